@@ -124,7 +124,7 @@ impl Clock {
     /// What it changes:
     ///
     /// - A deadline that is a delay of at least one second from now lies up to 1 ms later than with
-    ///   [`Clock::system`], and never earlier. The calls return the deadline that they have set.
+    ///   [`Clock::system`], usually by nearly that, and never earlier. The calls return the deadline that they have set.
     /// - A call that moves a timer to the earlier of two deadlines, such as
     ///   [`pull_in`](crate::Handle::pull_in), counts from the system's clock. So it may find that its deadline
     ///   is earlier by up to 1 ms, where with [`Clock::system`] both are the same.

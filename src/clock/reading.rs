@@ -8,6 +8,8 @@
 //! - **READING-4** A quick reading is a cheap reading, the moment of a manual clock, or a moment that the caller
 //!   gives. Delays from a second to 146 years are counted from it. It can show that a moment has not come, and never
 //!   that one has. A call for which this is not enough begins anew, with a reading.
+//! - **READING-5** A moment that the caller gives may be old, or ahead of the clock. Deadlines are counted from it, and
+//!   nothing else: it neither makes a deadline due nor moves a wheel.
 
 use std::time::Duration;
 
@@ -50,11 +52,22 @@ impl Reading {
         Reading::new(now, 0)
     }
 
-    /// A moment that a caller has read and may have kept for a while. Delays are counted from it. It does not
-    /// tell what has come since.
+    /// A moment that a caller has read and may have kept for a while. Delays are counted from it, and nothing else
+    /// (READING-5).
     #[inline]
     pub(crate) fn given(now: Time) -> Self {
         Reading::exact(now)
+    }
+
+    /// Returns a moment that is not after the present, for a call that counts `deadline` from the moment `given` by
+    /// its caller. The clock is read if the deadline is not after that moment, because then it may have come. Otherwise
+    /// the clock's start is all that is known (READING-5).
+    #[inline]
+    pub(crate) fn low_beside(given: Time, deadline: Time, clock: &Clock) -> Time {
+        if deadline > given {
+            return Time::ZERO;
+        }
+        Self::read_again(clock).low
     }
 
     /// Returns a reading that is good enough to count `delay` nanoseconds from.

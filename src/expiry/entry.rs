@@ -18,7 +18,7 @@ pub(crate) struct MapEntry<V, T> {
     pub(super) end: Time,
 }
 
-/// An entry, its deadline, and the reading from which that is counted.
+/// An entry, its deadline, and what the call knows of the present.
 pub(super) type MadeEntry<V, T> = (MapEntry<V, T>, Time, Reading);
 
 impl<V, T: Tag> MapEntry<V, T> {

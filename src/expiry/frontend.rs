@@ -11,7 +11,7 @@ use super::flights::Flights;
 use super::tag::Tag;
 use super::{Expiry, ExpiryHandedBack, ExpiryMap, ExpiryReport, MapHasher};
 use crate::bounded_channel::{BoundedSender, Unsent};
-use crate::clock::{Clock, Reading};
+use crate::clock::Clock;
 #[cfg(feature = "tokio")]
 use crate::engine::RunOutcome;
 use crate::engine::{Batched, Ending, Engine, Frontend, FrontendTypes, RunInfo};
@@ -126,8 +126,8 @@ pub enum ReceiverLost {
 
 impl<V, T: Tag> MapEntry<V, T> {
     /// Returns why the entry has ended when an insertion replaces it.
-    pub(super) fn replaced_for(&self, reading: Reading, clock: &Clock) -> Reason {
-        match (self.tag.is_evicted(), self.lives(reading, clock)) {
+    pub(super) fn replaced_for(&self, clock: &Clock) -> Reason {
+        match (self.tag.is_evicted(), self.lives_now(clock)) {
             (true, _) => Reason::GroupFull,
             (false, true) => Reason::Replaced,
             (false, false) => Reason::Lifetime,

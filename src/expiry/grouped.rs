@@ -269,7 +269,7 @@ where
         );
         let refusal = match answer {
             Some(Ok(dropped)) => {
-                let replaced = self.replaced(dropped, reading);
+                let replaced = self.replaced(dropped);
                 return Ok(Inserted { deadline, replaced });
             }
             Some(Err(refusal)) if !no_room => InsertRefusal::of(refusal),

@@ -80,11 +80,12 @@ where
     }
 
     /// Calls [`insert`](Self::insert) with the entry's times counted from `now`, a time of the
-    /// [map's clock](Self::now) that the caller has read before. The call does not read the clock. Use
-    /// it in an event loop that reads the clock once per iteration.
+    /// [map's clock](Self::now) that the caller has read before. The call does not read the clock, unless
+    /// the entry has a time of zero, or a listener is told whether the lifetime of the replaced entry was over. Use it
+    /// in an event loop that reads the clock once per iteration.
     ///
-    /// The entry never expires before `now` plus its time. An entry whose time has passed already
-    /// expires at once.
+    /// The entry never expires before `now` plus its time, even if `now` is ahead of the clock. An entry whose time has
+    /// passed already expires at once.
     ///
     /// # Errors
     ///
@@ -108,7 +109,12 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn insert_at(&self, key: K, value: V, now: Time) -> Result<Inserted<V>, InsertError<K, V>> {
-        self.put(key, value, self.expiry(), Reading::given(now), false)
+        let place @ (_, hash) = self.hash_of(&key);
+        let clock = self.engine.clock();
+        let (session, deadline, _) =
+            MapEntry::new(value, self.expiry(), hash, Reading::given(now), clock);
+        let low = Reading::low_beside(now, deadline, clock);
+        self.put_entry(place, key, (session, deadline, Reading::given(low)), false)
     }
 
     /// Inserts an entry; `if_absent` refuses to replace one that lives.
@@ -165,7 +171,7 @@ where
             Admission::Present(present) => {
                 let arming = stripe.arm_present(present, hash, key, session, deadline, now);
                 drop(stripe);
-                let replaced = self.replaced(arming.dropped, reading);
+                let replaced = self.replaced(arming.dropped);
                 Ok(Inserted { deadline, replaced })
             }
         }

@@ -3,7 +3,6 @@
 use super::entry::MapEntry;
 use super::frontend::{OnRemoval, Reason};
 use super::{ExpiryMap, ExpiryMapBuilder, MapHasher};
-use crate::clock::Reading;
 
 impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     /// Sets a function that is called with each entry that leaves the map, and the reason. It is for
@@ -69,11 +68,10 @@ where
     pub(super) fn replaced(
         &self,
         (key, old): (Option<K>, Option<MapEntry<V, S::Tag>>),
-        reading: Reading,
     ) -> Option<V> {
         let old = old?;
         if let (Some(tell), Some(key)) = (&self.engine.frontend.on_removal, &key) {
-            let reason = old.replaced_for(reading, self.engine.clock());
+            let reason = old.replaced_for(self.engine.clock());
             tell.removed(key, &old.value, reason);
         }
         Some(old.value)

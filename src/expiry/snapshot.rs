@@ -151,17 +151,21 @@ fn to_wall(time: Time, anchor: &WallAnchor) -> Option<u64> {
 
 /// The moment of a restoration.
 struct Arrival {
+    /// The moment by the anchor, which need not be the present: only deadlines are counted from it.
     now: Time,
+    /// The present by the map's clock.
+    present: Reading,
     /// The present by the calendar, but not before the snapshot.
     wall: u64,
     set_back: Option<Duration>,
 }
 
 impl Arrival {
-    fn new(anchor: &WallAnchor, taken: u64) -> Self {
+    fn new(anchor: &WallAnchor, present: Time, taken: u64) -> Self {
         let wall = to_wall(anchor.time(), anchor).unwrap_or(0);
         Arrival {
             now: anchor.time(),
+            present: Reading::given(present),
             wall: wall.max(taken),
             set_back: (wall < taken).then(|| Duration::from_nanos(taken - wall)),
         }
@@ -192,7 +196,7 @@ impl Arrival {
             end = end.max(deadline + Duration::from_nanos(1));
         }
         let entry = MapEntry::of_times(value, idle.unwrap_or(u64::MAX), end);
-        ((entry, deadline, Reading::given(self.now)), is_past_due)
+        ((entry, deadline, self.present), is_past_due)
     }
 }
 
@@ -217,9 +221,10 @@ fn opened<K, V, G>(
 fn restore_all<K, V, G, T: super::tag::Tag>(
     snapshot: Snapshot<K, V, G>,
     anchor: &WallAnchor,
+    present: Time,
     put: impl Fn(K, MadeEntry<V, T>, Option<G>) -> Result<Inserted<V>, InsertError<K, V>>,
 ) -> Restored<K, V> {
-    let arrival = Arrival::new(anchor, snapshot.taken);
+    let arrival = Arrival::new(anchor, present, snapshot.taken);
     let mut restored = Restored {
         inserted: 0,
         past_due: 0,
@@ -370,7 +375,7 @@ where
         anchor: &WallAnchor,
     ) -> Result<Restored<K, V>, NewerFormat<K, V>> {
         let snapshot = opened(snapshot, false)?;
-        Ok(restore_all(snapshot, anchor, |key, made, _| {
+        Ok(restore_all(snapshot, anchor, self.now(), |key, made, _| {
             let place = self.hash_of(&key);
             self.put_entry(place, key, made, true)
         }))
@@ -442,15 +447,20 @@ where
     ) -> Result<Restored<K, V>, NewerFormat<K, V, G>> {
         let by_lifetime = self.engine.frontend.groups.when_full == GroupFull::EvictOldest;
         let snapshot = opened(snapshot, by_lifetime)?;
-        Ok(restore_all(snapshot, anchor, |key, made, group| {
-            let place = self.hash_of(&key);
-            match group {
-                Some(group) => {
-                    let group_place = (self.group_hash(&group), &group);
-                    self.put_entry_in(group_place, place, key, made, true)
+        Ok(restore_all(
+            snapshot,
+            anchor,
+            self.now(),
+            |key, made, group| {
+                let place = self.hash_of(&key);
+                match group {
+                    Some(group) => {
+                        let group_place = (self.group_hash(&group), &group);
+                        self.put_entry_in(group_place, place, key, made, true)
+                    }
+                    None => self.put_entry(place, key, made, true),
                 }
-                None => self.put_entry(place, key, made, true),
-            }
-        }))
+            },
+        ))
     }
 }

@@ -361,3 +361,42 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_restoration_by_an_anchor_that_is_ahead_of_the_clock_delivers_nothing_early() {
+    let (old, _) = collecting(builder().time_to_live(LIFE), 1);
+    fill(&old.map(), 0..100);
+    let snapshot = old.map().snapshot_at(&anchor(0, 0));
+    let (new, gone) = collecting(builder(), 1);
+    let map = new.map();
+    // By the anchor, 59 s have passed since the snapshot, and an hour since the start of the map's clock.
+    let restored = map
+        .restore_at(snapshot.clone(), &anchor(3_600, 59))
+        .unwrap();
+    nothing_refused(&restored);
+    // By this one, the entries are past due at a moment that has not come.
+    let restored = map.restore_at(snapshot, &anchor(3_600, 1_000)).unwrap();
+    assert_eq!((restored.inserted, restored.refused.len()), (0, 100));
+    map.insert_with(1_000, text(1_000), Expiry::NEVER.time_to_idle(S))
+        .unwrap();
+    new.advance(S);
+    assert_eq!(keys(&gone), [1_000], "no wheel is ahead of the clock");
+    new.advance_to(at(3_601) - Duration::from_nanos(1));
+    assert!(keys(&gone).is_empty());
+    new.advance_to(at(3_601));
+    assert_eq!(keys(&gone).len(), 100);
+}
+
+#[test]
+fn an_entry_that_was_due_before_an_anchor_that_is_ahead_waits_for_its_deadline() {
+    let (old, _) = collecting(builder(), 1);
+    fill(&old.map(), [1]);
+    let snapshot = old.map().snapshot_at(&anchor(0, 0));
+    let (new, gone) = collecting(builder(), 1);
+    let restored = new.map().restore_at(snapshot, &anchor(3_600, 100)).unwrap();
+    assert_eq!((restored.inserted, restored.past_due), (1, 1));
+    new.settle();
+    assert!(keys(&gone).is_empty());
+    new.advance_to(at(3_560));
+    assert_eq!(keys(&gone), [1]);
+}

@@ -2,6 +2,7 @@
 
 mod expiry;
 mod flights;
+mod given;
 mod repeat;
 mod scheduler;
 mod simulation;

@@ -1,10 +1,11 @@
 //! Calls that are given the time, for event loops that have read it.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kit::map::{IDLE, LIFE, S, at, builder, collecting, keys};
-use kit::steps::stepped;
-use tourbillon::{Clock, ExpiryMap, ManualClock, Scheduler, Time, Timer, Touch};
+use kit::steps::{narrow, stepped};
+use tourbillon::{Clock, ExpiryMap, ManualClock, Reason, Scheduler, Time, Timer, Touch};
 
 #[test]
 fn a_delay_is_counted_from_the_time_that_is_given() {
@@ -19,6 +20,62 @@ fn a_delay_is_counted_from_the_time_that_is_given() {
     let fired = scheduler.advance(60 * S);
     let runs: Vec<_> = fired.iter().map(|fired| (fired.key, fired.at)).collect();
     assert_eq!(runs, [(3, at(30)), (2, at(35)), (1, at(40)), (4, at(50))]);
+}
+
+#[test]
+fn a_time_ahead_of_the_clock_begins_nothing_before_it() {
+    let scheduler = stepped(1);
+    let timers = scheduler.handle();
+    timers
+        .schedule_from(at(5), 1, Duration::ZERO, |_| ())
+        .unwrap();
+    timers
+        .schedule_from(Time::MAX, 2, Duration::ZERO, |_| ())
+        .unwrap();
+    let fired = scheduler.advance(60 * S);
+    let runs: Vec<_> = fired.iter().map(|fired| (fired.key, fired.at)).collect();
+    assert_eq!(runs, [(1, at(5))]);
+
+    for idle in [Duration::ZERO, IDLE] {
+        let (stepped, gone) = collecting(builder().time_to_idle(idle), 1);
+        let map = stepped.map();
+        map.insert_at(1, String::new(), at(600)).unwrap();
+        map.insert_at(2, String::new(), Time::MAX).unwrap();
+        stepped.advance_to(at(600) + idle - Duration::from_nanos(1));
+        assert!(keys(&gone).is_empty());
+        stepped.advance_to(at(600) + idle);
+        assert_eq!(keys(&gone), [1]);
+    }
+}
+
+#[test]
+fn times_ahead_of_the_clock_make_no_other_timer_late() {
+    let scheduler = narrow(1);
+    let timers = scheduler.handle();
+    // More than a stripe stages, so its wheel files them.
+    for key in 0..1_000 {
+        timers.schedule_from(at(3_600), key, S, |_| ()).unwrap();
+    }
+    timers.schedule(7, S, |_| ()).unwrap();
+    let fired = scheduler.advance(60 * S);
+    let runs: Vec<_> = fired.iter().map(|fired| (fired.key, fired.at)).collect();
+    assert_eq!(runs, [(7, at(1))]);
+    assert_eq!(scheduler.advance_to(at(3_601)).len(), 999);
+}
+
+#[test]
+fn the_listener_is_told_by_the_clock_whether_a_lifetime_was_over() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let told_here = Arc::clone(&told);
+    let builder = builder()
+        .time_to_live(LIFE)
+        .on_removal(move |_, _, reason| told_here.lock().unwrap().push(reason));
+    let (stepped, _gone) = collecting(builder, 1);
+    let map = stepped.map();
+    for now in [at(0), at(1_000), Time::MAX] {
+        map.insert_at(1, String::new(), now).unwrap();
+    }
+    assert_eq!(*told.lock().unwrap(), [Reason::Replaced; 2]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::super::answers::{Scheduled, refused};
 use super::super::firing::Firing;
 use super::super::task::{Once, RunTask, Task};
 use super::{Handle, Upsert};
+use crate::clock::Reading;
 use crate::error::ScheduleError;
 use crate::job::drop_catching;
 use crate::shard::{Admission, Arming, Refusal};
@@ -72,9 +73,10 @@ where
 
     /// Like [`schedule`](Self::schedule), with the delay counted from `now`, a time of the
     /// [scheduler's clock](Self::now) that the caller has read before. The call does not read the
-    /// clock. Use it in an event loop that reads the clock once per iteration.
+    /// clock, unless the delay is zero. Use it in an event loop that reads the clock once per iteration.
     ///
-    /// The task never starts before `now` plus `delay`. If that has passed already, it is due at once.
+    /// The task never starts before `now` plus `delay`, even if `now` is ahead of the clock. If that moment has passed
+    /// already, the task is due at once.
     ///
     /// # Errors
     ///
@@ -105,7 +107,9 @@ where
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        self.arm(key, now + delay, now, Upsert::Always, task)
+        let deadline = now + delay;
+        let low = Reading::low_beside(now, deadline, self.engine.clock());
+        self.arm(key, deadline, low, Upsert::Always, task)
     }
 
     /// Like [`schedule`](Self::schedule), at a time of the scheduler's clock. A time in the past is
