@@ -10,13 +10,13 @@ use crate::store::{Epoch, Run, StoreError};
 /// [`Due::complete_in`](crate::Due::complete_in) calls it.
 pub trait CompletesRun {
     /// Ends the run within the transaction. The timer is deleted, or its successor takes its place,
-    /// when the transaction commits.
+    /// when the transaction commits. `namespace` is that of the [store](crate::store::Store::namespace).
     ///
     /// # Errors
     ///
     /// The run is no longer that of the node, or the transaction can't go on. Either way the
     /// transaction must be rolled back.
-    fn complete(self, epoch: Epoch, run: &Run) -> Result<(), CompleteError>;
+    fn complete(self, namespace: &str, epoch: Epoch, run: &Run) -> Result<(), CompleteError>;
 }
 
 /// A transaction that can end a run, for drivers whose calls are futures.
@@ -32,6 +32,7 @@ pub trait CompletesRunAsync {
     /// Those of [`CompletesRun::complete`].
     fn complete(
         self,
+        namespace: &str,
         epoch: Epoch,
         run: &Run,
     ) -> impl Future<Output = Result<(), CompleteError>> + Send;

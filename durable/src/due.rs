@@ -47,16 +47,24 @@ pub(crate) struct RunInfo {
     pub(crate) term: Arc<Term>,
     /// The store's clock when the run was about to start, as far as it is known here.
     pub(crate) started: StoreTime,
+    /// See [`Store::namespace`](crate::store::Store::namespace).
+    namespace: Arc<str>,
     /// Whether a transaction of the user's was about to end the run.
     completing: AtomicBool,
 }
 
 impl RunInfo {
-    pub(crate) fn new(claimed: ClaimedRun, term: Arc<Term>, started: StoreTime) -> Arc<Self> {
+    pub(crate) fn new(
+        claimed: ClaimedRun,
+        term: Arc<Term>,
+        started: StoreTime,
+        namespace: &Arc<str>,
+    ) -> Arc<Self> {
         Arc::new(RunInfo {
             claimed,
             term,
             started,
+            namespace: Arc::clone(namespace),
             completing: AtomicBool::new(false),
         })
     }
@@ -178,7 +186,7 @@ impl<T> Due<T> {
     pub fn complete_in<X: CompletesRun>(&self, transaction: X) -> Result<(), CompleteError> {
         // Before the call, which may panic.
         self.info.will_complete();
-        transaction.complete(self.info.term.epoch, self.info.run())
+        transaction.complete(&self.info.namespace, self.info.term.epoch, self.info.run())
     }
 
     /// Ends the run within a transaction of a driver whose calls are futures, such as `tokio_postgres`.
@@ -215,7 +223,8 @@ impl<T> Due<T> {
         let info = Arc::clone(&self.info);
         async move {
             info.will_complete();
-            transaction.complete(info.term.epoch, info.run()).await
+            let (epoch, run) = (info.term.epoch, info.run());
+            transaction.complete(&info.namespace, epoch, run).await
         }
     }
 

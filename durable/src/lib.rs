@@ -78,6 +78,8 @@ mod handler;
 mod late;
 mod memory;
 mod names;
+#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
+mod namespace;
 mod node;
 mod panics;
 mod pending;

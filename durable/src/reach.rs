@@ -32,6 +32,12 @@ impl Reach {
         catch_panic(|| self.store.lock_limit()).unwrap_or(Duration::from_secs(1))
     }
 
+    /// What the names of the store's tables have in common.
+    pub(crate) fn namespace(&self) -> Arc<str> {
+        // A store that panics here has no other one.
+        catch_panic(|| self.store.namespace().into()).unwrap_or_else(|_| Arc::from(""))
+    }
+
     /// Listens to the store's doorbell, if it has one.
     pub(crate) fn listen(&self, hear: Hear) -> Option<Listening> {
         // A store that panics here has no doorbell.

@@ -42,6 +42,12 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// The store can't be reached, or refuses.
     fn connect(&self) -> Result<Box<dyn Connection>, StoreError>;
 
+    /// What the names of the store's tables have in common, so that a transaction of the user's finds them:
+    /// [`CompletesRun`](crate::CompletesRun) is told. `tourbillon` by default.
+    fn namespace(&self) -> &str {
+        "tourbillon"
+    }
+
     /// How many connections carry the calls of users at one time. More are of use if the store
     /// commits several transactions together.
     fn writers(&self) -> usize {

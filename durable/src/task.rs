@@ -43,6 +43,8 @@ pub(crate) struct Runs {
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: EventSink,
     pub(crate) store_clock: StoreClock,
+    /// That of the store, for transactions that end runs.
+    namespace: Arc<str>,
     finish: Finish,
     /// Set at a stop: what has not started is given back.
     is_stopping: AtomicBool,
@@ -57,12 +59,14 @@ impl Runs {
         counters: Arc<Counters>,
         events: EventSink,
         store_clock: StoreClock,
+        namespace: Arc<str>,
         finish: Finish,
     ) -> Arc<Self> {
         Arc::new(Runs {
             counters,
             events,
             store_clock,
+            namespace,
             finish,
             is_stopping: AtomicBool::new(false),
             completing: Mutex::new(HashSet::new()),
@@ -209,7 +213,7 @@ impl Task {
         };
         runs.counters.runs.increment();
         runs.counters.running.increment();
-        let info = RunInfo::new(claimed, Arc::clone(&self.term), started);
+        let info = RunInfo::new(claimed, Arc::clone(&self.term), started, &runs.namespace);
         let running = Running {
             info: Arc::clone(&info),
             options: Arc::clone(&self.options),

@@ -36,6 +36,8 @@ use kit::program;
 use kit::wait::until;
 
 use app::Console;
+#[cfg(feature = "postgres")]
+use database::QUEUE;
 
 /// The exit code, what went to stdout, and what to stderr.
 type Outcome = (u8, String, String);
@@ -180,6 +182,12 @@ fn each_order_is_paid_or_cancelled_while_workers_are_killed() {
 )]
 fn on_postgresql_each_order_is_paid_or_cancelled_too() {
     let database = postgres_kit::database();
+    // Another program has timers in a queue of the same name.
+    let store = tourbillon_durable::Postgres::connect(&database.url());
+    let others = tourbillon_durable::Durable::builder(store.expect("the cluster answers")).start();
+    let others = others.expect("the cluster answers");
+    let scheduled = others.schedule(QUEUE, "order:1", std::time::Duration::ZERO, &1);
+    scheduled.expect("it is accepted");
     let words = format!("--seconds 2 --postgres {}", database.url());
     let (mut code, mut out, mut err) = output(&words);
     // The last build may have been one of the example alone.
@@ -192,6 +200,8 @@ fn on_postgresql_each_order_is_paid_or_cancelled_too() {
     assert_eq!((both, neither), (0, 0), "{out}");
     assert_eq!(orders, paid + cancelled, "{out}");
     assert!(paid > 0 && cancelled > 0, "{out}");
+    let left = others.get(QUEUE, "order:1").expect("an answer");
+    assert_eq!(left.map(|timer| timer.attempt), Some(0));
 }
 
 #[cfg(not(feature = "postgres"))]

@@ -14,8 +14,7 @@ use crate::database::{
 };
 use crate::worker;
 
-/// The orders of each run are dropped by the next one: this is a database to play with. The timers
-/// of an earlier run find no order, and end.
+/// The orders and timers of each run are dropped by the next one, and nothing else is.
 const TABLES: &str = "
     drop schema if exists order_timeout cascade;
     create schema order_timeout;
@@ -42,6 +41,12 @@ fn open(url: &str) -> Result<Client, Fault> {
     Ok(Client::connect(url, NoTls)?)
 }
 
+/// The timers. They are in the schema of the orders: the database may have those of another program, whose
+/// queue may have the same name.
+fn timers(url: &str) -> Result<Postgres, Fault> {
+    Ok(Postgres::builder(url)?.schema("order_timeout").connect()?)
+}
+
 /// Locks an order to the end of the transaction, so that its payment and its cancellation do not
 /// overlap.
 fn lock(tx: &mut Transaction<'_>, order: i64) -> Result<bool, Fault> {
@@ -60,14 +65,15 @@ impl Database for Server {
     }
 
     fn prepare(&self) -> Result<(), Fault> {
-        // The first to open the store creates the tables of the timers.
-        Postgres::connect(&self.url)?;
         open(&self.url)?.batch_execute(TABLES)?;
+        // The first to open the store creates the tables of the timers.
+        timers(&self.url)?;
         Ok(())
     }
 
     fn shop(&self) -> Result<Box<dyn Shop>, Fault> {
         Ok(Box::new(Counter {
+            timers: timers(&self.url)?,
             client: open(&self.url)?,
             sabotage: self.sabotage,
         }))
@@ -96,7 +102,7 @@ impl Database for Server {
             Ok(())
         };
         let retry = Retry::exponential(Duration::from_millis(50)..=Duration::from_secs(2));
-        let timers = Durable::builder(Postgres::connect(&self.url)?)
+        let timers = Durable::builder(timers(&self.url)?)
             .name(name)
             .term(TERM)
             .look(LOOK)
@@ -124,6 +130,7 @@ fn cancel(tx: &mut Transaction<'_>, due: &Due<PayBy>) -> Result<(), Fault> {
 }
 
 struct Counter {
+    timers: Postgres,
     client: Client,
     sabotage: bool,
 }
@@ -133,7 +140,8 @@ impl Shop for Counter {
         let mut tx = self.client.transaction()?;
         let sql = "insert into order_timeout.orders default values returning id";
         let order: i64 = tx.query_one(sql, &[])?.get(0);
-        Postgres::schedule_in(&mut tx, QUEUE, &key(order), PAY_WITHIN, &PayBy { order })?;
+        self.timers
+            .schedule_in(&mut tx, QUEUE, &key(order), PAY_WITHIN, &PayBy { order })?;
         tx.commit()?;
         Ok(order)
     }
@@ -148,7 +156,7 @@ impl Shop for Counter {
         tx.execute(sql, &[&order])?;
         if !self.sabotage {
             // A timer that runs already is left to its handler, which sees the payment.
-            Postgres::cancel_in(&mut tx, QUEUE, &key(order))?;
+            self.timers.cancel_in(&mut tx, QUEUE, &key(order))?;
         }
         tx.commit()?;
         Ok(true)

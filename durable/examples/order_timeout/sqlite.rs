@@ -39,6 +39,12 @@ fn open(path: &Path) -> Result<Connection, Fault> {
     Ok(connection)
 }
 
+/// The timers. They have tables of their own, since the file may have those of another program, whose queue
+/// may have the same name.
+fn timers(path: &Path) -> Result<Sqlite, Fault> {
+    Ok(Sqlite::open_with_prefix(path, "order_timeout")?)
+}
+
 /// Begins a transaction that writes. A deferred one could find that others have written since it has
 /// read, and would have to be repeated.
 fn begin(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
@@ -52,7 +58,7 @@ impl Database for File {
 
     fn prepare(&self) -> Result<(), Fault> {
         // The first to open the store creates the tables of the timers.
-        let timers = Durable::builder(Sqlite::open(&self.path)?).start()?;
+        let timers = Durable::builder(timers(&self.path)?).start()?;
         timers.stop(Duration::ZERO);
         open(&self.path)?.execute_batch(TABLES)?;
         Ok(())
@@ -60,6 +66,7 @@ impl Database for File {
 
     fn shop(&self) -> Result<Box<dyn Shop>, Fault> {
         Ok(Box::new(Counter {
+            timers: timers(&self.path)?,
             connection: open(&self.path)?,
             sabotage: self.sabotage,
         }))
@@ -89,7 +96,7 @@ impl Database for File {
             Ok(())
         };
         let retry = Retry::exponential(Duration::from_millis(50)..=Duration::from_secs(2));
-        let timers = Durable::builder(Sqlite::open(&self.path)?)
+        let timers = Durable::builder(timers(&self.path)?)
             .name(name)
             .term(TERM)
             .look(LOOK)
@@ -126,6 +133,7 @@ fn cancel(tx: &Transaction<'_>, due: &Due<PayBy>) -> rusqlite::Result<()> {
 }
 
 struct Counter {
+    timers: Sqlite,
     connection: Connection,
     sabotage: bool,
 }
@@ -135,7 +143,8 @@ impl Shop for Counter {
         let tx = begin(&mut self.connection)?;
         tx.execute("insert into orders default values", [])?;
         let order = tx.last_insert_rowid();
-        Sqlite::schedule_in(&tx, QUEUE, &key(order), PAY_WITHIN, &PayBy { order })?;
+        self.timers
+            .schedule_in(&tx, QUEUE, &key(order), PAY_WITHIN, &PayBy { order })?;
         tx.commit()?;
         Ok(order)
     }
@@ -148,7 +157,7 @@ impl Shop for Counter {
         tx.execute("insert into payment(ordered) values (?1)", [order])?;
         if !self.sabotage {
             // A timer that runs already is left to its handler, which sees the payment.
-            Sqlite::cancel_in(&tx, QUEUE, &key(order))?;
+            self.timers.cancel_in(&tx, QUEUE, &key(order))?;
         }
         tx.commit()?;
         Ok(true)

@@ -176,6 +176,7 @@ impl Durable {
                     Arc::clone(&counters),
                     events,
                     StoreClock::new(clock.clone()),
+                    reach.namespace(),
                     finish,
                 );
                 let config = NodeConfig {

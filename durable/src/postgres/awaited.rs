@@ -39,17 +39,22 @@ impl Postgres {
     /// use std::time::Duration;
     /// use tourbillon_durable::{Postgres, tokio_postgres};
     ///
-    /// async fn order(client: &mut tokio_postgres::Client, number: i64) -> Result<(), Box<dyn Error>> {
+    /// async fn order(
+    ///     timers: &Postgres,
+    ///     client: &mut tokio_postgres::Client,
+    ///     number: i64,
+    /// ) -> Result<(), Box<dyn Error>> {
     ///     let transaction = client.transaction().await?;
     ///     transaction.execute("insert into orders (number) values ($1)", &[&number]).await?;
     ///     let key = format!("order:{number}");
     ///     let delay = Duration::from_secs(15 * 60);
-    ///     Postgres::schedule_in_async(&transaction, "pay-by", &key, delay, &number).await?;
+    ///     timers.schedule_in_async(&transaction, "pay-by", &key, delay, &number).await?;
     ///     transaction.commit().await?;
     ///     Ok(())
     /// }
     /// ```
     pub fn schedule_in_async<'t, 'c, T: Serialize + ?Sized>(
+        &self,
         transaction: &'t Transaction<'c>,
         queue: &str,
         key: &str,
@@ -57,7 +62,11 @@ impl Postgres {
         payload: &T,
     ) -> impl Future<Output = Result<Scheduled, CallError>> + Send + use<'t, 'c, T> {
         let when = names::delay(delay);
-        call(transaction, CallWithin::schedule(queue, key, when, payload))
+        call(
+            self,
+            transaction,
+            CallWithin::schedule(queue, key, when, payload),
+        )
     }
 
     /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is due
@@ -67,6 +76,7 @@ impl Postgres {
     ///
     /// Those of [`Postgres::schedule_in_async`].
     pub fn schedule_at_in_async<'t, 'c, T: Serialize + ?Sized>(
+        &self,
         transaction: &'t Transaction<'c>,
         queue: &str,
         key: &str,
@@ -74,7 +84,11 @@ impl Postgres {
         payload: &T,
     ) -> impl Future<Output = Result<Scheduled, CallError>> + Send + use<'t, 'c, T> {
         let when = names::at(at);
-        call(transaction, CallWithin::schedule(queue, key, when, payload))
+        call(
+            self,
+            transaction,
+            CallWithin::schedule(queue, key, when, payload),
+        )
     }
 
     /// Schedules a timer after a delay, unless one with the same key waits or runs.
@@ -86,6 +100,7 @@ impl Postgres {
     ///
     /// Those of [`Postgres::schedule_in_async`].
     pub fn schedule_if_absent_in_async<'t, 'c, T: Serialize + ?Sized>(
+        &self,
         transaction: &'t Transaction<'c>,
         queue: &str,
         key: &str,
@@ -94,6 +109,7 @@ impl Postgres {
     ) -> impl Future<Output = Result<IfAbsent, CallError>> + Send + use<'t, 'c, T> {
         let when = names::delay(delay);
         call(
+            self,
             transaction,
             CallWithin::schedule_if_absent(queue, key, when, payload),
         )
@@ -105,13 +121,14 @@ impl Postgres {
     ///
     /// Those of [`Postgres::schedule_in_async`].
     pub fn reschedule_in_async<'t, 'c>(
+        &self,
         transaction: &'t Transaction<'c>,
         queue: &str,
         key: &str,
         delay: Duration,
     ) -> impl Future<Output = Result<Moved, CallError>> + Send + use<'t, 'c> {
         let when = names::delay(delay);
-        call(transaction, CallWithin::reschedule(queue, key, when))
+        call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 
     /// Moves a timer to a time. One that has passed is due at once.
@@ -120,13 +137,14 @@ impl Postgres {
     ///
     /// Those of [`Postgres::schedule_in_async`].
     pub fn reschedule_at_in_async<'t, 'c>(
+        &self,
         transaction: &'t Transaction<'c>,
         queue: &str,
         key: &str,
         at: SystemTime,
     ) -> impl Future<Output = Result<Moved, CallError>> + Send + use<'t, 'c> {
         let when = names::at(at);
-        call(transaction, CallWithin::reschedule(queue, key, when))
+        call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 
     /// Cancels a timer. If it [was cancelled](Cancelled::Cancelled) and the transaction commits, it
@@ -136,28 +154,35 @@ impl Postgres {
     ///
     /// Those of [`Postgres::schedule_in_async`].
     pub fn cancel_in_async<'t, 'c>(
+        &self,
         transaction: &'t Transaction<'c>,
         queue: &str,
         key: &str,
     ) -> impl Future<Output = Result<Cancelled, CallError>> + Send + use<'t, 'c> {
-        call(transaction, CallWithin::cancel(queue, key))
+        call(self, transaction, CallWithin::cancel(queue, key))
     }
 }
 
 /// Makes one call within the transaction.
-async fn call<A: FromAnswer>(
-    transaction: &Transaction<'_>,
+fn call<'t, 'c, A: FromAnswer>(
+    store: &Postgres,
+    transaction: &'t Transaction<'c>,
     call: Result<CallWithin, Invalid>,
-) -> Result<A, CallError> {
-    let call = call?;
-    let values = call.values();
-    answered(transaction.query_typed(WRITE_ONE, &values.typed()).await)
+) -> impl Future<Output = Result<A, CallError>> + Send + use<'t, 'c, A> {
+    // The future outlives the store.
+    let sql = store.0.schema.fill(WRITE_ONE).into_owned();
+    async move {
+        let call = call?;
+        let values = call.values();
+        answered(transaction.query_typed(&sql, &values.typed()).await)
+    }
 }
 
 impl CompletesRunAsync for &Transaction<'_> {
-    async fn complete(self, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+    async fn complete(self, namespace: &str, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+        let sql = Postgres::in_schema(Postgres::COMPLETE, namespace)?;
         let run = Completion::of(epoch, run);
         let values = completing(&run);
-        completed(self.query_typed(Postgres::COMPLETE, &values).await)
+        completed(self.query_typed(&sql, &values).await)
     }
 }

@@ -15,7 +15,8 @@ use crate::store::{Epoch, Run};
 
 /// # Calls within a transaction of the crate `postgres`
 ///
-/// These are calls of the feature `postgres`. An order and its timer are stored together, or not at all.
+/// These are calls of the feature `postgres`. The transaction is one on the database of this store, by any
+/// connection of the user's. An order and its timer are stored together, or not at all.
 /// The calls take what the same calls of `Durable` take, and answer the same. In addition:
 ///
 /// - The timer is there once the transaction commits. Nodes find it at their next look, so a timer that is
@@ -47,17 +48,22 @@ impl Postgres {
     /// use std::time::Duration;
     /// use tourbillon_durable::Postgres;
     ///
-    /// fn order(client: &mut postgres::Client, number: i64) -> Result<(), Box<dyn std::error::Error>> {
+    /// fn order(
+    ///     timers: &Postgres,
+    ///     client: &mut postgres::Client,
+    ///     number: i64,
+    /// ) -> Result<(), Box<dyn std::error::Error>> {
     ///     let mut transaction = client.transaction()?;
     ///     transaction.execute("insert into orders (number) values ($1)", &[&number])?;
     ///     let key = format!("order:{number}");
     ///     let delay = Duration::from_secs(15 * 60);
-    ///     Postgres::schedule_in(&mut transaction, "pay-by", &key, delay, &number)?;
+    ///     timers.schedule_in(&mut transaction, "pay-by", &key, delay, &number)?;
     ///     transaction.commit()?;
     ///     Ok(())
     /// }
     /// ```
     pub fn schedule_in<T: Serialize + ?Sized>(
+        &self,
         transaction: &mut Transaction<'_>,
         queue: &str,
         key: &str,
@@ -65,7 +71,11 @@ impl Postgres {
         payload: &T,
     ) -> Result<Scheduled, CallError> {
         let when = names::delay(delay);
-        call(transaction, CallWithin::schedule(queue, key, when, payload))
+        call(
+            self,
+            transaction,
+            CallWithin::schedule(queue, key, when, payload),
+        )
     }
 
     /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is due
@@ -79,6 +89,7 @@ impl Postgres {
     ///
     /// As for [`Postgres::schedule_in`].
     pub fn schedule_at_in<T: Serialize + ?Sized>(
+        &self,
         transaction: &mut Transaction<'_>,
         queue: &str,
         key: &str,
@@ -86,7 +97,11 @@ impl Postgres {
         payload: &T,
     ) -> Result<Scheduled, CallError> {
         let when = names::at(at);
-        call(transaction, CallWithin::schedule(queue, key, when, payload))
+        call(
+            self,
+            transaction,
+            CallWithin::schedule(queue, key, when, payload),
+        )
     }
 
     /// Schedules a timer after a delay, unless one with the same key waits or runs.
@@ -102,6 +117,7 @@ impl Postgres {
     ///
     /// As for [`Postgres::schedule_in`].
     pub fn schedule_if_absent_in<T: Serialize + ?Sized>(
+        &self,
         transaction: &mut Transaction<'_>,
         queue: &str,
         key: &str,
@@ -110,6 +126,7 @@ impl Postgres {
     ) -> Result<IfAbsent, CallError> {
         let when = names::delay(delay);
         call(
+            self,
             transaction,
             CallWithin::schedule_if_absent(queue, key, when, payload),
         )
@@ -125,13 +142,14 @@ impl Postgres {
     ///
     /// As for [`Postgres::schedule_in`].
     pub fn reschedule_in(
+        &self,
         transaction: &mut Transaction<'_>,
         queue: &str,
         key: &str,
         delay: Duration,
     ) -> Result<Moved, CallError> {
         let when = names::delay(delay);
-        call(transaction, CallWithin::reschedule(queue, key, when))
+        call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 
     /// Moves a timer to a time. One that has passed is due at once.
@@ -144,13 +162,14 @@ impl Postgres {
     ///
     /// As for [`Postgres::schedule_in`].
     pub fn reschedule_at_in(
+        &self,
         transaction: &mut Transaction<'_>,
         queue: &str,
         key: &str,
         at: SystemTime,
     ) -> Result<Moved, CallError> {
         let when = names::at(at);
-        call(transaction, CallWithin::reschedule(queue, key, when))
+        call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 
     /// Cancels a timer. If it [was cancelled](Cancelled::Cancelled) and the transaction commits, it
@@ -164,29 +183,33 @@ impl Postgres {
     ///
     /// As for [`Postgres::schedule_in`].
     pub fn cancel_in(
+        &self,
         transaction: &mut Transaction<'_>,
         queue: &str,
         key: &str,
     ) -> Result<Cancelled, CallError> {
-        call(transaction, CallWithin::cancel(queue, key))
+        call(self, transaction, CallWithin::cancel(queue, key))
     }
 }
 
 /// Makes one call within the transaction.
 fn call<A: FromAnswer>(
+    store: &Postgres,
     transaction: &mut Transaction<'_>,
     call: Result<CallWithin, Invalid>,
 ) -> Result<A, CallError> {
     let call = call?;
     let values = call.values();
-    answered(transaction.query_typed(WRITE_ONE, &values.typed()))
+    let sql = store.0.schema.fill(WRITE_ONE);
+    answered(transaction.query_typed(&sql, &values.typed()))
 }
 
 /// It blocks, and panics within an asynchronous runtime, as all calls of the crate `postgres` do.
 #[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
 impl CompletesRun for &mut Transaction<'_> {
-    fn complete(self, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+    fn complete(self, namespace: &str, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+        let sql = Postgres::in_schema(Postgres::COMPLETE, namespace)?;
         let run = Completion::of(epoch, run);
-        completed(self.query_typed(Postgres::COMPLETE, &completing(&run)))
+        completed(self.query_typed(&sql, &completing(&run)))
     }
 }

@@ -6,7 +6,7 @@ use tokio_postgres::error::SqlState;
 use crate::store::StoreError;
 
 /// The grants of the role of a node. Roles of programs that only schedule need fewer.
-pub(super) const GRANTS: &str = "the role needs usage on the schema tourbillon, select, insert, update and delete on \
+pub(super) const GRANTS: &str = "the role needs usage on the schema of the timers, select, insert, update and delete on \
      all tables in it, and usage on all sequences in it";
 
 /// Whether a call can be repeated without harm if its answer is lost.

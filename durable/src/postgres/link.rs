@@ -15,13 +15,15 @@ use tokio_postgres::{Client, Error, Row, Statement};
 
 use crate::postgres::failure::{Effect, Failure, ends_connection, lost, message, refusal};
 use crate::postgres::hosts::Hosts;
-use crate::postgres::schema;
+use crate::postgres::schema::{self, Schema};
 use crate::store::StoreError;
 use crate::sync::Arc;
 
 /// The settings that all connections of a store share.
 pub(super) struct Settings {
     pub(super) hosts: Hosts,
+    /// Where the tables and functions are.
+    pub(super) schema: Schema,
     /// The server ends a statement that takes longer.
     pub(super) statement_limit: Duration,
     /// The server ends a statement that waits longer for a lock.
@@ -40,6 +42,7 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings")
             .field("hosts", &self.hosts.names())
             .field("database", &self.hosts.database())
+            .field("schema", &self.schema.name())
             .field("statement_limit", &self.statement_limit)
             .field("lock_limit", &self.lock_limit)
             .field("scan_limit", &self.scan_limit)
@@ -160,11 +163,11 @@ impl Link {
         self.ready()?;
         let open = self.open()?;
         let known = open.statements.get(sql).cloned();
-        let client = &open.client;
+        let (client, schema) = (&open.client, &self.settings.schema);
         let work = async {
             let statement = match known {
                 Some(statement) => statement,
-                None => client.prepare(sql).await?,
+                None => client.prepare(&schema.fill(sql)).await?,
             };
             let rows = client.query(&statement, values).await?;
             Ok::<_, Error>((statement, rows))
@@ -190,16 +193,16 @@ impl Link {
         self.ready()?;
         let open = self.open()?;
         let known = [first, second].map(|sql| open.statements.get(sql).cloned());
-        let client = &open.client;
+        let (client, schema) = (&open.client, &self.settings.schema);
         let work = async {
             let [a, b] = known;
             let a = match a {
                 Some(statement) => statement,
-                None => client.prepare(first).await?,
+                None => client.prepare(&schema.fill(first)).await?,
             };
             let b = match b {
                 Some(statement) => statement,
-                None => client.prepare(second).await?,
+                None => client.prepare(&schema.fill(second)).await?,
             };
             let both = (
                 client.query(&a, &[]).await?,
@@ -243,7 +246,8 @@ impl Link {
         let session = session(&self.settings);
         let connect = self.settings.hosts.connect(&session, |_, _| ());
         let (client, _task) = self.runtime.block_on(connect)?;
-        let limited = async { tokio::time::timeout(schema::LIMIT, schema::check(&client)).await };
+        let check = schema::check(&client, &self.settings.schema);
+        let limited = async { tokio::time::timeout(schema::LIMIT, check).await };
         match self.runtime.block_on(limited) {
             Ok(checked) => checked?,
             Err(_) => {

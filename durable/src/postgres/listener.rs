@@ -18,9 +18,6 @@ use crate::postgres::link::{GRACE, Settings};
 use crate::store::{Hear, Heard, Listening, StoreError};
 use crate::sync::{Arc, thread};
 
-/// The channel that the functions of the schema notify.
-const CHANNEL: &str = "tourbillon";
-
 /// How long the connection may be silent before it is checked, in limits of a statement.
 const CHECK: u32 = 3;
 
@@ -93,14 +90,17 @@ fn pause(failures: u32, random: u64) -> Duration {
 async fn hold(settings: &Settings, hear: &Arc<Hear>, is_open: impl FnOnce()) -> StoreError {
     let limit = settings.statement_limit + GRACE;
     let hears = Arc::clone(hear);
+    // The functions of a schema notify the channel of its name.
+    let ours = settings.schema.name().to_owned();
     let notified = move |channel: &str, payload: &str| {
-        if channel == CHANNEL {
+        if *channel == *ours {
             hears(Heard::Ring(payload));
         }
     };
     let begin = format!(
-        "set statement_timeout = {}; listen {CHANNEL}",
-        settings.statement_limit.as_millis()
+        "set statement_timeout = {}; listen \"{}\"",
+        settings.statement_limit.as_millis(),
+        settings.schema.name(),
     );
     let (client, mut task) = match settings.hosts.connect(&begin, notified).await {
         Ok(connected) => connected,
@@ -133,6 +133,7 @@ mod tests {
 
     use super::*;
     use crate::postgres::hosts::Hosts;
+    use crate::postgres::schema::Schema;
     use crate::postgres::security::Security;
 
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -142,6 +143,7 @@ mod tests {
         let config = url.parse().expect("a URL");
         Arc::new(Settings {
             hosts: Hosts::new(&config, Security::none()).expect("a host"),
+            schema: Schema::default(),
             statement_limit,
             lock_limit: statement_limit,
             scan_limit: statement_limit,

@@ -26,9 +26,11 @@ use tokio_postgres::Config;
 #[cfg(feature = "postgres-tls")]
 use tokio_postgres::config::Host;
 
+use crate::namespace::DEFAULT;
 use crate::postgres::calls::PostgresConnection;
 use crate::postgres::hosts::Hosts;
 use crate::postgres::link::{Link, Settings};
+use crate::postgres::schema::Schema;
 use crate::postgres::security::{Encryption, Security};
 #[cfg(feature = "postgres-tls")]
 use crate::postgres::tls::Certificates;
@@ -37,8 +39,9 @@ use crate::sync::{Arc, thread};
 
 /// A store in a PostgreSQL database, version 13 or newer, which many machines share.
 ///
-/// Its tables and functions are in the schema `tourbillon`. The first connection makes them. If programs
-/// must not make tables, an administrator runs [`Postgres::SCHEMA`] once.
+/// Its tables and functions are in the schema `tourbillon`, or in the one that
+/// [`PostgresBuilder::schema`] names. The first connection makes them. If programs must not make tables, an
+/// administrator runs [`Postgres::SCHEMA`] once.
 ///
 /// # Schedule from other programs
 ///
@@ -92,6 +95,7 @@ impl Postgres {
     /// All statements that make the schema, for databases where programs must not make tables.
     ///
     /// Run it once, for instance by `psql --single-transaction`, with a role that may create a schema.
+    /// [`Postgres::in_schema`] has the statements for a schema of another name.
     pub const SCHEMA: &'static str = schema::ALL;
 
     /// Opens the store at a URL, or a string of `key=value` pairs, as `psql` takes them. The tables
@@ -171,6 +175,7 @@ impl Postgres {
             statement_limit: Duration::from_secs(5),
             lock_limit: Duration::from_secs(1),
             scan_limit: Duration::from_secs(60),
+            schema: DEFAULT.to_owned(),
             notify: false,
             listen: None,
         })
@@ -195,6 +200,10 @@ impl Store for Postgres {
         1
     }
 
+    fn namespace(&self) -> &str {
+        self.0.schema.name()
+    }
+
     fn lock_limit(&self) -> Duration {
         self.0.lock_limit
     }
@@ -216,6 +225,7 @@ pub struct PostgresBuilder {
     statement_limit: Duration,
     lock_limit: Duration,
     scan_limit: Duration,
+    schema: String,
     notify: bool,
     listen: Option<bool>,
 }
@@ -246,6 +256,30 @@ impl PostgresBuilder {
     #[must_use]
     pub fn scan_limit(mut self, limit: Duration) -> Self {
         self.scan_limit = limit.max(SHORTEST);
+        self
+    }
+
+    /// Sets the schema that has the tables and functions: `tourbillon`, unless it is set here.
+    ///
+    /// Programs that use one database and know nothing of each other take a schema each. Otherwise they share
+    /// queues by name: each runs the timers of the other one in queues that both have. A schema has its own
+    /// timers, nodes, functions and grants, its own doorbell, which is the channel of its name, and its own
+    /// setting, such as `shop.notify`.
+    ///
+    /// A name has 1 to 48 bytes: the letters a to z, digits and underscores, and no digit in front. It is
+    /// checked by [`connect`](Self::connect).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// let store = Postgres::builder("postgres://app@db.example.com/shop")?.schema("shop_timers").connect()?;
+    /// # Ok::<(), tourbillon_durable::store::StoreError>(())
+    /// ```
+    #[must_use]
+    pub fn schema(mut self, name: impl Into<String>) -> Self {
+        self.schema = name.into();
         self
     }
 
@@ -336,6 +370,7 @@ impl PostgresBuilder {
     pub fn connect(self) -> Result<Postgres, StoreError> {
         let settings = Arc::new(Settings {
             hosts: Hosts::new(&self.config, self.security()?)?,
+            schema: Schema::new(&self.schema)?,
             statement_limit: self.statement_limit,
             lock_limit: self.lock_limit,
             scan_limit: self.scan_limit,
@@ -403,6 +438,7 @@ impl fmt::Debug for PostgresBuilder {
             .field("statement_limit", &self.statement_limit)
             .field("lock_limit", &self.lock_limit)
             .field("scan_limit", &self.scan_limit)
+            .field("schema", &self.schema)
             .field("notify", &self.notify)
             .field("listen", &self.listen.unwrap_or(self.notify))
             .finish()

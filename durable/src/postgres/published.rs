@@ -1,6 +1,8 @@
 //! Statements for drivers and languages that the crate does not know.
 
 use crate::postgres::Postgres;
+use crate::postgres::schema::Schema;
+use crate::store::StoreError;
 
 /// # Statements for other drivers
 ///
@@ -29,6 +31,29 @@ use crate::postgres::Postgres;
 /// # }
 /// ```
 impl Postgres {
+    /// Returns a statement for a [schema](crate::PostgresBuilder::schema) of another name than `tourbillon`: one of
+    /// those below, or [`Postgres::SCHEMA`].
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Refused`] if the name can't be that of a schema.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "tokio-postgres")] {
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// let cancel = Postgres::in_schema(Postgres::CANCEL, "shop_timers")?;
+    /// assert!(cancel.contains("from \"shop_timers\".cancel("));
+    /// # }
+    /// # Ok::<(), tourbillon_durable::store::StoreError>(())
+    /// ```
+    pub fn in_schema(statement: &str, schema: &str) -> Result<String, StoreError> {
+        let schema = Schema::new(schema)?;
+        Ok(schema.fill(statement).into_owned())
+    }
+
     /// Schedules a timer, and replaces one with the same key.
     ///
     /// Parameters: queue `text`, key `text`, delay in seconds `double precision`, payload as JSON `text`.

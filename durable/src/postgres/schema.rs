@@ -1,10 +1,12 @@
 //! The tables and functions in the database: made when there are none, and checked by every
 //! connection.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use tokio_postgres::{Client, Error};
 
+use crate::namespace::{Form, Namespace};
 use crate::postgres::failure::{Effect, GRANTS, message, refusal};
 use crate::store::StoreError;
 
@@ -22,29 +24,77 @@ const FUNCTIONS: &str = concat!(include_str!("functions.sql"), include_str!("use
 
 /// All statements that make version 1, for databases where programs must not make tables.
 pub(super) const ALL: &str = concat!(
-    "create schema tourbillon;\n",
+    "create schema if not exists tourbillon;\n",
     include_str!("tables.sql"),
     include_str!("functions.sql"),
     include_str!("users.sql")
 );
 
+/// The schema of a store.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Schema(Namespace);
+
+/// Texts with the name alone: the channel of the doorbell, and the setting that lets functions ring it.
+/// Then the name of the schema before what is in it, also within a text that names a table, and alone.
+const FORMS: [Form; 5] = [
+    Form {
+        before: "'",
+        after: "'",
+        quote: "",
+    },
+    Form {
+        before: "'",
+        after: ".notify'",
+        quote: "",
+    },
+    Form {
+        before: "",
+        after: ".",
+        quote: "\"",
+    },
+    Form {
+        before: "schema ",
+        after: "",
+        quote: "\"",
+    },
+    Form {
+        before: "exists ",
+        after: "",
+        quote: "\"",
+    },
+];
+
+impl Schema {
+    /// Checks the name of a schema.
+    pub(super) fn new(name: &str) -> Result<Self, StoreError> {
+        Namespace::new("schema", name).map(Schema)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Puts the name of the schema in the place of `tourbillon` in a statement.
+    pub(super) fn fill<'a>(&self, sql: &'a str) -> Cow<'a, str> {
+        self.0.fill(sql, &FORMS)
+    }
+}
+
 /// Checks the server and the tables, and makes them if there are none.
-pub(super) async fn check(client: &Client) -> Result<(), StoreError> {
+pub(super) async fn check(client: &Client, schema: &Schema) -> Result<(), StoreError> {
     check_server(client).await?;
-    if !exists(client).await? {
-        let made = make(client).await;
+    if !exists(client, schema).await? {
+        let made = make(client, schema).await;
         if made.is_err() {
             // The transaction may still be open. Whatever this answers, the connection is dropped.
             let _ = client.batch_execute("rollback").await;
         }
         made?;
     }
-    let row = client
-        .query_one("select version, oldest_ok from tourbillon.meta", &[])
-        .await
-        .map_err(failed)?;
+    let asked = schema.fill("select version, oldest_ok from tourbillon.meta");
+    let row = client.query_one(&*asked, &[]).await.map_err(failed)?;
     check_version(row.get(0), row.get(1))?;
-    check_grants(client).await
+    check_grants(client, schema).await
 }
 
 async fn check_server(client: &Client) -> Result<(), StoreError> {
@@ -97,53 +147,65 @@ fn check_version(version: i32, oldest_ok: i32) -> Result<(), StoreError> {
 }
 
 /// Whether the tables are there.
-async fn exists(client: &Client) -> Result<bool, StoreError> {
+async fn exists(client: &Client, schema: &Schema) -> Result<bool, StoreError> {
     // Read from the catalog: naming a table needs rights on its schema.
     let asked = "select has_schema_privilege(n.oid, 'usage'), exists (select from pg_class c \
                  where c.relnamespace = n.oid and c.relname = 'meta') \
-                 from pg_namespace n where n.nspname = 'tourbillon'";
-    let Some(row) = client.query_opt(asked, &[]).await.map_err(failed)? else {
+                 from pg_namespace n where n.nspname = $1";
+    let Some(row) = client
+        .query_opt(asked, &[&schema.name()])
+        .await
+        .map_err(failed)?
+    else {
         return Ok(false);
     };
     let (usable, there): (bool, bool) = (row.get(0), row.get(1));
     match usable {
         true => Ok(there),
         false => Err(StoreError::Refused(format!(
-            "permission denied for the schema tourbillon: {GRANTS}"
+            "permission denied for the schema {}: {GRANTS}",
+            schema.name()
         ))),
     }
 }
 
 /// Makes the tables. Of several programs that start at one time, one makes them.
-async fn make(client: &Client) -> Result<(), StoreError> {
+async fn make(client: &Client, schema: &Schema) -> Result<(), StoreError> {
+    // Each schema has a lock of its own, far from the small numbers that people use.
     let begin = format!(
         "begin; set local lock_timeout = '10s'; set local statement_timeout = '{}s'; \
-         select pg_advisory_xact_lock(8389759083399439212)",
-        LIMIT.as_secs()
+         select pg_advisory_xact_lock(hashtextextended('{}', 8389759083399439212))",
+        LIMIT.as_secs(),
+        schema.name()
     );
     client.batch_execute(&begin).await.map_err(failed)?;
-    if !exists(client).await? {
-        let asked = "select exists (select from pg_namespace where nspname = 'tourbillon')";
-        let row = client.query_one(asked, &[]).await.map_err(failed)?;
+    if !exists(client, schema).await? {
+        let asked = "select exists (select from pg_namespace where nspname = $1)";
+        let row = client.query_one(asked, &[&schema.name()]).await;
+        let row = row.map_err(failed)?;
         let has_schema: bool = row.get(0);
         if !has_schema {
-            let made = client.batch_execute("create schema tourbillon").await;
+            let create = schema.fill("create schema tourbillon");
+            client.batch_execute(&create).await.map_err(not_made)?;
+        }
+        for sql in [TABLES, FUNCTIONS] {
+            let made = client.batch_execute(&schema.fill(sql)).await;
             made.map_err(not_made)?;
         }
-        client.batch_execute(TABLES).await.map_err(not_made)?;
-        client.batch_execute(FUNCTIONS).await.map_err(not_made)?;
     }
     client.batch_execute("commit").await.map_err(failed)
 }
 
-async fn check_grants(client: &Client) -> Result<(), StoreError> {
-    let asked = "select string_agg(g.name || ' on tourbillon.' || g.on_what, ', ') from ( \
+async fn check_grants(client: &Client, schema: &Schema) -> Result<(), StoreError> {
+    let asked = schema.fill(
+        "select string_agg(g.name || ' on tourbillon.' || g.on_what, ', ') from ( \
                  select p.name, t.on_what, has_table_privilege('tourbillon.' || t.on_what, p.name) as has \
                  from unnest(array['timer', 'dead', 'node', 'queue']) t(on_what) \
                  cross join unnest(array['select', 'insert', 'update', 'delete']) p(name) \
                  union all select 'usage', 'gen', has_sequence_privilege('tourbillon.gen', 'usage')) g \
-                 where not g.has";
-    let row = client.query_one(asked, &[]).await.map_err(failed)?;
+                 where not g.has",
+    );
+    let row = client.query_one(&*asked, &[]).await.map_err(failed)?;
     let missing: Option<String> = row.get(0);
     match missing {
         None => Ok(()),

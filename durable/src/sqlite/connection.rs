@@ -63,7 +63,7 @@ impl Connection for SqliteConnection {
             false => "delete from tourbillon_queue where name = ?1",
         };
         self.0.write(|tables| {
-            tables.connection.prepare_cached(sql)?.execute([queue])?;
+            tables.prepare(sql)?.execute([queue])?;
             Ok(())
         })
     }
@@ -74,7 +74,7 @@ impl Connection for SqliteConnection {
             let sql = "insert into tourbillon_node(epoch, name, queues, joined)
                        values (?1, ?2, ?3, ?4)
                        on conflict (epoch) do update set queues = excluded.queues";
-            tables.connection.prepare_cached(sql)?.execute((
+            tables.prepare(sql)?.execute((
                 node.epoch.0,
                 &node.name,
                 &queues,
@@ -88,7 +88,7 @@ impl Connection for SqliteConnection {
         self.0.write(|tables| {
             let sql = "update tourbillon_node set beat = beat + 1
                        where epoch = ?1 and gone is null";
-            let changed = tables.connection.prepare_cached(sql)?.execute([epoch.0])?;
+            let changed = tables.prepare(sql)?.execute([epoch.0])?;
             Ok((changed == 1).then_some(Beat {
                 now: tables.now,
                 // A tree of SQLite has no dead entries that a mark would spare.
@@ -127,11 +127,11 @@ impl Connection for SqliteConnection {
             let now = tables.now;
             let sql = "update tourbillon_node set gone = ?3
                        where epoch = ?1 and beat = ?2 and gone is null";
-            let mut statement = tables.connection.prepare_cached(sql)?;
+            let mut statement = tables.prepare(sql)?;
             let declared = statement.execute((epoch.0, beat, now.as_micros()))?;
             let sql = "delete from tourbillon_node where gone <= ?1
                        and not exists (select 1 from tourbillon_timer where claim = epoch)";
-            let mut statement = tables.connection.prepare_cached(sql)?;
+            let mut statement = tables.prepare(sql)?;
             statement.execute([now.back_by(KEPT).as_micros()])?;
             Ok(declared == 1)
         })
@@ -140,7 +140,7 @@ impl Connection for SqliteConnection {
     fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError> {
         self.0.write(|tables| {
             let sql = "update tourbillon_node set gone = ?2 where epoch = ?1 and gone is null";
-            let mut statement = tables.connection.prepare_cached(sql)?;
+            let mut statement = tables.prepare(sql)?;
             statement.execute((epoch.0, tables.now.as_micros()))?;
             Ok(())
         })
@@ -252,7 +252,7 @@ pub(super) fn settle_one(
 
 fn revive(tables: &mut Tables<'_>, letter: i64) -> Result<Revived, Failure> {
     let sql = "select queue, key, payload from tourbillon_dead where id = ?1";
-    let mut statement = tables.connection.prepare_cached(sql)?;
+    let mut statement = tables.prepare(sql)?;
     let found = statement.query_row([letter], |row| {
         Ok((
             row.get::<_, String>(0)?,
@@ -271,6 +271,6 @@ fn revive(tables: &mut Tables<'_>, letter: i64) -> Result<Revived, Failure> {
     };
     tables.change(&queue, &key, before, &Change::Put(row))?;
     let sql = "delete from tourbillon_dead where id = ?1";
-    tables.connection.prepare_cached(sql)?.execute([letter])?;
+    tables.prepare(sql)?.execute([letter])?;
     Ok(Revived::Revived { queue, key })
 }

@@ -9,7 +9,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
 use super::failure::{self, Failure};
-use super::schema::{self, Migration};
+use super::schema::{self, Migration, Prefix};
 use super::tables::Tables;
 use super::turn::Turn;
 use crate::store::StoreError;
@@ -19,6 +19,8 @@ use crate::time::WallClock;
 /// The state that all connections of one store share.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
+    /// What the names of the tables begin with.
+    pub(super) prefix: Prefix,
     pub(super) clock: WallClock,
     /// How long a call waits for the lock of the file.
     pub(super) busy_limit: Duration,
@@ -113,15 +115,17 @@ impl Link {
 
     /// Creates or migrates the tables.
     pub(super) fn migrate(&mut self, migrations: &[Migration]) -> Result<(), StoreError> {
+        let prefix = self.shared.prefix.clone();
         self.write_with(
-            |connection, _| schema::migrate(connection, migrations),
+            |connection, _| schema::migrate(connection, &prefix, migrations),
             &Turn::default(),
         )
     }
 
     /// Whether the tables are there, and need no migration.
     pub(super) fn is_current(&mut self) -> Result<bool, StoreError> {
-        self.retry(schema::is_current)
+        let prefix = &self.shared.prefix;
+        self.retry(|connection| schema::is_current(connection, prefix))
     }
 
     /// Carries out a transaction that writes. It has the lock of the file before it reads anything,
@@ -131,10 +135,11 @@ impl Link {
         mut work: impl FnMut(&mut Tables<'_>) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
         let turn = Arc::clone(&self.shared.turn);
+        let prefix = self.shared.prefix.clone();
         self.write_with(
             |connection, clock| {
-                let meta = schema::read(connection)?;
-                let mut tables = Tables::new(connection, &meta, clock.now());
+                let meta = schema::read(connection, &prefix)?;
+                let mut tables = Tables::new(connection, &prefix, &meta, clock.now());
                 let answer = work(&mut tables)?;
                 tables.finish()?;
                 Ok(answer)
@@ -218,12 +223,12 @@ impl Link {
         &mut self,
         mut work: impl FnMut(&mut Tables<'_>) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
-        let clock = self.shared.clock.clone();
+        let (clock, prefix) = (&self.shared.clock, &self.shared.prefix);
         let answer = self.retry(|connection| {
             statement(connection, "begin")?;
             // The first read takes the snapshot, and the clock comes after it.
-            let meta = schema::read(connection)?;
-            work(&mut Tables::new(connection, &meta, clock.now()))
+            let meta = schema::read(connection, prefix)?;
+            work(&mut Tables::new(connection, prefix, &meta, clock.now()))
         });
         let ended = self.roll_back();
         let answer = answer?;

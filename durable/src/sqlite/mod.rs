@@ -15,13 +15,16 @@ use std::time::Duration;
 
 use self::connection::SqliteConnection;
 use self::link::{Link, Shared};
+use self::schema::Prefix;
+use crate::namespace::DEFAULT;
 use crate::store::{Connection, Store, StoreError};
 use crate::sync::Arc;
 use crate::time::WallClock;
 
 /// A store in a file of SQLite.
 ///
-/// Timers lie in tables whose names begin with `tourbillon_`, beside those of the user. So an order and
+/// Timers lie in tables whose names begin with `tourbillon_`, or with a prefix of the user's choice
+/// ([`open_with_prefix`](Sqlite::open_with_prefix)), beside those of the user. So an order and
 /// its timer can be committed together: [`schedule_in`](Sqlite::schedule_in). People read them with any
 /// tool for SQLite: `select * from tourbillon_timers`.
 ///
@@ -118,8 +121,47 @@ impl Sqlite {
     ///
     /// It reads and writes the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        Sqlite::open_with_prefix(path, DEFAULT)
+    }
+
+    /// Opens a file whose tables of timers have names that begin with another word than `tourbillon`.
+    ///
+    /// Programs that use one file and know nothing of each other take a prefix each. Otherwise they share
+    /// queues by name: each runs the timers of the other one in queues that both have. With the prefix
+    /// `shop` the tables are `shop_timer` and so on. They have nothing in common with those of other
+    /// prefixes but the lock of the file.
+    ///
+    /// A prefix has 1 to 48 bytes: the letters a to z, digits and underscores, and no digit in front.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Sqlite::open), and [`StoreError::Refused`] if the prefix is another one.
+    ///
+    /// # Blocking
+    ///
+    /// It reads and writes the file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::Sqlite;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = std::env::temp_dir().join(format!("sqlite-prefix-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("timers.db");
+    /// let shop = Sqlite::open_with_prefix(&path, "shop")?;
+    /// let mail = Sqlite::open_with_prefix(&path, "mail")?;
+    /// # drop((shop, mail));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open_with_prefix(path: impl AsRef<Path>, prefix: &str) -> Result<Self, StoreError> {
+        let prefix = Prefix::new(prefix)?;
         let path = place::check(path.as_ref())?;
         let shared = Shared {
+            prefix,
             clock: WallClock::system(),
             busy_limit: BUSY_LIMIT,
             turn: Arc::default(),
@@ -162,5 +204,9 @@ impl Store for Sqlite {
     fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
         let link = Link::open(&self.path, false, self.shared.clone())?;
         Ok(Box::new(SqliteConnection(link)))
+    }
+
+    fn namespace(&self) -> &str {
+        self.shared.prefix.name()
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn list(tables: &mut Tables<'_>, page: &Page) -> Result<Vec<Timer>, F
     let from = page.from.max(*last_due);
     let mut found: Vec<(i64, String)> = Vec::new();
     {
-        let mut statement = tables.connection.prepare_cached(LIST)?;
+        let mut statement = tables.prepare(LIST)?;
         for shard in 0..SHARDS {
             let mut rows = statement.query((
                 &page.queue,
@@ -89,7 +89,7 @@ pub(super) fn list(tables: &mut Tables<'_>, page: &Page) -> Result<Vec<Timer>, F
 
 pub(super) fn counts(tables: &mut Tables<'_>) -> Result<Vec<QueueCounts>, Failure> {
     let mut counts: BTreeMap<String, QueueCounts> = BTreeMap::new();
-    let mut statement = tables.connection.prepare_cached(COUNTS)?;
+    let mut statement = tables.prepare(COUNTS)?;
     let mut rows = statement.query([tables.now.as_micros()])?;
     while let Some(row) = rows.next()? {
         let counts = counts.entry(row.get(0)?).or_default();
@@ -98,7 +98,7 @@ pub(super) fn counts(tables: &mut Tables<'_>) -> Result<Vec<QueueCounts>, Failur
         counts.waiting = count(row, 3)?;
     }
     let sql = "select queue, count(*) from tourbillon_dead group by queue";
-    let mut statement = tables.connection.prepare_cached(sql)?;
+    let mut statement = tables.prepare(sql)?;
     let mut rows = statement.query(())?;
     while let Some(row) = rows.next()? {
         counts.entry(row.get(0)?).or_default().dead = count(row, 1)?;
@@ -122,7 +122,7 @@ pub(super) fn dead(
     after: i64,
     limit: u32,
 ) -> Result<Vec<DeadLetter>, Failure> {
-    let mut statement = tables.connection.prepare_cached(DEAD)?;
+    let mut statement = tables.prepare(DEAD)?;
     let letters = statement.query_map((queue, after, limit), |row| {
         Ok(DeadLetter {
             id: row.get(0)?,
@@ -151,7 +151,7 @@ pub(super) fn look(tables: &mut Tables<'_>, look: &Look) -> Result<Sight, Failur
     };
     // The claims of a node that is gone count as none, its own ones too.
     let live = tables.is_live(look.epoch)?;
-    let mut statement = tables.connection.prepare_cached(LOOK)?;
+    let mut statement = tables.prepare(LOOK)?;
     for (index, range) in look.ranges.iter().enumerate() {
         let mut rows = statement.query((
             &*range.queue,
@@ -195,7 +195,7 @@ fn seen(
 }
 
 fn nodes(tables: &Tables<'_>) -> Result<Vec<SeenNode>, Failure> {
-    let mut statement = tables.connection.prepare_cached(NODES)?;
+    let mut statement = tables.prepare(NODES)?;
     let mut rows = statement.query(())?;
     let mut nodes = Vec::new();
     while let Some(row) = rows.next()? {
@@ -215,7 +215,7 @@ fn nodes(tables: &Tables<'_>) -> Result<Vec<SeenNode>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::schema;
+    use crate::sqlite::schema::{self, Prefix};
     use rusqlite::Connection;
 
     /// A look at a queue reads no overdue timers of other queues and shards, and a page of a list does not
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn looks_and_lists_go_straight_to_their_part_of_the_index() {
         let connection = Connection::open_in_memory().expect("a connection");
-        schema::migrate(&connection, schema::MIGRATIONS).expect("tables");
+        schema::migrate(&connection, &Prefix::default(), schema::MIGRATIONS).expect("tables");
         for (sql, parameters) in [(LOOK, 6), (LIST, 7)] {
             let mut statement = connection
                 .prepare(&format!("explain query plan {sql}"))

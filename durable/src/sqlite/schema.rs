@@ -1,16 +1,44 @@
 //! The tables in the file, and how an older form of them becomes the present one.
 //!
-//! All names begin with `tourbillon_`, since the file is the user's. Times are whole microseconds
+//! All names begin with `tourbillon_`, or another [`Prefix`], since the file is the user's. Times are whole microseconds
 //! since 1970 (UTC), and payloads are JSON as text.
 //!
 //! The table `tourbillon_meta` has the version of the tables, and the oldest version of programs
 //! that can still use them. A migration adds what the version before does not need to know, so that
 //! its processes go on during a deploy. One that can't do that raises `oldest_ok`.
 
+use std::borrow::Cow;
+
 use rusqlite::{Connection, OptionalExtension};
 
 use super::failure::Failure;
+use crate::namespace::{Form, Namespace};
 use crate::store::StoreError;
+
+/// What the names of the tables begin with, up to the first underscore after it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Prefix(Namespace);
+
+impl Prefix {
+    /// Checks a prefix.
+    pub(super) fn new(name: &str) -> Result<Self, StoreError> {
+        Namespace::new("prefix", name).map(Prefix)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Puts the prefix in the place of `tourbillon` in a statement.
+    pub(super) fn fill<'a>(&self, sql: &'a str) -> Cow<'a, str> {
+        const FORM: Form = Form {
+            before: "",
+            after: "_",
+            quote: "",
+        };
+        self.0.fill(sql, &[FORM])
+    }
+}
 
 /// One version of the tables.
 #[derive(Clone, Copy, Debug)]
@@ -137,19 +165,19 @@ pub(super) struct Meta {
 }
 
 /// Reads the row of `tourbillon_meta`, and checks whether this program may use the tables.
-pub(super) fn read(connection: &Connection) -> Result<Meta, Failure> {
-    let meta = read_any(connection)?.ok_or_else(missing)?;
+pub(super) fn read(connection: &Connection, prefix: &Prefix) -> Result<Meta, Failure> {
+    let meta = read_any(connection, prefix)?.ok_or_else(missing)?;
     admits(&meta, VERSION)?;
     Ok(meta)
 }
 
-fn read_any(connection: &Connection) -> Result<Option<Meta>, Failure> {
-    let mut statement = match connection.prepare_cached(
-        "select version, oldest_ok, counter, random() & 65535 from tourbillon_meta where id = 1",
-    ) {
+fn read_any(connection: &Connection, prefix: &Prefix) -> Result<Option<Meta>, Failure> {
+    let sql =
+        "select version, oldest_ok, counter, random() & 65535 from tourbillon_meta where id = 1";
+    let mut statement = match connection.prepare_cached(&prefix.fill(sql)) {
         Ok(statement) => statement,
         Err(error) => {
-            return match has_tables(connection)? {
+            return match has_tables(connection, prefix)? {
                 true => Err(error.into()),
                 false => Ok(None),
             };
@@ -168,9 +196,12 @@ fn read_any(connection: &Connection) -> Result<Option<Meta>, Failure> {
 }
 
 /// Whether the file has tables of timers.
-pub(super) fn has_tables(connection: &Connection) -> Result<bool, rusqlite::Error> {
+pub(super) fn has_tables(
+    connection: &Connection,
+    prefix: &Prefix,
+) -> Result<bool, rusqlite::Error> {
     let sql = "select 1 from sqlite_schema where type = 'table' and name = 'tourbillon_meta'";
-    connection.prepare_cached(sql)?.exists(())
+    connection.prepare_cached(&prefix.fill(sql))?.exists(())
 }
 
 pub(super) fn missing() -> StoreError {
@@ -208,8 +239,12 @@ fn admits_newer(meta: &Meta, mine: i64) -> Result<(), StoreError> {
 }
 
 /// Creates the tables, or brings them to the version of the last migration. It runs within a write transaction.
-pub(super) fn migrate(connection: &Connection, migrations: &[Migration]) -> Result<(), Failure> {
-    let meta = read_any(connection)?;
+pub(super) fn migrate(
+    connection: &Connection,
+    prefix: &Prefix,
+    migrations: &[Migration],
+) -> Result<(), Failure> {
+    let meta = read_any(connection, prefix)?;
     let mine = migrations.last().map_or(0, |migration| migration.version);
     if let Some(meta) = &meta {
         admits_newer(meta, mine)?;
@@ -219,9 +254,9 @@ pub(super) fn migrate(connection: &Connection, migrations: &[Migration]) -> Resu
         .iter()
         .filter(|migration| migration.version > theirs)
     {
-        connection.execute_batch(migration.sql)?;
+        connection.execute_batch(&prefix.fill(migration.sql))?;
         connection.execute(
-            "update tourbillon_meta set version = ?1, oldest_ok = ?2 where id = 1",
+            &prefix.fill("update tourbillon_meta set version = ?1, oldest_ok = ?2 where id = 1"),
             (migration.version, migration.oldest_ok),
         )?;
     }
@@ -229,8 +264,8 @@ pub(super) fn migrate(connection: &Connection, migrations: &[Migration]) -> Resu
 }
 
 /// Whether the tables are there, and need no migration.
-pub(super) fn is_current(connection: &Connection) -> Result<bool, Failure> {
-    let Some(meta) = read_any(connection)? else {
+pub(super) fn is_current(connection: &Connection, prefix: &Prefix) -> Result<bool, Failure> {
+    let Some(meta) = read_any(connection, prefix)? else {
         return Ok(false);
     };
     admits_newer(&meta, VERSION)?;
@@ -246,7 +281,9 @@ mod tests {
     }
 
     fn version(connection: &Connection) -> (i64, i64) {
-        let meta = read_any(connection).expect("an answer").expect("a row");
+        let meta = read_any(connection, &Prefix::default())
+            .expect("an answer")
+            .expect("a row");
         (meta.version, meta.oldest_ok)
     }
 
@@ -267,9 +304,9 @@ mod tests {
         let all = [MIGRATIONS[0], NEXT, BREAK];
         let connection = opened();
         for known in 1..=all.len() {
-            migrate(&connection, &all[..known]).expect("migrated");
+            migrate(&connection, &Prefix::default(), &all[..known]).expect("migrated");
             // Once more is harmless.
-            migrate(&connection, &all[..known]).expect("migrated");
+            migrate(&connection, &Prefix::default(), &all[..known]).expect("migrated");
             let last = all[known - 1];
             assert_eq!(version(&connection), (last.version, last.oldest_ok));
         }
@@ -277,28 +314,33 @@ mod tests {
             .prepare("select remark from tourbillon_timer")
             .expect("the last form");
         let at_once = opened();
-        migrate(&at_once, &all).expect("migrated");
+        migrate(&at_once, &Prefix::default(), &all).expect("migrated");
         assert_eq!(version(&at_once), (3, 3));
     }
 
     #[test]
     fn a_program_uses_newer_tables_that_admit_it_and_leaves_them_alone() {
         let connection = opened();
-        migrate(&connection, &[MIGRATIONS[0], NEXT]).expect("migrated");
-        migrate(&connection, MIGRATIONS).expect("admitted");
-        assert!(is_current(&connection).expect("admitted"));
-        assert!(read(&connection).is_ok());
+        migrate(&connection, &Prefix::default(), &[MIGRATIONS[0], NEXT]).expect("migrated");
+        migrate(&connection, &Prefix::default(), MIGRATIONS).expect("admitted");
+        assert!(is_current(&connection, &Prefix::default()).expect("admitted"));
+        assert!(read(&connection, &Prefix::default()).is_ok());
         assert_eq!(version(&connection), (2, 1));
     }
 
     #[test]
     fn a_program_that_newer_tables_do_not_admit_is_refused() {
         let connection = opened();
-        migrate(&connection, &[MIGRATIONS[0], NEXT, BREAK]).expect("migrated");
+        migrate(
+            &connection,
+            &Prefix::default(),
+            &[MIGRATIONS[0], NEXT, BREAK],
+        )
+        .expect("migrated");
         let refusals = [
-            migrate(&connection, MIGRATIONS).err(),
-            is_current(&connection).err(),
-            read(&connection).err(),
+            migrate(&connection, &Prefix::default(), MIGRATIONS).err(),
+            is_current(&connection, &Prefix::default()).err(),
+            read(&connection, &Prefix::default()).err(),
         ];
         for refusal in refusals {
             let Some(Failure::Store(StoreError::Refused(why))) = refusal else {
@@ -311,15 +353,15 @@ mod tests {
     #[test]
     fn a_migration_that_fails_changes_nothing() {
         let connection = opened();
-        migrate(&connection, MIGRATIONS).expect("migrated");
+        migrate(&connection, &Prefix::default(), MIGRATIONS).expect("migrated");
         let wrong = Migration {
             sql: "alter table tourbillon_timer add column note text; select no_such_function()",
             ..NEXT
         };
         connection.execute_batch("begin immediate").expect("begun");
-        assert!(migrate(&connection, &[MIGRATIONS[0], wrong]).is_err());
+        assert!(migrate(&connection, &Prefix::default(), &[MIGRATIONS[0], wrong]).is_err());
         connection.execute_batch("rollback").expect("undone");
         assert_eq!(version(&connection), (1, 1));
-        migrate(&connection, &[MIGRATIONS[0], NEXT]).expect("migrated");
+        migrate(&connection, &Prefix::default(), &[MIGRATIONS[0], NEXT]).expect("migrated");
     }
 }

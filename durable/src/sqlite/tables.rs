@@ -1,9 +1,9 @@
 //! Timers as rows of the tables, within one transaction.
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{CachedStatement, Connection, OptionalExtension};
 
 use super::failure::Failure;
-use super::schema::Meta;
+use super::schema::{Meta, Prefix};
 use crate::row::{Change, Hold, Moment, Row, Successor};
 use crate::store::Epoch;
 use crate::sync::Arc;
@@ -11,7 +11,8 @@ use crate::time::StoreTime;
 
 /// The tables within one transaction, at one moment.
 pub(super) struct Tables<'c> {
-    pub(super) connection: &'c Connection,
+    connection: &'c Connection,
+    prefix: &'c Prefix,
     /// The store's clock, read when the transaction had its lock or its snapshot.
     pub(super) now: StoreTime,
     /// The epochs that were asked for, and whether they are live.
@@ -90,9 +91,15 @@ values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 const IS_LIVE: &str = "select 1 from tourbillon_node where epoch = ?1 and gone is null";
 
 impl<'c> Tables<'c> {
-    pub(super) fn new(connection: &'c Connection, meta: &Meta, now: StoreTime) -> Self {
+    pub(super) fn new(
+        connection: &'c Connection,
+        prefix: &'c Prefix,
+        meta: &Meta,
+        now: StoreTime,
+    ) -> Self {
         Tables {
             connection,
+            prefix,
             now,
             known: Vec::new(),
             counter: (meta.counter, meta.counter),
@@ -102,7 +109,7 @@ impl<'c> Tables<'c> {
 
     /// Reads a row. Whether its holder is live is known afterwards.
     pub(super) fn row(&mut self, queue: &str, key: &str) -> Result<Option<(Before, Row)>, Failure> {
-        let mut statement = self.connection.prepare_cached(READ)?;
+        let mut statement = self.prepare(READ)?;
         let found = statement.query_row((queue, key), |row| Ok((row.get(0)?, from_sql(row)?)));
         let Some((id, row)) = found.optional()? else {
             return Ok(None);
@@ -118,7 +125,7 @@ impl<'c> Tables<'c> {
         if let Some((_, live)) = self.known.iter().find(|(known, _)| *known == epoch) {
             return Ok(*live);
         }
-        let live = self.connection.prepare_cached(IS_LIVE)?.exists([epoch.0])?;
+        let live = self.prepare(IS_LIVE)?.exists([epoch.0])?;
         self.known.push((epoch, live));
         Ok(live)
     }
@@ -126,6 +133,11 @@ impl<'c> Tables<'c> {
     /// Whether a claim of this epoch, which belongs to a row that was read, is live.
     pub(super) fn is_known_live(&self, epoch: Epoch) -> bool {
         self.known.contains(&(epoch, true))
+    }
+
+    /// Returns a statement of the connection's cache.
+    pub(super) fn prepare(&self, sql: &str) -> Result<CachedStatement<'c>, rusqlite::Error> {
+        self.connection.prepare_cached(&self.prefix.fill(sql))
     }
 
     /// Lets one of the functions of [`row`](crate::row) decide. Epochs of rows that were read are known.
@@ -158,7 +170,7 @@ impl<'c> Tables<'c> {
             (Change::Put(row), None) => self.insert(queue, key, row),
             (Change::Delete, Some(before)) => self.delete(before),
             (Change::Bury(row, error), before) => {
-                self.connection.prepare_cached(BURY)?.execute((
+                self.prepare(BURY)?.execute((
                     queue,
                     key,
                     row.planned.as_micros(),
@@ -177,7 +189,7 @@ impl<'c> Tables<'c> {
 
     fn insert(&self, queue: &str, key: &str, row: &Row) -> Result<(), rusqlite::Error> {
         let next = row.successor.as_ref();
-        self.connection.prepare_cached(INSERT)?.execute((
+        self.prepare(INSERT)?.execute((
             queue,
             key,
             row.shard,
@@ -202,12 +214,12 @@ impl<'c> Tables<'c> {
         let claim = row.claim.map(|hold| hold.epoch.0);
         let since = row.claim.map(|hold| hold.since.as_micros());
         if before.differs_in_run_only(row) {
-            let mut statement = self.connection.prepare_cached(UPDATE_RUN)?;
+            let mut statement = self.prepare(UPDATE_RUN)?;
             statement.execute((before.id, row.attempt, row.fails, row.crashes, claim, since))?;
             return Ok(());
         }
         let next = row.successor.as_ref();
-        self.connection.prepare_cached(UPDATE)?.execute((
+        self.prepare(UPDATE)?.execute((
             before.id,
             row.shard,
             row.due.as_micros(),
@@ -228,16 +240,14 @@ impl<'c> Tables<'c> {
     }
 
     fn delete(&self, before: Before) -> Result<(), rusqlite::Error> {
-        self.connection
-            .prepare_cached(DELETE)?
-            .execute([before.id])?;
+        self.prepare(DELETE)?.execute([before.id])?;
         Ok(())
     }
 
     /// The queues that are paused, by name.
     pub(super) fn paused(&self) -> Result<Vec<String>, Failure> {
         let sql = "select name from tourbillon_queue where paused order by name";
-        let mut statement = self.connection.prepare_cached(sql)?;
+        let mut statement = self.prepare(sql)?;
         let names = statement.query_map((), |row| row.get(0))?;
         Ok(names.collect::<Result<_, _>>()?)
     }
@@ -247,7 +257,7 @@ impl<'c> Tables<'c> {
         let (was, is) = self.counter;
         if was != is {
             let sql = "update tourbillon_meta set counter = ?1 where id = 1";
-            self.connection.prepare_cached(sql)?.execute([is])?;
+            self.prepare(sql)?.execute([is])?;
         }
         Ok(())
     }

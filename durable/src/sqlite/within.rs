@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::Sqlite;
 use super::connection;
 use super::failure::{self, Failure};
-use super::schema;
+use super::schema::{self, Prefix};
 use super::tables::Tables;
 use crate::answers::{Cancelled, FromAnswer, IfAbsent, Moved, Scheduled};
 use crate::complete::{CompleteError, CompletesRun};
@@ -19,8 +19,8 @@ use crate::time::WallClock;
 
 /// # Calls within a transaction of the user's
 ///
-/// An order and its timer are stored together, or not at all. The file is the same for both: one that
-/// [`Sqlite::open`] has opened once, so that it has the tables of the timers.
+/// An order and its timer are stored together, or not at all. The file is the same for both: that of this
+/// store.
 ///
 /// These calls take what the same calls of `Durable` take, and answer the same. In addition:
 ///
@@ -71,7 +71,7 @@ impl Sqlite {
     ///
     /// let tx = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
     /// tx.execute("insert into orders values (7, 'open')", ())?;
-    /// Sqlite::schedule_in(&tx, "pay-by", "order:7", Duration::from_secs(900), &7)?;
+    /// timers.schedule_in(&tx, "pay-by", "order:7", Duration::from_secs(900), &7)?;
     /// tx.commit()?;
     /// # drop((timers, shop));
     /// # std::fs::remove_dir_all(&folder)?;
@@ -79,13 +79,14 @@ impl Sqlite {
     /// # }
     /// ```
     pub fn schedule_in<T: Serialize + ?Sized>(
+        &self,
         tx: &Transaction<'_>,
         queue: &str,
         key: &str,
         delay: Duration,
         payload: &T,
     ) -> Result<Scheduled, CallError> {
-        schedule(tx, queue, key, names::delay(delay)?, payload)
+        schedule(self, tx, queue, key, names::delay(delay)?, payload)
     }
 
     /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is due
@@ -95,13 +96,14 @@ impl Sqlite {
     ///
     /// As for [`schedule_in`](Sqlite::schedule_in).
     pub fn schedule_at_in<T: Serialize + ?Sized>(
+        &self,
         tx: &Transaction<'_>,
         queue: &str,
         key: &str,
         due: SystemTime,
         payload: &T,
     ) -> Result<Scheduled, CallError> {
-        schedule(tx, queue, key, names::at(due)?, payload)
+        schedule(self, tx, queue, key, names::at(due)?, payload)
     }
 
     /// Schedules a timer after a delay, unless one with the same key waits or runs.
@@ -110,6 +112,7 @@ impl Sqlite {
     ///
     /// As for [`schedule_in`](Sqlite::schedule_in).
     pub fn schedule_if_absent_in<T: Serialize + ?Sized>(
+        &self,
         tx: &Transaction<'_>,
         queue: &str,
         key: &str,
@@ -118,7 +121,13 @@ impl Sqlite {
     ) -> Result<IfAbsent, CallError> {
         let when = names::delay(delay)?;
         let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
-        call(tx, queue, key, Action::ScheduleIfAbsent { when, payload })
+        call(
+            self,
+            tx,
+            queue,
+            key,
+            Action::ScheduleIfAbsent { when, payload },
+        )
     }
 
     /// Moves a timer, so that it is due after a delay.
@@ -127,13 +136,14 @@ impl Sqlite {
     ///
     /// As for [`schedule_in`](Sqlite::schedule_in).
     pub fn reschedule_in(
+        &self,
         tx: &Transaction<'_>,
         queue: &str,
         key: &str,
         delay: Duration,
     ) -> Result<Moved, CallError> {
         let when = names::delay(delay)?;
-        call(tx, queue, key, Action::Reschedule { when })
+        call(self, tx, queue, key, Action::Reschedule { when })
     }
 
     /// Moves a timer to a time. One that has passed is due at once.
@@ -142,13 +152,14 @@ impl Sqlite {
     ///
     /// As for [`schedule_in`](Sqlite::schedule_in).
     pub fn reschedule_at_in(
+        &self,
         tx: &Transaction<'_>,
         queue: &str,
         key: &str,
         due: SystemTime,
     ) -> Result<Moved, CallError> {
         let when = names::at(due)?;
-        call(tx, queue, key, Action::Reschedule { when })
+        call(self, tx, queue, key, Action::Reschedule { when })
     }
 
     /// Cancels a timer. If it [was cancelled](Cancelled::Cancelled) and the transaction commits, it
@@ -157,12 +168,18 @@ impl Sqlite {
     /// # Errors
     ///
     /// As for [`schedule_in`](Sqlite::schedule_in).
-    pub fn cancel_in(tx: &Transaction<'_>, queue: &str, key: &str) -> Result<Cancelled, CallError> {
-        call(tx, queue, key, Action::Cancel)
+    pub fn cancel_in(
+        &self,
+        tx: &Transaction<'_>,
+        queue: &str,
+        key: &str,
+    ) -> Result<Cancelled, CallError> {
+        call(self, tx, queue, key, Action::Cancel)
     }
 }
 
 fn schedule<T: Serialize + ?Sized>(
+    store: &Sqlite,
     tx: &Transaction<'_>,
     queue: &str,
     key: &str,
@@ -170,10 +187,11 @@ fn schedule<T: Serialize + ?Sized>(
     payload: &T,
 ) -> Result<Scheduled, CallError> {
     let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
-    call(tx, queue, key, Action::Schedule { when, payload })
+    call(store, tx, queue, key, Action::Schedule { when, payload })
 }
 
 fn call<A: FromAnswer>(
+    store: &Sqlite,
     tx: &Transaction<'_>,
     queue: &str,
     key: &str,
@@ -184,11 +202,12 @@ fn call<A: FromAnswer>(
         key: names::key(key)?,
         action,
     };
-    let answer =
-        within(tx, |tables| connection::apply(tables, &call)).map_err(|refused| match refused {
-            Refused::Deferred => StoreError::Refused(CompleteError::Deferred.to_string()),
-            Refused::Failed(failure) => failure.before_commit(),
-        })?;
+    let prefix = &store.shared.prefix;
+    let done = within(tx, prefix, |tables| connection::apply(tables, &call));
+    let answer = done.map_err(|refused| match refused {
+        Refused::Deferred => StoreError::Refused(CompleteError::Deferred.to_string()),
+        Refused::Failed(failure) => failure.before_commit(),
+    })?;
     match answer {
         Ok(answer) => A::take(answer),
         Err(error) => Err(CallError::from(error)),
@@ -200,12 +219,13 @@ fn call<A: FromAnswer>(
 /// [`CompleteError::Deferred`] is the answer to a transaction that has begun as a deferred one and
 /// has read.
 impl CompletesRun for &Transaction<'_> {
-    fn complete(self, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+    fn complete(self, namespace: &str, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+        let prefix = Prefix::new(namespace)?;
         let settlement = Settlement {
             run: run.clone(),
             outcome: Outcome::Done,
         };
-        let settled = within(self, |tables| match tables.is_live(epoch)? {
+        let settled = within(self, &prefix, |tables| match tables.is_live(epoch)? {
             true => connection::settle_one(tables, &settlement, epoch),
             false => Ok(Settled::Fenced),
         });
@@ -238,6 +258,7 @@ impl<E: Into<Failure>> From<E> for Refused {
 /// Works on the tables of the transaction, which has the lock of the file then.
 fn within<T>(
     tx: &Transaction<'_>,
+    prefix: &Prefix,
     work: impl FnOnce(&mut Tables<'_>) -> Result<T, Failure>,
 ) -> Result<T, Refused> {
     let connection: &Connection = tx;
@@ -252,26 +273,26 @@ fn within<T>(
     }
     match connection.transaction_state(Some(MAIN_DB))? {
         TransactionState::Write => {}
-        TransactionState::None => take_lock(connection)?,
+        TransactionState::None => take_lock(connection, prefix)?,
         _ => return Err(Refused::Deferred),
     }
-    let meta = schema::read(connection)?;
-    let mut tables = Tables::new(connection, &meta, WallClock::system().now());
+    let meta = schema::read(connection, prefix)?;
+    let mut tables = Tables::new(connection, prefix, &meta, WallClock::system().now());
     let done = work(&mut tables)?;
     tables.finish()?;
     Ok(done)
 }
 
 /// Takes the lock of the file for a transaction that has done nothing yet.
-fn take_lock(connection: &Connection) -> Result<(), Refused> {
+fn take_lock(connection: &Connection, prefix: &Prefix) -> Result<(), Refused> {
     // It changes no row, but SQLite takes the lock before it looks for one.
     let sql = "update tourbillon_meta set counter = counter where id = 0";
     let locked = connection
-        .prepare_cached(sql)
+        .prepare_cached(&prefix.fill(sql))
         .and_then(|mut statement| statement.execute(()));
     match locked {
         Ok(_) => Ok(()),
-        Err(error) if failure::is_busy(&error) || schema::has_tables(connection)? => {
+        Err(error) if failure::is_busy(&error) || schema::has_tables(connection, prefix)? => {
             Err(error.into())
         }
         Err(_) => Err(schema::missing().into()),

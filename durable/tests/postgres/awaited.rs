@@ -10,8 +10,7 @@ use tokio::runtime::Builder;
 use tokio_postgres::{Client, IsolationLevel, NoTls};
 use tourbillon_durable::store::StoreError;
 use tourbillon_durable::{
-    CallError, Cancelled, CompleteError, CompletesRunAsync, Due, Ending, IfAbsent, Moved, Postgres,
-    Retry,
+    CallError, Cancelled, CompleteError, CompletesRunAsync, Due, Ending, IfAbsent, Moved, Retry,
 };
 
 use crate::cluster::Database;
@@ -39,36 +38,57 @@ fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
     on_one_thread(async {
         let mut client = client(&bench.database).await;
         let transaction = client.transaction().await.expect("it begins");
-        let scheduled = Postgres::schedule_in_async(&transaction, "q", "a", MINUTE, &1).await;
+        let scheduled = bench
+            .store
+            .schedule_in_async(&transaction, "q", "a", MINUTE, &1)
+            .await;
         scheduled.expect("it is accepted");
         transaction.rollback().await.expect("it ends");
         assert_eq!(bench.timers(), "");
         let tx = client.transaction().await.expect("it begins");
-        let first = Postgres::schedule_in_async(&tx, "q", "a", MINUTE, &1).await;
+        let first = bench
+            .store
+            .schedule_in_async(&tx, "q", "a", MINUTE, &1)
+            .await;
         let first = first.expect("it is accepted");
-        let again = Postgres::schedule_at_in_async(&tx, "q", "a", first.due + MINUTE, &2).await;
+        let again = bench
+            .store
+            .schedule_at_in_async(&tx, "q", "a", first.due + MINUTE, &2)
+            .await;
         let again = again.expect("it is accepted");
         assert_eq!(again.replaced, Some(first.due));
-        let exists = Postgres::schedule_if_absent_in_async(&tx, "q", "a", MINUTE, &3).await;
+        let exists = bench
+            .store
+            .schedule_if_absent_in_async(&tx, "q", "a", MINUTE, &3)
+            .await;
         assert!(
             matches!(exists, Ok(IfAbsent::Exists { due, running: false, .. }) if due == again.due),
             "{exists:?}"
         );
-        let absent = Postgres::schedule_if_absent_in_async(&tx, "q", "b", MINUTE, &3).await;
+        let absent = bench
+            .store
+            .schedule_if_absent_in_async(&tx, "q", "b", MINUTE, &3)
+            .await;
         assert!(absent.expect("it is accepted").is_scheduled());
-        let moved = Postgres::reschedule_in_async(&tx, "q", "a", MINUTE * 5).await;
+        let moved = bench
+            .store
+            .reschedule_in_async(&tx, "q", "a", MINUTE * 5)
+            .await;
         assert!(
             matches!(moved, Ok(Moved::Moved { from, .. }) if from == again.due),
             "{moved:?}"
         );
-        let moved = Postgres::reschedule_at_in_async(&tx, "q", "a", first.due).await;
+        let moved = bench
+            .store
+            .reschedule_at_in_async(&tx, "q", "a", first.due)
+            .await;
         assert!(
             matches!(moved, Ok(Moved::Moved { to, .. }) if to == first.due),
             "{moved:?}"
         );
-        let cancelled = Postgres::cancel_in_async(&tx, "q", "b").await;
+        let cancelled = bench.store.cancel_in_async(&tx, "q", "b").await;
         assert!(cancelled.expect("it is accepted").is_cancelled());
-        let absent = Postgres::cancel_in_async(&tx, "q", "c").await;
+        let absent = bench.store.cancel_in_async(&tx, "q", "c").await;
         assert_eq!(absent, Ok(Cancelled::NotFound));
         tx.commit().await.expect("it ends");
     });
@@ -86,19 +106,27 @@ fn bad_arguments_are_refused_when_awaited_and_the_transaction_goes_on() {
         let mut client = client(&bench.database).await;
         let tx = client.transaction().await.expect("it begins");
         let refused = [
-            Postgres::schedule_in_async(&tx, "", "a", MINUTE, &1)
+            bench
+                .store
+                .schedule_in_async(&tx, "", "a", MINUTE, &1)
                 .await
                 .err(),
-            Postgres::schedule_in_async(&tx, "q", "a", MINUTE, "\0")
+            bench
+                .store
+                .schedule_in_async(&tx, "q", "a", MINUTE, "\0")
                 .await
                 .err(),
-            Postgres::schedule_if_absent_in_async(&tx, "q", "a", Duration::MAX, &1)
+            bench
+                .store
+                .schedule_if_absent_in_async(&tx, "q", "a", Duration::MAX, &1)
                 .await
                 .err(),
-            Postgres::reschedule_in_async(&tx, "q", "", MINUTE)
+            bench
+                .store
+                .reschedule_in_async(&tx, "q", "", MINUTE)
                 .await
                 .err(),
-            Postgres::cancel_in_async(&tx, "q", "\0").await.err(),
+            bench.store.cancel_in_async(&tx, "q", "\0").await.err(),
         ];
         for refused in refused {
             assert!(
@@ -106,12 +134,15 @@ fn bad_arguments_are_refused_when_awaited_and_the_transaction_goes_on() {
                 "{refused:?}"
             );
         }
-        let scheduled = Postgres::schedule_in_async(&tx, "q", "a", MINUTE, &1).await;
+        let scheduled = bench
+            .store
+            .schedule_in_async(&tx, "q", "a", MINUTE, &1)
+            .await;
         scheduled.expect("it goes on");
         tx.execute("no statement", &[])
             .await
             .expect_err("it is none");
-        let aborted = Postgres::cancel_in_async(&tx, "q", "a").await;
+        let aborted = bench.store.cancel_in_async(&tx, "q", "a").await;
         assert!(
             matches!(&aborted, Err(CallError::Refused(why)) if why.contains("roll the transaction back")),
             "{aborted:?}"
@@ -132,9 +163,9 @@ fn a_future_that_was_dropped_has_sent_its_whole_call_or_nothing() {
         // Each is asked once, which sends the call, and dropped before the answer is there.
         for is_kept in [false, true] {
             let tx = client.transaction().await.expect("it begins");
-            drop(Postgres::schedule_in_async(&tx, "q", "never", MINUTE, &1));
+            drop(bench.store.schedule_in_async(&tx, "q", "never", MINUTE, &1));
             {
-                let mut sent = pin!(Postgres::schedule_in_async(&tx, "q", "sent", MINUTE, &1));
+                let mut sent = pin!(bench.store.schedule_in_async(&tx, "q", "sent", MINUTE, &1));
                 let answer = poll_fn(|context| Poll::Ready(sent.as_mut().poll(context))).await;
                 assert!(answer.is_pending());
             }
@@ -161,13 +192,13 @@ fn a_future_waits_for_a_locked_row_and_no_thread_is_blocked() {
     on_one_thread(async {
         let (mut one, mut other) = (client(&bench.database).await, client(&bench.database).await);
         let lock = one.transaction().await.expect("it begins");
-        let locked = Postgres::cancel_in_async(&lock, "q", "a").await;
+        let locked = bench.store.cancel_in_async(&lock, "q", "a").await;
         assert!(
             matches!(locked, Ok(Cancelled::Running { .. })),
             "{locked:?}"
         );
         let tx = other.transaction().await.expect("it begins");
-        let waits = Postgres::reschedule_in_async(&tx, "q", "a", MINUTE);
+        let waits = bench.store.reschedule_in_async(&tx, "q", "a", MINUTE);
         let frees = async {
             let waiting = "select count(*) from pg_stat_activity where datname = current_database() \
                            and wait_event_type = 'Lock'";
@@ -200,12 +231,18 @@ fn a_run_is_ended_when_awaited_and_a_fenced_one_is_refused() {
     on_one_thread(async {
         let mut client = client(&bench.database).await;
         let tx = client.transaction().await.expect("it begins");
-        (&tx).complete(ME, &held).await.expect("it is held");
-        let again = (&tx).complete(ME, &held).await;
+        (&tx)
+            .complete("tourbillon", ME, &held)
+            .await
+            .expect("it is held");
+        let again = (&tx).complete("tourbillon", ME, &held).await;
         assert_eq!(again, Err(CompleteError::Fenced));
         tx.rollback().await.expect("it ends");
         let tx = client.transaction().await.expect("it begins");
-        (&tx).complete(ME, &held).await.expect("it is held");
+        (&tx)
+            .complete("tourbillon", ME, &held)
+            .await
+            .expect("it is held");
         tx.commit().await.expect("it ends");
         assert_eq!(bench.timers(), "b");
         let snapshot = client.build_transaction();
@@ -216,12 +253,12 @@ fn a_run_is_ended_when_awaited_and_a_fenced_one_is_refused() {
             .expect("it has a snapshot now");
         let changed = "update tourbillon.timer set cancelled = true";
         bench.database.psql(changed).expect("it may");
-        let conflict = (&tx).complete(ME, &lost).await;
+        let conflict = (&tx).complete("tourbillon", ME, &lost).await;
         assert!(
             matches!(conflict, Err(CompleteError::Retry(_))),
             "{conflict:?}"
         );
-        let aborted = (&tx).complete(ME, &lost).await;
+        let aborted = (&tx).complete("tourbillon", ME, &lost).await;
         assert!(
             matches!(&aborted, Err(CompleteError::Store(StoreError::Refused(_)))),
             "{aborted:?}"

@@ -62,7 +62,7 @@ fn schedule(database: &Database, key: &str) {
 fn listener(database: &Database) -> Option<String> {
     let sql = format!(
         "select pid from pg_stat_activity where datname = '{}' and state = 'idle' \
-         and query like '%listen tourbillon'",
+         and query like '%listen \"tourbillon\"'",
         database.name()
     );
     let found = database.psql(&sql).expect("it reads");

@@ -25,18 +25,18 @@ fn is_answered(pending: &mut Pending<Scheduled>) -> bool {
 
 /// Makes calls on free keys and on `key`, which `lock` has locked, and checks that the free ones are
 /// answered while the lock is held, and the locked one when it is not.
-fn beside_a_lock(key: &str, lock: impl FnOnce(&mut postgres::Transaction<'_>)) {
+fn beside_a_lock(key: &str, lock: impl FnOnce(&Postgres, &mut postgres::Transaction<'_>)) {
     let database = cluster::lent();
     let store = Postgres::builder(&database.url())
         .and_then(|builder| builder.lock_limit(LONG).connect())
         .expect("the cluster answers");
-    let timers = Durable::builder(store).start().expect("it starts");
+    let timers = Durable::builder(store.clone()).start().expect("it starts");
     timers
         .schedule("q", "old", MINUTE, &1)
         .expect("it is accepted");
     let mut client = database.client();
     let mut transaction = client.transaction().expect("it begins");
-    lock(&mut transaction);
+    lock(&store, &mut transaction);
     let mut locked = timers.schedule_async("q", key, MINUTE, &2);
     let free: Vec<_> = (0..FREE)
         .map(|number| timers.schedule_async("q", &format!("free:{number}"), MINUTE, &3))
@@ -57,8 +57,10 @@ fn beside_a_lock(key: &str, lock: impl FnOnce(&mut postgres::Transaction<'_>)) {
     ignore = "needs a PostgreSQL server: apt-get install postgresql"
 )]
 fn a_row_that_others_have_changed_holds_up_no_other_call() {
-    beside_a_lock("old", |transaction| {
-        Postgres::cancel_in(transaction, "q", "old").expect("it is accepted");
+    beside_a_lock("old", |store, transaction| {
+        store
+            .cancel_in(transaction, "q", "old")
+            .expect("it is accepted");
     });
 }
 
@@ -68,8 +70,10 @@ fn a_row_that_others_have_changed_holds_up_no_other_call() {
     ignore = "needs a PostgreSQL server: apt-get install postgresql"
 )]
 fn a_key_that_others_insert_holds_up_no_other_call() {
-    beside_a_lock("new", |transaction| {
-        Postgres::schedule_in(transaction, "q", "new", MINUTE, &1).expect("it is accepted");
+    beside_a_lock("new", |store, transaction| {
+        store
+            .schedule_in(transaction, "q", "new", MINUTE, &1)
+            .expect("it is accepted");
     });
 }
 
@@ -83,10 +87,12 @@ fn a_call_waits_for_a_lock_no_longer_than_its_limit() {
     let store = Postgres::builder(&database.url())
         .and_then(|builder| builder.lock_limit(Duration::from_millis(50)).connect())
         .expect("the cluster answers");
-    let timers = Durable::builder(store).start().expect("it starts");
+    let timers = Durable::builder(store.clone()).start().expect("it starts");
     let mut client = database.client();
     let mut transaction = client.transaction().expect("it begins");
-    Postgres::schedule_in(&mut transaction, "q", "new", MINUTE, &1).expect("it is accepted");
+    store
+        .schedule_in(&mut transaction, "q", "new", MINUTE, &1)
+        .expect("it is accepted");
     let refused = timers.schedule("q", "new", MINUTE, &2);
     match refused {
         Err(CallError::Unavailable(why)) => assert!(why.contains("lock"), "{why}"),

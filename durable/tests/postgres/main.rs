@@ -18,6 +18,7 @@ mod plans;
 mod processes;
 mod replica;
 mod same;
+mod schemas;
 mod stopped;
 mod stress;
 #[cfg(feature = "postgres-tls")]

@@ -77,6 +77,7 @@ fn each_order_is_paid_or_cancelled_and_never_both() {
         database: Arc::clone(&database),
         free: Arc::default(),
     };
+    let store = Postgres::connect(&database.url()).expect("the cluster answers");
     let nodes = ["one", "two"].map(|name| node(&database, &pool, name));
     for number in 0..ORDERS {
         let key = format!("order:{number}");
@@ -88,7 +89,7 @@ fn each_order_is_paid_or_cancelled_and_never_both() {
             match number % 2 {
                 0 => {
                     let delay = Duration::from_millis(u64::try_from(number).expect("a number") % 30);
-                    Postgres::schedule_in(&mut transaction, "pay-by", &key, delay, &number)
+                    store.schedule_in(&mut transaction, "pay-by", &key, delay, &number)
                         .expect("it is accepted");
                 }
                 _ => {
@@ -102,7 +103,7 @@ fn each_order_is_paid_or_cancelled_and_never_both() {
         if number % 3 == 0 {
             pool.with(|client| {
                 let mut transaction = client.transaction().expect("it begins");
-                let cancelled = Postgres::cancel_in(&mut transaction, "pay-by", &key);
+                let cancelled = store.cancel_in(&mut transaction, "pay-by", &key);
                 match cancelled.expect("it is accepted") {
                     Cancelled::Cancelled { .. } => {
                         let paid =

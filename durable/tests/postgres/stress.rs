@@ -207,7 +207,7 @@ fn sent_action(sent: &[Call], number: usize, key: usize) -> &Action {
 }
 
 /// Schedules within transactions, half of which are rolled back, and holds the locks for a while.
-fn user(database: &Database, journal: &Journal) {
+fn user(store: &Postgres, database: &Database, journal: &Journal) {
     let mut client = database.client();
     let mut random = Random(77);
     let mut known = [Known::default(); KEYS];
@@ -217,7 +217,7 @@ fn user(database: &Database, journal: &Journal) {
         let name = format!("user:{key}");
         let new = journal.payload();
         let delay = Duration::from_millis(random.below(3) as u64);
-        let answer = Postgres::schedule_in(&mut transaction, QUEUE, &name, delay, &new);
+        let answer = store.schedule_in(&mut transaction, QUEUE, &name, delay, &new);
         let answer = answer.expect("the server answers");
         if random.chance(50) {
             transaction.rollback().expect("the server answers");
@@ -407,7 +407,8 @@ fn nothing_is_early_lost_or_done_twice_among_many() {
         threads.push(thread::spawn(move || scheduler(&store, &journal, number)));
     }
     let (of_user, to_user) = (Arc::clone(&database), Arc::clone(&journal));
-    threads.push(thread::spawn(move || user(&of_user, &to_user)));
+    let own = store.clone();
+    threads.push(thread::spawn(move || user(&own, &of_user, &to_user)));
     for number in 0..NODES {
         let (store, journal) = (store.clone(), Arc::clone(&journal));
         threads.push(thread::spawn(move || node(&store, &journal, number)));

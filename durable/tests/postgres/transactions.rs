@@ -17,6 +17,7 @@ pub(crate) const ME: Epoch = Epoch(3);
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bench {
+    pub(crate) store: Postgres,
     pub(crate) connection: Box<dyn Connection>,
     pub(crate) client: postgres::Client,
     // Dropped last, so that nobody uses the database when it goes to the next test.
@@ -36,6 +37,7 @@ pub(crate) fn bench() -> Bench {
     };
     connection.join(&node).expect("the store answers");
     Bench {
+        store,
         connection,
         client: database.client(),
         database,
@@ -130,45 +132,69 @@ impl Bench {
 fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
     let mut bench = bench();
     let mut transaction = bench.client.transaction().expect("it begins");
-    Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, &1).expect("it is accepted");
+    bench
+        .store
+        .schedule_in(&mut transaction, "q", "a", MINUTE, &1)
+        .expect("it is accepted");
     transaction.rollback().expect("it ends");
     assert_eq!(bench.timers(), "");
     let mut transaction = bench.client.transaction().expect("it begins");
-    let first =
-        Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, &1).expect("it is accepted");
-    let again =
-        Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, &2).expect("it is accepted");
+    let first = bench
+        .store
+        .schedule_in(&mut transaction, "q", "a", MINUTE, &1)
+        .expect("it is accepted");
+    let again = bench
+        .store
+        .schedule_in(&mut transaction, "q", "a", MINUTE, &2)
+        .expect("it is accepted");
     assert_eq!(again.replaced, Some(first.due));
-    let moved =
-        Postgres::reschedule_in(&mut transaction, "q", "a", MINUTE * 2).expect("it is accepted");
+    let moved = bench
+        .store
+        .reschedule_in(&mut transaction, "q", "a", MINUTE * 2)
+        .expect("it is accepted");
     assert!(
         matches!(moved, Moved::Moved { from, .. } if from == again.due),
         "{moved:?}"
     );
-    Postgres::schedule_at_in(&mut transaction, "q", "b", first.due, &3).expect("it is accepted");
-    let exists = Postgres::schedule_if_absent_in(&mut transaction, "q", "b", MINUTE, &4);
+    bench
+        .store
+        .schedule_at_in(&mut transaction, "q", "b", first.due, &3)
+        .expect("it is accepted");
+    let exists = bench
+        .store
+        .schedule_if_absent_in(&mut transaction, "q", "b", MINUTE, &4);
     assert!(
         matches!(exists, Ok(IfAbsent::Exists { due, running: false, .. }) if due == first.due),
         "{exists:?}"
     );
-    let absent = Postgres::schedule_if_absent_in(&mut transaction, "q", "c", MINUTE, &5);
+    let absent = bench
+        .store
+        .schedule_if_absent_in(&mut transaction, "q", "c", MINUTE, &5);
     assert!(absent.expect("it is accepted").is_scheduled());
-    let moved = Postgres::reschedule_at_in(&mut transaction, "q", "c", again.due);
+    let moved = bench
+        .store
+        .reschedule_at_in(&mut transaction, "q", "c", again.due);
     assert!(
         matches!(moved, Ok(Moved::Moved { to, .. }) if to == again.due),
         "{moved:?}"
     );
-    let cancelled = Postgres::cancel_in(&mut transaction, "q", "c");
+    let cancelled = bench.store.cancel_in(&mut transaction, "q", "c");
     assert!(cancelled.expect("it is accepted").is_cancelled());
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "a b");
     let mut transaction = bench.client.transaction().expect("it begins");
-    let cancelled = Postgres::cancel_in(&mut transaction, "q", "b").expect("it is accepted");
+    let cancelled = bench
+        .store
+        .cancel_in(&mut transaction, "q", "b")
+        .expect("it is accepted");
     assert!(
         matches!(cancelled, Cancelled::Cancelled { due, .. } if due == first.due),
         "{cancelled:?}"
     );
-    let absent = Postgres::cancel_in(&mut transaction, "q", "c").expect("it is accepted");
+    let absent = bench
+        .store
+        .cancel_in(&mut transaction, "q", "c")
+        .expect("it is accepted");
     assert_eq!(absent, Cancelled::NotFound);
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "a");
@@ -182,19 +208,34 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
 fn bad_arguments_leave_the_transaction_as_it_is() {
     let mut bench = bench();
     let mut transaction = bench.client.transaction().expect("it begins");
-    let refused = Postgres::schedule_in(&mut transaction, "", "a", MINUTE, &1);
+    let refused = bench
+        .store
+        .schedule_in(&mut transaction, "", "a", MINUTE, &1);
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
-    let refused = Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, "\0");
+    let refused = bench
+        .store
+        .schedule_in(&mut transaction, "q", "a", MINUTE, "\0");
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
-    let refused = Postgres::schedule_in(&mut transaction, "q", "a", Duration::MAX, &1);
+    let refused = bench
+        .store
+        .schedule_in(&mut transaction, "q", "a", Duration::MAX, &1);
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
-    let refused = Postgres::schedule_if_absent_in(&mut transaction, "q", "", MINUTE, &1);
+    let refused = bench
+        .store
+        .schedule_if_absent_in(&mut transaction, "q", "", MINUTE, &1);
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
-    let refused = Postgres::reschedule_in(&mut transaction, "q", "a", Duration::MAX);
+    let refused = bench
+        .store
+        .reschedule_in(&mut transaction, "q", "a", Duration::MAX);
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
-    let refused = Postgres::cancel_in(&mut transaction, "q", &"k".repeat(513));
+    let refused = bench
+        .store
+        .cancel_in(&mut transaction, "q", &"k".repeat(513));
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
-    Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, &1).expect("it goes on");
+    bench
+        .store
+        .schedule_in(&mut transaction, "q", "a", MINUTE, &1)
+        .expect("it goes on");
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "a");
 }
@@ -211,14 +252,16 @@ fn an_aborted_transaction_is_a_clear_error() {
     transaction
         .execute("select 1 / 0", &[])
         .expect_err("it fails");
-    let refused = Postgres::schedule_in(&mut transaction, "q", "b", MINUTE, &1);
+    let refused = bench
+        .store
+        .schedule_in(&mut transaction, "q", "b", MINUTE, &1);
     let refused = refused.expect_err("the transaction was aborted");
     assert!(
         refused.to_string().contains("roll the transaction back"),
         "{refused}"
     );
     let refused = transaction
-        .complete(ME, &run)
+        .complete("tourbillon", ME, &run)
         .expect_err("the transaction was aborted");
     assert!(
         refused.to_string().contains("roll the transaction back"),
@@ -239,17 +282,21 @@ fn a_run_ends_with_the_transaction_that_has_its_effect() {
     let mut bench = bench();
     let run = bench.run("a");
     let mut transaction = bench.client.transaction().expect("it begins");
-    (&mut transaction).complete(ME, &run).expect("it is held");
+    (&mut transaction)
+        .complete("tourbillon", ME, &run)
+        .expect("it is held");
     transaction.rollback().expect("it ends");
     // Rolled back: it is still held, and a second try ends it.
     assert!(bench.claim("a").is_empty());
     let mut transaction = bench.client.transaction().expect("it begins");
-    (&mut transaction).complete(ME, &run).expect("it is held");
+    (&mut transaction)
+        .complete("tourbillon", ME, &run)
+        .expect("it is held");
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "");
     assert_eq!(bench.settle(&run), Settled::Fenced);
     let mut transaction = bench.client.transaction().expect("it begins");
-    let again = (&mut transaction).complete(ME, &run);
+    let again = (&mut transaction).complete("tourbillon", ME, &run);
     assert_eq!(again, Err(CompleteError::Fenced));
 }
 
@@ -264,7 +311,7 @@ fn a_run_of_a_node_that_is_gone_is_fenced() {
     bench.connection.leave(ME).expect("the store answers");
     let mut transaction = bench.client.transaction().expect("it begins");
     assert_eq!(
-        (&mut transaction).complete(ME, &run),
+        (&mut transaction).complete("tourbillon", ME, &run),
         Err(CompleteError::Fenced)
     );
 }
@@ -279,7 +326,9 @@ fn a_settlement_does_not_wait_for_the_transaction_of_a_user() {
     let run = bench.run("a");
     let mut client = bench.database.client();
     let mut transaction = client.transaction().expect("it begins");
-    (&mut transaction).complete(ME, &run).expect("it is held");
+    (&mut transaction)
+        .complete("tourbillon", ME, &run)
+        .expect("it is held");
     assert_eq!(bench.settle(&run), Settled::Locked);
     transaction.commit().expect("it ends");
     assert_eq!(bench.settle(&run), Settled::Fenced);
@@ -305,7 +354,10 @@ fn locks_of_a_user_hold_up_only_their_own_keys() {
     let mut transaction = client.transaction().expect("it begins");
     // One row that is changed, and one that is inserted.
     for key in ["old", "new"] {
-        Postgres::schedule_in(&mut transaction, "q", key, MINUTE, &2).expect("it is accepted");
+        bench
+            .store
+            .schedule_in(&mut transaction, "q", key, MINUTE, &2)
+            .expect("it is accepted");
     }
     let calls: Vec<Call> = ["a", "new", "b", "old", "z"].map(schedule).into();
     let answers = bench.connection.write(&calls).expect("the store answers");
@@ -345,7 +397,7 @@ fn a_conflict_of_serializable_transactions_is_to_be_tried_again() {
     // Another transaction changes the row after the snapshot.
     bench.call("a", Action::Cancel);
     let conflict = (&mut transaction)
-        .complete(ME, &run)
+        .complete("tourbillon", ME, &run)
         .expect_err("it can't be serialized");
     assert!(matches!(conflict, CompleteError::Retry(_)), "{conflict:?}");
     transaction.rollback().expect("it ends");
@@ -353,7 +405,9 @@ fn a_conflict_of_serializable_transactions_is_to_be_tried_again() {
         .build_transaction()
         .isolation_level(IsolationLevel::Serializable);
     let mut transaction = builder.start().expect("it begins");
-    (&mut transaction).complete(ME, &run).expect("it is held");
+    (&mut transaction)
+        .complete("tourbillon", ME, &run)
+        .expect("it is held");
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "");
 }
@@ -374,10 +428,15 @@ fn a_snapshot_does_not_find_a_timer_that_is_younger() {
         .query("select 1 from tourbillon.node", &[])
         .expect("it has a snapshot now");
     bench.run("a");
-    let cancelled = Postgres::cancel_in(&mut transaction, "q", "a").expect("it is accepted");
+    let cancelled = bench
+        .store
+        .cancel_in(&mut transaction, "q", "a")
+        .expect("it is accepted");
     assert_eq!(cancelled, Cancelled::NotFound);
     // To insert it is a conflict, which ends.
-    let conflict = Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, &1);
+    let conflict = bench
+        .store
+        .schedule_in(&mut transaction, "q", "a", MINUTE, &1);
     assert!(
         matches!(conflict, Err(CallError::Unavailable(_))),
         "{conflict:?}"
@@ -391,7 +450,9 @@ fn a_snapshot_does_not_find_a_timer_that_is_younger() {
         .query("select 1 from tourbillon.node", &[])
         .expect("it has a snapshot now");
     bench.run("b");
-    let conflict = Postgres::schedule_if_absent_in(&mut transaction, "q", "b", MINUTE, &1);
+    let conflict = bench
+        .store
+        .schedule_if_absent_in(&mut transaction, "q", "b", MINUTE, &1);
     assert!(
         matches!(conflict, Err(CallError::Unavailable(_))),
         "{conflict:?}"

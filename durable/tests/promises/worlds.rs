@@ -44,7 +44,7 @@ pub(crate) struct MemoryWorld {
 struct Transaction(Box<dyn Connection>);
 
 impl CompletesRun for Transaction {
-    fn complete(mut self, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+    fn complete(mut self, _: &str, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
         let settlement = Settlement {
             run: run.clone(),
             outcome: Outcome::Done,

@@ -26,7 +26,7 @@ impl Transaction {
 }
 
 impl CompletesRun for &mut Transaction {
-    fn complete(self, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+    fn complete(self, _: &str, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
         if !self.commits {
             return Ok(());
         }

@@ -3,6 +3,7 @@
 mod files;
 mod folder;
 mod locks;
+mod prefixes;
 mod processes;
 #[path = "../kit/random.rs"]
 mod random;

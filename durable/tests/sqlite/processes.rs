@@ -76,13 +76,16 @@ mod child {
 
     /// Writes within a transaction, and never ends it.
     fn hold(file: &str) {
+        let store = Sqlite::open(file).expect("a store");
         let mut shop = Connection::open(file).expect("a connection");
         let tx = shop
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .expect("a transaction");
         for number in 0..100 {
             let key = format!("half {number}");
-            Sqlite::schedule_in(&tx, "q", &key, HOUR, "x").expect("scheduled");
+            store
+                .schedule_in(&tx, "q", &key, HOUR, "x")
+                .expect("scheduled");
         }
         say("written");
         let mut line = String::new();
@@ -460,6 +463,7 @@ fn a_user_transaction_that_waits_for_a_store_gets_its_turn() {
     let (say, said) = mpsc::channel();
     let reader = std::thread::spawn(move || heard.for_each(|line| drop(say.send(line))));
     wait::next(&said);
+    let store = folder.store();
     let mut shop = Connection::open(folder.file()).expect("a connection");
     shop.busy_timeout(Duration::from_secs(60)).expect("set");
     for number in 0..20 {
@@ -467,7 +471,9 @@ fn a_user_transaction_that_waits_for_a_store_gets_its_turn() {
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .expect("a transaction");
         let key = format!("{number}");
-        Sqlite::schedule_in(&tx, "mine", &key, HOUR, "x").expect("scheduled");
+        store
+            .schedule_in(&tx, "mine", &key, HOUR, "x")
+            .expect("scheduled");
         tx.commit().expect("a commit");
     }
     // Nor has the other one stopped.

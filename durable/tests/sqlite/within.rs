@@ -80,7 +80,9 @@ fn an_order_and_its_timer_are_committed_together() {
     let tx = immediate(&mut shop);
     order(&tx, 7);
     let before = SystemTime::now();
-    let scheduled = Sqlite::schedule_in(&tx, "pay", "7", MINUTE, &7).expect("scheduled");
+    let scheduled = store
+        .schedule_in(&tx, "pay", "7", MINUTE, &7)
+        .expect("scheduled");
     assert!(scheduled.due >= before + MINUTE && !scheduled.running);
     assert_eq!(scheduled.replaced, None);
     assert_eq!(get(&store, "7"), None);
@@ -96,7 +98,9 @@ fn a_rollback_undoes_the_order_and_its_timer() {
     let (_folder, store, mut shop) = shop();
     let tx = immediate(&mut shop);
     order(&tx, 7);
-    Sqlite::schedule_in(&tx, "pay", "7", MINUTE, &7).expect("scheduled");
+    store
+        .schedule_in(&tx, "pay", "7", MINUTE, &7)
+        .expect("scheduled");
     tx.rollback().expect("a rollback");
     assert_eq!(get(&store, "7"), None);
     assert_eq!(orders(&shop), 0);
@@ -107,23 +111,33 @@ fn all_calls_answer_within_a_transaction_as_outside() {
     let (_folder, store, mut shop) = shop();
     let tx = immediate(&mut shop);
     let at = SystemTime::now() + 2 * MINUTE;
-    let first = Sqlite::schedule_at_in(&tx, "pay", "7", at, "x").expect("scheduled");
-    let second = Sqlite::schedule_in(&tx, "pay", "7", MINUTE, "y").expect("scheduled");
+    let first = store
+        .schedule_at_in(&tx, "pay", "7", at, "x")
+        .expect("scheduled");
+    let second = store
+        .schedule_in(&tx, "pay", "7", MINUTE, "y")
+        .expect("scheduled");
     assert_eq!(second.replaced, Some(first.due));
-    let absent = Sqlite::schedule_if_absent_in(&tx, "pay", "7", MINUTE, "z").expect("an answer");
+    let absent = store
+        .schedule_if_absent_in(&tx, "pay", "7", MINUTE, "z")
+        .expect("an answer");
     assert!(matches!(absent, IfAbsent::Exists { due, .. } if due == second.due));
-    let moved = Sqlite::reschedule_in(&tx, "pay", "7", 3 * MINUTE).expect("moved");
+    let moved = store
+        .reschedule_in(&tx, "pay", "7", 3 * MINUTE)
+        .expect("moved");
     assert!(matches!(moved, Moved::Moved { from, .. } if from == second.due));
-    let moved = Sqlite::reschedule_at_in(&tx, "pay", "7", at).expect("moved");
+    let moved = store.reschedule_at_in(&tx, "pay", "7", at).expect("moved");
     assert!(matches!(moved, Moved::Moved { to, .. } if to == first.due));
-    let cancelled = Sqlite::cancel_in(&tx, "pay", "7").expect("cancelled");
+    let cancelled = store.cancel_in(&tx, "pay", "7").expect("cancelled");
     assert!(matches!(cancelled, Cancelled::Cancelled { due, .. } if due == first.due));
-    assert_eq!(Sqlite::cancel_in(&tx, "pay", "7"), Ok(Cancelled::NotFound));
+    assert_eq!(store.cancel_in(&tx, "pay", "7"), Ok(Cancelled::NotFound));
     assert_eq!(
-        Sqlite::reschedule_in(&tx, "pay", "7", MINUTE),
+        store.reschedule_in(&tx, "pay", "7", MINUTE),
         Ok(Moved::NotFound)
     );
-    let absent = Sqlite::schedule_if_absent_in(&tx, "pay", "7", MINUTE, "z").expect("an answer");
+    let absent = store
+        .schedule_if_absent_in(&tx, "pay", "7", MINUTE, "z")
+        .expect("an answer");
     assert!(absent.is_scheduled());
     tx.commit().expect("a commit");
     assert_eq!(get(&store, "7").expect("a timer").payload, "\"z\"");
@@ -134,11 +148,15 @@ fn a_running_timer_is_seen_within_a_transaction() {
     let (_folder, store, mut shop) = shop();
     claimed(&store);
     let tx = immediate(&mut shop);
-    let moved = Sqlite::reschedule_in(&tx, "pay", "7", MINUTE).expect("an answer");
+    let moved = store
+        .reschedule_in(&tx, "pay", "7", MINUTE)
+        .expect("an answer");
     assert!(matches!(moved, Moved::Running { attempt: 1, .. }));
-    let scheduled = Sqlite::schedule_in(&tx, "pay", "7", MINUTE, "next").expect("scheduled");
+    let scheduled = store
+        .schedule_in(&tx, "pay", "7", MINUTE, "next")
+        .expect("scheduled");
     assert!(scheduled.running);
-    let cancelled = Sqlite::cancel_in(&tx, "pay", "7").expect("an answer");
+    let cancelled = store.cancel_in(&tx, "pay", "7").expect("an answer");
     assert!(matches!(cancelled, Cancelled::Running { attempt: 1, .. }));
     tx.commit().expect("a commit");
     assert!(get(&store, "7").expect("a timer").cancelled);
@@ -149,8 +167,12 @@ fn generations_within_transactions_and_outside_differ() {
     let (_folder, store, mut shop) = shop();
     for _ in 0..3 {
         let tx = immediate(&mut shop);
-        Sqlite::schedule_in(&tx, "pay", "a", MINUTE, "x").expect("scheduled");
-        Sqlite::schedule_in(&tx, "pay", "b", MINUTE, "x").expect("scheduled");
+        store
+            .schedule_in(&tx, "pay", "a", MINUTE, "x")
+            .expect("scheduled");
+        store
+            .schedule_in(&tx, "pay", "b", MINUTE, "x")
+            .expect("scheduled");
         tx.commit().expect("a commit");
         let mut connection = store.connect().expect("a connection");
         let calls = ["c", "d"].map(|key| schedule_in("pay", key, MINUTE));
@@ -166,19 +188,21 @@ fn generations_within_transactions_and_outside_differ() {
 fn invalid_arguments_are_refused_and_the_transaction_goes_on() {
     let (_folder, store, mut shop) = shop();
     let tx = immediate(&mut shop);
-    let refused = Sqlite::schedule_in(&tx, "", "7", MINUTE, "x");
+    let refused = store.schedule_in(&tx, "", "7", MINUTE, "x");
     assert_eq!(refused, Err(CallError::Invalid(Invalid::QueueLength(0))));
-    let refused = Sqlite::schedule_in(&tx, "pay", "7\0", MINUTE, "x");
+    let refused = store.schedule_in(&tx, "pay", "7\0", MINUTE, "x");
     assert_eq!(refused, Err(CallError::Invalid(Invalid::KeyNul)));
-    let refused = Sqlite::schedule_in(&tx, "pay", "7", Duration::MAX, "x");
+    let refused = store.schedule_in(&tx, "pay", "7", Duration::MAX, "x");
     assert_eq!(refused, Err(CallError::Invalid(Invalid::TooFar)));
     let long = "x".repeat(70_000);
-    let refused = Sqlite::schedule_in(&tx, "pay", "7", MINUTE, &long);
+    let refused = store.schedule_in(&tx, "pay", "7", MINUTE, &long);
     assert!(matches!(
         refused,
         Err(CallError::Invalid(Invalid::PayloadSize(_)))
     ));
-    Sqlite::schedule_in(&tx, "pay", "7", MINUTE, "good").expect("scheduled");
+    store
+        .schedule_in(&tx, "pay", "7", MINUTE, "good")
+        .expect("scheduled");
     tx.commit().expect("a commit");
     assert_eq!(get(&store, "7").expect("a timer").payload, "\"good\"");
 }
@@ -189,15 +213,18 @@ fn a_run_is_ended_together_with_its_effect() {
     let run = claimed(&store);
     let tx = immediate(&mut shop);
     order(&tx, 7);
-    assert_eq!(tx.complete(NODE, &run), Ok(()));
+    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
     // It is ended once.
-    assert_eq!(tx.complete(NODE, &run), Err(CompleteError::Fenced));
+    assert_eq!(
+        tx.complete("tourbillon", NODE, &run),
+        Err(CompleteError::Fenced)
+    );
     tx.rollback().expect("a rollback");
     assert!(get(&store, "7").expect("a timer").running.is_some());
 
     let tx = immediate(&mut shop);
     order(&tx, 7);
-    assert_eq!(tx.complete(NODE, &run), Ok(()));
+    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
     tx.commit().expect("a commit");
     assert_eq!(get(&store, "7"), None);
     assert_eq!(orders(&shop), 1);
@@ -208,8 +235,10 @@ fn the_end_of_a_run_promotes_its_successor() {
     let (_folder, store, mut shop) = shop();
     let run = claimed(&store);
     let tx = immediate(&mut shop);
-    Sqlite::schedule_in(&tx, "pay", "7", MINUTE, "next").expect("scheduled");
-    assert_eq!(tx.complete(NODE, &run), Ok(()));
+    store
+        .schedule_in(&tx, "pay", "7", MINUTE, "next")
+        .expect("scheduled");
+    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
     tx.commit().expect("a commit");
     let timer = get(&store, "7").expect("a timer");
     assert_eq!((timer.attempt, timer.running), (0, None));
@@ -223,7 +252,10 @@ fn a_run_of_a_node_that_is_gone_is_fenced() {
     let mut connection = store.connect().expect("a connection");
     connection.leave(NODE).expect("left");
     let tx = immediate(&mut shop);
-    assert_eq!(tx.complete(NODE, &run), Err(CompleteError::Fenced));
+    assert_eq!(
+        tx.complete("tourbillon", NODE, &run),
+        Err(CompleteError::Fenced)
+    );
 }
 
 #[test]
@@ -235,14 +267,23 @@ fn a_run_that_another_one_has_replaced_is_fenced() {
         ..run.clone()
     };
     let tx = immediate(&mut shop);
-    assert_eq!(tx.complete(NODE, &other), Err(CompleteError::Fenced));
+    assert_eq!(
+        tx.complete("tourbillon", NODE, &other),
+        Err(CompleteError::Fenced)
+    );
     let other = Run {
         generation: run.generation + 1,
         ..run.clone()
     };
-    assert_eq!(tx.complete(NODE, &other), Err(CompleteError::Fenced));
-    assert_eq!(tx.complete(Epoch(8), &run), Err(CompleteError::Fenced));
-    assert_eq!(tx.complete(NODE, &run), Ok(()));
+    assert_eq!(
+        tx.complete("tourbillon", NODE, &other),
+        Err(CompleteError::Fenced)
+    );
+    assert_eq!(
+        tx.complete("tourbillon", Epoch(8), &run),
+        Err(CompleteError::Fenced)
+    );
+    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
 }
 
 #[test]
@@ -251,8 +292,11 @@ fn a_deferred_transaction_that_has_read_is_refused_with_a_hint() {
     let run = claimed(&store);
     let tx = shop.transaction().expect("a transaction");
     assert_eq!(orders(&tx), 0);
-    assert_eq!(tx.complete(NODE, &run), Err(CompleteError::Deferred));
-    let refused = Sqlite::schedule_in(&tx, "pay", "8", MINUTE, "x");
+    assert_eq!(
+        tx.complete("tourbillon", NODE, &run),
+        Err(CompleteError::Deferred)
+    );
+    let refused = store.schedule_in(&tx, "pay", "8", MINUTE, "x");
     let Err(CallError::Refused(why)) = refused else {
         panic!("{refused:?}");
     };
@@ -264,7 +308,7 @@ fn a_deferred_transaction_that_has_not_read_takes_the_lock() {
     let (_folder, store, mut shop) = shop();
     let run = claimed(&store);
     let tx = shop.transaction().expect("a transaction");
-    assert_eq!(tx.complete(NODE, &run), Ok(()));
+    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
     order(&tx, 7);
     tx.commit().expect("a commit");
     assert_eq!(get(&store, "7"), None);
@@ -278,18 +322,18 @@ fn a_locked_file_is_an_error_that_passes() {
     let locking = immediate(&mut other);
     shop.busy_timeout(Duration::from_millis(1)).expect("set");
     let tx = shop.transaction().expect("a transaction");
-    let refused = tx.complete(NODE, &run);
+    let refused = tx.complete("tourbillon", NODE, &run);
     assert!(
         matches!(refused, Err(CompleteError::Retry(_))),
         "{refused:?}"
     );
-    let refused = Sqlite::schedule_in(&tx, "pay", "8", MINUTE, "x");
+    let refused = store.schedule_in(&tx, "pay", "8", MINUTE, "x");
     assert!(
         matches!(refused, Err(CallError::Unavailable(_))),
         "{refused:?}"
     );
     drop(locking);
-    assert_eq!(tx.complete(NODE, &run), Ok(()));
+    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
     tx.commit().expect("a commit");
 }
 
@@ -302,12 +346,12 @@ fn a_transaction_that_was_rolled_back_is_refused() {
     // What SQLite does by itself when the disk is full.
     let failed = tx.execute("insert or rollback into orders values (7, 'twice')", ());
     assert!(failed.is_err());
-    let refused = tx.complete(NODE, &run);
+    let refused = tx.complete("tourbillon", NODE, &run);
     let Err(CompleteError::Store(StoreError::Refused(why))) = refused else {
         panic!("{refused:?}");
     };
     assert!(why.contains("rolled it back"), "{why}");
-    let refused = Sqlite::schedule_in(&tx, "pay", "8", MINUTE, "x");
+    let refused = store.schedule_in(&tx, "pay", "8", MINUTE, "x");
     assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
     drop(tx);
     assert_eq!(get(&store, "8"), None);
@@ -316,7 +360,8 @@ fn a_transaction_that_was_rolled_back_is_refused() {
 
 #[test]
 fn a_file_without_timers_is_refused_with_a_hint() {
-    let folder = Folder::new();
+    let (folder, other) = (Folder::new(), Folder::new());
+    let store = other.store();
     let mut shop = Connection::open(folder.file()).expect("a connection");
     shop.execute_batch("create table orders(id integer primary key, state text)")
         .expect("a table");
@@ -325,7 +370,7 @@ fn a_file_without_timers_is_refused_with_a_hint() {
         TransactionBehavior::Immediate,
     ] {
         let tx = shop.transaction_with_behavior(behavior).expect("begun");
-        let refused = Sqlite::schedule_in(&tx, "pay", "7", MINUTE, "x");
+        let refused = store.schedule_in(&tx, "pay", "7", MINUTE, "x");
         let Err(CallError::Refused(why)) = refused else {
             panic!("{refused:?}");
         };
@@ -339,11 +384,17 @@ fn a_file_without_timers_is_refused_with_a_hint() {
 fn a_savepoint_undoes_a_timer_alone() {
     let (_folder, store, mut shop) = shop();
     let tx = immediate(&mut shop);
-    Sqlite::schedule_in(&tx, "pay", "a", MINUTE, "x").expect("scheduled");
+    store
+        .schedule_in(&tx, "pay", "a", MINUTE, "x")
+        .expect("scheduled");
     tx.execute_batch("savepoint s").expect("a savepoint");
-    Sqlite::schedule_in(&tx, "pay", "b", MINUTE, "x").expect("scheduled");
+    store
+        .schedule_in(&tx, "pay", "b", MINUTE, "x")
+        .expect("scheduled");
     tx.execute_batch("rollback to s").expect("undone");
-    Sqlite::schedule_in(&tx, "pay", "c", MINUTE, "x").expect("scheduled");
+    store
+        .schedule_in(&tx, "pay", "c", MINUTE, "x")
+        .expect("scheduled");
     tx.commit().expect("a commit");
     assert!(get(&store, "a").is_some() && get(&store, "c").is_some());
     assert_eq!(get(&store, "b"), None);

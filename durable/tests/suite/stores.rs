@@ -2,9 +2,13 @@
 
 #[cfg(feature = "sqlite")]
 use std::path::{Path, PathBuf};
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "postgres")]
+use std::sync::LazyLock;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 use std::sync::atomic::{AtomicU32, Ordering};
 
+#[cfg(feature = "postgres")]
+use tourbillon_durable::Postgres;
 #[cfg(feature = "sqlite")]
 use tourbillon_durable::Sqlite;
 use tourbillon_durable::{Memory, StoreTime, WallClock};
@@ -47,7 +51,9 @@ pub(crate) fn sqlite() -> Bench {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("a folder");
     let clock = clock();
-    let file = Sqlite::open(folder.join("timers.db")).expect("a new file");
+    // With the default prefix it is in the tests of SQLite alone.
+    let file = Sqlite::open_with_prefix(folder.join("timers.db"), "of_suite");
+    let file = file.expect("a new file");
     Bench {
         store: Box::new(file.with_clock(clock.clone())),
         clock: Some(clock),
@@ -57,11 +63,16 @@ pub(crate) fn sqlite() -> Bench {
 
 #[cfg(feature = "postgres")]
 pub(crate) fn postgres() -> Bench {
-    let database = crate::cluster::lent();
-    let store = tourbillon_durable::Postgres::connect(&database.url());
+    static DATABASE: LazyLock<crate::cluster::Database> = LazyLock::new(crate::cluster::database);
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Relaxed: only the number matters.
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    // All cases beside each other in one database, each in a schema of its own.
+    let store = Postgres::builder(&DATABASE.url());
+    let store = store.and_then(|builder| builder.schema(format!("case_{number}")).connect());
     Bench {
         store: Box::new(store.expect("the cluster answers")),
         clock: None,
-        _kept: Box::new(database),
+        _kept: Box::new(()),
     }
 }
