@@ -68,13 +68,19 @@ pub enum Event {
         /// The number of the run, from 1.
         attempt: u32,
     },
-    /// A call to the store has failed, after calls that succeeded.
+    /// An outage of the store has begun: a part of the node's work with it has stopped, since a call
+    /// failed, was refused, or has had no answer for a second. Whatever else stops until
+    /// [`StoreUp`](Event::StoreUp) belongs to the same outage, and has no event of its own.
+    ///
+    /// A process without handlers has no work of its own. There the calls of users are meant.
     #[non_exhaustive]
     StoreDown {
+        /// The work that has stopped.
+        work: StoreWork,
         /// Why.
         error: String,
     },
-    /// A call to the store has succeeded, after calls that failed.
+    /// The outage is over: each part of the work that had stopped has succeeded since, within a second.
     StoreUp,
     /// The store's doorbell is not heard any more. Timers that others schedule for the next moments may
     /// start up to one look late. The store connects again by itself.
@@ -94,4 +100,37 @@ pub enum Event {
         /// Their number.
         events: u64,
     },
+}
+
+/// A kind of work with the store. See [`Event::StoreDown`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum StoreWork {
+    /// A node joins the others, or says that it handles no queue any more. Until it has joined it runs
+    /// nothing.
+    Join,
+    /// A node shows that it lives. Without beats for a term it starts nothing, and others take over.
+    Beat,
+    /// A node looks for timers that are due soon.
+    Look,
+    /// A node claims timers that are due.
+    Claim,
+    /// A node writes the ends of runs. Until it succeeds their timers stay claimed.
+    Settle,
+    /// A node declares a silent one gone, whose timers wait until then.
+    DeclareGone,
+    /// A node leaves at its stop.
+    Leave,
+    /// Users schedule, move or cancel timers, in a process without handlers.
+    Write,
+    /// Users read, pause or revive, in a process without handlers.
+    Read,
+}
+
+impl StoreWork {
+    /// Whether another call of it is made or tried soon, whatever the last one did.
+    pub(crate) fn is_repeated(self) -> bool {
+        use StoreWork::{Beat, Claim, Look, Settle};
+        matches!(self, Beat | Look | Claim | Settle)
+    }
 }

@@ -2,28 +2,33 @@
 
 use std::time::Duration;
 
-use crate::event_sink::EventSink;
-use crate::events::Event;
+use crate::events::StoreWork;
+use crate::outages::Outages;
 use crate::panics::catch_panic;
 use crate::store::{Connection, Hear, Listening, Store, StoreError};
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// The store, and whether its last call has succeeded.
+/// The store, and the parts of the work with it that have stopped.
 #[derive(Debug)]
 pub(crate) struct Reach {
     store: Arc<dyn Store>,
-    is_down: AtomicBool,
-    events: EventSink,
+    outages: Arc<Outages>,
+    /// Whether the calls of users are the only work. With a node its own work shows each outage: it
+    /// goes on all the time.
+    is_client: bool,
 }
 
 impl Reach {
-    pub(crate) fn new(store: Arc<dyn Store>, events: EventSink) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn Store>, outages: Arc<Outages>, is_client: bool) -> Arc<Self> {
         Arc::new(Reach {
             store,
-            is_down: AtomicBool::new(false),
-            events,
+            outages,
+            is_client,
         })
+    }
+
+    pub(crate) fn outages(&self) -> &Arc<Outages> {
+        &self.outages
     }
 
     /// How long a call is repeated whose row others have locked.
@@ -43,37 +48,31 @@ impl Reach {
         // A store that panics here has no doorbell.
         catch_panic(|| self.store.listen(hear)).unwrap_or(None)
     }
-
-    /// Reports a change between calls that fail and calls that succeed.
-    fn note(&self, error: Option<&StoreError>) {
-        let is_down = error.is_some();
-        // Relaxed, twice: only the value itself matters. The load spares the write to a line that
-        // all connections share.
-        if self.is_down.load(Ordering::Relaxed) == is_down
-            || self.is_down.swap(is_down, Ordering::Relaxed) == is_down
-        {
-            return;
-        }
-        self.events.send(|| match error {
-            Some(error) => Event::StoreDown {
-                error: error.to_string(),
-            },
-            None => Event::StoreUp,
-        });
-    }
 }
 
 /// A connection of one thread.
 pub(crate) struct StoreLink {
     reach: Arc<Reach>,
+    /// The work of users that it is for.
+    work: StoreWork,
     connection: Option<Box<dyn Connection>>,
 }
 
 impl StoreLink {
+    /// A connection that writes, or that belongs to a node.
     pub(crate) fn new(reach: &Arc<Reach>) -> Self {
         StoreLink {
             reach: Arc::clone(reach),
+            work: StoreWork::Write,
             connection: None,
+        }
+    }
+
+    /// A connection for the reads of users.
+    pub(crate) fn reading(reach: &Arc<Reach>) -> Self {
+        StoreLink {
+            work: StoreWork::Read,
+            ..StoreLink::new(reach)
         }
     }
 
@@ -82,13 +81,7 @@ impl StoreLink {
         if self.connection.is_none() {
             let connected = catch_panic(|| self.reach.store.connect())
                 .unwrap_or_else(|panic| Err(StoreError::Unavailable(panicked(&panic))));
-            match connected {
-                Ok(connection) => self.connection = Some(connection),
-                Err(error) => {
-                    self.reach.note(Some(&error));
-                    return Err(error);
-                }
-            }
+            self.connection = Some(connected?);
         }
         match &mut self.connection {
             Some(connection) => Ok(connection.as_mut()),
@@ -96,8 +89,24 @@ impl StoreLink {
         }
     }
 
-    /// Makes a call. After a failure that may pass, the next one opens a new connection.
+    /// Makes a call of users. In a process without a node its failure is an outage.
     pub(crate) fn call<R>(
+        &mut self,
+        make: impl FnOnce(&mut dyn Connection) -> Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
+        let result = self.make(make);
+        if self.reach.is_client {
+            match &result {
+                Ok(_) => self.reach.outages.worked(self.work),
+                Err(error) => self.reach.outages.failed(self.work, error),
+            }
+        }
+        result
+    }
+
+    /// Makes a call. After a failure the next one opens a new connection: after a refusal too, since the
+    /// rights, the settings or the server of another connection may be other ones.
+    pub(crate) fn make<R>(
         &mut self,
         make: impl FnOnce(&mut dyn Connection) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
@@ -105,14 +114,9 @@ impl StoreLink {
         // Whether a call that panicked was carried out is not known.
         let result = catch_panic(|| make(connection))
             .unwrap_or_else(|panic| Err(StoreError::Unknown(panicked(&panic))));
-        match &result {
-            Err(error) if error.may_pass() => {
-                let broken = self.connection.take();
-                drop(catch_panic(move || drop(broken)));
-                self.reach.note(Some(error));
-            }
-            // A refusal is an answer, too.
-            _ => self.reach.note(None),
+        if result.is_err() {
+            let broken = self.connection.take();
+            drop(catch_panic(move || drop(broken)));
         }
         result
     }

@@ -37,7 +37,7 @@ impl Reader {
         let (sender, receiver) = unbounded();
         let waiting = Arc::new(AtomicUsize::new(0));
         let give_up = Arc::new(AtomicBool::new(false));
-        let mut link = StoreLink::new(reach);
+        let mut link = StoreLink::reading(reach);
         let (left, gives_up) = (Arc::clone(&waiting), Arc::clone(&give_up));
         thread::spawn("read", move || {
             // A read that is dropped answers that the timers are stopped: one that came after the

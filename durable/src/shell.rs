@@ -1,4 +1,4 @@
-//! The threads around the node: one that owns it, one for each lane to the store, a wheel that wakes
+//! The threads around the node: one that owns it, the lanes to the store, a wheel that wakes
 //! it, and the pool that runs closures.
 
 use std::collections::HashMap;
@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use tourbillon::{BuildError, Scheduler, Timer};
 
+use crate::errors::StartError;
 use crate::events::Event;
 use crate::handler::Handler;
-use crate::node::{Command, Input, Lane, Mono, Near, Node, NodeConfig, Reply, Stopped, StoreCall};
+use crate::lanes::{Lanes, LanesError, Wake};
+use crate::node::{Command, Input, Mono, Near, Node, NodeConfig, Reply, Stopped, StoreCall};
 use crate::panics::catch_panic;
 use crate::queue_options::QueueOptions;
-use crate::reach::{Reach, StoreLink};
+use crate::reach::Reach;
 use crate::rings::Rings;
 use crate::store::{ClaimedRun, Listening, Outcome, Run, StoreError};
 use crate::sync::Arc;
@@ -100,19 +102,30 @@ pub(crate) struct NodeEnd {
     pub(crate) has_left: bool,
 }
 
-/// Starts the threads of a node.
-pub(crate) fn start(parts: NodeParts) -> io::Result<()> {
+/// Starts the threads of a node, when its connections are open and its calls work.
+pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
     let watch = Arc::new(Watch {
         runs: Arc::clone(&parts.runs),
         has_left: AtomicBool::new(false),
     });
-    let lanes = Lanes::start(&parts.reach, &parts.way, &watch)?;
-    let wake = Scheduler::<()>::builder()
+    let wake = Scheduler::<Wake>::builder()
         .inline()
         .shards(1)
         .clock(parts.clock.clock())
         .build()
-        .map_err(io_error)?;
+        .map_err(not_built)?;
+    let lanes = {
+        let (way, watch) = (parts.way.clone(), Arc::clone(&watch));
+        let answered = move |id, call: &StoreCall, result| {
+            watch.saw(call, &result);
+            way.send(Input::Reply { id, result });
+        };
+        let lanes = Lanes::start(&parts.reach, &wake.handle(), &(Arc::new(answered) as _));
+        lanes.map_err(|error| match error {
+            LanesError::Spawn(error) => StartError::Spawn(error),
+            LanesError::Store(error) => StartError::Store(error),
+        })?
+    };
     let pool = pool(&parts)?;
     let rings = rings(&parts);
     let listening = {
@@ -139,7 +152,8 @@ pub(crate) fn start(parts: NodeParts) -> io::Result<()> {
     thread::spawn("node", move || {
         let end = shell.run(&receiver);
         on_end(end);
-    })?;
+    })
+    .map_err(StartError::Spawn)?;
     Ok(())
 }
 
@@ -157,7 +171,7 @@ fn rings(parts: &NodeParts) -> Arc<Rings> {
 }
 
 /// The pool that runs closures, if there are any.
-fn pool(parts: &NodeParts) -> io::Result<Option<Timer>> {
+fn pool(parts: &NodeParts) -> Result<Option<Timer>, StartError> {
     let closures = parts.queues.values();
     let closures = closures.filter(|(_, handler)| matches!(handler, Handler::Closure(_)));
     let running: usize = closures.map(|(options, _)| options.running).sum();
@@ -171,14 +185,14 @@ fn pool(parts: &NodeParts) -> io::Result<Option<Timer>> {
         .max_workers(most)
         .clock(parts.clock.clock())
         .build();
-    pool.map(Some).map_err(io_error)
+    pool.map(Some).map_err(not_built)
 }
 
-fn io_error(error: BuildError) -> io::Error {
-    match error {
+fn not_built(error: BuildError) -> StartError {
+    StartError::Spawn(match error {
         BuildError::Spawn(error) => error,
         other => io::Error::other(other),
-    }
+    })
 }
 
 /// Sees all answers of the store to the node.
@@ -214,41 +228,6 @@ impl Watch {
     }
 }
 
-/// The threads that call the store. They end when this is dropped.
-struct Lanes([(Lane, Sender<(u64, StoreCall)>); 3]);
-
-impl Lanes {
-    fn start(reach: &Arc<Reach>, way: &NodeWay, watch: &Arc<Watch>) -> io::Result<Self> {
-        let start = |lane: Lane| -> io::Result<_> {
-            let (sender, receiver) = unbounded::<(u64, StoreCall)>();
-            let (way, watch) = (way.clone(), Arc::clone(watch));
-            let mut link = StoreLink::new(reach);
-            let name = match lane {
-                Lane::Watch => "watch",
-                Lane::Claims => "claim",
-                Lane::Settles => "settle",
-            };
-            thread::spawn(name, move || {
-                for (id, call) in &receiver {
-                    let result = link.call(|connection| call.make(connection));
-                    watch.saw(&call, &result);
-                    way.send(Input::Reply { id, result });
-                }
-            })?;
-            Ok((lane, sender))
-        };
-        let [watch_lane, claims, settles] = Lane::ALL;
-        Ok(Lanes([start(watch_lane)?, start(claims)?, start(settles)?]))
-    }
-
-    fn send(&self, id: u64, call: StoreCall) {
-        let lane = self.0.iter().find(|(lane, _)| *lane == call.lane());
-        if let Some((_, sender)) = lane {
-            drop(sender.send((id, call)));
-        }
-    }
-}
-
 /// The thread of the node.
 struct Shell {
     node: Node,
@@ -259,7 +238,7 @@ struct Shell {
     /// `None` if the store has no doorbell, and after a stop.
     listening: Option<Listening>,
     /// Sends the node its wake-ups.
-    wake: Scheduler<()>,
+    wake: Scheduler<Wake>,
     wakes_at: Option<Mono>,
     pool: Option<Timer>,
     queues: HashMap<Arc<str>, (Arc<QueueOptions>, Handler)>,
@@ -355,7 +334,7 @@ impl Shell {
         let armed = self
             .wake
             .handle()
-            .schedule((), delay, move |_| way.send(Input::Wake));
+            .schedule(Wake::Node, delay, move |_| way.send(Input::Wake));
         if armed.is_err() {
             // Without a timer nothing would wake the node, so it goes on at once.
             self.way.send(Input::Wake);

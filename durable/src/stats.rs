@@ -38,8 +38,11 @@ pub struct Stats {
     pub expired: u64,
     /// Timers that were given back before they started, at the end of a term or at a stop.
     pub given_back: u64,
-    /// Calls of the node to the store that failed.
+    /// Calls of the node to the store that failed, refusals among them.
     pub store_errors: u64,
+    /// How many kinds of [work](crate::StoreWork) with the store have stopped now. It is not 0 from
+    /// [`StoreDown`](crate::Event::StoreDown) until [`StoreUp`](crate::Event::StoreUp).
+    pub stopped_work: u64,
     /// How often others have declared this node gone.
     pub gone: u64,
     /// Rings of the store's doorbell that concerned a queue of this node.
@@ -83,6 +86,7 @@ counters!(
     expired,
     given_back,
     store_errors,
+    stopped_work,
     gone,
     rings,
     running,

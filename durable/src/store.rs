@@ -85,8 +85,12 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 
 /// One connection to a store.
 ///
-/// After [`StoreError::Unavailable`] or [`StoreError::Unknown`] the connection is dropped, and the
-/// next call opens another one.
+/// After a call that has failed as a whole the connection is dropped, and the next call opens another
+/// one.
+///
+/// The start of a node makes some calls with nothing to do: a beat of an epoch that never joined, and a
+/// look, a claim and settlements of it without timers. So it fails if the store refuses them. During an
+/// outage such claims and settlements find out when it is over.
 pub trait Connection: Send {
     /// Carries out calls of users, in one commit. The answers have the order of the calls.
     ///

@@ -15,6 +15,7 @@ use crate::errors::StartError;
 use crate::event_sink::EventSink;
 use crate::names::{self, Invalid};
 use crate::node::{Near, NodeConfig, QueueConfig};
+use crate::outages::Outages;
 use crate::plan::Plan;
 use crate::reach::Reach;
 use crate::reader::Reader;
@@ -139,10 +140,12 @@ impl Durable {
     fn start(plan: Plan) -> Result<Self, StartError> {
         let counters = Arc::new(Counters::default());
         let events = EventSink::start(plan.listener).map_err(StartError::Spawn)?;
-        let reach = Reach::new(Arc::clone(&plan.store), events.clone());
+        let outages = Outages::new(&counters, &events);
+        let is_client = plan.queues.is_empty();
+        let reach = Reach::new(Arc::clone(&plan.store), outages, is_client);
         let names = plan.queues.iter().map(|queue| Arc::clone(&queue.name));
         let queues: Arc<HashSet<Arc<str>>> = Arc::new(names.collect());
-        let node = (!plan.queues.is_empty()).then(NodeWay::new);
+        let node = (!is_client).then(NodeWay::new);
 
         // The threads that carry calls. The first one opens its connection.
         let hints = node.as_ref().map(|(way, _)| Hints {
@@ -212,8 +215,7 @@ impl Durable {
                         // Nobody waits for it if the timers were dropped.
                         let _ = ended.send(end);
                     }),
-                })
-                .map_err(StartError::Spawn)?;
+                })?;
                 Some(NodeLink { way, runs, end })
             }
         };
@@ -260,11 +262,12 @@ impl Builder {
     /// # Errors
     ///
     /// [`StartError`] names the option that is not allowed, or says why the store could not be
-    /// opened or a thread not be started.
+    /// opened or a thread not be started. With handlers that includes a store that refuses any of the
+    /// calls of a node: each is tried once, with nothing to do.
     ///
     /// # Blocking
     ///
-    /// Waits until a connection is open.
+    /// Waits until a connection is open, and with handlers until those of the node are.
     pub fn start(self) -> Result<Durable, StartError> {
         Durable::start(self.plan()?)
     }

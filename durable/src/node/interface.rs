@@ -91,7 +91,7 @@ pub(crate) struct Stopped {
 }
 
 /// The connections of a node: each lane has one, so that renewals wait for no claim.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Lane {
     /// Joins, beats, looks, ends of nodes.
     Watch,

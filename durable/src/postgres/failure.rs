@@ -90,6 +90,10 @@ pub(super) fn refusal(effect: Effect, code: &SqlState, why: String) -> StoreErro
         (_, "25006") => StoreError::Refused(format!(
             "{why}: this server is a standby, or a read-only one; connect to the primary"
         )),
+        (_, "42501") if why.contains("row-level security") => StoreError::Refused(format!(
+            "{why}: row-level security would hide timers; give the role `bypassrls`, or disable it on the \
+             tables of tourbillon"
+        )),
         (_, "42501") => StoreError::Refused(format!("{why}: {}", GRANTS)),
         (_, "3F000" | "42P01" | "42883" | "42703") => StoreError::Refused(format!(
             "{why}: the tables of tourbillon are not those that this version of the crate knows"
@@ -106,7 +110,8 @@ pub(super) fn ends_connection(code: &SqlState) -> bool {
     matches!(&text[..2], "08" | "XX" | "58")
         || matches!(
             text,
-            "57P01" | "57P02" | "57P03" | "57P05" | "0A000" | "26000"
+            // A primary that has become a standby: another connection may find the new one.
+            "57P01" | "57P02" | "57P03" | "57P05" | "0A000" | "26000" | "25006"
         )
 }
 
@@ -117,6 +122,10 @@ pub(super) fn not_connected(error: &Error) -> StoreError {
         return StoreError::Refused(why);
     }
     let why = message(error);
+    // The driver has no other sign of it. What is missing, such as a password, will be missing again.
+    if error.to_string().starts_with("invalid configuration") {
+        return StoreError::Refused(why);
+    }
     match error.code().map(|code| &code.code()[..2]) {
         // Wrong user or password, no such database, no right to connect.
         Some("28" | "3D" | "42" | "22") => StoreError::Refused(why),

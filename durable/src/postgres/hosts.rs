@@ -11,6 +11,7 @@ use tokio_postgres::config::{Host, LoadBalanceHosts};
 use tokio_postgres::{Client, Config};
 
 use crate::postgres::failure::not_connected;
+use crate::postgres::password::AskPassword;
 use crate::postgres::security::{Driven, Security};
 use crate::store::StoreError;
 
@@ -25,6 +26,8 @@ pub(super) struct Hosts {
     /// For one address, until the server is ready for statements.
     limit: Duration,
     security: Security,
+    /// Asked at each connect.
+    ask_password: Option<AskPassword>,
 }
 
 /// One host of a URL.
@@ -51,7 +54,11 @@ impl Server {
 
 impl Hosts {
     /// Reads the hosts of a configuration.
-    pub(super) fn new(config: &Config, security: Security) -> Result<Self, StoreError> {
+    pub(super) fn new(
+        config: &Config,
+        security: Security,
+        ask_password: Option<AskPassword>,
+    ) -> Result<Self, StoreError> {
         let each = servers(config).map_err(|why| {
             StoreError::Refused(format!("the URL of the database can't be used: {why}"))
         })?;
@@ -63,6 +70,7 @@ impl Hosts {
                 .copied()
                 .unwrap_or(CONNECT_LIMIT),
             security,
+            ask_password,
         })
     }
 
@@ -82,6 +90,10 @@ impl Hosts {
         first: &str,
         notified: impl Fn(&str, &str) + Clone + Send + 'static,
     ) -> Result<(Client, Driven), StoreError> {
+        let password = match &self.ask_password {
+            Some(ask) => Some(ask.ask().await?),
+            None => None,
+        };
         let mut failed = Vec::new();
         for server in self.in_order() {
             let found = match timeout(self.limit, self.addresses(server)).await {
@@ -96,7 +108,10 @@ impl Hosts {
                 }
             };
             for address in addresses {
-                let config = self.at(server, address);
+                let mut config = self.at(server, address);
+                if let Some(password) = &password {
+                    config.password(password);
+                }
                 let connect = async {
                     let connected = self.security.connect(&config, notified.clone()).await?;
                     connected.0.batch_execute(first).await?;
@@ -269,7 +284,7 @@ mod tests {
     #[test]
     fn hosts_addresses_and_ports_belong_together_in_their_order() {
         let names = |url: &str| {
-            let hosts = Hosts::new(&config(url), Security::none()).expect("hosts");
+            let hosts = Hosts::new(&config(url), Security::none(), None).expect("hosts");
             hosts.names()
         };
         assert_eq!(names("postgres://a,b/x"), ["a:5432", "b:5432"]);
@@ -295,7 +310,9 @@ mod tests {
             ("host=a,b,c port=1,2", "2 ports for 3 hosts"),
         ];
         for (url, expected) in cases {
-            let refused = Hosts::new(&config(url), Security::none()).err().expect(url);
+            let refused = Hosts::new(&config(url), Security::none(), None)
+                .err()
+                .expect(url);
             assert!(!refused.may_pass(), "{refused}");
             assert!(refused.to_string().contains(expected), "{refused}");
         }
@@ -309,7 +326,7 @@ mod tests {
                    channel_binding=disable load_balance_hosts=random hostaddr=1.2.3.4 \
                    sslnegotiation=direct";
         let whole = config(url);
-        let hosts = Hosts::new(&whole, Security::none()).expect("a host");
+        let hosts = Hosts::new(&whole, Security::none(), None).expect("a host");
         let server = &hosts.each[0];
         assert_eq!(hosts.at(server, server.address), whole);
         // A field that a new version of the driver adds is missing in the URL above.
@@ -319,11 +336,12 @@ mod tests {
 
     #[test]
     fn an_address_that_was_looked_up_keeps_the_name_for_certificates() {
-        let hosts = Hosts::new(&config("host=a port=7"), Security::none()).expect("a host");
+        let hosts = Hosts::new(&config("host=a port=7"), Security::none(), None).expect("a host");
         let address = "1.2.3.4".parse().ok();
         let expected = config("host=a hostaddr=1.2.3.4 port=7");
         assert_eq!(hosts.at(&hosts.each[0], address), expected);
-        let hosts = Hosts::new(&config("hostaddr=1.2.3.4"), Security::none()).expect("a host");
+        let hosts =
+            Hosts::new(&config("hostaddr=1.2.3.4"), Security::none(), None).expect("a host");
         let expected = config("host=1.2.3.4 hostaddr=1.2.3.4 port=5432");
         assert_eq!(hosts.at(&hosts.each[0], address), expected);
     }
@@ -331,7 +349,7 @@ mod tests {
     #[test]
     fn hosts_are_shuffled_when_the_url_asks_for_it_and_only_then() {
         let first = |url: &str| {
-            let hosts = Hosts::new(&config(url), Security::none()).expect("hosts");
+            let hosts = Hosts::new(&config(url), Security::none(), None).expect("hosts");
             let first = (0..200).map(|_| hosts.in_order()[0].name());
             let mut first: Vec<_> = first.collect();
             first.sort();
@@ -344,7 +362,7 @@ mod tests {
 
     #[test]
     fn what_may_pass_at_one_host_may_pass() {
-        let hosts = Hosts::new(&config("host=a,b"), Security::none()).expect("hosts");
+        let hosts = Hosts::new(&config("host=a,b"), Security::none(), None).expect("hosts");
         let [a, b] = &hosts.each[..] else {
             panic!("two hosts")
         };

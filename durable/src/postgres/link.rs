@@ -282,7 +282,7 @@ impl Link {
             return Err(lost(effect, message(&error)));
         };
         let error = refusal(effect, &code, message(&error));
-        if error.may_pass() && ends_connection(&code) {
+        if ends_connection(&code) {
             self.open = None;
         }
         Err(Failure {
@@ -302,14 +302,14 @@ impl fmt::Debug for Link {
 }
 
 /// The settings of a session. Every statement of the crate goes by an index, so the planner is kept
-/// from reading tables as a whole while it has no statistics.
+/// from reading tables as a whole while it has no statistics. Policies that hide rows are an error.
 fn session(settings: &Settings) -> String {
     format!(
         "set statement_timeout = {}; set lock_timeout = {}; \
          set idle_in_transaction_session_timeout = {}; \
          set default_transaction_isolation = 'read committed'; set default_transaction_read_only = off; \
          set default_transaction_deferrable = off; set timezone = 'UTC'; set search_path = pg_catalog, pg_temp; \
-         set client_min_messages = warning; set jit = off; set plan_cache_mode = force_generic_plan; \
+         set row_security = off; set client_min_messages = warning; set jit = off; set plan_cache_mode = force_generic_plan; \
          set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; \
          set enable_mergejoin = off; set max_parallel_workers_per_gather = 0",
         settings.statement_limit.as_millis(),

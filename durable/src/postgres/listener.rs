@@ -142,7 +142,7 @@ mod tests {
         let url = format!("postgres://x@127.0.0.1:{port}/x?connect_timeout=3600");
         let config = url.parse().expect("a URL");
         Arc::new(Settings {
-            hosts: Hosts::new(&config, Security::none()).expect("a host"),
+            hosts: Hosts::new(&config, Security::none(), None).expect("a host"),
             schema: Schema::default(),
             statement_limit,
             lock_limit: statement_limit,

@@ -9,6 +9,7 @@ mod guess;
 mod hosts;
 mod link;
 mod listener;
+mod password;
 mod published;
 mod rows;
 mod schema;
@@ -19,6 +20,7 @@ mod tls;
 mod transaction;
 mod wire;
 
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
@@ -30,6 +32,7 @@ use crate::namespace::DEFAULT;
 use crate::postgres::calls::PostgresConnection;
 use crate::postgres::hosts::Hosts;
 use crate::postgres::link::{Link, Settings};
+use crate::postgres::password::AskPassword;
 use crate::postgres::schema::Schema;
 use crate::postgres::security::{Encryption, Security};
 #[cfg(feature = "postgres-tls")]
@@ -172,6 +175,7 @@ impl Postgres {
             encryption,
             #[cfg(feature = "postgres-tls")]
             certificates: Certificates::default(),
+            ask_password: None,
             statement_limit: Duration::from_secs(5),
             lock_limit: Duration::from_secs(1),
             scan_limit: Duration::from_secs(60),
@@ -222,6 +226,7 @@ pub struct PostgresBuilder {
     encryption: Encryption,
     #[cfg(feature = "postgres-tls")]
     certificates: Certificates,
+    ask_password: Option<AskPassword>,
     statement_limit: Duration,
     lock_limit: Duration,
     scan_limit: Duration,
@@ -280,6 +285,32 @@ impl PostgresBuilder {
     #[must_use]
     pub fn schema(mut self, name: impl Into<String>) -> Self {
         self.schema = name.into();
+        self
+    }
+
+    /// Sets a function that returns the password of each new connection, in place of the one in the URL:
+    /// for passwords that change, such as the tokens of a cloud provider, which are valid for minutes.
+    ///
+    /// It is called on a thread of its own before each connection is opened, and again after one was lost.
+    /// It may block, and should have a time limit: no connection is opened until it returns. An error or a
+    /// panic of it is [`StoreError::Unavailable`], and it is asked again at the next attempt.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// let store = Postgres::builder("postgres://app@db.example.com/shop")?
+    ///     .password_with(|| Ok(std::fs::read_to_string("/run/secrets/token")?.trim_end().to_owned()))
+    ///     .connect()?;
+    /// # Ok::<(), tourbillon_durable::store::StoreError>(())
+    /// ```
+    #[must_use]
+    pub fn password_with(
+        mut self,
+        ask: impl Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
+    ) -> Self {
+        self.ask_password = Some(AskPassword::new(ask));
         self
     }
 
@@ -369,7 +400,7 @@ impl PostgresBuilder {
     /// It waits for the server. It does not panic inside a runtime, but blocks its thread.
     pub fn connect(self) -> Result<Postgres, StoreError> {
         let settings = Arc::new(Settings {
-            hosts: Hosts::new(&self.config, self.security()?)?,
+            hosts: Hosts::new(&self.config, self.security()?, self.ask_password.clone())?,
             schema: Schema::new(&self.schema)?,
             statement_limit: self.statement_limit,
             lock_limit: self.lock_limit,

@@ -120,6 +120,15 @@ impl Database {
         psql(&self.url(), sql)
     }
 
+    /// What `psql` prints for these statements in the database `postgres` of the same cluster.
+    pub(crate) fn beside(&self, sql: &str) -> Result<String, String> {
+        psql(&self.url_in("postgres"), sql)
+    }
+
+    fn url_in(&self, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+    }
+
     /// The same for a role.
     pub(crate) fn psql_as(&self, role: &str, sql: &str) -> Result<String, String> {
         psql(&self.url_of(role), sql)
@@ -260,6 +269,12 @@ impl Cluster {
     /// What `psql` prints for these statements in the database `postgres`.
     pub(crate) fn psql(&self, sql: &str) -> Result<String, String> {
         psql(&self.url(), sql)
+    }
+
+    /// Sets who may connect, and how, by the lines of a `pg_hba.conf`.
+    pub(crate) fn admit(&self, lines: &str) {
+        fs::write(self.data().join("pg_hba.conf"), lines).expect("the file of the cluster");
+        self.psql("select pg_reload_conf()").expect("a superuser");
     }
 
     fn url(&self) -> String {

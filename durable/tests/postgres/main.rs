@@ -14,6 +14,7 @@ mod hosts;
 mod locked;
 mod open_writes;
 mod orders;
+mod outages;
 mod plans;
 mod processes;
 mod replica;

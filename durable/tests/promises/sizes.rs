@@ -49,7 +49,8 @@ pub(crate) fn idle_costs_one_read_a_look_and_one_write_a_beat(world: &impl World
         .unwrap();
     wait::until("30 looks", || counts.looks.load(Ordering::SeqCst) >= 30);
     let passed = start.elapsed();
-    let most = |each: Duration| passed.as_nanos() / each.as_nanos() + 2;
+    // Each call is tried once at the start.
+    let most = |each: Duration| passed.as_nanos() / each.as_nanos() + 3;
     let looks = counts.looks.load(Ordering::SeqCst);
     let beats = counts.beats.load(Ordering::SeqCst);
     assert!(
@@ -60,8 +61,8 @@ pub(crate) fn idle_costs_one_read_a_look_and_one_write_a_beat(world: &impl World
         u128::from(beats) <= most(term / 5),
         "{beats} beats in {passed:?}"
     );
-    // Its join.
-    assert_eq!(counts.others.load(Ordering::SeqCst), 1);
+    // Its join, and the trials of a claim and a settlement.
+    assert_eq!(counts.others.load(Ordering::SeqCst), 3);
     assert_eq!(node.stats().runs, 0);
 }
 

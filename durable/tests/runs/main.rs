@@ -5,6 +5,7 @@ mod doorbell;
 mod endings;
 mod events;
 mod futures;
+mod outages;
 mod queues;
 mod setup;
 mod sharing;

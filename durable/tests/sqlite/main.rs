@@ -3,6 +3,7 @@
 mod files;
 mod folder;
 mod locks;
+mod outages;
 mod prefixes;
 mod processes;
 #[path = "../kit/random.rs"]

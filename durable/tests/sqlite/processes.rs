@@ -20,13 +20,16 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// The parts of tests that run in processes of their own. They are told what to do by a variable.
 mod child {
     use std::io::{BufRead, Write};
+    use std::time::Duration;
 
+    use kit::wait;
     use rusqlite::{Connection, TransactionBehavior};
     use tourbillon_durable::store::{Store, StoreError};
-    use tourbillon_durable::{Sqlite, rusqlite};
+    use tourbillon_durable::{Event, Sqlite, rusqlite};
 
     use super::HOUR;
     use crate::folder::schedule_in;
+    use crate::outages;
 
     /// What a test of the parent has asked for: the name of the task, the file, and a word.
     fn task() -> Option<(String, String, String)> {
@@ -54,6 +57,7 @@ mod child {
             "open" => open(&file),
             "fill" => fill(&file),
             "no space" => no_space(&file),
+            "outage" => outage(&file),
             other => panic!("no task {other}"),
         }
     }
@@ -147,6 +151,34 @@ mod child {
         std::fs::remove_file(&ballast).expect("removed");
         let answers = connection.write(&[schedule_in("q", "after", HOUR)]);
         assert!(answers.expect("answers")[0].is_ok());
+        say("went on");
+    }
+
+    /// Fills a disk under a node, and makes room again.
+    fn outage(file: &str) {
+        let store = Sqlite::open(file).expect("a store");
+        let (timers, runs, events) = outages::node(store).expect("it works");
+        let second = Duration::from_secs(1);
+        let many = (0..200_u64).map(|n| (n.to_string(), second, n));
+        let accepted = timers.schedule_many("q", many).expect("accepted");
+        assert!(accepted.iter().all(Result::is_ok));
+        let path = format!("{file}.ballast");
+        let mut ballast = std::fs::File::create(&path).expect("a file");
+        while ballast.write_all(&[1; 4_096]).is_ok() {}
+        outages::down(&events, "the disk is full");
+        let errors = timers.stats().store_errors;
+        wait::until("it fails again and again", || {
+            timers.stats().store_errors > errors + 3
+        });
+        std::fs::remove_file(&path).expect("removed");
+        drop(ballast);
+        let mut ran: Vec<u64> = (0..200).map(|_| wait::next(&runs)).collect();
+        ran.sort_unstable();
+        ran.dedup();
+        assert_eq!(ran.len(), 200);
+        assert_eq!(wait::next(&events), Event::StoreUp);
+        drop(timers);
+        assert_eq!(wait::all(&events), []);
         say("went on");
     }
 }
@@ -337,32 +369,50 @@ fn a_file_that_can_not_grow_keeps_all_that_was_accepted() {
     assert_eq!(batches(&folder.store(), "q"), wanted);
 }
 
-/// A disk of two megabytes. It needs the right to mount, so elsewhere the test says that it was skipped.
+/// What a task says on a disk of two megabytes. `None` without the right to mount one: the test says that
+/// it was skipped.
 #[cfg(target_os = "linux")]
-#[test]
-fn a_full_disk_keeps_all_that_was_accepted_and_goes_on_when_there_is_room() {
+fn on_a_small_disk(task: &str) -> Option<String> {
     let folder = Folder::new();
     let mut command = Command::new("unshare");
     let script = r#"mount -t tmpfs -o size=2m tmpfs "$0" || { echo "SAY skipped"; exit 0; }
                     exec "$@""#;
     command.args(["--mount", "sh", "-c", script]);
     command.arg(folder.path()).arg(program());
-    arguments(&mut command, "no space", &folder.file(), "");
+    arguments(&mut command, task, &folder.file(), "");
     let output = command.output().expect("unshare");
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() && !text.contains("SAY ") && !text.contains("running") {
         println!("skipped: a disk of its own needs the rights of root");
-        return;
+        return None;
     }
     if text.contains("SAY skipped") {
         println!("skipped: a disk of its own needs the right to mount");
-        return;
+        return None;
     }
     assert!(output.status.success(), "{output:?}");
+    Some(text.into_owned())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_keeps_all_that_was_accepted_and_goes_on_when_there_is_room() {
+    let Some(text) = on_a_small_disk("no space") else {
+        return;
+    };
     assert!(
         text.contains("SAY error the store is unavailable: the disk is full"),
         "{text}"
     );
+    assert!(text.contains("SAY went on"), "{text}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_under_a_node_is_one_outage() {
+    let Some(text) = on_a_small_disk("outage") else {
+        return;
+    };
     assert!(text.contains("SAY went on"), "{text}");
 }
 

@@ -1,0 +1,205 @@
+//! The threads that call the store for a node, one for each lane, with a connection of its own each.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+
+use tourbillon::Handle;
+
+use crate::events::StoreWork;
+use crate::node::{Lane, Reply, StoreCall};
+use crate::outages::{Attempt, SLOW};
+use crate::reach::{Reach, StoreLink};
+use crate::store::{Claim, Connection, Epoch, Look, Settle, StoreError};
+use crate::sync::Arc;
+use crate::sync::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crate::sync::thread;
+use crate::time::StoreTime;
+
+/// What the wheel of a node wakes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Wake {
+    /// The node itself.
+    Node,
+    /// The watch over the call of a lane, which has taken too long.
+    Slow(Lane),
+}
+
+/// Gets the answer to a call of the node.
+type Answered = dyn Fn(u64, &StoreCall, Result<Reply, StoreError>) + Send + Sync;
+
+/// The threads that call the store. They end when this is dropped.
+pub(crate) struct Lanes([(Lane, Sender<(u64, StoreCall)>); 3]);
+
+/// The reason why the lanes could not be started.
+#[derive(Debug)]
+pub(crate) enum LanesError {
+    Spawn(io::Error),
+    Store(StoreError),
+}
+
+impl Lanes {
+    /// Starts the threads. Each opens its connection and tries the calls that it will make.
+    pub(crate) fn start(
+        reach: &Arc<Reach>,
+        wake: &Handle<Wake>,
+        answered: &Arc<Answered>,
+    ) -> Result<Self, LanesError> {
+        let mut tried = Vec::new();
+        let mut start = |lane: Lane| -> io::Result<_> {
+            let (sender, receiver) = unbounded();
+            let (told, is_good) = oneshot::channel();
+            let mut worker = LaneWorker {
+                lane,
+                receiver,
+                link: StoreLink::new(reach),
+                reach: Arc::clone(reach),
+                wake: wake.clone(),
+                answered: Arc::clone(answered),
+            };
+            let name = match lane {
+                Lane::Watch => "watch",
+                Lane::Claims => "claim",
+                Lane::Settles => "settle",
+            };
+            thread::spawn(name, move || {
+                let good = worker.link.make(|connection| trial(lane, connection));
+                let is_good = good.is_ok();
+                // The starting thread waits for it.
+                drop(told.send(good));
+                if is_good {
+                    worker.work();
+                }
+            })?;
+            tried.push(is_good);
+            Ok((lane, sender))
+        };
+        let [watch, claims, settles] = Lane::ALL;
+        let mut start = |lane| start(lane).map_err(LanesError::Spawn);
+        let lanes = Lanes([start(watch)?, start(claims)?, start(settles)?]);
+        for is_good in tried {
+            let ended = |_| Err(StoreError::Unavailable("a thread has ended".to_owned()));
+            is_good
+                .recv()
+                .unwrap_or_else(ended)
+                .map_err(LanesError::Store)?;
+        }
+        Ok(lanes)
+    }
+
+    pub(crate) fn send(&self, id: u64, call: StoreCall) {
+        let lane = self.0.iter().find(|(lane, _)| *lane == call.lane());
+        if let Some((_, sender)) = lane {
+            drop(sender.send((id, call)));
+        }
+    }
+}
+
+/// The thread of one lane.
+struct LaneWorker {
+    lane: Lane,
+    receiver: Receiver<(u64, StoreCall)>,
+    link: StoreLink,
+    reach: Arc<Reach>,
+    wake: Handle<Wake>,
+    answered: Arc<Answered>,
+}
+
+impl LaneWorker {
+    fn work(&mut self) {
+        loop {
+            match self.next() {
+                Ok((id, call)) => {
+                    let result = self.watched(work(&call), |connection| call.make(connection));
+                    (self.answered)(id, &call, result);
+                }
+                Err(RecvTimeoutError::Timeout) => self.try_again(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// The next call. While a part of the work has stopped, the wait for it ends after a while.
+    fn next(&self) -> Result<(u64, StoreCall), RecvTimeoutError> {
+        match self.stopped() {
+            Some(_) => self.receiver.recv_timeout(SLOW),
+            None => self
+                .receiver
+                .recv()
+                .map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    /// The work that has stopped and that the node does not come back to unless there is something to do.
+    fn stopped(&self) -> Option<StoreWork> {
+        let work = match self.lane {
+            Lane::Watch => return None,
+            Lane::Claims => StoreWork::Claim,
+            Lane::Settles => StoreWork::Settle,
+        };
+        self.reach.outages().has(work).then_some(work)
+    }
+
+    /// There is nothing to claim or to settle that would show the end of an outage.
+    fn try_again(&mut self) {
+        if let Some(work) = self.stopped() {
+            let lane = self.lane;
+            drop(self.watched(work, |connection| trial(lane, connection)));
+        }
+    }
+
+    /// Makes a call, and notes how it ends.
+    fn watched<R>(
+        &mut self,
+        work: StoreWork,
+        make: impl FnOnce(&mut dyn Connection) -> Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
+        let attempt = Attempt::new(self.reach.outages(), work);
+        let (key, slow) = (Wake::Slow(self.lane), Arc::clone(&attempt));
+        // A wheel that is shut down watches nothing: the node has ended.
+        drop(self.wake.schedule(key, SLOW, move |_| slow.is_slow()));
+        let result = self.link.make(make);
+        self.wake.cancel(&key);
+        attempt.ended(result.as_ref().err());
+        result
+    }
+}
+
+fn work(call: &StoreCall) -> StoreWork {
+    match call {
+        StoreCall::Join(_) => StoreWork::Join,
+        StoreCall::Beat(_) => StoreWork::Beat,
+        StoreCall::Look(_) => StoreWork::Look,
+        StoreCall::DeclareGone { .. } => StoreWork::DeclareGone,
+        StoreCall::Leave(_) => StoreWork::Leave,
+        StoreCall::Claim(_) => StoreWork::Claim,
+        StoreCall::Settle(_) => StoreWork::Settle,
+    }
+}
+
+/// Makes the calls of a lane so that they change nothing: for an epoch that no node has, and without timers.
+fn trial(lane: Lane, connection: &mut dyn Connection) -> Result<(), StoreError> {
+    let epoch = Epoch(i64::try_from(RandomState::new().hash_one(0) >> 1).unwrap_or(i64::MAX));
+    match lane {
+        Lane::Watch => {
+            connection.beat(epoch)?;
+            connection.look(&Look {
+                epoch,
+                ranges: Vec::new(),
+                complete: false,
+            })?;
+        }
+        Lane::Claims => {
+            connection.claim(&Claim {
+                epoch,
+                deadline: StoreTime::LATEST,
+                timers: Vec::new(),
+                adopt: Vec::new(),
+            })?;
+        }
+        Lane::Settles => {
+            let settlements = Vec::new();
+            connection.settle(&Settle { epoch, settlements })?;
+        }
+    }
+    Ok(())
+}

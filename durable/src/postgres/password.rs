@@ -1,0 +1,44 @@
+//! A password that is asked for at each connect.
+
+use std::error::Error;
+use std::fmt;
+
+use tokio::task::spawn_blocking;
+
+use crate::store::StoreError;
+use crate::sync::Arc;
+
+type Ask = dyn Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync;
+
+/// A function of the user's that returns the password of the next connection.
+#[derive(Clone)]
+pub(super) struct AskPassword(Arc<Ask>);
+
+impl AskPassword {
+    pub(super) fn new(
+        ask: impl Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
+    ) -> Self {
+        AskPassword(Arc::new(ask))
+    }
+
+    /// Asks on a thread that may block, and that may run a runtime of the function's own.
+    pub(super) async fn ask(&self) -> Result<String, StoreError> {
+        let ask = Arc::clone(&self.0);
+        match spawn_blocking(move || ask()).await {
+            Ok(Ok(password)) => Ok(password),
+            Ok(Err(error)) => Err(StoreError::Unavailable(format!(
+                "there is no password: {error}"
+            ))),
+            // The panic's message has gone to the panic hook.
+            Err(_) => Err(StoreError::Unavailable(
+                "there is no password: the function that returns it has panicked".to_owned(),
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for AskPassword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AskPassword").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,266 @@
+//! An outage of the store, whatever its cause: one event at its begin and one at its end.
+
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use kit::wait;
+use tourbillon_durable::store::StoreError;
+use tourbillon_durable::{Due, Durable, Event, Fault, Memory, MemoryCall, StartError, StoreWork};
+
+use super::setup::{HOUR, NOW, SECOND, ms, node, settled, short_node};
+
+/// Whether a call is of the kind that fails.
+type IsIt = fn(&MemoryCall<'_>) -> bool;
+
+fn refused() -> StoreError {
+    StoreError::Refused("no rights".into())
+}
+
+/// A node, and what it reports of the store.
+fn start(store: &Memory) -> (Durable, Receiver<Event>) {
+    let (sender, events) = mpsc::channel();
+    let timers = node(store)
+        .on_event(move |event| {
+            if matches!(event, Event::StoreDown { .. } | Event::StoreUp) {
+                sender.send(event.clone()).unwrap();
+            }
+        })
+        .handle("q", |_: &Due<u32>| ())
+        .start()
+        .unwrap();
+    timers.schedule("q", "first", NOW, &0).unwrap();
+    settled(&timers, "q", "first");
+    (timers, events)
+}
+
+#[track_caller]
+fn goes_down(events: &Receiver<Event>, of: StoreWork, why: &str) {
+    let down = wait::next(events);
+    assert!(
+        matches!(&down, Event::StoreDown { work, error, .. } if *work == of && error.contains(why)),
+        "{of:?}: {down:?}"
+    );
+}
+
+/// Refuses one kind of calls.
+fn refuse(store: &Memory, is_it: impl Fn(&MemoryCall<'_>) -> bool + Send + Sync + 'static) {
+    store.inject(move |call| match is_it(call) {
+        true => Fault::Fail(refused()),
+        false => Fault::None,
+    });
+}
+
+#[test]
+fn each_part_of_the_work_that_is_refused_is_an_outage_with_one_begin_and_one_end() {
+    let parts: [(StoreWork, IsIt); 4] = [
+        (StoreWork::Look, |call| matches!(call, MemoryCall::Look(_))),
+        (StoreWork::Claim, |call| {
+            matches!(call, MemoryCall::Claim(_))
+        }),
+        (StoreWork::Settle, |call| {
+            matches!(call, MemoryCall::Settle(_))
+        }),
+        (StoreWork::Beat, |call| matches!(call, MemoryCall::Beat(_))),
+    ];
+    for (work, is_it) in parts {
+        let store = Memory::new();
+        let (sender, events) = mpsc::channel();
+        // Beats each 60 ms.
+        let timers = short_node(&store)
+            .on_event(move |event| sender.send(event.clone()).unwrap())
+            .handle("q", |_: &Due<u32>| ())
+            .start()
+            .unwrap();
+        refuse(&store, is_it);
+        timers.schedule("q", "k", NOW, &0).unwrap();
+        let mut seen = vec![wait::next(&events)];
+        let errors = timers.stats().store_errors;
+        wait::until("it is refused again and again", || {
+            timers.stats().store_errors > errors + 5
+        });
+        assert_eq!(timers.stats().stopped_work, 1, "{work:?}");
+        store.heal();
+        settled(&timers, "q", "k");
+        wait::until("all works again", || timers.stats().stopped_work == 0);
+        timers.stop(SECOND);
+        drop(timers);
+        seen.extend(wait::all(&events));
+        let is_of_store = |event: &Event| matches!(event, Event::StoreDown { .. } | Event::StoreUp);
+        seen.retain(is_of_store);
+        assert!(
+            matches!(&seen[..], [Event::StoreDown { work: stopped, error, .. }, Event::StoreUp]
+                if *stopped == work && error.contains("no rights")),
+            "{work:?}: {seen:?}"
+        );
+    }
+}
+
+#[test]
+fn a_connection_that_is_refused_is_an_outage_of_the_work_that_needs_it() {
+    let store = Memory::new();
+    let (timers, events) = start(&store);
+    // The password was changed, and the server has ended the connections.
+    let (cut, cuts) = mpsc::channel();
+    let cut = std::sync::Mutex::new(cut);
+    store.inject(move |call| match call {
+        MemoryCall::Connect => Fault::Fail(refused()),
+        MemoryCall::Look(_) => {
+            let _ = cut.lock().unwrap().send(());
+            Fault::Fail(StoreError::Unavailable("the connection has ended".into()))
+        }
+        _ => Fault::None,
+    });
+    wait::next(&cuts);
+    goes_down(&events, StoreWork::Look, "the connection has ended");
+    let errors = timers.stats().store_errors;
+    wait::until("it tries again", || {
+        timers.stats().store_errors > errors + 3
+    });
+    store.heal();
+    assert_eq!(wait::next(&events), Event::StoreUp);
+    timers.schedule("q", "k", NOW, &0).unwrap();
+    settled(&timers, "q", "k");
+    drop(timers);
+    assert_eq!(wait::all(&events), []);
+}
+
+#[test]
+fn a_call_without_an_answer_is_told_within_a_second() {
+    let parts: [(StoreWork, IsIt); 3] = [
+        (StoreWork::Look, |call| matches!(call, MemoryCall::Look(_))),
+        (StoreWork::Claim, |call| {
+            matches!(call, MemoryCall::Claim(_))
+        }),
+        (StoreWork::Settle, |call| {
+            matches!(call, MemoryCall::Settle(_))
+        }),
+    ];
+    for (work, is_it) in parts {
+        let store = Memory::new();
+        let (timers, events) = start(&store);
+        store.inject(move |call| match is_it(call) {
+            true => Fault::Hang,
+            false => Fault::None,
+        });
+        timers.schedule("q", "k", NOW, &0).unwrap();
+        goes_down(&events, work, "no answer for 1s");
+        store.heal();
+        assert_eq!(wait::next(&events), Event::StoreUp);
+        drop(timers);
+        assert_eq!(wait::all(&events), []);
+    }
+}
+
+#[test]
+fn an_outage_of_claims_ends_although_nothing_is_left_to_claim() {
+    let store = Memory::new();
+    let (timers, events) = start(&store);
+    refuse(&store, |call| matches!(call, MemoryCall::Claim(_)));
+    timers.schedule("q", "k", NOW, &0).unwrap();
+    goes_down(&events, StoreWork::Claim, "no rights");
+    assert!(timers.cancel("q", "k").unwrap().is_cancelled());
+    assert_eq!(timers.stats().stopped_work, 1);
+    store.heal();
+    assert_eq!(wait::next(&events), Event::StoreUp);
+    drop(timers);
+    assert_eq!(wait::all(&events), []);
+}
+
+#[test]
+fn several_parts_are_one_outage() {
+    let store = Memory::new();
+    let (timers, events) = start(&store);
+    timers.schedule("q", "k", ms(100), &0).unwrap();
+    refuse(&store, |_| true);
+    wait::until("several parts have stopped", || {
+        timers.stats().stopped_work > 1
+    });
+    // One after the other comes back.
+    refuse(&store, |call| matches!(call, MemoryCall::Claim(_)));
+    wait::until("all others work", || timers.stats().stopped_work == 1);
+    store.heal();
+    settled(&timers, "q", "k");
+    wait::until("all works", || timers.stats().stopped_work == 0);
+    drop(timers);
+    let seen = wait::all(&events);
+    assert!(
+        matches!(&seen[..], [Event::StoreDown { .. }, Event::StoreUp]),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn a_start_that_cannot_work_fails() {
+    let parts: [IsIt; 4] = [
+        |call| matches!(call, MemoryCall::Look(_)),
+        |call| matches!(call, MemoryCall::Beat(_)),
+        |call| matches!(call, MemoryCall::Claim(_)),
+        |call| matches!(call, MemoryCall::Settle(_)),
+    ];
+    for is_it in parts {
+        let store = Memory::new();
+        refuse(&store, is_it);
+        let (sender, events) = mpsc::channel();
+        let builder = node(&store).on_event(move |event| sender.send(event.clone()).unwrap());
+        let failed = builder.handle("q", |_: &Due<u32>| ()).start();
+        let error = failed.map(drop).unwrap_err();
+        assert!(
+            matches!(&error, StartError::Store(StoreError::Refused(why)) if why == "no rights"),
+            "{error:?}"
+        );
+        // The error is enough.
+        assert_eq!(wait::all(&events), []);
+        // A client makes none of these calls.
+        Durable::builder(store).start().unwrap();
+    }
+}
+
+#[test]
+fn what_users_are_refused_is_no_outage_of_a_node() {
+    let store = Memory::new();
+    let (timers, events) = start(&store);
+    refuse(&store, |call| matches!(call, MemoryCall::Write(_)));
+    assert!(timers.schedule("q", "k", HOUR, &0).is_err());
+    assert_eq!(timers.stats().failed_calls, 1);
+    store.heal();
+    drop(timers);
+    assert_eq!(wait::all(&events), []);
+}
+
+#[test]
+fn the_calls_of_a_client_tell_of_an_outage() {
+    let store = Memory::new();
+    let (sender, events) = mpsc::channel();
+    let client = Durable::builder(store.clone())
+        .on_event(move |event| sender.send(event.clone()).unwrap())
+        .start()
+        .unwrap();
+    refuse(&store, |call| matches!(call, MemoryCall::Write(_)));
+    for _ in 0..3 {
+        client.schedule("q", "k", HOUR, &0).unwrap_err();
+        client.get("q", "k").unwrap();
+    }
+    goes_down(&events, StoreWork::Write, "no rights");
+    store.heal();
+    client.schedule("q", "k", HOUR, &0).unwrap();
+    assert_eq!(wait::next(&events), Event::StoreUp);
+    drop(client);
+    assert_eq!(wait::all(&events), []);
+}
+
+#[test]
+fn an_outage_at_the_join_is_told_and_ends() {
+    let store = Memory::new();
+    refuse(&store, |call| matches!(call, MemoryCall::Join(_)));
+    let (sender, events) = mpsc::channel();
+    let timers = node(&store)
+        .on_event(move |event| sender.send(event.clone()).unwrap())
+        .handle("q", |_: &Due<u32>| ())
+        .start()
+        .unwrap();
+    goes_down(&events, StoreWork::Join, "no rights");
+    store.heal();
+    assert_eq!(wait::next(&events), Event::StoreUp);
+    timers.schedule("q", "k", Duration::ZERO, &0).unwrap();
+    settled(&timers, "q", "k");
+}

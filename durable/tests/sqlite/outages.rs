@@ -1,0 +1,117 @@
+//! What stops a node on a file is told once, and so is its end.
+
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use kit::wait;
+use rusqlite::{Connection, TransactionBehavior};
+use tourbillon_durable::store::StoreError;
+use tourbillon_durable::{Due, Durable, Event, Sqlite, StartError, rusqlite};
+
+use crate::folder::Folder;
+
+/// A node that reports what it runs, and outages.
+pub(crate) fn node(store: Sqlite) -> Result<(Durable, Receiver<u64>, Receiver<Event>), StartError> {
+    let (ran, runs) = mpsc::channel();
+    let (happened, events) = mpsc::channel();
+    let timers = Durable::builder(store)
+        .look(Duration::from_millis(100))
+        .term(Duration::from_secs(60))
+        .on_event(move |event| {
+            if let Event::StoreDown { .. } | Event::StoreUp = event {
+                happened.send(event.clone()).expect("the test listens");
+            }
+        })
+        .handle("q", move |due: &Due<u64>| {
+            let _ = ran.send(*due.payload());
+        })
+        .start()?;
+    Ok((timers, runs, events))
+}
+
+#[track_caller]
+pub(crate) fn down(events: &Receiver<Event>, reason: &str) {
+    let down = wait::next(events);
+    assert!(
+        matches!(&down, Event::StoreDown { error, .. } if error.contains(reason)),
+        "{reason}: {down:?}"
+    );
+}
+
+/// What breaks the tables, what mends them, and the reason.
+const CASES: [(&str, &str, &str); 3] = [
+    (
+        "alter table tourbillon_queue rename to elsewhere",
+        "alter table elsewhere rename to tourbillon_queue",
+        "tourbillon_queue",
+    ),
+    (
+        "alter table tourbillon_node rename to elsewhere",
+        "alter table elsewhere rename to tourbillon_node",
+        "tourbillon_node",
+    ),
+    (
+        "alter table tourbillon_dead rename to elsewhere; alter table tourbillon_meta rename to other",
+        "alter table elsewhere rename to tourbillon_dead; alter table other rename to tourbillon_meta",
+        "tourbillon_meta",
+    ),
+];
+
+#[test]
+fn tables_that_are_broken_stop_a_node_and_are_told_once() {
+    for (breaks, mends, reason) in CASES {
+        let folder = Folder::new();
+        let (timers, runs, events) = node(folder.store()).expect("it works");
+        let shop = Connection::open(folder.file()).expect("a connection");
+        shop.busy_timeout(Duration::from_secs(60)).expect("set");
+        shop.execute_batch(breaks).expect("the file may be written");
+        down(&events, reason);
+        let errors = timers.stats().store_errors;
+        wait::until("it fails again and again", || {
+            timers.stats().store_errors > errors + 3
+        });
+        assert_eq!(events.try_recv().ok(), None);
+        shop.execute_batch(mends).expect("the file may be written");
+        assert_eq!(wait::next(&events), Event::StoreUp, "{breaks}");
+        let now = Duration::ZERO;
+        timers.schedule("q", "k", now, &7_u64).expect("accepted");
+        assert_eq!(wait::next(&runs), 7);
+        drop(timers);
+        assert_eq!(wait::all(&events), []);
+    }
+}
+
+#[test]
+fn a_start_on_broken_tables_fails() {
+    for (breaks, ..) in CASES {
+        let folder = Folder::new();
+        let store = folder.store();
+        let shop = Connection::open(folder.file()).expect("a connection");
+        shop.execute_batch(breaks).expect("the file may be written");
+        let error = node(store).map(drop).expect_err("it can't work");
+        assert!(
+            matches!(error, StartError::Store(StoreError::Refused(_))),
+            "{breaks}: {error:?}"
+        );
+    }
+}
+
+#[test]
+fn a_write_transaction_that_stays_open_is_an_outage_after_a_second() {
+    let folder = Folder::new();
+    let (timers, runs, events) = node(folder.store()).expect("it works");
+    let mut shop = Connection::open(folder.file()).expect("a connection");
+    shop.busy_timeout(Duration::from_secs(60)).expect("set");
+    // Looks only read, and beats are rare. The claim of this timer has to write.
+    timers
+        .schedule("q", "k", Duration::from_millis(300), &9_u64)
+        .expect("accepted");
+    let begin = TransactionBehavior::Immediate;
+    let transaction = shop.transaction_with_behavior(begin).expect("it begins");
+    down(&events, "no answer for 1s");
+    transaction.commit().expect("a commit");
+    assert_eq!(wait::next(&events), Event::StoreUp);
+    assert_eq!(wait::next(&runs), 9);
+    drop(timers);
+    assert_eq!(wait::all(&events), []);
+}
