@@ -12,6 +12,9 @@
 //! An item without a receiver is returned to its sender and counted. A receiver that is gone never
 //! returns, and the count is one read-modify-write, so exactly one of these items is the first. The
 //! sender of that item reports the loss. **CHANNEL-3**
+//!
+//! In a forked copy of the process, a receiver of before the fork finds the channel ended, and takes no lock. An item
+//! that was in the channel is received in the original alone. **CHANNEL-4**
 
 use std::task::{Context, Poll, Waker};
 
@@ -20,6 +23,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 #[cfg(all(any(test, feature = "test-util"), not(loom)))]
 use crate::sync::channel::Select;
 use crate::sync::channel::{Receiver, Sender, TryRecvError, bounded};
+use crate::sync::fork::Origin;
 use crate::sync::{Arc, Mutex};
 use crate::waker::leave;
 
@@ -44,8 +48,10 @@ pub(crate) struct Unsent<T> {
 /// The receiver.
 #[derive(Debug)]
 pub(crate) struct BoundedReceiver<T> {
-    receiver: Receiver<T>,
+    /// Present until the drop.
+    receiver: Option<Receiver<T>>,
     signal: Arc<Signal>,
+    origin: Origin,
 }
 
 /// The place for the waker of a waiting task.
@@ -61,8 +67,9 @@ pub(crate) fn bounded_channel<T>(capacity: usize) -> (BoundedSender<T>, BoundedR
         waker: Mutex::new(Waker::noop().clone()),
     });
     let receiver = BoundedReceiver {
-        receiver,
+        receiver: Some(receiver),
         signal: Arc::clone(&signal),
+        origin: Origin::here(),
     };
     let sender = BoundedSender {
         sender: Mutex::new(Some(sender)),
@@ -136,25 +143,33 @@ impl<T> Drop for BoundedSender<T> {
 }
 
 impl<T> BoundedReceiver<T> {
+    /// Returns the receiver, unless this process is a copy of the one that has it (CHANNEL-4).
+    fn here(&self) -> Option<&Receiver<T>> {
+        self.receiver
+            .as_ref()
+            .filter(|_| !self.origin.is_elsewhere())
+    }
+
     /// Returns the receiver of the channel, for a thread.
     pub(crate) fn into_receiver(self) -> Receiver<T> {
-        self.receiver.clone()
+        self.receiver.clone().expect("a receiver until the drop")
     }
 
     /// Waits for an item. Returns `None` at the end.
     pub(crate) fn recv(&self) -> Option<T> {
-        self.receiver.recv().ok()
+        self.here()?.recv().ok()
     }
 
     /// Returns an item, if there is one.
     pub(crate) fn try_recv(&self) -> Result<T, TryRecvError> {
-        self.receiver.try_recv()
+        self.here()
+            .map_or(Err(TryRecvError::Disconnected), Receiver::try_recv)
     }
 
     /// Returns the number of waiting items.
     #[cfg(feature = "stream")]
     pub(crate) fn len(&self) -> usize {
-        self.receiver.len()
+        self.here().map_or(0, Receiver::len)
     }
 
     /// Returns an item, or `None` at the end. Otherwise, the task is woken when there is an item or
@@ -178,6 +193,11 @@ impl<T> BoundedReceiver<T> {
 /// Drops the waker of a waiting task: it is not woken any more.
 impl<T> Drop for BoundedReceiver<T> {
     fn drop(&mut self) {
+        if self.origin.is_elsewhere() {
+            // CHANNEL-4: the drop of the last receiver takes a lock.
+            std::mem::forget(self.receiver.take());
+            return;
+        }
         drop_catching(((), self.signal.take()));
     }
 }

@@ -109,6 +109,10 @@ impl std::error::Error for BuildError {
 pub(crate) const UNDER_LOCK: &str = "the thread panics while it holds a lock of this crate; \
                                      try again when the panic has released it";
 
+/// Message of all errors with a variant `Forked`.
+pub(crate) const FORKED: &str = "it was made before this process was forked, and belongs to the \
+                                 original process: make a new one after the fork";
+
 /// The reason why a task was not accepted. Nothing was changed, and the error contains the task.
 ///
 /// # Examples
@@ -147,6 +151,9 @@ pub enum ScheduleError<F> {
     /// hooks and in drops; see [panic hooks](crate#panic-hooks). The error passes when the panic
     /// has left the call that took the lock.
     UnderLock(F),
+    /// This process is a forked copy of the one that built the scheduler, and has none of its threads; see
+    /// [forks](crate::guide::shutdown#forks). This is permanent.
+    Forked(F),
 }
 
 impl<F> ScheduleError<F> {
@@ -174,7 +181,8 @@ impl<F> ScheduleError<F> {
             | ScheduleError::Occupied(task)
             | ScheduleError::ZeroPeriod(task)
             | ScheduleError::NoRound(task)
-            | ScheduleError::UnderLock(task) => task,
+            | ScheduleError::UnderLock(task)
+            | ScheduleError::Forked(task) => task,
         }
     }
 
@@ -188,6 +196,7 @@ impl<F> ScheduleError<F> {
             ScheduleError::ZeroPeriod(_) => ScheduleError::ZeroPeriod(task),
             ScheduleError::NoRound(_) => ScheduleError::NoRound(task),
             ScheduleError::UnderLock(_) => ScheduleError::UnderLock(task),
+            ScheduleError::Forked(_) => ScheduleError::Forked(task),
         }
     }
 
@@ -199,9 +208,10 @@ impl<F> ScheduleError<F> {
             | ScheduleError::Closing(_)
             | ScheduleError::Occupied(_)
             | ScheduleError::UnderLock(_) => true,
-            ScheduleError::Closed(_) | ScheduleError::ZeroPeriod(_) | ScheduleError::NoRound(_) => {
-                false
-            }
+            ScheduleError::Closed(_)
+            | ScheduleError::ZeroPeriod(_)
+            | ScheduleError::NoRound(_)
+            | ScheduleError::Forked(_) => false,
         }
     }
 
@@ -215,6 +225,7 @@ impl<F> ScheduleError<F> {
             ScheduleError::ZeroPeriod(_) => "ZeroPeriod",
             ScheduleError::NoRound(_) => "NoRound",
             ScheduleError::UnderLock(_) => "UnderLock",
+            ScheduleError::Forked(_) => "Forked",
         }
     }
 }
@@ -239,6 +250,7 @@ impl<F> fmt::Display for ScheduleError<F> {
             ScheduleError::ZeroPeriod(_) => "the period is zero; choose a longer one",
             ScheduleError::NoRound(_) => "the schedule function returned no first time",
             ScheduleError::UnderLock(_) => UNDER_LOCK,
+            ScheduleError::Forked(_) => FORKED,
         })
     }
 }
@@ -276,6 +288,9 @@ pub enum WaitError {
     WouldDeadlock,
     /// The run had not ended when the limit had passed.
     TimedOut,
+    /// This process is a forked copy of the one that built the scheduler. Nothing was cancelled, and nothing
+    /// runs here; see [forks](crate::guide::shutdown#forks).
+    Forked,
 }
 
 impl fmt::Display for WaitError {
@@ -285,6 +300,7 @@ impl fmt::Display for WaitError {
                 "a task that waits for a run of its own scheduler needs a limit"
             }
             WaitError::TimedOut => "the run had not ended when the limit had passed",
+            WaitError::Forked => FORKED,
         })
     }
 }
@@ -345,10 +361,15 @@ mod tests {
             ScheduleError::Occupied(7),
             ScheduleError::ZeroPeriod(7),
             ScheduleError::NoRound(7),
+            ScheduleError::UnderLock(7),
+            ScheduleError::Forked(7),
         ] {
             let for_good = matches!(
                 error,
-                ScheduleError::Closed(_) | ScheduleError::ZeroPeriod(_) | ScheduleError::NoRound(_)
+                ScheduleError::Closed(_)
+                    | ScheduleError::ZeroPeriod(_)
+                    | ScheduleError::NoRound(_)
+                    | ScheduleError::Forked(_)
             );
             assert_eq!(error.is_transient(), !for_good);
             assert!(format!("{error:?}").contains('('));

@@ -1,10 +1,16 @@
-//! Forks while other threads use leases, and looks what the copies can do.
+//! Forks while other threads use timers or leases, and looks what the copies can do.
 //!
-//! `fork-tests memory` or `fork-tests URL`. Prints `FORKS copies, all as they should be` and ends with
-//! 0, or prints what was wrong.
+//! - `fork-tests memory` and `fork-tests URL`: leases.
+//! - `fork-tests core`: schedulers, timers and maps, once in a quiet process, and then beside busy threads.
+//!
+//! Prints `FORKS copies, all as they should be` and ends with 0, or prints what was wrong.
 
 #[cfg(unix)]
+mod child;
+#[cfg(unix)]
 mod copies;
+#[cfg(unix)]
+mod core;
 
 #[cfg(unix)]
 fn main() -> std::process::ExitCode {

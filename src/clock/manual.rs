@@ -8,7 +8,8 @@ use super::tokio_clock::TokioClock;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, Parker, Unparker};
+use crate::sync::fork::Origin;
+use crate::sync::{Arc, Mutex, MutexGuard, Parker, Unparker};
 use crate::tick::Time;
 
 /// A clock that moves only on request, for tests and simulations.
@@ -32,13 +33,19 @@ use crate::tick::Time;
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Manual>);
 
+/// Number of generations of copies that have a list of their own. Later ones share the last.
+const GENERATIONS: usize = 4;
+
 #[derive(Debug)]
 struct Manual {
     now: AtomicU64,
     /// The clock of tokio that this clock follows, once it follows one.
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     followed: OnceLock<TokioClock>,
-    waiters: Mutex<Waiters>,
+    origin: Origin,
+    /// The threads that wait in this process, and in copies of it, by the number of forks in between. So no copy
+    /// takes a lock that may have been held at the fork.
+    waiters: [Mutex<Waiters>; GENERATIONS],
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +68,8 @@ impl ManualClock {
             now: AtomicU64::new(start.as_nanos()),
             #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
             followed: OnceLock::new(),
-            waiters: Mutex::new(Waiters::default()),
+            origin: Origin::here(),
+            waiters: std::array::from_fn(|_| Mutex::default()),
         }))
     }
 
@@ -139,9 +147,14 @@ impl ManualClock {
         self.wake(if all { Time::MAX } else { now });
     }
 
+    fn waiters(&self) -> MutexGuard<'_, Waiters> {
+        let forks = self.0.origin.forks_since() as usize;
+        self.0.waiters[forks.min(GENERATIONS - 1)].lock()
+    }
+
     /// Wakes the threads that wait for `now` or an earlier moment.
     fn wake(&self, now: Time) {
-        let waiters = self.0.waiters.lock();
+        let waiters = self.waiters();
         for (_, until, unparker) in &waiters.waiting {
             if *until <= now {
                 unparker.unpark();
@@ -152,7 +165,7 @@ impl ManualClock {
     /// Blocks until the clock shows `until` or the parker is unparked.
     pub(super) fn park_until(&self, parker: &Parker, until: Time) {
         let ticket = {
-            let mut waiters = self.0.waiters.lock();
+            let mut waiters = self.waiters();
             // Read under the lock, so that a move of the clock is seen here or finds this thread in
             // the list.
             if self.now() >= until {
@@ -166,7 +179,7 @@ impl ManualClock {
             ticket
         };
         parker.park();
-        let mut waiters = self.0.waiters.lock();
+        let mut waiters = self.waiters();
         waiters.waiting.retain(|(number, ..)| *number != ticket);
     }
 }

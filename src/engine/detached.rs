@@ -69,7 +69,7 @@ impl<F: Frontend> Drop for Detached<F> {
             }
             engine.complete(stripe, id, panicked, &AtLock::default());
             // A task that steps this engine may wait for the end of its runs.
-            if engine.is_stepped() {
+            if engine.is_stepped() && !engine.is_forked() {
                 engine.shards().shard(0).bell.ring_for(Time::ZERO);
             }
         });

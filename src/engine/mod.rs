@@ -323,6 +323,20 @@ impl<F: Frontend> Engine<F> {
         &self.closing
     }
 
+    /// Returns whether this process is a forked copy of the one that built the engine (FORK-1).
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.shards.is_forked()
+    }
+
+    /// Returns the stage of the engine's life. In a forked copy of the process it is closed.
+    pub(crate) fn lifecycle(&self) -> Lifecycle {
+        if self.is_forked() {
+            return Lifecycle::Closed;
+        }
+        self.closing.state()
+    }
+
     pub(crate) fn faults(&self) -> &Faults {
         &self.faults
     }
@@ -453,6 +467,10 @@ impl<F: Frontend> Engine<F> {
 
     /// Takes back tickets that nobody will claim. Their timers expire again with the next tick.
     fn take_back(&self, tickets: &[Ticket]) {
+        if self.is_forked() {
+            // No ticker would see them, and its bell may be locked.
+            return;
+        }
         let now = self.clock.now();
         for ticket in tickets {
             let stripe = ticket.stripe as usize;

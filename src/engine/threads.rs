@@ -128,6 +128,10 @@ impl<F: Frontend> Engine<F> {
                 }
                 TickerStep::Stop => break,
             }
+            if engine.is_forked() {
+                // A task that this thread ran forked, and has returned in the copy.
+                break;
+            }
         }
     }
 
@@ -187,6 +191,11 @@ impl<F: Frontend> Engine<F> {
         report: MakeReport<F, R>,
     ) -> BoundedReceiver<R> {
         let engine = server.engine();
+        if engine.is_forked() {
+            // Nothing is left here that could end.
+            let (_, receive) = bounded_channel(1);
+            return receive;
+        }
         // The limit of a drain counts from a moment before anybody can see that the engine is
         // closing.
         let begun = engine.now();
@@ -295,7 +304,7 @@ impl<F: Frontend> Engine<F> {
 
     /// Closes the engine without waiting. Pending timers count as cancelled and are dropped.
     pub(crate) fn abandon(&self) {
-        if !self.closing().begin() {
+        if self.is_forked() || !self.closing().begin() {
             return;
         }
         self.close_gates();

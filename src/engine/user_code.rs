@@ -54,7 +54,7 @@ impl<F: Frontend> Engine<F> {
 impl<F: Frontend> Drop for UserCodeScope<'_, F> {
     fn drop(&mut self) {
         let shard = self.engine.shards().shard_of(self.stripe);
-        if shard.user_code.leave(self.what) {
+        if shard.user_code.leave(self.what) && !self.engine.is_forked() {
             self.engine.closing().wake_waiters();
         }
     }

@@ -8,6 +8,7 @@ use super::slot::{NO_THREAD, Sightings, WorkerSlot};
 use crate::job::{AtLock, Ticket};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::deque::Worker as Deque;
+use crate::sync::fork::Origin;
 use crate::sync::{Arc, CachePadded, Mutex, Parker};
 
 /// The sizes of a pool, validated by the builder.
@@ -38,6 +39,7 @@ struct WorkerProgress {
 /// brings a thread, or steps the worker by hand.
 pub(crate) struct Pool {
     config: PoolConfig,
+    origin: Origin,
     stopped: AtomicBool,
     /// Number of worker slots in use.
     taken: AtomicUsize,
@@ -75,6 +77,7 @@ impl Pool {
             .collect();
         let pool = Arc::new(Pool {
             config,
+            origin: Origin::here(),
             stopped: AtomicBool::new(false),
             taken: AtomicUsize::new(0),
             queues: Queues::new(
@@ -103,6 +106,12 @@ impl Pool {
             })
             .collect();
         (pool, ticker_queues)
+    }
+
+    /// Returns whether this process is a forked copy of the one that has the workers.
+    #[inline]
+    pub(super) fn is_forked(&self) -> bool {
+        self.origin.is_elsewhere()
     }
 
     /// Hands a ticket to the worker that comes first, and wakes one. Returns the ticket if the

@@ -155,7 +155,13 @@ impl Worker {
         let patience = self.pool.patience(self.number());
         let mut idle_since = None;
         loop {
-            if self.step(claim) {
+            let worked = self.step(claim);
+            if self.pool.is_forked() {
+                // A task that this thread ran forked, and has returned in the copy. There the thread ends. Its
+                // slot stays taken, because the lock for its return may be locked forever.
+                return std::mem::forget(self);
+            }
+            if worked {
                 idle_since = None;
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::UNDER_LOCK;
+use crate::error::{FORKED, UNDER_LOCK};
 use crate::shard::Refusal;
 use crate::tick::Time;
 
@@ -299,6 +299,9 @@ pub enum InsertRefusal {
     /// hooks and in drops, see [panic hooks](crate#panic-hooks). The error passes when the panic
     /// has left the call that took the lock.
     UnderLock,
+    /// This process is a forked copy of the one that built the map; see
+    /// [forks](crate::guide::shutdown#forks). The error is permanent.
+    Forked,
 }
 
 impl InsertRefusal {
@@ -308,6 +311,7 @@ impl InsertRefusal {
             Refusal::Occupied => InsertRefusal::Occupied,
             Refusal::NoPermit | Refusal::NoSlot => InsertRefusal::Full,
             Refusal::UnderLock => InsertRefusal::UnderLock,
+            Refusal::Forked => InsertRefusal::Forked,
             Refusal::Closing => unreachable!("no call of a map waits for a run"),
         }
     }
@@ -322,6 +326,7 @@ impl<K, V> fmt::Display for InsertError<K, V> {
             InsertRefusal::Closed => "the map is closed",
             InsertRefusal::Occupied => "there is an entry for the key already",
             InsertRefusal::UnderLock => UNDER_LOCK,
+            InsertRefusal::Forked => FORKED,
             InsertRefusal::GroupFull => {
                 "the group has as many entries as max_per_group allows; try again when one has ended"
             }

@@ -132,7 +132,7 @@ where
                 }
                 Joined::Recursive => return Err(GetOrInsertError::Recursive),
                 // The insertion will be refused.
-                Joined::UnderLock => break None,
+                Joined::Refused => break None,
             }
         };
         let computed = match &lead {
@@ -196,6 +196,9 @@ where
     where
         V: Clone,
     {
+        if self.engine.is_forked() {
+            return Joined::Refused;
+        }
         let (_, hash) = self.hash_of(key);
         let flights = &self.engine.frontend.flights;
         let flights = flights.get_or_init(|| Arc::new(Flights::new()));
@@ -412,7 +415,7 @@ where
                         Joined::Waits(wait) => ComputingStage::Waits(wait),
                         Joined::Recursive => break Err(GetOrInsertError::Recursive),
                         // The insertion will be refused.
-                        Joined::UnderLock => ComputingStage::Computes(None),
+                        Joined::Refused => ComputingStage::Computes(None),
                     };
                 }
                 ComputingStage::Waits(wait) => {

@@ -36,6 +36,7 @@ use std::task::{Context, Poll};
 use crate::job::catch_panic;
 use crate::shard::{KeyHash, ReentrancyGuard, Waiter, is_under_lock, when_unlocked};
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::fork::Origin;
 use crate::sync::{Arc, CachePadded, Mutex, Parker, thread_local, unique_number};
 use crate::waker::leave;
 
@@ -44,6 +45,9 @@ const SHARDS: usize = 64;
 
 /// The flights of a map. A waiting caller gets an `A`.
 pub(super) struct Flights<K, A> {
+    /// In a copy of this process no lock of a shard or a seat is taken, and every flight has ended without an answer
+    /// (FORK-1).
+    origin: Origin,
     shards: Box<[FlightShard<K, A>]>,
 }
 
@@ -110,8 +114,8 @@ pub(super) enum Joined<K: 'static, A: 'static, V> {
     Waits(FlightWait<K, A>),
     /// The caller is inside the computation of this flight.
     Recursive,
-    /// The thread panics under a lock, so it can't join.
-    UnderLock,
+    /// The thread panics under a lock, or the flights belong to the original of this process.
+    Refused,
 }
 
 impl<K, A> Flights<K, A> {
@@ -123,6 +127,7 @@ impl<K, A> Flights<K, A> {
     pub(super) fn with_shards(shards: usize) -> Self {
         let shard = || CachePadded::new(Mutex::new(Vec::new()));
         Flights {
+            origin: Origin::here(),
             shards: (0..shards).map(|_| shard()).collect(),
         }
     }
@@ -166,10 +171,13 @@ impl<K, A> Flights<K, A> {
     where
         K: Eq + Clone,
     {
+        if self.origin.is_elsewhere() {
+            return Joined::Refused;
+        }
         // Dropped after the shard's lock.
         let user_code = ReentrancyGuard::begin();
         if user_code.is_inert() {
-            return Joined::UnderLock;
+            return Joined::Refused;
         }
         let mut shard = self.shard(hash).lock();
         let mut flights = shard.iter_mut();
@@ -203,6 +211,9 @@ impl<K, A> Flights<K, A> {
 
     /// Takes a flight out of the table (FLIGHT-1). `None` if it has ended.
     fn take(&self, hash: KeyHash, mark: &Arc<FlightMark>) -> Option<Flight<K, A>> {
+        if self.origin.is_elsewhere() {
+            return None;
+        }
         let mut shard = self.shard(hash).lock();
         let at = shard.iter().position(|one| Arc::ptr_eq(&one.mark, mark))?;
         Some(shard.swap_remove(at))
@@ -210,6 +221,9 @@ impl<K, A> Flights<K, A> {
 
     /// Takes a seat back. None is found if the flight has ended.
     fn leave_seat(&self, hash: KeyHash, mark: &Arc<FlightMark>, seat: &SharedSeat<A>) {
+        if self.origin.is_elsewhere() {
+            return;
+        }
         let mut shard = self.shard(hash).lock();
         let mut flights = shard.iter_mut();
         if let Some(flight) = flights.find(|flight| Arc::ptr_eq(&flight.mark, mark)) {
@@ -329,6 +343,9 @@ impl<K, A> FlightWait<K, A> {
 
     /// Takes the answer if the flight has ended.
     fn ended(&self) -> Option<Option<A>> {
+        if self.flights.origin.is_elsewhere() {
+            return Some(None);
+        }
         match &mut *self.seat.lock() {
             Seat::Waiting(_) => None,
             Seat::Ended(answer) => Some(answer.take()),
@@ -340,6 +357,9 @@ impl<K, A> Future for FlightWait<K, A> {
     type Output = Option<A>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<A>> {
+        if self.flights.origin.is_elsewhere() {
+            return Poll::Ready(None);
+        }
         let waits = leave(context.waker(), |show| {
             if let Seat::Waiting(Waiter::Task(left)) = &mut *self.seat.lock() {
                 show(left);
@@ -354,7 +374,7 @@ impl<K, A> Future for FlightWait<K, A> {
 
 impl<K, A> Drop for FlightWait<K, A> {
     fn drop(&mut self) {
-        if matches!(*self.seat.lock(), Seat::Ended(_)) {
+        if self.flights.origin.is_elsewhere() || matches!(*self.seat.lock(), Seat::Ended(_)) {
             return;
         }
         let (flights, hash) = (Arc::clone(&self.flights), self.hash);

@@ -273,6 +273,7 @@ where
                 return Ok(Inserted { deadline, replaced });
             }
             Some(Err(refusal)) if !no_room => InsertRefusal::of(refusal),
+            None if self.engine.is_forked() => InsertRefusal::Forked,
             None if is_under_lock() => InsertRefusal::UnderLock,
             // A closed map must not answer `GroupFull`, which invites the caller to try again.
             _ if self.state() != Lifecycle::Running => InsertRefusal::Closed,

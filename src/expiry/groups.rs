@@ -40,6 +40,7 @@ use std::ops::{Deref, DerefMut};
 
 use crate::job::catch_panic;
 use crate::shard::{Barrier, Index, KeyHash, ReentrancyGuard};
+use crate::sync::fork::Origin;
 use crate::sync::{Arc, CachePadded, Mutex, MutexGuard};
 use crate::tick::Time;
 use crate::wheel::{NO_ENTRY, Slab};
@@ -58,7 +59,13 @@ pub struct GroupIndex<G> {
     pub(super) when_full: GroupFull,
 }
 
-type ShardLock<G> = CachePadded<Mutex<GroupShard<G>>>;
+type ShardLock<G> = CachePadded<Guarded<G>>;
+
+pub(super) struct Guarded<G> {
+    /// The lock is not taken in a copy of this process (FORK-1).
+    origin: Origin,
+    lock: Mutex<GroupShard<G>>,
+}
 
 struct GroupShard<G> {
     index: Index,
@@ -251,7 +258,10 @@ impl<G> Drop for Membership<G> {
             return;
         }
         // No user code runs under the lock (GROUP-4), so the plain lock is enough.
-        let emptied = self.shard.lock().leave(self.group, self.number);
+        if self.shard.origin.is_elsewhere() {
+            return;
+        }
+        let emptied = self.shard.lock.lock().leave(self.group, self.number);
         dispose(emptied);
     }
 }
@@ -293,13 +303,13 @@ impl<G> MemberLocation<G> {
 ///
 /// Returns `None` while the thread panics under a lock.
 fn hold<G>(shard: &ShardLock<G>) -> Option<LockedShard<'_, G>> {
-    if ReentrancyGuard::begin().is_inert() {
+    if shard.origin.is_elsewhere() || ReentrancyGuard::begin().is_inert() {
         return None;
     }
     // Begun before the lock is taken, so that it also covers the release.
     let barrier = Barrier::begin();
     Some(LockedShard {
-        shard: shard.lock(),
+        shard: shard.lock.lock(),
         _barrier: barrier,
     })
 }
@@ -339,7 +349,12 @@ impl<G> GroupIndex<G> {
 
     /// Makes an index with this number of locks, a power of two.
     pub(super) fn with_shards(shards: usize, most: Option<usize>, when_full: GroupFull) -> Self {
-        let shard = || Arc::new(CachePadded::new(Mutex::new(GroupShard::new())));
+        let shard = || {
+            Arc::new(CachePadded::new(Guarded {
+                origin: Origin::here(),
+                lock: Mutex::new(GroupShard::new()),
+            }))
+        };
         GroupIndex {
             shards: (0..shards).map(|_| shard()).collect(),
             most: most.unwrap_or(usize::MAX),
@@ -499,7 +514,11 @@ impl<G> GroupIndex<G> {
         memberships: impl Iterator<Item = Membership<G>>,
     ) {
         let mut emptied = Vec::new();
-        let mut held = self.shard(hash).lock();
+        let shard = self.shard(hash);
+        if shard.origin.is_elsewhere() {
+            return;
+        }
+        let mut held = shard.lock.lock();
         for mut membership in memberships {
             let number = membership.take_number();
             emptied.extend(held.leave(membership.group, number));

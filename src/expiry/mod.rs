@@ -298,7 +298,7 @@ where
     /// ```
     #[must_use]
     pub fn state(&self) -> Lifecycle {
-        self.engine.closing().state()
+        self.engine.lifecycle()
     }
 
     /// Returns the number of entries, including those that are due and wait for their delivery.

@@ -221,7 +221,9 @@ where
         let unreceived = Arc::clone(&self.unreceived);
         // The drop may happen under a lock of another engine.
         when_unlocked(move || {
-            if let Some(item) = lost.flatten() {
+            if let Some(item) = lost.flatten()
+                && !map.engine.is_forked()
+            {
                 // Relaxed: one step on a count, so each caller gets a different value.
                 let is_first = unreceived.fetch_add(1, Ordering::Relaxed) == 0;
                 let lost = || receiver_lost(&map, Unsent { item, is_first });

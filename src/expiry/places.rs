@@ -5,10 +5,14 @@
 //! place becomes free and the handle is taken out. So either the worker finds the place, or the place
 //! finds the worker. **PLACES-1**
 
+use crate::sync::fork::Origin;
 use crate::sync::{Arc, Mutex, Parker, Unparker};
 
 /// The places for futures.
-pub(crate) struct Places(Mutex<Free>);
+pub(crate) struct Places {
+    free: Mutex<Free>,
+    origin: Origin,
+}
 
 struct Free {
     count: usize,
@@ -21,10 +25,13 @@ pub(crate) struct Place(Arc<Places>);
 
 impl Places {
     pub(crate) fn new(count: usize) -> Self {
-        Places(Mutex::new(Free {
-            count,
-            waiting: None,
-        }))
+        Places {
+            free: Mutex::new(Free {
+                count,
+                waiting: None,
+            }),
+            origin: Origin::here(),
+        }
     }
 
     /// Takes a place. Waits until there is one.
@@ -32,7 +39,7 @@ impl Places {
         let mut parker = None;
         loop {
             {
-                let mut free = self.0.lock();
+                let mut free = self.free.lock();
                 if let Some(left) = free.count.checked_sub(1) {
                     free.count = left;
                     return Place(Arc::clone(self));
@@ -50,14 +57,17 @@ impl Places {
     /// Returns whether a place is free.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn are_free(&self) -> bool {
-        self.0.lock().count > 0
+        self.free.lock().count > 0
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if self.0.origin.is_elsewhere() {
+            return;
+        }
         let waiting = {
-            let mut free = self.0.0.lock();
+            let mut free = self.0.free.lock();
             free.count += 1;
             // PLACES-1.
             free.waiting.take()

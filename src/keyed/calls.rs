@@ -51,15 +51,6 @@ pub(super) struct Calls<K, V, S> {
     tables: Box<[WindowTable<K, V>]>,
 }
 
-/// Returns whether the thread must not take a lock: it panics under one. Panics if it does not.
-fn is_refused() -> bool {
-    let refused = is_under_lock();
-    if refused {
-        refuse();
-    }
-    refused
-}
-
 impl<K, V, S> Calls<K, V, S> {
     pub(super) fn rules(&self) -> &WindowRules {
         &self.rules
@@ -90,6 +81,20 @@ where
         })
     }
 
+    /// Returns whether the thread must not take a lock: it panics under one, or the locks belong to the
+    /// original of this process. Panics if it is under a lock and does not panic.
+    fn is_refused(&self) -> bool {
+        let refused = is_under_lock();
+        if refused {
+            refuse();
+        }
+        refused || self.is_forked()
+    }
+
+    fn is_forked(&self) -> bool {
+        self.handle.engine().is_forked()
+    }
+
     fn no_windows(&self) -> HashMap<K, Window<V>, RandomState> {
         HashMap::with_hasher(self.hasher.clone())
     }
@@ -108,6 +113,9 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        if self.is_forked() {
+            return None;
+        }
         let table = self.table(key);
         let _barrier = Barrier::begin();
         let mut windows = table.lock();
@@ -121,6 +129,9 @@ where
         key: &K,
         is_last: impl FnOnce(&mut Window<V>) -> bool,
     ) -> Option<Window<V>> {
+        if self.is_forked() {
+            return None;
+        }
         let table = self.table(key);
         let removed = {
             let _barrier = Barrier::begin();
@@ -136,8 +147,12 @@ where
     }
 
     pub(super) fn call(self: &Arc<Self>, key: &K, value: V) -> Result<(), ScheduleError<V>> {
-        if is_refused() {
-            return Err(ScheduleError::UnderLock(value));
+        if self.is_refused() {
+            return Err(if self.is_forked() {
+                ScheduleError::Forked(value)
+            } else {
+                ScheduleError::UnderLock(value)
+            });
         }
         if self.handle.state() != Lifecycle::Running {
             return Err(ScheduleError::Closed(value));
@@ -239,7 +254,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        !is_refused() && self.with_window(key, |window| window.is_pending()) == Some(true)
+        !self.is_refused() && self.with_window(key, |window| window.is_pending()) == Some(true)
     }
 
     pub(super) fn flush<Q>(&self, key: &Q) -> bool
@@ -247,7 +262,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if is_refused() {
+        if self.is_refused() {
             return false;
         }
         let follows = self.with_window(key, Window::flush) == Some(true);
@@ -262,7 +277,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if is_refused() {
+        if self.is_refused() {
             return false;
         }
         let now = self.handle.now();
@@ -282,7 +297,7 @@ where
 
     pub(super) fn take_pending(&self) -> Vec<(K, V)> {
         let mut pending = Vec::new();
-        if is_refused() {
+        if self.is_refused() {
             return pending;
         }
         for table in &self.tables {

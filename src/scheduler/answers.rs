@@ -319,5 +319,6 @@ pub(super) fn refused<F>(refusal: Refusal, task: F) -> ScheduleError<F> {
         Refusal::Occupied => ScheduleError::Occupied(task),
         Refusal::NoPermit | Refusal::NoSlot => ScheduleError::Full(task),
         Refusal::UnderLock => ScheduleError::UnderLock(task),
+        Refusal::Forked => ScheduleError::Forked(task),
     }
 }

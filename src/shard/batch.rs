@@ -253,7 +253,7 @@ impl<K, V> Shards<K, V> {
         let mut held: Vec<LockedStripe<'_, '_, 'k, K, V, Q>> = Vec::with_capacity(STRIPES_PER_HOLD);
         let mut rest = located;
         while !rest.is_empty() {
-            if flag.get_or_insert_with(ReentrancyGuard::begin).is_inert() {
+            if flag.get_or_insert_with(|| self.begin()).is_inert() {
                 return self.with_nobody(rest, serve);
             }
             // One group: as many stripes as can be locked without waiting, within the bounds on

@@ -125,8 +125,12 @@ impl<'a, K, V> UsualCall<'a, K, V> {
     /// Takes the lock of a stripe, if that is free and the thread has no mark.
     #[inline(always)]
     pub(crate) fn lock(shards: &'a Shards<K, V>, stripe: usize) -> Option<Self> {
+        // FORK-1: the state first. In a copy even a lock that is free must not be taken.
+        if !ReentrancyGuard::may_begin_alone() {
+            return None;
+        }
         let guard = shards.stripes.get(stripe)?.try_lock()?;
-        Some(UsualCall(Locked(guard, ReentrancyGuard::begin_alone()?)))
+        Some(UsualCall(Locked(guard, ReentrancyGuard::begin_allowed())))
     }
 
     #[inline(always)]

@@ -49,7 +49,7 @@ use permits::PermitPool;
 pub(crate) use stripe::{
     Admission, Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo,
     EntryPhase, Index, JudgedMove, KeyHash, Lookup, Moving, NotUsual, PutOff, Refusal, RunEvent,
-    Start, Stripe, Taken,
+    Start, Stripe, StripeGate, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_lock, refuse, when_unlocked};
@@ -58,6 +58,7 @@ pub(crate) use user_code::{UserCodeCounts, UserCodeKind};
 pub(crate) use waiter::Waiter;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::fork::Origin;
 use crate::sync::{Arc, CachePadded, Mutex, MutexGuard, OnceLock, Parker};
 use crate::tick::{TickSize, Time};
 
@@ -90,6 +91,11 @@ impl Shard {
     }
 }
 
+/// Number of generations of copies whose inert stripes are kept, with the original.
+const GENERATIONS: usize = 4;
+
+type InertStripe<K, V> = OnceLock<Box<Mutex<Stripe<K, V>>>>;
+
 type StripeLock<K, V> = CachePadded<Mutex<Stripe<K, V>>>;
 
 /// All stripes and shards of one engine.
@@ -98,9 +104,12 @@ pub(crate) struct Shards<K, V> {
     shards: Box<[CachePadded<Shard>]>,
     finalizer: HashFinalizer,
     permits: Option<Arc<PermitPool>>,
-    /// The stripe for calls that must not take a lock. It is always empty, so no user code runs
-    /// under its lock.
-    inert: OnceLock<Box<Mutex<Stripe<K, V>>>>,
+    /// The process whose threads serve the stripes.
+    origin: Origin,
+    /// Stripes for calls that must not take a lock: the first one in the own process, and the others in
+    /// copies, by the number of forks in between. So no process uses the stripe of another one, which may have
+    /// been locked at the fork. They are always empty, so no user code runs under their locks.
+    inert: [InertStripe<K, V>; GENERATIONS],
     tick: TickSize,
 }
 
@@ -131,19 +140,24 @@ struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>, ReentrancyGuard);
 impl<'a, K, V> Locked<'a, K, V> {
     #[inline(always)]
     fn new(shards: &'a Shards<K, V>, stripe: usize) -> Self {
-        // The usual way asks for the state of the thread once.
-        match ReentrancyGuard::begin_free() {
-            Some(no_calls) => Locked(shards.stripes[stripe].lock(), no_calls),
-            None => Locked::new_inside(shards),
+        // The usual way asks for the state of the thread once. FORK-1: that also says that this process is no
+        // copy.
+        match ReentrancyGuard::begin_alone() {
+            Some(no_calls) => Locked(shards.stripes[stripe].lock_in_original(), no_calls),
+            None => Locked::new_beside(shards, stripe),
         }
     }
 
-    /// Handles a call from under a lock: a panic, or the inert stripe.
+    /// Does the same where the thread has something set.
     #[cold]
     #[inline(never)]
-    fn new_inside(shards: &'a Shards<K, V>) -> Self {
-        let no_calls = ReentrancyGuard::begin();
-        Locked(shards.inert().lock(), no_calls)
+    fn new_beside(shards: &'a Shards<K, V>, stripe: usize) -> Self {
+        let no_calls = shards.begin();
+        if no_calls.is_inert() {
+            Locked(shards.inert().lock(), no_calls)
+        } else {
+            Locked(shards.stripes[stripe].lock(), no_calls)
+        }
     }
 }
 
@@ -196,7 +210,8 @@ impl<K, V> Shards<K, V> {
             shards,
             finalizer: HashFinalizer::new(layout.seed),
             permits,
-            inert: OnceLock::new(),
+            origin: Origin::here(),
+            inert: [const { OnceLock::new() }; GENERATIONS],
             tick: layout.tick,
         };
         (all, parkers)
@@ -242,11 +257,36 @@ impl<K, V> Shards<K, V> {
         ((hash.0 >> 48) as usize) & (self.stripes.len() - 1)
     }
 
+    /// Returns whether this process is a forked copy of the one whose threads serve the stripes.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.origin.is_elsewhere()
+    }
+
+    /// Begins a guard for the lock of any stripe. It is inert if no stripe's lock may be taken.
+    fn begin(&self) -> ReentrancyGuard {
+        if self.is_forked() {
+            ReentrancyGuard::begin_forked()
+        } else {
+            ReentrancyGuard::begin()
+        }
+    }
+
     /// Returns the stripe that stays empty, and makes it on the first call.
     #[cold]
     fn inert(&self) -> &Mutex<Stripe<K, V>> {
-        let make = || Box::new(Mutex::new(Stripe::inert(self.tick)));
-        self.inert.get_or_init(make)
+        let forks = self.origin.forks_since();
+        let why = if forks == 0 {
+            StripeGate::UnderLock
+        } else {
+            StripeGate::Forked
+        };
+        let make = || Box::new(Mutex::new(Stripe::inert(self.tick, why)));
+        match self.inert.get(forks as usize) {
+            Some(inert) => inert.get_or_init(make),
+            // In the fourth copy of a copy, a call on such an old engine leaks a stripe.
+            None => Box::leak(make()),
+        }
     }
 
     /// Runs `operate` under the stripe's lock, then publishes the due moment and rings the

@@ -13,33 +13,38 @@
 //! [inert](ReentrancyGuard::is_inert), and the call gets a stripe that is empty, belongs to no shard and
 //! refuses everything.
 //!
+//! The flag is in the word of the thread that a fork changes ([`UNCHECKED`]). A thread clears that bit at its
+//! first call, and in a forked copy it stays set. So the comparison with 0 at the beginning of each call
+//! also tells whether the process may be a copy, and only then the call asks whether its engine is of before the
+//! fork. **FORK-1** In a copy, no lock of an engine of before the fork is taken: its calls get an inert guard and a
+//! stripe that refuses everything.
+//!
 //! - **DEFER-1** Deferred work runs while the thread holds no lock of the crate. A [`ReentrancyGuard`] is
 //!   dropped after its lock, and a [`Barrier`] covers a lock that is held around other locks.
 //! - **DEFER-2** Deferred work runs exactly once. The thread checks the list whenever it clears the
 //!   flag, and work is deferred only while the flag is set.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::mem::{ManuallyDrop, take};
 
 use crate::job::catch_panic;
+use crate::sync::fork::{UNCHECKED, is_copy, set_word, word};
 use crate::sync::thread::panicking;
 use crate::sync::thread_local;
 
 /// User code runs under a lock.
-const UNDER: u32 = 1;
+const UNDER: u32 = 2;
 /// A lock is held around locks that are taken and released.
-const BARRIER: u32 = 2;
+const BARRIER: u32 = 4;
 /// Work is deferred.
-const WAITING: u32 = 4;
+const WAITING: u32 = 8;
 /// The state counts the inert guards of the thread in steps of this.
-const INERT: u32 = 8;
+const INERT: u32 = 16;
+
+const _: () = assert!(UNCHECKED < UNDER, "the bits of the word differ");
 
 /// The deferred work of a drop.
 type DeferredDrop = Box<dyn FnOnce()>;
-
-thread_local! {
-    static STATE: Cell<u32> = const { Cell::new(0) };
-}
 
 // The list is never dropped, so that it exists until the very end of the thread. It is empty then,
 // because its vector is taken out before the work runs.
@@ -48,9 +53,10 @@ thread_local! {
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-#[inline]
+/// The state of the thread: the bits from above, and [`UNCHECKED`].
+#[inline(always)]
 fn state() -> u32 {
-    STATE.with(Cell::get)
+    word()
 }
 
 /// Returns whether the thread is in user code under a lock, where calls panic.
@@ -83,23 +89,41 @@ impl ReentrancyGuard {
     /// they need.
     #[inline(always)]
     pub(crate) fn begin_alone() -> Option<Self> {
-        if state() != 0 {
-            return None;
-        }
-        STATE.with(|cell| cell.set(UNDER));
-        Some(ReentrancyGuard(()))
+        Self::may_begin_alone().then(Self::begin_allowed)
+    }
+
+    /// Returns whether nothing is set, so that [`begin_allowed`](Self::begin_allowed) may follow.
+    #[inline(always)]
+    pub(crate) fn may_begin_alone() -> bool {
+        state() == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn begin_allowed() -> Self {
+        set_word(UNDER);
+        ReentrancyGuard(())
     }
 
     /// The same where something is set, perhaps only a [`Barrier`].
     #[cold]
     #[inline(never)]
     fn begin_beside() -> Option<Self> {
-        let state = state();
+        let mut state = state();
+        if state & UNCHECKED != 0 && !is_copy() {
+            state &= !UNCHECKED;
+            set_word(state);
+        }
         if state & UNDER != 0 {
             return None;
         }
-        STATE.with(|cell| cell.set(state | UNDER));
+        set_word(state | UNDER);
         Some(ReentrancyGuard(()))
+    }
+
+    /// Begins an inert guard for a call on an engine that belongs to the original of this process.
+    pub(crate) fn begin_forked() -> Self {
+        set_word(state() + INERT);
+        ReentrancyGuard(())
     }
 
     /// Handles a call from under a lock. The flag stays set until the lock that set it is released.
@@ -107,12 +131,12 @@ impl ReentrancyGuard {
     #[inline(never)]
     fn begin_inside() -> Self {
         refuse();
-        STATE.with(|cell| cell.set(cell.get() + INERT));
+        set_word(state() + INERT);
         ReentrancyGuard(())
     }
 
-    /// Returns whether the thread holds a lock already and is panicking. Then it must take no other
-    /// lock. Only for the guard that began last: guards end in reverse order.
+    /// Returns whether the thread holds a lock already and is panicking, or whether the engine
+    /// belongs to the original of this process. Then it must take no other lock. Only for the guard that began last: guards end in reverse order.
     #[inline(always)]
     pub(crate) fn is_inert(&self) -> bool {
         state() >= INERT
@@ -123,12 +147,12 @@ impl ReentrancyGuard {
     fn end_otherwise() {
         let state = state();
         if state >= INERT {
-            STATE.with(|cell| cell.set(state - INERT));
+            set_word(state - INERT);
             return;
         }
         let state = state & !UNDER;
-        STATE.with(|cell| cell.set(state));
-        if state == WAITING {
+        set_word(state);
+        if state & !UNCHECKED == WAITING {
             run_deferred_drops();
         }
     }
@@ -138,7 +162,7 @@ impl Drop for ReentrancyGuard {
     #[inline(always)]
     fn drop(&mut self) {
         if state() == UNDER {
-            STATE.with(|cell| cell.set(0));
+            set_word(0);
         } else {
             Self::end_otherwise();
         }
@@ -165,8 +189,11 @@ impl Barrier {
     /// Starts to defer work. The thread must hold no lock.
     pub(crate) fn begin() -> Self {
         let state = state();
-        debug_assert!(state == 0, "STRIPE-1: one lock after the other");
-        STATE.with(|cell| cell.set(state | BARRIER));
+        debug_assert!(
+            state & !UNCHECKED == 0,
+            "STRIPE-1: one lock after the other"
+        );
+        set_word(state | BARRIER);
         Barrier(())
     }
 }
@@ -174,8 +201,8 @@ impl Barrier {
 impl Drop for Barrier {
     fn drop(&mut self) {
         let state = state() & !BARRIER;
-        STATE.with(|cell| cell.set(state));
-        if state == WAITING {
+        set_word(state);
+        if state & !UNCHECKED == WAITING {
             run_deferred_drops();
         }
     }
@@ -187,7 +214,7 @@ pub(crate) fn when_unlocked(work: impl FnOnce() + 'static) {
         return work();
     }
     DEFERRED.with(|list| list.borrow_mut().push(Box::new(work)));
-    STATE.with(|cell| cell.set(cell.get() | WAITING));
+    set_word(state() | WAITING);
 }
 
 /// Runs the deferred work. The work may drop user code that takes locks, defers more work and gets
@@ -196,7 +223,7 @@ pub(crate) fn when_unlocked(work: impl FnOnce() + 'static) {
 #[inline(never)]
 fn run_deferred_drops() {
     // Before the work runs: work that is deferred meanwhile sets the bit again.
-    STATE.with(|cell| cell.set(cell.get() & !WAITING));
+    set_word(state() & !WAITING);
     let list = DEFERRED.with(|list| take(&mut *list.borrow_mut()));
     for work in list {
         // The thread may be panicking already, and one panic must not keep the remaining work from
@@ -217,7 +244,7 @@ mod tests {
 
     impl Log {
         fn note(&self, number: u32) {
-            self.0.borrow_mut().push((number, state()));
+            self.0.borrow_mut().push((number, state() & !UNCHECKED));
         }
 
         fn put_off(&self, number: u32) {

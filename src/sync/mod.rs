@@ -8,6 +8,9 @@
 //!   `Clone`, or from a closure that gets a value. Each of them is called before anything is
 //!   changed for its entry, except by the closure itself.
 //! - [`Parker`] holds one token. An unpark before the park is not lost.
+//! - In a forked copy of a process, a [`Mutex`] is polled and never parks: another thread of the
+//!   original may have had a lock of `parking_lot`'s own table of parked threads, which stays locked
+//!   in the copy, and that table leads to threads that are gone. Nothing locks a mutex of before the fork there.
 //! - The deque and the injector are those of crossbeam. The stand-ins of the models are weaker.
 
 mod number;
@@ -28,6 +31,11 @@ pub(crate) mod atomic {
 
 pub(crate) mod deque {
     pub(crate) use crossbeam_deque::{Injector, Steal, Stealer, Worker};
+}
+
+/// Whether this process is a forked copy, and the word of a thread that a fork changes.
+pub(crate) mod fork {
+    pub(crate) use tourbillon_fork::{Origin, UNCHECKED, is_copy, set_word, word};
 }
 
 pub(crate) mod channel {
@@ -55,7 +63,31 @@ impl<T> Mutex<T> {
 
     #[inline(always)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        if fork::is_copy() {
+            return self.lock_in_copy();
+        }
         self.0.lock()
+    }
+
+    /// Does the same for a caller that knows that this process is no forked copy.
+    #[inline(always)]
+    pub(crate) fn lock_in_original(&self) -> MutexGuard<'_, T> {
+        self.0.lock()
+    }
+
+    #[cold]
+    fn lock_in_copy(&self) -> MutexGuard<'_, T> {
+        let backoff = crossbeam_utils::Backoff::new();
+        loop {
+            if let Some(guard) = self.0.try_lock() {
+                return guard;
+            }
+            if backoff.is_completed() {
+                std::thread::sleep(Duration::from_micros(50));
+            } else {
+                backoff.snooze();
+            }
+        }
     }
 
     /// Takes the lock if it is free.

@@ -147,8 +147,11 @@ impl<F: Frontend> Driver<F> {
     /// Shuts down, and lets time pass where the mode waits for it. Returns `None` if another call
     /// has shut down before.
     pub(super) fn shut_down(&self, mode: Shutdown) -> Option<Ending<F::Key, F::Payload>> {
-        self.settle();
         let engine = self.server.engine();
+        if engine.is_forked() {
+            return None;
+        }
+        self.settle();
         if !engine.closing().begin() {
             return None;
         }

@@ -114,6 +114,9 @@ impl<F: Frontend> Future for Following<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let following = self.get_mut();
+        if following.driver.engine().is_forked() {
+            return Poll::Ready(());
+        }
         // Before the steps: what is made due after them finds this task.
         following.driver.wakes(context.waker());
         loop {
@@ -148,6 +151,9 @@ impl<F: Frontend> Unpin for Following<F> {}
 impl<F: Frontend> Drop for Following<F> {
     fn drop(&mut self) {
         let engine = Arc::clone(self.driver.engine());
+        if engine.is_forked() {
+            return;
+        }
         let asked = engine.follower().and_then(|follower| follower.leave());
         let winding_down = self.winding_down.take().or(asked.map(|asked| WindingDown {
             asked,

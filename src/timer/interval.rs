@@ -245,7 +245,7 @@ impl futures_core::Stream for Interval {
             return Poll::Ready(None);
         }
         let tick = ready!(self.poll_tick(context));
-        self.ended = tick == Err(SleepError::Closed);
+        self.ended = matches!(tick, Err(SleepError::Closed | SleepError::Forked));
         Poll::Ready(Some(tick))
     }
 }

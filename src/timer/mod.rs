@@ -212,6 +212,7 @@ impl Timer {
             }),
             Err((Refusal::NoPermit | Refusal::NoSlot, task)) => Err(ScheduleError::Full(*task)),
             Err((Refusal::UnderLock, task)) => Err(ScheduleError::UnderLock(*task)),
+            Err((Refusal::Forked, task)) => Err(ScheduleError::Forked(*task)),
             Err((_, task)) => Err(ScheduleError::Closed(*task)),
         }
     }
@@ -238,7 +239,7 @@ impl Timer {
     /// Returns the stage of the timer's life.
     #[must_use]
     pub fn state(&self) -> Lifecycle {
-        self.server.engine().closing().state()
+        self.server.engine().lifecycle()
     }
 
     /// Returns counters, queue depth and lateness.
@@ -443,8 +444,9 @@ impl Timeout {
         if cancelled {
             return Fate::Cancelled;
         }
-        if is_under_lock() {
-            // The thread panics under a lock: no stripe was searched, and nothing is known.
+        if is_under_lock() || self.link.is_forked() {
+            // No stripe was searched: the thread panics under a lock, or the timer is in another process. Nothing
+            // is known.
             return Fate::Pending;
         }
         match (entry_info.map(|entry_info| entry_info.phase), end) {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::stripes::stripe_of_sleeps;
 use super::{Link, Timer, TimerAction};
 use crate::engine::Lifecycle;
-use crate::error::UNDER_LOCK;
+use crate::error::{FORKED, UNDER_LOCK};
 use crate::job::{catch_panic, drop_catching};
 use crate::shard::{EntryId, Moving, Refusal, is_under_lock, when_unlocked};
 use crate::sync::{Arc, Parker, Unparker};
@@ -104,6 +104,9 @@ pub enum SleepError {
     /// The sleep was polled while the thread was panicking under a lock of this crate, see
     /// [panic hooks](crate#panic-hooks). The error passes when the panic has released the lock.
     UnderLock,
+    /// This process is a forked copy of the one that built the timer; see
+    /// [forks](crate::guide::shutdown#forks). This is permanent.
+    Forked,
 }
 
 impl fmt::Display for SleepError {
@@ -114,6 +117,7 @@ impl fmt::Display for SleepError {
             }
             SleepError::Closed => "the timer is closed",
             SleepError::UnderLock => UNDER_LOCK,
+            SleepError::Forked => FORKED,
         })
     }
 }
@@ -275,20 +279,34 @@ impl Sleep {
         let stripe = stripe_of_sleeps(engine);
         let wake_up = WakeUp(Some(context.waker().clone()));
         let armed = engine.arm_keyless(stripe, wake_up, TimerAction::Wake, self.deadline, now);
-        let (refusal, mut unused) = match armed {
+        match armed {
             Ok(id) => {
                 self.armed = Some((stripe, id));
-                return Poll::Pending;
+                Poll::Pending
             }
-            Err(refused) => refused,
-        };
-        // A refused waker is dropped without waking: this poll reports the error itself.
-        drop(unused.0.take());
-        Poll::Ready(Err(match refusal {
-            Refusal::NoPermit | Refusal::NoSlot => SleepError::Full,
-            Refusal::UnderLock => SleepError::UnderLock,
-            _ => SleepError::Closed,
-        }))
+            Err((refusal, unused)) => Poll::Ready(Err(refused(refusal, unused))),
+        }
+    }
+
+    /// The end of a sleep whose entry was not found, before the deadline.
+    #[cold]
+    #[inline(never)]
+    fn ended_early(&mut self) -> Result<(), SleepError> {
+        if self.link.is_forked() {
+            return Err(SleepError::Forked);
+        }
+        if is_under_lock() {
+            // The thread panics under a lock: no stripe was searched, and the entry may be there.
+            return Err(SleepError::UnderLock);
+        }
+        self.armed = None;
+        // The entry is gone. Either the sleep is over, even if the clock was set back since, or the
+        // timer was closed.
+        if self.is_elapsed() || self.link.lifecycle() == Lifecycle::Running {
+            Ok(())
+        } else {
+            Err(SleepError::Closed)
+        }
     }
 
     /// Cancels the timer without waking the task. Under a lock, this happens when the lock is
@@ -306,6 +324,20 @@ impl Sleep {
 }
 
 /// The waker of a thread.
+/// Makes the error of a refused sleep.
+#[cold]
+#[inline(never)]
+fn refused(refusal: Refusal, mut unused: WakeUp) -> SleepError {
+    // The waker is dropped without waking: the poll reports the error itself.
+    drop(unused.0.take());
+    match refusal {
+        Refusal::NoPermit | Refusal::NoSlot => SleepError::Full,
+        Refusal::UnderLock => SleepError::UnderLock,
+        Refusal::Forked => SleepError::Forked,
+        _ => SleepError::Closed,
+    }
+}
+
 struct WakeThread(Unparker);
 
 impl Wake for WakeThread {
@@ -359,19 +391,7 @@ impl Future for Sleep {
         if waits {
             return Poll::Pending;
         }
-        if is_under_lock() {
-            // The thread panics under a lock: no stripe was searched, and the entry may be there.
-            return Poll::Ready(Err(SleepError::UnderLock));
-        }
-        self.armed = None;
-        // The entry is gone. Either the sleep is over, even if the clock was set back since, or the
-        // timer was closed.
-        let is_over = self.is_elapsed() || self.link.closing().state() == Lifecycle::Running;
-        Poll::Ready(if is_over {
-            Ok(())
-        } else {
-            Err(SleepError::Closed)
-        })
+        Poll::Ready(self.ended_early())
     }
 }
 

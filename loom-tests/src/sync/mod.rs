@@ -41,6 +41,24 @@ pub(crate) mod thread {
     }
 }
 
+/// As in the crate, except that the word of a thread is one of loom's, whose threads are no threads of the
+/// system. No model forks.
+pub(crate) mod fork {
+    use std::cell::Cell;
+
+    pub(crate) use tourbillon_fork::{Origin, UNCHECKED, is_copy};
+
+    loom::thread_local! { static WORD: Cell<u32> = Cell::new(UNCHECKED); }
+
+    pub(crate) fn word() -> u32 {
+        WORD.with(Cell::get)
+    }
+
+    pub(crate) fn set_word(word: u32) {
+        WORD.with(|cell| cell.set(word));
+    }
+}
+
 /// Adapts loom's macro to the syntax of std's, since loom's does not know `const { .. }`.
 macro_rules! checked_thread_local {
     (static $name:ident: $type:ty = const $init:block;) => {
@@ -63,6 +81,10 @@ impl<T> Mutex<T> {
             Ok(guard) => guard,
             Err(poisoned) => poisoned.into_inner(),
         }
+    }
+
+    pub(crate) fn lock_in_original(&self) -> MutexGuard<'_, T> {
+        self.lock()
     }
 
     /// Tries to lock. An error means that the mutex is locked, since loom's mutex has no poison.

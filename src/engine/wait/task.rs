@@ -35,7 +35,9 @@ impl<F: Frontend> EndOfRun<F> {
             (!itself).then(|| Waiter::Task(Waker::noop().clone()))
         };
         let (cancelling, mut wait) = engine.cancel_and_register(stripe, waiter, cancel);
-        if is_under_lock() {
+        if engine.is_forked() {
+            wait = Some(Err(WaitError::Forked));
+        } else if is_under_lock() {
             // While the thread panics: nothing was looked for, so nobody knows what runs.
             wait = Some(Err(WaitError::WouldDeadlock));
         }
@@ -59,6 +61,10 @@ impl<F: Frontend> Future for EndOfRun<F> {
                     return Poll::Pending;
                 }
             }
+        }
+        if self.engine.is_forked() {
+            // The run was going on at the fork, and no thread of this process goes on with it.
+            return Poll::Ready(Err(WaitError::Forked));
         }
         if is_under_lock() {
             // It was not looked for: the run may go on.

@@ -36,7 +36,7 @@ fn enter(groups: &GroupIndex<u32>, group: u32, number: u32) -> Option<Membership
 /// Counts the numbers that are or were in use, in all shards.
 fn numbers(groups: &GroupIndex<u32>) -> u32 {
     let shards = groups.shards.iter();
-    shards.map(|shard| shard.lock().groups.len()).sum()
+    shards.map(|shard| shard.lock.lock().groups.len()).sum()
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn an_insertion_ends_though_each_look_finds_a_new_touch() {
 }
 
 fn numbers_in_use(groups: &GroupIndex<u32>) -> usize {
-    let shard = groups.shards[0].lock();
+    let shard = groups.shards[0].lock.lock();
     let numbers = 0..shard.groups.len();
     numbers
         .filter(|number| shard.group(*number).is_some())
@@ -190,7 +190,7 @@ fn after_a_peak_there_is_memory_up_to_the_last_group() {
         }
         drop((left, next));
         groups.shrink_to_fit();
-        let shard = groups.shards[0].lock();
+        let shard = groups.shards[0].lock.lock();
         assert_eq!((shard.groups.room(), shard.index.rows()), (0, 0));
     }
 }
@@ -207,7 +207,7 @@ fn places_are_used_again_and_members_are_sorted_by_stripe() {
             all[n] = enter(&groups, 7, n as u32);
         }
     }
-    let shard = groups.shard(hash(7)).lock();
+    let shard = groups.shard(hash(7)).lock.lock();
     let number = shard.find(hash(7), &7).unwrap();
     assert!(shard.group(number).unwrap().members.room() <= 256);
     drop(shard);

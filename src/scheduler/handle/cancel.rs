@@ -147,6 +147,9 @@ where
         let (cancelling, waiting) = self
             .engine
             .cancel_to_wait(stripe, until, |stripe| stripe.cancel(hash, key));
+        if self.engine.is_forked() {
+            return Err(WaitError::Forked);
+        }
         if is_under_lock() {
             // The thread panics under a lock: no stripe was searched, and the task may be running.
             return Err(WaitError::WouldDeadlock);

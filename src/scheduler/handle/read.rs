@@ -183,7 +183,7 @@ where
     /// ```
     #[must_use]
     pub fn state(&self) -> Lifecycle {
-        self.engine.closing().state()
+        self.engine.lifecycle()
     }
 
     /// Returns the number of timers that have not started and were not cancelled, including queued

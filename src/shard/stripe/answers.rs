@@ -24,6 +24,8 @@ pub(crate) enum Refusal {
     NoSlot,
     /// The call was made under a lock, while the thread panics.
     UnderLock,
+    /// This process is a forked copy of the one that built the engine.
+    Forked,
 }
 
 /// The permission to arm a key, with the state of that key. It is valid while the lock is held.

@@ -58,7 +58,8 @@ impl<K, V> Stripe<K, V> {
     #[cold]
     fn refusal(&self) -> Refusal {
         match self.gate {
-            StripeGate::Inert => Refusal::UnderLock,
+            StripeGate::UnderLock => Refusal::UnderLock,
+            StripeGate::Forked => Refusal::Forked,
             StripeGate::Open | StripeGate::Closed => Refusal::Closed,
         }
     }

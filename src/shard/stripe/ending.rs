@@ -11,6 +11,10 @@ impl<K, V> Stripe<K, V> {
     /// Refuses new armings from now on. Returns whether the stripe was open.
     pub(crate) fn close(&mut self) -> bool {
         let was_open = self.gate == StripeGate::Open;
+        if matches!(self.gate, StripeGate::UnderLock | StripeGate::Forked) {
+            // It stays what it is: the next call asks for the reason again.
+            return false;
+        }
         self.gate = StripeGate::Closed;
         // A stripe that is empty already must report it, too.
         self.has_deferred = true;

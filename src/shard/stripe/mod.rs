@@ -96,13 +96,15 @@ struct Successor<V> {
 }
 /// Which armings a stripe accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum StripeGate {
+pub(crate) enum StripeGate {
     /// Accepts armings.
     Open,
     /// Refuses new armings, since the engine shuts down.
     Closed,
     /// Refuses everything: this is the stripe for calls from under a lock, see `under_lock.rs`.
-    Inert,
+    UnderLock,
+    /// Refuses everything: this is the stripe for calls in a forked copy of the process (FORK-1).
+    Forked,
 }
 
 /// Deferred actions of an operation. The caller performs them after unlocking.
@@ -188,10 +190,10 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Creates a stripe that stays empty.
-    pub(crate) fn inert(tick: TickSize) -> Self {
+    /// Creates a stripe that stays empty. `why` says why it refuses everything.
+    pub(crate) fn inert(tick: TickSize, why: StripeGate) -> Self {
         Stripe {
-            gate: StripeGate::Inert,
+            gate: why,
             ..Stripe::new(tick, Time::ZERO, 0, None)
         }
     }
