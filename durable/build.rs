@@ -13,12 +13,14 @@ fn main() {
 /// The tests of PostgreSQL are ignored, and shown as that, where there is no server to start.
 fn postgres(root: &Path) {
     println!("cargo::rustc-check-cfg=cfg(has_postgres)");
+    println!("cargo::rustc-check-cfg=cfg(has_pgbouncer)");
     if env::var_os("CARGO_FEATURE_POSTGRES").is_none() {
         return;
     }
     println!("cargo::rerun-if-env-changed=PATH");
     let path = env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
+    pgbouncer(&folders);
     // Debian keeps the programs of a server out of the PATH. The tests look at the same places.
     let debian = Path::new("/usr/lib/postgresql");
     let versions = debian.read_dir().into_iter().flatten().flatten();
@@ -40,5 +42,24 @@ fn postgres(root: &Path) {
         if folder.is_absolute() && folder.is_dir() && !root.starts_with(&folder) {
             println!("cargo::rerun-if-changed={}", folder.display());
         }
+    }
+}
+
+/// The tests with PgBouncer are ignored where it is missing. Debian keeps it where not every user looks.
+fn pgbouncer(folders: &[PathBuf]) {
+    let name = format!("pgbouncer{}", env::consts::EXE_SUFFIX);
+    let debian = PathBuf::from("/usr/sbin");
+    let places = folders.iter().chain([&debian]);
+    match places
+        .map(|folder| folder.join(&name))
+        .find(|program| program.is_file())
+    {
+        Some(program) => {
+            println!("cargo::rerun-if-changed={}", program.display());
+            println!("cargo::rustc-env=PGBOUNCER={}", program.display());
+            println!("cargo::rustc-cfg=has_pgbouncer");
+        }
+        None if debian.is_dir() => println!("cargo::rerun-if-changed={}", debian.display()),
+        None => {}
     }
 }

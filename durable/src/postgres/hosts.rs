@@ -8,11 +8,12 @@ use std::time::Duration;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, LoadBalanceHosts};
-use tokio_postgres::{Client, Config};
+use tokio_postgres::{Client, Config, Error};
 
 use crate::postgres::failure::not_connected;
 use crate::postgres::password::AskPassword;
 use crate::postgres::security::{Driven, Security};
+use crate::postgres::session::{self, Session};
 use crate::store::StoreError;
 
 /// The default for one address.
@@ -82,11 +83,12 @@ impl Hosts {
         self.common.get_dbname()
     }
 
-    /// Connects to the first server that accepts it, and carries out the statements there. It must be
-    /// awaited on a runtime, which drives the connection then, and calls `notified` with the channel and
+    /// Connects to the first server that accepts it, with these settings, and carries out the statements
+    /// there. It must be awaited on a runtime, which drives the connection then, and calls `notified` with the channel and
     /// the payload of each notification.
     pub(super) async fn connect(
         &self,
+        session: &Session,
         first: &str,
         notified: impl Fn(&str, &str) + Clone + Send + 'static,
     ) -> Result<(Client, Driven), StoreError> {
@@ -113,18 +115,52 @@ impl Hosts {
                     config.password(password);
                 }
                 let connect = async {
-                    let connected = self.security.connect(&config, notified.clone()).await?;
-                    connected.0.batch_execute(first).await?;
+                    let connected = self.connect_to(&config, session, notified.clone()).await?;
+                    let begun = connected.0.batch_execute(first).await;
+                    begun.map_err(|error| not_connected(&error))?;
                     Ok(connected)
                 };
                 match timeout(self.limit, connect).await {
                     Ok(Ok(connected)) => return Ok(connected),
-                    Ok(Err(error)) => failed.push((server, not_connected(&error))),
+                    Ok(Err(error)) => failed.push((server, error)),
                     Err(_) => failed.push((server, self.silence("no connection"))),
                 }
             }
         }
         Err(together(failed))
+    }
+
+    /// Connects to one address, where a pooler may stand.
+    async fn connect_to(
+        &self,
+        config: &Config,
+        session: &Session,
+        notified: impl Fn(&str, &str) + Clone + Send + 'static,
+    ) -> Result<(Client, Driven), StoreError> {
+        let failed = |error: Error| not_connected(&error);
+        let mark = session::mark();
+        let mut with_options = config.clone();
+        with_options.options(session.options(config.get_options(), &mark));
+        match self.security.connect(&with_options, notified.clone()).await {
+            Ok(connected) => {
+                if session::has(&connected.0, &mark).await.map_err(failed)? {
+                    return Ok(connected);
+                }
+            }
+            Err(error) if session::is_refused(&error) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let connected = self.security.connect(config, notified).await;
+        let connected = connected.map_err(failed)?;
+        let (other, _task) = self
+            .security
+            .connect(config, |_, _| ())
+            .await
+            .map_err(failed)?;
+        session::check_pooler(&connected.0, &other).await?;
+        let set = connected.0.batch_execute(&session.statements()).await;
+        set.map_err(failed)?;
+        Ok(connected)
     }
 
     fn silence(&self, what: &str) -> StoreError {

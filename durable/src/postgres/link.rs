@@ -16,6 +16,7 @@ use tokio_postgres::{Client, Error, Row, Statement};
 use crate::postgres::failure::{Effect, Failure, ends_connection, lost, message, refusal};
 use crate::postgres::hosts::Hosts;
 use crate::postgres::schema::{self, Schema};
+use crate::postgres::session::Session;
 use crate::store::StoreError;
 use crate::sync::Arc;
 
@@ -127,7 +128,7 @@ impl Link {
             limit.as_millis()
         ))?;
         let rows = self.query_once(effect, sql, values, limit);
-        let settings = session(&self.settings);
+        let settings = session(&self.settings).statements();
         self.batch(&settings)?;
         rows
     }
@@ -244,7 +245,7 @@ impl Link {
     fn reopen(&mut self) -> Result<(), StoreError> {
         self.open = None;
         let session = session(&self.settings);
-        let connect = self.settings.hosts.connect(&session, |_, _| ());
+        let connect = self.settings.hosts.connect(&session, "", |_, _| ());
         let (client, _task) = self.runtime.block_on(connect)?;
         let check = schema::check(&client, &self.settings.schema);
         let limited = async { tokio::time::timeout(schema::LIMIT, check).await };
@@ -303,17 +304,32 @@ impl fmt::Debug for Link {
 
 /// The settings of a session. Every statement of the crate goes by an index, so the planner is kept
 /// from reading tables as a whole while it has no statistics. Policies that hide rows are an error.
-fn session(settings: &Settings) -> String {
-    format!(
-        "set statement_timeout = {}; set lock_timeout = {}; \
-         set idle_in_transaction_session_timeout = {}; \
-         set default_transaction_isolation = 'read committed'; set default_transaction_read_only = off; \
-         set default_transaction_deferrable = off; set timezone = 'UTC'; set search_path = pg_catalog, pg_temp; \
-         set row_security = off; set client_min_messages = warning; set jit = off; set plan_cache_mode = force_generic_plan; \
-         set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; \
-         set enable_mergejoin = off; set max_parallel_workers_per_gather = 0",
-        settings.statement_limit.as_millis(),
-        settings.lock_limit.as_millis(),
-        settings.statement_limit.as_millis(),
-    )
+fn session(settings: &Settings) -> Session {
+    let fixed = [
+        ("default_transaction_isolation", "read committed"),
+        ("default_transaction_read_only", "off"),
+        ("default_transaction_deferrable", "off"),
+        ("timezone", "UTC"),
+        ("search_path", "pg_catalog, pg_temp"),
+        ("row_security", "off"),
+        ("client_min_messages", "warning"),
+        ("jit", "off"),
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("max_parallel_workers_per_gather", "0"),
+    ];
+    let limits = [
+        ("statement_timeout", settings.statement_limit),
+        ("lock_timeout", settings.lock_limit),
+        (
+            "idle_in_transaction_session_timeout",
+            settings.statement_limit,
+        ),
+    ];
+    let limits = limits.map(|(name, limit)| (name, limit.as_millis().to_string()));
+    let fixed = fixed.map(|(name, value)| (name, value.to_owned()));
+    Session::new(limits.into_iter().chain(fixed))
 }

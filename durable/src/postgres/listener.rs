@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::postgres::failure::message;
 use crate::postgres::link::{GRACE, Settings};
+use crate::postgres::session::Session;
 use crate::store::{Hear, Heard, Listening, StoreError};
 use crate::sync::{Arc, thread};
 
@@ -97,12 +98,11 @@ async fn hold(settings: &Settings, hear: &Arc<Hear>, is_open: impl FnOnce()) -> 
             hears(Heard::Ring(payload));
         }
     };
-    let begin = format!(
-        "set statement_timeout = {}; listen \"{}\"",
-        settings.statement_limit.as_millis(),
-        settings.schema.name(),
-    );
-    let (client, mut task) = match settings.hosts.connect(&begin, notified).await {
+    let limited = settings.statement_limit.as_millis().to_string();
+    let session = Session::new([("statement_timeout", limited)]);
+    let begin = format!("listen \"{}\"", settings.schema.name());
+    let connect = settings.hosts.connect(&session, &begin, notified);
+    let (client, mut task) = match connect.await {
         Ok(connected) => connected,
         Err(error) => return error,
     };

@@ -14,6 +14,7 @@ mod published;
 mod rows;
 mod schema;
 mod security;
+mod session;
 mod statements;
 #[cfg(feature = "postgres-tls")]
 mod tls;

@@ -458,7 +458,11 @@ pub(crate) fn give(folder: &Path) {
 
 /// A program of the server, as a user that it accepts.
 fn unprivileged(program: &str) -> Command {
-    let program = programs().join(program);
+    as_owner(&programs().join(program))
+}
+
+/// A program as the user that owns the cluster.
+pub(crate) fn as_owner(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);
     }
@@ -478,7 +482,7 @@ fn is_root() -> bool {
 
 /// A port that nobody has, below those that the system gives to connections: it has to be free also
 /// when the server is started again.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -16,6 +16,7 @@ mod open_writes;
 mod orders;
 mod outages;
 mod plans;
+mod pooler;
 mod processes;
 mod replica;
 mod same;
