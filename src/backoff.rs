@@ -27,27 +27,51 @@ use crate::shard::splitmix64;
 pub struct Backoff {
     first: Duration,
     most: Duration,
+    /// Whether the delays are those of [`fixed`](Self::fixed), whose jitter has no range.
+    fixed: bool,
     factor: f64,
     jitter: f64,
     seed: Option<u64>,
 }
 
+/// The second delay of a range that begins with zero, which no factor makes longer.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 impl Backoff {
-    /// Creates delays that begin at the start of the range and double up to its end. If the end
-    /// lies before the start, all delays have the length of the end.
+    /// Creates delays that begin at the start of the range and double up to its end. No delay lies
+    /// outside of the range.
+    ///
+    /// If the range begins with zero, the first retry comes at once, and the second one after 1 ms,
+    /// from where the delays grow. If the end lies before the start, all delays have the length of the
+    /// end.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Backoff;
+    ///
+    /// let ms = Duration::from_millis;
+    /// let backoff = Backoff::exponential(Duration::ZERO..=ms(5));
+    /// let delays: Vec<_> = backoff.iter().take(6).collect();
+    /// assert_eq!(delays, [ms(0), ms(1), ms(2), ms(4), ms(5), ms(5)]);
+    /// ```
     pub const fn exponential(delays: RangeInclusive<Duration>) -> Self {
         Backoff {
             first: *delays.start(),
             most: *delays.end(),
+            fixed: false,
             factor: 2.0,
             jitter: 0.0,
             seed: None,
         }
     }
 
-    /// Creates delays that all have this length.
+    /// Creates delays that all have this length. With jitter, this is their mean.
     pub const fn fixed(delay: Duration) -> Self {
-        Self::exponential(delay..=delay)
+        let mut backoff = Self::exponential(delay..=delay);
+        backoff.fixed = true;
+        backoff
     }
 
     /// Sets how many times longer each delay is than the one before. The default is 2. A factor
@@ -72,9 +96,23 @@ impl Backoff {
     /// failed together do not try again together. The default is 0.0. Parts below 0.0 or above 1.0
     /// count as these; one that is not a number counts as 0.0.
     ///
-    /// The mean of the delays stays the same, and the longest ones are longer than the end of the
-    /// range. With 1.0, a delay has any length from zero to twice its mean, which spreads callers
-    /// best (*full jitter*).
+    /// A delay never leaves the range: it is drawn evenly from the part of the jitter that lies within.
+    /// So delays do not pile up at the end, and those that have reached it are only shortened. With 1.0,
+    /// a delay has any length of the range up to twice what it would be, which spreads callers best
+    /// (*full jitter*).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Backoff;
+    ///
+    /// let second = Duration::from_secs(1);
+    /// let backoff = Backoff::exponential(second..=8 * second).jitter(0.5);
+    /// // The fourth delay is the end of the range, less up to a half.
+    /// assert_eq!(backoff.delay(4, 0), 4 * second);
+    /// assert!(backoff.delay(4, u64::MAX) <= 8 * second);
+    /// ```
     pub const fn jitter(mut self, part: f64) -> Self {
         self.jitter = if part > 1.0 {
             1.0
@@ -118,22 +156,43 @@ impl Backoff {
     /// ```
     #[must_use]
     pub fn delay(&self, retry: u32, random: u64) -> Duration {
-        let steps = retry.saturating_sub(1);
-        // Doubling is exact, as whole numbers.
-        let grown = if self.factor == 2.0 {
-            let times = 1_u32.checked_shl(steps).unwrap_or(u32::MAX);
-            self.first.saturating_mul(times)
-        } else {
-            let times = self.factor.powf(f64::from(steps));
-            seconds(self.first.as_secs_f64() * times)
-        };
-        let mean = grown.min(self.most);
+        let delay = self.grown(retry.saturating_sub(1)).min(self.most);
         if self.jitter == 0.0 {
-            return mean;
+            return delay;
         }
+        let (least, most) = match self.fixed {
+            true => (Duration::ZERO, Duration::MAX),
+            false => (self.first.min(self.most), self.most),
+        };
+        let times = |part: f64| seconds(delay.as_secs_f64() * part).clamp(least, most);
+        let (shortest, longest) = (times(1.0 - self.jitter), times(1.0 + self.jitter));
         // 53 bits are what an f64 holds: from 0.0 to 1.0, without the latter.
         let unit = (random >> 11) as f64 / (1_u64 << 53) as f64;
-        seconds(mean.as_secs_f64() * (1.0 + self.jitter * (2.0 * unit - 1.0)))
+        let drawn = seconds((longest - shortest).as_secs_f64() * unit);
+        // The sum may be rounded to more than the longest one.
+        shortest.saturating_add(drawn).min(longest)
+    }
+
+    /// Returns the delay that has grown `steps` times, or one beyond the end of the range.
+    fn grown(&self, steps: u32) -> Duration {
+        let (first, steps) = match steps {
+            0 => return self.first,
+            // Zero does not grow, so the growth begins with the second delay.
+            _ if self.first.is_zero() => (SHORTEST, steps - 1),
+            _ => (self.first, steps),
+        };
+        if self.factor != 2.0 {
+            return seconds(first.as_secs_f64() * self.factor.powf(f64::from(steps)));
+        }
+        // Doubling is exact, as whole numbers. No range is longer than 94 steps.
+        let mut grown = first;
+        for _ in 0..steps {
+            if grown >= self.most {
+                break;
+            }
+            grown = grown.saturating_mul(2);
+        }
+        grown
     }
 
     /// Returns the delays before the first retry, before the second one, and so on.
@@ -150,10 +209,6 @@ impl Backoff {
 
 /// Converts to a duration; a number that is too great for one becomes `Duration::MAX`.
 fn seconds(seconds: f64) -> Duration {
-    // `0.0 * infinity` is no number: the first delay is zero, and all others are, too.
-    if seconds.is_nan() {
-        return Duration::ZERO;
-    }
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
@@ -221,16 +276,104 @@ mod tests {
     fn odd_ranges_make_delays_of_their_end() {
         let all = |backoff: Backoff| backoff.iter().take(100).collect::<Vec<_>>();
         assert_eq!(all(Backoff::exponential(5 * S..=S)), [S; 100]);
-        let zero = Backoff::exponential(Duration::ZERO..=S);
-        assert_eq!(all(zero.clone()), [Duration::ZERO; 100]);
-        assert_eq!(all(zero.factor(f64::INFINITY)), [Duration::ZERO; 100]);
         let longest = Backoff::fixed(Duration::MAX);
         assert_eq!(all(longest.clone()), [Duration::MAX; 100]);
-        assert_eq!(longest.jitter(1.0).delay(1, u64::MAX), Duration::MAX);
-        let endless = Backoff::exponential(S..=Duration::MAX);
-        for factor in [1.1, 2.0, 1e300] {
-            let delay = endless.clone().factor(factor).delay(u32::MAX, 0);
-            assert!(delay >= S * u32::MAX, "{factor} {delay:?}");
+        assert!(longest.jitter(1.0).delay(1, u64::MAX) >= S * u32::MAX);
+        assert_eq!(all(Backoff::fixed(Duration::ZERO)), [Duration::ZERO; 100]);
+        let zero = Backoff::fixed(Duration::ZERO).jitter(1.0);
+        assert_eq!(all(zero), [Duration::ZERO; 100]);
+    }
+
+    #[test]
+    fn a_range_that_begins_with_zero_tries_again_at_once_and_then_grows_from_1_ms() {
+        let ms = Duration::from_millis;
+        for (factor, expected) in [
+            (2.0, [0, 1, 2, 4, 8, 16]),
+            (3.0, [0, 1, 3, 9, 27, 81]),
+            (1.0, [0, 1, 1, 1, 1, 1]),
+            (f64::INFINITY, [0, 1, 1_000, 1_000, 1_000, 1_000]),
+        ] {
+            let backoff = Backoff::exponential(Duration::ZERO..=S).factor(factor);
+            assert!(backoff.iter().take(6).eq(expected.map(ms)), "{factor}");
+            assert_eq!(backoff.delay(0, 0), Duration::ZERO);
+        }
+        // A range that ends before 1 ms, and one whose delays are jittered.
+        let short = Backoff::exponential(Duration::ZERO..=Duration::from_micros(5));
+        assert!(
+            short
+                .iter()
+                .skip(1)
+                .take(9)
+                .all(|delay| delay.as_micros() == 5)
+        );
+        let jittered = Backoff::exponential(Duration::ZERO..=S).jitter(1.0);
+        for _ in 0..100 {
+            let delays: Vec<Duration> = jittered.iter().take(99).collect();
+            assert_eq!(delays[0], Duration::ZERO);
+            assert!(
+                delays.iter().sum::<Duration>() > S,
+                "no range of retries is without a wait"
+            );
+        }
+    }
+
+    #[test]
+    fn every_range_is_walked_to_its_end_and_no_further() {
+        let (us, nanos) = (Duration::from_micros, Duration::from_nanos);
+        let ends = [nanos(1), us(7), S, 7_200 * S, S * u32::MAX, Duration::MAX];
+        for first in [Duration::ZERO, nanos(1), us(1), S] {
+            for end in ends {
+                for factor in [1.1, 1.5, 2.0, 2.0001, 1e300] {
+                    let backoff = Backoff::exponential(first..=end).factor(factor);
+                    for retry in [2_000, u32::MAX] {
+                        assert_eq!(backoff.delay(retry, 0), end, "{backoff:?}");
+                    }
+                    let grows = backoff.iter().take(2_000);
+                    assert!(grows.is_sorted(), "{backoff:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn jitter_is_drawn_from_the_part_that_lies_within_the_range() {
+        for (range, part, retry, expected) in [
+            (S..=8 * S, 0.5, 1, 1.0..=1.5),
+            (S..=8 * S, 0.5, 2, 1.0..=3.0),
+            (S..=8 * S, 0.5, 3, 2.0..=6.0),
+            (S..=8 * S, 0.5, 4, 4.0..=8.0),
+            (S..=8 * S, 0.5, 99, 4.0..=8.0),
+            (S..=8 * S, 1.0, 99, 1.0..=8.0),
+            (S..=10 * S, 0.5, 4, 4.0..=10.0),
+            (Duration::ZERO..=8 * S, 1.0, 99, 0.0..=8.0),
+            (5 * S..=S, 1.0, 99, 1.0..=1.0),
+        ] {
+            let backoff = Backoff::exponential(range).jitter(part);
+            let (least, most) = expected.into_inner();
+            assert_eq!(backoff.delay(retry, 0), Duration::from_secs_f64(least));
+            assert!(backoff.delay(retry, u64::MAX) <= Duration::from_secs_f64(most));
+            // Each tenth of the width gets about a tenth of the delays, the last one, too.
+            let mut tenths = [0_u32; 10];
+            let mut random = 7;
+            for _ in 0..10_000 {
+                random = splitmix64(random);
+                let delay = backoff.delay(retry, random).as_secs_f64();
+                assert!((least..=most).contains(&delay), "{backoff:?} {delay}");
+                let place = (delay - least) / (most - least).max(1e-9) * 10.0;
+                tenths[(place as usize).min(9)] += 1;
+            }
+            let even = tenths.iter().all(|count| (850..1_150).contains(count));
+            assert!(even || least == most, "{backoff:?} {tenths:?}");
+        }
+    }
+
+    #[test]
+    fn the_longest_delays_with_jitter_do_not_overflow() {
+        for random in [0, 1 << 63, u64::MAX] {
+            let endless = Backoff::exponential(S..=Duration::MAX).jitter(1.0);
+            assert!(endless.delay(u32::MAX, random) >= S);
+            let fixed = Backoff::fixed(Duration::MAX).jitter(0.5);
+            assert!(fixed.delay(1, random) >= Duration::MAX / 3);
         }
     }
 

@@ -27,6 +27,8 @@ use tourbillon::Backoff;
 pub struct Retry {
     least: Duration,
     most: Duration,
+    /// Whether all spans are the same.
+    fixed: bool,
     jitter: f64,
     attempts: u32,
 }
@@ -38,6 +40,7 @@ impl Retry {
         Retry {
             least: *spans.start(),
             most: *spans.end(),
+            fixed: false,
             jitter: 0.0,
             attempts: 20,
         }
@@ -46,7 +49,9 @@ impl Retry {
     /// Waits for the same span after each error. Without [`attempts`](Self::attempts), it gives up
     /// at the 20th error.
     pub const fn fixed(span: Duration) -> Self {
-        Self::exponential(span..=span)
+        let mut retry = Self::exponential(span..=span);
+        retry.fixed = true;
+        retry
     }
 
     /// Never tries again: the first error makes a dead letter.
@@ -56,6 +61,9 @@ impl Retry {
 
     /// Lengthens or shortens each span at random by up to this part of it, from 0.0 to 1.0, so that
     /// timers that failed together are not tried again together. The default is 0.0.
+    ///
+    /// The spans of [`exponential`](Self::exponential) stay within its range: each is drawn evenly from
+    /// the part of the jitter that lies within.
     pub const fn jitter(mut self, part: f64) -> Self {
         self.jitter = part;
         self
@@ -74,6 +82,7 @@ impl Retry {
             most,
             jitter,
             attempts,
+            fixed: _,
         } = self;
         if least.is_zero() || most < least {
             return Err(format!(
@@ -96,9 +105,12 @@ impl Retry {
         if fails >= self.attempts {
             return None;
         }
-        let backoff = Backoff::exponential(self.least..=self.most).jitter(self.jitter);
+        let backoff = match self.fixed {
+            true => Backoff::fixed(self.least),
+            false => Backoff::exponential(self.least..=self.most),
+        };
         // A span that is too long for the store is cut at the year 9999.
-        Some(backoff.delay(fails, random))
+        Some(backoff.jitter(self.jitter).delay(fails, random))
     }
 }
 
@@ -134,10 +146,8 @@ mod tests {
 
     #[test]
     fn the_longest_spans_do_not_overflow() {
-        let retry = Retry::exponential(Duration::MAX..=Duration::MAX)
-            .jitter(1.0)
-            .attempts(u32::MAX);
-        assert_eq!(retry.after(40, u64::MAX), Some(Duration::MAX));
+        let retry = Retry::fixed(Duration::MAX).jitter(1.0).attempts(u32::MAX);
+        assert!(retry.after(40, u64::MAX) > Some(SECOND * u32::MAX));
         assert_eq!(retry.after(40, 0), Some(Duration::ZERO));
     }
 
@@ -152,6 +162,19 @@ mod tests {
         );
         let middle = retry.after(1, 1 << 63).unwrap();
         assert_eq!(middle, SECOND * 100);
+    }
+
+    #[test]
+    fn the_range_has_the_last_word_over_growth_and_jitter() {
+        let hours = Retry::exponential(Duration::from_micros(1)..=SECOND * 7_200).attempts(99);
+        assert_eq!(hours.after(40, 0), Some(SECOND * 7_200));
+        let jittered = Retry::exponential(SECOND..=SECOND * 8).jitter(0.5);
+        for (fails, least, most) in [(1, 1_000, 1_500), (3, 2_000, 6_000), (19, 4_000, 8_000)] {
+            let span = |random| jittered.after(fails, random).unwrap();
+            assert_eq!(span(0), Duration::from_millis(least));
+            assert!(span(u64::MAX) <= Duration::from_millis(most));
+            assert!(span(u64::MAX) > Duration::from_millis(most - 10));
+        }
     }
 
     #[test]

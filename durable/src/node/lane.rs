@@ -46,11 +46,32 @@ impl LaneState {
     /// `random`, so that many nodes do not come back to a store at one moment.
     pub(super) fn failed(&mut self, now: Mono, longest: Duration, random: u64) {
         let pause = FIRST_PAUSE
-            .saturating_mul(1 << self.failures.min(16))
+            .saturating_mul(1 << self.failures.min(31))
             .min(longest.max(Duration::from_millis(1)));
         self.failures = self.failures.saturating_add(1);
         let half = pause / 2;
         let part = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1);
         self.retry_at = now + half + Duration::from_nanos(random % part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest_however_long_that_is() {
+        let hour = Duration::from_secs(3_600);
+        for longest in [Duration::from_millis(1), Duration::from_secs(2), 30 * hour] {
+            let mut lane = LaneState::default();
+            let mut before = Duration::ZERO;
+            for _ in 0..40 {
+                lane.failed(Mono::ZERO, longest, 0);
+                let pause = lane.is_free(Mono::ZERO).unwrap_err().unwrap() - Mono::ZERO;
+                assert!(pause >= before && pause <= longest);
+                before = pause;
+            }
+            assert_eq!(before, longest / 2, "the random half is zero here");
+        }
     }
 }

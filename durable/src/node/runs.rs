@@ -235,7 +235,7 @@ impl HeldRuns {
         let Some(held) = self.held.get_mut(&place) else {
             return;
         };
-        let pause = LOCKED_PAUSE.saturating_mul(1 << held.locked.min(16));
+        let pause = LOCKED_PAUSE.saturating_mul(1 << held.locked.min(31));
         held.locked = held.locked.saturating_add(1);
         self.ask(place, now + pause.min(longest).max(LOCKED_PAUSE));
     }

@@ -60,25 +60,34 @@ pub(super) fn next(sent: Time, lease: Duration, random: u64) -> Time {
 ///
 /// The first retry comes soon, since most failures are broken connections. The pauses then double
 /// up to a third of the interval, or to a quarter of the remaining time if that is less, so several
-/// attempts follow. Then up to a fifth is added or taken off at random.
+/// attempts follow. Up to a fifth is added or taken off at random, within that end.
 pub(super) fn retry(now: Time, until: Time, lease: Duration, failed: u32, random: u64) -> Time {
     let interval = interval(lease);
     let pause = (interval / 20) * (1 << failed.saturating_sub(1).min(3));
-    let pause = pause.min(interval / 3).min(until.since(now) / 4);
+    let longest = (interval / 3).min(until.since(now) / 4);
+    let pause = spread_within(pause.min(longest), longest, random);
     // Near the end of the lease a quarter of the remaining time approaches zero. The floor of 1 ms
     // keeps the retries from spinning.
-    now + spread(pause, random).max(Duration::from_millis(1))
+    now + pause.max(Duration::from_millis(1))
 }
 
 /// Returns a duration around `mean`, up to a fifth shorter or longer.
 pub(crate) fn spread(mean: Duration, random: u64) -> Duration {
+    spread_within(mean, Duration::MAX, random)
+}
+
+/// Returns a duration around `mean`, up to a fifth shorter or longer. It is drawn evenly from the
+/// part of that which is not longer than `longest`. `mean` is not longer, either.
+fn spread_within(mean: Duration, longest: Duration, random: u64) -> Duration {
     // The upper 32 bits of the random number are a fraction of 2^32. It selects a point between
     // four fifths and six fifths of the mean, in 128-bit arithmetic so that nothing overflows.
     let fraction = random >> 32;
-    let nanos = u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX);
-    let width = u128::from(nanos) * 2 / 5;
+    let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    let (mean, longest) = (nanos(mean), nanos(longest));
+    let least = mean - mean / 5;
+    let width = (u128::from(mean) * 2 / 5).min(u128::from(longest - least));
     let above = (width * u128::from(fraction)) >> 32;
-    Duration::from_nanos((nanos - nanos / 5).saturating_add(above as u64))
+    Duration::from_nanos(least.saturating_add(above as u64))
 }
 
 /// Returns a number that looks random for each seed, by the finalizer of splitmix64 (Steele, Lea,
@@ -139,5 +148,21 @@ mod tests {
         assert!(never > Time::ZERO);
         assert!(retry(Time::ZERO, Time::MAX, Duration::MAX, u32::MAX, 7) > Time::ZERO);
         assert_eq!(spread(Duration::ZERO, u64::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_retry_is_jittered_within_its_end_and_does_not_pile_up_there() {
+        let end = interval(LEASE) / 3;
+        for (until, end) in [(100 * LEASE, end), (LEASE / 10, LEASE / 40)] {
+            let (now, until) = (Time::ZERO, Time::ZERO + until);
+            for failed in 1..50 {
+                let pause = |random| retry(now, until, LEASE, failed, random).since(now);
+                assert!(pause(u64::MAX) <= end && pause(0) < pause(u64::MAX));
+            }
+            let late = |random| retry(now, until, LEASE, 9, random).since(now);
+            assert_eq!(late(0), end - end / 5);
+            let middle = late(1 << 63).abs_diff(end - end / 10);
+            assert!(middle < Duration::from_millis(1), "{middle:?}");
+        }
     }
 }

@@ -91,8 +91,8 @@ pub enum AfterPanic {
     /// No further round follows. The key is gone, unless a move was answered during the round.
     Stop,
     /// The next round comes no earlier than `first` after the end of the round that panicked. Each
-    /// further panic in a row doubles this delay, up to `most`. A round that does not panic resets
-    /// it.
+    /// further panic in a row doubles this delay, up to `most`. If `first` is zero, the second delay
+    /// is 1 ms. A round that does not panic resets the delay.
     ///
     /// A fixed rate stays on its grid. Rounds that are skipped because of the delay do not count as
     /// missed.
