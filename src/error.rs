@@ -186,6 +186,35 @@ impl<F> ScheduleError<F> {
         }
     }
 
+    /// Drops the refused task, and keeps the reason as an error.
+    ///
+    /// The reason can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>`. This
+    /// error itself can't if the task is not `Sync`, as most closures that have a sender or a guard.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::error::Error;
+    /// use std::time::Duration;
+    /// use tourbillon::{Handle, ScheduleError};
+    ///
+    /// fn later(timers: &Handle<u64>, f: Box<dyn FnOnce() + Send>) -> Result<(), Box<dyn Error + Send + Sync>> {
+    ///     let armed = timers.schedule(7, Duration::from_secs(5), move |_| f());
+    ///     armed.map_err(ScheduleError::into_reason)?;
+    ///     Ok(())
+    /// }
+    /// # let scheduler = tourbillon::Scheduler::<u64>::new()?;
+    /// # let timers = scheduler.handle();
+    /// # drop(scheduler);
+    /// let refused = later(&timers, Box::new(|| ())).unwrap_err();
+    /// assert_eq!(refused.to_string(), "the scheduler is closed");
+    /// # Ok::<(), Box<dyn Error>>(())
+    /// ```
+    #[must_use]
+    pub fn into_reason(self) -> ScheduleError<()> {
+        self.with_task(())
+    }
+
     /// Returns the same error about `task`, and drops the refused one.
     pub(crate) fn with_task<G>(self, task: G) -> ScheduleError<G> {
         match self {

@@ -317,9 +317,46 @@ impl InsertRefusal {
     }
 }
 
+impl<K, V> InsertError<K, V> {
+    /// Drops key and value, and keeps the reason as an error.
+    ///
+    /// The reason can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>`. This
+    /// error itself can't if the key or the value is not `Sync`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    /// use std::error::Error;
+    /// use tourbillon::{ExpiryMap, InsertError};
+    ///
+    /// type Hits = ExpiryMap<u64, Cell<u32>>;
+    ///
+    /// fn begin(hits: &Hits, id: u64) -> Result<(), Box<dyn Error + Send + Sync>> {
+    ///     hits.insert_if_absent(id, Cell::new(1)).map_err(InsertError::into_reason)?;
+    ///     Ok(())
+    /// }
+    /// let hits = Hits::builder().build(|_, _| ())?;
+    /// assert!(begin(&hits, 7).is_ok());
+    /// let refused = begin(&hits, 7).unwrap_err();
+    /// assert_eq!(refused.to_string(), "there is an entry for the key already");
+    /// # Ok::<(), Box<dyn Error>>(())
+    /// ```
+    #[must_use]
+    pub fn into_reason(self) -> InsertRefusal {
+        self.refusal
+    }
+}
+
 impl<K, V> fmt::Display for InsertError<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.refusal {
+        self.refusal.fmt(f)
+    }
+}
+
+impl fmt::Display for InsertRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             InsertRefusal::Full => {
                 "there are as many entries as max_pending allows; try again when one has ended"
             }
@@ -343,6 +380,8 @@ impl<K, V> fmt::Debug for InsertError<K, V> {
 }
 
 impl<K, V> std::error::Error for InsertError<K, V> {}
+
+impl std::error::Error for InsertRefusal {}
 
 /// A `get_or_try_insert_with` or `get_or_compute` that failed: there was no value, and this call has
 /// inserted none.
@@ -374,6 +413,48 @@ pub enum GetOrInsertError<K, V, E> {
     /// The computation of the value has asked for the same value, and would wait for itself. Only
     /// `get_or_compute` and `get_or_compute_async` return this.
     Recursive,
+}
+
+impl<K, V, E> GetOrInsertError<K, V, E> {
+    /// Drops key and value of an insertion that was refused, and keeps the reason as an error.
+    ///
+    /// The reason can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>` if the
+    /// error of the caller's own code can. This error itself can't if the key or the value is not
+    /// `Sync`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    /// use std::error::Error;
+    /// use tourbillon::{ExpiryMap, GetOrInsertError};
+    ///
+    /// type Ports = ExpiryMap<String, Cell<u16>>;
+    ///
+    /// fn port(ports: &Ports, text: &str) -> Result<u16, Box<dyn Error + Send + Sync>> {
+    ///     let parse = || text.parse().map(Cell::new);
+    ///     let found = ports.get_or_try_insert_with(text.to_owned(), parse);
+    ///     Ok(found.map_err(GetOrInsertError::into_reason)?.into_value().get())
+    /// }
+    /// let ports = Ports::builder().build(|_, _| ())?;
+    /// assert_eq!(port(&ports, "443").unwrap(), 443);
+    /// assert!(port(&ports, "http").is_err());
+    /// # Ok::<(), Box<dyn Error>>(())
+    /// ```
+    #[must_use]
+    pub fn into_reason(self) -> GetOrInsertError<(), (), E> {
+        match self {
+            GetOrInsertError::Make(error) => GetOrInsertError::Make(error),
+            GetOrInsertError::Insert(InsertError { refusal, .. }) => {
+                GetOrInsertError::Insert(InsertError {
+                    key: (),
+                    value: (),
+                    refusal,
+                })
+            }
+            GetOrInsertError::Recursive => GetOrInsertError::Recursive,
+        }
+    }
 }
 
 impl<K, V, E> fmt::Display for GetOrInsertError<K, V, E> {

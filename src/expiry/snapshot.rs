@@ -119,6 +119,22 @@ pub struct NewerFormat<K, V, G = ()> {
     pub snapshot: Snapshot<K, V, G>,
 }
 
+impl<K, V, G> NewerFormat<K, V, G> {
+    /// Drops the entries of the snapshot, and keeps the reason as an error, which can be passed on by
+    /// `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>`, also if the values are not `Sync`.
+    #[must_use]
+    pub fn into_reason(self) -> NewerFormat<(), ()> {
+        let Snapshot { format, taken, .. } = self.snapshot;
+        NewerFormat {
+            snapshot: Snapshot {
+                format,
+                taken,
+                entries: Vec::new(),
+            },
+        }
+    }
+}
+
 impl<K, V, G> fmt::Debug for NewerFormat<K, V, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewerFormat")

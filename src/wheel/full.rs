@@ -34,6 +34,27 @@ impl<T> Full<T> {
     pub fn into_value(self) -> T {
         self.0
     }
+
+    /// Drops the value, and keeps the reason as an error, which can be passed on by `?` as
+    /// `anyhow::Error` or `Box<dyn Error + Send + Sync>`, also if the value is not `Sync`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    /// use std::error::Error;
+    /// use tourbillon::wheel::{Full, Tick, Wheel};
+    ///
+    /// fn insert(wheel: &mut Wheel<Cell<u8>>) -> Result<(), Box<dyn Error + Send + Sync>> {
+    ///     wheel.try_insert(Tick::new(1), Cell::new(7)).map_err(Full::into_reason)?;
+    ///     Ok(())
+    /// }
+    /// assert!(insert(&mut Wheel::new()).is_ok());
+    /// ```
+    #[must_use]
+    pub fn into_reason(self) -> Full<()> {
+        Full(())
+    }
 }
 
 impl<T> fmt::Debug for Full<T> {

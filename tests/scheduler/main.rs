@@ -13,6 +13,7 @@ mod limits;
 mod moves;
 mod pace;
 mod promises;
+mod reasons;
 mod running;
 mod shrink;
 mod shutdown;
