@@ -20,7 +20,8 @@ use core::time::Duration;
 ///
 /// let t = Time::from_nanos(1_500) + Duration::from_micros(1);
 /// assert_eq!(t.as_nanos(), 2_500);
-/// assert_eq!(t.since(Time::from_nanos(500)), Duration::from_micros(2));
+/// assert_eq!(t - Time::from_nanos(500), Duration::from_micros(2));
+/// assert_eq!(t - Time::MAX, Duration::ZERO);
 /// assert_eq!(t + Duration::MAX, Time::MAX);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -96,6 +97,16 @@ impl core::ops::Sub<Duration> for Time {
     fn sub(self, delay: Duration) -> Time {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         Time(self.0.saturating_sub(nanos))
+    }
+}
+
+/// The same as [`Time::since`].
+impl core::ops::Sub for Time {
+    type Output = Duration;
+
+    #[inline]
+    fn sub(self, earlier: Time) -> Duration {
+        self.since(earlier)
     }
 }
 
