@@ -123,6 +123,10 @@
 //! The other async calls need no feature and no particular runtime: [`Timer::sleep`],
 //! [`Timer::timeout`], [`Handle::cancel_and_wait_async`], and [`Closing`] as a future.
 //!
+//! A loop of awaits that are ready at once, such as sleeps of zero, returns to the runtime after a
+//! bounded number of them; see [`coop`]. So other tasks go on, and a timeout or a `select!` around the
+//! loop can end it.
+//!
 //! # Panic hooks
 //!
 //! A hook of [`std::panic::set_hook`] runs before the panic has released anything. If user code
@@ -141,6 +145,32 @@
 //!   answer says nothing about the real contents.
 //!
 //! Crates that build on this one have [`reentrancy`] for the same purpose.
+//!
+//! # Errors that hand something back
+//!
+//! The error of a call that takes a task, or a key and a value, contains what was refused. Such an
+//! error can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>` only if its
+//! content is `Sync`, and many closures are not. `into_reason` drops the content and keeps the reason
+//! as an error, for each of these types: [`ScheduleError::into_reason`],
+//! [`InsertError::into_reason`], [`GetOrInsertError::into_reason`] and
+//! [`wheel::Full::into_reason`].
+//!
+//! ```
+//! # use std::error::Error;
+//! # use std::time::Duration;
+//! use tourbillon::{Handle, ScheduleError};
+//!
+//! fn time_out(timers: &Handle<u64>, id: u64) -> Result<(), Box<dyn Error + Send + Sync>> {
+//!     let (send, _receive) = std::sync::mpsc::channel();
+//!     let close = std::cell::Cell::new(Some(send)); // is not `Sync`
+//!     let armed = timers.schedule(id, Duration::from_secs(5), move |_| drop(close.take()));
+//!     armed.map_err(ScheduleError::into_reason)?;
+//!     Ok(())
+//! }
+//! # let scheduler = tourbillon::Scheduler::<u64>::new()?;
+//! # time_out(&scheduler.handle(), 7).unwrap();
+//! # Ok::<(), Box<dyn Error>>(())
+//! ```
 //!
 //! # Vocabulary
 //!
@@ -168,6 +198,7 @@ mod backoff;
 mod bounded_channel;
 mod clock;
 mod config;
+pub mod coop;
 mod engine;
 mod error;
 mod executor;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Wake, Waker};
 
+use tourbillon::coop::YieldPoint;
+
 use crate::errors::CallError;
 use crate::panics::catch_panic;
 use crate::store::Answer;
@@ -33,7 +35,10 @@ use crate::sync::{Arc, thread};
 /// # }
 /// ```
 #[must_use = "only the result says whether the call succeeded"]
-pub struct Pending<T>(PendingState<T>);
+pub struct Pending<T> {
+    state: PendingState<T>,
+    yield_point: YieldPoint,
+}
 
 /// Turns a store's answer into the answer to the call.
 type Take<T> = fn(Answer) -> Result<T, CallError>;
@@ -73,36 +78,37 @@ enum Channel<T> {
 }
 
 impl<T> Pending<T> {
+    fn of(state: PendingState<T>) -> Self {
+        Pending {
+            state,
+            yield_point: YieldPoint::default(),
+        }
+    }
+
     /// Returns a result that is known already.
     pub(crate) fn known(result: Result<T, CallError>) -> Self {
-        Pending(PendingState::Known(Some(result)))
+        Self::of(PendingState::Known(Some(result)))
     }
 
     /// Returns the sender of a store's answer, and what waits for it.
     pub(crate) fn answer(take: Take<T>) -> (ReplySender<Answer>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (
-            sender,
-            Pending(PendingState::Answer(Channel::Fresh(receiver), take)),
-        )
+        let state = PendingState::Answer(Channel::Fresh(receiver), take);
+        (sender, Self::of(state))
     }
 
     /// Returns the sender of several answers, and what waits for them.
     pub(crate) fn answers(take: TakeAll<T>) -> (ReplySender<AnswerList>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (
-            sender,
-            Pending(PendingState::Answers(Channel::Fresh(receiver), take)),
-        )
+        let state = PendingState::Answers(Channel::Fresh(receiver), take);
+        (sender, Self::of(state))
     }
 
     /// Returns the sender of a result, and what waits for it.
     pub(crate) fn value() -> (ReplySender<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (
-            sender,
-            Pending(PendingState::Value(Channel::Fresh(receiver))),
-        )
+        let state = PendingState::Value(Channel::Fresh(receiver));
+        (sender, Self::of(state))
     }
 
     /// Waits for the result.
@@ -120,7 +126,7 @@ impl<T> Pending<T> {
     /// Blocks until the store has answered. Within a runtime for async tasks, await it instead, or
     /// no other task of the same thread goes on meanwhile.
     pub fn wait(self) -> Result<T, CallError> {
-        match self.0 {
+        match self.state {
             PendingState::Known(result) => result.expect("the result was taken before"),
             PendingState::Answer(channel, take) => channel.wait().and_then(take),
             PendingState::Answers(channel, take) => channel.wait().map(take),
@@ -181,7 +187,15 @@ impl<T: Unpin> Future for Pending<T> {
     type Output = Result<T, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
+        // A call that is refused is known at once, and may be made in a loop.
+        let Pending { state, yield_point } = &mut *self;
+        yield_point.poll(context, |context| state.poll(context))
+    }
+}
+
+impl<T> PendingState<T> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Received<T>> {
+        match self {
             PendingState::Known(result) => {
                 Poll::Ready(result.take().expect("the result was taken before"))
             }

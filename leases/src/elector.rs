@@ -15,6 +15,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tourbillon::coop::YieldPoint;
+
 use super::error::{LockError, ReleaseError};
 use super::guard::LeaseGuard;
 use super::keep_alive::{Loss, Lost};
@@ -298,10 +300,10 @@ impl Elector {
         let leadership = self.campaign_async().await?;
         let result = {
             let mut work = pin!(work(&leadership));
-            let mut over = pin!(leadership.over());
+            let mut over = leadership.over();
             poll_fn(|context| {
                 // The end of the term comes first, so that no work begins after it.
-                if over.as_mut().poll(context).is_ready() {
+                if over.poll_over(context).is_ready() {
                     return Poll::Ready(None);
                 }
                 work.as_mut().poll(context).map(Some)
@@ -452,6 +454,7 @@ impl Leadership {
             lost: self.guard().lost(),
             state: Arc::clone(&self.state),
             place: None,
+            yield_point: YieldPoint::default(),
         }
     }
 
@@ -524,18 +527,28 @@ pub struct Over {
     state: Arc<TermState>,
     /// The number under which this future has left its waker.
     place: Option<u64>,
+    yield_point: YieldPoint,
 }
 
 impl Future for Over {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
-        this.state.leave_waker(&mut this.place, context.waker());
-        if this.state.is_resigned() {
+        let mut yield_point = std::mem::take(&mut self.yield_point);
+        let over = yield_point.poll(context, |context| self.poll_over(context));
+        self.yield_point = yield_point;
+        over
+    }
+}
+
+impl Over {
+    /// Polls for the end, which is never put off.
+    fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.state.leave_waker(&mut self.place, context.waker());
+        if self.state.is_resigned() {
             return Poll::Ready(());
         }
-        Pin::new(&mut this.lost).poll(context).map(|_| ())
+        self.lost.poll_loss(context).map(|_| ())
     }
 }
 

@@ -5,6 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use tourbillon::coop::YieldPoint;
+
 /// The future of a call whose name ends with `_async`, such as
 /// [`Leases::lock_async`](super::Leases::lock_async), with what it returns.
 ///
@@ -33,11 +35,17 @@ use std::task::{Context, Poll};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "futures do nothing unless they are awaited"]
-pub struct LeaseFuture<T>(Pin<Box<dyn Future<Output = T> + Send>>);
+pub struct LeaseFuture<T> {
+    call: Pin<Box<dyn Future<Output = T> + Send>>,
+    yield_point: YieldPoint,
+}
 
 impl<T> LeaseFuture<T> {
     pub(super) fn new(call: impl Future<Output = T> + Send + 'static) -> Self {
-        LeaseFuture(Box::pin(call))
+        LeaseFuture {
+            call: Box::pin(call),
+            yield_point: YieldPoint::default(),
+        }
     }
 }
 
@@ -45,7 +53,10 @@ impl<T> Future for LeaseFuture<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        self.0.as_mut().poll(context)
+        // A call that is refused is ready at once, and may be made in a loop.
+        let this = &mut *self;
+        let call = this.call.as_mut();
+        this.yield_point.poll(context, |context| call.poll(context))
     }
 }
 

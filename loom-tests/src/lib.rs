@@ -28,6 +28,8 @@ mod bounded_channel;
 mod clock;
 #[path = "../../src/config.rs"]
 mod config;
+#[path = "../../src/coop.rs"]
+mod coop;
 #[path = "../../src/engine/mod.rs"]
 mod engine;
 #[path = "../../src/error.rs"]

@@ -14,6 +14,7 @@ use super::flights::{CallMode, FlightLead, FlightWait, Flights, Joined};
 use super::{
     ExpiryMap, Found, GetOrInsertError, GroupedBy, InsertError, InsertRefusal, Inserted, MapHasher,
 };
+use crate::coop::YieldPoint;
 use crate::shard::Waiter;
 use crate::sync::{Arc, Parker};
 
@@ -188,6 +189,7 @@ where
             key: Some(key),
             compute: Some(compute),
             stage: ComputingStage::Looks,
+            yield_point: YieldPoint::default(),
             put: None,
         }
     }
@@ -376,6 +378,7 @@ pin_project! {
         #[pin]
         compute: Option<C>,
         stage: ComputingStage<K, V>,
+        yield_point: YieldPoint,
         // `None` for an insertion without a group.
         put: Option<Box<Put<K, V, S>>>,
     }
@@ -405,6 +408,8 @@ where
             let key = (this.key.as_ref()).expect("a computation must not be polled after its end");
             match this.stage {
                 ComputingStage::Looks => {
+                    // The value may be there, or be computed without a wait.
+                    ready!(this.yield_point.poll(context, |_| Poll::Ready(())));
                     if let Some(value) = map.get(key) {
                         break Ok(Found::Present(value));
                     }

@@ -8,6 +8,7 @@ use futures_core::Stream;
 
 use super::Expired;
 use crate::bounded_channel::BoundedReceiver;
+use crate::coop::YieldPoint;
 
 /// A stream of the expired entries of an [`ExpiryMap`](crate::ExpiryMap). It ends when the map has
 /// ended and everything sent was received.
@@ -41,30 +42,41 @@ use crate::bounded_channel::BoundedReceiver;
 /// # }
 /// ```
 #[must_use = "entries that expire when it has been dropped are lost"]
-pub struct Expirations<K, V>(BoundedReceiver<Expired<K, V>>);
+pub struct Expirations<K, V> {
+    receiver: BoundedReceiver<Expired<K, V>>,
+    yield_point: YieldPoint,
+}
 
 impl<K, V> Expirations<K, V> {
     pub(crate) fn new(receiver: BoundedReceiver<Expired<K, V>>) -> Self {
-        Expirations(receiver)
+        Expirations {
+            receiver,
+            yield_point: YieldPoint::default(),
+        }
     }
 }
+
+// The receiver is moved, never pinned.
+impl<K, V> Unpin for Expirations<K, V> {}
 
 impl<K, V> Stream for Expirations<K, V> {
     type Item = Expired<K, V>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll(context)
+        let this = self.get_mut();
+        let poll = |context: &mut Context<'_>| this.receiver.poll(context);
+        this.yield_point.poll(context, poll)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.0.len(), None)
+        (self.receiver.len(), None)
     }
 }
 
 impl<K, V> fmt::Debug for Expirations<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Expirations")
-            .field("waiting", &self.0.len())
+            .field("waiting", &self.receiver.len())
             .finish_non_exhaustive()
     }
 }

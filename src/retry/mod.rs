@@ -25,8 +25,9 @@ impl Timer {
     /// Calls `attempt` and awaits its future, again and again, until the output is `Ok` or `policy`
     /// gives up. It waits between the attempts on this timer, on any runtime.
     ///
-    /// Nothing happens before the first poll. Dropping the returned future drops the attempt that
-    /// runs, and leaves nothing behind. The futures of attempts are not limited in time; put each
+    /// Nothing happens before the first poll. Attempts that fail at once and are tried again without a
+    /// delay still [give the runtime its turns](crate::coop), so a timeout or a `select!` can end the
+    /// call. Dropping the returned future drops the attempt that runs, and leaves nothing behind. The futures of attempts are not limited in time; put each
     /// into a [`timeout`](Self::timeout) for that.
     ///
     /// # Errors
@@ -164,6 +165,10 @@ where
     /// Must not be polled again after it was ready.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
+        if this.policy.is_some() {
+            // The first attempt may be ready at once. Between further attempts the sleep does this.
+            ready!(this.sleep.poll_yield(context));
+        }
         if let Some(policy) = this.policy.take() {
             this.course = Some(Course::begin(policy, this.clock.now()));
         }

@@ -10,6 +10,7 @@ use super::answers::Cancel;
 use super::frontend::SchedulerFrontend;
 use super::handle::Handle;
 use super::hasher::RandomState;
+use crate::coop::YieldPoint;
 use crate::engine::EndOfRun;
 use crate::error::WaitError;
 use crate::job::drop_catching;
@@ -43,6 +44,7 @@ where
 {
     answer: Cancel,
     run: EndOfRun<SchedulerFrontend<K, S>>,
+    yield_point: YieldPoint,
 }
 
 impl<K, S> Handle<K, S>
@@ -93,7 +95,11 @@ where
         // Dropped before the wait: the run may wait for something that this drop releases. If the
         // drop panics, `run` is dropped and ends the wait.
         drop_catching(dropped);
-        CancelAndWait { answer, run }
+        CancelAndWait {
+            answer,
+            run,
+            yield_point: YieldPoint::default(),
+        }
     }
 }
 
@@ -105,9 +111,10 @@ where
     type Output = Result<Cancel, WaitError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = self.answer;
-        let run = Pin::new(&mut self.run);
-        run.poll(context).map(|ended| ended.map(|()| answer))
+        let this = &mut *self;
+        let run = Pin::new(&mut this.run);
+        let ended = (this.yield_point).poll(context, |context| run.poll(context));
+        ended.map(|ended| ended.map(|()| this.answer))
     }
 }
 

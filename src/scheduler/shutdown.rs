@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use super::hasher::RandomState;
 use super::task::Task;
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
+use crate::coop::YieldPoint;
 use crate::engine::{Ending, Engine, Frontend, MakeReport, Server, Shutdown, task_scope};
 use crate::shard::ReentrancyGuard;
 use crate::sync::Arc;
@@ -95,6 +96,7 @@ pub struct Closing<R> {
     report: BoundedReceiver<R>,
     /// The tag of the engine that ends; `None` if it has ended.
     engine: Option<u32>,
+    yield_point: YieldPoint,
 }
 
 impl<R: Default> Closing<R> {
@@ -110,6 +112,7 @@ impl<R: Default> Closing<R> {
         Closing {
             report: Engine::shut_down(server, mode, make_report),
             engine: Some(server.engine().tag()),
+            yield_point: YieldPoint::default(),
         }
     }
 
@@ -119,6 +122,7 @@ impl<R: Default> Closing<R> {
         Closing {
             report,
             engine: None,
+            yield_point: YieldPoint::default(),
         }
     }
 
@@ -190,6 +194,9 @@ impl<R: Default> Closing<R> {
     }
 }
 
+// A report is moved, never pinned.
+impl<R> Unpin for Closing<R> {}
+
 /// Yields the report. Dropping the future changes nothing. It must not be polled again after it was
 /// ready.
 ///
@@ -199,7 +206,9 @@ impl<R: Default> Future for Closing<R> {
     type Output = R;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<R> {
-        self.report.poll(context).map(Option::unwrap_or_default)
+        let this = self.get_mut();
+        let poll = |context: &mut Context<'_>| this.report.poll(context);
+        (this.yield_point.poll(context, poll)).map(Option::unwrap_or_default)
     }
 }
 

@@ -242,6 +242,8 @@ impl futures_core::Stream for Interval {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.ended {
+            ready!(self.sleep.poll_yield(context));
+            self.sleep.cancel();
             return Poll::Ready(None);
         }
         let tick = ready!(self.poll_tick(context));

@@ -10,12 +10,14 @@
 //! cloned, woken and dropped without a lock.
 
 use std::fmt;
+use std::mem::replace;
 use std::pin::Pin;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
 
 use super::stripes::stripe_of_sleeps;
 use super::{Link, Timer, TimerAction};
+use crate::coop;
 use crate::engine::Lifecycle;
 use crate::error::{FORKED, UNDER_LOCK};
 use crate::job::{catch_panic, drop_catching};
@@ -72,7 +74,15 @@ impl Drop for WakeUp {
 pub struct Sleep {
     link: Link,
     deadline: Time,
-    armed: Option<(usize, EntryId)>,
+    state: SleepState,
+}
+
+enum SleepState {
+    Idle,
+    /// Not armed, and the next poll may be ready, since the runtime had its turn.
+    Yielded,
+    /// The stripe and the entry.
+    Armed(usize, EntryId),
 }
 
 /// The reason why a sleep ended early.
@@ -182,7 +192,7 @@ impl Timer {
         Sleep {
             link: Arc::clone(&self.links[stripe]),
             deadline,
-            armed: None,
+            state: SleepState::Idle,
         }
     }
 }
@@ -237,7 +247,7 @@ impl Sleep {
     /// Like [`reset`](Self::reset), to a time of the timer's clock.
     pub fn reset_until(&mut self, deadline: Time) {
         self.deadline = deadline;
-        let Some((stripe, id)) = self.armed else {
+        let SleepState::Armed(stripe, id) = self.state else {
             return;
         };
         let now = self.link.reading_until(deadline).low();
@@ -251,8 +261,21 @@ impl Sleep {
             if is_under_lock() {
                 self.cancel();
             }
-            self.armed = None;
+            self.state = SleepState::Idle;
         }
+    }
+
+    /// Gives the runtime a turn if there have been too many answers without one; see
+    /// [`coop`](crate::coop). A sleep that was armed has waited, so it is not counted. Neither is one
+    /// that has yielded, until it is ready or [cancelled](Self::cancel).
+    pub(crate) fn poll_yield(&mut self, context: &Context<'_>) -> Poll<()> {
+        if let SleepState::Idle = self.state {
+            // Before the waker is called, which is code of its runtime.
+            self.state = SleepState::Yielded;
+            ready!(coop::count(context));
+            self.state = SleepState::Idle;
+        }
+        Poll::Ready(())
     }
 
     /// Returns the current time.
@@ -281,10 +304,15 @@ impl Sleep {
         let armed = engine.arm_keyless(stripe, wake_up, TimerAction::Wake, self.deadline, now);
         match armed {
             Ok(id) => {
-                self.armed = Some((stripe, id));
+                self.state = SleepState::Armed(stripe, id);
                 Poll::Pending
             }
-            Err((refusal, unused)) => Poll::Ready(Err(refused(refusal, unused))),
+            Err((refusal, unused)) => {
+                let error = refused(refusal, unused);
+                ready!(self.poll_yield(context));
+                self.state = SleepState::Idle;
+                Poll::Ready(Err(error))
+            }
         }
     }
 
@@ -293,13 +321,14 @@ impl Sleep {
     #[inline(never)]
     fn ended_early(&mut self) -> Result<(), SleepError> {
         if self.link.is_forked() {
+            self.state = SleepState::Idle;
             return Err(SleepError::Forked);
         }
         if is_under_lock() {
             // The thread panics under a lock: no stripe was searched, and the entry may be there.
             return Err(SleepError::UnderLock);
         }
-        self.armed = None;
+        self.state = SleepState::Idle;
         // The entry is gone. Either the sleep is over, even if the clock was set back since, or the
         // timer was closed.
         if self.is_elapsed() || self.link.lifecycle() == Lifecycle::Running {
@@ -312,7 +341,7 @@ impl Sleep {
     /// Cancels the timer without waking the task. Under a lock, this happens when the lock is
     /// released.
     pub(super) fn cancel(&mut self) {
-        let Some((stripe, id)) = self.armed.take() else {
+        let SleepState::Armed(stripe, id) = replace(&mut self.state, SleepState::Idle) else {
             return;
         };
         if !is_under_lock() {
@@ -368,15 +397,16 @@ fn take_back(link: &Link, stripe: usize, id: EntryId) {
 impl Future for Sleep {
     type Output = Result<(), SleepError>;
 
-    /// Polls the sleep. After its end, every further poll is ready at once.
+    /// Polls the sleep. After its end it stays ready, and still gives the runtime its turns.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let now = self.link.reading_until(self.deadline).low();
         // The clock decides first, so a poll after the deadline never reports an error.
         if now >= self.deadline {
+            ready!(self.poll_yield(context));
             self.cancel();
             return Poll::Ready(Ok(()));
         }
-        let Some((stripe, id)) = self.armed else {
+        let SleepState::Armed(stripe, id) = self.state else {
             return self.arm(context, now);
         };
         let waits = leave(context.waker(), |show| {
@@ -405,7 +435,7 @@ impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sleep")
             .field("deadline", &self.deadline)
-            .field("armed", &self.armed.is_some())
+            .field("armed", &matches!(self.state, SleepState::Armed(..)))
             .finish_non_exhaustive()
     }
 }

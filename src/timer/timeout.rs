@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
@@ -105,6 +105,10 @@ impl Timer {
     /// This is cancel-safe: dropping the returned future drops `future` and cancels the timer. So
     /// does reaching the limit.
     ///
+    /// The limit ends `future` between two of its polls. The futures of this crate return to the runtime
+    /// now and then, even if they are ready [without end](crate::coop). Code that blocks, or never
+    /// returns from a poll, can't be ended.
+    ///
     /// # Errors
     ///
     /// The returned future yields a [`TimeoutError`].
@@ -150,7 +154,9 @@ impl<F: Future> Future for WithTimeout<F> {
         let mut this = self.project();
         let future = (this.future.as_mut().as_pin_mut())
             .expect("a future with a timeout must not be polled after it was ready");
-        // The future comes first, so that its output wins.
+        // The future may be ready without having waited.
+        ready!(this.sleep.poll_yield(context));
+        // The future comes before the limit, so that its output wins.
         let output = match future.poll(context) {
             Poll::Ready(output) => Ok(output),
             Poll::Pending => match Pin::new(&mut *this.sleep).poll(context) {

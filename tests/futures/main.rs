@@ -11,3 +11,4 @@ mod streams;
 mod together;
 mod tokio_repeat;
 mod tokio_tasks;
+mod yields;

@@ -44,6 +44,7 @@ const LAYERS: &[Layer] = &[
     layer(1, "tick", 0..=0, &[]),
     layer(1, "clock", 0..=0, &["tick"]),
     layer(1, "error", 0..=0, &["tick"]),
+    layer(1, "coop", 0..=0, &[]),
     layer(1, "config", 0..=0, &["clock", "error", "tick"]),
     layer(2, "job", 0..=1, &[]),
     layer(1, "waker", 0..=0, &[]),

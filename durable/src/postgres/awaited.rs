@@ -1,9 +1,12 @@
 //! Calls within a transaction of `tokio_postgres`, whose calls are futures.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use tokio_postgres::Transaction;
+use tourbillon::coop::YieldPoint;
 
 use crate::answers::{Cancelled, FromAnswer, IfAbsent, Moved, Scheduled};
 use crate::complete::{CompleteError, CompletesRunAsync, Completion};
@@ -172,6 +175,9 @@ fn call<'t, 'c, A: FromAnswer>(
     // The future outlives the store.
     let sql = store.0.schema.fill(WRITE_ONE).into_owned();
     async move {
+        // Invalid arguments are known at once, and a loop may ask again.
+        let mut yield_point = YieldPoint::default();
+        poll_fn(|context| yield_point.poll(context, |_| Poll::Ready(()))).await;
         let call = call?;
         let values = call.values();
         answered(transaction.query_typed(&sql, &values.typed()).await)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
-use kit::{quiet, runtimes, wait};
+use kit::{quiet, runtimes, wait, wakes};
 use tourbillon_durable::{CallError, Durable, Fault, Memory, MemoryCall, Paging};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -173,4 +173,17 @@ fn a_waker_that_panics_ends_no_thread() {
     store.heal();
     timers.schedule("q", "other", SECOND, &()).unwrap();
     assert!(timers.get("q", "other").unwrap().is_some());
+}
+
+#[test]
+fn calls_that_are_refused_give_the_runtime_its_turns() {
+    let (_, timers) = client();
+    wakes::yields("invalid", async || {
+        let refused = timers.schedule_async("", "a", SECOND, &1).await;
+        assert!(matches!(refused, Err(CallError::Invalid(_))));
+    });
+    let _ = timers.stop(SECOND);
+    wakes::yields("stopped", async || {
+        assert!(timers.schedule_async("q", "a", SECOND, &1).await.is_err());
+    });
 }

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tourbillon::Clock;
+use tourbillon::coop::YieldPoint;
 
 use super::lease_state::{LeaseState, LeaseStatus, Loss};
 use crate::sync::Arc;
@@ -42,6 +43,7 @@ pub struct Lost {
     clock: Clock,
     /// The number under which this future has left its waker.
     place: Option<u64>,
+    yield_point: YieldPoint,
 }
 
 impl Lost {
@@ -50,6 +52,7 @@ impl Lost {
             lease_state: Arc::clone(lease_state),
             clock: clock.clone(),
             place: None,
+            yield_point: YieldPoint::default(),
         }
     }
 
@@ -104,6 +107,16 @@ impl Future for Lost {
     type Output = Option<Loss>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Loss>> {
+        let mut yield_point = std::mem::take(&mut self.yield_point);
+        let loss = yield_point.poll(context, |context| self.poll_loss(context));
+        self.yield_point = yield_point;
+        loss
+    }
+}
+
+impl Lost {
+    /// Polls for the loss, which is never put off.
+    pub(crate) fn poll_loss(&mut self, context: &mut Context<'_>) -> Poll<Option<Loss>> {
         // Checks a second time after the waker is left: a loss in between would wake nobody.
         for last in [false, true] {
             match self.lease_state.look(self.clock.now()) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use kit::gate::Gate;
 use kit::runtimes::{eventually, on_all};
 use kit::wait::until;
-use kit::wakes::{Wakes, poll};
+use kit::wakes::{Wakes, poll, yields};
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
     Event, Fault, LeaseId, Leases, LockError, Loss, MemoryStore, ReleaseError, Steps, StoreCall,
@@ -493,4 +493,26 @@ fn a_wait_for_a_store_that_fails_is_told_with_its_error() {
     let stats = leases.stats();
     assert_eq!((stats.asked, stats.waiting, stats.abandoned), (2, 0, 2));
     assert_eq!(stats.armed, 0);
+}
+
+#[test]
+fn answers_that_are_known_at_once_give_the_runtime_its_turns() {
+    let (hand, leases, _store) = manual();
+    let guard = leases.lock("a").unwrap();
+    let mut lost = guard.lost();
+    hand.advance(LEASE);
+    until("the lease runs out", || lost.is_lost());
+    yields("a new future of a loss", async || {
+        assert_eq!(guard.lost().await, Some(Loss::Expired));
+    });
+    yields("the same future of a loss", async || {
+        assert_eq!((&mut lost).await, Some(Loss::Expired));
+    });
+    drop(guard);
+    leases.close(LEASE);
+    yields("closed", async || {
+        let refused = leases.lock_async("a").await;
+        assert!(matches!(refused, Err(LockError::Closed { .. })));
+    });
+    yields("closed, no wait", async || leases.try_lock_async("a").await);
 }

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use kit::wait;
+use kit::wakes::yields;
 use tourbillon_leases::{
     Change, Elector, Fault, Leases, LockError, Loss, MemoryStore, StoreCall, TermEnd,
 };
@@ -299,4 +300,28 @@ fn owners_begin_with_the_name_of_the_machine() {
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let machine = machine.map_or("leases".to_owned(), |name| name.trim().to_owned());
     assert!(guard.id().owner().starts_with(&machine), "{machine}");
+}
+
+#[test]
+fn a_term_that_is_over_gives_the_runtime_its_turns_and_begins_no_work() {
+    let leases = Leases::new(MemoryStore::new()).unwrap();
+    let elector = leases.elector("scheduler");
+    let leadership = elector.campaign().unwrap();
+    assert!(elector.resign());
+    yields("over", async || leadership.over().await);
+    drop(leadership);
+    // As many terms as there are answers between two turns, and each is over when it begins.
+    let resigns = elector.clone();
+    let elector = elector.on_change(move |change| {
+        if matches!(change, Change::Elected { .. }) {
+            resigns.resign();
+        }
+    });
+    for term in 0..130 {
+        let term = async || {
+            let worked = elector.run_while_leader_async(async |_| panic!("term {term}"));
+            worked.await.unwrap().end
+        };
+        assert_eq!(block_on(term()), TermEnd::Resigned);
+    }
 }

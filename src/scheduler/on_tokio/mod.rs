@@ -28,6 +28,7 @@ use super::frontend::SchedulerFrontend;
 use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
 use super::task::RunTask;
+use crate::coop::YieldPoint;
 use crate::engine::CancellationOfRun;
 use crate::error::ScheduleError;
 use crate::job::prefetch;
@@ -314,7 +315,7 @@ where
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "futures do nothing unless they are awaited"]
-pub struct Cancelled<K, S = RandomState>(CancellationOfRun<SchedulerFrontend<K, S>>)
+pub struct Cancelled<K, S = RandomState>(CancellationOfRun<SchedulerFrontend<K, S>>, YieldPoint)
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static;
@@ -327,7 +328,8 @@ where
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut self.0).poll(context)
+        let Cancelled(cancellation, yield_point) = &mut *self;
+        yield_point.poll(context, |context| Pin::new(cancellation).poll(context))
     }
 }
 
@@ -447,11 +449,8 @@ where
     /// ```
     pub fn cancelled(&self) -> Cancelled<K, S> {
         let id = self.id;
-        Cancelled(CancellationOfRun::new(
-            self.handle.engine(),
-            id.stripe,
-            id.entry,
-        ))
+        let cancellation = CancellationOfRun::new(self.handle.engine(), id.stripe, id.entry);
+        Cancelled(cancellation, YieldPoint::default())
     }
 
     /// Returns the scheduler that runs the task.
