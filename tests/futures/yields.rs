@@ -357,13 +357,14 @@ fn tasks_take_turns_on_a_runtime_that_knows_no_budget() {
         runtime.spawn(async move {
             while !stop.load(Ordering::Relaxed) {
                 timer.sleep(ZERO).await.unwrap();
-                let mut others = others.lock().unwrap();
-                others[task] += 1;
-                assert!(others[task] < 100_000, "{others:?}");
-                if others.iter().all(|answers| *answers >= 100) {
-                    stop.store(true, Ordering::Relaxed);
+                {
+                    let mut others = others.lock().unwrap();
+                    others[task] += 1;
+                    assert!(others[task] < 100_000, "{others:?}");
+                    if others.iter().all(|answers| *answers >= 100) {
+                        stop.store(true, Ordering::Relaxed);
+                    }
                 }
-                drop(others);
                 tokio::task::yield_now().await;
             }
         });

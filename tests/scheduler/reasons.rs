@@ -43,7 +43,8 @@ fn a_refused_task_is_dropped_and_its_reason_is_an_error_for_every_call() {
     let debounce = Debounce::builder(&timers, S).build(|_, _: Task| ());
     scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
     timer.shutdown(Shutdown::HandBack).wait().unwrap();
-    let calls: [(&str, &dyn Fn(Task) -> Result<(), Any>); 5] = [
+    type Call<'a> = &'a dyn Fn(Task) -> Result<(), Any>;
+    let calls: [(&str, Call<'_>); 5] = [
         ("schedule", &|task| {
             let armed = timers.schedule(7, S, move |_| run(&task));
             armed.map_err(ScheduleError::into_reason)?;
