@@ -224,6 +224,7 @@ mod sync;
 pub mod test_util;
 mod tick;
 mod timer;
+mod unwind;
 mod waker;
 pub mod wheel;
 

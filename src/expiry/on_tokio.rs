@@ -277,6 +277,10 @@ where
     /// [`when_receiver_lost`](Self::when_receiver_lost). A future that the runtime drops before it is
     /// ready takes its entry along.
     ///
+    /// A handler `async |map, expired| ..` that captures something does not compile: *async closure does
+    /// not implement `Fn` because it captures state from its environment*. The way out is a closure that
+    /// clones what the future needs, and returns an `async move` block, as in the example.
+    ///
     /// # Errors
     ///
     /// As for [`build`](Self::build), and [`BuildError::Concurrency`] if `most` is zero.

@@ -5,3 +5,4 @@ mod maps;
 mod rounds;
 mod tasks;
 mod under_lock;
+mod unwinding;

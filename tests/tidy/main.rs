@@ -68,6 +68,8 @@ const LAYERS: &[Layer] = &[
     layer(6, "test_util", 0..=5, &["expiry", "scheduler", "timer"]),
     // Documentation alone.
     layer(7, "guide", 0..=6, &[]),
+    // Markers of the types of all layers.
+    layer(7, "unwind", 0..=6, &[]),
     // For the crates that build on this one.
     layer(7, "reentrancy", 1..=4, &[]),
 ];
