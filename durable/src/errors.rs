@@ -22,6 +22,10 @@ pub enum CallError {
     Refused(String),
     /// The timers have been [stopped](crate::Durable::stop), and the call was not carried out.
     Stopped,
+    /// This process was forked after the timers were started, and they belong to the original process. The call
+    /// was not carried out, unless it was made before the fork: then the original has its answer. Start timers, and open
+    /// their store, after the fork.
+    Forked,
 }
 
 impl CallError {
@@ -43,6 +47,10 @@ impl fmt::Display for CallError {
             ),
             CallError::Refused(why) => write!(f, "the store refuses the call: {why}"),
             CallError::Stopped => f.write_str("the timers have been stopped"),
+            CallError::Forked => f.write_str(
+                "the timers were started before this process was forked, and belong to the original \
+                 process: start new ones after the fork",
+            ),
         }
     }
 }
@@ -68,6 +76,7 @@ impl From<StoreError> for CallError {
             StoreError::Unavailable(why) | StoreError::Locked(why) => CallError::Unavailable(why),
             StoreError::Unknown(why) => CallError::Unknown(why),
             StoreError::Refused(why) => CallError::Refused(why),
+            StoreError::Forked => CallError::Forked,
         }
     }
 }

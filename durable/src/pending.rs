@@ -9,7 +9,7 @@ use tourbillon::coop::YieldPoint;
 use crate::errors::CallError;
 use crate::panics::catch_panic;
 use crate::store::Answer;
-use crate::sync::{Arc, thread};
+use crate::sync::{Arc, Origin, thread};
 
 /// The result of a call, on its way.
 ///
@@ -70,7 +70,13 @@ pub(crate) fn send<T>(reply: ReplySender<T>, result: Result<T, CallError>) {
 
 type Received<T> = Result<T, CallError>;
 
-enum Channel<T> {
+struct Channel<T> {
+    state: ChannelState<T>,
+    /// In a forked copy of this process no answer comes, and the drop of a receiver might wait.
+    origin: Origin,
+}
+
+enum ChannelState<T> {
     /// Nobody has polled.
     Fresh(oneshot::Receiver<Received<T>>),
     Polled(oneshot::AsyncReceiver<Received<T>>),
@@ -93,21 +99,21 @@ impl<T> Pending<T> {
     /// Returns the sender of a store's answer, and what waits for it.
     pub(crate) fn answer(take: Take<T>) -> (ReplySender<Answer>, Self) {
         let (sender, receiver) = oneshot::channel();
-        let state = PendingState::Answer(Channel::Fresh(receiver), take);
+        let state = PendingState::Answer(Channel::new(receiver), take);
         (sender, Self::of(state))
     }
 
     /// Returns the sender of several answers, and what waits for them.
     pub(crate) fn answers(take: TakeAll<T>) -> (ReplySender<AnswerList>, Self) {
         let (sender, receiver) = oneshot::channel();
-        let state = PendingState::Answers(Channel::Fresh(receiver), take);
+        let state = PendingState::Answers(Channel::new(receiver), take);
         (sender, Self::of(state))
     }
 
     /// Returns the sender of a result, and what waits for it.
     pub(crate) fn value() -> (ReplySender<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        let state = PendingState::Value(Channel::Fresh(receiver));
+        let state = PendingState::Value(Channel::new(receiver));
         (sender, Self::of(state))
     }
 
@@ -141,25 +147,53 @@ fn lost() -> CallError {
 }
 
 impl<T> Channel<T> {
-    fn wait(self) -> Received<T> {
-        match self {
-            Channel::Fresh(receiver) => receiver.recv().unwrap_or_else(|_| Err(lost())),
-            polled => block_on(polled),
+    fn new(receiver: oneshot::Receiver<Received<T>>) -> Self {
+        Channel {
+            state: ChannelState::Fresh(receiver),
+            origin: Origin::here(),
+        }
+    }
+
+    fn take(&mut self) -> ChannelState<T> {
+        std::mem::replace(&mut self.state, ChannelState::Taken)
+    }
+
+    fn wait(mut self) -> Received<T> {
+        if self.origin.is_elsewhere() {
+            return Err(CallError::Forked);
+        }
+        match self.take() {
+            ChannelState::Fresh(receiver) => receiver.recv().unwrap_or_else(|_| Err(lost())),
+            polled => {
+                self.state = polled;
+                block_on(self)
+            }
         }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Received<T>> {
-        let mut receiver = match std::mem::replace(self, Channel::Taken) {
-            Channel::Fresh(receiver) => receiver.into_future(),
-            Channel::Polled(receiver) => receiver,
-            Channel::Taken => panic!("the result was taken before"),
+        if self.origin.is_elsewhere() {
+            return Poll::Ready(Err(CallError::Forked));
+        }
+        let mut receiver = match self.take() {
+            ChannelState::Fresh(receiver) => receiver.into_future(),
+            ChannelState::Polled(receiver) => receiver,
+            ChannelState::Taken => panic!("the result was taken before"),
         };
         match Pin::new(&mut receiver).poll(context) {
             Poll::Ready(result) => Poll::Ready(result.unwrap_or_else(|_| Err(lost()))),
             Poll::Pending => {
-                *self = Channel::Polled(receiver);
+                self.state = ChannelState::Polled(receiver);
                 Poll::Pending
             }
+        }
+    }
+}
+
+impl<T> Drop for Channel<T> {
+    fn drop(&mut self) {
+        if self.origin.is_elsewhere() {
+            std::mem::forget(self.take());
         }
     }
 }

@@ -18,10 +18,10 @@ use crate::queue_options::QueueOptions;
 use crate::reach::Reach;
 use crate::rings::Rings;
 use crate::store::{ClaimedRun, Listening, Outcome, Run, StoreError};
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::thread;
+use crate::sync::{Arc, Origin};
 use crate::task::{Runs, Task};
 use crate::term::{LocalClock, Term};
 
@@ -45,18 +45,21 @@ pub(crate) enum Message {
 #[derive(Clone)]
 pub(crate) struct NodeWay {
     sender: Sender<Message>,
+    /// A forked copy of this process has no node, and a lock of the channel may stay locked there.
+    origin: Origin,
 }
 
 impl NodeWay {
     /// Returns a way, and what the node gets by it.
     pub(crate) fn new() -> (Self, Receiver<Message>) {
         let (sender, receiver) = unbounded();
-        (NodeWay { sender }, receiver)
+        let origin = Origin::here();
+        (NodeWay { sender, origin }, receiver)
     }
 
     /// Sends an input. A node that has ended does not need it.
     pub(crate) fn send(&self, input: Input) {
-        drop(self.sender.send(Message::Input(input)));
+        self.tell(Message::Input(input));
     }
 
     /// Reports the end of a run.
@@ -71,7 +74,13 @@ impl NodeWay {
 
     /// Ends the node without leaving.
     pub(crate) fn crash(&self) {
-        drop(self.sender.send(Message::Crash));
+        self.tell(Message::Crash);
+    }
+
+    fn tell(&self, message: Message) {
+        if !self.origin.is_elsewhere() {
+            drop(self.sender.send(message));
+        }
     }
 }
 

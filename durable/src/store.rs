@@ -231,13 +231,16 @@ pub enum StoreError {
     /// Another transaction has locked the timer's row, and the call was not carried out. It may pass
     /// when that transaction ends.
     Locked(String),
+    /// This process was forked after the store was opened, and the store belongs to the original process. Open
+    /// it after the fork. A [`Sqlite`](crate::Sqlite) can't be opened in a copy of a process that has opened one.
+    Forked,
 }
 
 impl StoreError {
     /// Whether the same call may succeed later.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        !matches!(self, StoreError::Refused(_))
+        !matches!(self, StoreError::Refused(_) | StoreError::Forked)
     }
 }
 
@@ -251,6 +254,10 @@ impl fmt::Display for StoreError {
             ),
             StoreError::Refused(why) => write!(f, "the store refuses the call: {why}"),
             StoreError::Locked(why) => write!(f, "the timer is locked: {why}"),
+            StoreError::Forked => f.write_str(
+                "a store was opened before this process was forked, and belongs to the original \
+                 process: open stores after the fork only",
+            ),
         }
     }
 }

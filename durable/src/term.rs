@@ -5,8 +5,8 @@ use std::time::Duration;
 use tourbillon::{Clock, Time};
 
 use crate::store::Epoch;
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::{Arc, Origin};
 use crate::time::{StoreTime, micros};
 
 /// The local clock, which nobody sets and which goes on while the machine is suspended, where the
@@ -42,12 +42,19 @@ pub(crate) struct Term {
     clock: LocalClock,
     /// When the term ends, in nanoseconds by the local clock. 0: it has ended.
     end: AtomicU64,
+    /// A forked copy of this process holds no run.
+    origin: Origin,
 }
 
 impl Term {
     pub(crate) fn new(epoch: Epoch, clock: LocalClock) -> Arc<Self> {
         let end = AtomicU64::new(0);
-        Arc::new(Term { epoch, clock, end })
+        Arc::new(Term {
+            epoch,
+            clock,
+            end,
+            origin: Origin::here(),
+        })
     }
 
     /// Publishes when the term ends.
@@ -61,7 +68,7 @@ impl Term {
     pub(crate) fn is_held(&self) -> bool {
         // Relaxed: as in `set_end`. A reader that sees an older end only says no too early.
         let end = Duration::from_nanos(self.end.load(Ordering::Relaxed));
-        self.clock.now() < end
+        self.clock.now() < end && !self.origin.is_elsewhere()
     }
 }
 

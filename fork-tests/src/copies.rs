@@ -47,6 +47,9 @@ pub(crate) fn main() -> ExitCode {
     let wrong = if argument == "core" {
         // Nobody else uses them at first, and later four threads do.
         crate::core::run(1, 0).or_else(|| crate::core::run(FORKS as u64 - 1, 4))
+    } else if argument == "durable" {
+        // Of each store.
+        crate::durable::without_a_server(FORKS as u64)
     } else if argument == "memory" {
         run(&MemoryStore::new(), MemoryStore::new)
     } else {

@@ -112,8 +112,14 @@ impl Used {
     }
 }
 
-fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(Waker::noop()))
+/// Polls a future, again if it only gives its runtime a turn.
+fn poll<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    let mut context = Context::from_waker(Waker::noop());
+    let ready = |_| match future.as_mut().poll(&mut context) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    };
+    (0..2).find_map(ready).map_or(Poll::Pending, Poll::Ready)
 }
 
 /// The value of a future that is ready.
@@ -506,10 +512,9 @@ fn inherited(report: &mut Report, own: Own) {
     report.step("drops");
     drop((dropped, begun, toucher, owned));
     let mut context = Context::from_waker(Waker::noop());
-    let ended = matches!(
-        Pin::new(&mut entries).poll_next(&mut context),
-        Poll::Ready(None)
-    );
+    let mut next = || Pin::new(&mut entries).poll_next(&mut context);
+    // The first one may only give its runtime a turn.
+    let ended = (0..2).any(|_| matches!(next(), Poll::Ready(None)));
     report.check("a stream of before", ended, &entries);
     drop((sleep, end, timeout, entries));
 }

@@ -2,6 +2,7 @@
 //!
 //! - `fork-tests memory` and `fork-tests URL`: leases.
 //! - `fork-tests core`: schedulers, timers and maps, once in a quiet process, and then beside busy threads.
+//! - `fork-tests durable`: durable timers in memory and in a SQLite file.
 //!
 //! Prints `FORKS copies, all as they should be` and ends with 0, or prints what was wrong.
 
@@ -11,6 +12,8 @@ mod child;
 mod copies;
 #[cfg(unix)]
 mod core;
+#[cfg(unix)]
+mod durable;
 
 #[cfg(unix)]
 fn main() -> std::process::ExitCode {

@@ -45,6 +45,11 @@ fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_on_redis() 
 }
 
 #[test]
+fn in_a_forked_copy_no_call_of_durable_timers_hangs_or_reaches_the_store() {
+    forks("durable");
+}
+
+#[test]
 fn in_a_forked_copy_no_call_of_a_scheduler_a_timer_or_a_map_hangs_or_says_what_is_not_true() {
     forks("core");
 }

@@ -261,7 +261,7 @@ const GROWING_VARIANTS: &[&str] = &["BuildError", "LockError", "What"];
 /// Files that may be longer than the others: file, lines, reason.
 const LONG_FILES: &[(&str, usize, &str)] = &[(
     "durable/src/store.rs",
-    700,
+    720,
     "the calls of a store, with all that goes in and comes out, to be read by who writes one",
 )];
 

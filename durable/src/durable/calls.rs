@@ -245,8 +245,8 @@ impl Durable {
         action: impl FnOnce(usize) -> Result<Action, Invalid>,
     ) -> Pending<A> {
         let inner = self.inner();
-        if inner.is_closed() {
-            return Pending::known(Err(CallError::Stopped));
+        if let Some(refusal) = inner.refusal() {
+            return Pending::known(Err(refusal));
         }
         let call = || {
             Ok(Call {

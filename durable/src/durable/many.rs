@@ -109,8 +109,8 @@ impl Durable {
         actions: impl Iterator<Item = (K, Result<Action, Invalid>)>,
     ) -> Pending<Results<A>> {
         let inner = self.inner();
-        if inner.is_closed() {
-            return Pending::known(Err(CallError::Stopped));
+        if let Some(refusal) = inner.refusal() {
+            return Pending::known(Err(refusal));
         }
         let queue = match inner.queue(queue) {
             Ok(queue) => queue,

@@ -23,9 +23,9 @@ use crate::shell::{self, NodeEnd, NodeParts, NodeWay};
 use crate::stats::{Counters, Stats};
 use crate::stop_state::StopState;
 use crate::store::{Store, StoreError};
-use crate::sync::Arc;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::channel::{Receiver, Sender, bounded};
+use crate::sync::{Arc, Origin};
 use crate::task::Runs;
 use crate::term::{LocalClock, StoreClock};
 use crate::writer::{Hints, NearTimer, Writers};
@@ -84,6 +84,8 @@ struct Inner {
     /// The queues with handlers, so that their names need not be copied for each call.
     queues: Arc<HashSet<Arc<str>>>,
     stop: StopState,
+    /// In a forked copy of this process calls fail, and nothing is dropped.
+    origin: Origin,
     /// Set when calls are refused.
     is_closed: AtomicBool,
     /// Disconnected when the threads that carry calls have ended.
@@ -228,6 +230,7 @@ impl Durable {
             term: plan.term,
             queues,
             stop: StopState::default(),
+            origin: Origin::here(),
             is_closed: AtomicBool::new(false),
             threads,
         })))))

@@ -234,8 +234,10 @@ impl Durable {
         read: impl FnOnce(C, &mut dyn Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Pending<T> {
         let inner = self.inner();
+        if let Some(refusal) = inner.refusal() {
+            return Pending::known(Err(refusal));
+        }
         match checked {
-            _ if inner.is_closed() => Pending::known(Err(CallError::Stopped)),
             Ok(checked) => inner
                 .reader
                 .send(move |connection| read(checked, connection)),

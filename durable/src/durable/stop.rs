@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Durable, Inner, Owner};
+use crate::errors::CallError;
 use crate::node::Input;
 use crate::pending::Pending;
 use crate::stop_state::StopReport;
@@ -54,6 +55,9 @@ impl Durable {
     /// ```
     pub fn stop(&self, grace: Duration) -> StopReport {
         let inner = &self.0.0;
+        if inner.origin.is_elsewhere() {
+            return StopReport::default();
+        }
         begin(inner, grace);
         if inner.is_within_handler() {
             return inner.present_report();
@@ -68,6 +72,9 @@ impl Durable {
     /// A handler that awaits it waits for itself until the grace is over.
     pub fn stop_async(&self, grace: Duration) -> Pending<StopReport> {
         let inner = &self.0.0;
+        if inner.origin.is_elsewhere() {
+            return Pending::known(Ok(StopReport::default()));
+        }
         begin(inner, grace);
         inner.stop.wait()
     }
@@ -77,6 +84,9 @@ impl Durable {
     #[doc(hidden)]
     pub fn crash(&self) {
         let inner = &self.0.0;
+        if inner.origin.is_elsewhere() {
+            return;
+        }
         inner.stop.begin();
         if let Some(node) = &inner.node {
             node.way.crash();
@@ -145,7 +155,15 @@ impl Inner {
     }
 
     /// Whether calls are refused.
-    pub(super) fn is_closed(&self) -> bool {
+    /// The reason why a call is refused now.
+    pub(super) fn refusal(&self) -> Option<CallError> {
+        if self.origin.is_elsewhere() {
+            return Some(CallError::Forked);
+        }
+        self.is_closed().then_some(CallError::Stopped)
+    }
+
+    fn is_closed(&self) -> bool {
         // Acquire: pairs with the Release in `refuse_calls`. A call that does not see it finds a
         // thread that has ended, which answers the same.
         self.is_closed.load(Ordering::Acquire)
@@ -173,6 +191,11 @@ fn is_in_runtime() -> bool {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if self.0.origin.is_elsewhere() {
+            // A clone that is never dropped: the drops of the rest would take locks of the original.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
         if self.0.stop.is_begun() {
             return;
         }

@@ -10,7 +10,7 @@ use crate::store::{
     Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
     QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
 };
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Origin};
 use crate::time::{StoreTime, WallClock};
 
 pub use self::fault::{Fault, MemoryCall};
@@ -51,6 +51,7 @@ pub struct Memory(Arc<MemoryShared>);
 
 /// The state that all clones of a store share.
 struct MemoryShared {
+    origin: Origin,
     clock: WallClock,
     state: Mutex<MemoryState>,
     faults: fault::Faults,
@@ -67,6 +68,7 @@ impl Memory {
     #[must_use]
     pub fn with_clock(clock: WallClock) -> Self {
         Memory(Arc::new(MemoryShared {
+            origin: Origin::here(),
             clock,
             state: Mutex::new(MemoryState::default()),
             faults: fault::Faults::default(),
@@ -100,12 +102,17 @@ impl Memory {
     /// # }
     /// ```
     pub fn inject(&self, fault: impl Fn(&MemoryCall<'_>) -> Fault + Send + Sync + 'static) {
+        if self.0.origin.is_elsewhere() {
+            return;
+        }
         self.0.faults.inject(Arc::new(fault));
     }
 
     /// Ends the injection of faults. Calls that [hang](Fault::Hang) go on.
     pub fn heal(&self) {
-        self.0.faults.heal();
+        if !self.0.origin.is_elsewhere() {
+            self.0.faults.heal();
+        }
     }
 
     /// Makes a call, as the injected fault says. The clock is read once, under the lock.
@@ -114,6 +121,9 @@ impl Memory {
         call: &MemoryCall<'_>,
         execute: impl FnOnce(&mut MemoryState, StoreTime) -> T,
     ) -> Result<T, StoreError> {
+        if self.0.origin.is_elsewhere() {
+            return Err(StoreError::Forked);
+        }
         self.0.faults.apply(call, || {
             let mut state = self.0.state.lock();
             let now = self.0.clock.now();
@@ -138,6 +148,9 @@ impl fmt::Debug for Memory {
 
 impl Store for Memory {
     fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+        if self.0.origin.is_elsewhere() {
+            return Err(StoreError::Forked);
+        }
         let connection: Box<dyn Connection> = Box::new(self.clone());
         self.0.faults.apply(&MemoryCall::Connect, || connection)
     }

@@ -293,10 +293,13 @@ fn together(failed: Vec<(&Server, StoreError)>) -> StoreError {
     let may_pass = failed.iter().any(|(_, error)| error.may_pass());
     let is_one = failed.len() == 1;
     let parts = failed.into_iter().map(|(server, error)| {
-        let (StoreError::Unavailable(why)
-        | StoreError::Unknown(why)
-        | StoreError::Refused(why)
-        | StoreError::Locked(why)) = error;
+        let why = match error {
+            StoreError::Unavailable(why)
+            | StoreError::Unknown(why)
+            | StoreError::Refused(why)
+            | StoreError::Locked(why) => why,
+            StoreError::Forked => error.to_string(),
+        };
         match is_one {
             true => why,
             false => format!("{}: {why}", server.name()),

@@ -18,10 +18,12 @@ use crate::postgres::hosts::Hosts;
 use crate::postgres::schema::{self, Schema};
 use crate::postgres::session::Session;
 use crate::store::StoreError;
-use crate::sync::Arc;
+use crate::sync::{Arc, Origin};
 
 /// The settings that all connections of a store share.
 pub(super) struct Settings {
+    /// The store belongs to the process that opened it.
+    pub(super) origin: Origin,
     pub(super) hosts: Hosts,
     /// Where the tables and functions are.
     pub(super) schema: Schema,

@@ -135,6 +135,7 @@ mod tests {
     use crate::postgres::hosts::Hosts;
     use crate::postgres::schema::Schema;
     use crate::postgres::security::Security;
+    use crate::sync::Origin;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -142,6 +143,7 @@ mod tests {
         let url = format!("postgres://x@127.0.0.1:{port}/x?connect_timeout=3600");
         let config = url.parse().expect("a URL");
         Arc::new(Settings {
+            origin: Origin::here(),
             hosts: Hosts::new(&config, Security::none(), None).expect("a host"),
             schema: Schema::default(),
             statement_limit,

@@ -39,7 +39,7 @@ use crate::postgres::security::{Encryption, Security};
 #[cfg(feature = "postgres-tls")]
 use crate::postgres::tls::Certificates;
 use crate::store::{Connection, Hear, Listening, Store, StoreError};
-use crate::sync::{Arc, thread};
+use crate::sync::{Arc, Origin, thread};
 
 /// A store in a PostgreSQL database, version 13 or newer, which many machines share.
 ///
@@ -195,6 +195,9 @@ impl fmt::Debug for Postgres {
 
 impl Store for Postgres {
     fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+        if self.0.origin.is_elsewhere() {
+            return Err(StoreError::Forked);
+        }
         let link = Link::connect(Arc::clone(&self.0))?;
         Ok(Box::new(PostgresConnection::new(link)))
     }
@@ -401,6 +404,7 @@ impl PostgresBuilder {
     /// It waits for the server. It does not panic inside a runtime, but blocks its thread.
     pub fn connect(self) -> Result<Postgres, StoreError> {
         let settings = Arc::new(Settings {
+            origin: Origin::here(),
             hosts: Hosts::new(&self.config, self.security()?, self.ask_password.clone())?,
             schema: Schema::new(&self.schema)?,
             statement_limit: self.statement_limit,

@@ -13,7 +13,7 @@ use super::schema::{self, Migration, Prefix};
 use super::tables::Tables;
 use super::turn::Turn;
 use crate::store::StoreError;
-use crate::sync::{Arc, thread};
+use crate::sync::{Arc, OnceLock, Origin, thread};
 use crate::time::WallClock;
 
 /// The state that all connections of one store share.
@@ -64,9 +64,19 @@ pragma journal_size_limit = 67108864;
 pragma temp_store = memory;
 ";
 
+/// The process in which this library has opened its first file.
+///
+/// SQLite keeps a list of open files, their locks, and mutexes. A forked copy has the list, without the locks that
+/// it tells of: connections of the copy would count on locks that nobody holds, and could destroy the file. Nothing
+/// can be closed in the copy either, and a mutex may be locked forever.
+static OPENED: OnceLock<Origin> = OnceLock::new();
+
 impl Link {
     /// Opens the file. With `create` it is created if it is not there.
     pub(super) fn open(path: &Path, create: bool, shared: Shared) -> Result<Self, StoreError> {
+        if OPENED.get_or_init(Origin::here).is_elsewhere() {
+            return Err(StoreError::Forked);
+        }
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         if create {
             flags |= OpenFlags::SQLITE_OPEN_CREATE;
@@ -292,6 +302,7 @@ fn of_file(path: &Path, error: StoreError) -> StoreError {
         StoreError::Unknown(why) => StoreError::Unknown(format!("{path:?}: {why}")),
         StoreError::Refused(why) => StoreError::Refused(format!("{path:?}: {why}")),
         StoreError::Locked(why) => StoreError::Locked(format!("{path:?}: {why}")),
+        StoreError::Forked => StoreError::Forked,
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::sync::PoisonError;
 
-pub(crate) use std::sync::{Arc, MutexGuard};
+pub(crate) use std::sync::{Arc, MutexGuard, OnceLock};
 pub(crate) use std::thread_local;
+pub(crate) use tourbillon_fork::Origin;
 
 pub(crate) mod channel {
     pub(crate) use crossbeam_channel::{
