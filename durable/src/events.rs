@@ -57,6 +57,22 @@ pub enum Event {
         /// The error of the parser.
         error: String,
     },
+    /// The store refuses to claim or to settle a timer, for instance since a trigger or a constraint of yours
+    /// refuses the change of its row. All other timers go on. This one is tried again, a claim at each look, and
+    /// the end of a run less and less often, up to once in 30 s. If this process ends before the store has taken
+    /// the end of a run, another one runs the timer again.
+    ///
+    /// It is sent for the first such timer of a queue. [`Stats::refused`](crate::Stats::refused) counts the
+    /// others. It is sent again for the queue if nothing was refused for five minutes.
+    #[non_exhaustive]
+    Refused {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+        /// The reason of the store.
+        error: String,
+    },
     /// A run has ended, but this node had been silent for longer than its term, and the timer is no
     /// longer its own. Another node runs it again, unless it was cancelled.
     #[non_exhaustive]

@@ -224,10 +224,18 @@ impl Watch {
                     let timers = claimed.dead;
                     runs.events.send(|| Event::DeadByCrashes { timers });
                 }
+                for refused in &claimed.refused {
+                    runs.refused(&refused.queue, &refused.key, &refused.error);
+                }
             }
             (StoreCall::Settle(settle), Ok(Reply::Settled(settled))) => {
                 for (settlement, settled) in settle.settlements.iter().zip(settled) {
-                    runs.settled(settle.epoch, settlement, *settled);
+                    match settled {
+                        Ok(settled) => runs.settled(settle.epoch, settlement, *settled),
+                        Err(error) => {
+                            runs.refused(&settlement.run.queue, &settlement.run.key, error)
+                        }
+                    }
                 }
             }
             // Relaxed: the node's thread reads it after the reply, which comes by a channel.

@@ -38,6 +38,9 @@ pub struct Stats {
     pub expired: u64,
     /// Timers that were given back before they started, at the end of a term or at a stop.
     pub given_back: u64,
+    /// How often the store has refused to claim or to settle one timer. See
+    /// [`Event::Refused`](crate::Event::Refused).
+    pub refused: u64,
     /// Calls of the node to the store that failed, refusals among them.
     pub store_errors: u64,
     /// How many kinds of [work](crate::StoreWork) with the store have stopped now. It is not 0 from
@@ -85,6 +88,7 @@ counters!(
     unreadable,
     expired,
     given_back,
+    refused,
     store_errors,
     stopped_work,
     gone,

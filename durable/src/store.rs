@@ -15,6 +15,8 @@
 //!   the same key. So queue, key, generation, epoch and attempt name one run.
 //! - **STORE-4** A node that is gone stays gone. Its row is deleted only when no timer has a claim of
 //!   it any more.
+//! - **STORE-5** A row that can't be written, for instance since a trigger of the user's refuses it, fails
+//!   alone. No other row of the same call fails with it.
 
 mod doorbell;
 mod ends;
@@ -185,7 +187,8 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn look(&mut self, look: &Look) -> Result<Sight, StoreError>;
 
-    /// Claims timers that are due: [`row::claim`](crate::row::claim).
+    /// Claims timers that are due: [`row::claim`](crate::row::claim). A timer that the store can't write is
+    /// [refused](Claimed::refused) alone.
     ///
     /// # Errors
     ///
@@ -193,12 +196,13 @@ pub trait Connection: Send {
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError>;
 
     /// Ends or frees timers that the node has claimed: [`row::settle`](crate::row::settle). The
-    /// answers have the order of the settlements.
+    /// answers have the order of the settlements. A settlement that the store can't take fails alone: its
+    /// answer is an error, and it is sent again after a while.
     ///
     /// # Errors
     ///
-    /// The store can't be reached, or refuses.
-    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError>;
+    /// The store can't be reached, or refuses all.
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Result<Settled, StoreError>>, StoreError>;
 
     /// Declares another node gone, if its beat is still `beat` and the node that asks is not gone
     /// itself. It also removes gone nodes that nothing refers to any more, after a day.
@@ -689,8 +693,21 @@ pub struct Claimed {
     pub runs: Vec<ClaimedRun>,
     /// The number of timers that became dead letters since their nodes died too often.
     pub dead: u32,
+    /// Timers that the store can't write, each with the reason.
+    pub refused: Vec<RefusedClaim>,
     /// Where marks may be set. See [`Horizon`].
     pub horizon: Option<Horizon>,
+}
+
+/// A timer that the store can't claim, for instance since a trigger refuses the change of its row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedClaim {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// The key within the queue.
+    pub key: Box<str>,
+    /// The reason.
+    pub error: StoreError,
 }
 
 /// A claimed timer.

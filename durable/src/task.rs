@@ -1,11 +1,11 @@
 //! The life of one run on this node: whether it starts, and what its end means.
 
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
@@ -18,7 +18,7 @@ use crate::late::Late;
 use crate::panics::catch_panic;
 use crate::queue_options::QueueOptions;
 use crate::stats::Counters;
-use crate::store::{ClaimedRun, Epoch, Outcome, Run, Settled, Settlement};
+use crate::store::{ClaimedRun, Epoch, Outcome, Run, Settled, Settlement, StoreError};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::term::{StoreClock, Term};
@@ -31,6 +31,10 @@ const DROPPED_PAUSE: Duration = Duration::from_secs(1);
 
 /// The greatest length of an error that is stored, in bytes.
 const LONGEST_ERROR: usize = 4 * 1024;
+
+/// A queue of which nothing was refused for this long begins anew. It is far longer than the pause between
+/// two attempts.
+const QUIET: Duration = Duration::from_secs(300);
 
 /// The error of a run that called `complete_in` and was not committed.
 const NOT_COMMITTED: &str = "complete_in was called, but its transaction was not committed";
@@ -51,6 +55,8 @@ pub(crate) struct Runs {
     /// Runs that have called `complete_in` and returned `Ok`, until they are settled. To be fenced is
     /// a success for them.
     completing: Mutex<HashSet<(Epoch, Run)>>,
+    /// When the store has last refused a timer of each queue.
+    refused: Mutex<HashMap<Box<str>, Instant>>,
     random: RandomState,
 }
 
@@ -70,6 +76,7 @@ impl Runs {
             finish,
             is_stopping: AtomicBool::new(false),
             completing: Mutex::new(HashSet::new()),
+            refused: Mutex::new(HashMap::new()),
             random: RandomState::new(),
         })
     }
@@ -132,6 +139,21 @@ impl Runs {
     /// Forgets runs of lives that are over: nobody settles them any more.
     pub(crate) fn new_epoch(&self, epoch: Epoch) {
         self.completing.lock().retain(|(other, _)| *other == epoch);
+    }
+
+    /// Notes that the store does not take the claim or the end of a timer. It is tried again and again, so only
+    /// the first refusal of each queue is an event.
+    pub(crate) fn refused(&self, queue: &str, key: &str, error: &StoreError) {
+        self.counters.refused.increment();
+        let now = Instant::now();
+        let last = self.refused.lock().insert(queue.into(), now);
+        if last.is_none_or(|last| now.duration_since(last) >= QUIET) {
+            self.events.send(|| Event::Refused {
+                queue: queue.to_owned(),
+                key: key.to_owned(),
+                error: error.to_string(),
+            });
+        }
     }
 
     fn failed(&self, run: &Run, error: String) {

@@ -112,7 +112,10 @@ impl Connection for TimedConnection {
         self.connection.claim(claim)
     }
 
-    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
+    fn settle(
+        &mut self,
+        settle: &Settle,
+    ) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
         self.calls.settles.fetch_add(1, Ordering::Relaxed);
         self.connection.settle(settle)
     }

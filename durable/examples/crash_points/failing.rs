@@ -103,7 +103,7 @@ impl Connection for FailingConnection {
         Ok(claimed)
     }
 
-    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
         self.fuse.at(Point::BeforeSettle, || ());
         let settled = self.losing(Point::LostSettle, |connection| connection.settle(settle))?;
         self.fuse.at(Point::AfterSettle, || ());

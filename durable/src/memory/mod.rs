@@ -219,10 +219,11 @@ impl Connection for Memory {
         })
     }
 
-    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
-        self.call(&MemoryCall::Settle(settle), |state, now| {
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
+        let settled = self.call(&MemoryCall::Settle(settle), |state, now| {
             state.settle(settle, now)
-        })
+        })?;
+        Ok(settled.into_iter().map(Ok).collect())
     }
 
     fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError> {

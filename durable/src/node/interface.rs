@@ -130,7 +130,7 @@ pub(crate) enum Reply {
     DeclaredGone(bool),
     Left,
     Claimed(Claimed),
-    Settled(Vec<Settled>),
+    Settled(Vec<Result<Settled, StoreError>>),
 }
 
 impl StoreCall {

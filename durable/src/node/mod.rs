@@ -80,7 +80,8 @@
 //!   time on a node. So it takes no neighbours with it.
 //! - **NODE-12** An end is asked for until it is answered, and is fenced by epoch, generation and
 //!   attempt. It frees its room at once. One whose row is locked is asked for less and less often, up to
-//!   once an interval. With too many ends of a queue unsettled, nothing more of that queue is claimed.
+//!   once an interval, and one that the store refuses up to once in 30 s. Neither holds up another one: if a
+//!   call fails as a whole, the next ones are smaller. With too many ends of a queue unsettled, nothing more of that queue is claimed.
 //!
 //! # The end
 //!

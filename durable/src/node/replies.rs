@@ -1,6 +1,7 @@
 //! How the machine reacts to the answers to its calls.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::node::coming::Expected;
 use crate::node::interface::{Lane, Mono, Reply};
@@ -10,6 +11,9 @@ use crate::node::machine::{MOST_SETTLED, Node, Watching};
 use crate::node::runs::Place;
 use crate::store::{Beat, Claimed, ClaimedRun, Outcome, Settled, Sight, StoreError};
 use crate::time::StoreTime;
+
+/// The longest pause after which an end is asked for again that the store refuses, unless looks are rarer.
+const LONGEST_REFUSED: Duration = Duration::from_secs(30);
 
 impl Node {
     /// Takes in the answer to a call.
@@ -142,6 +146,10 @@ impl Node {
                 // One of the timers may be the reason, or the size of the answer.
                 let asked = requested.wanted.len() + requested.adopt.len();
                 self.claims.shrink(asked);
+                if let ([((queue, key), one)], 1) = (requested.wanted.as_slice(), asked) {
+                    // It is claimed again when nothing else is due.
+                    self.queues[*queue].coming.refuse(key.clone(), one.shard);
+                }
                 self.looks.marks.drop_all();
                 self.looks.soon = true;
                 // The claim may have been carried out, or may still be.
@@ -226,20 +234,31 @@ impl Node {
                 let mut answers = answers.into_iter();
                 for (place, outcome) in ends {
                     match answers.next() {
-                        Some(Settled::Locked) | None => {
+                        Some(Ok(Settled::Locked)) | None => {
                             self.runs.settle_later(place, now, self.look);
                         }
-                        Some(settled) => self.settled(now, call, &place, &outcome, settled),
+                        Some(Ok(settled)) => self.settled(now, call, &place, &outcome, settled),
+                        Some(Err(_)) => {
+                            let longest = LONGEST_REFUSED.max(self.look);
+                            self.runs.settle_later(place, now, longest);
+                        }
                     }
                 }
             }
             Some(result) => {
-                if matches!(result, Err(StoreError::Refused(_))) {
-                    // One of them may be the reason: smaller calls let the others through.
-                    self.settle_limit = (ends.len() / 2).max(1);
-                }
+                // One of them may be the reason: smaller calls let the others through, and one that has
+                // failed alone waits, like one that the store has refused alone.
+                self.settle_limit = (ends.len() / 2).max(1);
+                let is_alone = ends.len() == 1;
+                let longest = match result {
+                    Err(StoreError::Refused(_)) => LONGEST_REFUSED.max(self.look),
+                    _ => self.look,
+                };
                 for (place, _) in ends {
-                    self.runs.settle_again(place, now);
+                    match is_alone {
+                        true => self.runs.settle_later(place, now, longest),
+                        false => self.runs.settle_again(place, now),
+                    }
                 }
             }
             None => {}

@@ -8,8 +8,8 @@ use crate::store::{ClaimedRun, Outcome, Run, Settlement};
 use crate::sync::Arc;
 use crate::time::StoreTime;
 
-/// The pause after which the end of a run is asked for again whose row is locked.
-const LOCKED_PAUSE: Duration = Duration::from_millis(20);
+/// The first pause after which the end of a run is asked for again whose row is locked or refused.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The place of a timer: its queue, by its number, and its key.
 pub(super) type Place = (usize, Box<str>);
@@ -23,8 +23,8 @@ pub(super) struct Held {
     pub(super) suspect: bool,
     /// When the timer that waits for the end of the run is due, as far as the node knows.
     pub(super) next_due: Option<StoreTime>,
-    /// How often its end has met a locked row.
-    locked: u32,
+    /// How often its end has met a locked row, or was refused.
+    tries: u32,
     state: RunState,
 }
 
@@ -107,7 +107,7 @@ impl HeldRuns {
             shard,
             suspect,
             next_due: None,
-            locked: 0,
+            tries: 0,
             state: RunState::Waits(run),
         };
         self.suspects += usize::from(suspect);
@@ -229,15 +229,15 @@ impl HeldRuns {
         self.ask(place, at);
     }
 
-    /// An end has met a locked row. It is asked for again after a pause, which doubles each time up to
+    /// An end has met a locked row, or was refused. It is asked for again after a pause, which doubles each time up to
     /// `longest`, so that many of them leave time for other ends.
     pub(super) fn settle_later(&mut self, place: Place, now: Mono, longest: Duration) {
         let Some(held) = self.held.get_mut(&place) else {
             return;
         };
-        let pause = LOCKED_PAUSE.saturating_mul(1 << held.locked.min(31));
-        held.locked = held.locked.saturating_add(1);
-        self.ask(place, now + pause.min(longest).max(LOCKED_PAUSE));
+        let pause = FIRST_PAUSE.saturating_mul(1 << held.tries.min(31));
+        held.tries = held.tries.saturating_add(1);
+        self.ask(place, now + pause.min(longest).max(FIRST_PAUSE));
     }
 
     /// The store knows the end.

@@ -9,18 +9,20 @@ use crate::postgres::failure::{Effect, Failure};
 use crate::postgres::guess::Guess;
 use crate::postgres::link::Link;
 use crate::postgres::rows::{
-    answer, complete, number, one, ordinal, ordinal_of, run, sight, time, timer, unsigned,
+    answer, complete, each, number, one, ordinal, ordinal_of, refused, run, sight, time, timer,
+    unsigned,
 };
 use crate::postgres::statements::{
-    BEAT, CLAIM, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, LOOK, OLD_NODES,
-    OPEN_WRITES, PAUSE, PAYLOAD_ERRORS, REVIVE, SETTLE, WRITE,
+    BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, LOOK,
+    OLD_NODES, OPEN_WRITES, PAUSE, PAYLOAD_ERRORS, REVIVE, SETTLE, SETTLE_EACH, WRITE, WRITE_EACH,
 };
 use crate::postgres::wire::{Json, Span, Time};
 use crate::store::{
     Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Horizon, Look,
-    NewNode, Offset, Outcome, Page, QueueCounts, Revived, Settle, Settled, Sight, StoreError,
-    Timer, When,
+    NewNode, Offset, Outcome, Page, QueueCounts, RefusedClaim, Revived, Settle, Settled, Sight,
+    StoreError, Timer, When,
 };
+use crate::sync::Arc;
 use crate::time::StoreTime;
 
 /// How long the rows of old nodes are looked for. It is far below the time between two beats.
@@ -94,10 +96,7 @@ impl PostgresConnection {
                     let good: Vec<usize> = some.iter().filter(is_good).copied().collect();
                     return self.write_some(calls, &good, wait, is_whole, answers);
                 }
-                // One of the values is bad in a way that can't be found out.
-                let (one, other) = some.split_at(some.len() / 2);
-                self.write_some(calls, one, wait, is_whole, answers)?;
-                self.write_some(calls, other, wait, is_whole, answers)
+                self.write_each(calls, some, error, answers)
             }
             // Somebody inserts one of the keys at this moment.
             [_, _, ..] if error.is_locked() && is_whole => {
@@ -107,6 +106,7 @@ impl PostgresConnection {
                 Ok(())
             }
             _ if error.is_locked() => Ok(()),
+            [_, _, ..] if error.may_be_of_one_row() => self.write_each(calls, some, error, answers),
             // The others are not sent any more, or have their answers.
             _ => {
                 for index in some {
@@ -117,27 +117,53 @@ impl PostgresConnection {
         }
     }
 
+    /// Carries out calls that have failed together, each for itself. `reason` is why they have.
+    fn write_each(
+        &mut self,
+        calls: &[Call],
+        some: &[usize],
+        reason: Failure,
+        answers: &mut Answers,
+    ) -> Result<(), Failure> {
+        let notify = self.link.settings().notify;
+        let sent = SentCalls::new(calls, some);
+        let [queues, keys, actions, delays, times, payloads] = sent.values();
+        let values = [queues, keys, actions, delays, times, payloads, &notify];
+        let result = self.link.query(Effect::Writes, WRITE_EACH, &values);
+        let rows = match each(result, reason, some.len()) {
+            Ok(rows) => rows,
+            Err(failure) => {
+                for index in some {
+                    answers[*index] = Some(Err(failure.error.clone()));
+                }
+                return Err(failure);
+            }
+        };
+        for row in &rows {
+            let index = some[ordinal(row)];
+            answers[index] = match refused(row) {
+                Some((_, error)) => Some(Err(error)),
+                None => answer(row)?.map(Ok),
+            };
+        }
+        Ok(())
+    }
+
     fn send(&mut self, calls: &[Call], some: &[usize], wait: bool) -> Result<Vec<Row>, Failure> {
         let notify = self.link.settings().notify;
-        let of = |index: &usize| &calls[*index];
-        let queues: Vec<&str> = some.iter().map(|index| &*of(index).queue).collect();
-        let keys: Vec<&str> = some.iter().map(|index| &*of(index).key).collect();
-        let parts = || some.iter().map(|index| parts(&of(index).action));
-        let actions: Vec<i16> = parts().map(|(action, ..)| action).collect();
-        let delays: Vec<Option<Span>> = parts().map(|(_, delay, ..)| delay).collect();
-        let times: Vec<Option<Time>> = parts().map(|(_, _, at, _)| at).collect();
-        let payloads: Vec<Option<Json<'_>>> = parts().map(|(.., payload)| payload).collect();
+        let sent = SentCalls::new(calls, some);
+        let [queues, keys, actions, delays, times, payloads] = sent.values();
         let link = &mut self.link;
         let mut send = |new: bool| {
             let values: [&(dyn ToSql + Sync); 9] = [
-                &queues, &keys, &actions, &delays, &times, &payloads, &wait, &notify, &new,
+                queues, keys, actions, delays, times, payloads, &wait, &notify, &new,
             ];
             match new {
                 true => link.try_query(Effect::Writes, WRITE, &values),
                 false => link.query(Effect::Writes, WRITE, &values),
             }
         };
-        let may_be_new = !wait && actions.iter().all(|action| *action <= 1);
+        let may_be_new = !wait && sent.actions.iter().all(|action| *action <= 1);
         if may_be_new && self.guess.is_new() {
             let result = send(true);
             // An insert waits for a transaction that has changed the row. The search for known keys does not.
@@ -177,6 +203,23 @@ impl PostgresConnection {
             }
         }
         Ok(bad)
+    }
+
+    /// Writes a batch of `count` rows by one statement, and by the other one, row by row, if that fails.
+    fn together_or_each(
+        &mut self,
+        together: &'static str,
+        one_by_one: &'static str,
+        values: &[&(dyn ToSql + Sync)],
+        count: usize,
+    ) -> Result<Vec<Row>, Failure> {
+        match self.link.query(Effect::Writes, together, values) {
+            Err(reason) if reason.may_be_of_one_row() => {
+                let result = self.link.query(Effect::Writes, one_by_one, values);
+                each(result, reason, count)
+            }
+            result => result,
+        }
     }
 
     fn rows(
@@ -371,7 +414,7 @@ impl Connection for PostgresConnection {
             &generations,
             &attempts,
         ];
-        let rows = self.link.query(Effect::Writes, CLAIM, &values)?;
+        let rows = self.together_or_each(CLAIM, CLAIM_EACH, &values, wanted.len())?;
         let mut claimed = Claimed::default();
         for row in &rows {
             let n = row.get::<_, i64>(1);
@@ -392,13 +435,24 @@ impl Connection for PostgresConnection {
                     let adopted = &adopt[ordinal_of(n)];
                     claimed.runs.push(run(row, &adopted.queue, &adopted.key));
                 }
-                _ => claimed.dead += 1,
+                3 => claimed.dead += 1,
+                _ => {
+                    let Some((_, error)) = refused(row) else {
+                        continue;
+                    };
+                    let wanted = wanted[ordinal_of(n)];
+                    claimed.refused.push(RefusedClaim {
+                        queue: Arc::clone(&wanted.queue),
+                        key: wanted.key.clone(),
+                        error,
+                    });
+                }
             }
         }
         Ok(claimed)
     }
 
-    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
         let all = &settle.settlements;
         let mut order: Vec<usize> = (0..all.len()).collect();
         order.sort_unstable_by(|a, b| {
@@ -424,15 +478,16 @@ impl Connection for PostgresConnection {
             &delays,
             &errors,
         ];
-        let rows = self.link.query(Effect::Writes, SETTLE, &values)?;
-        let mut settled = vec![Settled::Locked; all.len()];
+        let rows = self.together_or_each(SETTLE, SETTLE_EACH, &values, all.len())?;
+        let mut settled = vec![Ok(Settled::Locked); all.len()];
         for row in &rows {
             settled[order[ordinal(row)]] = match row.get::<_, i16>(1) {
-                0 => Settled::Ended,
-                1 => Settled::Waits,
-                2 => Settled::Buried,
-                3 => Settled::Fenced,
-                _ => Settled::Locked,
+                0 => Ok(Settled::Ended),
+                1 => Ok(Settled::Waits),
+                2 => Ok(Settled::Buried),
+                3 => Ok(Settled::Fenced),
+                4 => Ok(Settled::Locked),
+                _ => refused(row).map_or(Ok(Settled::Locked), |(_, error)| Err(error)),
             };
         }
         Ok(settled)
@@ -458,6 +513,42 @@ impl Connection for PostgresConnection {
 }
 
 // === values of calls ===
+
+/// The values of some calls.
+struct SentCalls<'a> {
+    queues: Vec<&'a str>,
+    keys: Vec<&'a str>,
+    actions: Vec<i16>,
+    delays: Vec<Option<Span>>,
+    times: Vec<Option<Time>>,
+    payloads: Vec<Option<Json<'a>>>,
+}
+
+impl<'a> SentCalls<'a> {
+    fn new(calls: &'a [Call], some: &[usize]) -> Self {
+        let of = |index: &usize| &calls[*index];
+        let parts = || some.iter().map(|index| parts(&of(index).action));
+        SentCalls {
+            queues: some.iter().map(|index| &*of(index).queue).collect(),
+            keys: some.iter().map(|index| &*of(index).key).collect(),
+            actions: parts().map(|(action, ..)| action).collect(),
+            delays: parts().map(|(_, delay, ..)| delay).collect(),
+            times: parts().map(|(_, _, at, _)| at).collect(),
+            payloads: parts().map(|(.., payload)| payload).collect(),
+        }
+    }
+
+    fn values(&self) -> [&(dyn ToSql + Sync); 6] {
+        [
+            &self.queues,
+            &self.keys,
+            &self.actions,
+            &self.delays,
+            &self.times,
+            &self.payloads,
+        ]
+    }
+}
 
 /// The indices of calls in the order in which rows are locked.
 fn order(calls: &[Call]) -> Vec<usize> {

@@ -6,8 +6,8 @@ use tokio_postgres::error::SqlState;
 use crate::store::StoreError;
 
 /// The grants of the role of a node. Roles of programs that only schedule need fewer.
-pub(super) const GRANTS: &str = "the role needs usage on the schema of the timers, select, insert, update and delete on \
-     all tables in it, and usage on all sequences in it";
+pub(super) const GRANTS: &str = "the role needs usage on the schema of the timers, and select, insert, update and delete \
+     on all tables in it";
 
 /// Whether a call can be repeated without harm if its answer is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +21,9 @@ pub(super) enum Effect {
 pub(super) struct Failure {
     /// The server's reason, if the server has answered.
     pub(super) code: Option<SqlState>,
+    /// Whether somebody else has inserted a key that was new when the statement began. Other rows may have
+    /// the same code.
+    pub(super) is_taken: bool,
     pub(super) error: StoreError,
 }
 
@@ -31,26 +34,52 @@ impl From<Failure> for StoreError {
 }
 
 impl Failure {
-    /// The server has ended the statement in favour of another one.
-    pub(super) fn is_conflict(&self) -> bool {
-        self.code.as_ref().is_some_and(is_conflict) || self.is_taken()
+    /// A failure that the server has not answered with.
+    pub(super) fn of(error: StoreError) -> Self {
+        Failure {
+            code: None,
+            is_taken: false,
+            error,
+        }
     }
 
-    /// Somebody else has inserted a key that was new when the statement began.
-    fn is_taken(&self) -> bool {
-        self.code.as_ref() == Some(&SqlState::UNIQUE_VIOLATION)
+    /// The server has ended the statement in favour of another one.
+    pub(super) fn is_conflict(&self) -> bool {
+        self.code.as_ref().is_some_and(is_conflict) || self.is_taken
     }
 
     /// The statement has waited too long for a lock, or somebody else was quicker again and again.
     pub(super) fn is_locked(&self) -> bool {
-        self.code.as_ref() == Some(&SqlState::LOCK_NOT_AVAILABLE) || self.is_taken()
+        self.code.as_ref() == Some(&SqlState::LOCK_NOT_AVAILABLE) || self.is_taken
     }
 
     /// The server does not accept a value.
     pub(super) fn is_bad_value(&self) -> bool {
         let class = self.code.as_ref().map(|code| &code.code()[..2]);
-        matches!(class, Some("22" | "23" | "54")) && !self.is_taken()
+        matches!(class, Some("22" | "23" | "54")) && !self.is_taken
     }
+
+    /// One row of a batch may be the reason, for instance since a trigger of the user's refuses it. The others
+    /// must not fail with it.
+    pub(super) fn may_be_of_one_row(&self) -> bool {
+        self.code.as_ref().is_some_and(|code| {
+            !ends_connection(code) && !matches!(&code.code()[..2], "25" | "53" | "57")
+        })
+    }
+}
+
+/// Whether an error says that a key of a timer is taken.
+pub(super) fn is_of_key(error: &Error, schema: &str) -> bool {
+    error.as_db_error().is_some_and(|error| {
+        *error.code() == SqlState::UNIQUE_VIOLATION
+            && error.schema() == Some(schema)
+            && error.constraint() == Some("timer_pkey")
+    })
+}
+
+/// Errors that are hardly ever about one row: missing rights, tables and functions.
+pub(super) fn is_general(code: &SqlState) -> bool {
+    matches!(code.code(), "42501" | "3F000" | "42P01" | "42883" | "42703")
 }
 
 pub(super) fn is_conflict(code: &SqlState) -> bool {
@@ -62,7 +91,7 @@ pub(super) fn lost(effect: Effect, why: String) -> Failure {
         Effect::Reads => StoreError::Unavailable(why),
         Effect::Writes => StoreError::Unknown(why),
     };
-    Failure { code: None, error }
+    Failure::of(error)
 }
 
 /// The server's message with its detail and hint, or that of the client.

@@ -14,6 +14,27 @@
 -- and rows that are locked by others are passed over. The settings keep the planner from reading a
 -- table as a whole when its statistics are not there yet, and give each day 24 hours.
 
+-- A number that was never drawn before: 63 random bits. A sequence could be behind the rows that are there,
+-- after a failover or a copy of the rows.
+create function tourbillon.generation_1() returns bigint
+language sql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$ select hashtextextended(gen_random_uuid()::text, 0) & 9223372036854775807 $$;
+
+-- The number of the next dead letter: the time in microseconds, or one more than the greatest number that is
+-- there. So no state of the tables makes it one that is taken. Further letters of the same transaction have the
+-- numbers that follow. Only one transaction at a time numbers letters, and none waits for a row meanwhile.
+create function tourbillon.letter_1() returns bigint
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pg_advisory_xact_lock(hashtextextended('tourbillon.dead', 0));
+  -- A statement of its own, which sees what the transaction before has committed.
+  return (select greatest((extract(epoch from clock_timestamp()) * 1000000)::bigint, max(d.id) + 1) from tourbillon.dead d);
+end
+$$;
+
 -- Announces the queues whose timers are due within two seconds.
 create function tourbillon.ring_1(p_queue text[], p_action smallint[], p_delay interval[], p_at timestamptz[]) returns void
 language sql volatile security invoker
@@ -54,7 +75,7 @@ begin
       perform set_config('lock_timeout', '20ms', true);
     end if;
     -- One for all rows: a generation must never come back for the same key, and no key is here twice.
-    v_gen := nextval('tourbillon.gen') << 16 | floor(random() * 65536)::bigint;
+    v_gen := tourbillon.generation_1();
     if p_notify then
       perform tourbillon.ring_1(p_queue, p_action, p_delay, p_at);
     end if;
@@ -283,6 +304,7 @@ declare
   v_place tid[];
   -- Locked rows with a claim.
   v_other bigint[];
+  v_letter bigint;
 begin
   v_number := pg_current_xact_id()::text::bigint;
   lock table tourbillon.timer in row exclusive mode;
@@ -314,6 +336,13 @@ begin
 
   -- What others had claimed.
   if v_other is not null then
+  if exists (
+    select from unnest(p_queue, p_key, p_crash_limit) with ordinality u(queue, key, crash_limit, n)
+    join tourbillon.timer t on t.queue = u.queue and t.key = u.key
+    where u.n = any (v_other) and t.crashes + 1 >= u.crash_limit
+  ) then
+    v_letter := tourbillon.letter_1();
+  end if;
   return query
   with old as materialized (
     select u.n, u.queue, u.key, t.cancelled,
@@ -361,8 +390,9 @@ begin
     delete from tourbillon.timer t using decided d
     where t.queue = d.queue and t.key = d.key and d.change in ('delete', 'bury')
   ), buried as (
-    insert into tourbillon.dead (queue, key, gen, planned, at, attempt, fails, crashes, error, payload)
-    select d.queue, d.key, d.gen, d.planned, v_now, d.attempt, d.fails, d.crashes,
+    insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, payload)
+    select v_letter + row_number() over (order by d.n) - 1,
+      d.queue, d.key, d.gen, d.planned, v_now, d.attempt, d.fails, d.crashes,
       format('the process that ran it ended %s times during the run', d.crashes), d.payload
     from decided d where d.change = 'bury'
   )
@@ -402,6 +432,7 @@ declare
   v_now timestamptz;
   v_live boolean;
   v_gen bigint;
+  v_letter bigint;
   -- The runs that succeeded, and leave nothing behind: which of p_queue, and where their rows are.
   v_plain bigint[];
   v_plain_queue text[];
@@ -447,7 +478,10 @@ begin
     end if;
   end if;
   if 1 = any (p_outcome) then
-    v_gen := nextval('tourbillon.gen') << 16 | floor(random() * 65536)::bigint;
+    v_gen := tourbillon.generation_1();
+  end if;
+  if 3 = any (p_outcome) then
+    v_letter := tourbillon.letter_1();
   end if;
 
   return query
@@ -490,8 +524,8 @@ begin
     delete from tourbillon.timer t using old o
     where t.queue = o.queue and t.key = o.key and o.change in ('delete', 'bury')
   ), buried as (
-    insert into tourbillon.dead (queue, key, gen, planned, at, attempt, fails, crashes, error, payload)
-    select o.queue, o.key, o.gen, o.planned, v_now, o.attempt, o.fails + 1, o.crashes, coalesce(o.error, ''), o.payload
+    insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, payload)
+    select v_letter + row_number() over (order by o.n) - 1, o.queue, o.key, o.gen, o.planned, v_now, o.attempt, o.fails + 1, o.crashes, coalesce(o.error, ''), o.payload
     from old o where o.change = 'bury'
   )
   select o.n, (case
@@ -501,6 +535,144 @@ begin
     when o.change = 'fenced' then 3
     else 4 end)::smallint
   from old o;
+end
+$$;
+
+-- The three functions below do the same as the ones without `each`, row by row, for a batch that has failed. A row
+-- that can't be written, since a trigger or a constraint of the user's refuses it, then fails alone. Its answer has the
+-- code and the text of the error. The table is locked here: a row that fails gives back the locks that it took.
+
+-- Answers: those of `write_1`, and 7: refused.
+create function tourbillon.write_each_1(
+  p_queue text[], p_key text[], p_action smallint[], p_delay interval[], p_at timestamptz[],
+  p_payload jsonb[], p_notify boolean
+) returns table (
+  n bigint, answer smallint, due timestamptz, other timestamptz, shard smallint, running boolean, attempt int,
+  code text, error text
+)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  -- Locked rows cost 20 ms each, so the call passes over all others once there are many.
+  v_patience int := 8;
+  v_schema text;
+  v_constraint text;
+begin
+  perform pg_current_xact_id();
+  lock table tourbillon.timer in row exclusive mode;
+  for i in 1 .. cardinality(p_key) loop
+    n := i;
+    answer := 6;
+    code := null;
+    error := null;
+    if v_patience > 0 then
+      begin
+        select w.answer, w.due, w.other, w.shard, w.running, w.attempt
+        into write_each_1.answer, write_each_1.due, write_each_1.other, write_each_1.shard, write_each_1.running,
+          write_each_1.attempt
+        from tourbillon.write_1(p_queue[i:i], p_key[i:i], p_action[i:i], p_delay[i:i], p_at[i:i], p_payload[i:i],
+          false, p_notify, false) w;
+        -- Now, and not at the commit, where the error would be that of all rows.
+        set constraints all immediate;
+      exception when others then
+        get stacked diagnostics v_schema = schema_name, v_constraint = constraint_name;
+        if sqlstate in ('55P03', '40001', '40P01')
+          -- Somebody else has inserted the key.
+          or sqlstate = '23505' and v_schema = 'tourbillon' and v_constraint = 'timer_pkey' then
+          answer := 6;
+          v_patience := v_patience - 1;
+        else
+          answer := 7;
+          code := sqlstate;
+          error := sqlerrm;
+        end if;
+      end;
+    end if;
+    return next;
+  end loop;
+end
+$$;
+
+-- Kinds of rows: those of `claim_1`, and 4: refused.
+create function tourbillon.claim_each_1(
+  p_epoch bigint, p_deadline timestamptz, p_queue text[], p_key text[], p_crash_limit int[],
+  p_adopt_queue text[], p_adopt_key text[], p_adopt_gen bigint[], p_adopt_attempt int[]
+) returns table (
+  kind smallint, n bigint, at timestamptz, number bigint, gen bigint, attempt int, due timestamptz,
+  planned timestamptz, fails int, crashes int, payload text, code text, error text
+)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_row record;
+  v_kind smallint;
+begin
+  perform pg_current_xact_id();
+  lock table tourbillon.timer in row exclusive mode;
+  -- The node, and the rows to adopt, of which nothing is written.
+  return query
+  select c.kind, c.n, c.at, c.number, c.gen, c.attempt, c.due, c.planned, c.fails, c.crashes, c.payload, null::text, null::text
+  from tourbillon.claim_1(p_epoch, p_deadline, '{}', '{}', '{}', p_adopt_queue, p_adopt_key, p_adopt_gen, p_adopt_attempt) c;
+  for i in 1 .. cardinality(p_key) loop
+    begin
+      select c.kind, c.at, c.number, c.gen, c.attempt, c.due, c.planned, c.fails, c.crashes, c.payload into v_row
+      from tourbillon.claim_1(p_epoch, p_deadline, p_queue[i:i], p_key[i:i], p_crash_limit[i:i], '{}', '{}', '{}', '{}') c
+      where c.kind <> 0;
+      v_kind := v_row.kind;
+      set constraints all immediate;
+      if v_kind is not null then
+        return query
+        select v_kind, i::bigint, v_row.at, v_row.number, v_row.gen, v_row.attempt, v_row.due, v_row.planned, v_row.fails,
+          v_row.crashes, v_row.payload, null::text, null::text;
+      end if;
+    exception when others then
+      -- A row that is locked is passed over.
+      if sqlstate not in ('55P03', '40001', '40P01') then
+        return query
+        select 4::smallint, i::bigint, null::timestamptz, null::bigint, null::bigint, null::int, null::timestamptz,
+          null::timestamptz, null::int, null::int, null::text, sqlstate, sqlerrm;
+      end if;
+    end;
+  end loop;
+end
+$$;
+
+-- Answers: those of `settle_1`, and 5: refused.
+create function tourbillon.settle_each_1(
+  p_epoch bigint, p_queue text[], p_key text[], p_gen bigint[], p_attempt int[], p_outcome smallint[],
+  p_delay interval[], p_error text[]
+) returns table (n bigint, answer smallint, code text, error text)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform pg_current_xact_id();
+  lock table tourbillon.timer in row exclusive mode;
+  for i in 1 .. cardinality(p_key) loop
+    n := i;
+    code := null;
+    error := null;
+    begin
+      select s.answer into settle_each_1.answer
+      from tourbillon.settle_1(p_epoch, p_queue[i:i], p_key[i:i], p_gen[i:i], p_attempt[i:i], p_outcome[i:i],
+        p_delay[i:i], p_error[i:i], false) s;
+      set constraints all immediate;
+    exception when others then
+      if sqlstate in ('55P03', '40001', '40P01') then
+        answer := 4;
+      else
+        answer := 5;
+        code := sqlstate;
+        error := sqlerrm;
+      end if;
+    end;
+    return next;
+  end loop;
 end
 $$;
 

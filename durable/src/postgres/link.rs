@@ -13,7 +13,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use crate::postgres::failure::{Effect, Failure, ends_connection, lost, message, refusal};
+use crate::postgres::failure::{
+    Effect, Failure, ends_connection, is_of_key, lost, message, refusal,
+};
 use crate::postgres::hosts::Hosts;
 use crate::postgres::schema::{self, Schema};
 use crate::postgres::session::Session;
@@ -233,14 +235,15 @@ impl Link {
         });
         match &self.open {
             Some(open) if !open.client.is_closed() => Ok(()),
-            _ => self.reopen().map_err(|error| Failure { code: None, error }),
+            _ => self.reopen().map_err(Failure::of),
         }
     }
 
     fn open(&self) -> Result<&Open, Failure> {
-        self.open.as_ref().ok_or_else(|| Failure {
-            code: None,
-            error: StoreError::Unavailable("the connection has ended".to_owned()),
+        self.open.as_ref().ok_or_else(|| {
+            Failure::of(StoreError::Unavailable(
+                "the connection has ended".to_owned(),
+            ))
         })
     }
 
@@ -284,12 +287,14 @@ impl Link {
             self.open = None;
             return Err(lost(effect, message(&error)));
         };
+        let is_taken = is_of_key(&error, self.settings.schema.name());
         let error = refusal(effect, &code, message(&error));
         if ends_connection(&code) {
             self.open = None;
         }
         Err(Failure {
             code: Some(code),
+            is_taken,
             error,
         })
     }

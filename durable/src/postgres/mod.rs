@@ -73,7 +73,7 @@ use crate::sync::{Arc, Origin, thread};
 ///
 /// | who | needs |
 /// |---|---|
-/// | a program that runs timers | `usage` on the schema; `select, insert, update, delete` on all its tables; `usage` on all its sequences |
+/// | a program that runs timers | `usage` on the schema; `select, insert, update, delete` on all its tables |
 /// | a program that schedules by the SQL functions | `usage` on the schema; `select, insert, update, delete` on `timer`; `select` on `node`; `usage` on `gen` |
 /// | the connection of a handler that calls `complete_in` | the same, and `insert` on `dead` |
 /// | the first connection | to create a schema in the database |

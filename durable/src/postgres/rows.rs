@@ -1,8 +1,9 @@
 //! The values of rows.
 
 use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 
-use crate::postgres::failure::Failure;
+use crate::postgres::failure::{self, Effect, Failure, refusal};
 use crate::postgres::wire::Time;
 use crate::store::{
     Answer, ClaimedRun, Complete, Epoch, Look, Run, Seen, SeenNode, Sight, StoreError, Timer,
@@ -39,7 +40,7 @@ pub(super) fn ordinal_of(n: i64) -> usize {
 /// The answer to a call: none if the row was locked.
 pub(super) fn answer(row: &Row) -> Result<Option<Answer>, Failure> {
     let kind = row.get::<_, i16>(1);
-    written(kind, row, 2).map_err(|error| Failure { code: None, error })
+    written(kind, row, 2).map_err(Failure::of)
 }
 
 /// Reads an answer, whose columns begin with the new due time.
@@ -82,6 +83,36 @@ pub(super) fn written(kind: i16, row: &Row, first: usize) -> Result<Option<Answe
         (_, None) => Err(StoreError::Unknown(format!(
             "the server has given an answer of the kind {kind}, which is not known"
         ))),
+    }
+}
+
+/// Why a row was refused, in the answer of a statement that has carried out a batch row by row.
+pub(super) fn refused(row: &Row) -> Option<(SqlState, StoreError)> {
+    let code: Option<String> = row.get("code");
+    let code = SqlState::from_code(&code?);
+    let text: String = row.get("error");
+    let why = format!("{text} ({})", code.code());
+    let error = refusal(Effect::Writes, &code, why);
+    Some((code, error))
+}
+
+/// The rows of a statement that has carried out a batch of `count` rows one by one, or why all of them have
+/// failed. `reason` is why the batch had failed before.
+pub(super) fn each(
+    result: Result<Vec<Row>, Failure>,
+    reason: Failure,
+    count: usize,
+) -> Result<Vec<Row>, Failure> {
+    let rows = match result {
+        Ok(rows) => rows,
+        Err(failure) if failure.code.is_some() => return Err(reason),
+        Err(failure) => return Err(failure),
+    };
+    let is_general = |row: &&Row| refused(row).is_some_and(|(code, _)| failure::is_general(&code));
+    let general = rows.iter().filter(is_general).count();
+    match general == count && count > 0 {
+        true => Err(reason),
+        false => Ok(rows),
     }
 }
 

@@ -201,8 +201,7 @@ async fn check_grants(client: &Client, schema: &Schema) -> Result<(), StoreError
         "select string_agg(g.name || ' on tourbillon.' || g.on_what, ', ') from ( \
                  select p.name, t.on_what, has_table_privilege('tourbillon.' || t.on_what, p.name) as has \
                  from unnest(array['timer', 'dead', 'node', 'queue']) t(on_what) \
-                 cross join unnest(array['select', 'insert', 'update', 'delete']) p(name) \
-                 union all select 'usage', 'gen', has_sequence_privilege('tourbillon.gen', 'usage')) g \
+                 cross join unnest(array['select', 'insert', 'update', 'delete']) p(name)) g \
                  where not g.has",
     );
     let row = client.query_one(&*asked, &[]).await.map_err(failed)?;

@@ -5,6 +5,9 @@
 pub(super) const WRITE: &str = "select n, answer, due, other, shard, running, attempt \
      from tourbillon.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
+pub(super) const WRITE_EACH: &str = "select n, answer, due, other, shard, running, attempt, code, error \
+     from tourbillon.write_each_1($1, $2, $3, $4, $5, $6, $7)";
+
 pub(super) const PAYLOAD_ERRORS: &str = "select tourbillon.payload_errors_1($1)";
 
 /// The columns of a [`Timer`]. A row that a gone node has left behind cancelled is none.
@@ -113,8 +116,14 @@ pub(super) const LOOK: &str = "with clock as materialized (select clock_timestam
 pub(super) const CLAIM: &str = "select kind, n, at, number, gen, attempt, due, planned, fails, crashes, payload, \
      statement_timestamp() from tourbillon.claim_1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
+pub(super) const CLAIM_EACH: &str = "select kind, n, at, number, gen, attempt, due, planned, fails, crashes, payload, \
+     statement_timestamp(), code, error from tourbillon.claim_each_1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
 pub(super) const SETTLE: &str =
     "select n, answer from tourbillon.settle_1($1, $2, $3, $4, $5, $6, $7, $8, false)";
+
+pub(super) const SETTLE_EACH: &str =
+    "select n, answer, code, error from tourbillon.settle_each_1($1, $2, $3, $4, $5, $6, $7, $8)";
 
 pub(super) const DECLARE_GONE: &str = "select tourbillon.declare_gone_1($1, $2, $3)";
 

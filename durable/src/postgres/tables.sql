@@ -8,9 +8,6 @@ create table tourbillon.meta (
   oldest_ok int not null
 );
 
--- Generations. A sequence may go back when a standby takes over, so 16 random bits follow its number.
-create sequence tourbillon.gen;
-
 create table tourbillon.node (
   epoch bigint primary key,
   name text not null,
@@ -63,7 +60,8 @@ create table tourbillon.timer (
 create index timer_due on tourbillon.timer (queue, shard, due);
 
 create table tourbillon.dead (
-  id bigint generated always as identity primary key,
+  -- Given by the function letter_1.
+  id bigint primary key,
   queue text collate "C" not null,
   key text collate "C" not null,
   gen bigint not null,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::OptionalExtension;
 
-use super::failure::{self, Failure};
+use super::failure::Failure;
 use super::link::Link;
 use super::reading;
 use super::tables::{self, Before, Tables};
@@ -12,9 +12,11 @@ use crate::row::{self, Change, Claiming, Row};
 use crate::shard;
 use crate::store::{
     Answer, Beat, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, Look, NewNode,
-    Page, QueueCounts, Revived, Run, Settle, Settled, Settlement, Sight, StoreError, Timer,
+    Page, QueueCounts, RefusedClaim, Revived, Run, Settle, Settled, Settlement, Sight, StoreError,
+    Timer,
 };
 use crate::sync::Arc;
+use crate::time::StoreTime;
 
 /// How long the row of a node that is gone is kept at least.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -24,13 +26,7 @@ pub(super) struct SqliteConnection(pub(super) Link);
 
 impl Connection for SqliteConnection {
     fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
-        self.0.write(|tables| {
-            let mut answers = Vec::with_capacity(calls.len());
-            for call in calls {
-                answers.push(apply(tables, call)?);
-            }
-            Ok(answers)
-        })
+        self.0.write_rows(calls, apply)
     }
 
     fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
@@ -102,21 +98,55 @@ impl Connection for SqliteConnection {
     }
 
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
-        self.0.write(|tables| claim_timers(tables, claim))
+        match self.0.try_write(|tables| claim_timers(tables, claim)) {
+            Err(failure) if failure.may_be_of_one_row() => {}
+            result => return result.map_err(Failure::before_commit),
+        }
+        // One of them can't be claimed, or adopted.
+        let part = |timers, adopt| Claim {
+            timers,
+            adopt,
+            ..*claim
+        };
+        let timers = claim.timers.iter();
+        let timers = timers.map(|wanted| part(vec![wanted.clone()], Vec::new()));
+        let adopted = claim.adopt.iter();
+        let adopted = adopted.map(|run| part(Vec::new(), vec![run.clone()]));
+        let parts: Vec<Claim> = timers.chain(adopted).collect();
+        let answers = self.0.write_rows(&parts, claim_timers)?;
+        let mut claimed = Claimed::default();
+        for (part, answer) in parts.into_iter().zip(answers) {
+            match answer {
+                Ok(one) => {
+                    claimed.gone |= one.gone;
+                    claimed.now = claimed.now.max(one.now);
+                    claimed.dead += one.dead;
+                    claimed.runs.extend(one.runs);
+                }
+                Err(error) => claimed
+                    .refused
+                    .extend(part.timers.into_iter().map(|wanted| RefusedClaim {
+                        queue: wanted.queue,
+                        key: wanted.key,
+                        error: error.clone(),
+                    })),
+            }
+        }
+        if claimed.now == StoreTime::default() {
+            // Not one could be claimed, so none has told the time.
+            claimed.now = self.0.read(|tables| Ok(tables.now))?;
+        }
+        Ok(claimed)
     }
 
-    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
-        self.0.write(|tables| {
-            let live = tables.is_live(settle.epoch)?;
-            let mut settled = Vec::with_capacity(settle.settlements.len());
-            for settlement in &settle.settlements {
-                settled.push(match live {
-                    true => settle_one(tables, settlement, settle.epoch)?,
-                    false => Settled::Fenced,
-                });
-            }
-            Ok(settled)
-        })
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
+        self.0
+            .write_rows(&settle.settlements, |tables, settlement| {
+                match tables.is_live(settle.epoch)? {
+                    true => settle_one(tables, settlement, settle.epoch),
+                    false => Ok(Settled::Fenced),
+                }
+            })
     }
 
     fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError> {
@@ -148,21 +178,13 @@ impl Connection for SqliteConnection {
 }
 
 /// Carries out a call of a user.
-pub(super) fn apply(
-    tables: &mut Tables<'_>,
-    call: &Call,
-) -> Result<Result<Answer, StoreError>, Failure> {
+pub(super) fn apply(tables: &mut Tables<'_>, call: &Call) -> Result<Answer, Failure> {
     let (before, row) = tables.row(&call.queue, &call.key)?.unzip();
     let shard = shard::of_key(&call.key);
     let action = call.action.clone();
     let (change, answer) = tables.decide(|moment| row::apply(row, shard, action, moment));
-    match tables.change(&call.queue, &call.key, before, &change) {
-        Ok(()) => Ok(Ok(answer)),
-        Err(error) if failure::is_of_statement(&error) => {
-            Ok(Err(StoreError::Refused(error.to_string())))
-        }
-        Err(error) => Err(error.into()),
-    }
+    tables.change(&call.queue, &call.key, before, &change)?;
+    Ok(answer)
 }
 
 fn claim_timers(tables: &mut Tables<'_>, claim: &Claim) -> Result<Claimed, Failure> {

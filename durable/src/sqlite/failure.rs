@@ -35,6 +35,11 @@ impl Failure {
         }
     }
 
+    /// Whether one row of a batch may be the reason, so that the others are tried without it.
+    pub(super) fn may_be_of_one_row(&self) -> bool {
+        matches!(self, Failure::Sql(error) if may_be_of_one_row(error))
+    }
+
     /// Whether another connection was in the way.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self, Failure::Sql(error) if is_busy(error))
@@ -54,11 +59,17 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether one statement can't be carried out, while the transaction goes on.
-pub(super) fn is_of_statement(error: &rusqlite::Error) -> bool {
+/// Whether the error may be about one row of many: a trigger or a constraint refuses it, or its values can't be
+/// read. The transaction is rolled back all the same, since SQLite may have ended it.
+pub(super) fn may_be_of_one_row(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
-        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
+        None | Some(
+            ErrorCode::ConstraintViolation
+                | ErrorCode::TooBig
+                | ErrorCode::TypeMismatch
+                | ErrorCode::Unknown
+        )
     )
 }
 
@@ -188,12 +199,23 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_one_statement_leaves_the_others() {
-        for code in [ffi::SQLITE_CONSTRAINT, ffi::SQLITE_TOOBIG] {
-            assert!(is_of_statement(&error(code)), "{code}");
+    fn only_some_errors_may_be_about_one_row() {
+        for code in [
+            ffi::SQLITE_CONSTRAINT,
+            ffi::SQLITE_CONSTRAINT_TRIGGER,
+            ffi::SQLITE_TOOBIG,
+            ffi::SQLITE_ERROR,
+        ] {
+            assert!(may_be_of_one_row(&error(code)), "{code}");
         }
-        for code in [ffi::SQLITE_FULL, ffi::SQLITE_IOERR, ffi::SQLITE_BUSY] {
-            assert!(!is_of_statement(&error(code)), "{code}");
+        for code in [
+            ffi::SQLITE_FULL,
+            ffi::SQLITE_IOERR,
+            ffi::SQLITE_BUSY,
+            ffi::SQLITE_READONLY,
+            ffi::SQLITE_CORRUPT,
+        ] {
+            assert!(!may_be_of_one_row(&error(code)), "{code}");
         }
     }
 }

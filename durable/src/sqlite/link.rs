@@ -130,6 +130,7 @@ impl Link {
             |connection, _| schema::migrate(connection, &prefix, migrations),
             &Turn::default(),
         )
+        .map_err(Failure::before_commit)
     }
 
     /// Whether the tables are there, and need no migration.
@@ -142,17 +143,63 @@ impl Link {
     /// and is repeated if another connection is in the way all the same.
     pub(super) fn write<T>(
         &mut self,
-        mut work: impl FnMut(&mut Tables<'_>) -> Result<T, Failure>,
+        work: impl FnMut(&mut Tables<'_>) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
+        self.try_write(work).map_err(Failure::before_commit)
+    }
+
+    /// Does the same for each of the rows, in one transaction. If that fails, and one of them may be the
+    /// reason, then halves of them are tried, so that such a row fails alone.
+    pub(super) fn write_rows<I, T>(
+        &mut self,
+        rows: &[I],
+        mut work: impl FnMut(&mut Tables<'_>, &I) -> Result<T, Failure>,
+    ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
+        let mut answers = Vec::with_capacity(rows.len());
+        let mut halves = vec![rows];
+        let mut committed = false;
+        while let Some(part) = halves.pop() {
+            let result = self.try_write(|tables| {
+                let each = part.iter().map(|row| work(tables, row));
+                each.collect::<Result<Vec<T>, Failure>>()
+            });
+            match (result, part) {
+                (Ok(values), _) => {
+                    committed = true;
+                    answers.extend(values.into_iter().map(Ok));
+                }
+                (Err(failure), [_]) if failure.may_be_of_one_row() => {
+                    answers.push(Err(failure.before_commit()));
+                }
+                (Err(failure), _) if failure.may_be_of_one_row() => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    halves.extend([second, first]);
+                }
+                (Err(failure), _) => {
+                    let error = failure.before_commit();
+                    if !committed {
+                        return Err(error);
+                    }
+                    // The answers so far are those of commits.
+                    answers.resize_with(rows.len(), || Err(error.clone()));
+                    return Ok(answers);
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    pub(super) fn try_write<T>(
+        &mut self,
+        mut work: impl FnMut(&mut Tables<'_>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let turn = Arc::clone(&self.shared.turn);
         let prefix = self.shared.prefix.clone();
         self.write_with(
             |connection, clock| {
                 let meta = schema::read(connection, &prefix)?;
                 let mut tables = Tables::new(connection, &prefix, &meta, clock.now());
-                let answer = work(&mut tables)?;
-                tables.finish()?;
-                Ok(answer)
+                work(&mut tables)
             },
             &turn,
         )
@@ -162,13 +209,12 @@ impl Link {
         &mut self,
         mut work: impl FnMut(&Connection, &WallClock) -> Result<T, Failure>,
         turn: &Turn,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T, Failure> {
         let begun = Instant::now();
         let limit = self.shared.busy_limit;
         let Some(taken) = turn.take(limit) else {
-            return Err(StoreError::Unavailable(format!(
-                "other connections of this process have held the file for {limit:?}"
-            )));
+            let why = format!("other connections of this process have held the file for {limit:?}");
+            return Err(StoreError::Unavailable(why).into());
         };
         sleep(taken.pause());
         let mut attempt = 0;
@@ -180,7 +226,7 @@ impl Link {
                 }
                 Ok(Err(error)) => return Err(error),
                 Err(busy) if begun.elapsed() >= limit => {
-                    return Err(Failure::Sql(busy).before_commit());
+                    return Err(Failure::Sql(busy));
                 }
                 Err(_) => {
                     taken.met_another();
@@ -195,7 +241,7 @@ impl Link {
     fn write_once<T>(
         &mut self,
         work: &mut impl FnMut(&Connection, &WallClock) -> Result<T, Failure>,
-    ) -> Result<Result<T, StoreError>, rusqlite::Error> {
+    ) -> Result<Result<T, Failure>, rusqlite::Error> {
         let connection = &self.connection;
         let done = statement(connection, "begin immediate")
             .map_err(Failure::from)
@@ -204,16 +250,18 @@ impl Link {
             Ok(answer) => match statement(connection, "commit") {
                 Ok(()) => return Ok(Ok(answer)),
                 Err(error) if failure::is_busy(&error) => Failure::Sql(error),
+                // A constraint that is checked here: nothing was carried out.
+                Err(error) if failure::may_be_of_one_row(&error) => Failure::Sql(error),
                 Err(error) => Failure::Store(failure::of_commit(&error)),
             },
             Err(failure) => failure,
         };
         if let Err(error) = self.roll_back() {
-            return Ok(Err(error));
+            return Ok(Err(error.into()));
         }
         match failure {
             Failure::Sql(error) if failure::is_busy(&error) => Err(error),
-            failure => Ok(Err(failure.before_commit())),
+            failure => Ok(Err(failure)),
         }
     }
 

@@ -72,8 +72,7 @@ const FIRST: &str = "
 create table tourbillon_meta(
     id integer primary key check (id = 1),
     version integer not null,
-    oldest_ok integer not null,
-    counter integer not null default 0
+    oldest_ok integer not null
 ) strict;
 insert into tourbillon_meta(id, version, oldest_ok) values (1, 1, 1);
 
@@ -158,10 +157,8 @@ from tourbillon_timer t left join tourbillon_node n on n.epoch = t.claim;
 pub(super) struct Meta {
     pub(super) version: i64,
     pub(super) oldest_ok: i64,
-    /// The counter of generations.
-    pub(super) counter: i64,
-    /// 16 random bits.
-    pub(super) salt: i64,
+    /// 63 random bits.
+    pub(super) random: i64,
 }
 
 /// Reads the row of `tourbillon_meta`, and checks whether this program may use the tables.
@@ -172,8 +169,7 @@ pub(super) fn read(connection: &Connection, prefix: &Prefix) -> Result<Meta, Fai
 }
 
 fn read_any(connection: &Connection, prefix: &Prefix) -> Result<Option<Meta>, Failure> {
-    let sql =
-        "select version, oldest_ok, counter, random() & 65535 from tourbillon_meta where id = 1";
+    let sql = "select version, oldest_ok, random() & 9223372036854775807 from tourbillon_meta where id = 1";
     let mut statement = match connection.prepare_cached(&prefix.fill(sql)) {
         Ok(statement) => statement,
         Err(error) => {
@@ -187,8 +183,7 @@ fn read_any(connection: &Connection, prefix: &Prefix) -> Result<Option<Meta>, Fa
         Ok(Meta {
             version: row.get(0)?,
             oldest_ok: row.get(1)?,
-            counter: row.get(2)?,
-            salt: row.get(3)?,
+            random: row.get(2)?,
         })
     });
     meta.optional()?

@@ -17,10 +17,9 @@ pub(super) struct Tables<'c> {
     pub(super) now: StoreTime,
     /// The epochs that were asked for, and whether they are live.
     known: Vec<(Epoch, bool)>,
-    /// The counter of generations as it was read, and as it is now.
-    counter: (i64, i64),
-    /// 16 random bits of this transaction.
-    salt: i64,
+    /// The next generation. The first one of a transaction is random, since a counter in the file could be
+    /// behind the rows that are there, in a copy of the file or of the rows.
+    generation: i64,
 }
 
 /// The values of a row before a change. Only columns with another value are written.
@@ -102,8 +101,7 @@ impl<'c> Tables<'c> {
             prefix,
             now,
             known: Vec::new(),
-            counter: (meta.counter, meta.counter),
-            salt: meta.salt,
+            generation: meta.random,
         }
     }
 
@@ -143,15 +141,13 @@ impl<'c> Tables<'c> {
     /// Lets one of the functions of [`row`](crate::row) decide. Epochs of rows that were read are known.
     pub(super) fn decide<T>(&mut self, decide: impl FnOnce(&mut Moment<'_>) -> T) -> T {
         let known = &self.known;
-        let (counter, salt) = (&mut self.counter.1, self.salt);
+        let next = &mut self.generation;
         let mut moment = Moment {
             now: self.now,
             is_live: &|epoch| known.contains(&(epoch, true)),
             generation: &mut || {
-                *counter += 1;
-                // The counter makes it new in this file. The random bits make it new when an older
-                // copy of the file was put in its place, and the counter has gone back.
-                (*counter << 16) | salt
+                *next = next.wrapping_add(1) & i64::MAX;
+                *next
             },
         };
         decide(&mut moment)
@@ -250,16 +246,6 @@ impl<'c> Tables<'c> {
         let mut statement = self.prepare(sql)?;
         let names = statement.query_map((), |row| row.get(0))?;
         Ok(names.collect::<Result<_, _>>()?)
-    }
-
-    /// Writes what the transaction has to leave behind. It is the last call before the commit.
-    pub(super) fn finish(&self) -> Result<(), Failure> {
-        let (was, is) = self.counter;
-        if was != is {
-            let sql = "update tourbillon_meta set counter = ?1 where id = 1";
-            self.prepare(sql)?.execute([is])?;
-        }
-        Ok(())
     }
 }
 

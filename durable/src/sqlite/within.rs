@@ -208,10 +208,7 @@ fn call<A: FromAnswer>(
         Refused::Deferred => StoreError::Refused(CompleteError::Deferred.to_string()),
         Refused::Failed(failure) => failure.before_commit(),
     })?;
-    match answer {
-        Ok(answer) => A::take(answer),
-        Err(error) => Err(CallError::from(error)),
-    }
+    A::take(answer)
 }
 
 /// A run is ended by the transaction that also has its effect. The file is the one of the timers.
@@ -278,15 +275,13 @@ fn within<T>(
     }
     let meta = schema::read(connection, prefix)?;
     let mut tables = Tables::new(connection, prefix, &meta, WallClock::system().now());
-    let done = work(&mut tables)?;
-    tables.finish()?;
-    Ok(done)
+    Ok(work(&mut tables)?)
 }
 
 /// Takes the lock of the file for a transaction that has done nothing yet.
 fn take_lock(connection: &Connection, prefix: &Prefix) -> Result<(), Refused> {
     // It changes no row, but SQLite takes the lock before it looks for one.
-    let sql = "update tourbillon_meta set counter = counter where id = 0";
+    let sql = "update tourbillon_meta set version = version where id = 0";
     let locked = connection
         .prepare_cached(&prefix.fill(sql))
         .and_then(|mut statement| statement.execute(()));

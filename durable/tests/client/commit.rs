@@ -154,7 +154,7 @@ impl Connection for WatchedConnection {
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.1.claim(claim)
     }
-    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
         self.1.settle(settle)
     }
     fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError> {

@@ -18,6 +18,7 @@ mod outages;
 mod plans;
 mod pooler;
 mod processes;
+mod refused;
 mod replica;
 mod same;
 mod schemas;

@@ -379,7 +379,7 @@ fn settle(
                 .iter()
                 .find(|run| run.run == end.run)
                 .expect("it was claimed");
-            match settled {
+            match settled.expect("not refused") {
                 Settled::Locked => settlements.push(end),
                 Settled::Ended if end.outcome == Outcome::Done => {
                     let payload = run.payload.parse().expect("a number");

@@ -94,7 +94,8 @@ impl Bench {
                 outcome: Outcome::Done,
             }],
         };
-        self.connection.settle(&settle).expect("the store answers")[0]
+        let mut settled = self.connection.settle(&settle).expect("the store answers");
+        settled.remove(0).expect("not refused")
     }
 
     pub(crate) fn timers(&self) -> String {

@@ -96,7 +96,7 @@ impl Connection for WatchedConnection {
         (self.see)(&Seen::Claim(claim));
         self.connection.claim(claim)
     }
-    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
         (self.see)(&Seen::Settle);
         self.connection.settle(settle)
     }

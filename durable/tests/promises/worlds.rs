@@ -53,7 +53,7 @@ impl CompletesRun for Transaction {
             epoch,
             settlements: vec![settlement],
         };
-        match self.0.settle(&settle)?[0] {
+        match self.0.settle(&settle)?.remove(0)? {
             Settled::Fenced => Err(CompleteError::Fenced),
             _ => Ok(()),
         }

@@ -38,7 +38,7 @@ impl CompletesRun for &mut Transaction {
             epoch,
             settlements: vec![settlement],
         };
-        match self.connection.settle(&settle)?[0] {
+        match self.connection.settle(&settle)?.remove(0)? {
             Settled::Fenced => Err(CompleteError::Fenced),
             _ => Ok(()),
         }

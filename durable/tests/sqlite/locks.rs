@@ -234,7 +234,7 @@ fn a_clock_that_is_set_forward_makes_timers_due_and_keeps_claims() {
             outcome: Outcome::Done,
         }],
     };
-    assert_eq!(connection.settle(&settle), Ok(vec![Settled::Ended]));
+    assert_eq!(connection.settle(&settle), Ok(vec![Ok(Settled::Ended)]));
 }
 
 #[test]

@@ -8,5 +8,6 @@ mod prefixes;
 mod processes;
 #[path = "../kit/random.rs"]
 mod random;
+mod refused;
 mod same;
 mod within;

@@ -1,5 +1,6 @@
 //! Calls within a transaction of the user's.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -165,6 +166,7 @@ fn a_running_timer_is_seen_within_a_transaction() {
 #[test]
 fn generations_within_transactions_and_outside_differ() {
     let (_folder, store, mut shop) = shop();
+    let mut drawn = BTreeSet::new();
     for _ in 0..3 {
         let tx = immediate(&mut shop);
         store
@@ -177,11 +179,13 @@ fn generations_within_transactions_and_outside_differ() {
         let mut connection = store.connect().expect("a connection");
         let calls = ["c", "d"].map(|key| schedule_in("pay", key, MINUTE));
         connection.write(&calls).expect("answers");
+        let mut statement = shop
+            .prepare("select generation from tourbillon_timer")
+            .expect("a statement");
+        let rows = statement.query_map((), |row| row.get::<_, i64>(0));
+        drawn.extend(rows.expect("rows").map(|row| row.expect("a number")));
     }
-    let sql = "select count(distinct generation >> 16), max(generation >> 16)
-               from tourbillon_timer";
-    let found = shop.query_row(sql, (), |row| Ok((row.get(0)?, row.get(1)?)));
-    assert_eq!(found, Ok((4_i64, 12_i64)));
+    assert_eq!(drawn.len(), 12);
 }
 
 #[test]

@@ -354,7 +354,10 @@ impl Client {
         };
         let settled = self.connection.settle(&settle).expect("the store writes");
         assert_eq!(settled.len(), length);
+        let settled = settled.into_iter();
         settled
+            .map(|settled| settled.expect("not refused"))
+            .collect()
     }
 
     #[track_caller]

@@ -795,7 +795,7 @@ impl Ledger {
             (StoreCall::Settle(settle), Reply::Settled(answers)) => {
                 for (settlement, settled) in settle.settlements.iter().zip(answers) {
                     let name = (settlement.run.queue.clone(), settlement.run.key.clone());
-                    if *settled == Settled::Fenced {
+                    if *settled == Ok(Settled::Fenced) {
                         self.fenced += 1;
                         continue;
                     }

@@ -114,7 +114,7 @@ fn a_pace_bounds_the_starts_within_any_second() {
                     }
                 }
                 StoreCall::Settle(settle) => {
-                    let ends = vec![Settled::Ended; settle.settlements.len()];
+                    let ends = vec![Ok(Settled::Ended); settle.settlements.len()];
                     script.reply(id, Reply::Settled(ends));
                 }
                 other => panic!("{other:?}"),
@@ -180,7 +180,7 @@ fn a_timer_that_was_scheduled_during_a_run_of_its_key_is_claimed_after_the_run()
     assert!(script.quiet(millis(200)).is_empty());
     script.finish(&runs[0], Outcome::Done);
     let (id, _) = script.settle(millis(201));
-    script.reply(id, Reply::Settled(vec![Settled::Ended]));
+    script.reply(id, Reply::Settled(vec![Ok(Settled::Ended)]));
     assert_eq!(script.claim(millis(202)).1.timers.len(), 1);
 }
 

@@ -17,14 +17,14 @@ fn locked_ends_are_asked_for_again_and_fenced_ones_are_done() {
     assert_eq!(settle.settlements.len(), 1);
     // What ends in the meantime travels with the next call.
     script.finish(&runs[1], Outcome::Done);
-    script.reply(first, Reply::Settled(vec![Settled::Locked]));
+    script.reply(first, Reply::Settled(vec![Ok(Settled::Locked)]));
     let (second, settle) = script.settle(millis(3));
     assert_eq!(settle.settlements[0].run, runs[1]);
-    script.reply(second, Reply::Settled(vec![Settled::Fenced]));
+    script.reply(second, Reply::Settled(vec![Ok(Settled::Fenced)]));
     let (third, settle) = script.settle(millis(40));
     assert_eq!(settle.settlements.len(), 1);
     assert_eq!(settle.settlements[0].run, runs[0]);
-    script.reply(third, Reply::Settled(vec![Settled::Ended]));
+    script.reply(third, Reply::Settled(vec![Ok(Settled::Ended)]));
     assert!(script.quiet(secs(2)).is_empty());
 }
 
@@ -45,7 +45,7 @@ fn an_end_whose_answer_was_lost_is_asked_for_again_until_it_is_answered() {
         asked += 1;
     }
     assert_eq!(asked, 5);
-    script.reply(id, Reply::Settled(vec![Settled::Waits]));
+    script.reply(id, Reply::Settled(vec![Ok(Settled::Waits)]));
     assert!(script.quiet(secs(6)).is_empty());
 }
 
@@ -73,12 +73,43 @@ fn an_end_that_the_store_refuses_does_not_hold_up_the_others() {
                 script.input(Input::Reply { id, result });
             } else {
                 done += settle.settlements.len();
-                let ends = vec![Settled::Ended; settle.settlements.len()];
+                let ends = vec![Ok(Settled::Ended); settle.settlements.len()];
                 script.reply(id, Reply::Settled(ends));
             }
         }
     }
     assert_eq!(done, 39);
+}
+
+#[test]
+fn an_end_that_is_refused_alone_is_asked_for_less_and_less_often() {
+    // NODE-12
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", START)];
+    let runs = script.run_all(millis(1));
+    script.rows.clear();
+    script.finish(&runs[0], Outcome::Dead("broken".into()));
+    let (mut asked, mut longest, mut last) = (0, secs(0), script.now);
+    while script.now < secs(600) {
+        let until = script.now + millis(20);
+        for (id, call) in script.quiet(until) {
+            let StoreCall::Settle(settle) = call else {
+                panic!("{call:?}");
+            };
+            assert_eq!(settle.settlements.len(), 1);
+            asked += 1;
+            longest = longest.max(script.now - last);
+            last = script.now;
+            let refused = Err(StoreError::Refused("a trigger".into()));
+            script.reply(id, Reply::Settled(vec![refused]));
+        }
+    }
+    // It doubles from 20 ms to half a minute.
+    assert!((25..40).contains(&asked), "{asked}");
+    assert!((secs(29)..secs(31)).contains(&longest), "{longest:?}");
+    let (id, _) = script.settle(secs(640));
+    script.reply(id, Reply::Settled(vec![Ok(Settled::Buried)]));
+    assert!(script.quiet(secs(700)).is_empty());
 }
 
 #[test]
@@ -113,11 +144,11 @@ fn ends_that_are_locked_hold_up_neither_other_queues_nor_their_ends() {
                 }
                 StoreCall::Settle(settle) => {
                     let ends = settle.settlements.iter().map(|end| match &*end.run.queue {
-                        "a" => Settled::Locked,
-                        _ => Settled::Ended,
+                        "a" => Ok(Settled::Locked),
+                        _ => Ok(Settled::Ended),
                     });
-                    let ends: Vec<Settled> = ends.collect();
-                    if ends.contains(&Settled::Ended) {
+                    let ends: Vec<_> = ends.collect();
+                    if ends.contains(&Ok(Settled::Ended)) {
                         settled_b = Some(script.now);
                     }
                     if (secs(28)..secs(29)).contains(&script.now) {

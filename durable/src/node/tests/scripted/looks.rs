@@ -314,7 +314,7 @@ fn rows_read(dues: impl Iterator<Item = StoreTime>) -> usize {
                 let ends = settle.settlements.iter();
                 let ended: BTreeSet<_> = ends.map(|end| &end.run.key).collect();
                 stored.retain(|row| !ended.contains(&row.key));
-                script.reply(id, Reply::Settled(vec![Settled::Ended; ended.len()]));
+                script.reply(id, Reply::Settled(vec![Ok(Settled::Ended); ended.len()]));
             }
             other => script.answer(id, &other),
         }

@@ -49,7 +49,7 @@ fn a_stop_gives_back_what_has_not_started_waits_for_the_rest_and_leaves() {
         settle.settlements[0].outcome,
         Outcome::GiveBack(Duration::ZERO)
     );
-    script.reply(id, Reply::Settled(vec![Settled::Waits]));
+    script.reply(id, Reply::Settled(vec![Ok(Settled::Waits)]));
     assert!(script.quiet(secs(5)).is_empty());
     assert!(
         script.node.is_held(secs(5)),
@@ -60,7 +60,7 @@ fn a_stop_gives_back_what_has_not_started_waits_for_the_rest_and_leaves() {
     script.finish(&runs[0], Outcome::Done);
     let (id, _) = script.settle(secs(5));
     assert_eq!(script.stopped, None);
-    script.reply(id, Reply::Settled(vec![Settled::Ended]));
+    script.reply(id, Reply::Settled(vec![Ok(Settled::Ended)]));
     let left = script
         .asks
         .iter()
