@@ -233,7 +233,7 @@ impl Watch {
                     match settled {
                         Ok(settled) => runs.settled(settle.epoch, settlement, *settled),
                         Err(error) => {
-                            runs.refused(&settlement.run.queue, &settlement.run.key, error)
+                            runs.refused(&settlement.run.queue, &settlement.run.key, error);
                         }
                     }
                 }

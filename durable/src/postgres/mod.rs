@@ -19,6 +19,7 @@ mod statements;
 #[cfg(feature = "postgres-tls")]
 mod tls;
 mod transaction;
+mod values;
 mod wire;
 
 use std::error::Error;

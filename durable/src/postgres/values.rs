@@ -1,0 +1,95 @@
+//! What a call sends to the server, and in which order.
+
+use std::time::Duration;
+
+use tokio_postgres::types::ToSql;
+
+use crate::postgres::wire::{Json, Span, Time};
+use crate::store::{Action, Call, Outcome, When};
+
+/// The values of some calls.
+pub(super) struct SentCalls<'a> {
+    queues: Vec<&'a str>,
+    keys: Vec<&'a str>,
+    pub(super) actions: Vec<i16>,
+    delays: Vec<Option<Span>>,
+    times: Vec<Option<Time>>,
+    payloads: Vec<Option<Json<'a>>>,
+}
+
+impl<'a> SentCalls<'a> {
+    pub(super) fn new(calls: &'a [Call], some: &[usize]) -> Self {
+        let of = |index: &usize| &calls[*index];
+        let parts = || some.iter().map(|index| parts(&of(index).action));
+        SentCalls {
+            queues: some.iter().map(|index| &*of(index).queue).collect(),
+            keys: some.iter().map(|index| &*of(index).key).collect(),
+            actions: parts().map(|(action, ..)| action).collect(),
+            delays: parts().map(|(_, delay, ..)| delay).collect(),
+            times: parts().map(|(_, _, at, _)| at).collect(),
+            payloads: parts().map(|(.., payload)| payload).collect(),
+        }
+    }
+
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 6] {
+        [
+            &self.queues,
+            &self.keys,
+            &self.actions,
+            &self.delays,
+            &self.times,
+            &self.payloads,
+        ]
+    }
+}
+
+/// The indices of calls in the order in which rows are locked.
+pub(super) fn order(calls: &[Call]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..calls.len()).collect();
+    order.sort_unstable_by(|a, b| place(&calls[*a]).cmp(&place(&calls[*b])));
+    order
+}
+
+/// Where a call lies in the order in which rows are locked.
+fn place(call: &Call) -> (&str, &str) {
+    (&call.queue, &call.key)
+}
+
+/// The number of an action, and what belongs to it.
+pub(super) fn parts(action: &Action) -> (i16, Option<Span>, Option<Time>, Option<Json<'_>>) {
+    let (number, when, payload) = match action {
+        Action::Schedule { when, payload } => (0, Some(when), Some(Json(payload))),
+        Action::ScheduleIfAbsent { when, payload } => (1, Some(when), Some(Json(payload))),
+        Action::Reschedule { when } => (2, Some(when), None),
+        Action::Cancel => (3, None, None),
+    };
+    match when {
+        Some(When::In(span)) => (number, Some(Span(*span)), None, payload),
+        Some(When::At(time)) => (number, None, Some(Time(*time)), payload),
+        None => (number, None, None, payload),
+    }
+}
+
+/// The number of an outcome, and what belongs to it.
+pub(super) fn end(outcome: &Outcome) -> (i16, Span, Option<String>) {
+    match outcome {
+        Outcome::Done => (0, Span(Duration::ZERO), None),
+        Outcome::Again(after) => (1, Span(*after), None),
+        Outcome::Retry(after) => (2, Span(*after), None),
+        Outcome::Dead(error) => (3, Span(Duration::ZERO), Some(text(error))),
+        Outcome::GiveBack(after) => (4, Span(*after), None),
+    }
+}
+
+/// Text that the server can keep.
+pub(super) fn text(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+pub(super) fn small(number: u16) -> i16 {
+    i16::try_from(number).unwrap_or(i16::MAX)
+}
+
+pub(super) fn int(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
