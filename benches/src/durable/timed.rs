@@ -112,10 +112,7 @@ impl Connection for TimedConnection {
         self.connection.claim(claim)
     }
 
-    fn settle(
-        &mut self,
-        settle: &Settle,
-    ) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
         self.calls.settles.fetch_add(1, Ordering::Relaxed);
         self.connection.settle(settle)
     }

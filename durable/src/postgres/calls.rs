@@ -214,7 +214,7 @@ impl PostgresConnection {
         count: usize,
     ) -> Result<Vec<Row>, Failure> {
         match self.link.query(Effect::Writes, together, values) {
-            Err(reason) if reason.may_be_of_one_row() => {
+            Err(reason) if count > 0 && reason.may_be_of_one_row() => {
                 let result = self.link.query(Effect::Writes, one_by_one, values);
                 each(result, reason, count)
             }
