@@ -147,6 +147,10 @@ pub enum ScheduleError<F> {
     /// The schedule function returned no first time, so nothing was armed. Only returned by
     /// `repeat`.
     NoRound(F),
+    /// The period has no such option: [`missed`](crate::Period::missed) and [`grace`](crate::Period::grace) are for
+    /// a fixed rate, and [`random_phase`](crate::Period::random_phase) is not for a schedule function. Only returned
+    /// by `repeat`, and permanent.
+    PeriodOption(F),
     /// The calling thread is panicking and holds a lock of this crate. This happens only in panic
     /// hooks and in drops; see [panic hooks](crate#panic-hooks). The error passes when the panic
     /// has left the call that took the lock.
@@ -181,6 +185,7 @@ impl<F> ScheduleError<F> {
             | ScheduleError::Occupied(task)
             | ScheduleError::ZeroPeriod(task)
             | ScheduleError::NoRound(task)
+            | ScheduleError::PeriodOption(task)
             | ScheduleError::UnderLock(task)
             | ScheduleError::Forked(task) => task,
         }
@@ -224,6 +229,7 @@ impl<F> ScheduleError<F> {
             ScheduleError::Occupied(_) => ScheduleError::Occupied(task),
             ScheduleError::ZeroPeriod(_) => ScheduleError::ZeroPeriod(task),
             ScheduleError::NoRound(_) => ScheduleError::NoRound(task),
+            ScheduleError::PeriodOption(_) => ScheduleError::PeriodOption(task),
             ScheduleError::UnderLock(_) => ScheduleError::UnderLock(task),
             ScheduleError::Forked(_) => ScheduleError::Forked(task),
         }
@@ -240,6 +246,7 @@ impl<F> ScheduleError<F> {
             ScheduleError::Closed(_)
             | ScheduleError::ZeroPeriod(_)
             | ScheduleError::NoRound(_)
+            | ScheduleError::PeriodOption(_)
             | ScheduleError::Forked(_) => false,
         }
     }
@@ -253,6 +260,7 @@ impl<F> ScheduleError<F> {
             ScheduleError::Occupied(_) => "Occupied",
             ScheduleError::ZeroPeriod(_) => "ZeroPeriod",
             ScheduleError::NoRound(_) => "NoRound",
+            ScheduleError::PeriodOption(_) => "PeriodOption",
             ScheduleError::UnderLock(_) => "UnderLock",
             ScheduleError::Forked(_) => "Forked",
         }
@@ -278,6 +286,10 @@ impl<F> fmt::Display for ScheduleError<F> {
             ScheduleError::Occupied(_) => "the key is pending already",
             ScheduleError::ZeroPeriod(_) => "the period is zero; choose a longer one",
             ScheduleError::NoRound(_) => "the schedule function returned no first time",
+            ScheduleError::PeriodOption(_) => {
+                "the period has no such option: leave `missed` and `grace` out unless it is a \
+                 `fixed_rate`, and `random_phase` if it is a `schedule`"
+            }
             ScheduleError::UnderLock(_) => UNDER_LOCK,
             ScheduleError::Forked(_) => FORKED,
         })

@@ -6,7 +6,8 @@
 //!
 //! 1. *begin*: one caller wins. All other callers learn that the engine is closed.
 //! 2. Every stripe's gate is closed under its lock. An arming before the gate is accepted,
-//!    and accounted for below. An arming after it is refused. **CLOSE-1**
+//!    and accounted for below. An arming after it is refused. **CLOSE-1** Callers that wait for the
+//!    computation of a map's value are released.
 //! 3. The mode decides: `HandBack` takes everything out at once. `Drain` waits until the stripes
 //!    are empty. `RunNow` makes everything due, then waits.
 //! 4. The timers that are left after the limit are taken out under the stripes' locks. Each timer
@@ -269,6 +270,7 @@ impl<F: Frontend> Engine<F> {
                 stripe.close();
             });
         }
+        self.frontend.closing();
     }
 
     /// Does step 3 of `RunNow`: makes every pending timer due.

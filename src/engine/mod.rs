@@ -160,12 +160,14 @@ pub(crate) trait Frontend:
         let _ = (taken, handed_back);
     }
 
-    /// Returns whether a run would find room, or `None` if runs need none. Asked only where the thread
-    /// that runs is the one that makes room.
+    /// Returns whether a run would find room; `None` if runs need none. Asked only where runs make room.
     #[cfg(any(test, feature = "test-util"))]
     fn room(&self) -> Option<bool> {
         None
     }
+
+    /// Called when all gates have been closed, perhaps more than once, without a lock. Must not panic.
+    fn closing(&self) {}
 
     /// Called when the engine is closed, nothing is pending and nothing runs any more. This may run
     /// user code: it is called without a lock, and its panic is caught.

@@ -412,7 +412,13 @@ pub enum GetOrInsertError<K, V, E> {
     Insert(InsertError<K, V>),
     /// The computation of the value has asked for the same value, and would wait for itself. Only
     /// `get_or_compute` and `get_or_compute_async` return this.
-    Recursive,
+    ///
+    /// The call from inside the computation gets `None`. If the computation then fails, its own caller gets the error
+    /// of the computation.
+    Recursive(Option<E>),
+    /// The map is shut down, and another caller still computes the value. Only `get_or_compute` and
+    /// `get_or_compute_async` return this.
+    Closed,
 }
 
 impl<K, V, E> GetOrInsertError<K, V, E> {
@@ -452,7 +458,8 @@ impl<K, V, E> GetOrInsertError<K, V, E> {
                     refusal,
                 })
             }
-            GetOrInsertError::Recursive => GetOrInsertError::Recursive,
+            GetOrInsertError::Recursive(error) => GetOrInsertError::Recursive(error),
+            GetOrInsertError::Closed => GetOrInsertError::Closed,
         }
     }
 }
@@ -462,7 +469,10 @@ impl<K, V, E> fmt::Display for GetOrInsertError<K, V, E> {
         f.write_str(match self {
             GetOrInsertError::Make(_) => "the value could not be made, so nothing was inserted",
             GetOrInsertError::Insert(_) => "the value was made, and could not be inserted",
-            GetOrInsertError::Recursive => {
+            GetOrInsertError::Closed => {
+                "the map was shut down while another caller computed the value; no value will come"
+            }
+            GetOrInsertError::Recursive(_) => {
                 "the computation of the value of a key asked for that value, and would wait for \
                  itself; compute it from something else"
             }
@@ -475,7 +485,8 @@ impl<K, V, E: fmt::Debug> fmt::Debug for GetOrInsertError<K, V, E> {
         match self {
             GetOrInsertError::Make(error) => f.debug_tuple("Make").field(error).finish(),
             GetOrInsertError::Insert(error) => f.debug_tuple("Insert").field(error).finish(),
-            GetOrInsertError::Recursive => f.write_str("Recursive"),
+            GetOrInsertError::Recursive(error) => f.debug_tuple("Recursive").field(error).finish(),
+            GetOrInsertError::Closed => f.write_str("Closed"),
         }
     }
 }
@@ -489,7 +500,8 @@ where
         match self {
             GetOrInsertError::Make(error) => Some(error),
             GetOrInsertError::Insert(error) => Some(error),
-            GetOrInsertError::Recursive => None,
+            GetOrInsertError::Recursive(error) => error.as_ref().map(|error| error as _),
+            GetOrInsertError::Closed => None,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use pin_project_lite::pin_project;
 
-use super::flights::{CallMode, FlightLead, FlightWait, Flights, Joined};
+use super::flights::{CallMode, FlightLead, FlightWait, Flights, Joined, WaitEnd};
 use super::{
     ExpiryMap, Found, GetOrInsertError, GroupedBy, InsertError, InsertRefusal, Inserted, MapHasher,
 };
@@ -46,17 +46,19 @@ where
     /// | another call removes the key, the group or all entries | Nothing: the entry is not there yet. The computed value is inserted. |
     /// | the entry ends after the insertion, before a waiting caller has returned | That caller still returns the value. |
     /// | the insertion is refused, because the map is full or closed | All these callers return [`GetOrInsertError::Insert`], each with its key and a clone of the value. |
+    /// | the map is shut down | The waiting callers return [`GetOrInsertError::Closed`] at once. The computing caller goes on, and its insertion is refused. |
     ///
     /// # Errors
     ///
     /// As for [`get_or_try_insert_with`](Self::get_or_try_insert_with). In addition,
     /// [`Recursive`](GetOrInsertError::Recursive) is the error of a call from inside the
-    /// computation of the same key.
+    /// computation of the same key, and of the computation's own caller if the computation fails then.
+    /// [`Closed`](GetOrInsertError::Closed) is the error of a caller that would wait in a map that is shut down.
     ///
     /// # Blocking
     ///
-    /// Blocks while another caller computes, without a limit. `compute` should have a limit of its
-    /// own. A call from the map's handler keeps a worker waiting. If the map delivers
+    /// Blocks while another caller computes, without a limit, until the map is shut down. `compute` should
+    /// have a limit of its own. A call from the map's handler keeps a worker waiting. If the map delivers
     /// [`inline`](crate::ExpiryMapBuilder::inline), it keeps back everything that is due.
     ///
     /// A computation that waits for a caller that waits for it never ends. Only a call of the same
@@ -126,12 +128,13 @@ where
             match self.join(&key, CallMode::Blocking, waiter) {
                 Joined::Found(value) => return Ok(Found::Present(value)),
                 Joined::Leads(lead) => break Some(lead),
-                Joined::Waits(wait) => {
-                    if let Some(answer) = wait.block(&parker) {
-                        return answer_of_other(key, answer);
-                    }
-                }
-                Joined::Recursive => return Err(GetOrInsertError::Recursive),
+                Joined::Waits(wait) => match wait.block(&parker) {
+                    WaitEnd::Answered(answer) => return answer_of_other(key, answer),
+                    WaitEnd::Unanswered => {}
+                    WaitEnd::Closed => return Err(GetOrInsertError::Closed),
+                },
+                Joined::Recursive => return Err(GetOrInsertError::Recursive(None)),
+                Joined::Closed => return Err(GetOrInsertError::Closed),
                 // The insertion will be refused.
                 Joined::Refused => break None,
             }
@@ -140,7 +143,7 @@ where
             Some(lead) => lead.compute(CallMode::Blocking, compute),
             None => compute(),
         };
-        let value = computed.map_err(GetOrInsertError::Make)?;
+        let value = computed.map_err(|error| failed(lead.as_ref(), error))?;
         self.insert_computed(lead, key, value, put)
     }
 
@@ -227,7 +230,11 @@ where
                 Err(GetOrInsertError::Insert(error)) => {
                     lead.complete(|| Err((error.value.clone(), error.refusal)));
                 }
-                Err(GetOrInsertError::Make(_) | GetOrInsertError::Recursive) => {
+                Err(
+                    GetOrInsertError::Make(_)
+                    | GetOrInsertError::Recursive(_)
+                    | GetOrInsertError::Closed,
+                ) => {
                     unreachable!("the value was made, and nobody waited for it")
                 }
             }
@@ -418,19 +425,24 @@ where
                         Joined::Found(value) => break Ok(Found::Present(value)),
                         Joined::Leads(lead) => ComputingStage::Computes(Some(lead)),
                         Joined::Waits(wait) => ComputingStage::Waits(wait),
-                        Joined::Recursive => break Err(GetOrInsertError::Recursive),
+                        Joined::Recursive => break Err(GetOrInsertError::Recursive(None)),
+                        Joined::Closed => break Err(GetOrInsertError::Closed),
                         // The insertion will be refused.
                         Joined::Refused => ComputingStage::Computes(None),
                     };
                 }
                 ComputingStage::Waits(wait) => {
-                    let answer = ready!(Pin::new(wait).poll(context));
+                    let end = ready!(Pin::new(wait).poll(context));
                     *this.stage = ComputingStage::Looks;
-                    if let Some(answer) = answer {
-                        let Some(key) = this.key.take() else {
-                            unreachable!("it was there at the begin of this poll")
-                        };
-                        break answer_of_other(key, answer);
+                    match end {
+                        WaitEnd::Answered(answer) => {
+                            let Some(key) = this.key.take() else {
+                                unreachable!("it was there at the begin of this poll")
+                            };
+                            break answer_of_other(key, answer);
+                        }
+                        WaitEnd::Unanswered => {}
+                        WaitEnd::Closed => break Err(GetOrInsertError::Closed),
                     }
                 }
                 ComputingStage::Computes(lead) => {
@@ -464,7 +476,7 @@ where
                             Poll::Ready(map.insert_computed(lead, key, value, put))
                         }
                         Ok(Poll::Ready(Err(error))) => {
-                            Poll::Ready(Err(GetOrInsertError::Make(error)))
+                            Poll::Ready(Err(failed(lead.as_ref(), error)))
                         }
                         Ok(Poll::Pending) => Poll::Pending,
                         Err(panic) => resume_unwind(panic),
@@ -489,6 +501,19 @@ impl<K, V, S: MapHasher, C> fmt::Debug for Computing<'_, K, V, S, C> {
         f.debug_struct("Computing")
             .field("stage", &stage)
             .finish_non_exhaustive()
+    }
+}
+
+/// Makes the error of the caller whose computation has failed.
+fn failed<K, V, E>(
+    lead: Option<&FlightLead<K, Computed<V>>>,
+    error: E,
+) -> GetOrInsertError<K, V, E> {
+    // The computation has perhaps wrapped what it was told of the recursion. Here it is named again, where its caller
+    // looks first.
+    match lead.is_some_and(FlightLead::asked_itself) {
+        true => GetOrInsertError::Recursive(Some(error)),
+        false => GetOrInsertError::Make(error),
     }
 }
 

@@ -54,7 +54,9 @@ fn insertion_error<K, V>(error: GetOrInsertError<K, V, Infallible>) -> InsertErr
     match error {
         GetOrInsertError::Make(never) => match never {},
         GetOrInsertError::Insert(error) => error,
-        GetOrInsertError::Recursive => unreachable!("only calls that wait return this"),
+        GetOrInsertError::Recursive(_) | GetOrInsertError::Closed => {
+            unreachable!("only calls that wait return this")
+        }
     }
 }
 

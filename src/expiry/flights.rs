@@ -9,7 +9,8 @@
 //!        |                                  compute, insert, complete
 //!        |                                                 '-----> the own answer
 //!        '-- a flight: WAIT in a seat --- the lead's answer -----> that answer
-//!                                    '--- none: begin again
+//!                                    |--- none: begin again
+//!                                    '--- shutdown ------------> an error
 //! ```
 //!
 //! The lead computes without any lock, and the map knows nothing of flights. A flight ends with an
@@ -25,6 +26,9 @@
 //!   finds the entry of the flight that has just ended.
 //! - **FLIGHT-3** A seat is written once, under its own lock. A waiting caller reads it, and leaves
 //!   its waker, under that lock. A thread parks with a token. So no wake-up is lost.
+//! - **FLIGHT-5** A shutdown closes every shard under its lock, and takes all seats out there. A caller that takes its
+//!   seat earlier finds its seat ended, and one that comes later finds the shard closed. So nobody waits for a
+//!   computation, which may hang, of a map that is shut down. The flights themselves stay until their leads end them.
 //! - **FLIGHT-4** Under a shard's lock a key's `Eq` and `Clone` run, and no other user code. A call
 //!   of the map from there panics, as it does from under a stripe's lock (STRIPE-2). No other lock
 //!   is taken inside of it. Answers are cloned, wakers woken, and keys dropped without a lock.
@@ -35,7 +39,7 @@ use std::task::{Context, Poll};
 
 use crate::job::catch_panic;
 use crate::shard::{KeyHash, ReentrancyGuard, Waiter, is_under_lock, when_unlocked};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::fork::Origin;
 use crate::sync::{Arc, CachePadded, Mutex, Parker, thread_local, unique_number};
 use crate::waker::leave;
@@ -51,7 +55,14 @@ pub(super) struct Flights<K, A> {
     shards: Box<[FlightShard<K, A>]>,
 }
 
-type FlightShard<K, A> = CachePadded<Mutex<Vec<Flight<K, A>>>>;
+type FlightShard<K, A> = CachePadded<Mutex<FlightTable<K, A>>>;
+
+/// The flights of one shard.
+struct FlightTable<K, A> {
+    flights: Vec<Flight<K, A>>,
+    /// Nobody may wait any more (FLIGHT-5).
+    closed: bool,
+}
 
 /// A computation in progress, and the callers that wait for it.
 struct Flight<K, A> {
@@ -64,8 +75,19 @@ struct Flight<K, A> {
 /// The place of one waiting caller.
 enum Seat<A> {
     Waiting(Waiter),
-    /// The flight has ended, with the answer until the caller takes it.
-    Ended(Option<A>),
+    /// The wait has ended, with the answer until the caller takes it.
+    Ended(WaitEnd<A>),
+}
+
+/// How the wait for a computation ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WaitEnd<A> {
+    /// The computing caller has this answer.
+    Answered(A),
+    /// The flight has ended without an answer. The caller begins again.
+    Unanswered,
+    /// The map is shut down (FLIGHT-5).
+    Closed,
 }
 
 type SharedSeat<A> = Arc<Mutex<Seat<A>>>;
@@ -73,7 +95,11 @@ type SharedSeat<A> = Arc<Mutex<Seat<A>>>;
 /// The identity of a flight. It says which thread is inside of the computation, so that a
 /// computation that waits for itself is noticed: the thread's number plus 1, times 2, plus 1 if the
 /// computation is a future. 0 while no thread is inside.
-struct FlightMark(AtomicU64);
+struct FlightMark {
+    inside: AtomicU64,
+    /// Whether the computation has asked for its own value.
+    asked_itself: AtomicBool,
+}
 
 /// How a caller waits, and computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,9 +125,14 @@ impl FlightMark {
     /// the caller does.
     fn would_wait_for_itself(&self, mode: CallMode) -> bool {
         // Relaxed: only what this thread has written itself matters.
-        let inside = self.0.load(Ordering::Relaxed);
+        let inside = self.inside.load(Ordering::Relaxed);
         // A computation that blocks may run other tasks, which may await it.
-        inside / 2 == own_number() && (mode == CallMode::Blocking || inside % 2 == 1)
+        let would = inside / 2 == own_number() && (mode == CallMode::Blocking || inside % 2 == 1);
+        if would {
+            // Relaxed: the lead reads it after this call, which its own computation has made.
+            self.asked_itself.store(true, Ordering::Relaxed);
+        }
+        would
     }
 }
 
@@ -114,6 +145,8 @@ pub(super) enum Joined<K: 'static, A: 'static, V> {
     Waits(FlightWait<K, A>),
     /// The caller is inside the computation of this flight.
     Recursive,
+    /// Another caller computes, and the map is shut down.
+    Closed,
     /// The thread panics under a lock, or the flights belong to the original of this process.
     Refused,
 }
@@ -125,7 +158,11 @@ impl<K, A> Flights<K, A> {
 
     /// Makes a table with this number of locks, a power of two.
     pub(super) fn with_shards(shards: usize) -> Self {
-        let shard = || CachePadded::new(Mutex::new(Vec::new()));
+        let table = || FlightTable {
+            flights: Vec::new(),
+            closed: false,
+        };
+        let shard = || CachePadded::new(Mutex::new(table()));
         Flights {
             origin: Origin::here(),
             shards: (0..shards).map(|_| shard()).collect(),
@@ -180,11 +217,15 @@ impl<K, A> Flights<K, A> {
             return Joined::Refused;
         }
         let mut shard = self.shard(hash).lock();
-        let mut flights = shard.iter_mut();
-        let flight = flights.find(|flight| flight.hash == hash && flight.key == *key);
+        let FlightTable { flights, closed } = &mut *shard;
+        let mut others = flights.iter_mut();
+        let flight = others.find(|flight| flight.hash == hash && flight.key == *key);
         if let Some(flight) = flight {
             if flight.mark.would_wait_for_itself(mode) {
                 return Joined::Recursive;
+            }
+            if *closed {
+                return Joined::Closed;
             }
             let seat = Arc::new(Mutex::new(Seat::Waiting(waiter)));
             flight.seats.push(Arc::clone(&seat));
@@ -195,8 +236,11 @@ impl<K, A> Flights<K, A> {
                 seat,
             });
         }
-        let mark = Arc::new(FlightMark(AtomicU64::new(0)));
-        shard.push(Flight {
+        let mark = Arc::new(FlightMark {
+            inside: AtomicU64::new(0),
+            asked_itself: AtomicBool::new(false),
+        });
+        flights.push(Flight {
             hash,
             key: key.clone(),
             mark: Arc::clone(&mark),
@@ -214,9 +258,31 @@ impl<K, A> Flights<K, A> {
         if self.origin.is_elsewhere() {
             return None;
         }
-        let mut shard = self.shard(hash).lock();
-        let at = shard.iter().position(|one| Arc::ptr_eq(&one.mark, mark))?;
-        Some(shard.swap_remove(at))
+        let flights = &mut self.shard(hash).lock().flights;
+        let at = flights
+            .iter()
+            .position(|one| Arc::ptr_eq(&one.mark, mark))?;
+        Some(flights.swap_remove(at))
+    }
+
+    /// Ends all waits, and lets nobody wait any more (FLIGHT-5). Called without a lock.
+    pub(super) fn close(&self) {
+        if self.origin.is_elsewhere() {
+            return;
+        }
+        for shard in &self.shards {
+            let mut seats = Vec::new();
+            {
+                let mut shard = shard.lock();
+                shard.closed = true;
+                for flight in &mut shard.flights {
+                    seats.append(&mut flight.seats);
+                }
+            }
+            for seat in seats {
+                end_seat(seat, WaitEnd::Closed);
+            }
+        }
     }
 
     /// Takes a seat back. None is found if the flight has ended.
@@ -225,7 +291,7 @@ impl<K, A> Flights<K, A> {
             return;
         }
         let mut shard = self.shard(hash).lock();
-        let mut flights = shard.iter_mut();
+        let mut flights = shard.flights.iter_mut();
         if let Some(flight) = flights.find(|flight| Arc::ptr_eq(&flight.mark, mark)) {
             flight.seats.retain(|one| !Arc::ptr_eq(one, seat));
         }
@@ -233,9 +299,9 @@ impl<K, A> Flights<K, A> {
 }
 
 impl<K, A> Flight<K, A> {
-    /// Gives each seat what `answer` returns. If that panics, the remaining seats get nothing, so
-    /// that their callers begin again.
-    fn end(self, mut answer: impl FnMut() -> Option<A>) {
+    /// Ends each seat as `answer` says. If that panics, the remaining seats get no answer, so that
+    /// their callers begin again.
+    fn end(self, mut answer: impl FnMut() -> WaitEnd<A>) {
         // A panic of the key's drop must not keep anybody waiting.
         let _ = catch_panic(|| drop(self.key));
         let mut seats = RemainingSeats(self.seats.into_iter());
@@ -254,14 +320,14 @@ struct RemainingSeats<A>(std::vec::IntoIter<SharedSeat<A>>);
 impl<A> Drop for RemainingSeats<A> {
     fn drop(&mut self) {
         for seat in self.0.by_ref() {
-            end_seat(seat, None);
+            end_seat(seat, WaitEnd::Unanswered);
         }
     }
 }
 
 /// Writes a seat, and wakes its caller (FLIGHT-3).
-fn end_seat<A>(seat: SharedSeat<A>, answer: Option<A>) {
-    let before = std::mem::replace(&mut *seat.lock(), Seat::Ended(answer));
+fn end_seat<A>(seat: SharedSeat<A>, end: WaitEnd<A>) {
+    let before = std::mem::replace(&mut *seat.lock(), Seat::Ended(end));
     // A waker is code of its runtime, and so is the drop of an answer whose caller has gone.
     let _ = catch_panic(|| drop(seat));
     if let Seat::Waiting(waiter) = before {
@@ -283,13 +349,19 @@ impl<K, A> FlightLead<K, A> {
         impl Drop for Inside<'_> {
             fn drop(&mut self) {
                 // Relaxed: see `would_wait_for_itself`.
-                self.0.0.store(self.1, Ordering::Relaxed);
+                self.0.inside.store(self.1, Ordering::Relaxed);
             }
         }
         let inside = own_number() * 2 + u64::from(mode == CallMode::Awaited);
         // Relaxed: see `would_wait_for_itself`.
-        let _inside = Inside(&self.mark, self.mark.0.swap(inside, Ordering::Relaxed));
+        let _inside = Inside(&self.mark, self.mark.inside.swap(inside, Ordering::Relaxed));
         run()
+    }
+
+    /// Returns whether the computation has asked for its own value.
+    pub(super) fn asked_itself(&self) -> bool {
+        // Relaxed: see `would_wait_for_itself`.
+        self.mark.asked_itself.load(Ordering::Relaxed)
     }
 
     /// Ends the flight. Each waiting caller gets what `answer` returns. The value is in the map, or
@@ -301,7 +373,7 @@ impl<K, A> FlightLead<K, A> {
             return;
         }
         if let Some(flight) = self.flights.take(self.hash, &self.mark) {
-            flight.end(|| Some(answer()));
+            flight.end(|| WaitEnd::Answered(answer()));
         }
     }
 }
@@ -313,7 +385,7 @@ impl<K, A> Drop for FlightLead<K, A> {
         when_unlocked(move || {
             // Nothing is found after `complete`.
             if let Some(flight) = flights.take(hash, &mark) {
-                flight.end(|| None);
+                flight.end(|| WaitEnd::Unanswered);
             }
         });
     }
@@ -321,7 +393,7 @@ impl<K, A> Drop for FlightLead<K, A> {
 
 /// A seat in a flight. Dropping it gives up the wait.
 ///
-/// As a future it is ready when the flight has ended, with the answer, if there is one.
+/// As a future it is ready when the wait has ended.
 pub(super) struct FlightWait<K: 'static, A: 'static> {
     flights: Arc<Flights<K, A>>,
     hash: KeyHash,
@@ -330,35 +402,34 @@ pub(super) struct FlightWait<K: 'static, A: 'static> {
 }
 
 impl<K, A> FlightWait<K, A> {
-    /// Blocks until the flight has ended. Returns the answer, if there is one. `parker` is that of
-    /// the seat's waiter.
-    pub(super) fn block(self, parker: &Parker) -> Option<A> {
+    /// Blocks until the wait has ended. `parker` is that of the seat's waiter.
+    pub(super) fn block(self, parker: &Parker) -> WaitEnd<A> {
         loop {
-            if let Some(answer) = self.ended() {
-                return answer;
+            if let Some(end) = self.ended() {
+                return end;
             }
             parker.park();
         }
     }
 
-    /// Takes the answer if the flight has ended.
-    fn ended(&self) -> Option<Option<A>> {
+    /// Takes the answer if the wait has ended.
+    fn ended(&self) -> Option<WaitEnd<A>> {
         if self.flights.origin.is_elsewhere() {
-            return Some(None);
+            return Some(WaitEnd::Unanswered);
         }
         match &mut *self.seat.lock() {
             Seat::Waiting(_) => None,
-            Seat::Ended(answer) => Some(answer.take()),
+            Seat::Ended(end) => Some(std::mem::replace(end, WaitEnd::Unanswered)),
         }
     }
 }
 
 impl<K, A> Future for FlightWait<K, A> {
-    type Output = Option<A>;
+    type Output = WaitEnd<A>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<A>> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<WaitEnd<A>> {
         if self.flights.origin.is_elsewhere() {
-            return Poll::Ready(None);
+            return Poll::Ready(WaitEnd::Unanswered);
         }
         let waits = leave(context.waker(), |show| {
             if let Seat::Waiting(Waiter::Task(left)) = &mut *self.seat.lock() {
@@ -368,7 +439,7 @@ impl<K, A> Future for FlightWait<K, A> {
         if waits {
             return Poll::Pending;
         }
-        Poll::Ready(self.ended().flatten())
+        Poll::Ready(self.ended().unwrap_or(WaitEnd::Unanswered))
     }
 }
 

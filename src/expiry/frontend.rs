@@ -17,7 +17,7 @@ use crate::engine::RunOutcome;
 use crate::engine::{Batched, Ending, Engine, Frontend, FrontendTypes, RunInfo};
 use crate::job::{catch_panic, drop_catching};
 use crate::scheduler::{OnPanic, TaskPanic};
-use crate::shard::Taken;
+use crate::shard::{Taken, is_under_lock};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock};
 use crate::tick::Time;
@@ -385,6 +385,19 @@ where
             Delivery::Futures(delivery) => Some(delivery.has_room()),
             Delivery::Handler(_) | Delivery::Batches(..) => None,
         }
+    }
+
+    /// Releases the callers that wait for a computation, which may hang (FLIGHT-5).
+    fn closing(&self) {
+        if is_under_lock() {
+            // The thread panics, and may hold a lock that is taken here. The end of the shutdown calls this again.
+            return;
+        }
+        // Made here if there are none, so that a caller that comes later finds these, which are closed. Nobody waits
+        // any more, so one lock is enough.
+        self.flights
+            .get_or_init(|| Arc::new(Flights::with_shards(1)))
+            .close();
     }
 
     /// Ends the channel. A receiver sees the end after it has received everything that was sent.

@@ -53,7 +53,7 @@ use crate::clock::ManualClock;
 use crate::engine::Shutdown;
 use crate::error::BuildError;
 pub use crate::scheduler::Fired;
-use crate::scheduler::{Builder, Handle, RandomState, Report, SchedulerFrontend};
+use crate::scheduler::{Builder, Handle, RandomState, Report, Scheduler, SchedulerFrontend};
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -77,7 +77,7 @@ use crate::tick::Time;
 /// ```
 pub struct Stepped<K, S = RandomState> {
     driver: Driver<SchedulerFrontend<K, S>>,
-    handle: Handle<K, S>,
+    scheduler: Arc<Scheduler<K, S>>,
 }
 
 /// The option that builds a [`Stepped`].
@@ -99,7 +99,7 @@ where
     pub fn build_stepped(self, seed: u64) -> Result<Stepped<K, S>, BuildError> {
         let ((server, ticker_states), hand) = self.stepped_parts(seed)?;
         Ok(Stepped {
-            handle: Handle::new(Arc::clone(server.engine())),
+            scheduler: Arc::new(Scheduler::of(Arc::clone(&server))),
             driver: Driver::new(server, ticker_states, hand, seed),
         })
     }
@@ -113,7 +113,29 @@ where
     /// Returns a handle, which any thread may use.
     #[must_use]
     pub fn handle(&self) -> Handle<K, S> {
-        self.handle.clone()
+        self.scheduler.handle()
+    }
+
+    /// Returns the scheduler, for code that owns one. Dropping this driver closes it.
+    ///
+    /// Only a scheduler that [follows tokio](Self::follow_tokio) is shut down by its own
+    /// [`shutdown`](Scheduler::shutdown). Otherwise the driver's [`shutdown`](Self::shutdown) does it, since no time
+    /// passes by itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let stepped = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let scheduler = stepped.scheduler();
+    /// scheduler.handle().schedule("a", Duration::from_secs(1), |_| ())?;
+    /// assert_eq!(stepped.advance(Duration::from_secs(1)).len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn scheduler(&self) -> Arc<Scheduler<K, S>> {
+        Arc::clone(&self.scheduler)
     }
 
     /// Returns the time that the clock shows.
@@ -154,7 +176,8 @@ where
     /// Tasks run inside the poll of this future, so they must not block. Await what the handles can wait
     /// for: a call that blocks would wait in vain.
     ///
-    /// Dropping the future closes the scheduler.
+    /// The future ends with a shutdown of the [`scheduler`](Self::scheduler), which can be awaited. Dropping the
+    /// future closes the scheduler.
     ///
     /// # Panics
     ///
@@ -168,8 +191,10 @@ where
     /// # use tourbillon::Scheduler;
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tourbillon::Shutdown;
+    ///
     /// let stepped = Scheduler::<&str>::builder().build_stepped(1)?;
-    /// let timers = stepped.handle();
+    /// let (scheduler, timers) = (stepped.scheduler(), stepped.handle());
     /// tokio::spawn(stepped.follow_tokio());
     ///
     /// let (send, paid) = tokio::sync::oneshot::channel();
@@ -178,12 +203,18 @@ where
     ///     let _ = send.take().expect("one run").send("reminded");
     /// })?;
     /// assert_eq!(paid.await?, "reminded");
+    /// assert!(scheduler.shutdown(Shutdown::HandBack).await.handed_back.is_empty());
     /// # Ok(())
     /// # }
     /// ```
     #[cfg(feature = "tokio")]
     pub fn follow_tokio(self) -> impl Future<Output = ()> + Send + 'static {
-        follow::follow(self.driver)
+        let (following, scheduler) = (follow::follow(self.driver), self.scheduler);
+        async move {
+            following.await;
+            // Dropping the last handle of a scheduler closes it.
+            drop(scheduler);
+        }
     }
 
     /// Lets `by` pass; see [`advance_to`](Self::advance_to).

@@ -316,25 +316,18 @@ fn a_removal_meanwhile_finds_nothing_and_stops_nothing() {
 
 #[test]
 fn a_refused_insertion_is_the_answer_of_all() {
-    let refused = |builder: tourbillon::ExpiryMapBuilder<_, _>, close: bool, expected| {
-        let (stepped, _) = collecting(builder, 1);
-        let map = stepped.map();
-        fill(&map, [2]);
-        let mut pair = Pair::new(&map);
-        if close {
-            drop(stepped.shutdown(Shutdown::HandBack));
-        }
-        let lead = pair.lead(Ok("a"));
-        for answer in [lead, pair.wait()] {
-            let Poll::Ready(Err(GetOrInsertError::Insert(error))) = answer else {
-                panic!("{answer:?}");
-            };
-            assert_eq!(error.refusal, expected);
-            assert_eq!((error.key, error.value.as_str()), (1, "a"));
-        }
-    };
-    refused(builder().max_pending(1), false, InsertRefusal::Full);
-    refused(builder(), true, InsertRefusal::Closed);
+    let (stepped, _) = collecting(builder().max_pending(1), 1);
+    let map = stepped.map();
+    fill(&map, [2]);
+    let mut pair = Pair::new(&map);
+    let lead = pair.lead(Ok("a"));
+    for answer in [lead, pair.wait()] {
+        let Poll::Ready(Err(GetOrInsertError::Insert(error))) = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(error.refusal, InsertRefusal::Full);
+        assert_eq!((error.key, error.value.as_str()), (1, "a"));
+    }
 }
 
 #[test]
@@ -366,7 +359,7 @@ fn a_computation_that_asks_for_its_own_value_gets_an_error() {
     let map = stepped.map();
     let inner = |key| map.get_or_compute(key, || Ok::<_, &str>("inner".to_owned()));
     let own = |answer: Answer| match answer {
-        Err(GetOrInsertError::Recursive) => Ok("own".to_owned()),
+        Err(GetOrInsertError::Recursive(None)) => Ok("own".to_owned()),
         other => panic!("{other:?}"),
     };
     // A thread by itself, also by way of another key.
@@ -384,10 +377,154 @@ fn a_computation_that_asks_for_its_own_value_gets_an_error() {
         own(inner(3))
     }));
     assert_eq!(poll(&mut call, &Wakes::new()), inserted("own"));
-    let error: GetOrInsertError<u32, String, std::io::Error> = GetOrInsertError::Recursive;
+    let error: GetOrInsertError<u32, String, std::io::Error> = GetOrInsertError::Recursive(None);
     assert!(error.to_string().contains("wait for itself"));
     assert!(std::error::Error::source(&error).is_none());
-    assert_eq!(format!("{error:?}"), "Recursive");
+    assert_eq!(format!("{error:?}"), "Recursive(None)");
+}
+
+/// However often the error was wrapped on its way.
+#[test]
+fn the_error_of_a_recursive_computation_names_the_recursion_at_the_outermost_level() {
+    type Wrapped = Box<dyn std::error::Error + Send + Sync>;
+    let stepped = builder().build_stepped(1, |_, _| ()).unwrap();
+    let map = stepped.map();
+    let compute = |key: u32, next: u32| {
+        let found = map.get_or_compute(key, || {
+            let inner = map.get_or_compute(next, || {
+                let innermost = map.get_or_compute(1, || Ok::<_, std::io::Error>(String::new()));
+                let told = innermost.map_or_else(|error| error.to_string(), Found::into_value);
+                Err::<String, Wrapped>(format!("no such user: {told}").into())
+            });
+            Err::<String, Wrapped>(inner.unwrap_err().to_string().into())
+        });
+        found.unwrap_err()
+    };
+    let GetOrInsertError::Recursive(Some(error)) = compute(1, 2) else {
+        panic!("the computation of key 1 asked for key 1")
+    };
+    assert!(error.to_string().contains("could not be made"));
+    let outermost: GetOrInsertError<u32, String, std::io::Error> =
+        GetOrInsertError::Recursive(Some(std::io::Error::other("wrapped")));
+    assert!(outermost.to_string().contains("wait for itself"));
+    assert!(std::error::Error::source(&outermost).is_some());
+    // Key 3 asks for key 1 by way of key 4, which is no recursion.
+    assert!(matches!(compute(3, 4), GetOrInsertError::Make(_)));
+    // The next computation of the same key is another one.
+    let failed: Answer = map.get_or_compute(1, || Err("offline"));
+    assert!(matches!(
+        failed,
+        Ok(_) | Err(GetOrInsertError::Make("offline"))
+    ));
+
+    let mut call = Box::pin(map.get_or_compute_async(9, async {
+        let inner = map.get_or_compute_async(9, ready(Ok::<_, std::io::Error>(String::new())));
+        inner.await.map(Found::into_value).map_err(|_| "wrapped")
+    }));
+    let answer = poll(&mut call, &Wakes::new());
+    assert_eq!(
+        answer,
+        Poll::Ready(Err(GetOrInsertError::Recursive(Some("wrapped"))))
+    );
+}
+
+// === shutdowns ===
+
+#[test]
+fn a_shutdown_releases_the_callers_that_wait_for_a_computation_that_hangs() {
+    for mode in [
+        Shutdown::HandBack,
+        Shutdown::RunNow,
+        Shutdown::Drain { limit: S },
+    ] {
+        let (stepped, _) = collecting(builder(), 1);
+        let map = stepped.map();
+        let (begun, computes) = channel();
+        let (go_on, may_go_on) = channel();
+        thread::scope(|scope| {
+            let hangs = scope.spawn(|| -> Answer {
+                map.get_or_compute(1, move || {
+                    begun.send(()).unwrap();
+                    may_go_on.recv().unwrap();
+                    Ok("late".to_owned())
+                })
+            });
+            next(&computes);
+            let blocked: Vec<_> = (0..3)
+                .map(|_| scope.spawn(|| -> Answer { map.get_or_compute(1, || Err("computed")) }))
+                .collect();
+            let wakes = Wakes::new();
+            let mut awaits = call(&map, 1, &Cell::default());
+            assert!(poll(&mut awaits, &wakes).is_pending());
+            stepped.shutdown(mode);
+            assert_eq!(wakes.count(), 1);
+            assert_eq!(
+                poll(&mut awaits, &wakes),
+                Poll::Ready(Err(GetOrInsertError::Closed))
+            );
+            for blocked in blocked {
+                assert_eq!(blocked.join().unwrap(), Err(GetOrInsertError::Closed));
+            }
+            // Nobody begins to wait, and nobody who need not wait is refused without a value.
+            let late: Answer = map.get_or_compute(1, || Err("computed"));
+            assert_eq!(late, Err(GetOrInsertError::Closed));
+            let Err(GetOrInsertError::Insert(refused)) =
+                map.get_or_compute(2, || Ok::<_, &str>("value".to_owned()))
+            else {
+                panic!("the map is closed")
+            };
+            assert_eq!(
+                (&*refused.value, refused.refusal),
+                ("value", InsertRefusal::Closed)
+            );
+            go_on.send(()).unwrap();
+            let Err(GetOrInsertError::Insert(refused)) = hangs.join().unwrap() else {
+                panic!("the map is closed")
+            };
+            assert_eq!(
+                (&*refused.value, refused.refusal),
+                ("late", InsertRefusal::Closed)
+            );
+        });
+    }
+}
+
+#[test]
+fn a_map_whose_values_nobody_computed_before_the_shutdown_lets_nobody_wait() {
+    let (stepped, _) = collecting(builder(), 1);
+    let map = stepped.map();
+    stepped.shutdown(Shutdown::HandBack);
+    let mut leads = call(&map, 1, &Cell::default());
+    assert!(poll(&mut leads, &Wakes::new()).is_pending());
+    let answer = poll(&mut call(&map, 1, &Cell::default()), &Wakes::new());
+    assert_eq!(answer, Poll::Ready(Err(GetOrInsertError::Closed)));
+}
+
+/// The shutdown of a map with threads, which waits for no computation.
+#[test]
+fn a_thread_that_waits_is_released_while_the_shutdown_waits_for_a_handler() {
+    let (entered, handles) = channel();
+    let (go_on, may_go_on) = channel();
+    let may_go_on = Mutex::new(may_go_on);
+    let map = Map::builder()
+        .time_to_idle(Duration::ZERO)
+        .build(move |_, _| {
+            entered.send(()).unwrap();
+            may_go_on.lock().unwrap().recv().unwrap();
+        })
+        .unwrap();
+    map.insert(7, text(7)).unwrap();
+    next(&handles);
+    let mut hangs = call(&map, 1, &Cell::default());
+    assert!(poll(&mut hangs, &Wakes::new()).is_pending());
+    let closing = thread::scope(|scope| {
+        let blocked = scope.spawn(|| -> Answer { map.get_or_compute(1, || Err("computed")) });
+        let closing = map.shutdown(Shutdown::Drain { limit: 100 * IDLE });
+        assert_eq!(blocked.join().unwrap(), Err(GetOrInsertError::Closed));
+        closing
+    });
+    go_on.send(()).unwrap();
+    assert_eq!(closing.wait().unwrap().still_running, 0);
 }
 
 /// The thread that computes drives other tasks meanwhile. They may wait for the value.

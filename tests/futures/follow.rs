@@ -249,6 +249,49 @@ async fn a_shutdown_can_be_awaited_in_each_mode() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_scheduler_can_be_shut_down_as_a_map_can() {
+    let drain = Shutdown::Drain { limit: 3 * SECOND };
+    for (mode, runs, takes) in [
+        (Shutdown::HandBack, 0, Duration::ZERO),
+        (Shutdown::RunNow, 4, Duration::ZERO),
+        (drain, 2, 3 * SECOND),
+        (Shutdown::Drain { limit: HOUR }, 4, 8 * SECOND),
+    ] {
+        let stepped = Scheduler::<u64>::builder().build_stepped(1).unwrap();
+        let (scheduler, timers) = (stepped.scheduler(), stepped.handle());
+        let following = tokio::spawn(stepped.follow_tokio());
+        for seconds in [1, 2, 4, 8] {
+            timers
+                .schedule(seconds, SECOND * seconds as u32, |_| ())
+                .unwrap();
+        }
+        let before = Instant::now();
+        let report = scheduler.shutdown(mode).await;
+        assert_eq!(before.elapsed(), takes, "{mode:?}");
+        assert_eq!(timers.stats().ran, runs, "{mode:?}");
+        assert_eq!(report.handed_back.len() as u64, 4 - runs);
+        assert!(report.still_running == 0 && !report.already_closed);
+        assert!(scheduler.shutdown(mode).await.already_closed);
+        assert_eq!(timers.state(), Lifecycle::Closed);
+        following.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_owns_a_scheduler_that_follows_need_not_keep_it() {
+    let stepped = Scheduler::<u64>::builder().build_stepped(1).unwrap();
+    let timers = stepped.handle();
+    drop(stepped.scheduler());
+    let following = tokio::spawn(stepped.follow_tokio());
+    timers.schedule(1, SECOND, |_| ()).unwrap();
+    sleep(2 * SECOND).await;
+    assert_eq!(timers.stats().ran, 1);
+    following.abort();
+    assert!(following.await.unwrap_err().is_cancelled());
+    assert_eq!(timers.state(), Lifecycle::Closed);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_for_futures_up_to_its_limit() {
     for (takes, limit, waits, still_running) in [(5, 30, 5, 0), (60, 30, 30, 1)] {
         let stepped = ExpiryMap::<u64, ()>::builder()

@@ -261,9 +261,13 @@ impl Pair {
                     Kind::Rate(length) => (length, Period::fixed_rate(length * T)),
                     Kind::Delay(length) => (length, Period::fixed_delay(length * T)),
                 };
-                period = period.first_after(first * T).missed(policy);
-                if let Some(grace) = grace {
-                    period = period.grace(grace * T);
+                period = period.first_after(first * T);
+                // A delay has neither.
+                if let Kind::Rate(_) = kind {
+                    period = period.missed(policy);
+                    if let Some(grace) = grace {
+                        period = period.grace(grace * T);
+                    }
                 }
                 let due = self.model.now + u64::from(first);
                 let rhythm = Rhythm {

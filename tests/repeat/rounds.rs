@@ -470,6 +470,28 @@ fn an_answer_may_be_nothing_or_a_type_of_ones_own() {
 // === zero and huge periods ===
 
 #[test]
+fn an_option_that_the_period_does_not_have_is_refused_and_the_task_comes_back() {
+    let scheduler = stepped(1);
+    let timers = scheduler.handle();
+    for period in [
+        Period::schedule(|so_far| Some(so_far.now + T)).missed(Missed::All),
+        Period::schedule(|so_far| Some(so_far.now + T)).random_phase(),
+        Period::fixed_delay(T).grace(T),
+    ] {
+        let Err(error) = timers.repeat(1, period, |_| ()) else {
+            panic!("it was accepted");
+        };
+        assert!(matches!(error, ScheduleError::PeriodOption(_)) && !error.is_transient());
+        assert!(error.to_string().contains("no such option"), "{error}");
+        assert!(timers.is_empty());
+        timers
+            .repeat(2, Period::fixed_rate(T), error.into_task())
+            .unwrap();
+        timers.cancel(&2);
+    }
+}
+
+#[test]
 fn c097_a_period_of_zero_is_refused_and_the_task_comes_back() {
     for seed in SEEDS {
         for zero in [

@@ -9,6 +9,8 @@
 //! - `teeth/flights-end-wakes-nobody.patch`
 //! - `teeth/flights-failure-ends-nothing.patch`
 //! - `teeth/flights-lead-looks-once.patch`
+//! - `teeth/flights-close-in-a-second-hold.patch`
+//! - `teeth/flights-close-forgets-who-waits.patch`
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 use std::task::{Context, Waker};
@@ -16,7 +18,7 @@ use std::task::{Context, Waker};
 use loom::thread;
 
 use super::check;
-use crate::flights::{CallMode, FlightLead, Flights, Joined};
+use crate::flights::{CallMode, FlightLead, Flights, Joined, WaitEnd};
 use crate::rig::{block_on, hash};
 use crate::shard::Waiter;
 use crate::sync::{Arc, Mutex, Parker};
@@ -67,8 +69,10 @@ impl Map {
                 Joined::Waits(wait) => wait.block(&parker),
                 _ => unreachable!("nothing is recursive, and no lock is held"),
             };
-            if answer.is_some() {
-                return answer;
+            match answer {
+                WaitEnd::Answered(answer) => return Some(answer),
+                WaitEnd::Unanswered => {}
+                WaitEnd::Closed => unreachable!("nothing is shut down"),
             }
         }
     }
@@ -89,8 +93,10 @@ impl Map {
                 Joined::Waits(wait) => block_on(wait),
                 _ => unreachable!("nothing is recursive, and no lock is held"),
             };
-            if answer.is_some() {
-                return answer;
+            match answer {
+                WaitEnd::Answered(answer) => return Some(answer),
+                WaitEnd::Unanswered => {}
+                WaitEnd::Closed => unreachable!("nothing is shut down"),
             }
         }
     }
@@ -167,5 +173,70 @@ fn a_caller_that_gives_up_leaves_nothing_behind() {
         }
         assert_eq!(leads.join().unwrap(), Some(1));
         assert_eq!(map.block(Some(2)), Some(1));
+    });
+}
+
+/// A computation that hangs, and a shutdown beside a caller that takes its seat.
+#[test]
+fn a_shutdown_releases_whoever_waits_for_a_computation_that_hangs() {
+    for awaits in [false, true] {
+        check(3, move || {
+            let map = Map::new();
+            let waiter = Waiter::Task(Waker::noop().clone());
+            let join = |map: &Map, waiter, mode| {
+                (map.flights).join(hash(7), &7, mode, waiter, || map.look())
+            };
+            let Joined::Leads(hangs) = join(&map, waiter, CallMode::Awaited) else {
+                unreachable!("nobody else is there")
+            };
+            let closes = Arc::clone(&map);
+            let closes = thread::spawn(move || closes.flights.close());
+            let parker = Parker::new();
+            let (mode, waiter) = match awaits {
+                true => (CallMode::Awaited, Waiter::Task(Waker::noop().clone())),
+                false => (
+                    CallMode::Blocking,
+                    Waiter::Thread(parker.unparker().clone()),
+                ),
+            };
+            match join(&map, waiter, mode) {
+                Joined::Closed => {}
+                Joined::Waits(wait) if awaits => assert_eq!(block_on(wait), WaitEnd::Closed),
+                Joined::Waits(wait) => assert_eq!(wait.block(&parker), WaitEnd::Closed),
+                _ => unreachable!("the other computation has not ended"),
+            }
+            closes.join().unwrap();
+            drop(hangs);
+        });
+    }
+}
+
+/// The computation ends while the map is shut down. The caller that waits gets its answer, or learns of the shutdown.
+#[test]
+fn a_shutdown_beside_the_end_of_a_computation_leaves_nobody_behind() {
+    check(3, || {
+        let map = Map::new();
+        let waiter = Waiter::Task(Waker::noop().clone());
+        let joined = (map.flights).join(hash(7), &7, CallMode::Awaited, waiter, || map.look());
+        let Joined::Leads(lead) = joined else {
+            unreachable!("nobody else is there")
+        };
+        let parker = Parker::new();
+        let waiter = Waiter::Thread(parker.unparker().clone());
+        let joined = (map.flights).join(hash(7), &7, CallMode::Blocking, waiter, || map.look());
+        let Joined::Waits(wait) = joined else {
+            unreachable!("the computation is in progress")
+        };
+        let closes = Arc::clone(&map);
+        let closes = thread::spawn(move || closes.flights.close());
+        let other = Arc::clone(&map);
+        let leads = thread::spawn(move || other.lead(lead, Some(1)));
+        let end = wait.block(&parker);
+        assert!(
+            matches!(end, WaitEnd::Answered(1) | WaitEnd::Closed),
+            "{end:?}"
+        );
+        closes.join().unwrap();
+        leads.join().unwrap();
     });
 }

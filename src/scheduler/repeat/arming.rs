@@ -48,7 +48,8 @@ where
     /// # Errors
     ///
     /// As for [`schedule`](Self::schedule), and [`ZeroPeriod`](ScheduleError::ZeroPeriod), and
-    /// [`NoRound`](ScheduleError::NoRound) if the schedule function returns no first time. The
+    /// [`NoRound`](ScheduleError::NoRound) if the schedule function returns no first time, and
+    /// [`PeriodOption`](ScheduleError::PeriodOption) if the period was given an option that it does not have. The
     /// error contains the task, and nothing was changed. Key and period are dropped.
     ///
     /// # Panics
@@ -129,6 +130,7 @@ where
             }
             Err(InvalidCadence::Zero) => Err(ScheduleError::ZeroPeriod(task)),
             Err(InvalidCadence::NoRound) => Err(ScheduleError::NoRound(task)),
+            Err(InvalidCadence::Option) => Err(ScheduleError::PeriodOption(task)),
         }
     }
 }

@@ -21,6 +21,8 @@ pub(super) enum InvalidCadence {
     Zero,
     /// The schedule function returns no first time.
     NoRound,
+    /// An option was set that such a period does not have.
+    Option,
 }
 
 /// The times of one repeating timer: its grid or delay, and what happened so far.
@@ -68,6 +70,17 @@ impl Cadence {
     ) -> Result<(Self, Time), InvalidCadence> {
         let mut random = Random(random);
         let mut kind = asked.kind;
+        // Otherwise a caller who counts on the option would never learn that it does nothing.
+        let (has_grid, has_length) = match &kind {
+            PeriodKind::Rate(_) => (true, true),
+            PeriodKind::Delay(_) => (false, true),
+            PeriodKind::Schedule(_) => (false, false),
+        };
+        if (!has_grid && (asked.missed.is_some() || asked.grace.is_some()))
+            || (!has_length && asked.random_phase)
+        {
+            return Err(InvalidCadence::Option);
+        }
         let length = match &kind {
             PeriodKind::Rate(length) | PeriodKind::Delay(length) => Some(*length),
             PeriodKind::Schedule(_) => None,
@@ -110,7 +123,7 @@ impl Cadence {
             },
             expected: None,
             jitter,
-            policy: asked.missed,
+            policy: asked.missed.unwrap_or_default(),
             grace: asked.grace.or(length).unwrap_or_default().max(least_grace),
             after_panic: asked.after_panic,
             random,
@@ -297,6 +310,31 @@ mod tests {
         }
         let refused = Cadence::begin(Period::schedule(|_| None), at(5), 7, FINE);
         assert_eq!(refused.err(), Some(InvalidCadence::NoRound));
+    }
+
+    #[test]
+    fn an_option_that_a_period_does_not_have_is_refused() {
+        let delay = || Period::fixed_delay(P);
+        let schedule = || Period::schedule(|so_far| Some(so_far.now + P));
+        for refused in [
+            // Also with the default value: the caller counts on it.
+            delay().missed(Missed::default()),
+            delay().grace(P),
+            schedule().missed(Missed::All),
+            schedule().grace(P),
+            schedule().random_phase(),
+            schedule().random_phase().first_after(P),
+        ] {
+            let what = format!("{refused:?}");
+            let begun = Cadence::begin(refused, at(5), 7, FINE);
+            assert_eq!(begun.err(), Some(InvalidCadence::Option), "{what}");
+        }
+        for taken in [
+            delay().random_phase().jitter(P).on_panic(AfterPanic::Stop),
+            schedule().jitter(P).first_after(P),
+        ] {
+            assert!(Cadence::begin(taken, at(5), 7, FINE).is_ok());
+        }
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub struct Period {
     pub(super) first: Option<Duration>,
     pub(super) random_phase: bool,
     pub(super) jitter: Duration,
-    pub(super) missed: Missed,
+    /// `None` if it was not set.
+    pub(super) missed: Option<Missed>,
     pub(super) grace: Option<Duration>,
     pub(super) after_panic: AfterPanic,
 }
@@ -111,7 +112,7 @@ impl Period {
             first: None,
             random_phase: false,
             jitter: Duration::ZERO,
-            missed: Missed::default(),
+            missed: None,
             grace: None,
             after_panic: AfterPanic::default(),
         }
@@ -220,7 +221,9 @@ impl Period {
 
     /// Sets the first round to be due at a random time within one period after the call, or after
     /// [`first_after`](Self::first_after). So timers that were started together do not run together
-    /// forever. The grid of a fixed rate begins there. This has no effect on a schedule function.
+    /// forever. The grid of a fixed rate begins there.
+    ///
+    /// [`Handle::repeat`](crate::Handle::repeat) refuses it for a schedule function, which has no period.
     ///
     /// # Examples
     ///
@@ -260,6 +263,8 @@ impl Period {
 
     /// Sets what happens to rounds of a fixed rate that were missed; [`Missed::Skip`] by default.
     ///
+    /// [`Handle::repeat`](crate::Handle::repeat) refuses it for other periods, which miss no rounds.
+    ///
     /// # Examples
     ///
     /// ```
@@ -269,13 +274,15 @@ impl Period {
     /// let period = Period::fixed_rate(Duration::from_secs(60)).missed(Missed::AtMost(3));
     /// ```
     pub fn missed(mut self, policy: Missed) -> Self {
-        self.missed = policy;
+        self.missed = Some(policy);
         self
     }
 
     /// Sets by how much a round of a fixed rate may start late and is not missed yet. The default
     /// is one period: a round counts as missed once the next round is due as well. Less than two
     /// ticks of the scheduler count as two ticks, since every start may be late by one tick.
+    ///
+    /// [`Handle::repeat`](crate::Handle::repeat) refuses it for other periods, which miss no rounds.
     ///
     /// # Examples
     ///
