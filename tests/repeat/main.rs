@@ -3,3 +3,4 @@
 mod calls;
 mod missed;
 mod rounds;
+mod run_now;

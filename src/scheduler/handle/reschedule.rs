@@ -190,4 +190,61 @@ where
                 .into()
         })
     }
+
+    /// Runs the pending timer of `key` as soon as a worker is free. A repeating timer keeps its rhythm: this is an extra
+    /// round, and the round that was pending stays due when it was. So a job that runs every hour can be started by hand
+    /// without moving the hour.
+    ///
+    /// | the key | answer and effect |
+    /// |---|---|
+    /// | is pending, runs once | [`Moved`](PullIn::Moved): it runs now, as after a [`pull_in`](Self::pull_in) of zero |
+    /// | is pending, repeats | [`Moved`](PullIn::Moved), with the deadline of the round that follows the extra one |
+    /// | is due already, also by an earlier call of this | [`Unchanged`](PullIn::Unchanged) |
+    /// | runs, and nothing is pending for it | [`Running`](PullIn::Running): nothing changes. Of a repeating timer, the next round comes when it would. For another round right after this one, call `pull_in` with zero, which starts the rhythm anew |
+    /// | is unknown | [`NotFound`](PullIn::NotFound) |
+    ///
+    /// The extra round counts as a round, in [`Round::number`](crate::Round::number) too, and its answer is obeyed:
+    /// [`Next::Again`](crate::Next::Again) lets the pending round follow, and all others decide as always. If the extra
+    /// round ends after the pending one was due, that one starts at once, or is missed as the period says. A
+    /// [`reschedule`](Self::reschedule) before the extra round has started moves it, and is then an ordinary move. A
+    /// [`cancel`](Self::cancel) ends the repetition.
+    ///
+    /// # Complexity
+    ///
+    /// As for [`reschedule`](Self::reschedule).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Period, PullIn, Scheduler, Time};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// let hour = Duration::from_secs(3600);
+    /// let first = timers.repeat("clean up", Period::fixed_rate(hour), |_| ())?;
+    /// scheduler.advance(hour / 2);
+    /// // Somebody presses the button.
+    /// assert_eq!(timers.run_now("clean up"), PullIn::Moved { before: first.deadline });
+    /// assert_eq!(scheduler.settle().len(), 1);
+    /// // The next round comes at the full hour, as before.
+    /// assert_eq!(scheduler.advance(hour).len(), 1);
+    /// assert_eq!(timers.get("clean up").map(|next| next.deadline), Some(Time::ZERO + 2 * hour));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn run_now<Q>(&self, key: &Q) -> PullIn
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let now = self.now();
+        let (stripe, hash) = self.hash_of(key);
+        self.engine.with(stripe, |stripe| {
+            stripe
+                .run_now(hash, key, now, |task, kept| task.run_now(kept, now))
+                .into()
+        })
+    }
 }

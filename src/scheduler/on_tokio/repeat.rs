@@ -122,6 +122,10 @@ where
         self.cadence.start(deadline, now)
     }
 
+    fn run_now(&mut self, kept: Time, at: Time) {
+        self.cadence.run_now(kept, at);
+    }
+
     fn prefetch(&mut self) {
         prefetch(&mut self.make);
     }

@@ -31,6 +31,8 @@ pub(crate) struct Cadence {
     /// The deadline that the cadence asked for. If a round is woken at another one, a call moved
     /// it; if this is `None`, the task itself moved it.
     expected: Option<Time>,
+    /// An extra round that a call has asked for (REPEAT-4).
+    extra: Option<ExtraRound>,
     jitter: u64,
     policy: Missed,
     grace: Duration,
@@ -49,6 +51,15 @@ pub(crate) struct Cadence {
 }
 
 /// The rule for the next time.
+/// A round between two rounds of the cadence.
+#[derive(Clone, Copy, Debug)]
+struct ExtraRound {
+    /// When it is due. If the timer is woken at another time, a call moved it, and it is no extra round any more.
+    at: Time,
+    /// When the round was due that was pending before it.
+    kept: Time,
+}
+
 enum Beat {
     Rate {
         period: u64,
@@ -122,6 +133,7 @@ impl Cadence {
                 PeriodKind::Schedule(next) => Beat::Schedule(next),
             },
             expected: None,
+            extra: None,
             jitter,
             policy: asked.missed.unwrap_or_default(),
             grace: asked.grace.or(length).unwrap_or_default().max(least_grace),
@@ -140,6 +152,10 @@ impl Cadence {
     /// Decides how the round that was due at `deadline` starts. Called under a lock, so it is
     /// arithmetic alone (REPEAT-1).
     pub(in crate::scheduler) fn start(&mut self, deadline: Time, now: Time) -> Start {
+        self.extra = self.extra.filter(|extra| extra.at == deadline);
+        if self.extra.is_some() {
+            return Start::Round(deadline);
+        }
         // Without a grid no round is missed.
         let Beat::Rate { period, point } = &mut self.beat else {
             return Start::Round(deadline);
@@ -174,6 +190,11 @@ impl Cadence {
         Start::PutOff(self.expect(plan.next, now))
     }
 
+    /// Makes the pending round, which is due at `kept`, an extra round that is due at `at` (REPEAT-4).
+    pub(in crate::scheduler) fn run_now(&mut self, kept: Time, at: Time) {
+        self.extra = Some(ExtraRound { at, kept });
+    }
+
     /// Begins a round. Returns its number, and how many rounds were skipped before it.
     pub(in crate::scheduler) fn begin_round(&mut self) -> (u64, u64) {
         self.answer = None;
@@ -194,8 +215,9 @@ impl Cadence {
     /// Returns when the next round is due, if there is one, after the round that was due at
     /// `deadline` and ended at `ended`. This calls a schedule function, which is user code.
     pub(crate) fn next(&mut self, deadline: Time, ended: Time) -> Option<Time> {
+        let extra = self.extra.take();
         // REPEAT-2: if the task sets the next time itself, the grid begins anew there.
-        self.expected = None;
+        let expected = self.expected.take();
         // Set by a back-off only.
         let mut no_earlier = Time::ZERO;
         match (self.take_answer(), self.after_panic) {
@@ -214,6 +236,10 @@ impl Cadence {
                 self.panics = self.panics.saturating_add(1);
                 no_earlier = ended + Backoff::exponential(first..=most).delay(self.panics, 0);
             }
+        }
+        if let Some(extra) = extra.filter(|extra| extra.kept >= no_earlier) {
+            self.expected = expected;
+            return Some(extra.kept);
         }
         // A fixed rate skips points instead of leaving its grid.
         let time = match &mut self.beat {

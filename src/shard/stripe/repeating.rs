@@ -10,8 +10,10 @@
 //!   no other arming can cause the next round to be refused.
 //! - **ROUND-2** A move that succeeded is final, whatever next round the payload asks for.
 
+use std::borrow::Borrow;
+
 use super::answers::Moving;
-use super::{EntryId, Run, Stripe, StripeGate, Successor};
+use super::{EntryId, KeyHash, Run, Stripe, StripeGate, Successor};
 use crate::tick::Time;
 
 /// State of a run whose payload may run again. It is small, because every run has room for it.
@@ -164,6 +166,32 @@ impl<K, V> Stripe<K, V> {
             Wish::Then
         };
         Moving::Moved { before }
+    }
+
+    /// Makes the pending arming of `key` due at `now`, unless it is due no later. `keep` gets its payload and its
+    /// deadline before that. It runs under the lock, so it must not be user code.
+    pub(crate) fn run_now<Q>(
+        &mut self,
+        hash: KeyHash,
+        key: &Q,
+        now: Time,
+        keep: impl FnOnce(&mut V, Time),
+    ) -> Moving
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let Some(slot) = self.find(hash, key) else {
+            return Moving::NotFound;
+        };
+        match self.pending_payload_mut(slot) {
+            None => Moving::Running,
+            Some((_, deadline)) if deadline <= now => Moving::Unchanged { deadline },
+            Some((payload, deadline)) => {
+                keep(payload, deadline);
+                self.reschedule_slot(slot, now, now, true)
+            }
+        }
     }
 
     /// Counts the successor of the run `at` as no longer pending.
