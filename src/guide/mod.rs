@@ -4,11 +4,11 @@
 //! |---|---|
 //! | [`sessions`] | login sessions: idle time and lifetime, limits per user, sign-out everywhere, a deploy |
 //! | [`request_timeouts`] | limits on how long a request may take, and answers that come too late |
-//! | [`periodic_work`] | heartbeats, polls and calendars: what happens to missed rounds and after panics |
+//! | [`periodic_work`] | heartbeats, polls and calendars: missed rounds, panics, run now, pause and resume |
 //! | [`testing`] | tests in virtual time, without waiting |
-//! | [`shutdown`] | how a program ends without losing a timer |
+//! | [`shutdown`] | how a program ends without losing a timer, and what happens when `main` returns |
 //! | [`speed`] | which type, call, build and machine to choose if timers take much of the time |
-//! | [`recipes`] | silence alarms, late answers, retries with a budget, cron, sessions with cookies |
+//! | [`recipes`] | silence alarms, late answers, retries with a budget, cron, sessions with cookies, names and stacks of threads |
 //! | [`coming_from`] | `DelayQueue`, `tokio::time`, moka and Netty's `HashedWheelTimer`, side by side with this crate |
 //!
 //! Locks and elections, and Redisson's locks side by side with ours, have guides of their own: the

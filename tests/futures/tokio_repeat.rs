@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tourbillon::test_util::Stepped;
 use tourbillon::{
     AfterPanic, AsyncRound, Builder, Cancel, Clock, Handle, ManualClock, Missed, Next, OnTokio,
-    Period, Reschedule, ScheduleError, Scheduler, Shutdown, Time, TimerState, WaitError,
+    Period, PullIn, Reschedule, ScheduleError, Scheduler, Shutdown, Time, TimerState, WaitError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -537,4 +537,23 @@ fn timers_within_overlapping_windows_run_together() {
     assert_eq!(rig.stepped.advance(35 * SECOND).len(), 3);
     rig.settle();
     assert_eq!(rig.state(1), None);
+}
+
+#[test]
+fn an_extra_round_keeps_the_rhythm_of_futures() {
+    let rig = Rig::new();
+    let rate = Period::fixed_rate(10 * SECOND);
+    rig.timers.repeat(7, rate, async |_| ()).unwrap();
+    rig.seconds(14);
+    let timers = rig.timers.handle();
+    let before = Time::ZERO + 20 * SECOND;
+    assert_eq!(timers.run_now(&7), PullIn::Moved { before });
+    rig.stepped.settle();
+    // Its future has not ended, so the round runs.
+    assert_eq!(timers.run_now(&7), PullIn::Running);
+    rig.settle();
+    assert_eq!(timers.stats().ran, 2);
+    assert_eq!(timers.get(&7).unwrap().deadline, before);
+    rig.seconds(20);
+    assert_eq!(timers.stats().ran, 4);
 }
