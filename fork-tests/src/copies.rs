@@ -6,7 +6,7 @@ use std::io::{PipeWriter, Read, Write, pipe};
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ use tourbillon_leases::{
     Claim, Destination, KeepAlive, KeepError, KeepGuard, LeaseGuard, LeaseStore, Leases, LockError,
     Loss, MemoryStore, Outcome, RedisStore, ReleaseError, Renewal, StoreError,
 };
+
+use crate::core::poll;
 
 const FORKS: usize = 60;
 const HAMMERS: usize = 4;
@@ -149,9 +151,7 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
         let leases = leases.clone();
         let mut waiting = Box::pin(async move { leases.lock_async(WAITED_FOR).await });
         // It has begun.
-        let began = waiting
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()));
+        let began = poll(waiting.as_mut());
         assert!(began.is_pending(), "{began:?}");
         waiting
     };
@@ -269,7 +269,7 @@ fn complaints<S: LeaseStore + Clone + Debug>(
         lost.channel().try_recv() == Ok(Loss::Forked),
         &lost,
     );
-    let ready = pin!(lost).poll(&mut Context::from_waker(Waker::noop()));
+    let ready = poll(pin!(lost));
     check("future", ready == Poll::Ready(Some(Loss::Forked)), &ready);
     let entered = leases.enter_again(&guard);
     let refused = matches!(
@@ -301,9 +301,7 @@ fn complaints<S: LeaseStore + Clone + Debug>(
     check("try_lock_for", is_forked(&tried), &tried);
     let locked = leases.lock("new");
     check("lock", is_forked(&locked), &locked);
-    let mut waited = waiting
-        .as_mut()
-        .poll(&mut Context::from_waker(Waker::noop()));
+    let mut waited = poll(waiting.as_mut());
     if let Poll::Ready(waited) = &mut waited {
         check("lock_async", is_forked(waited), waited);
     } else {

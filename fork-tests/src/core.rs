@@ -113,7 +113,7 @@ impl Used {
 }
 
 /// Polls a future, again if it only gives its runtime a turn.
-fn poll<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+pub(crate) fn poll<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     let mut context = Context::from_waker(Waker::noop());
     let ready = |_| match future.as_mut().poll(&mut context) {
         Poll::Ready(value) => Some(value),
