@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tourbillon_leases::{
     Claim, Destination, KeepAlive, KeepError, KeepGuard, LeaseGuard, LeaseStore, Leases, LockError,
-    Loss, MemoryStore, Outcome, RedisStore, ReleaseError, Renewal, StoreError,
+    Loss, MemoryStore, Outcome, RedisStore, ReleaseError, Renewal, Secret, StoreError,
 };
 
 use crate::core::poll;
@@ -313,16 +313,16 @@ fn complaints<S: LeaseStore + Clone + Debug>(
     check("close", leases.close(LEASE) == 0, &leases);
 
     // The store's own calls.
-    let claim = Claim::new("new", "me", LEASE);
+    let claim = Claim::new("new", "me", Secret::new("me"), LEASE);
     let asked = store.acquire(&claim, LEASE);
     check("acquire", asked == Err(StoreError::Forked), &asked);
     let asked = store.renew(
         Destination::default(),
-        &[Renewal::new("new", "me", LEASE)],
+        &[Renewal::new("new", Secret::new("me"), LEASE)],
         LEASE,
     );
     check("renew", asked == Err(StoreError::Forked), &asked);
-    let asked = store.release("new", "me", LEASE);
+    let asked = store.release("new", Secret::new("me"), LEASE);
     check("release", asked == Err(StoreError::Forked), &asked);
     let watched = store.watch("new", Waker::noop());
     check("watch", watched.is_none(), &store);

@@ -8,7 +8,7 @@
 //! - The next attempt is due, which is made in any case.
 //! - The caller's time to wait is over.
 //!
-//! All attempts of a caller have the same owner. If the answer to a granted attempt was lost, the
+//! All attempts of a caller have the same secret. If the answer to a granted attempt was lost, the
 //! next attempt is granted again. If there is no next attempt, the name is given back.
 
 use std::future::Future;
@@ -26,6 +26,7 @@ use super::keep_alive::{FIRST_WAIT, KeepOptions, Waits, spread};
 use super::lease_future::LeaseFuture;
 use super::releases::UserHandle;
 use super::request::{AttemptOptions, Request};
+use super::secret::OwnedSecret;
 use super::store::{Claim, StoreError, Watch};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
@@ -264,6 +265,7 @@ impl<'a> Acquisition<'a> {
         Ok(Request {
             name,
             owner: self.leases.owner(),
+            secret: OwnedSecret::random(),
             lease,
             keep,
             at_least,

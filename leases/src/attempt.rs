@@ -9,7 +9,7 @@ use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::request::{AttemptOptions, Request};
-use super::store::{Acquired, Claim, StoreError};
+use super::store::{Acquired, StoreError};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
 
@@ -40,8 +40,8 @@ impl LeasesInner {
     fn ask(self: &Arc<Self>, request: &Request, how: AttemptOptions) -> Attempt {
         // The lease counts from before the request is sent, as the store counts from later.
         let sent = self.clock.now();
-        let claim = Claim::new(&request.name, &request.owner, request.lease);
-        let mut claim = claim.waited(how.waited).with_data(&self.holder_data);
+        let claim = request.claim().waited(how.waited);
+        let mut claim = claim.with_data(&self.holder_data);
         if how.waits {
             claim = claim.waiting();
         }

@@ -415,7 +415,7 @@ pub(super) async fn on_worker_or<T: Send + 'static>(
 ///
 /// If the future is dropped, a task that has begun runs to its end, and its answer is dropped. A
 /// task that has not begun is removed if it `may_be_left`. Otherwise it runs all the same.
-async fn on_worker<T: Send + 'static>(
+pub(super) async fn on_worker<T: Send + 'static>(
     inner: &Arc<LeasesInner>,
     destination: Destination,
     task: impl FnOnce() -> T + Send + 'static,

@@ -279,7 +279,7 @@ impl std::error::Error for LockError {
 pub enum ReleaseError {
     /// The lease had been lost before, by the local clock or by an answer of the store.
     Lost(Loss),
-    /// The lease was not lost by the local clock, but the store answers that this owner did not
+    /// The lease was not lost by the local clock, but the store answers that this holder did not
     /// hold the lock any more.
     NotHeld,
     /// The store failed. The release is tried again in the background until the lease would have

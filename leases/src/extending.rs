@@ -97,7 +97,7 @@ impl Lease {
         let call = || {
             // Before the call: even without an answer the store may hold the lock for this long.
             id.may_last(lease);
-            let renewal = Renewal::new(id.name(), id.owner(), lease).never_shortening();
+            let renewal = Renewal::new(id.name(), id.secret(), lease).never_shortening();
             let store = &self.inner.store;
             let asked =
                 catch_panic(|| store.renew(store.destination(id.name()), &[renewal], limit));

@@ -10,9 +10,10 @@ use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::keep_alive::{KeepGuard, KeepOptions, Loss, Lost};
 use super::releases::UserHandle;
+use super::secret::OwnedSecret;
 use super::store::Released;
-use crate::sync::Arc;
 use crate::sync::channel::bounded;
+use crate::sync::{Arc, OnceLock};
 
 /// Holds a lock until the guard is released or dropped, or the lease is lost.
 ///
@@ -58,10 +59,13 @@ pub(super) struct Lease {
     pub(super) kept: KeepGuard<LeaseId>,
     /// The options under which the lock is kept.
     pub(super) keep: KeepOptions,
-    /// Whether an earlier attempt may still arrive at the store, and be granted to the same owner.
+    /// Whether an earlier attempt may still arrive at the store, and be granted to the same secret.
     pub(super) unsure: bool,
     /// Whether a drop waits for the store.
     waits: bool,
+    /// The secret of its ticket, once it was to be detached. If that failed, the next attempt has the
+    /// same one: a request of the first attempt may still arrive.
+    pub(super) ticket: OnceLock<OwnedSecret>,
 }
 
 impl Lease {
@@ -142,6 +146,7 @@ impl LeaseGuard {
                 keep,
                 unsure,
                 waits,
+                ticket: OnceLock::new(),
             }),
             done: false,
         }

@@ -8,11 +8,12 @@ use std::time::Duration;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon_leases::{Claim, LeaseStore, MemoryStore};
+/// use tourbillon_leases::{Claim, LeaseStore, MemoryStore, Secret};
 ///
 /// let store = MemoryStore::new();
 /// let limit = Duration::from_secs(5);
-/// store.acquire(&Claim::new("report", "owner 1", Duration::from_secs(30)), limit)?;
+/// let claim = Claim::new("report", "owner 1", Secret::new("u7Hq"), Duration::from_secs(30));
+/// store.acquire(&claim, limit)?;
 /// let holder = store.holder_of("report", limit)?.expect("it is held");
 /// assert_eq!(holder.owner, "owner 1");
 /// assert!(holder.remaining <= Duration::from_secs(30));
@@ -22,7 +23,7 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner. Owners of [`Leases`](super::Leases) begin with the
+    /// The owner, which proves nothing: who knows it can neither renew nor release. Owners of [`Leases`](super::Leases) begin with the
     /// [instance](super::LeasesBuilder::instance), which is the name of the machine by default.
     pub owner: String,
     /// The token of the grant.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tourbillon::Time;
 
 use super::request::{PendingRelease, Request};
+use super::secret::{OwnedSecret, Secret};
 use super::store::Holding;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,6 +34,7 @@ pub struct LeaseId(Arc<Id>);
 struct Id {
     name: String,
     owner: String,
+    secret: OwnedSecret,
     token: u64,
     /// The greatest length of the lease so far, in nanoseconds.
     lease: AtomicU64,
@@ -48,6 +50,7 @@ impl LeaseId {
         LeaseId(Arc::new(Id {
             name: request.name.clone(),
             owner: request.owner.clone(),
+            secret: request.secret,
             token,
             lease: AtomicU64::new(nanos(request.lease)),
             // The store counts from its grant, which came before `now`.
@@ -77,10 +80,20 @@ impl LeaseId {
     }
 
     /// Returns the owner, as the store knows it. No other grant, in any process, has the same
-    /// owner.
+    /// owner. It proves nothing: the store compares a secret, which the crate keeps to itself.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.0.owner
+    }
+
+    /// Returns what proves to the store that this grant is held.
+    pub(super) fn secret(&self) -> Secret<'_> {
+        self.0.secret.get()
+    }
+
+    /// Returns the same, to be given to somebody else.
+    pub(super) fn owned_secret(&self) -> OwnedSecret {
+        self.0.secret
     }
 
     /// Returns the fencing token; see
@@ -121,7 +134,7 @@ impl LeaseId {
     pub(super) fn back(&self, sure: bool) -> PendingRelease {
         PendingRelease {
             name: self.0.name.clone(),
-            owner: self.0.owner.clone(),
+            secret: self.0.secret,
             lease: self.lease(),
             sure,
             stays: self.0.stays,
@@ -134,7 +147,7 @@ impl LeaseId {
             .0
             .stays
             .map_or(Duration::ZERO, |stays| stays.since(now()));
-        Holding::new(&self.0.name, &self.0.owner).after(rest)
+        Holding::new(&self.0.name, self.secret()).after(rest)
     }
 
     /// Returns the number of guards.
@@ -145,7 +158,8 @@ impl LeaseId {
     }
 }
 
-fn nanos(time: Duration) -> u64 {
+/// Returns a length in nanoseconds, of which the greatest stands for all that are longer.
+pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -98,23 +98,29 @@ impl LeasesInner {
         checked.map_err(|error| LockError::of_keep(name, error))
     }
 
-    /// Calls the store about a name, but not in a forked copy of the process. A panic counts as an
-    /// error.
+    /// Calls the store about a name, as [`call_store`](Self::call_store) does.
     pub(super) fn ask_store<T>(
         &self,
         name: &str,
         call: impl FnOnce(&dyn LeaseStore) -> Result<T, StoreError>,
     ) -> Result<T, LockError> {
-        let asked = match self.keep_alive.is_forked() {
-            true => Err(StoreError::Forked),
-            false => catch_panic(|| call(self.store.as_ref())).unwrap_or_else(|panic| {
-                let what = format!("the store panicked: {panic}");
-                Err(StoreError::Unavailable(what))
-            }),
-        };
-        asked.map_err(|error| LockError::Store {
+        self.call_store(call).map_err(|error| LockError::Store {
             name: name.to_owned(),
             error,
+        })
+    }
+
+    /// Calls the store, but not in a forked copy of the process. A panic counts as an error.
+    pub(super) fn call_store<T>(
+        &self,
+        call: impl FnOnce(&dyn LeaseStore) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if self.keep_alive.is_forked() {
+            return Err(StoreError::Forked);
+        }
+        catch_panic(|| call(self.store.as_ref())).unwrap_or_else(|panic| {
+            let what = format!("the store panicked: {panic}");
+            Err(StoreError::Unavailable(what))
         })
     }
 
@@ -137,7 +143,7 @@ impl LeasesInner {
             .iter()
             .map(|entry| {
                 let id = entry.key();
-                let mut renewal = Renewal::new(id.name(), id.owner(), entry.lease());
+                let mut renewal = Renewal::new(id.name(), id.secret(), entry.lease());
                 renewal.holds = u32::try_from(id.holds()).unwrap_or(u32::MAX);
                 renewal
             })

@@ -86,7 +86,7 @@
 //!
 //! **A failed renewal ends nothing, a loss is final.** A renewal that fails is tried again until
 //! the lease has run out. The lease is lost when it has run out, or when the store answers that
-//! this owner does not hold the name. No later answer brings it back, so acquire the lock anew. The
+//! the name is not held by this holder. No later answer brings it back, so acquire the lock anew. The
 //! holder learns of the loss in several ways:
 //!
 //! - from [`is_held`](LeaseGuard::is_held) and [`remaining`](LeaseGuard::remaining),
@@ -219,6 +219,7 @@ mod guard;
 #[cfg(all(any(doc, doctest), feature = "test-util"))]
 pub mod guide;
 mod hand_over;
+mod handed;
 mod holder;
 mod id;
 mod inner;
@@ -234,6 +235,7 @@ mod panics;
 mod redis;
 mod releases;
 mod request;
+mod secret;
 mod stats;
 mod store;
 mod store_error;
@@ -266,8 +268,8 @@ pub use locks::Leases;
 pub use memory::{Fault, MemoryStore, StoreCall};
 pub use stats::LeaseStats;
 pub use store::{
-    Acquired, Claim, Destination, HeldLock, Holder, Holding, LeaseStore, Outcome, Released,
-    Renewal, StoreError, Watch,
+    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore, Outcome,
+    Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
 };
 
 pub use ticket::{LeaseTicket, ParseTicketError};

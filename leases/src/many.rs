@@ -13,7 +13,7 @@ use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use super::request::{AttemptOptions, Request};
-use super::store::{Acquired, Claim, Destination, StoreError};
+use super::store::{Acquired, Destination, StoreError};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
 
@@ -159,10 +159,7 @@ impl LeasesInner {
         let sent = self.clock.now();
         let claims: Vec<_> = batch
             .iter()
-            .map(|(_, request)| {
-                let claim = Claim::new(&request.name, &request.owner, request.lease);
-                claim.with_data(&self.holder_data)
-            })
+            .map(|(_, request)| request.claim().with_data(&self.holder_data))
             .collect();
         let limit = self.lease / 3;
         let answer = catch_panic(|| self.store.acquire_many(destination, &claims, limit));

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tourbillon::{Clock, Time};
 
 use super::store::{
-    Acquired, Claim, Destination, HeldLock, Holder, Holding, LeaseStore, Outcome, Released,
-    Renewal, StoreError, Watch,
+    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore, Outcome,
+    Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
 };
 use super::wait_queue::WaitQueue;
 use crate::sync::{Arc, Mutex, Origin};
@@ -73,15 +73,31 @@ struct MemoryState {
 /// A name that somebody holds.
 struct Held {
     owner: String,
+    /// What proves who holds it. `None` if the name is released and stays locked for a while.
+    secret: Option<Box<str>>,
     until: Time,
     token: u64,
     /// What the holder says about itself, if it says something.
     data: Option<Box<str>>,
     /// When the longest wait began, of the callers that are due.
     next: Option<Time>,
+    /// The last time that it was detached. It stays for a resume that is repeated.
+    detached: Option<Box<DetachedHold>>,
+}
+
+/// What a detach writes beside a name.
+struct DetachedHold {
+    /// `None` when it is used up.
+    ticket: Option<Box<str>>,
+    lease: Duration,
+    terms: String,
 }
 
 impl Held {
+    fn is_held_with(&self, secret: Secret<'_>) -> bool {
+        self.secret.as_deref() == Some(secret.reveal())
+    }
+
     fn shown(&self, now: Time) -> Holder {
         let remaining = self.until.since(now);
         Holder::new(self.owner.clone(), self.token, remaining)
@@ -114,8 +130,8 @@ pub enum StoreCall<'a> {
     GiveBack {
         /// The name.
         name: &'a str,
-        /// The owner that releases it.
-        owner: &'a str,
+        /// The secret that it has to be held with.
+        secret: Secret<'a>,
     },
     /// One call releases several names. A batch of one is a [`GiveBack`](Self::GiveBack).
     GiveBackMany {
@@ -143,6 +159,10 @@ pub enum StoreCall<'a> {
         /// The owner that would have held it.
         owner: &'a str,
     },
+    /// A holder detaches a name.
+    Detach(&'a Detach<'a>),
+    /// A caller resumes a detached name.
+    Resume(&'a Resume<'a>),
     /// A caller lists the names that begin with a prefix.
     List {
         /// The prefix.
@@ -328,7 +348,7 @@ impl MemoryStore {
         let now = self.0.clock.now();
         if let Some(held) = state.held.get_mut(claim.name)
             && now < held.until
-            && held.owner != claim.owner
+            && !held.is_held_with(claim.secret)
         {
             // The release needs the longest wait to choose the length of the reservation.
             if claim.waits && claim.is_due() {
@@ -359,10 +379,12 @@ impl MemoryStore {
         let token = state.token;
         let held = Held {
             owner: claim.owner.to_owned(),
+            secret: Some(claim.secret.reveal().into()),
             until: now + claim.lease,
             token,
             data: (!claim.data.is_empty()).then(|| claim.data.into()),
             next: None,
+            detached: None,
         };
         state.held.insert(claim.name.to_owned(), held);
         Acquired::Granted { token }
@@ -385,7 +407,7 @@ impl MemoryStore {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
         match state.held.get_mut(renewal.name) {
-            Some(held) if now < held.until && held.owner == renewal.owner => {
+            Some(held) if now < held.until && held.is_held_with(renewal.secret) => {
                 let until = now + renewal.lease;
                 if !renewal.never_shortens || held.until < until {
                     held.until = until;
@@ -403,9 +425,12 @@ impl MemoryStore {
         let now = self.0.clock.now();
         match state.held.get_mut(name) {
             Some(held)
-                if held.owner == holding.owner && !holding.rest.is_zero() && now < held.until =>
+                if held.is_held_with(holding.secret)
+                    && !holding.rest.is_zero()
+                    && now < held.until =>
             {
-                // Another owner, so that a renewal which arrives later does not find its lease.
+                // No secret, so that a renewal which arrives later does not find its lease.
+                (held.secret, held.detached) = (None, None);
                 held.owner.push_str(" (released)");
                 held.until = now + holding.rest;
                 drop(state);
@@ -413,7 +438,7 @@ impl MemoryStore {
                 self.0.wait_queue.released(name);
                 Released::Released
             }
-            Some(held) if held.owner == holding.owner => {
+            Some(held) if held.is_held_with(holding.secret) => {
                 let in_time = now < held.until;
                 let reserved = held.next.map(|since| now + reservation(now.since(since)));
                 let gone = state.held.remove(name);
@@ -433,6 +458,45 @@ impl MemoryStore {
             }
             _ => Released::NotHeld,
         }
+    }
+
+    /// Writes a ticket beside a name.
+    fn detached(&self, detach: &Detach<'_>) -> Detached {
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        match state.held.get_mut(detach.name) {
+            Some(held) if now < held.until && held.is_held_with(detach.secret) => {
+                held.detached = Some(Box::new(DetachedHold {
+                    ticket: Some(detach.ticket.reveal().into()),
+                    lease: detach.lease,
+                    terms: detach.terms.to_owned(),
+                }));
+                Detached::Detached
+            }
+            _ => Detached::NotHeld,
+        }
+    }
+
+    /// Uses up a ticket, and gives the name to another owner.
+    fn resumed(&self, resume: &Resume<'_>) -> Option<Resumed> {
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        let held = state.held.get_mut(resume.name)?;
+        let again = held.is_held_with(resume.secret);
+        let detached = held.detached.as_mut()?;
+        let fits = detached.ticket.as_deref() == Some(resume.ticket.reveal());
+        if now >= held.until || !(again || fits) {
+            return None;
+        }
+        if !again {
+            detached.ticket = None;
+            held.owner = resume.owner.to_owned();
+            held.secret = Some(resume.secret.reveal().into());
+            held.data = (!resume.data.is_empty()).then(|| resume.data.into());
+        }
+        // A call that is repeated must not shorten what a later one has extended.
+        held.until = held.until.max(now + detached.lease);
+        Some(Resumed::new(held.token, detached.terms.clone()))
     }
 }
 
@@ -488,9 +552,14 @@ impl LeaseStore for MemoryStore {
         })
     }
 
-    fn release(&self, name: &str, owner: &str, _limit: Duration) -> Result<Released, StoreError> {
-        self.execute(&StoreCall::GiveBack { name, owner }, |_, _| {
-            self.free(&Holding::new(name, owner))
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        _limit: Duration,
+    ) -> Result<Released, StoreError> {
+        self.execute(&StoreCall::GiveBack { name, secret }, |_, _| {
+            self.free(&Holding::new(name, secret))
         })
     }
 
@@ -503,7 +572,7 @@ impl LeaseStore for MemoryStore {
         if let [held] = batch {
             let call = StoreCall::GiveBack {
                 name: held.name,
-                owner: held.owner,
+                secret: held.secret,
             };
             return Ok(vec![self.execute(&call, |_, _| self.free(held))]);
         }
@@ -517,6 +586,14 @@ impl LeaseStore for MemoryStore {
                 batch.iter().enumerate().map(answer).collect()
             },
         )
+    }
+
+    fn detach(&self, detach: &Detach<'_>, _limit: Duration) -> Result<Detached, StoreError> {
+        self.execute(&StoreCall::Detach(detach), |_, _| self.detached(detach))
+    }
+
+    fn resume(&self, resume: &Resume<'_>, _limit: Duration) -> Result<Option<Resumed>, StoreError> {
+        self.execute(&StoreCall::Resume(resume), |_, _| self.resumed(resume))
     }
 
     fn holder_of(&self, name: &str, _limit: Duration) -> Result<Option<Holder>, StoreError> {

@@ -214,7 +214,7 @@ impl LeasesInner {
     /// Asks the store to release one name. May panic with the store.
     fn release_now(&self, held: &Holding<'_>, limit: Duration) -> Result<Released, StoreError> {
         if held.rest.is_zero() {
-            return self.store.release(held.name, held.owner, limit);
+            return self.store.release(held.name, held.secret, limit);
         }
         let destination = self.store.destination(held.name);
         let answers = self.store.release_many(destination, &[*held], limit)?;

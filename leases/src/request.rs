@@ -6,7 +6,8 @@ use tourbillon::Time;
 
 use super::background::QueuedItem;
 use super::keep_alive::KeepOptions;
-use super::store::Holding;
+use super::secret::OwnedSecret;
+use super::store::{Claim, Holding};
 use crate::sync::channel::Sender;
 
 /// A checked request to acquire a name.
@@ -14,6 +15,7 @@ use crate::sync::channel::Sender;
 pub(super) struct Request {
     pub(super) name: String,
     pub(super) owner: String,
+    pub(super) secret: OwnedSecret,
     pub(super) lease: Duration,
     pub(super) keep: KeepOptions,
     /// How long the lock stays locked from its grant on, whatever its holder does.
@@ -21,12 +23,17 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// Returns what the store is asked, by a caller that does not wait.
+    pub(super) fn claim(&self) -> Claim<'_> {
+        Claim::new(&self.name, &self.owner, self.secret.get(), self.lease)
+    }
+
     /// Returns the release of a name that may have been granted without an answer, or may still be
     /// granted.
     pub(super) fn give_back(&self) -> PendingRelease {
         PendingRelease {
             name: self.name.clone(),
-            owner: self.owner.clone(),
+            secret: self.secret,
             lease: self.lease,
             sure: false,
             stays: None,
@@ -53,10 +60,10 @@ pub(super) struct AttemptOptions {
 /// A name to give back.
 pub(super) struct PendingRelease {
     pub(super) name: String,
-    pub(super) owner: String,
+    pub(super) secret: OwnedSecret,
     pub(super) lease: Duration,
-    /// Whether no attempt of this owner may still be granted. Then the answer that the owner does
-    /// not hold the name means that it is given back.
+    /// Whether no attempt with this secret may still be granted. Then the answer that the name
+    /// is not held with it means that it is given back.
     pub(super) sure: bool,
     /// Until when the name stays locked for others, if that was asked for.
     pub(super) stays: Option<Time>,
@@ -66,7 +73,7 @@ impl PendingRelease {
     /// Returns what the store is asked at `now`.
     pub(super) fn holding(&self, now: Time) -> Holding<'_> {
         let rest = self.stays.map_or(Duration::ZERO, |stays| stays.since(now));
-        Holding::new(&self.name, &self.owner).after(rest)
+        Holding::new(&self.name, self.secret.get()).after(rest)
     }
 }
 

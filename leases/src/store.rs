@@ -3,14 +3,16 @@
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+pub use super::handed::{Detach, Detached, Resume, Resumed};
 pub use super::holder::{HeldLock, Holder};
+pub use super::secret::Secret;
 pub use super::store_error::StoreError;
 use crate::sync::Arc;
 
 /// A backend that stores leases: which owner holds which name, and until when.
 ///
 /// [`MemoryStore`](super::MemoryStore) keeps leases in memory. The example `sqlite_store` is a backend
-/// of some eighty lines, on a table of SQLite. A backend whose client is async implements
+/// of some hundred lines, on a table of SQLite. A backend whose client is async implements
 /// `AsyncLeaseStore` instead (feature `tokio`).
 ///
 /// # What a backend promises
@@ -19,15 +21,17 @@ use crate::sync::Arc;
 ///   That is after the caller has sent it. So a lease never ends later by the caller's clock than
 ///   by the backend's clock.
 /// - The tokens of a name strictly increase from grant to grant.
-/// - An acquire by the owner that already holds the name is granted again, for a full lease. A call
-///   whose answer was lost is repeated with the same owner.
-/// - Renewals and releases change only what the named owner holds.
+/// - An acquire with the [secret](Secret) that already holds the name is granted again, for a full
+///   lease. A call whose answer was lost is repeated with the same secret.
+/// - Renewals, releases and detaches change only what is held with their secret. The owner proves
+///   nothing, since [`holder_of`](Self::holder_of) and [`list`](Self::list) show it to everybody.
+///   No call and no error shows a secret.
 /// - A call sends nothing after its `limit`, and returns soon after it. A call that returns much
 ///   later does not delay calls to other destinations, but it occupies a thread. There are at most
 ///   240 threads for renewals, 64 for batches of releases, and 192 for awaited calls. One
 ///   destination gets at most 64 of the threads for awaited calls.
 ///
-/// An owner is never used twice: every acquire of a [`Leases`](super::Leases) has an owner of its
+/// An owner and a secret are never used twice: every acquire of a [`Leases`](super::Leases) has its
 /// own.
 ///
 /// A store that wraps another store must forward every method, including those with a default here.
@@ -112,12 +116,18 @@ pub trait LeaseStore: Send + Sync + 'static {
         limit: Duration,
     ) -> Result<Vec<Outcome>, StoreError>;
 
-    /// Releases a name if this owner holds it, and wakes a caller that [watches](Self::watch) it.
+    /// Releases a name if it is held with this secret, and wakes a caller that
+    /// [watches](Self::watch) it.
     ///
     /// # Errors
     ///
     /// After an error it is unknown whether the name was released.
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError>;
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError>;
 
     /// Releases names of one destination, each as [`release`](Self::release) does. Returns one
     /// answer for each item of `batch`, in the same order. A missing answer counts as a failure.
@@ -129,7 +139,7 @@ pub trait LeaseStore: Send + Sync + 'static {
     ///
     /// An item with a [rest](Holding::rest) stays locked for that time, and no longer. The default
     /// shortens its lease by [`renew`](Self::renew). A backend of several processes should also
-    /// make sure that a renewal of the owner that arrives later is [`NotHeld`](Outcome::NotHeld).
+    /// forget the secret, so that a renewal that arrives later is [`NotHeld`](Outcome::NotHeld).
     ///
     /// # Errors
     ///
@@ -148,12 +158,45 @@ pub trait LeaseStore: Send + Sync + 'static {
                 return Err(StoreError::batch_too_slow());
             }
             if held.rest.is_zero() {
-                return self.release(held.name, held.owner, left);
+                return self.release(held.name, held.secret, left);
             }
-            let shorter = Renewal::new(held.name, held.owner, held.rest);
+            let shorter = Renewal::new(held.name, held.secret, held.rest);
             Outcome::of_shortened(self.renew(destination, &[shorter], left)?)
         };
         Ok(batch.iter().map(release).collect())
+    }
+
+    /// Detaches a name from the caller that holds it, so that whoever has the ticket can
+    /// [resume](Self::resume) it.
+    ///
+    /// The store writes the ticket, the length of the lease and the terms beside the name, in the
+    /// place of those of an earlier detach. Everything else stays, also the secret of the holder,
+    /// until the name is resumed. The default refuses the call: this backend can't hand names over.
+    ///
+    /// # Errors
+    ///
+    /// After [`StoreError::Unavailable`] it is unknown whether the name is detached. The caller still
+    /// holds it.
+    fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
+        let _ = limit;
+        Err(StoreError::no_hand_over(detach.name))
+    }
+
+    /// Gives a name that is detached with this ticket to another owner, for the full lease that was
+    /// written when it was detached. Returns `None` if the name is not detached with this ticket.
+    ///
+    /// The store compares the ticket, deletes it, and writes the new owner and secret, all in one
+    /// step. So each ticket is of use once, also if two callers resume at one time. If the name is
+    /// held with the secret of `resume` already, the call is a repetition of one whose answer was
+    /// lost, and is answered again. The default refuses the call, as [`detach`](Self::detach) does.
+    ///
+    /// # Errors
+    ///
+    /// After [`StoreError::Unavailable`] it is unknown whether the name was resumed. After any other
+    /// error the ticket is still of use.
+    fn resume(&self, resume: &Resume<'_>, limit: Duration) -> Result<Option<Resumed>, StoreError> {
+        let _ = limit;
+        Err(StoreError::no_hand_over(resume.name))
     }
 
     /// Returns who holds `name` by the store's clock, or `None` if nobody does. The answer may be
@@ -247,10 +290,10 @@ macro_rules! pass_on {
             fn release(
                 &self,
                 name: &str,
-                owner: &str,
+                secret: Secret<'_>,
                 limit: Duration,
             ) -> Result<Released, StoreError> {
-                (**self).release(name, owner, limit)
+                (**self).release(name, secret, limit)
             }
 
             fn release_many(
@@ -260,6 +303,18 @@ macro_rules! pass_on {
                 limit: Duration,
             ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
                 (**self).release_many(destination, batch, limit)
+            }
+
+            fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
+                (**self).detach(detach, limit)
+            }
+
+            fn resume(
+                &self,
+                resume: &Resume<'_>,
+                limit: Duration,
+            ) -> Result<Option<Resumed>, StoreError> {
+                (**self).resume(resume, limit)
             }
 
             fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
@@ -318,10 +373,10 @@ impl Destination {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon_leases::{Acquired, Claim, LeaseStore, MemoryStore};
+/// use tourbillon_leases::{Acquired, Claim, LeaseStore, MemoryStore, Secret};
 ///
 /// let store = MemoryStore::new();
-/// let claim = Claim::new("report", "owner 1", Duration::from_secs(30));
+/// let claim = Claim::new("report", "owner 1", Secret::new("u7Hq"), Duration::from_secs(30));
 /// let acquired = store.acquire(&claim, Duration::from_secs(5))?;
 /// assert!(matches!(acquired, Acquired::Granted { .. }));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -331,8 +386,10 @@ impl Destination {
 pub struct Claim<'a> {
     /// The name to acquire.
     pub name: &'a str,
-    /// The owner that will hold the name.
+    /// The owner that will hold the name. It is shown to everybody, and proves nothing.
     pub owner: &'a str,
+    /// The secret that proves from now on who holds the name.
+    pub secret: Secret<'a>,
     /// The length of the lease, from the moment of the grant.
     pub lease: Duration,
     /// Whether the caller will wait if somebody holds the name. If so, the store announces the
@@ -354,10 +411,11 @@ impl<'a> Claim<'a> {
 
     /// Creates a claim of a caller that does not wait.
     #[must_use]
-    pub fn new(name: &'a str, owner: &'a str, lease: Duration) -> Self {
+    pub fn new(name: &'a str, owner: &'a str, secret: Secret<'a>, lease: Duration) -> Self {
         Claim {
             name,
             owner,
+            secret,
             lease,
             waits: false,
             waited: Duration::ZERO,
@@ -417,8 +475,8 @@ pub enum Acquired {
 pub struct Renewal<'a> {
     /// The name that is held.
     pub name: &'a str,
-    /// The owner that holds it.
-    pub owner: &'a str,
+    /// The secret with which it was acquired.
+    pub secret: Secret<'a>,
     /// The length of the lease from now on.
     pub lease: Duration,
     /// The number of guards of this lease. It is shown to people who look at the backend, and
@@ -432,10 +490,10 @@ pub struct Renewal<'a> {
 impl<'a> Renewal<'a> {
     /// Creates the renewal of a lease with one guard.
     #[must_use]
-    pub fn new(name: &'a str, owner: &'a str, lease: Duration) -> Self {
+    pub fn new(name: &'a str, secret: Secret<'a>, lease: Duration) -> Self {
         Renewal {
             name,
-            owner,
+            secret,
             lease,
             holds: 1,
             never_shortens: false,
@@ -458,7 +516,7 @@ impl<'a> Renewal<'a> {
 pub enum Outcome {
     /// The lease has its full length again, counted from a moment after the call was sent.
     Renewed,
-    /// This owner does not hold the name, and never will again.
+    /// The name is not held with this secret, and never will be again.
     NotHeld,
     /// The result is unknown. The renewal is tried again while the lease lasts.
     Failed(StoreError),
@@ -482,20 +540,20 @@ impl Outcome {
 pub struct Holding<'a> {
     /// The name to release.
     pub name: &'a str,
-    /// The owner that releases it.
-    pub owner: &'a str,
+    /// The secret with which it was acquired.
+    pub secret: Secret<'a>,
     /// How long the name stays locked from now on, after which it is free. Usually zero. See
     /// [`Acquisition::at_least`](super::Acquisition::at_least).
     pub rest: Duration,
 }
 
 impl<'a> Holding<'a> {
-    /// Creates the release of `name`, which succeeds if `owner` holds it.
+    /// Creates the release of `name`, which succeeds if it is held with `secret`.
     #[must_use]
-    pub fn new(name: &'a str, owner: &'a str) -> Self {
+    pub fn new(name: &'a str, secret: Secret<'a>) -> Self {
         Holding {
             name,
-            owner,
+            secret,
             rest: Duration::ZERO,
         }
     }
@@ -513,6 +571,6 @@ impl<'a> Holding<'a> {
 pub enum Released {
     /// The name is free.
     Released,
-    /// This owner did not hold the name any more.
+    /// The name was not held with this secret any more.
     NotHeld,
 }

@@ -69,6 +69,11 @@ impl StoreError {
         StoreError::Refused(why)
     }
 
+    /// A store can't hand names over.
+    pub(super) fn no_hand_over(name: &str) -> Self {
+        StoreError::Refused(format!("this store can't hand {name:?} over"))
+    }
+
     /// Returns whether the same call may succeed later.
     #[must_use]
     pub fn may_pass(&self) -> bool {

@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
+
+use super::secret::OwnedSecret;
+use crate::sync::{Arc, Mutex};
 
 /// A lock on its way to another process. Made by [`LeaseGuard::detach`](super::LeaseGuard::detach),
 /// and used by [`Leases::resume`](super::Leases::resume).
 ///
 /// It can be written as text without spaces and read again. Whoever has the text can take the
-/// lock over, so treat it like a password.
+/// lock over, once, so treat it like a password. The text has the name of the lock and a random
+/// secret. All else stays in the store. `Debug` shows the name alone.
 ///
 /// # Examples
 ///
@@ -23,33 +26,41 @@ use std::time::Duration;
 /// assert_eq!(received.name(), "report");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(PartialEq, Eq, Debug)]
 #[must_use = "without it the lock stays locked until its lease has run out"]
 pub struct LeaseTicket {
-    pub(super) name: String,
+    name: String,
+    secret: OwnedSecret,
+    /// Who has tried to resume the lock, if the answer was lost. The next attempt is made for the
+    /// same one, so that the store answers it again.
+    tried: Arc<Mutex<Option<Claimant>>>,
+}
+
+/// The next owner of a lock.
+pub(super) struct Claimant {
     pub(super) owner: String,
-    pub(super) token: u64,
-    pub(super) lease: Duration,
-    pub(super) renewed: bool,
-    /// Whether an attempt to acquire it may still arrive at the store.
-    pub(super) unsure: bool,
-    /// How long the lock stays locked for others in any case.
-    pub(super) stays: Duration,
-    pub(super) feed: Option<Duration>,
-    /// The rest of the longest hold.
-    pub(super) max_hold: Option<Duration>,
+    pub(super) secret: OwnedSecret,
 }
 
 /// The first field of a ticket's text. The number is that of the format.
-const MARK: &str = "tourbillon-lease-1";
+const MARK: &str = "tourbillon-lease-2";
+/// What the first field of all formats begins with.
+const ANY_MARK: &str = "tourbillon-lease-";
 
 impl LeaseTicket {
-    /// Returns a copy. Not `Clone`, since a ticket is meant to be used once.
+    pub(super) fn new(name: String, secret: OwnedSecret) -> Self {
+        LeaseTicket {
+            name,
+            secret,
+            tried: Arc::default(),
+        }
+    }
+
+    /// Returns a copy. Not `Clone`, since a ticket is of use once.
     pub(super) fn copy(&self) -> Self {
         LeaseTicket {
             name: self.name.clone(),
-            owner: self.owner.clone(),
-            ..*self
+            secret: self.secret,
+            tried: Arc::clone(&self.tried),
         }
     }
 
@@ -59,26 +70,35 @@ impl LeaseTicket {
         &self.name
     }
 
-    /// Returns the fencing token, which stays the same; see
-    /// [`LeaseGuard::fencing_token`](super::LeaseGuard::fencing_token).
-    #[must_use]
-    pub fn fencing_token(&self) -> u64 {
-        self.token
+    pub(super) fn secret(&self) -> &OwnedSecret {
+        &self.secret
+    }
+
+    pub(super) fn tried(&self) -> &Mutex<Option<Claimant>> {
+        &self.tried
     }
 }
 
-/// Writes the ticket as one word of printable ASCII characters.
+impl PartialEq for LeaseTicket {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, self.secret) == (&other.name, other.secret)
+    }
+}
+
+impl Eq for LeaseTicket {}
+
+impl fmt::Debug for LeaseTicket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseTicket")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes the ticket, with its secret, as one word of printable ASCII characters.
 impl fmt::Display for LeaseTicket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nanos = |time: Option<Duration>| time.map_or(0, |time| time.as_nanos());
-        write!(f, "{MARK},{},", self.token)?;
-        f.write_str(if self.renewed { "r" } else { "f" })?;
-        f.write_str(if self.unsure { "u," } else { "s," })?;
-        for time in [Some(self.lease), Some(self.stays), self.feed, self.max_hold] {
-            write!(f, "{},", nanos(time))?;
-        }
-        encode(&self.owner, f)?;
-        f.write_str(",")?;
+        write!(f, "{MARK},{},", self.secret.get().reveal())?;
         encode(&self.name, f)
     }
 }
@@ -114,50 +134,24 @@ impl FromStr for LeaseTicket {
     type Err = ParseTicketError;
 
     fn from_str(text: &str) -> Result<Self, ParseTicketError> {
-        let fields: Vec<&str> = text.split(',').collect();
-        let [
-            mark,
-            token,
-            flags,
-            lease,
-            stays,
-            feed,
-            max_hold,
-            owner,
-            name,
-        ] = fields[..]
-        else {
-            return Err(ParseTicketError("it does not have nine fields"));
-        };
+        let mut fields = text.split(',');
+        let mark = fields.next().unwrap_or_default();
         if mark != MARK {
-            return Err(ParseTicketError(
-                "it does not begin with `tourbillon-lease-1`",
-            ));
+            return Err(ParseTicketError(match mark.starts_with(ANY_MARK) {
+                true => {
+                    "another version of this crate has written it; this version does not take it"
+                }
+                false => "it does not begin with `tourbillon-lease-2`",
+            }));
         }
-        let wrong = || ParseTicketError("one of its fields is invalid");
-        let time = |field: &str| {
-            let nanos: u64 = field.parse().ok()?;
-            Some(Duration::from_nanos(nanos))
+        let (Some(secret), Some(name), None) = (fields.next(), fields.next(), fields.next()) else {
+            return Err(ParseTicketError("it does not have three fields"));
         };
-        let some = |time: Duration| (!time.is_zero()).then_some(time);
-        let (renewed, unsure) = match flags {
-            "rs" => (true, false),
-            "ru" => (true, true),
-            "fs" => (false, false),
-            "fu" => (false, true),
-            _ => return Err(wrong()),
-        };
-        Ok(LeaseTicket {
-            name: decode(name).ok_or_else(wrong)?,
-            owner: decode(owner).ok_or_else(wrong)?,
-            token: token.parse().map_err(|_| wrong())?,
-            lease: time(lease).ok_or_else(wrong)?,
-            renewed,
-            unsure,
-            stays: time(stays).ok_or_else(wrong)?,
-            feed: some(time(feed).ok_or_else(wrong)?),
-            max_hold: some(time(max_hold).ok_or_else(wrong)?),
-        })
+        let secret = OwnedSecret::read(secret);
+        let secret = secret.ok_or(ParseTicketError("its secret is not one of this crate"))?;
+        let name = decode(name).filter(|name| !name.is_empty());
+        let name = name.ok_or(ParseTicketError("its name is invalid"))?;
+        Ok(LeaseTicket::new(name, secret))
     }
 }
 
@@ -187,66 +181,64 @@ mod tests {
     use super::*;
 
     fn ticket(name: &str) -> LeaseTicket {
-        LeaseTicket {
-            name: name.to_owned(),
-            owner: "host-1:2:3".to_owned(),
-            token: u64::MAX,
-            lease: Duration::from_secs(30),
-            renewed: true,
-            unsure: false,
-            stays: Duration::ZERO,
-            feed: None,
-            max_hold: Some(Duration::from_nanos(1)),
-        }
+        LeaseTicket::new(name.to_owned(), OwnedSecret::random())
+    }
+
+    fn error(text: &str) -> String {
+        text.parse::<LeaseTicket>().unwrap_err().to_string()
     }
 
     #[test]
     fn a_ticket_survives_its_text() {
-        for name in [
-            "a",
-            "",
-            "a,b",
-            "100%",
-            "%2C",
-            "two words",
-            "zwei\nZeilen",
-            "ü",
-        ] {
-            for (renewed, unsure) in [(true, true), (true, false), (false, true), (false, false)] {
-                let ticket = LeaseTicket {
-                    renewed,
-                    unsure,
-                    feed: renewed.then_some(Duration::from_millis(5)),
-                    stays: Duration::from_millis(7),
-                    ..ticket(name)
-                };
-                let text = ticket.to_string();
-                assert!(text.bytes().all(|byte| byte.is_ascii_graphic()), "{text}");
-                assert_eq!(text.parse(), Ok(ticket));
-            }
+        for name in ["a", "a,b", "100%", "%2C", "two words", "zwei\nZeilen", "ü"] {
+            let ticket = ticket(name);
+            let text = ticket.to_string();
+            assert!(text.bytes().all(|byte| byte.is_ascii_graphic()), "{text}");
+            assert_eq!(text.parse(), Ok(ticket));
         }
+    }
+
+    #[test]
+    fn only_its_text_shows_the_secret() {
+        let ticket = ticket("a");
+        let text = ticket.to_string();
+        let secret = text.split(',').nth(1).unwrap();
+        assert_eq!(format!("{ticket:?}"), "LeaseTicket { name: \"a\", .. }");
+        let error = error(&text.replace(secret, &secret.to_uppercase().repeat(2)));
+        assert!(!error.contains(&secret.to_uppercase()), "{error}");
     }
 
     #[test]
     fn every_changed_field_is_an_error() {
         let text = ticket("a").to_string();
         let fields: Vec<&str> = text.split(',').collect();
-        for at in 0..7 {
-            let mut wrong = fields.clone();
-            wrong[at] = "x";
-            assert!(wrong.join(",").parse::<LeaseTicket>().is_err(), "{at}");
+        for at in 0..2 {
+            for hostile in ["x", "", "18446744073709551615", "%00", "-1"] {
+                let mut wrong = fields.clone();
+                wrong[at] = hostile;
+                error(&wrong.join(","));
+            }
         }
-        for text in [
+        for wrong in [
             "",
             "a,b",
+            &fields[..2].join(","),
+            &format!("{},", fields[..2].join(",")),
             &format!("{text},"),
+            &format!("{text},b"),
             &format!("{text}%"),
             &format!("{text}%zz"),
+            // Bytes that are no UTF-8.
+            &format!("{text}%FF"),
         ] {
-            assert!(text.parse::<LeaseTicket>().is_err(), "{text}");
+            error(wrong);
         }
-        // Bytes that are no UTF-8.
-        let error = format!("{text}%FF").parse::<LeaseTicket>().unwrap_err();
-        assert!(error.to_string().contains("invalid"), "{error}");
+    }
+
+    #[test]
+    fn texts_of_the_first_version_say_so() {
+        let text = "tourbillon-lease-1,7,rs,30000000000,0,0,0,host-1:2:3,a";
+        let error = error(text);
+        assert!(error.contains("another version"), "{error}");
     }
 }

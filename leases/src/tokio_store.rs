@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 
 use super::panics::catch_panic;
 use super::store::{
-    Acquired, Claim, Destination, HeldLock, Holder, Holding, LeaseStore, Outcome, Released,
-    Renewal, StoreError, Watch,
+    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore, Outcome,
+    Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
 };
 
 /// A [`LeaseStore`] whose calls are futures. [`TokioStore`] makes leases of it.
@@ -24,8 +24,8 @@ use super::store::{
 /// use std::time::Duration;
 /// use tokio::runtime::Handle;
 /// use tourbillon_leases::{
-///     Acquired, AsyncLeaseStore, Claim, Destination, Leases, Outcome, Released, Renewal, StoreError,
-///     TokioStore,
+///     Acquired, AsyncLeaseStore, Claim, Destination, Leases, Outcome, Released, Renewal, Secret,
+///     StoreError, TokioStore,
 /// };
 /// # use tourbillon_leases::{LeaseStore, MemoryStore};
 /// # struct Client(MemoryStore);
@@ -56,11 +56,11 @@ use super::store::{
 ///     async fn release(
 ///         &self,
 ///         name: &str,
-///         owner: &str,
+///         secret: Secret<'_>,
 ///         limit: Duration,
 ///     ) -> Result<Released, StoreError> {
 ///         // ..
-/// #       self.client.ask(|store| store.release(name, owner, limit)).await
+/// #       self.client.ask(|store| store.release(name, secret, limit)).await
 ///     }
 /// }
 ///
@@ -156,7 +156,7 @@ pub trait AsyncLeaseStore: Send + Sync + 'static {
     fn release(
         &self,
         name: &str,
-        owner: &str,
+        secret: Secret<'_>,
         limit: Duration,
     ) -> impl Future<Output = Result<Released, StoreError>> + Send;
 
@@ -177,10 +177,10 @@ pub trait AsyncLeaseStore: Send + Sync + 'static {
                 answers.push(match left(start, limit) {
                     Err(late) => Err(late),
                     Ok(left) if held.rest.is_zero() => {
-                        self.release(held.name, held.owner, left).await
+                        self.release(held.name, held.secret, left).await
                     }
                     Ok(left) => {
-                        let shorter = [Renewal::new(held.name, held.owner, held.rest)];
+                        let shorter = [Renewal::new(held.name, held.secret, held.rest)];
                         let outcome = self.renew(destination, &shorter, left).await;
                         outcome.and_then(Outcome::of_shortened)
                     }
@@ -188,6 +188,34 @@ pub trait AsyncLeaseStore: Send + Sync + 'static {
             }
             Ok(answers)
         }
+    }
+
+    /// See [`LeaseStore::detach`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn detach(
+        &self,
+        detach: &Detach<'_>,
+        limit: Duration,
+    ) -> impl Future<Output = Result<Detached, StoreError>> + Send {
+        let _ = limit;
+        ready(Err(StoreError::no_hand_over(detach.name)))
+    }
+
+    /// See [`LeaseStore::resume`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn resume(
+        &self,
+        resume: &Resume<'_>,
+        limit: Duration,
+    ) -> impl Future<Output = Result<Option<Resumed>, StoreError>> + Send {
+        let _ = limit;
+        ready(Err(StoreError::no_hand_over(resume.name)))
     }
 
     /// See [`LeaseStore::holder_of`].
@@ -311,8 +339,13 @@ impl<S: AsyncLeaseStore> LeaseStore for TokioStore<S> {
         self.wait(call)
     }
 
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
-        let call = self.store.release(name, owner, limit);
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError> {
+        let call = self.store.release(name, secret, limit);
         self.wait(call)
     }
 
@@ -324,6 +357,14 @@ impl<S: AsyncLeaseStore> LeaseStore for TokioStore<S> {
     ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
         let call = self.store.release_many(destination, batch, limit);
         self.wait(call)
+    }
+
+    fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
+        self.wait(self.store.detach(detach, limit))
+    }
+
+    fn resume(&self, resume: &Resume<'_>, limit: Duration) -> Result<Option<Resumed>, StoreError> {
+        self.wait(self.store.resume(resume, limit))
     }
 
     fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {

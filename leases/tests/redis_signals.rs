@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kit::wait;
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal,
+    Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal, Secret,
 };
 
 use redis_kit::Server;
@@ -52,7 +52,7 @@ fn a_process_that_was_stopped_goes_on_with_its_calls() {
     wait::until("it listens", || listeners().contains("cmd=subscribe"));
     let before = listeners();
     let id = |list: &str| list.split_whitespace().next().map(str::to_owned);
-    let renewal = [Renewal::new("x", "a:1", LEASE)];
+    let renewal = [Renewal::new("x", Secret::new("a:1"), LEASE)];
     let call = |call: fn(&RedisStore, &[Renewal<'_>]) -> String| {
         let (tell, told) = mpsc::channel();
         // Nothing answers, so the call is under way when the process is stopped.
@@ -69,7 +69,7 @@ fn a_process_that_was_stopped_goes_on_with_its_calls() {
         })
     };
     let granted = call(|store, _| {
-        let claim = Claim::new("x", "a:1", LEASE);
+        let claim = Claim::new("x", "a:1", Secret::new("a:1"), LEASE);
         match store.acquire(&claim, LIMIT) {
             Ok(Acquired::Granted { .. }) => "granted".to_owned(),
             other => format!("{other:?}"),
@@ -79,7 +79,7 @@ fn a_process_that_was_stopped_goes_on_with_its_calls() {
     let renewed =
         call(|store, batch| format!("{:?}", store.renew(Destination::default(), batch, LIMIT)));
     assert_eq!(renewed, format!("Ok({:?})", [Outcome::Renewed]));
-    let released = call(|store, _| format!("{:?}", store.release("x", "a:1", LIMIT)));
+    let released = call(|store, _| format!("{:?}", store.release("x", Secret::new("a:1"), LIMIT)));
     // It was sent several times, and the last answer counts.
     let possible = [Released::Released, Released::NotHeld].map(|one| format!("Ok({one:?})"));
     assert!(possible.contains(&released), "{released}");

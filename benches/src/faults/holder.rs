@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tourbillon_leases::{
-    Destination, LeaseGuard, LeaseStore, Leases, LockError, RedisStore, RedisStoreBuilder,
-    ReleaseError, Renewal,
+    Claim, LeaseGuard, LeaseStore, Leases, LockError, RedisStore, RedisStoreBuilder, ReleaseError,
+    Secret,
 };
 
 use super::clock::{Moment, nanos, now};
@@ -315,7 +315,6 @@ impl Holder<'_> {
     }
 
     fn give_back(&mut self, guard: LeaseGuard) -> How {
-        let owner = guard.id().owner().to_owned();
         let answer = match self.rng.below(100) {
             0..55 => guard.release(),
             55..75 => self.runtime.block_on(guard.release_async()),
@@ -325,7 +324,7 @@ impl Holder<'_> {
             }
         };
         if self.order.sabotage == Some(Sabotage::Leak) {
-            self.leak(owner);
+            self.leak();
         }
         match answer {
             Ok(()) => How::Released,
@@ -335,13 +334,15 @@ impl Holder<'_> {
         }
     }
 
-    fn leak(&self, owner: String) {
+    /// Takes the lock again, and keeps it for a while for nobody.
+    fn leak(&self) {
         let order = self.order.clone();
         thread::spawn(move || {
             let store = store(order.port, None);
             for _ in 0..20 {
-                let renewal = Renewal::new(&order.lock, &owner, order.lease);
-                let _ = store.renew(Destination::default(), &[renewal], order.lease);
+                // By the same secret it is granted again.
+                let claim = Claim::new(&order.lock, "leak", Secret::new("leak"), order.lease);
+                let _ = store.acquire(&claim, order.lease);
                 thread::sleep(order.lease / 3);
             }
         });

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use gungraun::prelude::*;
 use tourbillon::{Clock, ManualClock};
-use tourbillon_leases::{Claim, LeaseGuard, LeaseStore, Leases, MemoryStore, Steps};
+use tourbillon_leases::{Claim, LeaseGuard, LeaseStore, Leases, MemoryStore, Secret, Steps};
 
 use crate::{KEYS, SEED};
 
 const LEASE: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(1);
+const SECRET: Secret<'_> = Secret::new("owner");
 
 struct Kit {
     names: Vec<String>,
@@ -49,9 +50,9 @@ fn held() -> Kit {
 #[bench::per_call()]
 fn acquire_and_release(kit: Kit) -> Kit {
     for name in &kit.names {
-        let claim = Claim::new(name, "owner", LEASE);
+        let claim = Claim::new(name, "owner", SECRET, LEASE);
         black_box(kit.store.acquire(&claim, LIMIT)).expect("it is free");
-        black_box(kit.store.release(name, "owner", LIMIT)).expect("it is held");
+        black_box(kit.store.release(name, SECRET, LIMIT)).expect("it is held");
     }
     kit
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tourbillon::{Clock, Time};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, StoreError, Watch,
+    Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, Secret, StoreError, Watch,
 };
 
 /// A holder's connection to the store. Clones share one connection.
@@ -99,8 +99,13 @@ impl LeaseStore for Cable {
         self.through(limit)?.renew(destination, batch, limit)
     }
 
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
-        self.through(limit)?.release(name, owner, limit)
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError> {
+        self.through(limit)?.release(name, secret, limit)
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

@@ -6,19 +6,32 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, StoreError,
+    Acquired, Claim, Destination, Detach, Detached, Holder, LeaseStore, Outcome, Released, Renewal,
+    Resume, Resumed, Secret, StoreError,
 };
 
-// A row stays when its lease is over, so the next token is greater.
+// A row stays when its lease is over, so the next token is greater. The owner is for people. Only the
+// secret proves who holds the name. `ticket`, `lease` and `terms` are those of the last detach.
 const TABLE: &str = "create table if not exists leases
-    (name text primary key, owner text not null, token integer not null, until integer not null)";
-const ACQUIRE: &str = "insert into leases values (:name, :owner, 1, :until)
-    on conflict (name) do update set owner = :owner, token = token + 1, until = :until
-    where until <= :now or owner = :owner returning token";
+    (name text primary key, owner text not null, secret text not null, token integer not null,
+    until integer not null, ticket text, lease integer, terms text)";
+const ACQUIRE: &str = "insert into leases (name, owner, secret, token, until)
+    values (:name, :owner, :secret, 1, :until)
+    on conflict (name) do update
+    set owner = :owner, secret = :secret, token = token + 1, until = :until, ticket = null
+    where until <= :now or secret = :secret returning token";
 const RENEW: &str =
-    "update leases set until = :until where name = :name and owner = :owner and until > :now";
-const RELEASE: &str =
-    "update leases set until = 0 where name = :name and owner = :owner and until > :now";
+    "update leases set until = :until where name = :name and secret = :secret and until > :now";
+const RELEASE: &str = "update leases set until = 0, ticket = null
+    where name = :name and secret = :secret and until > :now";
+const DETACH: &str = "update leases set ticket = :ticket, lease = :lease, terms = :terms
+    where name = :name and secret = :secret and until > :now";
+// By the same secret again if the answer was lost.
+const RESUME: &str = "update leases
+    set owner = :owner, secret = :secret, ticket = null, until = max(until, :now + lease)
+    where name = :name and (ticket = :ticket or secret = :secret and lease is not null)
+    and until > :now returning token, terms";
+const HOLDER: &str = "select owner, token, until from leases where name = :name and until > :now";
 
 /// Leases in a file, for processes of one machine. All of them read the same clock. As with other
 /// databases, leases end early if somebody sets it forward.
@@ -53,8 +66,11 @@ impl SqliteStore {
 impl LeaseStore for SqliteStore {
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
         self.call(limit, |db, now| {
-            let (name, owner, until) = (claim.name, claim.owner, now + millis(claim.lease));
-            let row = named_params! {":name": name, ":owner": owner, ":until": until, ":now": now};
+            let (name, until) = (claim.name, now + millis(claim.lease));
+            let (owner, secret) = (claim.owner, claim.secret.reveal());
+            let row = named_params! {
+                ":name": name, ":owner": owner, ":secret": secret, ":until": until, ":now": now,
+            };
             let token: Option<i64> = db.query_row(ACQUIRE, row, |row| row.get(0)).optional()?;
             if let Some(token) = token.map(i64::unsigned_abs) {
                 return Ok(Acquired::Granted { token });
@@ -74,10 +90,10 @@ impl LeaseStore for SqliteStore {
     ) -> Result<Vec<Outcome>, StoreError> {
         self.call(limit, |db, now| {
             let renew = |renewal: &Renewal<'_>| {
-                let (name, owner, until) =
-                    (renewal.name, renewal.owner, now + millis(renewal.lease));
+                let (name, secret) = (renewal.name, renewal.secret.reveal());
+                let until = now + millis(renewal.lease);
                 let row =
-                    named_params! {":name": name, ":owner": owner, ":until": until, ":now": now};
+                    named_params! {":name": name, ":secret": secret, ":until": until, ":now": now};
                 let renewed = db.execute(RENEW, row)? == 1;
                 Ok(if renewed {
                     Outcome::Renewed
@@ -89,15 +105,62 @@ impl LeaseStore for SqliteStore {
         })
     }
 
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError> {
         self.call(limit, |db, now| {
-            let row = named_params! {":name": name, ":owner": owner, ":now": now};
+            let row = named_params! {":name": name, ":secret": secret.reveal(), ":now": now};
             let released = db.execute(RELEASE, row)? == 1;
             Ok(if released {
                 Released::Released
             } else {
                 Released::NotHeld
             })
+        })
+    }
+
+    fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
+        self.call(limit, |db, now| {
+            let row = named_params! {
+                ":name": detach.name, ":secret": detach.secret.reveal(), ":now": now,
+                ":ticket": detach.ticket.reveal(), ":lease": millis(detach.lease),
+                ":terms": detach.terms,
+            };
+            let detached = db.execute(DETACH, row)? == 1;
+            Ok(if detached {
+                Detached::Detached
+            } else {
+                Detached::NotHeld
+            })
+        })
+    }
+
+    fn resume(&self, resume: &Resume<'_>, limit: Duration) -> Result<Option<Resumed>, StoreError> {
+        self.call(limit, |db, now| {
+            let row = named_params! {
+                ":name": resume.name, ":ticket": resume.ticket.reveal(), ":now": now,
+                ":owner": resume.owner, ":secret": resume.secret.reveal(),
+            };
+            let resumed = db.query_row(RESUME, row, |row| {
+                let token: i64 = row.get(0)?;
+                Ok(Resumed::new(token.unsigned_abs(), row.get(1)?))
+            });
+            resumed.optional()
+        })
+    }
+
+    fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
+        self.call(limit, |db, now| {
+            let row = named_params! {":name": name, ":now": now};
+            let holder = db.query_row(HOLDER, row, |row| {
+                let (token, until): (i64, i64) = (row.get(1)?, row.get(2)?);
+                let remaining = Duration::from_millis((until - now).unsigned_abs());
+                Ok(Holder::new(row.get(0)?, token.unsigned_abs(), remaining))
+            });
+            holder.optional()
         })
     }
 }

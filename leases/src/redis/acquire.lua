@@ -4,11 +4,11 @@
 -- ARGV: 1 owner, 2 lease in ms, 3 life of the token in ms, 4 longest lease in us, or 0 for a server
 -- that forgets nothing, 5 is 1 if the caller goes on to wait, 6 is 1 if the server starts empty on
 -- purpose, 7 how many ms the caller has waited if that is a turn or longer, else 0, 8 the store,
--- 9 what the caller says about itself.
+-- 9 what the caller says about itself, 10 the secret.
 -- Answers {0, ms left}: held; {1, token}: granted; {2, us, why}: nothing is granted yet.
-local found = redis.call('HMGET', KEYS[1], 'owner', 'waited', 'lease', 'next', 'since')
+local found = redis.call('HMGET', KEYS[1], 'owner', 'waited', 'lease', 'next', 'since', 'secret')
 local owner, turn, waited = found[1], found[4], tonumber(ARGV[7])
-local held = owner and owner ~= ARGV[1]
+local held = owner and found[6] ~= ARGV[10]
 -- The lock is released, but reserved for a store in which a caller has waited for a turn. If the
 -- clock was set back, a reservation may last longer than any release makes it. Then it does not
 -- count.
@@ -51,13 +51,13 @@ local written = string.format('%.0f', token)
 redis.call('SET', KEYS[2], written, 'PX', ARGV[3])
 -- The reservation is used up. `waited`, which another waiting caller may have set, stays.
 if turn and not owner then redis.call('HDEL', KEYS[1], 'next', 'since') end
--- The same owner again, by a request that was repeated: it must not shorten a lease that was extended
+-- The same secret again, by a request that was repeated: it must not shorten a lease that was extended
 -- meanwhile.
 if owner and redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then
   redis.call('HSET', KEYS[1], 'token', written)
   return {1, token}
 end
-redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'count', 1, 'token', written, 'lease', ARGV[2])
+redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'secret', ARGV[10], 'count', 1, 'token', written, 'lease', ARGV[2])
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'data', ARGV[9]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return {1, token}

@@ -4,6 +4,7 @@ use std::{fmt, io};
 
 use redis::ServerError;
 
+use crate::secret::OwnedSecret;
 use crate::store::StoreError;
 
 /// The codes of errors that pass by themselves:
@@ -82,6 +83,7 @@ pub(super) fn answered(error: &ServerError) -> StoreError {
     let details = error.details().unwrap_or_default();
     // Cut the position in the script, which does not help the reader of the message.
     let said = details.split(" script: ").next().unwrap_or_default();
+    let said = without_secrets(said);
     let hint = match error.code() {
         "NOAUTH" | "WRONGPASS" => "; put user and password into the URL",
         "NOPERM" => "; the docs of `RedisStore` list the rights that are needed",
@@ -94,6 +96,28 @@ pub(super) fn answered(error: &ServerError) -> StoreError {
     } else {
         StoreError::Refused(why)
     }
+}
+
+/// Leaves out what a server or a proxy may quote of a call: its arguments, among which are the
+/// secrets of locks and the password of the connection.
+fn without_secrets(said: &str) -> String {
+    let said = said.split(", with args").next().unwrap_or_default();
+    let mut kept = String::with_capacity(said.len());
+    let mut rest = said;
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
+        if digits < OwnedSecret::DIGITS {
+            kept.push_str(&rest[..digits]);
+        } else {
+            kept.push_str("..");
+        }
+        rest = &rest[digits..];
+        let other = rest.find(|c: char| c.is_ascii_hexdigit());
+        let (text, next) = rest.split_at(other.unwrap_or(rest.len()));
+        kept.push_str(text);
+        rest = next;
+    }
+    kept
 }
 
 /// Returns whether a cluster, or a proxy that hides one, refused the call because its keys lie in
@@ -145,6 +169,27 @@ mod tests {
         ] {
             let fault = StoreError::from(fault(kind));
             assert!(matches!(fault, StoreError::Unavailable(_)), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_quotes_of_a_call_is_left_out() {
+        let secret = OwnedSecret::random();
+        let secret = secret.get().reveal();
+        for (said, kept) in [
+            ("", "".to_owned()),
+            ("timeout of 1000 ms", "timeout of 1000 ms".to_owned()),
+            ("no key ü:{abc}:lock", "no key ü:{abc}:lock".to_owned()),
+            (
+                &format!("unknown command 'EVALSHA', with args beginning with: '{secret}'"),
+                "unknown command 'EVALSHA'".to_owned(),
+            ),
+            (
+                &format!("{secret} of '{secret}': bad call"),
+                ".. of '..': bad call".to_owned(),
+            ),
+        ] {
+            assert_eq!(without_secrets(said), kept);
         }
     }
 

@@ -66,6 +66,7 @@ impl RedisStore {
             .arg(&waited)
             .arg(self.0.listener.own())
             .arg(claim.data)
+            .arg(claim.secret.reveal())
     }
 
     /// Asks for a name, and returns the answer unchanged.
@@ -83,7 +84,7 @@ impl RedisStore {
     fn taking_back(&self, claim: &Claim<'_>) -> Call<'_> {
         let lock = self.0.options.keys.lock(claim.name);
         Call::new(&self.0.scripts.release, [lock])
-            .arg(claim.owner)
+            .arg(claim.secret.reveal())
             .arg("")
             .arg("")
     }

@@ -9,8 +9,8 @@ use redis::{ServerError, Value};
 use tourbillon::Clock;
 
 use super::store::{
-    Acquired, Claim, Destination, HeldLock, Holder, Holding, LeaseStore, Outcome, Released,
-    Renewal, StoreError, Watch,
+    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore, Outcome,
+    Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
 };
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, unique_number};
@@ -26,6 +26,7 @@ mod answers;
 mod builder;
 mod errors;
 mod granting;
+mod hand_over;
 mod keys;
 mod link;
 mod listener;
@@ -72,11 +73,14 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///
 /// | field of the hash | what |
 /// |---|---|
-/// | `owner` | who holds it: the [`instance`](super::LeasesBuilder::instance), random digits, the process, and the number of the holding; never used twice. With ` (released)` behind it: nobody, but the name [stays locked](super::Acquisition::at_least) |
+/// | `owner` | who holds it: the [`instance`](super::LeasesBuilder::instance), random digits, the process, and the number of the holding; never used twice. It is for people, and proves nothing. With ` (released)` behind it: nobody, but the name [stays locked](super::Acquisition::at_least) |
+/// | `secret` | what the holder proves with that it holds it. No call of a store shows it; whoever may read keys, `MONITOR` or `SLOWLOG` sees it |
 /// | `count` | how many guards held it at the last renewal |
 /// | `token` | the token of the grant |
 /// | `lease` | how long its lease is, in milliseconds |
 /// | `data` | what the holder [says about itself](super::LeasesBuilder::holder_data), if it says something |
+/// | `ticket` | while it is [detached](super::LeaseGuard::detach), the secret of its ticket |
+/// | `detached`, `terms` | since it was detached, how long its lease becomes when it is resumed, in milliseconds, and its options |
 /// | `waited` | `1` if somebody has waited since the grant; then the release is announced |
 /// | `next` | the store whose turn is next, since one of its callers has waited for 20 ms; after the release no other store gets the name for 5 to 25 ms |
 /// | `since` | when the wait of that caller began, in milliseconds of the server's clock |
@@ -92,12 +96,14 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 /// $ redis-cli HGETALL 'tourbillon:{orders/42}:lock'
 /// 1) "owner"
 /// 2) "leases-07ced7a57e09f7995634dc1649e55c9f:25159:0"
-/// 3) "count"
-/// 4) "1"
-/// 5) "token"
-/// 6) "1794844800000000"
-/// 7) "lease"
-/// 8) "30000"
+/// 3) "secret"
+/// 4) "5b8d1f0a93c24e7796ab30c5d2f81e64"
+/// 5) "count"
+/// 6) "1"
+/// 7) "token"
+/// 8) "1794844800000000"
+/// 9) "lease"
+/// 10) "30000"
 /// $ redis-cli PTTL 'tourbillon:{orders/42}:lock'
 /// (integer) 24310
 /// $ redis-cli GET 'tourbillon:{orders/42}:token'
@@ -299,7 +305,7 @@ impl RedisStore {
             &self.0.scripts.release,
             [self.0.options.keys.lock(held.name)],
         )
-        .arg(held.owner)
+        .arg(held.secret.reveal())
         .arg(self.0.options.keys.channel())
         .arg(&self.0.listener.message(held.name))
         .arg(&millis(held.rest))
@@ -386,7 +392,7 @@ impl LeaseStore for RedisStore {
             let key = self.0.options.keys.lock(renewal.name);
             let call = Call::new(&self.0.scripts.renew, [key]);
             calls.push(
-                call.arg(renewal.owner)
+                call.arg(renewal.secret.reveal())
                     .arg(&millis(renewal.lease))
                     .arg(&renewal.holds)
                     .arg(&u8::from(renewal.never_shortens)),
@@ -407,13 +413,18 @@ impl LeaseStore for RedisStore {
         Ok(outcomes)
     }
 
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError> {
         if self.0.pool.is_forked() {
             return Err(StoreError::Forked);
         }
         let answer = self.call_one(
             name,
-            self.giving_back(&Holding::new(name, owner)),
+            self.giving_back(&Holding::new(name, secret)),
             Limit::new(limit),
         );
         // Wake a caller of this process. It may have come after the last acquire that was refused,
@@ -438,6 +449,14 @@ impl LeaseStore for RedisStore {
             self.0.listener.wait_queue.released(held.name);
         }
         Ok(answers?.into_iter().map(given_back).collect())
+    }
+
+    fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
+        self.detach_held(detach, Limit::new(limit))
+    }
+
+    fn resume(&self, resume: &Resume<'_>, limit: Duration) -> Result<Option<Resumed>, StoreError> {
+        self.resume_detached(resume, Limit::new(limit))
     }
 
     fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {

@@ -1,14 +1,17 @@
 -- Releases a lock.
--- KEYS: lock. ARGV: owner, channel, message, and for how many ms it stays locked. Answers 1: released; 0: this owner does not hold it.
+-- KEYS: lock. ARGV: secret, channel, message, and for how many ms it stays locked. Answers 1: released; 0: it is not held with this
+-- secret.
 -- With an empty channel the release is not announced and nothing is reserved: the lock could not be
 -- granted to anybody now.
-local held = redis.call('HMGET', KEYS[1], 'owner', 'waited', 'next', 'since')
+local held = redis.call('HMGET', KEYS[1], 'secret', 'waited', 'next', 'since', 'owner')
 if held[1] ~= ARGV[1] then return 0 end
--- The lock stays locked for a while, by another owner: a renewal that arrives later finds nothing.
--- Without free memory the owner stays. The waiting caller asks again, and learns when it will be free.
+-- The lock stays locked for a while, without a secret: a renewal that arrives later finds nothing.
+-- Without free memory the owner is shown as before. The waiting caller asks again, and learns when it
+-- will be free.
 local rest = tonumber(ARGV[4] or '0')
 if rest > 0 then
-  redis.pcall('HSET', KEYS[1], 'owner', ARGV[1] .. ' (released)')
+  redis.call('HDEL', KEYS[1], 'secret', 'ticket', 'detached', 'terms')
+  redis.pcall('HSET', KEYS[1], 'owner', (held[5] or '') .. ' (released)')
   redis.call('PEXPIRE', KEYS[1], rest)
   if held[2] or held[3] then redis.pcall('PUBLISH', ARGV[2], ARGV[3]) end
   return 1

@@ -1,6 +1,6 @@
 -- Renews a lease.
--- KEYS: lock. ARGV: owner, lease in ms, count, 1 if the lease must not become shorter. Answers 1: renewed; 0: this owner does not hold it.
-local held = redis.call('HMGET', KEYS[1], 'owner', 'count', 'lease')
+-- KEYS: lock. ARGV: secret, lease in ms, count, 1 if the lease must not become shorter. Answers 1: renewed; 0: it is not held with this secret.
+local held = redis.call('HMGET', KEYS[1], 'secret', 'count', 'lease')
 if held[1] ~= ARGV[1] then return 0 end
 -- A request that arrives late must not shorten what a later one has extended.
 if ARGV[4] == '1' and redis.call('PTTL', KEYS[1]) >= tonumber(ARGV[2]) then return 1 end

@@ -15,6 +15,8 @@ pub(super) struct Scripts {
     pub(super) holder: Text,
     pub(super) scan: Text,
     pub(super) leave: Text,
+    pub(super) detach: Text,
+    pub(super) resume: Text,
 }
 
 /// A script with its hash.
@@ -46,6 +48,8 @@ impl Scripts {
             holder: Text::new(include_str!("holder.lua")),
             scan: Text::new(include_str!("scan.lua")),
             leave: Text::new(include_str!("leave.lua")),
+            detach: Text::new(include_str!("detach.lua")),
+            resume: Text::new(include_str!("resume.lua")),
         }
     }
 }

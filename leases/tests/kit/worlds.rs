@@ -1,6 +1,7 @@
 //! Leases on the embedded store and a manual clock, and a log of what reaches the store.
 
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tourbillon::{Clock, ManualClock, Time};
@@ -75,8 +76,10 @@ pub(crate) fn threads_of(
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Seen {
     Claim(String),
+    Resume(String),
+    Detach(String),
     ClaimMany(Vec<String>),
-    /// Names with their owners.
+    /// Names with their secrets.
     Renew(Vec<(String, String)>),
     GiveBack(String),
     GiveBackMany(Vec<String>),
@@ -84,7 +87,10 @@ pub(crate) enum Seen {
 
 /// Every call that reached the store, with the time.
 #[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<(Time, Seen)>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<(Time, Seen)>>>, Secrets);
+
+/// The last secret of each name that was acquired.
+type Secrets = Arc<Mutex<HashMap<String, String>>>;
 
 /// Logs all calls from now on, also those that fail, and asks `fault` what becomes of them.
 pub(crate) fn log(
@@ -96,11 +102,15 @@ pub(crate) fn log(
     let (own, clock) = (log.clone(), clock.clone());
     store.inject(move |call| {
         let seen = match call {
-            StoreCall::Claim(claim) => Seen::Claim(claim.name.to_owned()),
+            StoreCall::Claim(claim) => {
+                let secret = claim.secret.reveal().to_owned();
+                own.1.lock().unwrap().insert(claim.name.to_owned(), secret);
+                Seen::Claim(claim.name.to_owned())
+            }
             StoreCall::Renew { batch, .. } => {
                 let each = batch.iter();
                 Seen::Renew(
-                    each.map(|one| (one.name.into(), one.owner.into()))
+                    each.map(|one| (one.name.into(), one.secret.reveal().into()))
                         .collect(),
                 )
             }
@@ -111,6 +121,8 @@ pub(crate) fn log(
             StoreCall::ClaimMany { batch, .. } => {
                 Seen::ClaimMany(batch.iter().map(|one| one.name.into()).collect())
             }
+            StoreCall::Detach(detach) => Seen::Detach(detach.name.to_owned()),
+            StoreCall::Resume(resume) => Seen::Resume(resume.name.to_owned()),
             // Comes in the background, when a caller that waited gives up.
             StoreCall::Leave { .. } => return fault(call),
             other => panic!("an unknown call: {other:?}"),
@@ -121,9 +133,29 @@ pub(crate) fn log(
     log
 }
 
+/// Returns the secret of the next name that is acquired or resumed.
+pub(crate) fn next_secret(store: &MemoryStore) -> Arc<OnceLock<String>> {
+    let secret = Arc::new(OnceLock::new());
+    let own = Arc::clone(&secret);
+    store.inject(move |call| {
+        let _ = match call {
+            StoreCall::Claim(claim) => own.set(claim.secret.reveal().to_owned()),
+            StoreCall::Resume(resume) => own.set(resume.secret.reveal().to_owned()),
+            _ => Ok(()),
+        };
+        Fault::None
+    });
+    secret
+}
+
 impl Log {
     pub(crate) fn calls(&self) -> Vec<(Time, Seen)> {
         self.0.lock().unwrap().clone()
+    }
+
+    /// The secret with which a name was acquired.
+    pub(crate) fn secret(&self, name: &str) -> String {
+        self.1.lock().unwrap()[name].clone()
     }
 
     pub(crate) fn len(&self) -> usize {

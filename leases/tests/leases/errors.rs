@@ -8,7 +8,8 @@ use std::time::Duration;
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
     Acquired, BuildError, Claim, Destination, Fault, KeepAlive, KeepError, LeaseStore, Leases,
-    LockError, Loss, MemoryStore, Outcome, ReleaseError, Released, Renewal, StoreCall, StoreError,
+    LockError, Loss, MemoryStore, Outcome, ReleaseError, Released, Renewal, Secret, StoreCall,
+    StoreError,
 };
 
 use crate::worlds::{LEASE, MS, S, down, log, no_fault, world, world_of};
@@ -34,8 +35,13 @@ impl LeaseStore for Minute {
         self.0.renew(destination, batch, limit)
     }
 
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
-        self.0.release(name, owner, limit)
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError> {
+        self.0.release(name, secret, limit)
     }
 }
 
@@ -246,7 +252,7 @@ fn everything_can_be_shown() {
     let guard = world.leases.try_lock("a").unwrap();
     let call = StoreCall::GiveBack {
         name: "a",
-        owner: "b",
+        secret: Secret::new("b"),
     };
     let builder = Leases::builder(MemoryStore::new())
         .instance("node")

@@ -8,7 +8,7 @@ use kit::wait;
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
     Claim, Destination, Fault, LeaseStore, Leases, LockError, Loss, MemoryStore, Outcome, Renewal,
-    StoreCall, StoreError,
+    Secret, StoreCall, StoreError,
 };
 
 use crate::worlds::{LEASE, MS, S, all_down, down, log, no_fault, threads, world};
@@ -149,14 +149,17 @@ fn a_request_that_comes_late_does_not_shorten_a_lease() {
     let hand = ManualClock::new();
     let store = MemoryStore::with_clock(Clock::manual(&hand));
     store
-        .acquire(&Claim::new("a", "me", 10 * LEASE), S)
+        .acquire(&Claim::new("a", "me", Secret::new("me"), 10 * LEASE), S)
         .unwrap();
     let renew = |renewal| store.renew(Destination::default(), &[renewal], S).unwrap();
-    let late = Renewal::new("a", "me", LEASE).never_shortening();
+    let late = Renewal::new("a", Secret::new("me"), LEASE).never_shortening();
     assert_eq!(renew(late), [Outcome::Renewed]);
     let left = |store: &MemoryStore| store.holder_of("a", S).unwrap().unwrap().remaining;
     assert_eq!(left(&store), 10 * LEASE);
-    assert_eq!(renew(Renewal::new("a", "me", LEASE)), [Outcome::Renewed]);
+    assert_eq!(
+        renew(Renewal::new("a", Secret::new("me"), LEASE)),
+        [Outcome::Renewed]
+    );
     assert_eq!(left(&store), LEASE);
 }
 
@@ -247,10 +250,10 @@ fn an_extension_is_no_longer_than_the_store_grants() {
         fn release(
             &self,
             name: &str,
-            owner: &str,
+            secret: Secret<'_>,
             limit: std::time::Duration,
         ) -> Result<tourbillon_leases::Released, StoreError> {
-            self.0.release(name, owner, limit)
+            self.0.release(name, secret, limit)
         }
     }
     let leases = Leases::new(Minute(MemoryStore::new())).unwrap();

@@ -5,10 +5,10 @@ use std::time::Duration;
 use tourbillon::Time;
 use tourbillon_leases::{
     Acquired, Claim, Destination, Holding, LeaseStore, Leases, LockError, MemoryStore, Outcome,
-    Released, Renewal, StoreError,
+    Released, Renewal, Secret, StoreError,
 };
 
-use crate::worlds::{LEASE, MS, S, World, all_down, log, no_fault, world};
+use crate::worlds::{LEASE, MS, S, World, all_down, log, next_secret, no_fault, world};
 
 const LEAST: Duration = Duration::from_secs(20);
 
@@ -158,18 +158,19 @@ fn it_is_no_longer_than_the_lease() {
 #[test]
 fn a_renewal_that_comes_late_does_not_lengthen_the_rest() {
     let world = world(6);
+    let secret = next_secret(&world.store);
     let guard = world
         .leases
         .acquire("a")
         .at_least(LEAST)
         .try_lock()
         .unwrap();
-    let owner = guard.id().owner().to_owned();
     guard.release().unwrap();
-    let late = Renewal::new("a", &owner, LEASE);
+    let secret = Secret::new(secret.get().unwrap());
+    let late = Renewal::new("a", secret, LEASE);
     let renewed = world.store.renew(Destination::default(), &[late], S);
     assert_eq!(renewed, Ok(vec![Outcome::NotHeld]));
-    let again = world.store.release("a", &owner, S);
+    let again = world.store.release("a", secret, S);
     assert_eq!(again, Ok(Released::NotHeld));
 }
 
@@ -206,8 +207,13 @@ impl LeaseStore for Plain {
         self.0.renew(destination, batch, limit)
     }
 
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
-        self.0.release(name, owner, limit)
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError> {
+        self.0.release(name, secret, limit)
     }
 }
 
@@ -224,13 +230,15 @@ fn a_store_that_knows_nothing_of_it_shortens_the_lease() {
 
     let plain = Plain(world.store.clone());
     let release = |owner| {
-        let batch = [Holding::new("b", owner).after(S)];
+        let batch = [Holding::new("b", Secret::new(owner)).after(S)];
         plain
             .release_many(Destination::default(), &batch, S)
             .unwrap()
             .remove(0)
     };
-    plain.acquire(&Claim::new("b", "me", LEASE), S).unwrap();
+    plain
+        .acquire(&Claim::new("b", "me", Secret::new("me"), LEASE), S)
+        .unwrap();
     assert_eq!(release("you"), Ok(Released::NotHeld));
     world
         .store

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kit::wait;
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Acquired, Claim, Fault, LeaseStore, Leases, LockError, MemoryStore, Released, StoreCall,
+    Acquired, Claim, Fault, LeaseStore, Leases, LockError, MemoryStore, Released, Secret, StoreCall,
 };
 
 use crate::worlds::{LEASE, MS, S, all_down, threads};
@@ -80,23 +80,48 @@ fn nothing_is_reserved_after_the_last_waiting_caller_has_left() {
     let limit = S;
     let acquire = |claim: Claim<'_>| store.acquire(&claim, limit).unwrap();
     let granted = |answer| matches!(answer, Acquired::Granted { .. });
-    let due = || Claim::new("a", "due", LEASE).waiting().waited(50 * MS);
+    let due = || {
+        Claim::new("a", "due", Secret::new("due"), LEASE)
+            .waiting()
+            .waited(50 * MS)
+    };
     for (leaves, watched) in [(false, false), (true, false), (true, true)] {
-        assert!(granted(acquire(Claim::new("a", "first", LEASE))));
+        assert!(granted(acquire(Claim::new(
+            "a",
+            "first",
+            Secret::new("first"),
+            LEASE
+        ))));
         assert!(!granted(acquire(due())));
         let other = watched.then(|| store.watch("a", std::task::Waker::noop()));
         if leaves {
             store.leave("a", "due", limit).unwrap();
         }
-        assert_eq!(store.release("a", "first", limit), Ok(Released::Released));
+        assert_eq!(
+            store.release("a", Secret::new("first"), limit),
+            Ok(Released::Released)
+        );
         // Others still wait for it, or nobody does.
         let free = leaves && !watched;
-        assert_eq!(granted(acquire(Claim::new("a", "second", LEASE))), free);
+        assert_eq!(
+            granted(acquire(Claim::new(
+                "a",
+                "second",
+                Secret::new("second"),
+                LEASE
+            ))),
+            free
+        );
         drop(other);
         // It may also be released already.
         store.leave("a", "due", limit).unwrap();
-        assert!(granted(acquire(Claim::new("a", "second", LEASE))));
-        store.release("a", "second", limit).unwrap();
+        assert!(granted(acquire(Claim::new(
+            "a",
+            "second",
+            Secret::new("second"),
+            LEASE
+        ))));
+        store.release("a", Secret::new("second"), limit).unwrap();
     }
 }
 

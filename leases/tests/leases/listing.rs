@@ -2,7 +2,7 @@
 
 use tourbillon_leases::{
     Acquired, Claim, Destination, Fault, LeaseStore, Leases, LockError, MemoryStore, Outcome,
-    Released, Renewal, StoreCall, StoreError,
+    Released, Renewal, Secret, StoreCall, StoreError,
 };
 
 use crate::worlds::{LEASE, S, down, no_renewals, world, world_of};
@@ -59,10 +59,10 @@ fn a_store_that_fails_or_can_not_tell_is_an_error() {
         fn release(
             &self,
             name: &str,
-            owner: &str,
+            secret: Secret<'_>,
             limit: Duration,
         ) -> Result<Released, StoreError> {
-            self.0.release(name, owner, limit)
+            self.0.release(name, secret, limit)
         }
     }
     let leases = Leases::new(Plain(MemoryStore::new())).unwrap();

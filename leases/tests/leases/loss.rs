@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use kit::{gate, wait};
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Claim, Fault, Fence, KeepAlive, LeaseStore, LockError, Loss, Outcome, ReleaseError, StoreCall,
-    StoreError, What,
+    Claim, Fault, Fence, KeepAlive, LeaseStore, LockError, Loss, Outcome, ReleaseError, Secret,
+    StoreCall, StoreError, What,
 };
 
 use crate::worlds::{
-    self, LEASE, MARGIN, MS, S, all_down, down, is_lost, log, no_fault, no_renewals, world,
+    self, LEASE, MARGIN, MS, S, all_down, down, is_lost, log, next_secret, no_fault, no_renewals,
+    world,
 };
 
 #[test]
@@ -128,12 +129,14 @@ fn r29_not_held_ends_exactly_that_generation() {
     let world = world(1);
     let events = world.leases.events(100);
     let guard = world.leases.try_lock("a").unwrap();
+    let secret = next_secret(&world.store);
     let other = world.leases.try_lock("b").unwrap();
     world.steps.advance(S);
     world.store.forget();
     let (other_id, other) = (other.id().clone(), other);
-    // "b" is acquired again behind the back of the manager, in the same owner's name.
-    let claim = Claim::new("b", other_id.owner(), LEASE);
+    // "b" is acquired again behind the back of the manager, with the same secret.
+    let secret = Secret::new(secret.get().unwrap());
+    let claim = Claim::new("b", other_id.owner(), secret, LEASE);
     world.store.acquire(&claim, S).unwrap();
     world.steps.advance(LEASE / 2);
     assert_eq!(guard.lost().loss(), Some(Loss::NotHeld));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
     Acquired, BuildError, Claim, Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError,
-    MemoryStore, Outcome, Released, Renewal, StoreCall, StoreError,
+    MemoryStore, Outcome, Released, Renewal, Secret, StoreCall, StoreError,
 };
 
 use crate::worlds::{LEASE, S, Seen, down, log, no_fault, world, world_of};
@@ -137,8 +137,13 @@ impl LeaseStore for Plain {
         self.0.renew(destination, batch, limit)
     }
 
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
-        self.0.release(name, owner, limit)
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError> {
+        self.0.release(name, secret, limit)
     }
 }
 
@@ -170,8 +175,13 @@ impl LeaseStore for Short {
         self.0.renew(destination, batch, limit)
     }
 
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
-        self.0.release(name, owner, limit)
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError> {
+        self.0.release(name, secret, limit)
     }
 }
 
@@ -185,7 +195,7 @@ fn a_store_without_batches_is_asked_for_one_after_the_other() {
     let granted: Vec<bool> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(granted, [true, true, false]);
     // Those for which no time is left are not asked for.
-    let claims = [Claim::new("c", "me", LEASE)];
+    let claims = [Claim::new("c", "me", Secret::new("me"), LEASE)];
     let plain = Plain(store.clone());
     let late = plain.acquire_many(Destination::default(), &claims, Duration::ZERO);
     assert!(matches!(&late.unwrap()[0], Err(StoreError::Unavailable(why)) if why.contains("time")));

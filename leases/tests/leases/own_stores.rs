@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tourbillon_leases::{
     Acquired, Claim, Destination, LeaseFuture, LeaseGuard, LeaseStore, Leases, LockError, Outcome,
-    Released, Renewal,
+    Released, Renewal, Secret,
 };
 
 use crate::worlds::{LEASE, MS, S};
@@ -21,7 +21,7 @@ fn file(name: &str) -> std::path::PathBuf {
 }
 
 fn claim<'a>(name: &'a str, owner: &'a str) -> Claim<'a> {
-    Claim::new(name, owner, LEASE)
+    Claim::new(name, owner, Secret::new(owner), LEASE)
 }
 
 fn token(answer: Acquired) -> u64 {
@@ -50,26 +50,32 @@ fn the_store_of_the_example_does_what_a_backend_promises() {
     let to = Destination::default();
     let renew = |name, owner, lease| {
         let batch = [
-            Renewal::new(name, owner, lease),
-            Renewal::new("none", owner, lease),
+            Renewal::new(name, Secret::new(owner), lease),
+            Renewal::new("none", Secret::new(owner), lease),
         ];
         one.renew(to, &batch, S).unwrap()
     };
     assert_eq!(renew("a", "x", LEASE), [Outcome::Renewed, Outcome::NotHeld]);
     assert_eq!(renew("a", "y", LEASE), [Outcome::NotHeld, Outcome::NotHeld]);
-    assert_eq!(one.release("a", "y", S), Ok(Released::NotHeld));
-    assert_eq!(one.release("a", "x", S), Ok(Released::Released));
-    assert_eq!(one.release("a", "x", S), Ok(Released::NotHeld));
+    assert_eq!(one.release("a", Secret::new("y"), S), Ok(Released::NotHeld));
+    assert_eq!(
+        one.release("a", Secret::new("x"), S),
+        Ok(Released::Released)
+    );
+    assert_eq!(one.release("a", Secret::new("x"), S), Ok(Released::NotHeld));
     assert_eq!(renew("a", "x", LEASE)[0], Outcome::NotHeld);
     let next = token(other.acquire(&claim("a", "y"), S).unwrap());
     assert!(next > again);
     // A lease that has run out.
     assert_eq!(renew("a", "y", Duration::ZERO)[0], Outcome::Renewed);
     assert_eq!(renew("a", "y", LEASE)[0], Outcome::NotHeld);
-    assert_eq!(other.release("a", "y", S), Ok(Released::NotHeld));
+    assert_eq!(
+        other.release("a", Secret::new("y"), S),
+        Ok(Released::NotHeld)
+    );
     assert!(token(one.acquire(&claim("a", "x"), S).unwrap()) > next);
     // The defaults: what is released with a rest stays locked for it.
-    let batch = [tourbillon_leases::Holding::new("a", "x").after(LEASE / 2)];
+    let batch = [tourbillon_leases::Holding::new("a", Secret::new("x")).after(LEASE / 2)];
     assert_eq!(
         one.release_many(to, &batch, S),
         Ok(vec![Ok(Released::Released)])
@@ -78,6 +84,16 @@ fn the_store_of_the_example_does_what_a_backend_promises() {
         other.acquire(&claim("a", "y"), S),
         Ok(Acquired::Held { .. })
     ));
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn the_tickets_of_the_example_hold_what_every_store_has_to() {
+    let file = file("tickets");
+    let store = std::sync::Arc::new(SqliteStore::open(&file).unwrap());
+    crate::tickets::nothing_that_is_shown_proves_anything(&store);
+    crate::tickets::a_ticket_is_used_by_one_of_many(&store);
+    crate::tickets::detach_and_resume_do_what_a_backend_promises(&store);
     std::fs::remove_file(file).unwrap();
 }
 
@@ -169,11 +185,11 @@ mod on_tokio {
         async fn release(
             &self,
             name: &str,
-            owner: &str,
+            secret: Secret<'_>,
             limit: Duration,
         ) -> Result<Released, StoreError> {
             yield_now().await;
-            self.store.release(name, owner, limit)
+            self.store.release(name, secret, limit)
         }
 
         async fn holder_of(
@@ -212,10 +228,10 @@ mod on_tokio {
         async fn release(
             &self,
             name: &str,
-            owner: &str,
+            secret: Secret<'_>,
             limit: Duration,
         ) -> Result<Released, StoreError> {
-            self.0.release(name, owner, limit)
+            self.0.release(name, secret, limit)
         }
     }
 
@@ -285,9 +301,9 @@ mod on_tokio {
         let late = store.acquire_many(to, &claims, Duration::ZERO).unwrap();
         assert!(matches!(&late[0], Err(StoreError::Unavailable(why)) if why.contains("time")));
         let held = [
-            Holding::new("a", "x"),
-            Holding::new("b", "x").after(LEASE / 2),
-            Holding::new("c", "x"),
+            Holding::new("a", Secret::new("x")),
+            Holding::new("b", Secret::new("x")).after(LEASE / 2),
+            Holding::new("c", Secret::new("x")),
         ];
         let late = store.release_many(to, &held, Duration::ZERO).unwrap();
         assert!(late.iter().all(Result::is_err));

@@ -13,7 +13,7 @@ use kit::{quiet, wait};
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
     Acquired, Claim, Destination, Fault, Holding, LeaseGuard, LeaseStore, Leases, LockError,
-    MemoryStore, Outcome, Released, Renewal, StoreCall, StoreError,
+    MemoryStore, Outcome, Released, Renewal, Secret, StoreCall, StoreError,
 };
 
 use crate::worlds::{
@@ -131,8 +131,8 @@ fn each_of_a_batch_has_an_answer_of_its_own() {
         });
         let guards = lock_all(&world.leases, numbers(5));
         // Somebody has taken it away.
-        let owner = guards[4].id().owner().to_owned();
-        world.store.release("4", &owner, S).unwrap();
+        let secret = log.secret("4");
+        world.store.release("4", Secret::new(&secret), S).unwrap();
         drop(guards);
         world.steps.settle();
         let stats = world.leases.stats();
@@ -236,9 +236,14 @@ impl LeaseStore for Plain {
         self.store.renew(destination, batch, limit)
     }
 
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError> {
         self.released.fetch_add(1, SeqCst);
-        self.store.release(name, owner, limit)
+        self.store.release(name, secret, limit)
     }
 }
 
@@ -259,8 +264,13 @@ impl LeaseStore for Short {
         self.0.renew(destination, batch, limit)
     }
 
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
-        self.0.release(name, owner, limit)
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError> {
+        self.0.release(name, secret, limit)
     }
 
     fn release_many(
@@ -293,7 +303,10 @@ fn a_store_without_batches_gives_back_one_by_one() {
 
     // Those for which no time is left are not asked for.
     let plain = Plain { store, released };
-    let batch = [Holding::new("a", "me"), Holding::new("b", "me")];
+    let batch = [
+        Holding::new("a", Secret::new("me")),
+        Holding::new("b", Secret::new("me")),
+    ];
     let answers = plain.release_many(Destination::default(), &batch, S);
     assert_eq!(
         answers,

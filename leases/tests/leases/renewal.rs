@@ -399,24 +399,26 @@ fn c167_r11_each_renews_only_what_is_its_own() {
     let a = one.leases.try_lock("a").unwrap();
     let b = other.try_lock("b").unwrap();
     let zombie = other.try_lock("zombie").unwrap();
-    let (mine, theirs) = (a.id().owner().to_owned(), b.id().owner().to_owned());
     worlds::together(&[&one.steps, &other_steps], 5 * LEASE, 100 * MS);
     assert!(a.is_held() && b.is_held());
-    let owners = |name: &str| -> Vec<String> {
+    let secrets = |name: &str| -> Vec<String> {
         let renewed = log.calls().into_iter().filter_map(|(_, seen)| match seen {
             worlds::Seen::Renew(batch) => Some(batch),
             _ => None,
         });
         let each = renewed.flatten().filter(|(of, _)| of == name);
-        each.map(|(_, owner)| owner).collect()
+        each.map(|(_, secret)| secret).collect()
     };
-    assert!(owners("a").len() >= 10 && owners("a").iter().all(|owner| *owner == mine));
-    assert!(owners("b").len() >= 10 && owners("b").iter().all(|owner| *owner == theirs));
+    // Each name is renewed with one secret, its own.
+    let (mine, theirs) = (secrets("a"), secrets("b"));
+    assert!(mine.len() >= 10 && mine.iter().all(|secret| *secret == mine[0]));
+    assert!(theirs.len() >= 10 && theirs.iter().all(|secret| *secret == theirs[0]));
+    assert!(mine[0] != theirs[0]);
     // The other one dies. Nobody renews what it held, and it runs out.
-    let count = owners("zombie").len();
+    let count = secrets("zombie").len();
     std::mem::forget((b, zombie));
     one.steps.advance(LEASE);
-    assert_eq!(owners("zombie").len(), count);
+    assert_eq!(secrets("zombie").len(), count);
     assert!(a.is_held());
     assert!(one.leases.try_lock("zombie").is_ok());
 }

@@ -7,7 +7,7 @@ use std::thread;
 use kit::quiet;
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Acquired, Claim, Fence, LeaseStore, Leases, MemoryStore, Outcome, Released, Renewal,
+    Acquired, Claim, Fence, LeaseStore, Leases, MemoryStore, Outcome, Released, Renewal, Secret,
 };
 
 use crate::worlds::{LEASE, MS, S, no_renewals, world};
@@ -141,7 +141,7 @@ fn r23_names_that_are_held_no_more_keep_no_memory() {
     let mut token = 0;
     for n in 0..100_000 {
         let (name, owner) = (format!("name {n}"), format!("owner {n}"));
-        let claim = Claim::new(&name, &owner, S);
+        let claim = Claim::new(&name, &owner, Secret::new(&owner), S);
         match store.acquire(&claim, S) {
             Ok(Acquired::Granted { token: next }) if next > token => token = next,
             other => panic!("{other:?}"),
@@ -156,11 +156,15 @@ fn r23_names_that_are_held_no_more_keep_no_memory() {
 fn the_embedded_store_keeps_what_the_trait_asks_for() {
     let hand = ManualClock::new();
     let store = MemoryStore::with_clock(Clock::manual(&hand));
-    let acquire = |name, owner| store.acquire(&Claim::new(name, owner, 10 * S), S).unwrap();
+    let acquire = |name, owner| {
+        store
+            .acquire(&Claim::new(name, owner, Secret::new(owner), 10 * S), S)
+            .unwrap()
+    };
     let renew = |each: &[(&str, &str)]| {
         let batch: Vec<_> = each
             .iter()
-            .map(|(name, owner)| Renewal::new(name, owner, 10 * S))
+            .map(|(name, owner)| Renewal::new(name, Secret::new(owner), 10 * S))
             .collect();
         store.renew(store.destination("a"), &batch, S).unwrap()
     };
@@ -176,16 +180,28 @@ fn the_embedded_store_keeps_what_the_trait_asks_for() {
     use Outcome::{NotHeld, Renewed};
     assert_eq!(outcomes, [NotHeld, Renewed, NotHeld, Renewed]);
     assert!(renew(&[]).is_empty());
-    assert_eq!(store.release("a", "two", S), Ok(Released::NotHeld));
-    assert_eq!(store.release("c", "two", S), Ok(Released::NotHeld));
+    assert_eq!(
+        store.release("a", Secret::new("two"), S),
+        Ok(Released::NotHeld)
+    );
+    assert_eq!(
+        store.release("c", Secret::new("two"), S),
+        Ok(Released::NotHeld)
+    );
     // To the end of the lease, and no further.
     hand.advance(10 * S - MS);
     assert_eq!(renew(&[("b", "two")]), [Renewed]);
     hand.advance(MS);
     assert_eq!(store.holder("a"), None);
     assert_eq!(renew(&[("a", "one")]), [NotHeld]);
-    assert_eq!(store.release("a", "one", S), Ok(Released::NotHeld));
-    assert_eq!(store.release("b", "two", S), Ok(Released::Released));
+    assert_eq!(
+        store.release("a", Secret::new("one"), S),
+        Ok(Released::NotHeld)
+    );
+    assert_eq!(
+        store.release("b", Secret::new("two"), S),
+        Ok(Released::Released)
+    );
     assert_eq!(acquire("b", "three"), Acquired::Granted { token: 4 });
     assert_eq!(store.holder("b"), Some(("three".to_owned(), 4)));
     assert_eq!(store.longest_lease(), std::time::Duration::MAX);

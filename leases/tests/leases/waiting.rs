@@ -14,7 +14,7 @@ use kit::{quiet, wait};
 use tourbillon::{Clock, ManualClock, Time};
 use tourbillon_leases::{
     Acquired, Claim, Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError, MemoryStore,
-    Outcome, Released, Renewal, StoreCall, StoreError, What,
+    Outcome, Released, Renewal, Secret, StoreCall, StoreError, What,
 };
 
 use crate::worlds::{
@@ -317,8 +317,13 @@ impl LeaseStore for Mute {
         self.0.renew(destination, batch, limit)
     }
 
-    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
-        self.0.release(name, owner, limit)
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError> {
+        self.0.release(name, secret, limit)
     }
 }
 
@@ -374,14 +379,17 @@ impl Wake for Bell {
 #[test]
 fn a_store_that_forgets_wakes_those_who_wait() {
     let store = MemoryStore::with_clock(Clock::manual(&ManualClock::new()));
-    let claim = Claim::new("a", "one", LEASE).waiting();
+    let claim = Claim::new("a", "one", Secret::new("one"), LEASE).waiting();
     assert!(claim.waits);
     assert_eq!(store.acquire(&claim, S), Ok(Acquired::Granted { token: 1 }));
     let bell = Arc::new(Bell::default());
     let watch = store.watch("a", &Waker::from(Arc::clone(&bell)));
     store.forget();
     assert_eq!(bell.0.load(SeqCst), 1);
-    assert_eq!(store.release("a", "one", S), Ok(Released::NotHeld));
+    assert_eq!(
+        store.release("a", Secret::new("one"), S),
+        Ok(Released::NotHeld)
+    );
     drop(watch);
     assert_eq!(Arc::strong_count(&bell), 1);
 }
@@ -409,11 +417,11 @@ fn a_call_takes_no_longer_than_the_patience_that_is_left() {
         fn release(
             &self,
             name: &str,
-            owner: &str,
+            secret: Secret<'_>,
             limit: Duration,
         ) -> Result<Released, StoreError> {
             self.1.lock().unwrap().push(limit);
-            self.0.release(name, owner, limit)
+            self.0.release(name, secret, limit)
         }
     }
 
@@ -597,12 +605,16 @@ fn every_acquire_is_counted_by_its_end() {
 
 /// Who asks without having waited.
 fn new_one(store: &MemoryStore, owner: &str) -> Acquired {
-    store.acquire(&Claim::new("a", owner, LEASE), S).unwrap()
+    store
+        .acquire(&Claim::new("a", owner, Secret::new(owner), LEASE), S)
+        .unwrap()
 }
 
 /// Who has waited for so long.
 fn one_that_waited(store: &MemoryStore, owner: &str, waited: Duration) -> Acquired {
-    let claim = Claim::new("a", owner, LEASE).waiting().waited(waited);
+    let claim = Claim::new("a", owner, Secret::new(owner), LEASE)
+        .waiting()
+        .waited(waited);
     assert_eq!(claim.is_due(), waited >= Claim::TURN);
     store.acquire(&claim, S).unwrap()
 }
@@ -621,7 +633,10 @@ fn a_released_name_is_reserved_for_those_who_have_waited_for_a_turn() {
             assert_eq!(due("due"), is_held(LEASE));
             // Somebody who has waited for less changes nothing.
             assert_eq!(one_that_waited(&store, "b", 19 * MS), is_held(LEASE));
-            assert_eq!(store.release("a", "holder", S), Ok(Released::Released));
+            assert_eq!(
+                store.release("a", Secret::new("holder"), S),
+                Ok(Released::Released)
+            );
             assert_eq!(store.holder("a"), None);
             let left = reserved * MS;
             assert_eq!(new_one(&store, "holder-again"), is_held(left));
@@ -630,15 +645,24 @@ fn a_released_name_is_reserved_for_those_who_have_waited_for_a_turn() {
             assert_eq!(new_one(&store, "new"), is_held(MS));
             if taken {
                 assert!(is_granted(due("due")));
-                assert_eq!(store.release("a", "due", S), Ok(Released::Released));
+                assert_eq!(
+                    store.release("a", Secret::new("due"), S),
+                    Ok(Released::Released)
+                );
             } else {
                 // It is gone, and costs nobody more than that.
                 hand.advance(MS);
             }
             assert!(is_granted(new_one(&store, "new")));
-            assert_eq!(store.release("a", "new", S), Ok(Released::Released));
+            assert_eq!(
+                store.release("a", Secret::new("new"), S),
+                Ok(Released::Released)
+            );
             assert!(is_granted(new_one(&store, "new-again")));
-            assert_eq!(store.release("a", "new-again", S), Ok(Released::Released));
+            assert_eq!(
+                store.release("a", Secret::new("new-again"), S),
+                Ok(Released::Released)
+            );
         }
         assert!(format!("{store:?}").contains("names: 0"));
     }
@@ -651,7 +675,10 @@ fn what_is_lost_is_reserved_for_nobody() {
     new_one(&store, "holder");
     one_that_waited(&store, "due", S);
     hand.advance(LEASE);
-    assert_eq!(store.release("a", "holder", S), Ok(Released::NotHeld));
+    assert_eq!(
+        store.release("a", Secret::new("holder"), S),
+        Ok(Released::NotHeld)
+    );
     assert!(matches!(new_one(&store, "b"), Acquired::Granted { .. }));
 }
 

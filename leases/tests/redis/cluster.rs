@@ -11,7 +11,7 @@ use kit::wait;
 use redis::{Connection, Parser, Value};
 use tourbillon_leases::{
     Acquired, Claim, Destination, LeaseStore, Leases, Outcome, RedisStore, Released, Renewal,
-    StoreError,
+    Secret, StoreError,
 };
 
 use crate::redis_kit::Server;
@@ -146,7 +146,7 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
     let guarded = guarded.build().unwrap();
     let names: Vec<String> = (0..101).map(|at| format!("{{orders}}/{at}")).collect();
     for name in &names {
-        let claim = Claim::new(name, "g:1", Duration::from_millis(1));
+        let claim = Claim::new(name, "g:1", Secret::new("g:1"), Duration::from_millis(1));
         wait::until("all nodes grant", || match guarded.acquire(&claim, LIMIT) {
             Ok(Acquired::Granted { .. }) => true,
             Err(StoreError::Restarted { .. } | StoreError::Emptied { .. })
@@ -156,7 +156,7 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
     }
     let mut tokens = BTreeMap::new();
     for name in &names {
-        let claim = Claim::new(name, "a:1", LEASE);
+        let claim = Claim::new(name, "a:1", Secret::new("a:1"), LEASE);
         wait::until("the short lease is over", || {
             match store.acquire(&claim, LIMIT) {
                 Ok(Acquired::Granted { token }) => tokens.insert(name, token).is_none(),
@@ -170,7 +170,7 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
     }
     let batch: Vec<_> = names
         .iter()
-        .map(|name| Renewal::new(name, "a:1", LEASE))
+        .map(|name| Renewal::new(name, Secret::new("a:1"), LEASE))
         .collect();
     let renew = || store.renew(Destination::default(), &batch, LIMIT);
     assert_eq!(renew(), Ok(vec![Outcome::Renewed; names.len()]));
@@ -178,8 +178,11 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
     nodes[1].cli(&["SCRIPT", "FLUSH"]);
     assert_eq!(renew(), Ok(vec![Outcome::Renewed; names.len()]));
     for name in &names {
-        assert_eq!(store.release(name, "a:1", LIMIT), Ok(Released::Released));
-        let again = store.acquire(&Claim::new(name, "a:2", LEASE), LIMIT);
+        assert_eq!(
+            store.release(name, Secret::new("a:1"), LIMIT),
+            Ok(Released::Released)
+        );
+        let again = store.acquire(&Claim::new(name, "a:2", Secret::new("a:2"), LEASE), LIMIT);
         let Ok(Acquired::Granted { token }) = again else {
             panic!("{name}: {again:?}");
         };
@@ -203,9 +206,12 @@ fn of_a_cluster_only_the_node_that_lost_its_data_grants_nothing_for_a_while() {
         store.check(LIMIT).is_ok()
             && (0..30).all(|at| {
                 let name = format!("n{at}");
-                let acquired = store.acquire(&Claim::new(&name, "w:1", longest), LIMIT);
+                let acquired = store.acquire(
+                    &Claim::new(&name, "w:1", Secret::new("w:1"), longest),
+                    LIMIT,
+                );
                 matches!(acquired, Ok(Acquired::Granted { .. }))
-                    && store.release(&name, "w:1", LIMIT) == Ok(Released::Released)
+                    && store.release(&name, Secret::new("w:1"), LIMIT) == Ok(Released::Released)
             })
     });
     let name_of = |node: u64| {
@@ -220,14 +226,20 @@ fn of_a_cluster_only_the_node_that_lost_its_data_grants_nothing_for_a_while() {
         // Those of the others go on.
         for node in [0, 2] {
             let name = name_of(node);
-            let acquired = store.acquire(&Claim::new(&name, "a:1", longest), LIMIT);
+            let acquired = store.acquire(
+                &Claim::new(&name, "a:1", Secret::new("a:1"), longest),
+                LIMIT,
+            );
             assert!(
                 matches!(acquired, Ok(Acquired::Granted { .. })),
                 "{acquired:?}"
             );
         }
         let name = name_of(1);
-        match store.acquire(&Claim::new(&name, "a:1", longest), LIMIT) {
+        match store.acquire(
+            &Claim::new(&name, "a:1", Secret::new("a:1"), longest),
+            LIMIT,
+        ) {
             Ok(Acquired::Granted { .. }) => break,
             Err(StoreError::Emptied { wait, .. }) => {
                 assert!(wait <= longest, "{wait:?}");

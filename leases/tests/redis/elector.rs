@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_leases::{Claim, LeaseStore, Leases, RedisStore, TermEnd};
+use tourbillon_leases::{Claim, LeaseStore, Leases, RedisStore, Secret, TermEnd};
 
 use crate::redis_kit::Server;
 
@@ -185,16 +185,20 @@ fn the_server_tells_who_holds_a_lock() {
     let server = Server::start();
     let store = store(&server.url());
     assert_eq!(store.holder_of("x", LIMIT).unwrap(), None);
-    let claim = Claim::new("x", "a:1", HELD);
+    let claim = Claim::new("x", "a:1", Secret::new("a:1"), HELD);
     store.acquire(&claim.waiting(), LIMIT).expect("it is free");
     let holder = store.holder_of("x", LIMIT).unwrap().expect("it is held");
     assert_eq!(holder.owner, "a:1");
     assert!(holder.token > 0);
     assert!(holder.remaining <= HELD && holder.remaining > HELD / 2);
     // A lock that is released and reserved for a waiting caller has no holder.
-    let other = Claim::new("x", "b:1", HELD).waiting().waited(LEASE);
+    let other = Claim::new("x", "b:1", Secret::new("b:1"), HELD)
+        .waiting()
+        .waited(LEASE);
     store.acquire(&other, LIMIT).expect("an answer");
-    store.release("x", "a:1", LIMIT).expect("it was held");
+    store
+        .release("x", Secret::new("a:1"), LIMIT)
+        .expect("it was held");
     assert_eq!(store.holder_of("x", LIMIT).unwrap(), None);
     // Other kinds of keys are an error.
     server.cli(&["SET", "tourbillon:{y}:lock", "text"]);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kit::wait;
 use tourbillon_leases::{
     Acquired, Claim, Destination, LeaseStore, Leases, LockError, Outcome, RedisStore, Released,
-    Renewal, StoreError, What,
+    Renewal, Secret, StoreError, What,
 };
 
 use crate::proxy::{Answers, Proxy};
@@ -27,7 +27,7 @@ fn at(url: &str) -> Arc<RedisStore> {
 }
 
 fn acquire(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired, StoreError> {
-    store.acquire(&Claim::new(name, owner, LEASE), LIMIT)
+    store.acquire(&Claim::new(name, owner, Secret::new(owner), LEASE), LIMIT)
 }
 
 #[track_caller]
@@ -56,15 +56,15 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
 
 /// Every kind of call, with a limit, on what `a:1` holds or is to hold.
 fn every_call(store: &RedisStore, limit: Duration) -> Vec<Result<(), StoreError>> {
-    let renewal = [Renewal::new("held", "a:1", LEASE)];
+    let renewal = [Renewal::new("held", Secret::new("a:1"), LEASE)];
     vec![
         store
-            .acquire(&Claim::new("x", "a:1", LEASE), limit)
+            .acquire(&Claim::new("x", "a:1", Secret::new("a:1"), LEASE), limit)
             .map(|_| ()),
         store
             .renew(Destination::default(), &renewal, limit)
             .map(|_| ()),
-        store.release("x", "a:1", limit).map(|_| ()),
+        store.release("x", Secret::new("a:1"), limit).map(|_| ()),
         store.check(limit),
     ]
 }
@@ -192,7 +192,10 @@ fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
                 for at in 0..50 {
                     let owner = format!("{thread}:{at}");
                     granted(store, &owner, &owner);
-                    assert_eq!(store.release(&owner, &owner, LIMIT), Ok(Released::Released));
+                    assert_eq!(
+                        store.release(&owner, Secret::new(&owner), LIMIT),
+                        Ok(Released::Released)
+                    );
                 }
             });
         }
@@ -207,11 +210,11 @@ fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
     }
     // Both connections are taken, so the next one has no turn.
     wait::until("both are under way", || {
-        let asks = store.acquire(&Claim::new("y", "a:3", LEASE), SHORT);
+        let asks = store.acquire(&Claim::new("y", "a:3", Secret::new("a:3"), LEASE), SHORT);
         unavailable(asks).contains("2 calls are under way")
     });
     proxy.answers(Answers::Pass);
-    let renewal = [Renewal::new("held", "a:1", LEASE)];
+    let renewal = [Renewal::new("held", Secret::new("a:1"), LEASE)];
     let outcomes = store.renew(Destination::default(), &renewal, LIMIT);
     assert_eq!(outcomes, Ok(vec![Outcome::Renewed]));
     proxy.cut();
@@ -235,7 +238,7 @@ fn answers_that_come_late_are_not_taken_for_those_to_the_next_call() {
         let (a, b) = (format!("a:{round}"), format!("b:{round}"));
         granted(&store, "warm", "w:1");
         proxy.answers(Answers::Delay(2 * SHORT));
-        unavailable(store.acquire(&Claim::new("a", &a, LEASE), SHORT));
+        unavailable(store.acquire(&Claim::new("a", &a, Secret::new(&a), LEASE), SHORT));
         proxy.answers(Answers::Pass);
         // Another name, another token, and then "not held" beside "held".
         let token = granted(&store, "b", &b);
@@ -243,11 +246,17 @@ fn answers_that_come_late_are_not_taken_for_those_to_the_next_call() {
             server.cli(&["HGET", "tourbillon:{b}:lock", "token"]),
             format!("\"{token}\"")
         );
-        assert_eq!(store.release("b", "nobody", LIMIT), Ok(Released::NotHeld));
-        assert_eq!(store.release("b", &b, LIMIT), Ok(Released::Released));
+        assert_eq!(
+            store.release("b", Secret::new("nobody"), LIMIT),
+            Ok(Released::NotHeld)
+        );
+        assert_eq!(
+            store.release("b", Secret::new(&b), LIMIT),
+            Ok(Released::Released)
+        );
         wait::until(
             "the acquire without an answer was done all the same",
-            || store.release("a", &a, LIMIT) == Ok(Released::Released),
+            || store.release("a", Secret::new(&a), LIMIT) == Ok(Released::Released),
         );
     }
 }
@@ -265,7 +274,7 @@ fn a_connection_that_is_cut_within_the_answers_leaves_nothing_out_of_step() {
     for name in names.iter().step_by(2) {
         granted(&store, name, "a:1");
     }
-    let batch = names.map(|name| Renewal::new(name, "a:1", LEASE));
+    let batch = names.map(|name| Renewal::new(name, Secret::new("a:1"), LEASE));
     let renew = |limit| store.renew(Destination::default(), &batch, limit);
     let expected: Vec<_> = (0..names.len())
         .map(|at| match at % 2 {
@@ -296,7 +305,7 @@ fn r28_connections_that_broke_while_idle_cost_no_call() {
     let mut server = Server::durable();
     let proxy = Proxy::before(server.port());
     let store = at(&proxy.url());
-    let renewal = [Renewal::new("x", "a:1", LEASE)];
+    let renewal = [Renewal::new("x", Secret::new("a:1"), LEASE)];
     for restarts in [false, true] {
         let mut breaks = || {
             if restarts {
@@ -311,7 +320,10 @@ fn r28_connections_that_broke_while_idle_cost_no_call() {
         let outcomes = store.renew(Destination::default(), &renewal, LIMIT);
         assert_eq!(outcomes, Ok(vec![Outcome::Renewed]));
         breaks();
-        assert_eq!(store.release("x", "a:1", LIMIT), Ok(Released::Released));
+        assert_eq!(
+            store.release("x", Secret::new("a:1"), LIMIT),
+            Ok(Released::Released)
+        );
         breaks();
         assert_eq!(store.check(LIMIT), Ok(()));
     }
@@ -328,7 +340,7 @@ fn r02_what_passes_by_itself_is_unavailable() {
     let server = Server::start();
     let store = at(&server.url());
     granted(&store, "held", "a:1");
-    let renewal = [Renewal::new("held", "a:1", LEASE)];
+    let renewal = [Renewal::new("held", Secret::new("a:1"), LEASE)];
     let renewed = |why: &str| {
         let outcomes = store.renew(Destination::default(), &renewal, LIMIT);
         match outcomes.as_deref() {
@@ -433,7 +445,7 @@ fn r02_a_cluster_that_is_down_may_pass_and_another_node_is_not_looked_for() {
     // In a batch each has an outcome of its own.
     let batch: Vec<_> = names
         .iter()
-        .map(|name| Renewal::new(name, "a:1", LEASE))
+        .map(|name| Renewal::new(name, Secret::new("a:1"), LEASE))
         .collect();
     let outcomes = store.renew(Destination::default(), &batch, LIMIT).unwrap();
     let renewed = outcomes
@@ -490,14 +502,20 @@ fn r02_rights_and_types_are_refused() {
         acquire(&locks, "x", "b:1"),
         Ok(Acquired::Held { .. })
     ));
-    let renewal = [Renewal::new("x", "a:1", LEASE)];
+    let renewal = [Renewal::new("x", Secret::new("a:1"), LEASE)];
     let outcomes = locks.renew(Destination::default(), &renewal, LIMIT);
     assert_eq!(outcomes, Ok(vec![Outcome::Renewed]));
     // Also what is reserved is granted.
     assert!(matches!(due(&locks, "x", "b:1"), Acquired::Held { .. }));
-    assert_eq!(locks.release("x", "a:1", LIMIT), Ok(Released::Released));
+    assert_eq!(
+        locks.release("x", Secret::new("a:1"), LIMIT),
+        Ok(Released::Released)
+    );
     assert!(matches!(due(&locks, "x", "b:1"), Acquired::Granted { .. }));
-    assert_eq!(locks.release("x", "b:1", LIMIT), Ok(Released::Released));
+    assert_eq!(
+        locks.release("x", Secret::new("b:1"), LIMIT),
+        Ok(Released::Released)
+    );
     assert!(!format!("{locks:?}").contains("s3cret"), "{locks:?}");
     let why = refused(acquire(&with("locks:wr0ng"), "x", "a:1"));
     assert!(why.contains("WRONGPASS") && !why.contains("wr0ng"), "{why}");
@@ -562,7 +580,7 @@ fn r30_a_batch_is_one_round_trip_of_calls_that_name_one_key_each() {
     }
     let batch: Vec<_> = names
         .iter()
-        .map(|name| Renewal::new(name, "a:1", LEASE))
+        .map(|name| Renewal::new(name, Secret::new("a:1"), LEASE))
         .collect();
     let renew = || store.renew(Destination::default(), &batch, LIMIT);
     // The first time the server does not know the script.
@@ -628,18 +646,24 @@ fn a_release_wakes_who_waits_in_another_process_and_only_if_somebody_does() {
         acquire(&waiter, "x", "b:1"),
         Ok(Acquired::Held { .. })
     ));
-    assert_eq!(holder.release("x", "a:1", LIMIT), Ok(Released::Released));
+    assert_eq!(
+        holder.release("x", Secret::new("a:1"), LIMIT),
+        Ok(Released::Released)
+    );
     granted(&holder, "x", "a:2");
     let (waker, told) = bell();
     let watch = waiter.watch("x", &waker).expect("it can tell");
     subscribed(&server, 2, &told);
     watch.looks();
-    let claim = Claim::new("x", "b:2", LEASE).waiting();
+    let claim = Claim::new("x", "b:2", Secret::new("b:2"), LEASE).waiting();
     assert!(matches!(
         waiter.acquire(&claim, LIMIT),
         Ok(Acquired::Held { .. })
     ));
-    assert_eq!(holder.release("x", "a:2", LIMIT), Ok(Released::Released));
+    assert_eq!(
+        holder.release("x", Secret::new("a:2"), LIMIT),
+        Ok(Released::Released)
+    );
     wait::next(&told);
     assert!(matches!(
         waiter.acquire(&claim, LIMIT),
@@ -677,12 +701,15 @@ fn one_release_wakes_one_of_those_who_wait_in_a_process() {
     subscribed(&server, 1, &bells[0].1);
     first.looks();
     let _others = [watch("x", 1), watch("y", 2)];
-    let claim = Claim::new("x", "a:2", LEASE).waiting();
+    let claim = Claim::new("x", "a:2", Secret::new("a:2"), LEASE).waiting();
     assert!(matches!(
         store.acquire(&claim, LIMIT),
         Ok(Acquired::Held { .. })
     ));
-    assert_eq!(store.release("x", "a:1", LIMIT), Ok(Released::Released));
+    assert_eq!(
+        store.release("x", Secret::new("a:1"), LIMIT),
+        Ok(Released::Released)
+    );
     wait::next(&bells[0].1);
     // The message of one's own release is no news: when this one has been heard, that one was.
     server.cli(&["PUBLISH", "tourbillon:released", "other y"]);
@@ -738,7 +765,7 @@ fn who_waits_looks_again_whenever_releases_may_have_been_missed() {
     let watch = waiter.watch("x", &waker).expect("it can tell");
     subscribed(&server, 1, &told);
     watch.looks();
-    let claim = Claim::new("x", "b:1", LEASE).waiting();
+    let claim = Claim::new("x", "b:1", Secret::new("b:1"), LEASE).waiting();
     assert!(matches!(
         waiter.acquire(&claim, LIMIT),
         Ok(Acquired::Held { .. })
@@ -746,7 +773,10 @@ fn who_waits_looks_again_whenever_releases_may_have_been_missed() {
     // Cut, and the release comes while it can't listen.
     proxy.refuses(true);
     wait::until("nobody listens", || listeners(&server) == 0);
-    assert_eq!(holder.release("x", "a:1", LIMIT), Ok(Released::Released));
+    assert_eq!(
+        holder.release("x", Secret::new("a:1"), LIMIT),
+        Ok(Released::Released)
+    );
     proxy.refuses(false);
     wait::next(&told);
     assert!(matches!(
@@ -904,7 +934,9 @@ fn due(store: &RedisStore, name: &str, owner: &str) -> Acquired {
 
 #[track_caller]
 fn due_after(store: &RedisStore, name: &str, owner: &str, waited: Duration) -> Acquired {
-    let claim = Claim::new(name, owner, LEASE).waiting().waited(waited);
+    let claim = Claim::new(name, owner, Secret::new(owner), LEASE)
+        .waiting()
+        .waited(waited);
     store.acquire(&claim, LIMIT).unwrap()
 }
 
@@ -929,9 +961,12 @@ fn a_release_leaves_the_name_to_the_store_in_which_somebody_has_waited() {
         granted(&one, "x", &a);
         assert!(is_held(&due(&other, "x", &b)));
         let start = Instant::now();
-        assert_eq!(one.release("x", &a, LIMIT), Ok(Released::Released));
+        assert_eq!(
+            one.release("x", Secret::new(&a), LIMIT),
+            Ok(Released::Released)
+        );
         let again = acquire(&one, "x", &format!("{a}-again")).unwrap();
-        let waits = Claim::new("x", "c:1", LEASE).waiting();
+        let waits = Claim::new("x", "c:1", Secret::new("c:1"), LEASE).waiting();
         let waits = third.acquire(&waits, LIMIT).unwrap();
         let third_one = due(&third, "x", &c);
         let turn = due(&other, "x", &b);
@@ -965,11 +1000,17 @@ fn a_turn_that_nobody_takes_passes_and_leaves_nothing() {
     let [one, other] = [(); 2].map(|()| at(&server.url()));
     granted(&one, "x", "a:1");
     assert!(is_held(&due(&other, "x", "b:1")));
-    assert_eq!(one.release("x", "a:1", LIMIT), Ok(Released::Released));
+    assert_eq!(
+        one.release("x", Secret::new("a:1"), LIMIT),
+        Ok(Released::Released)
+    );
     wait::until("it is free", || {
         !is_held(&acquire(&one, "x", "a:2").unwrap())
     });
-    assert_eq!(one.release("x", "a:2", LIMIT), Ok(Released::Released));
+    assert_eq!(
+        one.release("x", Secret::new("a:2"), LIMIT),
+        Ok(Released::Released)
+    );
     assert_eq!(
         server.cli(&["EXISTS", "tourbillon:{x}:lock"]),
         "(integer) 0"
@@ -990,7 +1031,10 @@ fn a_turn_that_nobody_takes_passes_and_leaves_nothing() {
     // A full server reserves nothing, or for a moment as ever, and gives back in any case.
     assert!(is_held(&due(&other, "x", "b:2")));
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(one.release("x", "a:4", LIMIT), Ok(Released::Released));
+    assert_eq!(
+        one.release("x", Secret::new("a:4"), LIMIT),
+        Ok(Released::Released)
+    );
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     wait::until("it is free", || {
         !is_held(&acquire(&one, "x", "a:5").unwrap())
@@ -1007,7 +1051,7 @@ fn the_store_with_the_longest_wait_is_next() {
     let [one, other, third] = [(); 3].map(|()| at(&server.url()));
     granted(&one, "x", "a:1");
     let next = || server.cli(&["HGET", "tourbillon:{x}:lock", "next"]);
-    let short = Claim::new("x", "b:1", LEASE)
+    let short = Claim::new("x", "b:1", Secret::new("b:1"), LEASE)
         .waiting()
         .waited(Claim::TURN - Duration::from_millis(1));
     assert!(is_held(&other.acquire(&short, LIMIT).unwrap()));

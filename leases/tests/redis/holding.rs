@@ -6,10 +6,11 @@ use kit::wait;
 use redis::Value;
 use tourbillon_leases::{
     Acquired, Claim, Destination, Holding, LeaseStore, Leases, LockError, Outcome, RedisStore,
-    Released, Renewal,
+    Released, Renewal, Secret,
 };
 
 use crate::redis_kit::Server;
+use crate::tickets;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(30);
@@ -21,7 +22,7 @@ fn store(server: &Server) -> RedisStore {
 }
 
 fn release_after(store: &RedisStore, name: &str, owner: &str, rest: Duration) -> Released {
-    let batch = [Holding::new(name, owner).after(rest)];
+    let batch = [Holding::new(name, Secret::new(owner)).after(rest)];
     let answers = store.release_many(Destination::default(), &batch, LIMIT);
     answers.unwrap().remove(0).unwrap()
 }
@@ -42,16 +43,21 @@ fn a_released_name_stays_locked_for_its_rest() {
     let leases = Leases::new(store.clone()).unwrap();
     let guard = leases.acquire("x").at_least(LEAST).try_lock().unwrap();
     let owner = guard.id().owner().to_owned();
+    let secret = field(&server, "x", "secret").unwrap();
     guard.release().unwrap();
     let holder = leases.holder("x").unwrap().unwrap();
     assert_eq!(holder.owner, format!("{owner} (released)"));
     assert!(holder.remaining <= LEAST && holder.remaining > LEAST / 2);
     assert!(matches!(leases.try_lock("x"), Err(LockError::Held { .. })));
     // A renewal and a release that come late change nothing.
-    let late = Renewal::new("x", &owner, LEASE);
+    assert_eq!(field(&server, "x", "secret"), None);
+    let late = Renewal::new("x", Secret::new(&secret), LEASE);
     let renewed = store.renew(Destination::default(), &[late], LIMIT);
     assert_eq!(renewed, Ok(vec![Outcome::NotHeld]));
-    assert_eq!(store.release("x", &owner, LIMIT), Ok(Released::NotHeld));
+    assert_eq!(
+        store.release("x", Secret::new(&secret), LIMIT),
+        Ok(Released::NotHeld)
+    );
     assert!(remaining(&store, "x") <= LEAST);
     // A dropped guard, in the background.
     let least = Duration::from_millis(200);
@@ -96,14 +102,15 @@ fn an_extension_never_shortens_and_a_repeated_acquire_does_not_either() {
     assert!(guard.remaining() > 4 * LEASE);
     assert!(remaining(&store, "x") > 4 * LEASE);
     let owner = guard.id().owner().to_owned();
+    let secret = field(&server, "x", "secret").unwrap();
     let renew = |renewal| store.renew(Destination::default(), &[renewal], LIMIT);
-    let late = Renewal::new("x", &owner, LEASE);
+    let late = Renewal::new("x", Secret::new(&secret), LEASE);
     assert_eq!(renew(late.never_shortening()), Ok(vec![Outcome::Renewed]));
-    let again = store.acquire(&Claim::new("x", &owner, LEASE), LIMIT);
+    let again = store.acquire(&Claim::new("x", &owner, Secret::new(&secret), LEASE), LIMIT);
     assert!(matches!(again, Ok(Acquired::Granted { token }) if token > guard.fencing_token()));
     assert!(remaining(&store, "x") > 4 * LEASE);
     // A waiting caller cuts a lease to the length that is written.
-    let waits = Claim::new("x", "other:1", LEASE).waiting();
+    let waits = Claim::new("x", "other:1", Secret::new("other:1"), LEASE).waiting();
     assert!(matches!(
         store.acquire(&waits, LIMIT),
         Ok(Acquired::Held { .. })
@@ -145,6 +152,72 @@ fn a_detached_lock_is_resumed_by_another_store() {
     not(has_redis_server),
     ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
+fn tickets_and_secrets_hold_what_every_store_has_to() {
+    let server = Server::start();
+    tickets::nothing_that_is_shown_proves_anything(&store(&server));
+    tickets::a_ticket_is_used_by_one_of_many(&store(&server));
+    tickets::detach_and_resume_do_what_a_backend_promises(&store(&server));
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_ticket_for_a_longer_lease_than_the_store_grants_stays_of_use() {
+    let server = Server::start();
+    let leases = Leases::new(store(&server)).unwrap();
+    let guard = leases.acquire("x").lease(2 * LEASE).lock().unwrap();
+    let ticket = guard.detach().unwrap();
+    let short = RedisStore::builder(&server.url()).longest_lease(LEASE);
+    let short = Leases::new(short.durable().build().unwrap()).unwrap();
+    let error = short.resume(&ticket).unwrap_err();
+    assert!(error.to_string().contains("30s at most"), "{error}");
+    leases.resume(&ticket).unwrap().release().unwrap();
+    // What somebody has written by hand into the hash is no ticket.
+    let guard = leases.lock("x").unwrap();
+    let lock = "tourbillon:{x}:lock";
+    server.cli(&["HSET", lock, "ticket", &"0".repeat(32)]);
+    let forged = format!("tourbillon-lease-2,{},x", "0".repeat(32));
+    let error = leases.resume(&forged.parse().unwrap()).unwrap_err();
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
+    // Nor does a server without the command say what it was asked.
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = guard.detach().unwrap_err();
+    let secret = field(&server, "x", "secret").unwrap();
+    assert!(!format!("{error:?}").contains(&secret), "{error:?}");
+    assert!(error.to_string().contains("OOM"), "{error}");
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_server_that_quotes_the_call_shows_no_secret() {
+    let server = Server::with(&[
+        "--rename-command",
+        "EVALSHA",
+        "",
+        "--rename-command",
+        "EVAL",
+        "",
+    ]);
+    let store = store(&server);
+    let secret = "5b8d1f0a93c24e7796ab30c5d2f81e64";
+    let error = store.release("x", Secret::new(secret), LIMIT).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("unknown command"), "{error}");
+    assert!(!error.contains(&secret[..8]), "{error}");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
 fn the_held_locks_of_a_prefix_are_listed_among_many_other_keys() {
     let server = Server::start();
     let store = store(&server);
@@ -177,12 +250,19 @@ fn the_held_locks_of_a_prefix_are_listed_among_many_other_keys() {
     // More names than one round trip asks for.
     for at in 0..250 {
         let claim = format!("e{at}");
-        let claim = Claim::new(&claim, "me:1", LEASE);
+        let claim = Claim::new(&claim, "me:1", Secret::new("me:1"), LEASE);
         assert!(store.acquire(&claim, LIMIT).is_ok());
     }
     assert_eq!(listed("e", 1_000).len(), 250);
     assert_eq!(listed("e", 120).len(), 120);
     assert!(store.list("e", 10, Duration::ZERO).is_err());
+}
+
+/// Returns a field of the hash of a lock.
+fn field(server: &Server, name: &str, field: &str) -> Option<String> {
+    let mut get = redis::cmd("HGET");
+    get.arg(format!("tourbillon:{{{name}}}:lock")).arg(field);
+    get.query(&mut server.connect()).unwrap()
 }
 
 /// Calls the script with which an earlier version acquires.
@@ -213,10 +293,24 @@ fn processes_of_the_earlier_version_share_the_locks() {
     let held = store.list("", 10, LIMIT).unwrap();
     assert_eq!(held[0].holder.owner, "old:1");
     assert!(matches!(
-        store.acquire(&Claim::new("x", "new:1", LEASE), LIMIT),
+        store.acquire(
+            &Claim::new("x", "new:1", Secret::new("new:1"), LEASE),
+            LIMIT
+        ),
         Ok(Acquired::Held { .. })
     ));
-    let mine = Renewal::new("x", "old:1", 5 * LEASE);
+    // Its owner proves nothing, and the lock is left to it.
+    let theirs = Renewal::new("x", Secret::new("old:1"), 5 * LEASE);
+    let renewed = store.renew(Destination::default(), &[theirs], LIMIT);
+    assert_eq!(renewed, Ok(vec![Outcome::NotHeld]));
+    assert_eq!(
+        store.release("x", Secret::new("old:1"), LIMIT),
+        Ok(Released::NotHeld)
+    );
+    server.cli(&["DEL", "tourbillon:{x}:lock"]);
+    let mine = Claim::new("x", "new:0", Secret::new("new:0"), LEASE);
+    assert!(store.acquire(&mine, LIMIT).is_ok());
+    let mine = Renewal::new("x", Secret::new("new:0"), 5 * LEASE);
     for renewal in [mine, mine.never_shortening()] {
         let renewed = store.renew(Destination::default(), &[renewal], LIMIT);
         assert_eq!(renewed, Ok(vec![Outcome::Renewed]));
@@ -225,7 +319,7 @@ fn processes_of_the_earlier_version_share_the_locks() {
     assert_eq!(acquire_before(&server, "x", "old:2", 0)[0], 0);
     assert!(remaining(&store, "x") > 4 * LEASE);
     assert_eq!(
-        release_after(&store, "x", "old:1", LEAST),
+        release_after(&store, "x", "new:0", LEAST),
         Released::Released
     );
     assert_eq!(acquire_before(&server, "x", "old:2", 50)[0], 0);
@@ -234,7 +328,10 @@ fn processes_of_the_earlier_version_share_the_locks() {
     // Nor does the rest outlast its time with those who wait.
     let rest = Duration::from_millis(50);
     assert!(matches!(
-        store.acquire(&Claim::new("y", "new:1", LEASE), LIMIT),
+        store.acquire(
+            &Claim::new("y", "new:1", Secret::new("new:1"), LEASE),
+            LIMIT
+        ),
         Ok(Acquired::Granted { .. })
     ));
     assert_eq!(
@@ -293,12 +390,12 @@ fn nothing_is_reserved_for_a_store_whose_caller_has_left() {
     let (one, other) = (store(&server), store(&server));
     let granted = |answer| matches!(answer, Ok(Acquired::Granted { .. }));
     let due = || {
-        Claim::new("x", "due", LEASE)
+        Claim::new("x", "due", Secret::new("due"), LEASE)
             .waiting()
             .waited(Duration::from_millis(100))
     };
     for leaves in [false, true] {
-        let first = Claim::new("x", "first", LEASE);
+        let first = Claim::new("x", "first", Secret::new("first"), LEASE);
         wait::until("the reservation is over", || {
             granted(one.acquire(&first, LIMIT))
         });
@@ -311,14 +408,21 @@ fn nothing_is_reserved_for_a_store_whose_caller_has_left() {
             // One that never was there.
             other.leave("y", "due", LIMIT).unwrap();
         }
-        assert_eq!(one.release("x", "first", LIMIT), Ok(Released::Released));
+        assert_eq!(
+            one.release("x", Secret::new("first"), LIMIT),
+            Ok(Released::Released)
+        );
     }
     // Also after the release, while the name is reserved.
-    assert!(granted(
-        one.acquire(&Claim::new("x", "first", LEASE), LIMIT)
-    ));
+    assert!(granted(one.acquire(
+        &Claim::new("x", "first", Secret::new("first"), LEASE),
+        LIMIT
+    )));
     assert!(!granted(other.acquire(&due(), LIMIT)));
-    assert_eq!(one.release("x", "first", LIMIT), Ok(Released::Released));
+    assert_eq!(
+        one.release("x", Secret::new("first"), LIMIT),
+        Ok(Released::Released)
+    );
     other.leave("x", "due", LIMIT).unwrap();
     assert_eq!(
         server.cli(&["EXISTS", "tourbillon:{x}:lock"]),

@@ -4,6 +4,8 @@
 mod proxy;
 #[path = "../kit/redis.rs"]
 mod redis_kit;
+#[path = "../kit/tickets.rs"]
+mod tickets;
 
 mod cluster;
 mod elector;

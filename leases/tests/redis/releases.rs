@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use kit::wait;
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Holding, LeaseStore, Leases, RedisStore, Released, StoreError,
+    Acquired, Claim, Destination, Holding, LeaseStore, Leases, RedisStore, Released, Secret,
+    StoreError,
 };
 
 use crate::proxy::{Answers, Proxy};
@@ -32,7 +33,7 @@ fn store(url: &str) -> RedisStore {
 
 #[track_caller]
 fn granted(store: &RedisStore, name: &str, owner: &str) {
-    let answer = store.acquire(&Claim::new(name, owner, LEASE), LIMIT);
+    let answer = store.acquire(&Claim::new(name, owner, Secret::new(owner), LEASE), LIMIT);
     assert!(
         matches!(answer, Ok(Acquired::Granted { .. })),
         "{name}: {answer:?}"
@@ -70,11 +71,11 @@ fn a_batch_of_releases_is_one_round_trip_with_an_answer_for_each() {
         let woken = Arc::new(Woken::default());
         let place = store.watch("a", &Waker::from(Arc::clone(&woken)));
         let batch = [
-            Holding::new("a", "me"),
-            Holding::new("b", "somebody"),
-            Holding::new("c", "me"),
-            Holding::new("d", "me"),
-            Holding::new("e", "me"),
+            Holding::new("a", Secret::new("me")),
+            Holding::new("b", Secret::new("somebody")),
+            Holding::new("c", Secret::new("me")),
+            Holding::new("d", Secret::new("me")),
+            Holding::new("e", Secret::new("me")),
         ];
         let before = proxy.round_trips();
         let answers = store.release_many(Destination::default(), &batch, LIMIT);
@@ -101,7 +102,11 @@ fn a_batch_of_releases_is_one_round_trip_with_an_answer_for_each() {
     let answers = store.release_many(Destination::default(), &[], LIMIT);
     assert_eq!(answers, Ok(Vec::new()));
     proxy.refuses(true);
-    let lost = store.release_many(Destination::default(), &[Holding::new("a", "me")], LIMIT);
+    let lost = store.release_many(
+        Destination::default(),
+        &[Holding::new("a", Secret::new("me"))],
+        LIMIT,
+    );
     assert!(matches!(lost, Err(StoreError::Unavailable(_))), "{lost:?}");
 }
 
@@ -196,22 +201,25 @@ fn a_destination_that_hangs_keeps_its_own_connections_alone() {
     let hanging = thread::spawn({
         let (store, name) = (Arc::clone(&store), bad[0].clone());
         move || {
-            let answer = store.acquire(&Claim::new(&name, "a:1", lease), LIMIT);
+            let answer = store.acquire(&Claim::new(&name, "a:1", Secret::new("a:1"), lease), LIMIT);
             tell.send(answer).unwrap();
         }
     });
     wait::until("the only connection of this destination is taken", || {
-        let asks = store.acquire(&Claim::new(&bad[1], "a:2", lease), SHORT);
+        let asks = store.acquire(
+            &Claim::new(&bad[1], "a:2", Secret::new("a:2"), lease),
+            SHORT,
+        );
         matches!(asks, Err(StoreError::Unavailable(why)) if why.contains("1 calls are under way"))
     });
     proxy.answers(Answers::Pass);
     granted_for(&store, &good[0], lease);
     assert_eq!(
-        store.release(&good[0], "a:3", LIMIT),
+        store.release(&good[0], Secret::new("a:3"), LIMIT),
         Ok(Released::Released)
     );
     // Batches wait for no turn, also where calls hang.
-    let batch = [Holding::new(&bad[1], "a:4")];
+    let batch = [Holding::new(&bad[1], Secret::new("a:4"))];
     let answers = store.release_many(Destination::new(0), &batch, LIMIT);
     assert_eq!(answers, Ok(vec![Ok(Released::NotHeld)]));
     proxy.cut();
@@ -220,7 +228,7 @@ fn a_destination_that_hangs_keeps_its_own_connections_alone() {
 }
 
 fn granted_for(store: &RedisStore, name: &str, lease: Duration) {
-    let answer = store.acquire(&Claim::new(name, "a:3", lease), LIMIT);
+    let answer = store.acquire(&Claim::new(name, "a:3", Secret::new("a:3"), lease), LIMIT);
     assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
 }
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use kit::wait;
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal, StoreError,
+    Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal, Secret,
+    StoreError,
 };
 
 use crate::proxy;
@@ -27,7 +28,7 @@ fn store(server: &Server) -> RedisStore {
 }
 
 fn acquire(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired, StoreError> {
-    store.acquire(&Claim::new(name, owner, LEASE), LIMIT)
+    store.acquire(&Claim::new(name, owner, Secret::new(owner), LEASE), LIMIT)
 }
 
 /// Takes what has to be free.
@@ -46,7 +47,7 @@ fn renew(store: &RedisStore, batch: &[Renewal<'_>]) -> Vec<Outcome> {
 
 fn release(store: &RedisStore, name: &str, owner: &str) -> Released {
     store
-        .release(name, owner, LIMIT)
+        .release(name, Secret::new(owner), LIMIT)
         .expect("the server is there")
 }
 
@@ -70,9 +71,9 @@ fn a_name_is_granted_to_one_renewed_and_given_back() {
     // The same owner, after an answer that was lost.
     let again = granted(&one, "x", "a:1");
     assert!(again > first);
-    let mine = Renewal::new("x", "a:1", LEASE);
-    let foreign = Renewal::new("x", "b:1", LEASE);
-    let unknown = Renewal::new("y", "a:1", LEASE);
+    let mine = Renewal::new("x", Secret::new("a:1"), LEASE);
+    let foreign = Renewal::new("x", Secret::new("b:1"), LEASE);
+    let unknown = Renewal::new("y", Secret::new("a:1"), LEASE);
     assert_eq!(
         renew(&one, &[mine, foreign, unknown]),
         [Outcome::Renewed, Outcome::NotHeld, Outcome::NotHeld]
@@ -93,16 +94,16 @@ fn a_lease_runs_out_and_a_renewal_prolongs_it() {
     let server = Server::start();
     let store = store(&server);
     let short = Duration::from_millis(50);
-    let claim = Claim::new("x", "a:1", short);
+    let claim = Claim::new("x", "a:1", Secret::new("a:1"), short);
     assert!(matches!(
         store.acquire(&claim, LIMIT),
         Ok(Acquired::Granted { .. })
     ));
     assert_eq!(
-        renew(&store, &[Renewal::new("x", "a:1", LEASE)]),
+        renew(&store, &[Renewal::new("x", Secret::new("a:1"), LEASE)]),
         [Outcome::Renewed]
     );
-    let claim = Claim::new("y", "a:2", short);
+    let claim = Claim::new("y", "a:2", Secret::new("a:2"), short);
     assert!(matches!(
         store.acquire(&claim, LIMIT),
         Ok(Acquired::Granted { .. })
@@ -111,7 +112,7 @@ fn a_lease_runs_out_and_a_renewal_prolongs_it() {
         matches!(acquire(&store, "y", "b:1"), Ok(Acquired::Granted { .. }))
     });
     assert_eq!(
-        renew(&store, &[Renewal::new("y", "a:2", LEASE)]),
+        renew(&store, &[Renewal::new("y", Secret::new("a:2"), LEASE)]),
         [Outcome::NotHeld]
     );
     // As short as the other one was, it would have ended by now.
@@ -136,22 +137,22 @@ fn what_cannot_be_asked_for_is_refused() {
         ("x", LEASE + Duration::from_nanos(1)),
         ("x", Duration::MAX),
     ] {
-        let answer = store.acquire(&Claim::new(name, "a:1", lease), LIMIT);
+        let answer = store.acquire(&Claim::new(name, "a:1", Secret::new("a:1"), lease), LIMIT);
         assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
-        let outcomes = renew(&store, &[Renewal::new(name, "a:1", lease)]);
+        let outcomes = renew(&store, &[Renewal::new(name, Secret::new("a:1"), lease)]);
         assert!(
             matches!(outcomes[..], [Outcome::Failed(StoreError::Refused(_))]),
             "{outcomes:?}"
         );
     }
-    let claim = Claim::new("x", "a:1", LEASE);
+    let claim = Claim::new("x", "a:1", Secret::new("a:1"), LEASE);
     let answer = store.acquire(&claim, Duration::ZERO);
     assert!(
         matches!(answer, Err(StoreError::Unavailable(_))),
         "{answer:?}"
     );
     // A millisecond is the shortest, and less is rounded up to it.
-    let claim = Claim::new("x", "a:1", Duration::from_nanos(1));
+    let claim = Claim::new("x", "a:1", Secret::new("a:1"), Duration::from_nanos(1));
     assert!(matches!(
         store.acquire(&claim, Duration::MAX),
         Ok(Acquired::Granted { .. })
@@ -168,7 +169,7 @@ fn what_cannot_be_asked_for_is_refused() {
 fn what_is_in_redis_is_what_the_documentation_shows() {
     let server = Server::start();
     let store = store(&server);
-    let claim = Claim::new("orders/42", "7c1e:3", LEASE);
+    let claim = Claim::new("orders/42", "7c1e:3", Secret::new("7c1e:3"), LEASE);
     let Ok(Acquired::Granted { token }) = store.acquire(&claim, LIMIT) else {
         panic!("it is free");
     };
@@ -176,7 +177,8 @@ fn what_is_in_redis_is_what_the_documentation_shows() {
     let shown = |count: &str, waited: &[&str]| {
         let token = token.to_string();
         let fields = [
-            "owner", "7c1e:3", "count", count, "token", &token, "lease", "30000",
+            "owner", "7c1e:3", "secret", "7c1e:3", "count", count, "token", &token, "lease",
+            "30000",
         ];
         let all: Vec<_> = fields.iter().chain(waited).collect();
         let width = all.len().to_string().len();
@@ -185,11 +187,11 @@ fn what_is_in_redis_is_what_the_documentation_shows() {
         lines.join("\n")
     };
     assert_eq!(server.cli(&["HGETALL", lock]), shown("1", &[]));
-    let mut renewal = Renewal::new("orders/42", "7c1e:3", LEASE);
+    let mut renewal = Renewal::new("orders/42", Secret::new("7c1e:3"), LEASE);
     renewal.holds = 2;
     assert_eq!(renew(&store, &[renewal]), [Outcome::Renewed]);
     assert_eq!(server.cli(&["HGETALL", lock]), shown("2", &[]));
-    let waiting = Claim::new("orders/42", "9b02:1", LEASE).waiting();
+    let waiting = Claim::new("orders/42", "9b02:1", Secret::new("9b02:1"), LEASE).waiting();
     assert!(matches!(
         store.acquire(&waiting, LIMIT),
         Ok(Acquired::Held { .. })
@@ -308,7 +310,7 @@ fn r16_the_keys_of_a_name_lie_in_one_slot_whatever_its_characters() {
         );
         assert_eq!(slots.len(), 1, "{name:?}");
         assert_eq!(
-            renew(&store, &[Renewal::new(name, &owner, LEASE)]),
+            renew(&store, &[Renewal::new(name, Secret::new(&owner), LEASE)]),
             [Outcome::Renewed]
         );
         before = keys;
@@ -393,7 +395,7 @@ fn a_clock_that_is_set_back_keeps_nobody_waiting_for_longer_than_a_lease() {
     // Of one that lives, with leases of another length meanwhile: nothing is cut that is right.
     for lease in [LEASE / 3, LEASE] {
         assert_eq!(
-            renew(&store, &[Renewal::new("x", "b:1", lease)]),
+            renew(&store, &[Renewal::new("x", Secret::new("b:1"), lease)]),
             [Outcome::Renewed]
         );
         set_back();
@@ -402,7 +404,7 @@ fn a_clock_that_is_set_back_keeps_nobody_waiting_for_longer_than_a_lease() {
     }
     assert!(held("c:1") > LEASE / 2);
     assert_eq!(
-        renew(&store, &[Renewal::new("x", "b:1", LEASE)]),
+        renew(&store, &[Renewal::new("x", Secret::new("b:1"), LEASE)]),
         [Outcome::Renewed]
     );
 }
@@ -428,7 +430,7 @@ fn waiters_write_one_mark_however_often_they_ask() {
     let server = Server::start();
     let store = store(&server);
     let ask = |owner: &str| {
-        let claim = Claim::new("x", owner, LEASE).waiting();
+        let claim = Claim::new("x", owner, Secret::new(owner), LEASE).waiting();
         match store.acquire(&claim, LIMIT) {
             Ok(Acquired::Held { .. }) => changes(&server),
             other => panic!("it is held: {other:?}"),
@@ -524,7 +526,7 @@ fn r15_batches_of_any_size_have_an_outcome_for_each() {
     for size in [0, 1, 99, 100, 101] {
         let batch: Vec<_> = names[..size]
             .iter()
-            .map(|name| Renewal::new(name, "a:1", LEASE))
+            .map(|name| Renewal::new(name, Secret::new("a:1"), LEASE))
             .collect();
         let expected: Vec<_> = (0..size)
             .map(|at| match at % 2 {
@@ -554,7 +556,7 @@ fn r14_r16_one_bad_key_of_a_batch_fails_alone() {
     let batch: Vec<_> = names
         .into_iter()
         .chain([""])
-        .map(|name| Renewal::new(name, "a:1", LEASE))
+        .map(|name| Renewal::new(name, Secret::new("a:1"), LEASE))
         .collect();
     let outcomes = renew(&store, &batch);
     for (renewal, outcome) in batch.iter().zip(&outcomes) {
@@ -570,7 +572,7 @@ fn r14_r16_one_bad_key_of_a_batch_fails_alone() {
     assert_eq!(outcomes.len(), batch.len());
     for answer in [
         acquire(&store, "bad", "a:1").map(|_| ()),
-        store.release("bad", "a:1", LIMIT).map(|_| ()),
+        store.release("bad", Secret::new("a:1"), LIMIT).map(|_| ()),
     ] {
         assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
     }
@@ -591,7 +593,7 @@ fn scripts_that_the_server_forgot_are_sent_again_also_within_a_batch() {
             granted(&store, name, &owner);
         }
         server.cli(&["SCRIPT", "FLUSH"]);
-        let batch = names.map(|name| Renewal::new(name, &owner, LEASE));
+        let batch = names.map(|name| Renewal::new(name, Secret::new(&owner), LEASE));
         assert_eq!(
             renew(&store, &batch),
             [Outcome::Renewed, Outcome::Renewed, Outcome::Renewed]
@@ -624,7 +626,7 @@ fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
             server.restart();
         }
         let owner = format!("a:{at}");
-        let claim = Claim::new("x", &owner, Duration::from_millis(200));
+        let claim = Claim::new("x", &owner, Secret::new(&owner), Duration::from_millis(200));
         let token = loop {
             match store.acquire(&claim, LIMIT) {
                 Ok(Acquired::Granted { token }) => break token,
@@ -717,7 +719,10 @@ fn first_grant(store: &RedisStore, started: Instant) -> Duration {
 }
 
 fn acquire_short(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired, StoreError> {
-    store.acquire(&Claim::new(name, owner, store.longest_lease()), LIMIT)
+    store.acquire(
+        &Claim::new(name, owner, Secret::new(owner), store.longest_lease()),
+        LIMIT,
+    )
 }
 
 #[test]
@@ -759,7 +764,7 @@ fn a_server_that_lost_its_data_grants_nothing_while_older_leases_may_be_believed
     }
     // Only what grants has to wait.
     assert_eq!(release(&known, "x", "a:1"), Released::NotHeld);
-    let renewal = Renewal::new("x", "a:1", longest);
+    let renewal = Renewal::new("x", Secret::new("a:1"), longest);
     assert_eq!(renew(&known, &[renewal]), [Outcome::NotHeld]);
     assert!(first_grant(&new, killed) >= longest);
     let answer = acquire_short(&known, "x", "c:1");
@@ -1146,7 +1151,7 @@ fn a_durable_server_grants_at_once_and_has_forgotten_nothing() {
     ));
     assert!(granted(&store, "y", "b:2") > free);
     assert_eq!(
-        renew(&store, &[Renewal::new("x", "a:1", LEASE)]),
+        renew(&store, &[Renewal::new("x", Secret::new("a:1"), LEASE)]),
         [Outcome::Renewed]
     );
     assert_eq!(release(&store, "x", "a:1"), Released::Released);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use kit::wait;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use tourbillon_leases::{
-    Claim, LeaseStore, Leases, LockError, RedisBuildError, RedisStore, RedisStoreBuilder,
+    Claim, LeaseStore, Leases, LockError, RedisBuildError, RedisStore, RedisStoreBuilder, Secret,
     StoreError,
 };
 
@@ -309,7 +309,10 @@ fn a_listener_that_says_nothing_costs_no_more_than_the_limit() {
             }
         }
         let other = again.build().unwrap();
-        let asked = other.acquire(&Claim::new("x", "me", LEASE), Duration::from_millis(50));
+        let asked = other.acquire(
+            &Claim::new("x", "me", Secret::new("me"), LEASE),
+            Duration::from_millis(50),
+        );
         let in_time = "no answer in time";
         assert!(
             matches!(&asked, Err(error) if error.to_string().contains(in_time)),

@@ -2,6 +2,8 @@
 
 #[path = "../../../leases/src/background.rs"]
 pub(crate) mod background;
+#[path = "../../../leases/src/handed.rs"]
+pub(crate) mod handed;
 #[path = "../../../leases/src/holder.rs"]
 pub(crate) mod holder;
 pub(crate) mod keep_alive;
@@ -9,6 +11,8 @@ pub(crate) mod keep_alive;
 pub(crate) mod memory;
 #[path = "../../../leases/src/oneshot.rs"]
 pub(crate) mod oneshot;
+#[path = "../../../leases/src/secret.rs"]
+pub(crate) mod secret;
 #[path = "../../../leases/src/store.rs"]
 pub(crate) mod store;
 #[path = "../../../leases/src/store_error.rs"]

@@ -18,7 +18,7 @@ use loom::thread;
 use super::check;
 use crate::clock::{Clock, ManualClock};
 use crate::leases::memory::MemoryStore;
-use crate::leases::store::{Acquired, Claim, LeaseStore, Released, Watch};
+use crate::leases::store::{Acquired, Claim, LeaseStore, Released, Secret, Watch};
 use crate::rig::{START, at};
 use crate::sync::{Arc, Parker, Unparker};
 
@@ -31,12 +31,14 @@ fn store() -> (MemoryStore, ManualClock) {
 }
 
 fn ask(store: &MemoryStore, owner: &str) -> Acquired {
-    let claim = Claim::new("x", owner, LEASE);
+    let claim = Claim::new("x", owner, Secret::new(owner), LEASE);
     store.acquire(&claim, LIMIT).unwrap()
 }
 
 fn ask_waiting(store: &MemoryStore, owner: &str, waited: Duration) -> Acquired {
-    let claim = Claim::new("x", owner, LEASE).waiting().waited(waited);
+    let claim = Claim::new("x", owner, Secret::new(owner), LEASE)
+        .waiting()
+        .waited(waited);
     store.acquire(&claim, LIMIT).unwrap()
 }
 
@@ -75,7 +77,7 @@ fn the_name_goes_to_the_one_who_is_due() {
         let holder = {
             let store = store.clone();
             thread::spawn(move || {
-                let released = store.release("x", "holder", LIMIT);
+                let released = store.release("x", Secret::new("holder"), LIMIT);
                 assert_eq!(released, Ok(Released::Released));
                 ask(&store, "holder-again")
             })
@@ -104,7 +106,7 @@ fn a_turn_that_nobody_takes_passes() {
         let holder = {
             let store = store.clone();
             thread::spawn(move || {
-                let released = store.release("x", "holder", LIMIT);
+                let released = store.release("x", Secret::new("holder"), LIMIT);
                 assert_eq!(released, Ok(Released::Released));
                 // A reservation ends within this time; the lease lasts longer.
                 hand.advance(Duration::from_millis(25));

@@ -1,0 +1,198 @@
+//! What must hold for the tickets and the secrets of every store.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use tourbillon_leases::{
+    Acquired, Claim, Destination, Detach, Detached, Holding, LeaseStore, LeaseTicket, Leases,
+    LockError, Loss, Outcome, Released, Renewal, Resume, Secret,
+};
+
+const LEASE: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn is_lost<T>(resumed: &Result<T, LockError>) -> bool {
+    let loss = Loss::NotHeld;
+    matches!(resumed, Err(LockError::Lost { loss: of, .. }) if *of == loss)
+}
+
+/// With what everybody can ask the store for, nobody can take, renew or release a lock.
+pub(crate) fn nothing_that_is_shown_proves_anything<S: LeaseStore + Clone>(store: &S) {
+    let leases = Leases::builder(store.clone())
+        .holder_data("data")
+        .build()
+        .unwrap();
+    let guard = leases.lock("shown").unwrap();
+    let shown = store.holder_of("shown", LIMIT).unwrap().unwrap();
+    let others = Leases::new(store.clone()).unwrap();
+    for detached in [false, true] {
+        if detached {
+            // Also beside a lock that is detached.
+            let other = leases.lock("beside").unwrap();
+            drop(other.detach().unwrap());
+        }
+        for text in [
+            &shown.owner,
+            &shown.token.to_string(),
+            &shown.data,
+            "",
+            "shown",
+            "0",
+            "1",
+            "nil",
+            "false",
+            "null",
+            " (released)",
+        ] {
+            let secret = Secret::new(text);
+            for name in ["shown", "beside"] {
+                let resume = Resume::new(name, secret, "thief", Secret::new("thief"));
+                assert_eq!(store.resume(&resume, LIMIT), Ok(None), "{text}");
+                // What a repeated call has to have is no less secret.
+                let resume = Resume::new(name, Secret::new("guess"), "thief", secret);
+                assert_eq!(store.resume(&resume, LIMIT), Ok(None), "{text}");
+                let detach = Detach::new(name, secret, Secret::new("mine"), LEASE);
+                assert_eq!(store.detach(&detach, LIMIT), Ok(Detached::NotHeld));
+                let renewals = [Renewal::new(name, secret, LEASE)];
+                let renewed = store.renew(Destination::default(), &renewals, LIMIT);
+                assert_eq!(renewed, Ok(vec![Outcome::NotHeld]));
+                assert_eq!(store.release(name, secret, LIMIT), Ok(Released::NotHeld));
+                for rest in [Duration::ZERO, LEASE] {
+                    let batch = [Holding::new(name, secret).after(rest)];
+                    let released = store.release_many(Destination::default(), &batch, LIMIT);
+                    assert_eq!(released, Ok(vec![Ok(Released::NotHeld)]), "{text}");
+                }
+            }
+            // The text of a ticket that has it does not even get to the store.
+            let forged = format!("tourbillon-lease-2,{text},shown");
+            assert!(forged.parse::<LeaseTicket>().is_err(), "{forged}");
+        }
+    }
+    // As one was forged for tickets of the first format.
+    for token in [shown.token, u64::MAX] {
+        let forged = format!(
+            "tourbillon-lease-1,{token},rs,30000000000,0,0,0,{},shown",
+            shown.owner
+        );
+        let error = forged.parse::<LeaseTicket>().unwrap_err().to_string();
+        assert!(error.contains("another version"), "{error}");
+    }
+    // A ticket of the right form, for a lock that was never detached.
+    let forged = format!("tourbillon-lease-2,{},shown", "0".repeat(32));
+    assert!(is_lost(&others.resume(&forged.parse().unwrap())));
+    let now = store.holder_of("shown", LIMIT).unwrap().unwrap();
+    assert_eq!((now.owner, now.token), (shown.owner, shown.token));
+    assert!(guard.is_held());
+    guard.release().unwrap();
+}
+
+/// A ticket is of use once, also if many use it at one time.
+pub(crate) fn a_ticket_is_used_by_one_of_many<S: LeaseStore + Clone>(store: &S) {
+    const MANY: usize = 4;
+    let leases: Vec<_> = (0..MANY)
+        .map(|_| Leases::new(store.clone()).unwrap())
+        .collect();
+    let mut used = Vec::new();
+    for round in 0..5 {
+        let guard = leases[0].lock("contested").unwrap();
+        let token = guard.fencing_token();
+        let ticket = guard.detach().unwrap();
+        let text = ticket.to_string();
+        let start = Barrier::new(2 * MANY);
+        let resumed: Vec<_> = thread::scope(|scope| {
+            // Half of them share one ticket, and the others have read its text.
+            let threads: Vec<_> = (0..2 * MANY)
+                .map(|at| {
+                    let (leases, ticket) = (&leases[at / 2], &ticket);
+                    let (text, start) = (&text, &start);
+                    scope.spawn(move || {
+                        let own = text.parse().unwrap();
+                        start.wait();
+                        leases.resume(if at % 2 == 0 { ticket } else { &own })
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        used.push(text);
+        let (held, lost): (Vec<_>, Vec<_>) = resumed.into_iter().partition(Result::is_ok);
+        assert_eq!(held.len(), 1, "round {round}");
+        assert!(lost.iter().all(is_lost));
+        let guard = held.into_iter().next().unwrap().unwrap();
+        let holder = store.holder_of("contested", LIMIT).unwrap().unwrap();
+        assert_eq!(holder.owner, guard.id().owner());
+        assert_eq!((guard.fencing_token(), holder.token), (token, token));
+        // No ticket from before is of use any more, also while the lock is detached again.
+        let ticket = guard.detach().unwrap();
+        for old in &used {
+            assert!(is_lost(&leases[1].resume(&old.parse().unwrap())));
+        }
+        leases[1].resume(&ticket).unwrap().release().unwrap();
+        assert!(is_lost(&leases[1].resume(&ticket)));
+    }
+}
+
+/// The calls themselves, with what each of them must not do.
+pub(crate) fn detach_and_resume_do_what_a_backend_promises<S: LeaseStore>(store: &S) {
+    let [old, new, other] = ["old", "new", "other"].map(Secret::new);
+    let [first, second] = ["first", "second"].map(Secret::new);
+    let claim = Claim::new("a", "1", old, LEASE);
+    let resume = |ticket, secret| {
+        let resume = Resume::new("a", ticket, "2", secret);
+        let resumed = store.resume(&resume, LIMIT).unwrap();
+        resumed.map(|resumed| (resumed.token, resumed.terms))
+    };
+    let detach = |secret, ticket, terms| {
+        let detach = Detach::new("a", secret, ticket, 2 * LEASE).with_terms(terms);
+        store.detach(&detach, LIMIT).unwrap()
+    };
+    let renew = |secret| {
+        let batch = [Renewal::new("a", secret, LEASE)];
+        let outcomes = store.renew(Destination::default(), &batch, LIMIT);
+        outcomes.unwrap().remove(0)
+    };
+    let remaining = || store.holder_of("a", LIMIT).unwrap().unwrap().remaining;
+    // Nobody holds it.
+    assert_eq!(detach(old, first, ""), Detached::NotHeld);
+    assert_eq!(resume(first, new), None);
+    store.acquire(&claim, LIMIT).unwrap();
+    // It is not detached. Its holder's secret is no ticket.
+    assert_eq!(resume(first, new), None);
+    assert_eq!(resume(old, new), None);
+    assert_eq!(resume(first, old), None);
+    assert_eq!(detach(other, first, ""), Detached::NotHeld);
+    // The last detach counts. Until somebody resumes it, the secret of the holder is good.
+    assert_eq!(detach(old, first, "one"), Detached::Detached);
+    assert_eq!(detach(old, second, "two,ü\n"), Detached::Detached);
+    assert_eq!(renew(old), Outcome::Renewed);
+    assert!(remaining() <= LEASE);
+    assert_eq!(resume(first, new), None);
+    let token = store.holder_of("a", LIMIT).unwrap().unwrap().token;
+    let resumed = Some((token, "two,ü\n".to_owned()));
+    assert_eq!(resume(second, new), resumed);
+    let holder = store.holder_of("a", LIMIT).unwrap().unwrap();
+    assert_eq!((&*holder.owner, holder.token), ("2", token));
+    assert!(holder.remaining > LEASE && holder.remaining <= 2 * LEASE);
+    // Again by the same secret, and by nobody else.
+    assert_eq!(resume(second, new), resumed);
+    assert_eq!(resume(second, other), None);
+    // The holder before has nothing left.
+    assert_eq!(renew(old), Outcome::NotHeld);
+    assert_eq!(detach(old, first, ""), Detached::NotHeld);
+    assert_eq!(store.release("a", old, LIMIT), Ok(Released::NotHeld));
+    assert!(!matches!(
+        store.acquire(&claim, LIMIT),
+        Ok(Acquired::Granted { .. })
+    ));
+    // A ticket ends with the release, whatever comes after it.
+    assert_eq!(detach(new, first, ""), Detached::Detached);
+    assert_eq!(store.release("a", new, LIMIT), Ok(Released::Released));
+    assert_eq!(resume(first, other), None);
+    store.acquire(&claim, LIMIT).unwrap();
+    assert_eq!(resume(first, other), None);
+    assert_eq!(store.release("a", old, LIMIT), Ok(Released::Released));
+}
