@@ -6,6 +6,10 @@
 //! cargo run --release --example async_expiry --features stream,tokio
 //! ```
 
+#[macro_use]
+#[path = "common/say.rs"]
+mod say;
+
 #[path = "common/about.rs"]
 mod about;
 
@@ -71,13 +75,13 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     // A request that is never answered.
     let answer = timer.timeout(Duration::from_millis(50), std::future::pending::<()>());
     assert_eq!(answer.await, Err(TimeoutError::Elapsed));
-    println!("no answer within 50 ms");
+    say!("no answer within 50 ms");
 
     let mut logins = 0;
     for client in clients {
         logins += client.await?;
     }
-    println!("{CLIENTS} clients have fallen silent");
+    say!("{CLIENTS} clients have fallen silent");
 
     let (cleaned, mut done) = mpsc::unbounded_channel();
     let (mut over, mut messages) = (0, 0);
@@ -91,7 +95,7 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
             let _ = cleaned.send(*firing.key());
         })?;
     }
-    println!("{over} sessions are over");
+    say!("{over} sessions are over");
 
     let mut clean = 0;
     while clean < CLIENTS {
@@ -100,7 +104,7 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     }
     let report = sessions.shutdown(Shutdown::HandBack).await;
     assert!(report.handed_back.is_empty());
-    println!(
+    say!(
         "messages {messages} clients {CLIENTS} cleaned {clean} sessions left {}",
         sessions.len()
     );

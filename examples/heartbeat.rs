@@ -6,6 +6,10 @@
 //! cargo run --release --example heartbeat
 //! ```
 
+#[macro_use]
+#[path = "common/say.rs"]
+mod say;
+
 #[path = "common/about.rs"]
 mod about;
 
@@ -56,7 +60,7 @@ fn watch(timers: &Handle<Key>, events: &mpsc::Sender<Event>) {
         let _ = events.send(Event::Alarm);
     });
     if let Err(error) = armed {
-        eprintln!("the watchdog is not armed: {error}");
+        complain!("the watchdog is not armed: {error}");
     }
 }
 
@@ -89,19 +93,19 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     for event in heard {
         match event {
             Event::Beat { number, missed } => {
-                println!("beat {number}, {missed} missed");
+                say!("beat {number}, {missed} missed");
                 beats += 1;
                 all_missed += missed;
             }
             Event::Alarm => {
-                println!("alarm: no beat for {PATIENCE:?}");
+                say!("alarm: no beat for {PATIENCE:?}");
                 alarms += 1;
             }
             Event::Gone => break,
         }
     }
     let alarm = if alarms == 1 { "alarm" } else { "alarms" };
-    println!("{beats} beats, {all_missed} missed, {alarms} {alarm}");
+    say!("{beats} beats, {all_missed} missed, {alarms} {alarm}");
     let report = scheduler.shutdown(Shutdown::HandBack).wait()?;
     assert!(report.handed_back.is_empty() && timers.stats().balances());
     Ok(ExitCode::SUCCESS)

@@ -59,7 +59,7 @@ impl Filling {
             build,
         } = candidate;
         let system = candidate.name();
-        eprint!("         {}: {system} .. ", point(workload, keys));
+        begin!("         {}: {system} .. ", point(workload, keys));
         let counts = [set_up.shards, set_up.stripes].map(|count| count.unwrap_or(0).to_string());
         // The very file that runs, even if it was built anew meanwhile.
         let program = if let Some(other) = build.and_then(OtherBuild::program) {
@@ -82,7 +82,7 @@ impl Filling {
         let mut replies = BufReader::new(replies);
         let filled: Filled =
             hear(&mut replies).map_err(|error| of_child(&system, &error, &mut process))?;
-        eprintln!("filled in {:.1} s", filled.seconds);
+        complain!("filled in {:.1} s", filled.seconds);
         Ok(Filling {
             system,
             process,

@@ -13,6 +13,10 @@
 //! A system is a file in `systems` and a line in its table; a workload is a file in `workloads`, a
 //! line in its table and an arm where it is served.
 
+#[macro_use]
+#[path = "../../examples/common/say.rs"]
+mod say;
+
 mod child;
 mod cli;
 mod document;
@@ -50,7 +54,7 @@ use cli::Command;
 fn main() -> ExitCode {
     let outcome = match cli::parse(std::env::args().skip(1)) {
         Ok(Command::Help) => {
-            print!("{}", cli::help());
+            say!("{}", cli::help().trim_end());
             return ExitCode::SUCCESS;
         }
         Ok(Command::Run(options)) => parent::run(&options),
@@ -60,14 +64,14 @@ fn main() -> ExitCode {
         Ok(Command::Child(order)) => child::serve(&order),
         Ok(Command::Drive(words)) => foreign::drive(&words),
         Err(fault) => {
-            eprintln!("benches: {fault}");
+            complain!("benches: {fault}");
             return ExitCode::from(2);
         }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("benches: {error}");
+            complain!("benches: {error}");
             ExitCode::FAILURE
         }
     }

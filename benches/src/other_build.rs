@@ -60,7 +60,7 @@ impl OtherBuild {
         let folder = folder.join(format!("with-{}", self.name()));
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let name = self.name();
-        eprintln!("         builds the program with {name}; the first time takes some minutes");
+        complain!("         builds the program with {name}; the first time takes some minutes");
         let (profile, features) = match self {
             Mimalloc => ("release", "mimalloc"),
             Lto => ("lto", ""),

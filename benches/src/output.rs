@@ -56,7 +56,7 @@ fn rewrite(path: &Path, with: impl Fn(&str) -> Result<String, String>) -> io::Re
     let text = std::fs::read_to_string(path).map_err(|error| named(&error, path))?;
     let text = with(&text).map_err(|error| named(&io::Error::other(error), path))?;
     replace(path, &text)?;
-    eprintln!("wrote {}", path.display());
+    complain!("wrote {}", path.display());
     Ok(())
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn plot(report: &Report, folder: &Path) -> io::Result<()> {
     for plot in plots::of(report) {
         let path = folder.join(format!("{}.svg", plot.name));
         replace(&path, &plot.svg)?;
-        eprintln!("drew {}", path.display());
+        complain!("drew {}", path.display());
     }
     Ok(())
 }

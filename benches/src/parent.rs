@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
             && let Err(error) = build.prepare()
         {
             let line = format!("systems{}: skipped, {error}", build.suffix());
-            eprintln!("         {line}");
+            complain!("         {line}");
             lines.push(line);
         }
     }
@@ -93,7 +93,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         skipped: lines,
         cuts: Vec::new(),
     };
-    eprintln!("{}", run.plan.in_words());
+    complain!("{}", run.plan.in_words());
     for _ in 0..3 {
         run.wait_for_calm();
         run.ping();
@@ -111,7 +111,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
             // An error ends this workload alone. The figures of the others are kept.
             Err(error) => {
                 let failure = format!("{}: {error}", point(next.workload, next.keys));
-                eprintln!("benches: {failure}");
+                complain!("benches: {failure}");
                 report.failures.push(failure);
             }
         }
@@ -157,11 +157,11 @@ fn plan(options: &Options, skipped: &[&str]) -> Plan {
         };
         if keys.is_empty() {
             let (name, form) = (workload.name, options.form.name());
-            eprintln!("{name} has no part in the {form} form; --keys chooses how many");
+            complain!("{name} has no part in the {form} form; --keys chooses how many");
         }
         for keys in keys {
             if *keys == 0 && !form.contains(&0) {
-                eprintln!("{} needs keys: 0 is left out", workload.name);
+                complain!("{} needs keys: 0 is left out", workload.name);
                 continue;
             }
             let systems = candidates(options, skipped, workload, *keys).len();
@@ -255,7 +255,7 @@ fn prepare_drivers(options: &Options) -> (Vec<Version>, Vec<String>, Vec<&'stati
         match foreign::prepare(driver) {
             Ok(found) => versions.extend(found),
             Err(trouble) => {
-                eprintln!("         {}", trouble.line(driver));
+                complain!("         {}", trouble.line(driver));
                 lines.push(trouble.line(driver));
                 skipped.push(driver.name);
             }
@@ -362,7 +362,7 @@ impl Run<'_> {
 
     /// Says that something was cut, and keeps it for the report.
     fn cut(&mut self, cut: String) {
-        eprintln!("         cut: {cut}");
+        complain!("         cut: {cut}");
         self.cuts.push(cut);
     }
 
@@ -538,12 +538,12 @@ impl Run<'_> {
             }
             let last = began.elapsed() / (round as u32).max(1);
             if !self.plan.has_time(rounds, last) || !self.wait_for_near() {
-                eprintln!(
+                complain!(
                     "         {what}: the near mode does not come in time for {lacking} systems"
                 );
                 return Ok(());
             }
-            eprintln!("         {what}: once more for {lacking} systems, near");
+            complain!("         {what}: once more for {lacking} systems, near");
             let before = Instant::now();
             self.round_of_all(each, case, round, lacks)?;
             self.near_left = self.near_left.saturating_sub(before.elapsed());
@@ -576,7 +576,7 @@ impl Run<'_> {
     }
 
     fn progress(&self, next: &Point, case: &Cased, round: usize) {
-        eprintln!(
+        complain!(
             "{:>14}  {}, {}: round {} of {}; {}",
             self.plan.so_far(),
             point(next.workload, next.keys),

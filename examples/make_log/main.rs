@@ -9,7 +9,7 @@
 #[path = "../common/about.rs"]
 mod about;
 mod generate;
-#[path = "../sessions/rng.rs"]
+#[path = "../common/rng.rs"]
 mod rng;
 
 use std::io::Write;

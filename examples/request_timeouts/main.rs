@@ -9,6 +9,10 @@
 //!
 //! `client.rs` shows how such a client may look; `server.rs` stands for the rest of the world.
 
+#[macro_use]
+#[path = "../common/say.rs"]
+mod say;
+
 #[path = "../common/about.rs"]
 mod about;
 mod client;
@@ -68,7 +72,7 @@ fn run() -> Result<Vec<String>, Box<dyn Error>> {
     let report = scheduler.shutdown(Shutdown::HandBack).wait()?;
     let stats = client.timers.stats();
     let summary = client.summary();
-    println!("{summary}");
+    say!("{summary}");
 
     // Relaxed: the threads that count have ended.
     let late = client.late_answers.load(Ordering::Relaxed);
@@ -106,12 +110,12 @@ fn main() -> ExitCode {
         Ok(wrong) if wrong.is_empty() => ExitCode::SUCCESS,
         Ok(wrong) => {
             for what in wrong {
-                eprintln!("request_timeouts: it does not hold that {what}");
+                complain!("request_timeouts: it does not hold that {what}");
             }
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("request_timeouts: {error}");
+            complain!("request_timeouts: {error}");
             ExitCode::FAILURE
         }
     }

@@ -1,5 +1,9 @@
 //! The gate: measures, and compares with the baseline or stores it. The library says how.
 
+#[macro_use]
+#[path = "../../examples/common/say.rs"]
+mod say;
+
 use std::error::Error;
 use std::io;
 use std::path::Path;
@@ -14,7 +18,7 @@ fn main() -> ExitCode {
         [] => false,
         ["--store"] => true,
         _ => {
-            eprintln!("usage: instructions [--store]");
+            complain!("usage: instructions [--store]");
             return ExitCode::from(2);
         }
     };
@@ -22,7 +26,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("instructions: {error}");
+            complain!("instructions: {error}");
             ExitCode::from(2)
         }
     }
@@ -35,11 +39,11 @@ fn run(store: bool) -> Result<bool, Box<dyn Error>> {
     let measured = Counts::from_report(&measure(package)?)?;
     if store {
         baseline.store(&measured, &measured_with())?;
-        println!("stored {} paths for {}", measured.0.len(), baseline.name());
+        say!("stored {} paths for {}", measured.0.len(), baseline.name());
         return Ok(true);
     }
     let verdict = Verdict::of(baseline.name(), baseline.read()?.as_ref(), &measured);
-    print!("{verdict}");
+    say!("{}", verdict.to_string().trim_end());
     Ok(verdict.passes())
 }
 

@@ -1,8 +1,9 @@
 //! What all examples have in common: they say what they are, and refuse what they do not know.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use kit::program;
 
@@ -25,13 +26,22 @@ fn examples() -> Vec<String> {
         // It needs the feature.
         .filter(|name| cfg!(all(feature = "stream", feature = "tokio")) || name != "async_expiry")
         .collect();
+    // A package of its own.
+    names.push("sessions".to_owned());
     names.sort_unstable();
     names
 }
 
+fn program(name: &str) -> PathBuf {
+    match name {
+        "sessions" => program::bin(name),
+        _ => program::example(name),
+    }
+}
+
 /// The exit code, what went to stdout, and what to stderr.
 fn run(name: &str, arg: &str) -> (Option<i32>, String, String) {
-    let output = Command::new(program::example(name))
+    let output = Command::new(program(name))
         .arg(arg)
         .output()
         .expect("the example is built");
@@ -75,5 +85,34 @@ fn every_example_refuses_options_that_it_does_not_have() {
             err.contains(&name) && err.lines().count() == 1,
             "{name}: {err}"
         );
+    }
+}
+
+/// As with `PROGRAM | head -1`.
+#[test]
+fn no_program_panics_when_its_reader_goes() {
+    for name in examples() {
+        let mut command = Command::new(program(&name));
+        match &*name {
+            "sessions" => command.args(["--seconds", "2", "--sessions", "1000"]),
+            "make_log" => command.args(["--lines", "100000"]),
+            _ => &mut command,
+        };
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program is built");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut first = String::new();
+        lines.read_line(&mut first).expect("a line of text");
+        assert!(!first.is_empty(), "{name}");
+        drop(lines);
+        let mut err = String::new();
+        let stderr = child.stderr.as_mut().expect("a pipe");
+        stderr.read_to_string(&mut err).expect("text");
+        let status = child.wait().expect("it ends");
+        assert!(!err.contains("panicked"), "{name}: {err}");
+        assert_ne!(status.code(), Some(101), "{name}");
     }
 }

@@ -8,29 +8,29 @@ mod sessions;
 
 #[path = "../../examples/common/about.rs"]
 mod about;
-#[path = "../../examples/sessions/app.rs"]
+#[path = "../../sessions/app.rs"]
 mod app;
-#[path = "../../examples/sessions/balance.rs"]
+#[path = "../../sessions/balance.rs"]
 mod balance;
-#[path = "../../examples/sessions/cli.rs"]
+#[path = "../../sessions/cli.rs"]
 mod cli;
 #[path = "../../examples/request_timeouts/client.rs"]
 mod client;
 #[path = "../../examples/make_log/generate.rs"]
 mod generate;
-#[path = "../../examples/sessions/lateness.rs"]
+#[path = "../../sessions/lateness.rs"]
 mod lateness;
-#[path = "../../examples/sessions/live.rs"]
+#[path = "../../sessions/live.rs"]
 mod live;
-#[path = "../../examples/sessions/log.rs"]
+#[path = "../../sessions/log.rs"]
 mod log;
-#[path = "../../examples/sessions/progress.rs"]
+#[path = "../../sessions/progress.rs"]
 mod progress;
-#[path = "../../examples/sessions/replay.rs"]
+#[path = "../../sessions/replay.rs"]
 mod replay;
-#[path = "../../examples/sessions/rng.rs"]
+#[path = "../../examples/common/rng.rs"]
 mod rng;
-#[path = "../../examples/sessions/terminal.rs"]
+#[path = "../../sessions/terminal.rs"]
 mod terminal;
-#[path = "../../examples/sessions/zipf.rs"]
+#[path = "../../sessions/zipf.rs"]
 mod zipf;

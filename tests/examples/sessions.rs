@@ -1,4 +1,4 @@
-//! The main job of the `sessions` example: replays against a computation without any timer, the
+//! The main job of the program `sessions`: replays against a computation without any timer, the
 //! command line, and a short run in real time.
 
 use std::collections::HashMap;
@@ -331,7 +331,7 @@ fn a_dash_is_standard_input() {
         assert_eq!((code, &*out), (0, &*line));
         assert!(!err.contains("reading"), "{err}");
     }
-    let mut program = Command::new(program::example("sessions"))
+    let mut program = Command::new(program::bin("sessions"))
         .args(["--idle", "1h", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -429,7 +429,7 @@ fn a_reader_that_leaves_is_no_fault() {
 
 #[test]
 fn the_program_itself_replays_and_exits() {
-    let program = program::example("sessions");
+    let program = program::bin("sessions");
     let run = |args: &[&str]| {
         let output = Command::new(&program)
             .args(args)
@@ -487,6 +487,22 @@ fn a_run_in_real_time_loses_nothing() {
             "{name} in {out}"
         );
     }
+}
+
+#[test]
+fn a_run_that_is_too_short_for_all_sessions_says_how_many_there_were() {
+    let (code, out, _) = run(&["--seconds", "1", "--sessions", "100000000"]);
+    assert_eq!(code, 0, "{out}");
+    let note = out
+        .lines()
+        .find_map(|line| line.strip_prefix("the time was too short for all: "));
+    let note = note.unwrap_or_else(|| panic!("no note in {out}"));
+    let (some, rest) = note.split_once(' ').expect("a number and more");
+    assert_eq!(rest, "of 100,000,000 sessions have logged in");
+    // Nobody has logged in twice, so as many were inserted.
+    assert_eq!(row(&out, "inserted")[0], some, "{out}");
+    let (_, out, _) = run(&["--seconds", "1", "--sessions", "10"]);
+    assert!(!out.contains("too short"), "{out}");
 }
 
 #[test]
@@ -623,7 +639,7 @@ fn the_program_itself_prints_its_table_when_it_is_interrupted() {
             .status();
         assert!(sent.is_ok_and(|status| status.success()));
     };
-    let mut program = Command::new(program::example("sessions"))
+    let mut program = Command::new(program::bin("sessions"))
         .args(["--seconds", "600", "--sessions", "1000", "--idle", "1h"])
         .stdout(Stdio::piped())
         .spawn()

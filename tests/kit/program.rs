@@ -6,23 +6,36 @@ use std::process::Command;
 /// The program of an example. `cargo test --workspace` has built it; `cargo test --test NAME` has not, and
 /// then this call builds it.
 pub fn example(name: &str) -> PathBuf {
-    let (program, _) = place(name);
-    if program.exists() {
-        program
-    } else {
-        built(name)
+    let program = profile().join("examples").join(file(name));
+    if !program.exists() {
+        build("--example", name);
     }
+    program
 }
 
 /// The program of an example, after a build with all features.
 pub fn built(name: &str) -> PathBuf {
-    let (program, profile) = place(name);
+    build("--example", name);
+    profile().join("examples").join(file(name))
+}
+
+/// The program of a package, likewise.
+pub fn bin(name: &str) -> PathBuf {
+    let program = profile().join(file(name));
+    if !program.exists() {
+        build("--bin", name);
+    }
+    program
+}
+
+/// Builds a program as `cargo test --workspace --all-features` does, so that nothing is built twice.
+fn build(kind: &str, name: &str) {
+    let profile = profile();
     let target = profile.parent().expect("target/debug");
     let mut build = Command::new(env!("CARGO"));
-    // As in `cargo test --workspace --all-features`, so that nothing is built twice.
     build
         .args(["build", "--quiet", "--workspace", "--all-features"])
-        .args(["--example", name, "--target-dir"])
+        .args([kind, name, "--target-dir"])
         .arg(target);
     if profile.ends_with("release") {
         build.arg("--release");
@@ -30,15 +43,17 @@ pub fn built(name: &str) -> PathBuf {
     let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
     assert!(
         built.is_ok_and(|status| status.success()),
-        "the example builds"
+        "the program builds"
     );
-    program
 }
 
-/// The path of the program, and the folder of the profile, such as `target/debug`.
-fn place(name: &str) -> (PathBuf, PathBuf) {
+/// The folder of the profile, such as `target/debug`.
+fn profile() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let profile = test.ancestors().nth(2).expect("target/debug/deps/test-..");
-    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
-    (profile.join("examples").join(file), profile.to_owned())
+    profile.to_owned()
+}
+
+fn file(name: &str) -> String {
+    format!("{name}{}", std::env::consts::EXE_SUFFIX)
 }

@@ -410,6 +410,7 @@ const EVERYTHING: &[&str] = &[
     "durable",
     "tests",
     "examples",
+    "sessions",
     "fork-tests",
     "loom-tests",
     "benches",
@@ -475,6 +476,7 @@ fn there_is_no_unsafe_code() {
             "durable",
             "tests",
             "examples",
+            "sessions",
             "loom-tests",
             "instructions",
             "xtask",
@@ -553,6 +555,7 @@ fn labels_name_their_place() {
         "loom-tests",
         "fork-tests",
         "examples",
+        "sessions",
         "xtask",
     ];
     let sources = sources(&folders);

@@ -9,6 +9,10 @@
 //! to be adapted by hand. If it prints a `CANNOT`, the exit code is 1. Run the teeth afterwards,
 //! since only a run shows whether the new patches are still caught.
 
+#[macro_use]
+#[path = "../../examples/common/say.rs"]
+mod say;
+
 use std::env;
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,7 +34,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(reason) => {
-            eprintln!("xtask: {reason}");
+            complain!("xtask: {reason}");
             ExitCode::from(2)
         }
     }

@@ -8,6 +8,10 @@
 //! cargo run --release -p benches --bin allocations
 //! ```
 
+#[macro_use]
+#[path = "../../../examples/common/say.rs"]
+mod say;
+
 use std::hint::black_box;
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -37,10 +41,10 @@ fn main() {
         one.count_total, 1,
         "the allocator that counts is in its place"
     );
-    println!(
+    say!(
         "allocations of a sleep, mean of {SLEEPS} that sleep at the same time, the second time they do"
     );
-    println!("                  made  first poll  later poll  dropped");
+    say!("                  made  first poll  later poll  dropped");
     // On a runtime, which tokio's own need.
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().build();
@@ -62,7 +66,7 @@ fn say<F: Future>(name: &str, sleep: impl Fn() -> F) -> f64 {
         later_poll,
         dropped,
     } = count(&sleep);
-    println!("{name:<16}{made:>6.3}{first_poll:>12.3}{later_poll:>12.3}{dropped:>9.3}");
+    say!("{name:<16}{made:>6.3}{first_poll:>12.3}{later_poll:>12.3}{dropped:>9.3}");
     later_poll
 }
 

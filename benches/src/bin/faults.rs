@@ -5,6 +5,10 @@
 //! cargo run --release -p benches --bin faults -- --rounds 1000
 //! ```
 
+#[macro_use]
+#[path = "../../../examples/common/say.rs"]
+mod say;
+
 #[path = "../faults/mod.rs"]
 mod faults;
 #[path = "../machine.rs"]

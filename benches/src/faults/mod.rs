@@ -41,7 +41,7 @@ use run::run;
 pub(crate) fn main() -> ExitCode {
     let outcome = match cli::parse(std::env::args().skip(1)) {
         Ok(Command::Help) => {
-            print!("{}", cli::HELP);
+            say!("{}", cli::HELP.trim_end());
             return ExitCode::SUCCESS;
         }
         Ok(Command::Holder(order)) => holder::serve(&order)
@@ -55,7 +55,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(fault) => {
-            eprintln!("faults: {fault}");
+            complain!("faults: {fault}");
             ExitCode::from(2)
         }
     }
@@ -75,14 +75,14 @@ fn server_is_there() -> Result<(), String> {
 /// Runs, and tells what came of it.
 fn told(options: &Options) -> tally::Tally {
     let (tally, seed, took) = run(options);
-    println!(
+    say!(
         "{} locks on {} servers, {} s",
         options.servers * options.locks,
         options.servers,
         took.as_secs()
     );
-    println!("{tally}");
-    println!("{}", tally.line(seed));
+    say!("{tally}");
+    say!("{}", tally.line(seed));
     tally
 }
 
@@ -90,7 +90,7 @@ fn told(options: &Options) -> tally::Tally {
 fn teeth(options: &Options) -> bool {
     let rounds = options.rounds.min(options.servers * options.locks * 4);
     WAYS.iter().all(|&(name, way)| {
-        println!("-- {name}");
+        say!("-- {name}");
         let tally = told(&Options {
             rounds,
             sabotage: Some(way),
@@ -102,7 +102,7 @@ fn teeth(options: &Options) -> bool {
             holder::Sabotage::Leak => leftovers > 0,
         };
         if !found {
-            eprintln!("faults: {name} was not found");
+            complain!("faults: {name} was not found");
         }
         found
     })

@@ -34,7 +34,7 @@ struct Shared<'a> {
 /// Runs it all: what came of it, the seed, and how long it took.
 pub(crate) fn run(options: &Options) -> (Tally, u64, Duration) {
     let seed = options.seed.unwrap_or_else(|| now() % 1_000_000_007);
-    eprintln!("faults: {} rounds, seed {seed}", options.rounds);
+    complain!("faults: {} rounds, seed {seed}", options.rounds);
     let shared = Shared {
         options,
         seed,
@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options) -> (Tally, u64, Duration) {
 impl Shared<'_> {
     fn progress(&self) {
         let tally = self.tally.lock().expect("nothing panics under this lock");
-        eprintln!(
+        complain!(
             "faults: {} of {} rounds, {} grants, {} overlaps, {} s",
             tally.rounds,
             self.options.rounds,
@@ -105,7 +105,7 @@ impl Shared<'_> {
         for violation in &report.violations {
             text += &format!("faults: {violation:?}\n");
         }
-        eprint!("{text}");
+        begin!("{text}");
     }
 
     fn is_late(&self) -> bool {

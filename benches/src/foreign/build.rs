@@ -49,10 +49,10 @@ pub(crate) fn prepare(driver: &Driver) -> Result<Vec<Version>, Trouble> {
         |error: &io::Error| Trouble::Failed(format!("its driver was not compiled: {error}"));
     let built = driver.folder().map_err(|error| failed(&error))?;
     if !built.is_dir() {
-        eprint!("         {}: compiling its driver .. ", driver.name);
+        begin!("         {}: compiling its driver .. ", driver.name);
         let began = Instant::now();
         let done = driver.compile(&built);
-        eprintln!("{:.1} s", began.elapsed().as_secs_f64());
+        complain!("{:.1} s", began.elapsed().as_secs_f64());
         done.map_err(|error| failed(&error))?;
     }
     Ok(versions)

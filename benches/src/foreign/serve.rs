@@ -39,7 +39,7 @@ pub(crate) fn serve<F: Foreign>(child: &mut Child) -> io::Result<()> {
         }
         // Its reason is on stderr already; the parent sees that this child has ended.
         Err(error) => {
-            eprintln!("benches: {}: {error}", F::DRIVER.name);
+            complain!("benches: {}: {error}", F::DRIVER.name);
             std::process::exit(1);
         }
     })

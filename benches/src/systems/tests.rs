@@ -536,7 +536,7 @@ fn every_system_of_the_table_does_what_the_workloads_take_for_granted() {
     let _alone = observed::alone();
     for system in super::ALL {
         for check in system.checks.iter().flatten() {
-            println!("{}", system.name);
+            say!("{}", system.name);
             check();
         }
     }

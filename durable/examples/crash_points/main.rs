@@ -28,6 +28,10 @@
 //! With `--sabotage` the effects are committed without `complete_in`. Then some are doubled, which
 //! shows that the comparison finds such errors.
 
+#[macro_use]
+#[path = "../../../examples/common/say.rs"]
+mod say;
+
 mod child;
 #[cfg(all(feature = "postgres", has_postgres))]
 #[path = "../../tests/kit/postgres.rs"]
@@ -50,6 +54,16 @@ use std::process::ExitCode;
 use crate::database::Fault;
 use crate::rounds::{Options, Place};
 
+const USAGE: &str = "\
+usage: crash_points [ROUNDS [SEED]] [--postgres [URL]] [--sabotage]
+
+  ROUNDS            how many processes are killed, stopped or cut off; 50 by default
+  SEED              decides who meets what; 7 by default
+  --postgres        on a PostgreSQL server of its own, in place of a SQLite file
+  --postgres URL    in this database of a server that runs
+  --sabotage        without the fence: effects are doubled, and the comparison finds that
+  -h, --help        this text";
+
 fn main() -> Result<ExitCode, Fault> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     if let Some((first, rest)) = arguments.split_first()
@@ -58,11 +72,18 @@ fn main() -> Result<ExitCode, Fault> {
         child::run(rest)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if arguments
+        .iter()
+        .any(|argument| matches!(&**argument, "-h" | "--help"))
+    {
+        say!("{USAGE}");
+        return Ok(ExitCode::SUCCESS);
+    }
     match options(&arguments) {
         Ok(options) => rounds::run(&options),
         Err(error) => {
-            eprintln!("{error}");
-            eprintln!("usage: crash_points [ROUNDS [SEED]] [--postgres [URL]] [--sabotage]");
+            complain!("{error}");
+            complain!("{USAGE}");
             Ok(ExitCode::from(2))
         }
     }

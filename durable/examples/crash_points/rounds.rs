@@ -62,7 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Fault> {
         let _ = fs::remove_dir_all(&folder);
     })?;
     let begun = Instant::now();
-    eprintln!(
+    complain!(
         "{} rounds, seed {}, journals in {}",
         options.rounds,
         options.seed,
@@ -105,17 +105,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Fault> {
     let met = stage.met.lock().expect("no lane panics");
     for point in &stage.points {
         let met = met.get(point.text()).copied().unwrap_or_default();
-        println!("{met:5} {}", point.text());
+        say!("{met:5} {}", point.text());
     }
-    println!("{verdict:#}");
-    println!(
+    say!("{verdict:#}");
+    say!(
         "rounds {} in {:.0} s",
         options.rounds,
         begun.elapsed().as_secs_f64()
     );
-    println!("{verdict}");
+    say!("{verdict}");
     if !verdict.is_good() {
-        eprintln!("seed {}, the journals are in {folder}", options.seed);
+        complain!("seed {}, the journals are in {folder}", options.seed);
         return Ok(ExitCode::FAILURE);
     }
     fs::remove_dir_all(&stage.folder)?;
@@ -150,7 +150,7 @@ impl Stage<'_> {
                 *all.entry(point.text()).or_default() += 1;
             }
             if (round + 1).is_multiple_of(50) {
-                eprintln!("round {}", round + 1);
+                complain!("round {}", round + 1);
             }
         }
     }

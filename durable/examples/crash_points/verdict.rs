@@ -123,7 +123,7 @@ impl Verdict {
 
         let problem = |count: &mut usize, what: &str| {
             *count += 1;
-            eprintln!("{key}: {what}");
+            complain!("{key}: {what}");
         };
         if known.accepted.is_some() && !known.is_cancelling {
             let is_exact = key.starts_with(child::EXACT);

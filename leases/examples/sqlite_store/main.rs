@@ -1,4 +1,4 @@
-//! Leases in a file of SQLite, by a store of some eighty lines.
+//! Leases in a file of SQLite, by a store of some hundred lines.
 //!
 //! ```text
 //! cargo run -p tourbillon-leases --example sqlite_store
@@ -7,6 +7,7 @@
 mod store;
 
 use std::error::Error;
+use std::io::{Write, stdout};
 use std::time::Duration;
 
 use store::SqliteStore;
@@ -19,14 +20,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     let other = Leases::new(SqliteStore::open(&file)?)?;
 
     let guard = one.lock("report")?;
-    println!("one holds it, with token {}", guard.fencing_token());
-    println!(
+    writeln!(
+        stdout(),
+        "one holds it, with token {}",
+        guard.fencing_token()
+    )?;
+    writeln!(
+        stdout(),
         "other: {}",
         other.try_lock("report").expect_err("it is held")
-    );
+    )?;
     guard.release()?;
     let guard = other.try_lock_for("report", Duration::from_secs(5))?;
-    println!("other holds it, with token {}", guard.fencing_token());
+    writeln!(
+        stdout(),
+        "other holds it, with token {}",
+        guard.fencing_token()
+    )?;
     guard.release()?;
     std::fs::remove_file(file)?;
     Ok(())

@@ -58,14 +58,14 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool, String> {
     let patches: Vec<String> = teeth.iter().map(|tooth| tooth.name.clone()).collect();
     let disagreements = heads::disagreements(&models, &patches);
     for line in &disagreements {
-        println!("teeth: {line}");
+        say!("teeth: {line}");
     }
     let chosen = choose(teeth, &names)?;
     if !flags.is_empty() {
         return Ok(refresh::run(root, &chosen)? && disagreements.is_empty());
     }
     if chosen.is_empty() {
-        println!("teeth: there is no patch in loom-tests/teeth, nothing was tried");
+        say!("teeth: there is no patch in loom-tests/teeth, nothing was tried");
         return Ok(disagreements.is_empty());
     }
     // A test that fails on the unbroken tree would make each of its teeth look caught.
@@ -89,7 +89,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool, String> {
         }
     });
     let caught = caught.into_inner();
-    println!("teeth: {caught} of {} caught", chosen.len());
+    say!("teeth: {caught} of {} caught", chosen.len());
     Ok(caught == chosen.len() && disagreements.is_empty())
 }
 
@@ -143,7 +143,7 @@ impl Bench {
             };
             healthy.insert(test.to_owned(), outcome);
         }
-        println!(
+        say!(
             "teeth: the unbroken tree: {} tests, {:.1} s",
             healthy.len(),
             began.elapsed().as_secs_f64()
@@ -163,9 +163,10 @@ impl Bench {
             Ok(how) => ("caught", how),
             Err(reason) => ("NOT CAUGHT", reason),
         };
-        println!(
+        say!(
             "teeth: {}: {}: {word} ({reason}), {seconds:.1} s",
-            tooth.name, tooth.head.test
+            tooth.name,
+            tooth.head.test
         );
         verdict.is_ok()
     }

@@ -69,20 +69,20 @@ pub(crate) fn run(root: &Path, teeth: &[Tooth]) -> Result<bool, String> {
                     "as it was"
                 };
                 let notes = outcome.notes.iter().map(|note| format!("; {note}"));
-                println!("teeth: {word} {name}{}", notes.collect::<String>());
+                say!("teeth: {word} {name}{}", notes.collect::<String>());
             }
-            Err(reason) => println!("teeth: CANNOT {name}: {reason}"),
+            Err(reason) => say!("teeth: CANNOT {name}: {reason}"),
         }
         if let Some(complaint) = complaint {
-            println!("teeth: CANNOT {name}: {complaint}");
+            say!("teeth: CANNOT {name}: {complaint}");
         }
     }
-    println!(
+    say!(
         "teeth: {} refreshed, {kept} as they were, {failed} need a hand",
         to_run.len()
     );
     if !to_run.is_empty() {
-        println!(
+        say!(
             "teeth: whether the refreshed patches are still caught, only a run shows:\n\
              cargo run -q -p xtask -- teeth {}",
             to_run.join(" ")

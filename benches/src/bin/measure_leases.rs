@@ -3,12 +3,16 @@
 //! one lock.
 //!
 //! ```text
-//! cargo run --release -p benches --bin leases                # about five minutes
-//! cargo run --release -p benches --bin leases -- --contest   # only the processes that compete
-//! cargo run --release -p benches --bin leases -- --smoke     # seconds: does it work?
+//! cargo run --release -p benches --bin measure_leases                # about five minutes
+//! cargo run --release -p benches --bin measure_leases -- --contest   # only the processes that compete
+//! cargo run --release -p benches --bin measure_leases -- --smoke     # seconds: does it work?
 //! ```
 //!
 //! A program of its own, since it needs a `redis-server`, on the loopback device, which ends with it.
+
+#[macro_use]
+#[path = "../../../examples/common/say.rs"]
+mod say;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, Stdio};
@@ -87,20 +91,23 @@ fn main() -> ExitCode {
             return contend(url, millis, hold.parse().unwrap_or(0));
         }
         _ => {
-            eprintln!("usage: leases [--smoke | --contest]");
+            complain!("usage: leases [--smoke | --contest]");
             return ExitCode::from(2);
         }
     };
-    println!("machine: {}", Machine::here().line());
-    println!(
+    say!("machine: {}", Machine::here().line());
+    say!(
         "commit: {}",
         commit().unwrap_or_else(|| "unknown".to_owned())
     );
     let version = Command::new("redis-server").arg("--version").output();
     match version {
-        Ok(output) => print!("server: {}", String::from_utf8_lossy(&output.stdout)),
+        Ok(output) => say!(
+            "server: {}",
+            String::from_utf8_lossy(&output.stdout).trim_end()
+        ),
         Err(error) => {
-            eprintln!("no redis-server, which Debian's package of that name has: {error}");
+            complain!("no redis-server, which Debian's package of that name has: {error}");
             return ExitCode::from(2);
         }
     }
@@ -159,7 +166,7 @@ fn many(sizes: &Sizes) -> bool {
         .lease(sizes.lease)
         .build()
         .expect("leases");
-    println!("\n{} leases of {:?}", sizes.leases, sizes.lease);
+    say!("\n{} leases of {:?}", sizes.leases, sizes.lease);
     let empty = resident_bytes();
     let start = Instant::now();
     let each = sizes.leases / THREADS;
@@ -180,13 +187,13 @@ fn many(sizes: &Sizes) -> bool {
             .collect()
     });
     let acquired = start.elapsed();
-    println!(
+    say!(
         "acquired by {THREADS} threads      {:>10.0} a second",
         guards.len() as f64 / acquired.as_secs_f64()
     );
     if let (Some(before), Some(after)) = (empty, resident_bytes()) {
         let bytes = after.saturating_sub(before) / guards.len() as u64;
-        println!("memory of a lease            {bytes:>10} bytes");
+        say!("memory of a lease            {bytes:>10} bytes");
     }
 
     let before = leases.stats();
@@ -199,14 +206,14 @@ fn many(sizes: &Sizes) -> bool {
         // By the holders' own clock.
         let remaining = guards.iter().map(LeaseGuard::remaining).min();
         least = least.min(remaining.unwrap_or_default());
-        eprint!(
+        begin!(
             "\r{:>4} s of {:?}: {} renewed, least that was left {least:.1?}   ",
             start.elapsed().as_secs(),
             sizes.watched,
             leases.stats().renewed - before.renewed
         );
     }
-    eprintln!();
+    complain!();
     let passed = start.elapsed().as_secs_f64();
     let cpu = used.cpu_since().unwrap_or_default();
     let (server_after, reads_after) = server_used(&server);
@@ -215,33 +222,33 @@ fn many(sizes: &Sizes) -> bool {
     let batches = after.batches - before.batches;
     let held = guards.iter().filter(|guard| guard.is_held()).count();
     let micros = |time: Duration, of: f64| time.as_secs_f64() * 1e6 / of;
-    println!("lost                         {:>10}", after.lost);
-    println!("held at the end              {held:>10}");
-    println!(
+    say!("lost                         {:>10}", after.lost);
+    say!("held at the end              {held:>10}");
+    say!(
         "renewals                     {:>10.0} a second",
         renewed as f64 / passed
     );
-    println!(
+    say!(
         "failed attempts              {:>10}",
         after.failed - before.failed
     );
-    println!(
+    say!(
         "late                         {:>10}",
         after.late - before.late
     );
-    println!("least that was left          {least:>10.1?}");
-    println!(
+    say!("least that was left          {least:>10.1?}");
+    say!(
         "round trips                  {:>10.1} renewals in each; the server read {} times",
         renewed as f64 / batches as f64,
         reads_after - reads_before
     );
-    println!(
+    say!(
         "CPU time of this process     {:>10.1} us a renewal, {:.1} us a second for a lease, {:.0} % of a core",
         micros(cpu, renewed as f64),
         micros(cpu, guards.len() as f64 * passed),
         cpu.as_secs_f64() / passed * 100.0
     );
-    println!(
+    say!(
         "CPU time of the server       {:>10.1} us a renewal",
         micros(server_after.saturating_sub(server_before), renewed as f64)
     );
@@ -258,7 +265,7 @@ fn many(sizes: &Sizes) -> bool {
             });
         }
     });
-    println!(
+    say!(
         "released by {THREADS} threads      {:>10.0} a second",
         count as f64 / start.elapsed().as_secs_f64()
     );
@@ -281,12 +288,12 @@ fn cycles(sizes: &Sizes) -> bool {
     let none = leases.stats().armed;
     let guard = leases.try_lock("one").expect("it is free");
     let one = leases.stats().armed;
-    println!("\n{} times lock and unlock of one name", sizes.cycles);
-    println!(
+    say!("\n{} times lock and unlock of one name", sizes.cycles);
+    say!(
         "both together                {:>10.1} us",
         each.as_secs_f64() * 1e6
     );
-    println!("series that are armed        {none:>10}, and {one} while it is held");
+    say!("series that are armed        {none:>10}, and {one} while it is held");
     drop(guard);
     (none, one) == (0, 1)
 }
@@ -304,7 +311,7 @@ fn releases(sizes: &Sizes) -> bool {
         .enable_time()
         .build()
         .expect("a runtime");
-    println!("\nguards that are dropped, with a round trip of {ROUND_TRIP:?}");
+    say!("\nguards that are dropped, with a round trip of {ROUND_TRIP:?}");
     let names = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let next = move || {
         names
@@ -335,9 +342,9 @@ fn releases(sizes: &Sizes) -> bool {
         .sum();
     let queued = leases.stats().releases_queued;
     let passed = start.elapsed().as_secs_f64();
-    println!("taken and dropped            {taken:>10}");
-    println!("of these still locked        {queued:>10}");
-    println!(
+    say!("taken and dropped            {taken:>10}");
+    say!("of these still locked        {queued:>10}");
+    say!(
         "released                     {:>10.0} a second",
         (leases.stats().released - before) as f64 / passed
     );
@@ -350,7 +357,7 @@ fn releases(sizes: &Sizes) -> bool {
     let start = Instant::now();
     drop(guards);
     emptied(&leases);
-    println!(
+    say!(
         "released, {} at once      {:>10.0} a second",
         sizes.burst,
         sizes.burst as f64 / start.elapsed().as_secs_f64()
@@ -361,7 +368,7 @@ fn releases(sizes: &Sizes) -> bool {
     proxy.answers(Answers::Delay(ROUND_TRIP));
     let start = Instant::now();
     let closed = leases.close(Duration::from_secs(60));
-    println!("to close {closed} locks         {:>10.0?}", start.elapsed());
+    say!("to close {closed} locks         {:>10.0?}", start.elapsed());
     drop(guards);
     closed == CLOSED && server.cli(&["--scan", "--pattern", "*:lock"]).is_empty()
 }
@@ -384,7 +391,7 @@ fn hold(url: &str, millis: u64) -> ExitCode {
         .build()
         .expect("leases");
     let guard = leases.lock("crash").expect("it becomes free");
-    println!("{}", guard.fencing_token());
+    say!("{}", guard.fencing_token());
     std::io::stdout().flush().expect("somebody reads");
     loop {
         std::thread::park();
@@ -440,14 +447,14 @@ fn crashes(lease: Duration, times: usize) {
     }
     rest_of_all.sort();
     after_rest.sort();
-    println!("\na holder is killed, {times} times, leases of {lease:?}");
-    println!(
+    say!("\na holder is killed, {times} times, leases of {lease:?}");
+    say!(
         "rest of its lease            {:>10.0?} median, {:.0?} to {:.0?}",
         rest_of_all[times / 2],
         rest_of_all[0],
         rest_of_all[times - 1]
     );
-    println!(
+    say!(
         "the next one has it          {:>10.1?} after that (median), {:.1?} to {:.1?}",
         after_rest[times / 2],
         after_rest[0],
@@ -471,7 +478,7 @@ fn contend(url: &str, millis: u64, hold: u64) -> ExitCode {
     let leases = Leases::builder(store(url, Duration::from_secs(30)))
         .build()
         .expect("leases");
-    println!("ready");
+    say!("ready");
     std::io::stdout().flush().expect("somebody reads");
     let mut line = String::new();
     std::io::stdin()
@@ -495,7 +502,7 @@ fn contend(url: &str, millis: u64, hold: u64) -> ExitCode {
         }
         guard.release().expect("it was held");
     }
-    println!("{held} {}", longest.as_micros());
+    say!("{held} {}", longest.as_micros());
     ExitCode::SUCCESS
 }
 
@@ -542,13 +549,13 @@ fn contest(time: Duration, hold: Duration) -> f64 {
     shares.sort_unstable();
     let total: u64 = shares.iter().sum();
     let factor = shares[RIVALS - 1] as f64 / shares[0].max(1) as f64;
-    println!("\n{RIVALS} processes compete for one lock for {time:?}, and hold it for {hold:?}");
-    println!("times held, by each          {shares:>10?}");
-    println!("largest by smallest share    {factor:>10.2}");
-    println!(
+    say!("\n{RIVALS} processes compete for one lock for {time:?}, and hold it for {hold:?}");
+    say!("times held, by each          {shares:>10?}");
+    say!("largest by smallest share    {factor:>10.2}");
+    say!(
         "held by all                  {:>10.0} times a second",
         total as f64 / time.as_secs_f64()
     );
-    println!("longest wait                 {longest:>10.1?}");
+    say!("longest wait                 {longest:>10.1?}");
     factor
 }

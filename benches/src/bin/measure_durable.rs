@@ -2,14 +2,18 @@
 //! what others notice of them.
 //!
 //! ```text
-//! cargo run --release -p benches --bin durable                  # about fifteen minutes
-//! cargo run --release -p benches --bin durable -- --only D1,D4  # some figures
-//! cargo run --release -p benches --bin durable -- --smoke       # does it work?
+//! cargo run --release -p benches --bin measure_durable                  # about fifteen minutes
+//! cargo run --release -p benches --bin measure_durable -- --only D1,D4  # some figures
+//! cargo run --release -p benches --bin measure_durable -- --smoke       # does it work?
 //! ```
 //!
 //! SQLite lies in a file in the build folder. PostgreSQL is a server of this program's own, on the
 //! loopback device, with its data in the temporary folder and with fsync; it ends with the program.
 //! `--peers PROGRAM` names the built program of `benches/durable-peers`, whose jobs are then run beside.
+
+#[macro_use]
+#[path = "../../../examples/common/say.rs"]
+mod say;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -95,7 +99,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("durable: {failure}");
+            complain!("measure_durable: {failure}");
             ExitCode::FAILURE
         }
     }
@@ -174,12 +178,12 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         server: server::Cluster::durable(),
         databases: AtomicU64::new(0),
     };
-    println!("{}", Machine::here().line());
-    println!(
+    say!("{}", Machine::here().line());
+    say!(
         "commit {}",
         commit().unwrap_or_else(|| "unknown".to_owned())
     );
-    println!(
+    say!(
         "a write of 4 KiB with fsync: {} in the folder of SQLite, {} in that of PostgreSQL",
         micros(place::fsync(&here.folder)?),
         micros(place::fsync(&std::env::temp_dir())?)
@@ -198,7 +202,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
     ];
     for (name, figure) in figures {
         if wish.only.is_empty() || wish.only.contains(name) {
-            eprintln!("{name} ..");
+            complain!("{name} ..");
             figure(&here, &wish)?;
         }
     }
@@ -217,7 +221,7 @@ fn lateness(here: &Here, wish: &Wish) -> Result<(), Failure> {
             .start()?;
         schedule_at_rate(&timers, "late", 2_000, wish.sizes.lateness)?;
         let stats = wait_for_all(&timers)?;
-        println!(
+        say!(
             "D1 {}: 2,000/s, {} timers: {}",
             place.name(),
             stats.succeeded,
@@ -344,7 +348,7 @@ fn schedules(here: &Here, wish: &Wish) -> Result<(), Failure> {
         let plain = place.plain(THREADS, singles, 1)?;
         let ours = single_calls(&timers, "many", singles)?;
         ratios[1].push((ours, plain));
-        eprintln!("D2 round {} of {}", round + 1, wish.sizes.rounds);
+        complain!("D2 round {} of {}", round + 1, wish.sizes.rounds);
     }
     for (what, rounds) in ["batches of 100", "16 threads, single calls"]
         .iter()
@@ -355,7 +359,7 @@ fn schedules(here: &Here, wish: &Wish) -> Result<(), Failure> {
             median(rounds.iter().map(|r| r.1)),
         );
         let ratio = median(rounds.iter().map(|(ours, plain)| ours / plain));
-        println!("D2 PostgreSQL, {what}: {ours:.0}/s, plain SQL {plain:.0}/s, ratio {ratio:.2}");
+        say!("D2 PostgreSQL, {what}: {ours:.0}/s, plain SQL {plain:.0}/s, ratio {ratio:.2}");
     }
     Ok(())
 }
@@ -448,13 +452,13 @@ fn runs(here: &Here, wish: &Wish) -> Result<(), Failure> {
                 .1
                 .push(peer_rate(program, peer, &here.postgres(), jobs)?);
         }
-        eprintln!("D3 round {} of {}", round + 1, wish.sizes.rounds);
+        complain!("D3 round {} of {}", round + 1, wish.sizes.rounds);
     }
     let rate = median(ours.into_iter());
-    println!("D3 PostgreSQL, claim + settle: {rate:.0}/s");
+    say!("D3 PostgreSQL, claim + settle: {rate:.0}/s");
     for (peer, rates) in peers {
         let peers = median(rates.into_iter());
-        println!("D3 {peer}: {peers:.0}/s, ratio {:.2}", rate / peers);
+        say!("D3 {peer}: {peers:.0}/s, ratio {:.2}", rate / peers);
     }
     Ok(())
 }
@@ -490,14 +494,14 @@ fn sqlite(here: &Here, wish: &Wish) -> Result<(), Failure> {
         }
     }
     let runs = median(drains.into_iter());
-    println!(
+    say!(
         "D4 SQLite: schedule from 16 threads {:.0}/s, run {runs:.0}/s, plain SQL in batches of 100 {:.0}/s",
         median(schedules.into_iter()),
         median(plains.into_iter())
     );
     if !peers.is_empty() {
         let peers = median(peers.into_iter());
-        println!("D4 apalis-sqlite: {peers:.0}/s, ratio {:.2}", runs / peers);
+        say!("D4 apalis-sqlite: {peers:.0}/s, ratio {:.2}", runs / peers);
     }
     Ok(())
 }
@@ -521,7 +525,7 @@ fn hold(place: &str, term: &str) -> Result<(), Failure> {
     while timers.stats().runs < 8 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    println!("holding");
+    say!("holding");
     loop {
         std::thread::park();
     }
@@ -566,7 +570,7 @@ fn takeover(here: &Here, wish: &Wish) -> Result<(), Failure> {
         wait_for(&timers, 208)?;
         let all = runs.lock().expect("no panic under the lock").clone();
         let last = all.iter().max().ok_or("nothing was taken over")?;
-        println!(
+        say!(
             "D5 {}, term {term:?}: claimed timers ran again within {:.1} s of kill -9; unclaimed: {}",
             place.name(),
             last.duration_since(death).as_secs_f64(),
@@ -610,7 +614,7 @@ fn idle(here: &Here, wish: &Wish) -> Result<(), Failure> {
         let seconds = wish.sizes.idle.as_secs_f64();
         let used = cpu_time()?.saturating_sub(used).as_secs_f64() / seconds;
         let looks = calls.take_looks();
-        println!(
+        say!(
             "D6 {}: {:.2} reads and {:.2} writes a second, {:.2} % of a core; a look: {}",
             place.name(),
             looks.len() as f64 / seconds,
@@ -657,7 +661,7 @@ fn at_once(here: &Here, wish: &Wish) -> Result<(), Failure> {
         std::thread::sleep(rest.saturating_sub(Duration::from_secs(1)));
         schedule_at_rate(&timers, "other", 200, wish.sizes.lateness)?;
         std::thread::sleep(Duration::from_secs(2));
-        println!(
+        say!(
             "D7 {}: {} timers due at one instant in a paced queue; lateness of another queue: {}",
             place.name(),
             wish.sizes.at_once,
@@ -704,7 +708,7 @@ fn filled(here: &Here, wish: &Wish) -> Result<(), Failure> {
                     .zip(empty)
                     .map(|(full, empty)| full[index] / empty[index]),
             );
-            println!(
+            say!(
                 "D8 {}, {} pending, {what}: {:.0}/s, empty {:.0}/s, ratio {ratio:.2}",
                 name,
                 wish.sizes.filled,
@@ -756,8 +760,8 @@ fn held_open(here: &Here, wish: &Wish) -> Result<(), Failure> {
             client.batch_execute("rollback")?;
         }
     }
-    println!("D9 PostgreSQL, without an open transaction: {}", lines[0]);
-    println!(
+    say!("D9 PostgreSQL, without an open transaction: {}", lines[0]);
+    say!(
         "D9 PostgreSQL, one open for {:?}: {}, ratio {:.2}",
         wish.sizes.held_open,
         lines[1],

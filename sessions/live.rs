@@ -182,7 +182,8 @@ struct Producer {
 }
 
 impl Producer {
-    /// Logs in the sessions of `share`, then works on all of them, until `stop`.
+    /// Logs in the sessions of `share`, then works on all of them, until `stop`. Returns how many of the
+    /// share were not logged in by then.
     fn work(
         &self,
         mut share: Range<u64>,
@@ -190,7 +191,7 @@ impl Producer {
         mut rng: Rng,
         pace: Pace,
         stop: &AtomicBool,
-    ) {
+    ) -> u64 {
         while !stop.load(Relaxed) {
             let began = Instant::now();
             for _ in 0..ROUND {
@@ -207,6 +208,7 @@ impl Producer {
             }
             pace.rest(began.elapsed());
         }
+        share.end - share.start
     }
 
     fn touch(&self, id: u64) {
@@ -426,16 +428,29 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
     let stop = AtomicBool::new(false);
     let zipf = Zipf::new(sessions);
     let pace = Pace::new(producers, flat_out);
-    thread::scope(|scope| {
+    let missing = thread::scope(|scope| {
         let (stop, zipf) = (&stop, &zipf);
+        let mut working = Vec::new();
         for (number, producer) in (0..).zip(crew) {
             let share = sessions * number / producers..sessions * (number + 1) / producers;
-            scope.spawn(move || producer.work(share, zipf, Rng::new(number), pace, stop));
+            working.push(
+                scope.spawn(move || producer.work(share, zipf, Rng::new(number), pace, stop)),
+            );
         }
         let watched = screen.watch(|| start.elapsed() >= plan.producers_stop || is_interrupted());
         stop.store(true, Relaxed);
-        watched
+        watched?;
+        let missing = working.into_iter().map(|producer| producer.join());
+        let missing = missing.map(|left| left.expect("a producer does not panic"));
+        Ok::<u64, io::Error>(missing.sum())
     })?;
+    if missing > 0 {
+        screen.note(&format!(
+            "the time was too short for all: {} of {} sessions have logged in",
+            grouped(sessions - missing),
+            grouped(sessions)
+        ))?;
+    }
     // Second part: the remaining sessions expire. The lateness so far is kept, since the counters
     // go on.
     let under_load = map.stats().lateness();
