@@ -189,7 +189,7 @@ impl Lease {
     fn ask_to_detach(&self) -> Result<Detached, StoreError> {
         let (id, now) = (self.kept.key(), self.inner.clock.now());
         let options = self.keep.terms();
-        let terms = Terms {
+        let terms = DetachedTerms {
             lease: id.lease(),
             renewed: options.renewed,
             stays: id.stays().map_or(Duration::ZERO, |stays| stays.since(now)),
@@ -210,7 +210,7 @@ impl Lease {
 
 /// What the store keeps for the next holder of a detached lock.
 #[derive(PartialEq, Debug)]
-struct Terms {
+struct DetachedTerms {
     lease: Duration,
     renewed: bool,
     /// How long the lock stays locked for others in any case.
@@ -226,7 +226,7 @@ struct Terms {
 /// The first field of the terms. The number is that of the format.
 const FORMAT: &str = "1";
 
-impl fmt::Display for Terms {
+impl fmt::Display for DetachedTerms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{FORMAT},{},", u8::from(self.renewed))?;
         for time in [Some(self.lease), Some(self.stays), self.feed, self.max_hold] {
@@ -237,7 +237,7 @@ impl fmt::Display for Terms {
     }
 }
 
-impl Terms {
+impl DetachedTerms {
     fn read(text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.split(',').collect();
         let [FORMAT, renewed, lease, stays, feed, max_hold, unsure] = fields[..] else {
@@ -246,7 +246,7 @@ impl Terms {
         let time = |field: &str| Some(Duration::from_nanos(field.parse().ok()?));
         let some = |time: Duration| (!time.is_zero()).then_some(time);
         let lease = time(lease)?;
-        Some(Terms {
+        Some(DetachedTerms {
             lease,
             renewed: match renewed {
                 "0" => false,
@@ -397,7 +397,7 @@ impl LeasesInner {
             let name = name.to_owned();
             LockError::Store { name, error }
         };
-        let Some(terms) = Terms::read(&terms) else {
+        let Some(terms) = DetachedTerms::read(&terms) else {
             give_back(self.lease, claimant.secret, true);
             let what = "what it keeps for the next holder was not written by this version";
             return Err(failed(StoreError::Refused(what.to_owned())));
@@ -439,8 +439,8 @@ impl LeasesInner {
 mod tests {
     use super::*;
 
-    fn terms() -> Terms {
-        Terms {
+    fn terms() -> DetachedTerms {
+        DetachedTerms {
             lease: Duration::from_secs(30),
             renewed: true,
             stays: Duration::from_millis(7),
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn terms_survive_their_text() {
-        let fixed = Terms {
+        let fixed = DetachedTerms {
             renewed: false,
             stays: Duration::ZERO,
             feed: None,
@@ -461,14 +461,14 @@ mod tests {
             ..terms()
         };
         for terms in [terms(), fixed] {
-            assert_eq!(Terms::read(&terms.to_string()), Some(terms));
+            assert_eq!(DetachedTerms::read(&terms.to_string()), Some(terms));
         }
         // The longest times are cut to what can be written.
-        let long = Terms {
+        let long = DetachedTerms {
             max_hold: Some(Duration::MAX),
             ..terms()
         };
-        let read = Terms::read(&long.to_string()).unwrap();
+        let read = DetachedTerms::read(&long.to_string()).unwrap();
         assert_eq!(read.max_hold, Some(Duration::from_nanos(u64::MAX)));
     }
 
@@ -480,15 +480,22 @@ mod tests {
             for hostile in ["x", "-1", "18446744073709551616", "2 ", "\0"] {
                 let mut wrong = fields.clone();
                 wrong[at] = hostile;
-                assert_eq!(Terms::read(&wrong.join(",")), None, "{at}: {hostile}");
+                assert_eq!(
+                    DetachedTerms::read(&wrong.join(",")),
+                    None,
+                    "{at}: {hostile}"
+                );
             }
         }
         for wrong in ["", "1", &fields[..6].join(","), &format!("{text},")] {
-            assert_eq!(Terms::read(wrong), None, "{wrong}");
+            assert_eq!(DetachedTerms::read(wrong), None, "{wrong}");
         }
         // No longer than the lease.
         let mut long = fields.clone();
         long[3] = "18446744073709551615";
-        assert_eq!(Terms::read(&long.join(",")).unwrap().stays, terms().lease);
+        assert_eq!(
+            DetachedTerms::read(&long.join(",")).unwrap().stays,
+            terms().lease
+        );
     }
 }

@@ -214,6 +214,7 @@ mod builder;
 mod elector;
 mod error;
 mod extending;
+mod fault;
 mod fence;
 mod guard;
 #[cfg(all(any(doc, doctest), feature = "test-util"))]

@@ -2,6 +2,8 @@
 
 #[path = "../../../leases/src/background.rs"]
 pub(crate) mod background;
+#[path = "../../../leases/src/fault.rs"]
+pub(crate) mod fault;
 #[path = "../../../leases/src/handed.rs"]
 pub(crate) mod handed;
 #[path = "../../../leases/src/holder.rs"]
