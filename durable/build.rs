@@ -56,7 +56,6 @@ fn pgbouncer(folders: &[PathBuf]) {
     {
         Some(program) => {
             println!("cargo::rerun-if-changed={}", program.display());
-            println!("cargo::rustc-env=PGBOUNCER={}", program.display());
             println!("cargo::rustc-cfg=has_pgbouncer");
         }
         None if debian.is_dir() => println!("cargo::rerun-if-changed={}", debian.display()),

@@ -3,6 +3,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::net::lookup_host;
@@ -11,7 +12,8 @@ use tokio_postgres::config::{Host, LoadBalanceHosts};
 use tokio_postgres::{Client, Config, Error};
 
 use crate::postgres::failure::not_connected;
-use crate::postgres::password::AskPassword;
+use crate::postgres::parameters::SOCKET_FOLDERS;
+use crate::postgres::password::Passwords;
 use crate::postgres::security::{Driven, Security};
 use crate::postgres::session::{self, Session};
 use crate::store::StoreError;
@@ -27,8 +29,7 @@ pub(super) struct Hosts {
     /// For one address, until the server is ready for statements.
     limit: Duration,
     security: Security,
-    /// Asked at each connect.
-    ask_password: Option<AskPassword>,
+    passwords: Passwords,
 }
 
 /// One host of a URL.
@@ -51,6 +52,25 @@ impl Server {
             (None, None) => String::new(),
         }
     }
+
+    /// The names that it has in a file of passwords.
+    fn names(&self) -> Vec<String> {
+        match (&self.host, self.address) {
+            (Some(Host::Tcp(name)), _) => vec![name.clone()],
+            #[cfg(unix)]
+            (Some(Host::Unix(path)), _) => {
+                let is_usual = SOCKET_FOLDERS
+                    .iter()
+                    .any(|folder| path == Path::new(folder));
+                let usual = is_usual.then(|| "localhost".to_owned());
+                usual
+                    .into_iter()
+                    .chain([path.display().to_string()])
+                    .collect()
+            }
+            (None, address) => address.iter().map(ToString::to_string).collect(),
+        }
+    }
 }
 
 impl Hosts {
@@ -58,7 +78,7 @@ impl Hosts {
     pub(super) fn new(
         config: &Config,
         security: Security,
-        ask_password: Option<AskPassword>,
+        passwords: Passwords,
     ) -> Result<Self, StoreError> {
         let each = servers(config).map_err(|why| {
             StoreError::Refused(format!("the URL of the database can't be used: {why}"))
@@ -71,7 +91,7 @@ impl Hosts {
                 .copied()
                 .unwrap_or(CONNECT_LIMIT),
             security,
-            ask_password,
+            passwords,
         })
     }
 
@@ -92,9 +112,9 @@ impl Hosts {
         first: &str,
         notified: impl Fn(&str, &str) + Clone + Send + 'static,
     ) -> Result<(Client, Driven), StoreError> {
-        let password = match &self.ask_password {
-            Some(ask) => Some(ask.ask().await?),
-            None => None,
+        let asked = match &self.passwords {
+            Passwords::Asked(ask) => Some(ask.ask().await?),
+            _ => None,
         };
         let mut failed = Vec::new();
         for server in self.in_order() {
@@ -109,6 +129,13 @@ impl Hosts {
                     continue;
                 }
             };
+            let (password, left_out) = match &self.passwords {
+                Passwords::InFile(file) => match file.password(&server.names(), server.port) {
+                    Ok(password) => (password, None),
+                    Err(why) => (None, Some(why)),
+                },
+                _ => (asked.clone(), None),
+            };
             for address in addresses {
                 let mut config = self.at(server, address);
                 if let Some(password) = &password {
@@ -122,6 +149,12 @@ impl Hosts {
                 };
                 match timeout(self.limit, connect).await {
                     Ok(Ok(connected)) => return Ok(connected),
+                    Ok(Err(StoreError::Refused(why))) => {
+                        // Perhaps it had the password.
+                        let more = left_out.iter().map(|why| format!("; {why}"));
+                        let why = why + &more.collect::<String>();
+                        failed.push((server, StoreError::Refused(why)));
+                    }
                     Ok(Err(error)) => failed.push((server, error)),
                     Err(_) => failed.push((server, self.silence("no connection"))),
                 }
@@ -323,7 +356,8 @@ mod tests {
     #[test]
     fn hosts_addresses_and_ports_belong_together_in_their_order() {
         let names = |url: &str| {
-            let hosts = Hosts::new(&config(url), Security::none(), None).expect("hosts");
+            let hosts =
+                Hosts::new(&config(url), Security::none(), Passwords::OfUrl).expect("hosts");
             hosts.names()
         };
         assert_eq!(names("postgres://a,b/x"), ["a:5432", "b:5432"]);
@@ -349,7 +383,7 @@ mod tests {
             ("host=a,b,c port=1,2", "2 ports for 3 hosts"),
         ];
         for (url, expected) in cases {
-            let refused = Hosts::new(&config(url), Security::none(), None)
+            let refused = Hosts::new(&config(url), Security::none(), Passwords::OfUrl)
                 .err()
                 .expect(url);
             assert!(!refused.may_pass(), "{refused}");
@@ -365,7 +399,7 @@ mod tests {
                    channel_binding=disable load_balance_hosts=random hostaddr=1.2.3.4 \
                    sslnegotiation=direct";
         let whole = config(url);
-        let hosts = Hosts::new(&whole, Security::none(), None).expect("a host");
+        let hosts = Hosts::new(&whole, Security::none(), Passwords::OfUrl).expect("a host");
         let server = &hosts.each[0];
         assert_eq!(hosts.at(server, server.address), whole);
         // A field that a new version of the driver adds is missing in the URL above.
@@ -375,12 +409,17 @@ mod tests {
 
     #[test]
     fn an_address_that_was_looked_up_keeps_the_name_for_certificates() {
-        let hosts = Hosts::new(&config("host=a port=7"), Security::none(), None).expect("a host");
+        let hosts = Hosts::new(&config("host=a port=7"), Security::none(), Passwords::OfUrl)
+            .expect("a host");
         let address = "1.2.3.4".parse().ok();
         let expected = config("host=a hostaddr=1.2.3.4 port=7");
         assert_eq!(hosts.at(&hosts.each[0], address), expected);
-        let hosts =
-            Hosts::new(&config("hostaddr=1.2.3.4"), Security::none(), None).expect("a host");
+        let hosts = Hosts::new(
+            &config("hostaddr=1.2.3.4"),
+            Security::none(),
+            Passwords::OfUrl,
+        )
+        .expect("a host");
         let expected = config("host=1.2.3.4 hostaddr=1.2.3.4 port=5432");
         assert_eq!(hosts.at(&hosts.each[0], address), expected);
     }
@@ -388,7 +427,8 @@ mod tests {
     #[test]
     fn hosts_are_shuffled_when_the_url_asks_for_it_and_only_then() {
         let first = |url: &str| {
-            let hosts = Hosts::new(&config(url), Security::none(), None).expect("hosts");
+            let hosts =
+                Hosts::new(&config(url), Security::none(), Passwords::OfUrl).expect("hosts");
             let first = (0..200).map(|_| hosts.in_order()[0].name());
             let mut first: Vec<_> = first.collect();
             first.sort();
@@ -401,7 +441,8 @@ mod tests {
 
     #[test]
     fn what_may_pass_at_one_host_may_pass() {
-        let hosts = Hosts::new(&config("host=a,b"), Security::none(), None).expect("hosts");
+        let hosts =
+            Hosts::new(&config("host=a,b"), Security::none(), Passwords::OfUrl).expect("hosts");
         let [a, b] = &hosts.each[..] else {
             panic!("two hosts")
         };

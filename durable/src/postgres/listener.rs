@@ -133,6 +133,7 @@ mod tests {
 
     use super::*;
     use crate::postgres::hosts::Hosts;
+    use crate::postgres::password::Passwords;
     use crate::postgres::schema::Schema;
     use crate::postgres::security::Security;
     use crate::sync::Origin;
@@ -144,7 +145,7 @@ mod tests {
         let config = url.parse().expect("a URL");
         Arc::new(Settings {
             origin: Origin::here(),
-            hosts: Hosts::new(&config, Security::none(), None).expect("a host"),
+            hosts: Hosts::new(&config, Security::none(), Passwords::OfUrl).expect("a host"),
             schema: Schema::default(),
             statement_limit,
             lock_limit: statement_limit,

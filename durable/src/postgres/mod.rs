@@ -9,6 +9,8 @@ mod guess;
 mod hosts;
 mod link;
 mod listener;
+mod parameters;
+mod passfile;
 mod password;
 mod published;
 mod rows;
@@ -19,6 +21,7 @@ mod statements;
 #[cfg(feature = "postgres-tls")]
 mod tls;
 mod transaction;
+mod url;
 mod values;
 mod wire;
 
@@ -34,7 +37,9 @@ use crate::namespace::DEFAULT;
 use crate::postgres::calls::PostgresConnection;
 use crate::postgres::hosts::Hosts;
 use crate::postgres::link::{Link, Settings};
-use crate::postgres::password::AskPassword;
+use crate::postgres::parameters::Parameters;
+use crate::postgres::passfile::PasswordFile;
+use crate::postgres::password::{AskPassword, Passwords};
 use crate::postgres::schema::Schema;
 use crate::postgres::security::{Encryption, Security};
 #[cfg(feature = "postgres-tls")]
@@ -106,6 +111,17 @@ impl Postgres {
     /// Opens the store at a URL, or a string of `key=value` pairs, as `psql` takes them. The tables
     /// are made if there are none.
     ///
+    /// # The environment and the files of `psql`
+    ///
+    /// What the URL does not say comes from the service that `service` or `PGSERVICE` names, and then from
+    /// the environment: `PGHOST`, `PGHOSTADDR`, `PGPORT`, `PGUSER`, `PGDATABASE`, `PGPASSWORD`, `PGPASSFILE`,
+    /// `PGSSLMODE`, `PGSSLROOTCERT`, `PGAPPNAME`, `PGOPTIONS`, `PGCONNECT_TIMEOUT`, `PGTARGETSESSIONATTRS`
+    /// and others. A password that is not given is looked up at each connect in `~/.pgpass`, or in
+    /// `passfile`, unless others may read that file. Without a host the server of this machine is meant, by
+    /// its socket. An empty URL leaves everything to them. What is not supported is refused by its name,
+    /// such as `sslcert`, `sslcrl`, `requirepeer`, `require_auth` and `gssencmode=require`, also from the
+    /// environment.
+    ///
     /// # Several hosts
     ///
     /// Each connection tries the hosts in the order of the URL, and with `target_session_attrs=read-write`
@@ -119,13 +135,13 @@ impl Postgres {
     ///
     /// | `sslmode` | the connection |
     /// |---|---|
-    /// | none, `disable`, `prefer` | is not encrypted |
+    /// | none, `disable`, `allow`, `prefer` | is not encrypted |
     /// | `verify-full`, `require` | is encrypted, with a server whose certificate is valid, was issued by a trusted authority, and has the host of the URL as a name |
     /// | `verify-ca` | the same, but the certificate may have any name |
     ///
     /// There is no encryption without a check. So `require` is stricter than in `libpq`, and `prefer` does
     /// not pretend to protect. The trusted authorities are those of the system, or those of
-    /// `PostgresBuilder::tls_root_certificate_pem`. With `hostaddr` the connection goes to that address, and
+    /// `sslrootcert` and `PostgresBuilder::tls_root_certificate_pem`. With `hostaddr` the connection goes to that address, and
     /// the certificate is for `host`. A connection to a Unix socket is never encrypted, as in `libpq`.
     /// Whether a certificate was revoked is not checked. Without the feature a URL that asks for TLS is
     /// refused.
@@ -161,22 +177,39 @@ impl Postgres {
     /// # Ok::<(), tourbillon_durable::store::StoreError>(())
     /// ```
     pub fn builder(url: &str) -> Result<PostgresBuilder, StoreError> {
-        let (mut config, encryption) = security::read(url)?;
+        let var = |name: &str| std::env::var(name).ok();
+        let Parameters {
+            mut config,
+            encryption,
+            root_certificate,
+            password_file,
+        } = parameters::read(url, &var).map_err(|why| {
+            StoreError::Refused(format!("the URL of the database can't be read: {why}"))
+        })?;
         security::check(encryption, cfg!(feature = "postgres-tls"))?;
+        #[cfg(feature = "postgres-tls")]
+        let mut certificates = Certificates::default();
+        #[cfg(feature = "postgres-tls")]
+        if let Some(file) = root_certificate.filter(|_| encryption != Encryption::None) {
+            let pem = std::fs::read(&file).map_err(|error| {
+                StoreError::Refused(format!("`sslrootcert`: {file:?} can't be read: {error}"))
+            })?;
+            certificates.trust(pem);
+        }
+        #[cfg(not(feature = "postgres-tls"))]
+        drop(root_certificate);
         // Finds a server that is gone within seconds, also where no answer is awaited.
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(10));
         }
         // A router forgets idle connections within minutes, and the driver's own default is two hours.
         config.keepalives_idle(config.get_keepalives_idle().min(Duration::from_secs(60)));
-        if config.get_application_name().is_none() {
-            config.application_name("tourbillon");
-        }
         Ok(PostgresBuilder {
             config,
             encryption,
             #[cfg(feature = "postgres-tls")]
-            certificates: Certificates::default(),
+            certificates,
+            password_file,
             ask_password: None,
             statement_limit: Duration::from_secs(5),
             lock_limit: Duration::from_secs(1),
@@ -231,6 +264,7 @@ pub struct PostgresBuilder {
     encryption: Encryption,
     #[cfg(feature = "postgres-tls")]
     certificates: Certificates,
+    password_file: Option<PasswordFile>,
     ask_password: Option<AskPassword>,
     statement_limit: Duration,
     lock_limit: Duration,
@@ -404,9 +438,14 @@ impl PostgresBuilder {
     ///
     /// It waits for the server. It does not panic inside a runtime, but blocks its thread.
     pub fn connect(self) -> Result<Postgres, StoreError> {
+        let passwords = match (self.ask_password.clone(), self.password_file.clone()) {
+            (Some(ask), _) => Passwords::Asked(ask),
+            (None, Some(file)) => Passwords::InFile(file),
+            (None, None) => Passwords::OfUrl,
+        };
         let settings = Arc::new(Settings {
             origin: Origin::here(),
-            hosts: Hosts::new(&self.config, self.security()?, self.ask_password.clone())?,
+            hosts: Hosts::new(&self.config, self.security()?, passwords)?,
             schema: Schema::new(&self.schema)?,
             statement_limit: self.statement_limit,
             lock_limit: self.lock_limit,

@@ -1,14 +1,25 @@
-//! A password that is asked for at each connect.
+//! Where the password of a connection comes from.
 
 use std::error::Error;
 use std::fmt;
 
 use tokio::task::spawn_blocking;
 
+use crate::postgres::passfile::PasswordFile;
 use crate::store::StoreError;
 use crate::sync::Arc;
 
 type Ask = dyn Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync;
+
+/// Where passwords come from.
+pub(super) enum Passwords {
+    /// The configuration, if it has one.
+    OfUrl,
+    /// A function, which is asked at each connect.
+    Asked(AskPassword),
+    /// A file, which is read at each connect.
+    InFile(PasswordFile),
+}
 
 /// A function of the user's that returns the password of the next connection.
 #[derive(Clone)]

@@ -1,11 +1,8 @@
 //! The encryption that the `sslmode` of a URL asks for.
 
 use std::future::poll_fn;
-use std::ops::Range;
-use std::str::FromStr;
 
 use tokio::task::JoinHandle;
-use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Socket};
 #[cfg(feature = "postgres-tls")]
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -24,34 +21,6 @@ pub(super) enum Encryption {
     TrustedHost,
 }
 
-/// Reads a URL, or a string of `key=value` pairs. The driver does not know all modes of `libpq`.
-pub(super) fn read(url: &str) -> Result<(Config, Encryption), StoreError> {
-    let modes = modes(url);
-    let mut known = url.to_owned();
-    for place in modes.iter().rev() {
-        if matches!(&url[place.clone()], "verify-ca" | "verify-full") {
-            known.replace_range(place.clone(), "require");
-        }
-    }
-    let mut config = Config::from_str(&known).map_err(|error| {
-        let source = std::error::Error::source(&error).map(ToString::to_string);
-        StoreError::Refused(match source {
-            Some(source) => format!("the URL of the database can't be read: {error}: {source}"),
-            None => format!("the URL of the database can't be read: {error}"),
-        })
-    })?;
-    if config.get_ssl_mode() != SslMode::Require {
-        config.ssl_mode(SslMode::Disable);
-        return Ok((config, Encryption::None));
-    }
-    // As in the driver, the last one counts.
-    let encryption = match modes.last().map(|place| &url[place.clone()]) {
-        Some("verify-ca") => Encryption::TrustedAuthority,
-        _ => Encryption::TrustedHost,
-    };
-    Ok((config, encryption))
-}
-
 /// Refuses what this build does not have.
 pub(super) fn check(encryption: Encryption, has_tls: bool) -> Result<(), StoreError> {
     if encryption == Encryption::None || has_tls {
@@ -61,63 +30,6 @@ pub(super) fn check(encryption: Encryption, has_tls: bool) -> Result<(), StoreEr
         "the URL asks for TLS, for which tourbillon-durable needs its feature `postgres-tls`"
             .to_owned(),
     ))
-}
-
-/// Where the values of `sslmode` are in a URL, or in a string of pairs. One that can't be read is the
-/// driver's to complain about.
-fn modes(url: &str) -> Vec<Range<usize>> {
-    let prefix = ["postgres://", "postgresql://"]
-        .into_iter()
-        .find(|prefix| url.starts_with(prefix));
-    match prefix {
-        Some(prefix) => modes_of_url(url, prefix.len()),
-        None => modes_of_pairs(url),
-    }
-}
-
-fn modes_of_url(url: &str, mut at: usize) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
-    if let Some(end) = url[at..].find('@') {
-        at += end;
-    }
-    let Some(query) = url[at..].find('?') else {
-        return found;
-    };
-    at += query + 1;
-    for pair in url[at..].split('&') {
-        if let Some(value) = pair.strip_prefix("sslmode=") {
-            found.push(at + pair.len() - value.len()..at + pair.len());
-        }
-        at += pair.len() + 1;
-    }
-    found
-}
-
-fn modes_of_pairs(pairs: &str) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
-    let mut rest = pairs;
-    while let Some((key, after)) = rest.split_once('=') {
-        let value = after.trim_start();
-        let is_quoted = value.starts_with('\'');
-        let value = &value[usize::from(is_quoted)..];
-        let mut is_escaped = false;
-        let end = value.find(|c: char| {
-            let is_end = match is_quoted {
-                true => c == '\'',
-                false => c.is_whitespace(),
-            };
-            let ends = is_end && !is_escaped;
-            is_escaped = c == '\\' && !is_escaped;
-            ends
-        });
-        let end = end.unwrap_or(value.len());
-        if key.trim() == "sslmode" {
-            let start = pairs.len() - value.len();
-            found.push(start..start + end);
-        }
-        rest = value[end..].trim_start_matches('\'');
-    }
-    found
 }
 
 /// How connections are secured.
@@ -183,38 +95,6 @@ where
 mod tests {
     use super::*;
 
-    fn of(url: &str) -> Encryption {
-        read(url).expect(url).1
-    }
-
-    #[test]
-    fn the_modes_of_libpq_are_known_in_urls_and_pairs() {
-        use Encryption::{None, TrustedAuthority, TrustedHost};
-        for (mode, expected) in [
-            ("disable", None),
-            ("prefer", None),
-            ("require", TrustedHost),
-            ("verify-ca", TrustedAuthority),
-            ("verify-full", TrustedHost),
-        ] {
-            for url in [
-                format!("postgres://u:p@h/d?sslmode={mode}"),
-                format!("postgresql://h?connect_timeout=3&sslmode={mode}&user=u"),
-                format!("host=h sslmode={mode} user=u"),
-                format!("host=h sslmode = '{mode}'"),
-                format!("password='sslmode=disable' host=h sslmode={mode}"),
-                format!("password=it\\ s sslmode={mode} host=h"),
-                format!("password='it\\'s' sslmode={mode} host=h"),
-                format!("host=h sslmode=disable sslmode=verify-ca sslmode={mode}"),
-            ] {
-                assert_eq!(of(&url), expected, "{url}");
-            }
-        }
-        assert_eq!(of("host=h"), None);
-        assert_eq!(of("postgres://h/d"), None);
-        assert_eq!(of("postgres://sslmode=verify-full@h/d"), None);
-    }
-
     #[test]
     fn a_build_without_tls_refuses_it_and_names_the_feature() {
         for encryption in [Encryption::TrustedHost, Encryption::TrustedAuthority] {
@@ -224,23 +104,5 @@ mod tests {
             assert!(refused.to_string().contains("`postgres-tls`"), "{refused}");
         }
         assert_eq!(check(Encryption::None, false), Ok(()));
-    }
-
-    #[test]
-    fn all_else_is_as_it_was() {
-        let (config, _) =
-            read("postgres://u:sslmode=verify-ca@h/d?sslmode=verify-ca").expect("a URL");
-        assert_eq!(config.get_password(), Some(&b"sslmode=verify-ca"[..]));
-        let (config, _) =
-            read("password='sslmode=verify-ca' host=h sslmode=verify-ca").expect("pairs");
-        assert_eq!(config.get_password(), Some(&b"sslmode=verify-ca"[..]));
-    }
-
-    #[test]
-    fn what_is_no_mode_is_refused() {
-        for url in ["host=h sslmode=verify", "postgres://h?sslmode=", "nonsense"] {
-            let refused = read(url).expect_err(url);
-            assert!(refused.to_string().contains("can't be read"), "{refused}");
-        }
     }
 }

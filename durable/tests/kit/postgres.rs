@@ -140,8 +140,13 @@ impl Database {
     }
 }
 
+/// The client of the server.
+pub(crate) fn psql_command() -> Command {
+    Command::new(programs().join("psql"))
+}
+
 fn psql(url: &str, sql: &str) -> Result<String, String> {
-    let mut psql = Command::new(programs().join("psql"));
+    let mut psql = psql_command();
     psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"])
         .args(["-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose"])
         .args(["--dbname", url, "--command", sql])

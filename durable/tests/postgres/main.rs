@@ -8,6 +8,8 @@ mod random;
 mod awaited;
 mod doorbell;
 mod drivers;
+#[cfg(unix)]
+mod environment;
 mod faults;
 mod functions;
 mod hosts;

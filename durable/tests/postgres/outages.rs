@@ -322,7 +322,7 @@ fn a_table_that_somebody_locks_is_an_outage_after_a_second() {
 }
 
 /// A cluster that asks the role `app` for a password.
-fn with_passwords() -> (Cluster, Database, String) {
+pub(crate) fn with_passwords() -> (Cluster, Database, String) {
     let cluster = Cluster::start();
     let database = cluster.database();
     let role = role(&database);

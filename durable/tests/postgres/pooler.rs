@@ -38,10 +38,10 @@ impl Pooler {
         fs::write(&file, settings).expect("a file");
         cluster::give(&folder);
         let mut command = cluster::as_owner(Path::new("sh"));
-        let program = option_env!("PGBOUNCER").expect("the build script has found it");
-        let work = "\"$0\" -q \"$1\" & cat >/dev/null; kill -9 $!; wait";
+        // The build script of the crate looks at the same places.
+        let work = "PATH=$PATH:/usr/sbin pgbouncer -q \"$0\" & cat >/dev/null; kill -9 $!; wait";
         command
-            .args(["-c", work, program])
+            .args(["-c", work])
             .arg(&file)
             .stdin(Stdio::piped())
             .stderr(Stdio::null());
@@ -75,7 +75,7 @@ impl Pooler {
                      || (select count(*) from pg_prepared_statements) \
                      || (select count(*) from pg_listening_channels())";
         let found = clients.iter_mut().map(|client| {
-            let messages = client.simple_query(&asked).expect("the pooler answers");
+            let messages = client.simple_query(asked).expect("the pooler answers");
             let row = messages.iter().find_map(|message| match message {
                 postgres::SimpleQueryMessage::Row(row) => row.get(0).map(ToOwned::to_owned),
                 _ => None,

@@ -1,0 +1,781 @@
+//! The parameters of a connection, by the rules of `libpq`: what a URL or a string of pairs says, then the
+//! file of services, then the environment. What the crate can't do is refused by its name.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{
+    ChannelBinding, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs,
+};
+
+use crate::postgres::passfile::PasswordFile;
+use crate::postgres::security::Encryption;
+use crate::postgres::url;
+
+/// Returns the value of a variable of the environment.
+pub(super) type Var<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What is done with a parameter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Used,
+    Refused,
+}
+
+/// All parameters of `libpq`, with their variables of the environment. A variable that is missing here has
+/// no meaning without GSSAPI, or none that protects a connection.
+const PARAMETERS: &[(&str, &str, Kind)] = &[
+    ("application_name", "PGAPPNAME", Kind::Used),
+    ("channel_binding", "PGCHANNELBINDING", Kind::Used),
+    ("client_encoding", "", Kind::Used),
+    ("connect_timeout", "PGCONNECT_TIMEOUT", Kind::Used),
+    ("dbname", "PGDATABASE", Kind::Used),
+    ("fallback_application_name", "", Kind::Used),
+    ("gssencmode", "PGGSSENCMODE", Kind::Used),
+    ("host", "PGHOST", Kind::Used),
+    ("hostaddr", "PGHOSTADDR", Kind::Used),
+    ("keepalives", "", Kind::Used),
+    ("keepalives_count", "", Kind::Used),
+    ("keepalives_idle", "", Kind::Used),
+    ("keepalives_interval", "", Kind::Used),
+    // The driver's name of `keepalives_count`.
+    ("keepalives_retries", "", Kind::Used),
+    ("load_balance_hosts", "PGLOADBALANCEHOSTS", Kind::Used),
+    ("options", "PGOPTIONS", Kind::Used),
+    ("passfile", "PGPASSFILE", Kind::Used),
+    ("password", "PGPASSWORD", Kind::Used),
+    ("port", "PGPORT", Kind::Used),
+    ("service", "PGSERVICE", Kind::Used),
+    ("servicefile", "PGSERVICEFILE", Kind::Used),
+    ("sslmode", "PGSSLMODE", Kind::Used),
+    ("sslnegotiation", "PGSSLNEGOTIATION", Kind::Used),
+    ("sslrootcert", "PGSSLROOTCERT", Kind::Used),
+    ("target_session_attrs", "PGTARGETSESSIONATTRS", Kind::Used),
+    ("tcp_user_timeout", "", Kind::Used),
+    ("user", "PGUSER", Kind::Used),
+    ("gssdelegation", "", Kind::Refused),
+    ("gsslib", "", Kind::Refused),
+    ("krbsrvname", "", Kind::Refused),
+    ("max_protocol_version", "", Kind::Refused),
+    (
+        "min_protocol_version",
+        "PGMINPROTOCOLVERSION",
+        Kind::Refused,
+    ),
+    ("oauth_client_id", "", Kind::Refused),
+    ("oauth_client_secret", "", Kind::Refused),
+    ("oauth_issuer", "", Kind::Refused),
+    ("oauth_scope", "", Kind::Refused),
+    ("replication", "", Kind::Refused),
+    ("require_auth", "PGREQUIREAUTH", Kind::Refused),
+    ("requirepeer", "PGREQUIREPEER", Kind::Refused),
+    ("requiressl", "PGREQUIRESSL", Kind::Refused),
+    ("scram_client_key", "", Kind::Refused),
+    ("scram_server_key", "", Kind::Refused),
+    (
+        "ssl_max_protocol_version",
+        "PGSSLMAXPROTOCOLVERSION",
+        Kind::Refused,
+    ),
+    (
+        "ssl_min_protocol_version",
+        "PGSSLMINPROTOCOLVERSION",
+        Kind::Refused,
+    ),
+    ("sslcert", "PGSSLCERT", Kind::Refused),
+    ("sslcertmode", "PGSSLCERTMODE", Kind::Refused),
+    ("sslcompression", "", Kind::Refused),
+    ("sslcrl", "PGSSLCRL", Kind::Refused),
+    ("sslcrldir", "PGSSLCRLDIR", Kind::Refused),
+    ("sslkey", "PGSSLKEY", Kind::Refused),
+    ("sslkeylogfile", "", Kind::Refused),
+    ("sslpassword", "", Kind::Refused),
+    ("sslsni", "", Kind::Refused),
+];
+
+/// Where servers of this machine have their sockets.
+pub(super) const SOCKET_FOLDERS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
+
+/// Where distributions keep the file of services of the whole machine.
+const SYSTEM_FOLDERS: [&str; 2] = ["/etc/postgresql-common", "/etc/sysconfig/pgsql"];
+
+/// What a URL and its surroundings say.
+pub(super) struct Parameters {
+    pub(super) config: Config,
+    pub(super) encryption: Encryption,
+    /// The file of the trusted authorities, unless they are those of the system.
+    pub(super) root_certificate: Option<PathBuf>,
+    /// Where the password may be, unless it is in the configuration.
+    pub(super) password_file: Option<PasswordFile>,
+}
+
+type Values = BTreeMap<&'static str, String>;
+
+/// Reads all parameters. The error says what can't be read, without any value of a password.
+pub(super) fn read(url: &str, var: Var<'_>) -> Result<Parameters, String> {
+    let mut values = Values::new();
+    for (name, value) in url::pairs(url)? {
+        // As in `libpq`, the last one counts.
+        values.insert(known(&name)?, value);
+    }
+    let service = given(&values, "service").or_else(|| variable(var, "PGSERVICE"));
+    if let Some(service) = service {
+        for (name, value) in of_service(&service, &values, var)? {
+            values.entry(name).or_insert(value);
+        }
+    }
+    for (name, of_environment, kind) in PARAMETERS {
+        if of_environment.is_empty() || values.contains_key(name) {
+            continue;
+        }
+        if let Some(value) = variable(var, of_environment) {
+            if *kind == Kind::Refused {
+                return Err(format!("{} (from {of_environment})", refusal(name)));
+            }
+            values.insert(name, value);
+        }
+    }
+    from_values(&values, var)
+}
+
+/// The parameter of this name, if it is one that is used.
+fn known(name: &str) -> Result<&'static str, String> {
+    match PARAMETERS.iter().find(|(known, ..)| *known == name) {
+        Some((name, _, Kind::Used)) => Ok(name),
+        Some((name, _, Kind::Refused)) => Err(refusal(name)),
+        None => Err(format!("there is no parameter {name:?}")),
+    }
+}
+
+fn refusal(name: &str) -> String {
+    let instead = match name {
+        "sslcert" | "sslkey" | "sslpassword" => {
+            ": use `PostgresBuilder::tls_client_certificate_pem`"
+        }
+        _ => "",
+    };
+    format!("the parameter {name:?} is not supported{instead}")
+}
+
+fn variable(var: Var<'_>, name: &str) -> Option<String> {
+    var(name).filter(|value| !value.is_empty())
+}
+
+fn given(values: &Values, name: &str) -> Option<String> {
+    values.get(name).filter(|value| !value.is_empty()).cloned()
+}
+
+// === services ===
+
+/// The parameters of a service, from the user's file or that of the machine.
+fn of_service(
+    service: &str,
+    values: &Values,
+    var: Var<'_>,
+) -> Result<Vec<(&'static str, String)>, String> {
+    let named = given(values, "servicefile").or_else(|| variable(var, "PGSERVICEFILE"));
+    let mut files = Vec::new();
+    match named {
+        Some(file) if !Path::new(&file).is_file() => {
+            return Err(format!("there is no file of services {file:?}"));
+        }
+        Some(file) => files.push(PathBuf::from(file)),
+        None => files.extend(home(var).map(|home| home.join(".pg_service.conf"))),
+    }
+    let system = match variable(var, "PGSYSCONFDIR") {
+        Some(folder) => vec![PathBuf::from(folder)],
+        None => SYSTEM_FOLDERS.map(PathBuf::from).to_vec(),
+    };
+    files.extend(system.iter().map(|folder| folder.join("pg_service.conf")));
+    for file in files {
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(format!("the file {file:?} can't be read: {error}")),
+        };
+        if let Some(found) = section(&text, service).map_err(|why| format!("{file:?}: {why}"))? {
+            return Ok(found);
+        }
+    }
+    Err(format!("there is no service {service:?}"))
+}
+
+/// The parameters in one section of a file of services.
+fn section(text: &str, service: &str) -> Result<Option<Vec<(&'static str, String)>>, String> {
+    let mut found: Option<Vec<(&'static str, String)>> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(name) = line.strip_prefix('[') {
+            if found.is_some() {
+                break;
+            }
+            if name.strip_suffix(']') == Some(service) {
+                found = Some(Vec::new());
+            }
+            continue;
+        }
+        let Some(values) = &mut found else { continue };
+        let (name, value) = line
+            .split_once('=')
+            .ok_or_else(|| format!("line {number} is no parameter"))?;
+        if name == "service" || name == "servicefile" {
+            return Err(format!("line {number}: a service can't name another one"));
+        }
+        let name = known(name).map_err(|why| format!("line {number}: {why}"))?;
+        // As in `libpq`, the first one counts.
+        if !values.iter().any(|(other, _)| *other == name) {
+            values.push((name, value.to_owned()));
+        }
+    }
+    Ok(found)
+}
+
+fn home(var: Var<'_>) -> Option<PathBuf> {
+    variable(var, "HOME").map(PathBuf::from)
+}
+
+// === the configuration ===
+
+fn from_values(values: &Values, var: Var<'_>) -> Result<Parameters, String> {
+    let value = |name: &str| given(values, name);
+    let mut config = Config::new();
+    hosts(&mut config, values)?;
+    let user = value("user");
+    if let Some(user) = &user {
+        config.user(user);
+    }
+    // As the driver and the server have it.
+    let user = user
+        .or_else(|| variable(var, "USER"))
+        .or_else(|| variable(var, "LOGNAME"))
+        .unwrap_or_default();
+    if let Some(dbname) = value("dbname") {
+        config.dbname(dbname);
+    }
+    let database = config.get_dbname().unwrap_or(&user).to_owned();
+    if let Some(options) = value("options") {
+        config.options(options);
+    }
+    let name = value("application_name").or_else(|| value("fallback_application_name"));
+    config.application_name(name.as_deref().unwrap_or("tourbillon"));
+    limits(&mut config, values)?;
+    attributes(&mut config, values)?;
+    let encryption = encryption(&mut config, values)?;
+    let password_file = match value("password") {
+        Some(password) => {
+            config.password(password);
+            None
+        }
+        None => value("passfile")
+            .map(PathBuf::from)
+            .or_else(|| home(var).map(|home| home.join(".pgpass")))
+            .map(|path| PasswordFile {
+                path,
+                database,
+                user,
+            }),
+    };
+    let root_certificate = value("sslrootcert").filter(|file| file != "system");
+    if root_certificate.is_some() && !values.contains_key("sslmode") {
+        return Err("`sslrootcert` needs `sslmode=verify-full` beside it".to_owned());
+    }
+    Ok(Parameters {
+        config,
+        encryption,
+        root_certificate: root_certificate.map(PathBuf::from),
+        password_file,
+    })
+}
+
+fn hosts(config: &mut Config, values: &Values) -> Result<(), String> {
+    let ports = given(values, "port").unwrap_or_default();
+    let ports: Vec<u16> = match ports.is_empty() {
+        true => Vec::new(),
+        false => ports
+            .split(',')
+            .map(|port| match port {
+                "" => Ok(5432),
+                port => parsed("port", port),
+            })
+            .collect::<Result<_, _>>()?,
+    };
+    for port in &ports {
+        config.port(*port);
+    }
+    let local = || {
+        let socket = format!(".s.PGSQL.{}", ports.first().unwrap_or(&5432));
+        let has_socket = |folder: &&str| Path::new(folder).join(&socket).exists();
+        let folder = SOCKET_FOLDERS
+            .into_iter()
+            .find(|folder| has_socket(&folder));
+        folder.unwrap_or("localhost")
+    };
+    let addresses = given(values, "hostaddr");
+    for address in addresses.iter().flat_map(|addresses| addresses.split(',')) {
+        config.hostaddr(parsed("hostaddr", address)?);
+    }
+    match given(values, "host") {
+        Some(hosts) => {
+            for host in hosts.split(',') {
+                config.host(match host {
+                    "" => local(),
+                    host => host,
+                });
+            }
+        }
+        None if addresses.is_none() => {
+            config.host(local());
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+fn parsed<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, String> {
+    value
+        .trim()
+        .parse()
+        .map_err(|_| format!("invalid value of {name:?}: {value:?}"))
+}
+
+fn limits(config: &mut Config, values: &Values) -> Result<(), String> {
+    let number = |name: &str| -> Result<Option<u64>, String> {
+        let value = given(values, name);
+        let number = value.map(|value| parsed::<i64>(name, &value)).transpose()?;
+        // In `libpq` they are no limit.
+        Ok(number
+            .and_then(|number| u64::try_from(number).ok())
+            .filter(|number| *number > 0))
+    };
+    if let Some(seconds) = number("connect_timeout")? {
+        config.connect_timeout(Duration::from_secs(seconds));
+    }
+    if let Some(millis) = number("tcp_user_timeout")? {
+        config.tcp_user_timeout(Duration::from_millis(millis));
+    }
+    if given(values, "keepalives").is_some() {
+        config.keepalives(number("keepalives")?.is_some());
+    }
+    if let Some(seconds) = number("keepalives_idle")? {
+        config.keepalives_idle(Duration::from_secs(seconds));
+    }
+    if let Some(seconds) = number("keepalives_interval")? {
+        config.keepalives_interval(Duration::from_secs(seconds));
+    }
+    if let Some(count) = number("keepalives_count")?.or(number("keepalives_retries")?) {
+        config.keepalives_retries(u32::try_from(count).unwrap_or(u32::MAX));
+    }
+    Ok(())
+}
+
+fn attributes(config: &mut Config, values: &Values) -> Result<(), String> {
+    let invalid = |name: &str, value: &str| Err(format!("invalid value of {name:?}: {value:?}"));
+    let value = |name: &str| values.get(name).map(String::as_str);
+    if let Some(value) = value("target_session_attrs") {
+        config.target_session_attrs(match value {
+            "any" => TargetSessionAttrs::Any,
+            "read-write" | "primary" => TargetSessionAttrs::ReadWrite,
+            // Only a primary takes what the crate writes.
+            other => return invalid("target_session_attrs", other),
+        });
+    }
+    if let Some(value) = value("channel_binding") {
+        config.channel_binding(match value {
+            "disable" => ChannelBinding::Disable,
+            "prefer" => ChannelBinding::Prefer,
+            "require" => ChannelBinding::Require,
+            other => return invalid("channel_binding", other),
+        });
+    }
+    if let Some(value) = value("load_balance_hosts") {
+        config.load_balance_hosts(match value {
+            "disable" => LoadBalanceHosts::Disable,
+            "random" => LoadBalanceHosts::Random,
+            other => return invalid("load_balance_hosts", other),
+        });
+    }
+    match value("gssencmode") {
+        None | Some("" | "disable" | "allow" | "prefer") => {}
+        Some(other) => return invalid("gssencmode", other),
+    }
+    // The crate speaks UTF-8, and shows no other text to anybody.
+    let encoding = value("client_encoding").unwrap_or_default();
+    match encoding
+        .to_ascii_lowercase()
+        .replace(['-', '_'], "")
+        .as_str()
+    {
+        "" | "auto" | "utf8" | "unicode" => Ok(()),
+        _ => Err(format!(
+            "the encoding {encoding:?} of the client: it is always UTF-8 here"
+        )),
+    }
+}
+
+/// Sets what the driver is to do. It does not know all modes of `libpq`.
+fn encryption(config: &mut Config, values: &Values) -> Result<Encryption, String> {
+    let encryption = match values.get("sslmode").map(String::as_str) {
+        None | Some("disable" | "allow" | "prefer") => Encryption::None,
+        Some("verify-ca") => Encryption::TrustedAuthority,
+        Some("require" | "verify-full") => Encryption::TrustedHost,
+        Some(other) => return Err(format!("invalid value of \"sslmode\": {other:?}")),
+    };
+    config.ssl_mode(match encryption {
+        Encryption::None => SslMode::Disable,
+        _ => SslMode::Require,
+    });
+    match values.get("sslnegotiation").map(String::as_str) {
+        None | Some("" | "postgres") => {}
+        Some("direct") => {
+            config.ssl_negotiation(SslNegotiation::Direct);
+        }
+        Some(other) => return Err(format!("invalid value of \"sslnegotiation\": {other:?}")),
+    }
+    Ok(encryption)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads with these variables.
+    fn read_with(url: &str, variables: &[(&str, &str)]) -> Result<Parameters, String> {
+        let var = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        read(url, &var)
+    }
+
+    fn config(url: &str) -> Config {
+        read_with(url, &[])
+            .map_err(|why| format!("{url}: {why}"))
+            .expect("a URL")
+            .config
+    }
+
+    /// What the driver makes of pairs, with the defaults of the crate.
+    fn expected(pairs: &str) -> Config {
+        let mut config: Config = pairs.parse().expect("pairs");
+        config.ssl_mode(SslMode::Disable);
+        if config.get_application_name().is_none() {
+            config.application_name("tourbillon");
+        }
+        config
+    }
+
+    #[test]
+    fn urls_and_pairs_are_read_as_psql_reads_them() {
+        for (url, pairs) in [
+            (
+                "postgres://u:p@h:7/d",
+                "user=u password=p host=h port=7 dbname=d",
+            ),
+            ("postgresql://h", "host=h"),
+            ("postgres://u@h/", "user=u host=h"),
+            (
+                "postgres://u%40x:a%2Fb%25@h/d%20e",
+                r"user=u@x password=a/b% host=h dbname='d e'",
+            ),
+            (
+                "postgres://a:1,b,[::1]:2/d",
+                "host=a,b,::1 port=1,,2 dbname=d",
+            ),
+            ("postgres://%2Frun%2Fpg/d", "host=/run/pg dbname=d"),
+            (
+                "postgres://u:sslmode=verify-ca@h/d",
+                "user=u password=sslmode=verify-ca host=h dbname=d",
+            ),
+            (
+                "postgres://h/d?connect_timeout=3&user=u",
+                "host=h dbname=d connect_timeout=3 user=u",
+            ),
+            (
+                "postgres://u:a?b@h?options=-c%20geqo%3Doff",
+                "user=u password=a?b host=h options='-c geqo=off'",
+            ),
+            (
+                "postgres://h?tcp_user_timeout=2000&keepalives_count=3",
+                "host=h tcp_user_timeout=2 keepalives_retries=3",
+            ),
+            (
+                "  host = h  user='u u'  password=it\\'s ",
+                r"host=h user='u u' password='it\'s'",
+            ),
+            (r"host=h password='a\\b\'c'", r"host=h password='a\\b\'c'"),
+            ("host=h port='' password='' user=u", "host=h user=u"),
+            ("host=h user=a user=b", "host=h user=b"),
+            (
+                "host=h fallback_application_name=f",
+                "host=h application_name=f",
+            ),
+            (
+                "host=h application_name=n fallback_application_name=f",
+                "host=h application_name=n",
+            ),
+            (
+                "hostaddr=1.2.3.4 target_session_attrs=primary",
+                "hostaddr=1.2.3.4 target_session_attrs=read-write",
+            ),
+            (
+                "host=h connect_timeout=0 keepalives=0",
+                "host=h keepalives=0",
+            ),
+            ("host=h client_encoding=UTF-8 gssencmode=prefer", "host=h"),
+        ] {
+            assert_eq!(config(url), expected(pairs), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_modes_of_libpq_are_known_in_urls_and_pairs() {
+        use Encryption::{None, TrustedAuthority, TrustedHost};
+        for (mode, expected) in [
+            ("disable", None),
+            ("allow", None),
+            ("prefer", None),
+            ("require", TrustedHost),
+            ("verify-ca", TrustedAuthority),
+            ("verify-full", TrustedHost),
+        ] {
+            for url in [
+                format!("postgres://u:p@h/d?sslmode={mode}"),
+                format!("postgresql://h?connect_timeout=3&sslmode={mode}&user=u"),
+                format!("host=h sslmode = '{mode}'"),
+                format!("password='sslmode=disable' host=h sslmode={mode}"),
+                format!("host=h sslmode=disable sslmode=verify-ca sslmode={mode}"),
+            ] {
+                let read = read_with(&url, &[("PGSSLMODE", "verify-ca")]).ok();
+                assert_eq!(read.expect(&url).encryption, expected, "{url}");
+            }
+        }
+        let of_environment = read_with("host=h", &[("PGSSLMODE", "verify-full")]).ok();
+        assert_eq!(of_environment.expect("a URL").encryption, TrustedHost);
+        let by_jdbc = read_with("postgres://h?ssl=true", &[]).ok().expect("a URL");
+        assert_eq!(by_jdbc.encryption, TrustedHost);
+    }
+
+    #[test]
+    fn what_is_not_said_comes_from_the_environment() {
+        let all = [
+            ("PGHOST", "a,b"),
+            ("PGPORT", "7"),
+            ("PGUSER", "u"),
+            ("PGDATABASE", "d"),
+            ("PGPASSWORD", "p"),
+            ("PGAPPNAME", "n"),
+            ("PGCONNECT_TIMEOUT", "3"),
+            ("PGOPTIONS", "-c geqo=off"),
+            ("PGTARGETSESSIONATTRS", "read-write"),
+            ("PGCHANNELBINDING", "require"),
+            ("PGCLIENTENCODING", "LATIN1"),
+            ("PGSSLCERT", ""),
+        ];
+        let read = |url: &str| read_with(url, &all).map(|read| read.config).expect(url);
+        let whole = "host=a,b port=7 user=u dbname=d password=p application_name=n connect_timeout=3 \
+                     options='-c geqo=off' target_session_attrs=read-write channel_binding=require";
+        assert_eq!(read(""), expected(whole));
+        let other = whole
+            .replace("host=a,b", "host=h")
+            .replace("user=u", "user=v");
+        assert_eq!(read("postgres://v@h"), expected(&other));
+        assert_eq!(read("host=h user=v"), expected(&other));
+    }
+
+    #[test]
+    fn without_a_host_the_server_of_this_machine_is_meant() {
+        let config = config("user=u");
+        let [host] = config.get_hosts() else {
+            panic!("one host: {config:?}");
+        };
+        let host = format!("{host:?}");
+        assert!(
+            ["var/run", "tmp", "localhost"]
+                .iter()
+                .any(|known| host.contains(known)),
+            "{host}"
+        );
+    }
+
+    #[test]
+    fn what_the_crate_can_not_do_is_refused_by_its_name() {
+        for (name, variable, kind) in PARAMETERS {
+            if *kind == Kind::Used {
+                continue;
+            }
+            let refused = [format!("host=h {name}=1"), format!("postgres://h?{name}=1")]
+                .map(|url| read_with(&url, &[]).map(drop).expect_err(name));
+            for refused in refused {
+                assert!(
+                    refused.contains(&format!("{name:?} is not supported")),
+                    "{refused}"
+                );
+            }
+            if !variable.is_empty() {
+                let refused = read_with("host=h", &[(variable, "1")]).map(drop);
+                let refused = refused.expect_err(name);
+                assert!(
+                    refused.contains(name) && refused.contains(variable),
+                    "{refused}"
+                );
+            }
+        }
+        for (url, reason) in [
+            ("nonsense", "has no `=`"),
+            ("host=h passwort=secret", "no parameter \"passwort\""),
+            ("host=h sslmode=verify", "invalid value of \"sslmode\""),
+            ("postgres://h?sslmode=", "invalid value of \"sslmode\""),
+            ("host=h port=70000", "invalid value of \"port\""),
+            ("host=h hostaddr=here", "invalid value of \"hostaddr\""),
+            (
+                "host=h connect_timeout=soon",
+                "invalid value of \"connect_timeout\"",
+            ),
+            (
+                "host=h target_session_attrs=standby",
+                "\"target_session_attrs\": \"standby\"",
+            ),
+            ("host=h gssencmode=require", "\"gssencmode\""),
+            ("host=h client_encoding=LATIN1", "always UTF-8"),
+            ("host=h sslrootcert=/ca.crt", "sslmode=verify-full"),
+            ("host=h password='secret", "has no end"),
+            ("postgres://u:secret%2@h", "`%`"),
+            ("postgres://u:secret%00@h", "`%`"),
+            ("postgres://u:secret%ff@h", "UTF-8"),
+            ("postgres://[::1/d", "has no end"),
+            ("postgres://h?user", "has no `=`"),
+        ] {
+            let refused = read_with(url, &[]).map(drop).expect_err(url);
+            assert!(refused.contains(reason), "{url}: {refused}");
+            assert!(!refused.contains("secret"), "{refused}");
+        }
+    }
+
+    /// A folder that ends with its test.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let name = format!("tourbillon-{name}-{}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            fs::create_dir_all(&folder).expect("a folder");
+            Folder(folder)
+        }
+
+        fn write(&self, name: &str, text: &str) -> String {
+            let path = self.0.join(name);
+            fs::write(&path, text).expect("a file");
+            path.display().to_string()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(&self.0));
+        }
+    }
+
+    #[test]
+    fn a_service_comes_before_the_environment_and_after_the_url() {
+        let folder = Folder::new("services");
+        let text = "# services\n[other]\nhost=x\n\n[shop]\nhost=of-service\n  port=7 \nuser=s\nuser=t\n\
+                    [next]\nhost=y\nservice=shop\n[broken]\nno parameter\n[ldap]\nsslcert=x\n";
+        let file = folder.write("mine", text);
+        let home = folder.0.display().to_string();
+        let variables = [
+            ("PGSERVICEFILE", &*file),
+            ("PGUSER", "e"),
+            ("PGDATABASE", "d"),
+            ("PGSERVICE", "shop"),
+        ];
+        let read = |url: &str, variables| read_with(url, variables).map(|read| read.config);
+        let of_service = expected("host=of-service port=7 user=s dbname=d");
+        assert_eq!(read("", &variables), Ok(of_service.clone()));
+        assert_eq!(read("service=shop", &variables[..3]), Ok(of_service));
+        let of_url = expected("host=h port=7 user=s dbname=d");
+        assert_eq!(
+            read("postgres://h?service=shop", &variables[..3]),
+            Ok(of_url)
+        );
+        for (service, reason) in [
+            ("nobody", "no service \"nobody\""),
+            ("next", "can't name another one"),
+            ("broken", "is no parameter"),
+            ("ldap", "\"sslcert\" is not supported"),
+        ] {
+            let url = format!("service={service}");
+            let refused = read(&url, &variables[..1]).expect_err(service);
+            assert!(refused.contains(reason), "{refused}");
+        }
+        let missing = read("service=x", &[("PGSERVICEFILE", "/nowhere/at/all")]);
+        assert!(missing.expect_err("none").contains("no file of services"));
+        // The file in the home, and then that of the machine.
+        folder.write(".pg_service.conf", "[a]\nhost=of-home\n");
+        folder.write("pg_service.conf", "[a]\nhost=never\n[b]\nhost=of-machine\n");
+        let variables = [("HOME", &*home), ("PGSYSCONFDIR", &*home)];
+        assert_eq!(read("service=a", &variables), Ok(expected("host=of-home")));
+        assert_eq!(
+            read("service=b", &variables),
+            Ok(expected("host=of-machine"))
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_of_passwords_is_read_unless_others_may_use_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = Folder::new("passwords");
+        let text = "# h:5432:d:u:comment\nshort:line\nh:5432:d:u:one:with\\:colons\\\\\n\
+                    *:5432:d:u:two\nlocalhost:*:*:*:three\na\\:b:1:*:u:four\nempty:*:*:*:\n";
+        folder.write(".pgpass", text);
+        let home = folder.0.display().to_string();
+        let variables = [("HOME", &*home), ("USER", "u")];
+        let file = |url: &str| read_with(url, &variables).map(|read| read.password_file);
+        let of = file("host=h dbname=d")
+            .expect("a URL")
+            .expect("no password is given");
+        let names =
+            |names: &[&str]| -> Vec<String> { names.iter().map(|&name| name.to_owned()).collect() };
+        let set = |mode| {
+            let path = folder.0.join(".pgpass");
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
+        };
+        set(0o644);
+        let left_out = of
+            .password(&names(&["h"]), 5432)
+            .expect_err("others may read it");
+        assert!(left_out.contains("0600"), "{left_out}");
+        set(0o600);
+        let password = |name: &str, port| of.password(&names(&[name]), port).expect("it is read");
+        assert_eq!(password("h", 5432).as_deref(), Some("one:with:colons\\"));
+        assert_eq!(password("x", 5432).as_deref(), Some("two"));
+        assert_eq!(password("localhost", 1).as_deref(), Some("three"));
+        assert_eq!(password("a:b", 1).as_deref(), Some("four"));
+        assert_eq!(password("a", 1), None);
+        assert_eq!(password("empty", 1), None);
+        assert_eq!(
+            of.password(&names(&["/tmp", "localhost"]), 1)
+                .ok()
+                .flatten()
+                .as_deref(),
+            Some("three")
+        );
+        // A password that is given needs no file.
+        assert_eq!(file("host=h password=p"), Ok(None));
+        let other = file("host=h passfile=/nowhere")
+            .expect("a URL")
+            .expect("a file");
+        assert_eq!(other.password(&names(&["h"]), 5432), Ok(None));
+        let folder_as_file = file(&format!("host=h passfile={home}"))
+            .expect("a URL")
+            .expect("a file");
+        assert!(folder_as_file.password(&names(&["h"]), 1).is_err());
+    }
+}

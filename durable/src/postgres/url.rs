@@ -1,0 +1,132 @@
+//! URLs, and strings of `key=value` pairs, as `libpq` reads them. Errors show no values: one may be a password.
+
+/// The parameters of a URL or of a string of pairs, in their order.
+pub(super) fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
+    let text = text.trim();
+    let prefix = ["postgres://", "postgresql://"]
+        .into_iter()
+        .find_map(|prefix| text.strip_prefix(prefix));
+    match prefix {
+        Some(rest) => of_url(rest),
+        None => of_pairs(text),
+    }
+}
+
+fn of_url(rest: &str) -> Result<Vec<(String, String)>, String> {
+    let mut found = Vec::new();
+    let mut add = |name: &str, value: &str| -> Result<(), String> {
+        if !value.is_empty() {
+            found.push((name.to_owned(), decoded(value)?));
+        }
+        Ok(())
+    };
+    // As in `libpq`, the name and password end at the first `@`, unless a `/` comes before.
+    let path = rest.find('/').unwrap_or(rest.len());
+    let rest = match rest[..path].find('@') {
+        Some(at) => {
+            let (user, password) = rest[..at].split_once(':').unwrap_or((&rest[..at], ""));
+            add("user", user)?;
+            add("password", password)?;
+            &rest[at + 1..]
+        }
+        None => rest,
+    };
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (places, database) = rest.split_once('/').unwrap_or((rest, ""));
+    let mut hosts = Vec::new();
+    let mut ports = Vec::new();
+    for place in places.split(',') {
+        let (host, port) = match place.strip_prefix('[') {
+            Some(inner) => {
+                let (host, after) = inner
+                    .split_once(']')
+                    .ok_or("an address within `[` has no end")?;
+                let port = match after {
+                    "" => "",
+                    after => after
+                        .strip_prefix(':')
+                        .ok_or("a port begins with `:` after an address")?,
+                };
+                (host, port)
+            }
+            None => place.split_once(':').unwrap_or((place, "")),
+        };
+        hosts.push(host);
+        ports.push(port);
+    }
+    add("host", &hosts.join(","))?;
+    if ports.iter().any(|port| !port.is_empty()) {
+        add("port", &ports.join(","))?;
+    }
+    add("dbname", database)?;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair
+            .split_once('=')
+            .ok_or("a parameter after `?` has no `=`")?;
+        let (name, value) = (decoded(name)?, decoded(value)?);
+        found.push(match (&*name, &*value) {
+            // As JDBC has it.
+            ("ssl", "true") => ("sslmode".to_owned(), "require".to_owned()),
+            _ => (name, value),
+        });
+    }
+    Ok(found)
+}
+
+/// Replaces each `%` and its two digits.
+fn decoded(text: &str) -> Result<String, String> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let mut digit = || (bytes.next()? as char).to_digit(16);
+        let value = digit().zip(digit()).map(|(high, low)| high * 16 + low);
+        match value.and_then(|value| u8::try_from(value).ok()) {
+            None | Some(0) => return Err("a `%` without a valid number after it".to_owned()),
+            Some(value) => decoded.push(value),
+        }
+    }
+    String::from_utf8(decoded).map_err(|_| "what the `%` stand for is not UTF-8".to_owned())
+}
+
+fn of_pairs(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut found = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| c == '=' || c.is_whitespace());
+        let (name, after) = rest.split_at(end.unwrap_or(rest.len()));
+        let after = after
+            .trim_start()
+            .strip_prefix('=')
+            .ok_or("a parameter has no `=`")?;
+        let (value, after) = value(after.trim_start())?;
+        found.push((name.to_owned(), value));
+        rest = after.trim_start();
+    }
+    Ok(found)
+}
+
+/// One value, and what follows it.
+fn value(text: &str) -> Result<(String, &str), String> {
+    let (quoted, text) = match text.strip_prefix('\'') {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let mut value = String::new();
+    let mut characters = text.char_indices();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
+            '\'' if quoted => return Ok((value, &text[at + 1..])),
+            space if !quoted && space.is_whitespace() => return Ok((value, &text[at..])),
+            other => value.push(other),
+        }
+    }
+    match quoted {
+        true => Err("a value within quotes has no end".to_owned()),
+        false => Ok((value, "")),
+    }
+}
