@@ -9,6 +9,7 @@ use crate::node::claims::Claims;
 use crate::node::coming::{Expected, Unread};
 use crate::node::interface::Mono;
 use crate::node::marks::Marks;
+use crate::node::membership::Membership;
 use crate::node::queue::Queue;
 use crate::node::runs::{HeldRuns, Place};
 use crate::node::shards::{self, LAST_RANK, Part};
@@ -44,6 +45,8 @@ pub(super) struct Looks {
     parts: Vec<Vec<Part>>,
     /// The nodes of the last sight, with their queues.
     nodes: BTreeMap<Epoch, Arc<[String]>>,
+    /// Those of them whose beats are overdue, as the parts have it. They have no parts.
+    overdue: BTreeSet<Epoch>,
     pub(super) marks: Marks,
     pub(super) adoption: Adoption,
     pub(super) bell: Bell,
@@ -69,6 +72,7 @@ impl Looks {
             knows_nodes: false,
             parts: vec![Vec::new(); queues],
             nodes: BTreeMap::new(),
+            overdue: BTreeSet::new(),
             marks: Marks::default(),
             adoption: Adoption::default(),
             bell: Bell::default(),
@@ -266,7 +270,7 @@ impl Looks {
         sent: Mono,
         now: Mono,
         sight: &Sight,
-        epoch: Epoch,
+        membership: &Membership,
         queues: &mut [Queue],
         runs: &HeldRuns,
     ) {
@@ -274,7 +278,7 @@ impl Looks {
             self.next_turn = now + now.saturating_sub(sent) * TURNS_WAIT;
         }
         let asked = std::mem::take(&mut self.asked);
-        let vanished = self.learn_nodes(sight, epoch, queues);
+        let vanished = self.learn_nodes(sight, membership, queues);
         let bound = match vanished {
             // The claims of a node that has ended may be older than the marks.
             true => {
@@ -350,10 +354,13 @@ impl Looks {
     }
 
     /// Learns who the nodes are. Returns whether one has ended.
-    fn learn_nodes(&mut self, sight: &Sight, me: Epoch, queues: &[Queue]) -> bool {
+    fn learn_nodes(&mut self, sight: &Sight, membership: &Membership, queues: &[Queue]) -> bool {
+        let (me, overdue) = (membership.epoch, membership.overdue());
         // Nodes seldom change, and a look may show hundreds of them: compare first, then copy.
         let known = |node: &SeenNode| self.nodes.get(&node.epoch) == Some(&node.queues);
-        let same = sight.nodes.len() == self.nodes.len() && sight.nodes.iter().all(known);
+        let same = sight.nodes.len() == self.nodes.len()
+            && sight.nodes.iter().all(known)
+            && *overdue == self.overdue;
         if same && self.knows_nodes {
             return false;
         }
@@ -368,7 +375,9 @@ impl Looks {
             for (parts, queue) in self.parts.iter_mut().zip(queues) {
                 let name = &*queue.config.name;
                 let others = nodes.iter().filter(|(epoch, handled)| {
-                    **epoch != me && handled.iter().any(|handled| handled == name)
+                    **epoch != me
+                        && !overdue.contains(epoch)
+                        && handled.iter().any(|handled| handled == name)
                 });
                 let all: Vec<Epoch> = others.map(|(epoch, _)| *epoch).chain([me]).collect();
                 let moved = shards::parts(name, me, &all);
@@ -380,6 +389,7 @@ impl Looks {
                 *parts = moved;
             }
             self.nodes = nodes;
+            self.overdue.clone_from(overdue);
         }
         vanished
     }

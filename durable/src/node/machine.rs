@@ -236,6 +236,9 @@ impl Node {
                 };
                 return self.send(now, call, out);
             }
+            // A node may have died: a look shows whether its next beat is there.
+            let overdue = self.membership.next_overdue();
+            self.looks.soon |= overdue.is_some_and(|at| at <= now);
             if self.looks.is_wanted(now, &self.queues) {
                 self.watching = Watching::Look;
                 let (queues, runs) = (&mut self.queues, &self.runs);
@@ -245,6 +248,7 @@ impl Node {
                 return self.send(now, StoreCall::Look(look), out);
             }
             self.wake_at(Some(self.looks.next()));
+            self.wake_at(overdue);
         }
         self.wake_at(Some(self.membership.next_beat));
     }

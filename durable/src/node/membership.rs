@@ -36,6 +36,8 @@ pub(super) struct Membership {
     others: BTreeMap<Epoch, Observed>,
     /// Nodes to declare gone, with their beats.
     silent: BTreeMap<Epoch, i64>,
+    /// Nodes whose next beat should be here.
+    overdue: BTreeSet<Epoch>,
 }
 
 impl Membership {
@@ -51,6 +53,7 @@ impl Membership {
             good_beats: 0,
             others: BTreeMap::new(),
             silent: BTreeMap::new(),
+            overdue: BTreeSet::new(),
         }
     }
 
@@ -68,6 +71,25 @@ impl Membership {
     /// since the clocks of two machines do not run at exactly the same rate.
     fn silence(&self) -> Duration {
         self.term + (self.term / 15).max(Duration::from_millis(10))
+    }
+
+    /// How long a beat may stand still until the next one is overdue. The beat was written before it was seen, so
+    /// a node that lives has written the next one by then, unless it is late.
+    fn patience(&self) -> Duration {
+        self.beat_interval() + self.beat_interval() / 12
+    }
+
+    /// The nodes whose beats are overdue. Others look at their shards meanwhile.
+    pub(super) fn overdue(&self) -> &BTreeSet<Epoch> {
+        &self.overdue
+    }
+
+    /// When the beat of a further node is overdue, if no look shows it before.
+    pub(super) fn next_overdue(&self) -> Option<Mono> {
+        let others = self.others.iter();
+        let on_time = others.filter(|(epoch, _)| !self.overdue.contains(epoch));
+        let since = on_time.map(|(_, observed)| observed.since).min();
+        since.map(|since| since + self.patience())
     }
 
     pub(super) fn term(&self) -> Duration {
@@ -116,12 +138,14 @@ impl Membership {
             observed.good_beats = self.good_beats;
         }
         self.silent.clear();
+        self.overdue.clear();
     }
 
     /// Takes the beats of all nodes. Returns whether the node itself is among them.
     pub(super) fn saw(&mut self, nodes: &[SeenNode], now: Mono) -> bool {
-        let silence = self.silence();
+        let (silence, patience) = (self.silence(), self.patience());
         self.silent.clear();
+        self.overdue.clear();
         let others = nodes.iter().filter(|node| node.epoch != self.epoch);
         for node in others.clone() {
             let fresh = Observed {
@@ -132,6 +156,9 @@ impl Membership {
             let observed = self.others.entry(node.epoch).or_insert(fresh);
             if observed.beat != node.beat {
                 *observed = fresh;
+            }
+            if now.saturating_sub(observed.since) >= patience {
+                self.overdue.insert(node.epoch);
             }
             let beats = self.good_beats - observed.good_beats;
             if now.saturating_sub(observed.since) >= silence && beats >= GOOD_BEATS {

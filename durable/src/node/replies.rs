@@ -100,9 +100,10 @@ impl Node {
             // The next beat says whether the node is gone.
             self.membership.next_beat = now;
         }
-        let epoch = self.membership.epoch;
         let (queues, runs) = (&mut self.queues, &self.runs);
-        self.looks.take(call.sent, now, sight, epoch, queues, runs);
+        let membership = &self.membership;
+        self.looks
+            .take(call.sent, now, sight, membership, queues, runs);
     }
 
     fn learn_time(&mut self, now: Mono, call: UnderWay, store: StoreTime) {

@@ -60,6 +60,41 @@ fn timers_that_a_program_without_a_node_schedules_run_at_once_with_the_doorbell(
     assert!(with < millis(2), "{with:?}");
 }
 
+#[test]
+fn only_what_is_due_within_five_seconds_after_a_death_is_late() {
+    for killed in [&[1][..], &[0], &[1, 2], &[0, 2]] {
+        // Against beats and looks: at different moments of both.
+        for step in 0..16 {
+            let died = secs(20) + millis(211 * step);
+            let config = options(&[("a", 64, None)]);
+            let mut world = World::new(config, 3, step, quick, |_, _, _| Fate::Fine);
+            for number in 0..480_u64 {
+                // Before the death, and after it.
+                let ahead = if number % 2 == 0 { secs(9) } else { secs(3) };
+                let due = died + millis(25 * number + 7);
+                let call = UserCall::Schedule("a", format!("k{number}"), ahead);
+                world.user_at(due - ahead, call);
+            }
+            world.run(died);
+            let death = world.store_now();
+            for node in killed {
+                world.crash(*node);
+            }
+            world.run(died + secs(40));
+            world.ledger.check_all_ran();
+            assert_eq!(world.ledger.starts, 480);
+            assert_eq!(world.ledger.crashes, 0);
+            for (due, late) in &world.ledger.unclaimed {
+                assert!(
+                    *late < millis(100) || *due < death + secs(5),
+                    "{killed:?} at {died:?}: due {:?} after it, {late:?} late",
+                    due.since(death)
+                );
+            }
+        }
+    }
+}
+
 // === the enumerated simulation ===
 
 fn by_key(run: &ClaimedRun, starts: u32) -> (Duration, Outcome) {

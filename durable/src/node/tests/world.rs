@@ -770,6 +770,8 @@ pub(super) struct Ledger {
     pub(super) fenced: u32,
     /// The greatest lateness of a run that nobody had claimed before.
     pub(super) latest_unclaimed: Duration,
+    /// When timers that nobody had claimed before were due, and how late they started.
+    pub(super) unclaimed: Vec<(StoreTime, Duration)>,
     /// The longest time from the death of a node to the next start of what it had claimed.
     pub(super) latest_takeover: Duration,
 }
@@ -880,6 +882,7 @@ impl Ledger {
             let deaths = self.died.values().filter(|died| **died <= now);
             let last_death = deaths.clone().max().copied();
             if run.crashes == 0 {
+                self.unclaimed.push((run.due, now.since(run.due)));
                 let second = last_death.filter(|_| deaths.count() > 1);
                 let ready = second.map_or(ready, |death| ready.max(death));
                 self.latest_unclaimed = self.latest_unclaimed.max(now.since(ready));
