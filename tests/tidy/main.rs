@@ -285,6 +285,7 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
     ),
     // The processes that other tests of the file start and kill.
     ("durable/tests/postgres/processes.rs", "process"),
+    ("durable/tests/postgres/environment.rs", "process"),
     ("durable/tests/sqlite/processes.rs", "process"),
     // Three million rows: a test with a twentieth of them runs always.
     (

@@ -48,6 +48,9 @@ fn with<'a>(command: &'a mut Command, variables: &[(&str, &str)]) -> &'a mut Com
         .envs(variables.iter().copied())
 }
 
+/// A URL, the variables beside it, and what is said.
+type Case<'a> = (&'a str, Vec<(&'a str, String)>, &'a str);
+
 /// Whether `psql` connects.
 fn psql_connects(url: &str, variables: &[(&str, &str)]) -> bool {
     let mut psql = cluster::psql_command();
@@ -102,7 +105,7 @@ fn the_environment_and_the_files_of_psql_lead_to_the_same_server() {
             .collect()
     };
     let short = format!("postgres://{role}@127.0.0.1/{name}");
-    let cases: [(&str, Vec<(&str, String)>, &str); 10] = [
+    let cases: [Case<'_>; 10] = [
         ("", and(&[("PGPASSWORD", "p:w")]), "connected"),
         ("", and(&[("HOME", &home)]), "connected"),
         (
