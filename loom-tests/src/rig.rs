@@ -62,6 +62,8 @@ pub(crate) struct Ledger {
     left: std::sync::Mutex<Vec<(Detached<Ledger>, u32, EntryId)>>,
     /// The number of sleeping tasks that a shutdown has woken.
     woken: Count,
+    /// Whether the ticker wakes sleeping tasks while the workers are blocked.
+    helped: bool,
     /// The channel into which tasks send their numbers, if any.
     delivery: Option<BoundedSender<usize>>,
 }
@@ -100,6 +102,10 @@ impl FrontendTypes for Ledger {
 
 impl Frontend for Ledger {
     const HAS_WAKE_UPS: bool = true;
+
+    fn sifts(&self) -> bool {
+        self.helped
+    }
 
     fn access(engine: &Arc<Engine<Ledger>>) -> Arc<Engine<Ledger>> {
         Arc::clone(engine)
@@ -182,6 +188,8 @@ pub(crate) struct Size {
     /// The number of expirations in a second.
     pub(crate) pace: Option<NonZeroU32>,
     pub(crate) inline: bool,
+    /// Whether the ticker helps blocked workers.
+    pub(crate) helped: bool,
     pub(crate) stop_after: Option<usize>,
 }
 
@@ -195,6 +203,7 @@ impl Default for Size {
             max_pending: None,
             pace: None,
             inline: false,
+            helped: false,
             stop_after: None,
         }
     }
@@ -252,6 +261,7 @@ impl Rig {
     fn with(size: &Size, delivery: Option<BoundedSender<usize>>) -> (Rig, TickerState) {
         let (parts, hand) = size.parts();
         let ledger = Ledger {
+            helped: size.helped,
             stop_after: size.stop_after,
             delivery,
             ..Ledger::default()

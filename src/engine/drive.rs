@@ -7,12 +7,30 @@
 //!    has begun already, start over.
 //! 3. If nothing is due, check whether tickets have grown old while workers are blocked, and let
 //!    the pool grow.
+//!    If they are old and all workers are in long tasks, the ticker *helps*: it sifts the queues,
+//!    serves what is light itself, and leaves the rest to the workers. See *Helping*.
 //! 4. Promise to wake at the earlier of the least due moment and the next check of the pool.
 //!    Entries that are held back count as due when the share begins.
 //! 5. Check again everything that is published for a ticker: due moments, the backlog, the stop
 //!    flag. If something is new, mark the ticker awake and start over. Otherwise sleep until the
 //!    promise. A ticker that hands over injected tickets itself also checks the queues. A ticket is
 //!    counted before it is pushed, so the backlog may count a ticket that is in no queue yet.
+//!
+//! # Helping
+//!
+//! A payload is light if it only wakes a task or spawns a future. It must not wait for workers that
+//! are blocked in tasks of the user, since a time limit exists for just that case. While a ticker
+//! helps,
+//!
+//! - it sifts each batch before it hands it over, and it collects beyond the bound of the backlog,
+//!   since light payloads may be due behind it. **HELP-1**
+//! - what was due at once, and what a worker took along and left in its deque, is sifted before the
+//!   ticker sleeps, and step 5 checks for more. **HELP-2**
+//! - a ticket that is not light goes into a queue of its own, so that nobody sifts it again. It is
+//!   announced like any other: it was in no queue for a moment, in which a worker may have gone to
+//!   sleep. **HELP-3**
+//!
+//! A foreign executor is never asked to serve what is light.
 //!
 //! Steps 4 and 5 are the ticker's half of `shard/doorbell.rs` and of `shard/backlog.rs`.
 //!
@@ -25,6 +43,7 @@
 use super::pace::Share;
 use super::{Engine, ExecutorKind, Frontend, Server};
 use crate::executor::{Growth, GrowthWatch, PoolCrew, TickerQueue, Worker};
+use crate::job::Ticket;
 use crate::shard::{Collected, Ticker};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, Parker};
@@ -41,6 +60,9 @@ const HAND_OVER_FROM: usize = 64;
 /// The number of injected tickets that are handed to a foreign executor before the ticker checks
 /// the wheels again.
 const INJECTED_AT_ONCE: usize = 256;
+
+/// The number of tickets that a ticker sifts before it checks the wheels again.
+const SIFTED_AT_ONCE: usize = 1_024;
 
 /// The next action of a ticker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +95,8 @@ pub(crate) struct TickerState {
     share: Share,
     stalled: bool,
     saturated: bool,
+    /// Whether all workers are in long tasks, so that this ticker serves what is light.
+    helping: bool,
 }
 
 impl TickerState {
@@ -92,6 +116,7 @@ impl TickerState {
             share: Share::default(),
             stalled: false,
             saturated: false,
+            helping: false,
         }
     }
 
@@ -121,16 +146,24 @@ impl<F: Frontend> Engine<F> {
         // Stall at the bound, and resume only at half of it: the claim that reaches half is the one
         // that rings. Due entries wait in the wheel meanwhile, where they can be moved or
         // cancelled.
-        ticker_state.stalled = if ticker_state.stalled {
+        ticker_state.stalled = if ticker_state.helping {
+            false
+        } else if ticker_state.stalled {
             !shard.backlog.recovered()
         } else {
             shard.backlog.room() == 0
         };
         let mut held_until = None;
         if !ticker_state.stalled {
-            match self.collect(ticker_state, now, shard.backlog.room()) {
+            // HELP-1.
+            let room = if ticker_state.helping {
+                usize::MAX
+            } else {
+                shard.backlog.room()
+            };
+            match self.collect(ticker_state, now, room) {
                 Looked::Batch => {
-                    self.hand_over(ticker_state);
+                    self.hand_over(server, ticker_state);
                     self.serve_inline(server, ticker_state);
                     return TickerStep::Worked;
                 }
@@ -146,6 +179,9 @@ impl<F: Frontend> Engine<F> {
         }
         let waiting = shard.backlog.unclaimed() > 0;
         let look_again = self.watch(ticker_state, now, waiting, start_workers);
+        if self.help(server, ticker_state) {
+            return TickerStep::Worked;
+        }
         // A share that begins later delays the held stripes only; see the file head.
         let least_due = || match held_until {
             None => shard.least_due(),
@@ -162,6 +198,8 @@ impl<F: Frontend> Engine<F> {
         let news = self.closing().is_stopped()
             || (!waiting && shard.backlog.unclaimed() > 0)
             || (!matches!(self.executor_kind, ExecutorKind::Pool) && self.pool().has_tickets())
+            // HELP-2.
+            || (ticker_state.helping && self.pool().has_unsifted())
             || if ticker_state.stalled {
                 shard.backlog.recovered()
             } else {
@@ -222,7 +260,7 @@ impl<F: Frontend> Engine<F> {
     }
 
     /// Hands the collected batch to the executor.
-    fn hand_over(&self, ticker_state: &mut TickerState) {
+    fn hand_over(&self, server: &Arc<Server<F>>, ticker_state: &mut TickerState) {
         if ticker_state.ticker.tickets.is_empty() {
             return;
         }
@@ -233,6 +271,11 @@ impl<F: Frontend> Engine<F> {
             ExecutorKind::Foreign(executor) => {
                 let batch = ticker_state.ticker.tickets.drain(..).collect();
                 self.submit(executor.as_ref(), batch);
+            }
+            ExecutorKind::Pool if ticker_state.helping => {
+                for ticket in ticker_state.ticker.tickets.drain(..) {
+                    self.sift(server, ticket);
+                }
             }
             ExecutorKind::Pool | ExecutorKind::Inline => {
                 for ticket in ticker_state.ticker.tickets.drain(..) {
@@ -268,6 +311,28 @@ impl<F: Frontend> Engine<F> {
             .take_while(|_| worker.step(server.as_ref()))
             .count()
             > 0
+    }
+
+    /// Serves what is light if the pool is stuck. Returns whether there was anything to sift, or to
+    /// collect now.
+    fn help(&self, server: &Arc<Server<F>>, ticker_state: &mut TickerState) -> bool {
+        let before = ticker_state.helping;
+        ticker_state.helping = self.frontend.has_light() && ticker_state.growth.is_stuck();
+        if !ticker_state.helping {
+            return false;
+        }
+        let sifted = (0..SIFTED_AT_ONCE)
+            .map_while(|_| ticker_state.ticker_queue.take_unsifted())
+            .map(|ticket| self.sift(server, ticket))
+            .count();
+        sifted > 0 || (!before && ticker_state.stalled)
+    }
+
+    /// Serves a ticket that is light. Leaves another one to the workers (HELP-3).
+    fn sift(&self, server: &Arc<Server<F>>, ticket: Ticket) {
+        if !server.serve_if_light(ticket) {
+            self.pool().put_sifted(ticket);
+        }
     }
 
     /// Lets the pool grow if tickets wait. Returns until when the ticker may sleep.

@@ -7,6 +7,7 @@
 //! | `serve.rs` | claims a ticket, runs its task and completes the run |
 //! | `detached.rs` | runs that continue on an async runtime |
 //! | `followed.rs` | the shutdown of an engine that a task steps |
+//! | `submission.rs` | batches for a foreign executor, and what comes back |
 //! | `faults.rs` | counters of what goes wrong without a caller to tell |
 //! | `drive.rs` | one step of a ticker: collect, hand over, watch the pool, promise |
 //! | `admission.rs` | armings that are refused until unused permits were collected |
@@ -28,6 +29,7 @@ mod faults;
 mod followed;
 mod pace;
 mod serve;
+mod submission;
 pub(crate) mod task_scope;
 #[cfg(not(loom))]
 mod threads;
@@ -52,8 +54,8 @@ pub(crate) use wait::EndOfRun;
 
 use crate::clock::{Clock, Reading};
 use crate::config::Valid;
-use crate::executor::{Executor, Job, Pool, PoolConfig};
-use crate::job::{Claim, Ticket, catch_panic};
+use crate::executor::{Executor, Pool, PoolConfig};
+use crate::job::{Ticket, catch_panic};
 use crate::shard::batch::{self, LockedStripes};
 use crate::shard::{
     DeferredActions, EntryId, Layout, Refusal, RunDeferred, Shards, Start, Stripe, StripeGuard,
@@ -96,6 +98,21 @@ pub(crate) trait Frontend:
 
     /// Whether there are wake-ups, see [`is_wake_up`](Self::is_wake_up).
     const HAS_WAKE_UPS: bool = false;
+
+    /// Returns whether payloads may be [light](Self::is_light).
+    fn sifts(&self) -> bool {
+        false
+    }
+
+    /// Returns whether one was armed that may be light.
+    fn has_light(&self) -> bool {
+        self.sifts()
+    }
+
+    /// Returns whether the payload only wakes a task or spawns a future. Called under the lock.
+    fn is_light(payload: &Self::Payload) -> bool {
+        Self::is_wake_up(payload)
+    }
 
     /// Makes the access that all runs share.
     fn access(engine: &Arc<Engine<Self>>) -> Self::Access;
@@ -258,6 +275,7 @@ impl<F: Frontend> Engine<F> {
             ticker_queues: config.shards,
             injector_bound: config.injector,
             quiet: config.quiet,
+            sifts: frontend.sifts(),
         });
         let ticker_states = ticker_queues
             .into_iter()
@@ -443,42 +461,6 @@ impl<F: Frontend> Engine<F> {
             // them.
             Ok(()) => shard.bell.ring_for(self.clock.now() + GROWTH_LIMIT),
             Err(ticket) => self.take_back(&[ticket]),
-        }
-    }
-
-    /// Hands a batch to a foreign executor. The job's `Drop` returns whatever the executor refuses
-    /// or drops.
-    fn submit(&self, executor: &dyn Executor, tickets: Vec<Ticket>) {
-        let Some(server) = self.server() else {
-            self.take_back(&tickets);
-            return;
-        };
-        // USER-3: after everything pending was taken out, no ticket of a batch stands for a timer.
-        let first = tickets.first().map_or(0, |ticket| ticket.stripe as usize);
-        let Some(_user_code) = self.hand_over_of(first) else {
-            self.take_back(&tickets);
-            return;
-        };
-        let claim: Arc<dyn Claim> = server;
-        let job = Job::new(claim, tickets);
-        // A task that waits for runs to end must notice that it would wait for this thread.
-        let _inside = task_scope::TaskScope::enter(self.tag);
-        // If the job is refused, dropped or lost in a panic, its drop returns and counts the rest.
-        let _ = catch_panic(|| drop(executor.execute(job)));
-    }
-
-    /// Takes back tickets that nobody will claim. Their timers expire again with the next tick.
-    fn take_back(&self, tickets: &[Ticket]) {
-        if self.is_forked() {
-            // No ticker would see them, and its bell may be locked.
-            return;
-        }
-        let now = self.clock.now();
-        for ticket in tickets {
-            let stripe = ticket.stripe as usize;
-            self.with(stripe, |stripe| stripe.give_back(ticket.slot, now));
-            let shard = self.shards.shard_of(stripe);
-            shard.backlog.claimed(&shard.bell);
         }
     }
 

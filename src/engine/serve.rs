@@ -284,6 +284,54 @@ impl<F: Frontend> WakeUps<F> {
     }
 }
 
+/// Serves light payloads on a ticker, while all workers are in long tasks.
+impl<F: Frontend> Server<F> {
+    /// Serves a ticket, unless it stands for a payload that is not light. Returns whether it did.
+    #[inline(never)]
+    pub(super) fn serve_if_light(&self, ticket: Ticket) -> bool {
+        let engine = &self.engine;
+        let number = ticket.stripe as usize;
+        let now = engine.now();
+        let claimed = engine.with(number, |stripe| {
+            // In the hold of the claim: a key may get another payload while it is queued.
+            let payload = stripe.queued_payload(ticket.slot);
+            if payload.is_some_and(|payload| !F::is_light(payload)) {
+                return None;
+            }
+            if let Some(wake_up) = stripe.claim_wake_up(ticket.slot, now, F::is_wake_up) {
+                // USER-1: as for a worker.
+                return Some((Err(wake_up), Some(engine.after_run(number))));
+            }
+            let claimed = stripe.claim_as(ticket.slot, now, F::start);
+            let follows = matches!(claimed, Claimed::KeyPanicked { .. });
+            Some((Ok(claimed), follows.then(|| engine.after_run(number))))
+        });
+        let Some((claimed, _user_code)) = claimed else {
+            return false;
+        };
+        engine.pool().count_helped();
+        let shard = engine.shards().shard_of(number);
+        shard.backlog.claimed(&shard.bell);
+        let _inside = task_scope::TaskScope::enter(engine.tag());
+        let at_lock = AtLock::default();
+        match claimed {
+            Err(wake_up) => {
+                let mut wake_ups = WakeUps {
+                    claimed: vec![wake_up],
+                    next: None,
+                };
+                self.wake_all(ticket.stripe, &mut wake_ups);
+            }
+            Ok(claimed) => {
+                if let Some(done) = self.run(ticket, claimed, &at_lock) {
+                    engine.complete(done.stripe, done.id, done.panicked, &at_lock);
+                }
+            }
+        }
+        true
+    }
+}
+
 /// Serves front ends that take batches. A batch is claimed right before it runs, like a single run.
 /// All tickets of one stripe are claimed under one hold of the lock.
 impl<F: Frontend> Server<F> {

@@ -60,6 +60,10 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
         self.pool.claims()
     }
 
+    fn helped(&self) -> u64 {
+        self.pool.helped()
+    }
+
     fn unclaimed(&self) -> usize {
         (self.unclaimed)()
     }

@@ -16,6 +16,9 @@ use crate::sync::Arc;
 /// tasks back to the scheduler, which offers them again. Until [`Job::run`] reaches a task, that
 /// task can still be cancelled, moved and replaced.
 ///
+/// Sleeps of a [`Timer`](crate::Timer), and the spawns of futures, do not come to an executor: the
+/// shard's thread wakes and spawns itself, so they do not wait for tasks that hang.
+///
 /// # Blocking
 ///
 /// `execute` is called on a shard's thread, which does nothing else meanwhile. A call that blocks

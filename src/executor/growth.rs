@@ -41,6 +41,10 @@ const LONGEST_PAUSE_IF_ABLE: u32 = 8;
 /// Number of successive checks that must find blocked workers.
 const LOOKS: u32 = 2;
 
+/// Claims that are further apart than this are those of workers in long tasks. For shorter tasks,
+/// the order of the tickets costs less than it would cost to sift them.
+const LONG_TASK: Duration = Duration::from_micros(5);
+
 /// Shortest time between two workers that are started because of age alone.
 pub(crate) const BLIND_GAP: Duration = Duration::from_millis(10);
 
@@ -48,6 +52,8 @@ pub(crate) const BLIND_GAP: Duration = Duration::from_millis(10);
 pub(crate) trait Crew {
     /// Returns how many tickets were claimed so far.
     fn claims(&self) -> u64;
+    /// Returns how many tickets were served by tickers, which are no claims.
+    fn helped(&self) -> u64;
     /// Returns how many tickets wait to be claimed.
     fn unclaimed(&self) -> usize;
     /// Returns how many more workers there may be.
@@ -85,8 +91,11 @@ pub(crate) struct GrowthWatch {
 /// State since the mark was set: tickets have been waiting since then.
 #[derive(Clone, Copy, Debug)]
 struct Stall {
-    /// Number of claims at which all tickets that waited then are claimed.
+    /// Number of claims, and of tickets that tickers served, at which all tickets that waited then
+    /// are gone.
     mark: u64,
+    /// Number of claims when the mark was set.
+    begun: u64,
     /// When the mark was set.
     since: Time,
     /// When the ticker called last.
@@ -122,6 +131,16 @@ impl GrowthWatch {
         GrowthWatch { limit, stall: None }
     }
 
+    /// Returns whether a ticket was old when the ticker looked last, and the workers are in long
+    /// tasks: blocked, or computing.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stall.is_some_and(|stall| {
+            let age = stall.seen.since(stall.since);
+            let claims = stall.claims.wrapping_sub(stall.begun);
+            age >= self.limit && u128::from(claims) < age.as_nanos() / LONG_TASK.as_nanos()
+        })
+    }
+
     /// Decides whether to start workers. A ticker calls this before it sleeps; `waiting` says
     /// whether one of its tickets is unclaimed.
     pub(crate) fn look(&mut self, now: Time, waiting: bool, crew: &mut dyn Crew) -> Growth {
@@ -130,16 +149,18 @@ impl GrowthWatch {
             return Growth::Calm;
         }
         let claims = crew.claims();
+        let gone = claims.wrapping_add(crew.helped());
         let step = self.limit / LOOKS;
         let stall = match &mut self.stall {
             // A clock that was set back says nothing about the age, nor about when a check is due.
-            Some(stall) if !has_reached(claims, stall.mark) && now >= stall.seen => stall,
+            Some(stall) if !has_reached(gone, stall.mark) && now >= stall.seen => stall,
             before => {
                 // Other tickets wait already, so the size of the last start is kept: the next one
                 // may double it.
                 let started = before.as_ref().map_or(0, |stall| stall.started);
                 self.stall = Some(Stall {
-                    mark: claims.wrapping_add(crew.unclaimed() as u64),
+                    mark: gone.wrapping_add(crew.unclaimed() as u64),
+                    begun: claims,
                     since: now,
                     seen: now,
                     due: now + step,

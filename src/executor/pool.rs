@@ -24,6 +24,8 @@ pub(crate) struct PoolConfig {
     pub(crate) injector_bound: usize,
     /// Time without a ticket after which an extra worker leaves.
     pub(crate) quiet: Duration,
+    /// Whether some tickets are light, so that a ticker may serve them.
+    pub(crate) sifts: bool,
 }
 
 /// The words that a worker writes for every ticket.
@@ -48,6 +50,8 @@ pub(crate) struct Pool {
     /// The words that each worker writes for every ticket, by worker slot. Only the owner of the
     /// slot writes.
     progress: Box<[CachePadded<WorkerProgress>]>,
+    /// Number of tickets that tickers have served instead of the workers.
+    helped: AtomicU64,
     /// Number by which the kernel knows each worker's thread; see `crew.rs`.
     pub(super) threads: Box<[AtomicU64]>,
     /// Held by the ticker that checks the workers and starts more.
@@ -84,6 +88,7 @@ impl Pool {
                 fed.iter().map(Deque::stealer).collect(),
                 slots.iter().map(|slot| slot.local.stealer()).collect(),
                 config.injector_bound,
+                config.sifts,
             ),
             // Padded, since every producer reads its count; the other fields rarely change.
             sleep: CachePadded::new(Sleepers::new(
@@ -94,6 +99,7 @@ impl Pool {
             )),
             // Padded, since each worker writes its own for every ticket.
             progress: slots.iter().map(|_| CachePadded::default()).collect(),
+            helped: AtomicU64::new(0),
             threads: slots.iter().map(|_| AtomicU64::new(NO_THREAD)).collect(),
             sightings: Mutex::new(Sightings::default()),
             free: Mutex::new(slots.into_iter().map(Some).collect()),
@@ -186,6 +192,18 @@ impl Pool {
             .fold(0, u64::wrapping_add)
     }
 
+    /// Counts a ticket that a ticker has served.
+    pub(crate) fn count_helped(&self) {
+        // Relaxed: as for `claims`.
+        self.helped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns how many tickets the tickers have served.
+    pub(super) fn helped(&self) -> u64 {
+        // Relaxed: as above.
+        self.helped.load(Ordering::Relaxed)
+    }
+
     /// Returns how many of them the worker in this slot has served.
     pub(super) fn claims_of(&self, slot: usize) -> u64 {
         // Relaxed: as above.
@@ -250,6 +268,18 @@ impl Pool {
         self.queues.take_injected(limit)
     }
 
+    /// Returns whether a ticket waits that no ticker has sifted, not counting the tickers' deques.
+    /// After a fence, like [`has_tickets`](Self::has_tickets).
+    pub(crate) fn has_unsifted(&self) -> bool {
+        self.queues.any_unsifted()
+    }
+
+    /// Leaves a ticket that is not light to the workers.
+    pub(crate) fn put_sifted(&self, ticket: Ticket) {
+        self.queues.put_sifted(ticket);
+        self.sleep.wake_one();
+    }
+
     /// Returns whether a ticket waits in any queue. After a fence, the answer includes every ticket
     /// that was pushed before the fence of its producer.
     pub(crate) fn has_tickets(&self) -> bool {
@@ -299,6 +329,14 @@ impl TickerQueue {
     #[inline]
     pub(crate) fn push(&self, ticket: Ticket) {
         self.deque.push(ticket);
+    }
+
+    /// Takes a ticket that no ticker has sifted: out of this deque, the injector or a worker's
+    /// deque. The other tickers sift their deques themselves.
+    pub(crate) fn take_unsifted(&self) -> Option<Ticket> {
+        self.deque
+            .pop()
+            .or_else(|| self.pool.queues.take_unsifted())
     }
 
     /// Wakes one worker, after a batch of pushes. The worker that steals from the batch wakes the

@@ -8,10 +8,12 @@
 //!
 //! 1. at every 32nd ticket the injector, so that steady expiry does not starve injected tickets;
 //! 2. the worker's own deque;
-//! 3. the tickers' deques, beginning with the worker's own ticker, or with a ticker whose worker is
+//! 3. the sifted tickets, one at a time: a ticker has found that none of them is light, while all
+//!    workers were in long tasks (`engine/drive.rs`). They are the oldest;
+//! 4. the tickers' deques, beginning with the worker's own ticker, or with a ticker whose worker is
 //!    in a long task;
-//! 4. the injector;
-//! 5. the deques of the other workers: a worker in a long task keeps nothing to itself.
+//! 5. the injector;
+//! 6. the deques of the other workers: a worker in a long task keeps nothing to itself.
 //!
 //! A thread that puts tickets into a deque must fence and wake a sleeper afterwards. That includes
 //! a thief, whose steal moves a batch into its own deque; [`FoundTicket::stolen`] reports it.
@@ -40,6 +42,8 @@ pub(super) struct Queues {
     used: AtomicUsize,
     injector: Injector<Ticket>,
     injector_bound: usize,
+    /// Tickets that a ticker has sifted; `None` if there is nothing to sift.
+    sifted: Option<Injector<Ticket>>,
 }
 
 /// A ticket, and whether it came from a queue other than the finder's own, perhaps with a batch.
@@ -60,8 +64,10 @@ impl Queues {
         ticker_queues: Box<[Stealer<Ticket>]>,
         locals: Box<[Stealer<Ticket>]>,
         injector_bound: usize,
+        sifts: bool,
     ) -> Self {
         Queues {
+            sifted: sifts.then(Injector::new),
             ticker_queues,
             locals,
             used: AtomicUsize::new(0),
@@ -112,6 +118,12 @@ impl Queues {
             let stolen = false;
             return Some(FoundTicket { ticket, stolen });
         }
+        if let Some(sifted) = &self.sifted
+            && !sifted.is_empty()
+            && let Some(ticket) = retry_steal(|| sifted.steal())
+        {
+            return Some(FoundTicket::stolen(ticket));
+        }
         for ticker_queue in rotated(&self.ticker_queues, start) {
             if let Some(ticket) = retry_steal(|| ticker_queue.steal_batch_and_pop(local)) {
                 return Some(FoundTicket::stolen(ticket));
@@ -137,12 +149,34 @@ impl Queues {
     /// Returns whether there is a ticket in any queue. After a fence, the answer includes every
     /// ticket that was pushed before the fence of its producer.
     pub(super) fn any(&self) -> bool {
-        !self.injector.is_empty()
+        self.any_unsifted()
             || self
                 .ticker_queues
                 .iter()
                 .any(|ticker_queue| !ticker_queue.is_empty())
-            || self.locals().iter().any(|local| !local.is_empty())
+            || self
+                .sifted
+                .as_ref()
+                .is_some_and(|sifted| !sifted.is_empty())
+    }
+
+    /// Returns whether there is a ticket that [`take_unsifted`](Self::take_unsifted) would take,
+    /// like [`any`](Self::any).
+    pub(super) fn any_unsifted(&self) -> bool {
+        !self.injector.is_empty() || self.locals().iter().any(|local| !local.is_empty())
+    }
+
+    /// Takes a ticket that no ticker has sifted out of the injector or a worker's deque.
+    pub(super) fn take_unsifted(&self) -> Option<Ticket> {
+        retry_steal(|| self.injector.steal()).or_else(|| {
+            let mut locals = self.locals().iter();
+            locals.find_map(|local| retry_steal(|| local.steal()))
+        })
+    }
+
+    /// Adds a sifted ticket. The caller must wake a sleeper.
+    pub(super) fn put_sifted(&self, ticket: Ticket) {
+        self.sifted.as_ref().unwrap_or(&self.injector).push(ticket);
     }
 
     /// Takes up to `limit` tickets out of the injector.
@@ -156,7 +190,8 @@ impl Queues {
     pub(super) fn len(&self) -> usize {
         let ticker_queues = self.ticker_queues.iter().map(Stealer::len).sum::<usize>();
         let locals = self.locals().iter().map(Stealer::len).sum::<usize>();
-        self.injector.len() + ticker_queues + locals
+        let sifted = self.sifted.as_ref().map_or(0, Injector::len);
+        self.injector.len() + sifted + ticker_queues + locals
     }
 }
 
@@ -199,6 +234,7 @@ mod tests {
             ticker_queues.iter().map(Deque::stealer).collect(),
             locals.iter().map(Deque::stealer).collect(),
             bound,
+            true,
         );
         for slot in 0..locals.len() {
             queues.use_local(slot);
@@ -278,7 +314,7 @@ mod tests {
         let local = Deque::new_fifo();
         let far = Deque::new_fifo();
         let locals = [&local, &far].map(Deque::stealer).into();
-        let queues = Queues::new([].into(), locals, 1);
+        let queues = Queues::new([].into(), locals, 1, false);
         assert!(queues.find(0, &local, false, 0).is_none());
         queues.use_local(0);
         assert!(queues.find(0, &local, false, 0).is_none());

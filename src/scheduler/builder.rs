@@ -17,6 +17,8 @@ use crate::options::engine_options;
 use crate::sync::Arc;
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::Mutex;
+#[cfg(feature = "tokio")]
+use crate::sync::atomic::AtomicBool;
 
 /// Options of a [`Scheduler`], with defaults that fit most uses.
 ///
@@ -152,6 +154,8 @@ where
     fn parts(self, clock: Clock, seed: Option<u64>) -> Result<BuiltScheduler<K, S>, BuildError> {
         let config = self.config.validate(num_cpus::get())?;
         let frontend = SchedulerFrontend {
+            #[cfg(feature = "tokio")]
+            spawns: AtomicBool::new(false),
             hasher: self.hasher,
             on_panic: self.on_panic,
             // Every start may be late by one tick and by the wake-up of its ticker.

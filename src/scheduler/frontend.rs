@@ -13,6 +13,8 @@ use crate::shard::Start;
 use crate::sync::Arc;
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::Mutex;
+#[cfg(feature = "tokio")]
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::tick::Time;
 
 /// A task that panicked, as [`Builder::on_panic`](crate::Builder::on_panic) receives it.
@@ -76,6 +78,9 @@ pub(crate) struct SchedulerFrontend<K, S> {
     pub(crate) on_panic: Option<OnPanic<K>>,
     /// A round that is late by less than this is never missed.
     pub(crate) least_grace: Duration,
+    /// Set before the first task that is a future is armed.
+    #[cfg(feature = "tokio")]
+    pub(crate) spawns: AtomicBool,
     /// The runs so far, in a scheduler that a test steps.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) log: Option<Mutex<Vec<Fired<K>>>>,
@@ -171,6 +176,20 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
+    fn sifts(&self) -> bool {
+        cfg!(feature = "tokio")
+    }
+
+    #[cfg(feature = "tokio")]
+    fn has_light(&self) -> bool {
+        // Relaxed: the ticker that finds it late looks again.
+        self.spawns.load(Ordering::Relaxed)
+    }
+
+    fn is_light(task: &Task<K, S>) -> bool {
+        task.only_spawns()
+    }
+
     fn access(engine: &Arc<Engine<Self>>) -> Handle<K, S> {
         Handle::new(Arc::clone(engine))
     }

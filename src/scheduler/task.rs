@@ -50,6 +50,11 @@ pub(crate) trait RunTask<K, S>: Send {
     /// so it must not run user code.
     fn prefetch(&mut self);
 
+    /// Returns whether the task only spawns a future.
+    fn only_spawns(&self) -> bool {
+        false
+    }
+
     /// Runs the task for the last time. A task that continues after this call takes the run along
     /// and sets `detached`. `None` means that the run is part of another run, which the task must
     /// leave alone.
@@ -105,6 +110,11 @@ where
     /// Makes the pending round of a task that repeats an extra round. Called under the stripe's lock.
     pub(super) fn run_now(&mut self, kept: Time, at: Time) {
         self.0.run_now(kept, at);
+    }
+
+    /// Returns whether the task only spawns a future. Called under the stripe's lock.
+    pub(super) fn only_spawns(&self) -> bool {
+        self.0.only_spawns()
     }
 
     /// Reads the task into the cache. Called under the stripe's lock.

@@ -87,6 +87,10 @@ impl FrontendTypes for TimerFrontend {
 impl Frontend for TimerFrontend {
     const HAS_WAKE_UPS: bool = true;
 
+    fn sifts(&self) -> bool {
+        true
+    }
+
     fn access(_: &Arc<Engine<Self>>) {}
 
     fn prefetch(due: &mut TimerAction) {

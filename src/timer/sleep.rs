@@ -138,7 +138,9 @@ impl Timer {
     /// Returns a future that is ready at or after `delay` from now. It needs no particular runtime.
     ///
     /// The delay counts from this call, but nothing is armed before the first poll. Each sleep that
-    /// was polled counts as one pending timer. The timer's workers wake the task. For very many
+    /// was polled counts as one pending timer. The timer's workers wake the task. While all of them
+    /// are in long tasks, or if an executor runs the tasks, a thread of the shard wakes it instead, so a
+    /// sleep ends although tasks hang. A waker should not block. For very many
     /// sleeps, a timer that is built [`inline`](super::TimerBuilder::inline) saves the hand-over.
     ///
     /// # Errors

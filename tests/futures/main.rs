@@ -1,6 +1,7 @@
 //! Futures and streams: sleeps, expired entries as a stream, and tasks on tokio.
 
 mod async_handler;
+mod blocked;
 mod follow;
 mod interval;
 mod named;

@@ -13,8 +13,8 @@ use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tokio::sync::Notify;
 use tourbillon::{
-    Cancel, Clock, Executor, Job, Lifecycle, ManualClock, Shutdown, SleepError, Stats, Time,
-    Timeout, TimeoutError, Timer, TimerBuilder,
+    Cancel, Clock, Lifecycle, ManualClock, Shutdown, SleepError, Stats, Time, Timeout,
+    TimeoutError, Timer, TimerBuilder,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -329,12 +329,6 @@ fn a_waker_that_panics_harms_nobody_else() {
 /// Sleeps of one stripe are claimed together, but a task behind them keeps its exact answer.
 #[test]
 fn a_task_behind_sleeps_can_be_cancelled_while_they_are_woken() {
-    struct Jobs(mpsc::Sender<Job>);
-    impl Executor for Jobs {
-        fn execute(&self, job: Job) -> Result<(), Job> {
-            self.0.send(job).map_err(|refused| refused.0)
-        }
-    }
     #[derive(Default)]
     struct Cancels(Mutex<(Option<Timeout>, Vec<Cancel>)>);
     impl Wake for Cancels {
@@ -343,9 +337,10 @@ fn a_task_behind_sleeps_can_be_cancelled_while_they_are_woken() {
             answers.push(timeout.as_ref().unwrap().cancel());
         }
     }
-    let (sender, jobs) = mpsc::channel();
     let (hand, builder) = manual();
-    let timer = builder.shards(1).executor(Jobs(sender)).build().unwrap();
+    // One worker takes all of it along.
+    let builder = builder.shards(1).stripes(1).workers(1).max_workers(1);
+    let timer = builder.build().unwrap();
     let cancels = Arc::new(Cancels::default());
     let waker = Waker::from(Arc::clone(&cancels));
     let mut sleeps = [(); 3].map(|()| timer.sleep(SECOND));
@@ -356,12 +351,8 @@ fn a_task_behind_sleeps_can_be_cancelled_while_they_are_woken() {
     let task = timer.after(SECOND, || panic!("it was cancelled"));
     cancels.0.lock().unwrap().0 = Some(task.unwrap());
     hand.advance(SECOND);
-    let mut tickets = 0;
-    while tickets < 4 {
-        let job = jobs.recv().unwrap();
-        tickets += job.len();
-        job.run();
-    }
+    until("all are woken", || cancels.0.lock().unwrap().1.len() == 3);
+    until("it is over", || timer.stats().queued == 0);
     let answers = &cancels.0.lock().unwrap().1;
     assert!(answers[0].is_cancelled());
     assert_eq!(answers[1..], [Cancel::NotFound, Cancel::NotFound]);

@@ -20,6 +20,7 @@ mod doorbell;
 mod flights;
 mod groups;
 mod growth;
+mod helping;
 mod inline;
 mod litmus;
 mod lost;

@@ -51,6 +51,10 @@ impl Crew for Shown {
         self.claims
     }
 
+    fn helped(&self) -> u64 {
+        0
+    }
+
     fn unclaimed(&self) -> usize {
         self.unclaimed
     }
@@ -370,6 +374,10 @@ impl Simulated {
 impl Crew for Simulated {
     fn claims(&self) -> u64 {
         self.claims
+    }
+
+    fn helped(&self) -> u64 {
+        0
     }
 
     fn unclaimed(&self) -> usize {

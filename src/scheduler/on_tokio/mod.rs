@@ -33,6 +33,7 @@ use crate::engine::CancellationOfRun;
 use crate::error::ScheduleError;
 use crate::job::prefetch;
 use crate::shard::Start;
+use crate::sync::atomic::Ordering;
 use crate::tick::Time;
 
 /// Schedules tasks that are futures; see [`Handle::on_tokio`].
@@ -94,8 +95,10 @@ where
     /// - `cancel_and_wait` waits for its end. A shutdown waits for it and counts it.
     /// - A cancelled run continues, but is notified: select on [`AsyncFiring::cancelled`].
     ///
-    /// The workers only spawn, so a few of them serve any number of futures. Keys and ids are those
-    /// of this handle: both handles schedule into the same scheduler.
+    /// The workers only spawn, so a few of them serve any number of futures. While all of them are in
+    /// long tasks of this scheduler, or if an executor runs its tasks, a thread of the shard spawns, which clones the key. So
+    /// a future is spawned although other tasks hang. Keys and ids are those of this handle: both handles
+    /// schedule into the same scheduler.
     ///
     /// # Blocking
     ///
@@ -133,6 +136,8 @@ where
     /// ```
     #[must_use]
     pub fn on_tokio(&self, runtime: runtime::Handle) -> OnTokio<K, S> {
+        // Relaxed: see `SchedulerFrontend::has_light`.
+        (self.engine().frontend.spawns).store(true, Ordering::Relaxed);
         OnTokio {
             handle: self.clone(),
             runtime,
@@ -362,6 +367,10 @@ where
 
     fn prefetch(&mut self) {
         prefetch(&mut self.make);
+    }
+
+    fn only_spawns(&self) -> bool {
+        true
     }
 
     fn run(self: Box<Self>, firing: &Firing<'_, K, S>, detached: Option<&mut bool>) {

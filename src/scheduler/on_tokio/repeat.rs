@@ -130,6 +130,10 @@ where
         prefetch(&mut self.make);
     }
 
+    fn only_spawns(&self) -> bool {
+        true
+    }
+
     /// Spawns a round. To the worker this is a task that runs once and continues elsewhere, so
     /// `RunTask::cadence` has none. The end of the round arms the next one.
     fn run(mut self: Box<Self>, firing: &Firing<'_, K, S>, detached: Option<&mut bool>) {

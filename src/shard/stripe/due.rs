@@ -211,6 +211,12 @@ impl<K, V> Stripe<K, V> {
         Some((key, value))
     }
 
+    /// Returns the payload that a ticket stands for, unless it stands for nothing.
+    pub(crate) fn queued_payload(&mut self, slot: u32) -> Option<&V> {
+        let armed = self.table.armed_mut(slot)?;
+        (armed.phase == Phase::Queued).then_some(&armed.value)
+    }
+
     /// Counts wake-ups that panicked after their claim.
     pub(crate) fn count_panics(&mut self, panics: u64) {
         self.counters.panicked += panics;
