@@ -309,13 +309,29 @@ impl Sleep {
                 self.state = SleepState::Armed(stripe, id);
                 Poll::Pending
             }
-            Err((refusal, unused)) => {
-                let error = refused(refusal, unused);
-                ready!(self.poll_yield(context));
-                self.state = SleepState::Idle;
-                Poll::Ready(Err(error))
-            }
+            Err((refusal, unused)) => self.refused(context, refusal, unused),
         }
+    }
+
+    /// The answer to a poll whose entry was refused.
+    #[cold]
+    #[inline(never)]
+    fn refused(
+        &mut self,
+        context: &Context<'_>,
+        refusal: Refusal,
+        mut unused: WakeUp,
+    ) -> Poll<Result<(), SleepError>> {
+        // The waker is dropped without waking: the poll reports the error itself.
+        drop(unused.0.take());
+        ready!(self.poll_yield(context));
+        self.state = SleepState::Idle;
+        Poll::Ready(Err(match refusal {
+            Refusal::NoPermit | Refusal::NoSlot => SleepError::Full,
+            Refusal::UnderLock => SleepError::UnderLock,
+            Refusal::Forked => SleepError::Forked,
+            _ => SleepError::Closed,
+        }))
     }
 
     /// The end of a sleep whose entry was not found, before the deadline.
@@ -355,20 +371,6 @@ impl Sleep {
 }
 
 /// The waker of a thread.
-/// Makes the error of a refused sleep.
-#[cold]
-#[inline(never)]
-fn refused(refusal: Refusal, mut unused: WakeUp) -> SleepError {
-    // The waker is dropped without waking: the poll reports the error itself.
-    drop(unused.0.take());
-    match refusal {
-        Refusal::NoPermit | Refusal::NoSlot => SleepError::Full,
-        Refusal::UnderLock => SleepError::UnderLock,
-        Refusal::Forked => SleepError::Forked,
-        _ => SleepError::Closed,
-    }
-}
-
 struct WakeThread(Unparker);
 
 impl Wake for WakeThread {
