@@ -2,7 +2,9 @@
 
 use std::sync::PoisonError;
 
-pub(crate) use std::sync::{Arc, MutexGuard, OnceLock};
+#[cfg(feature = "sqlite")]
+pub(crate) use std::sync::OnceLock;
+pub(crate) use std::sync::{Arc, MutexGuard};
 pub(crate) use std::thread_local;
 pub(crate) use tourbillon_fork::Origin;
 
