@@ -102,8 +102,9 @@ impl FrontendTypes for Ledger {
 
 impl Frontend for Ledger {
     const HAS_WAKE_UPS: bool = true;
+    const LIGHT: bool = true;
 
-    fn sifts(&self) -> bool {
+    fn has_light(&self) -> bool {
         self.helped
     }
 

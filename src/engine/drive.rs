@@ -272,7 +272,7 @@ impl<F: Frontend> Engine<F> {
                 let batch = ticker_state.ticker.tickets.drain(..).collect();
                 self.submit(executor.as_ref(), batch);
             }
-            ExecutorKind::Pool if ticker_state.helping => {
+            ExecutorKind::Pool if F::LIGHT && ticker_state.helping => {
                 for ticket in ticker_state.ticker.tickets.drain(..) {
                     self.sift(server, ticket);
                 }
@@ -316,6 +316,9 @@ impl<F: Frontend> Engine<F> {
     /// Serves what is light if the pool is stuck. Returns whether there was anything to sift, or to
     /// collect now.
     fn help(&self, server: &Arc<Server<F>>, ticker_state: &mut TickerState) -> bool {
+        if !F::LIGHT {
+            return false;
+        }
         let before = ticker_state.helping;
         ticker_state.helping = self.frontend.has_light() && ticker_state.growth.is_stuck();
         if !ticker_state.helping {

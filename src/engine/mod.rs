@@ -99,14 +99,12 @@ pub(crate) trait Frontend:
     /// Whether there are wake-ups, see [`is_wake_up`](Self::is_wake_up).
     const HAS_WAKE_UPS: bool = false;
 
-    /// Returns whether payloads may be [light](Self::is_light).
-    fn sifts(&self) -> bool {
-        false
-    }
+    /// Whether payloads may be [light](Self::is_light).
+    const LIGHT: bool = false;
 
-    /// Returns whether one was armed that may be light.
+    /// Returns whether there may be such a payload.
     fn has_light(&self) -> bool {
-        self.sifts()
+        Self::LIGHT
     }
 
     /// Returns whether the payload only wakes a task or spawns a future. Called under the lock.
@@ -275,7 +273,6 @@ impl<F: Frontend> Engine<F> {
             ticker_queues: config.shards,
             injector_bound: config.injector,
             quiet: config.quiet,
-            sifts: frontend.sifts(),
         });
         let ticker_states = ticker_queues
             .into_iter()

@@ -82,6 +82,10 @@ struct WakeUps<F: Frontend> {
     claimed: Vec<(F::Key, F::Payload)>,
     /// The ticket that follows those of the wake-ups.
     next: Option<Ticket>,
+    /// Whether nothing may be claimed that is not light.
+    only_light: bool,
+    /// Whether the ticket is left alone for that reason.
+    not_light: bool,
 }
 
 impl<F: Frontend> Server<F> {
@@ -97,7 +101,8 @@ impl<F: Frontend> Server<F> {
     }
 
     /// Completes `done`, if there is one, and claims `ticket`. If that is a wake-up, the wake-ups of
-    /// the same stripe that `more` has next are claimed, too.
+    /// the same stripe that `more` has next are claimed, too. If only what is light may be claimed, and
+    /// the ticket stands for something else, this changes nothing and says so in `wake_ups`.
     ///
     /// A shutdown must not miss the user code that follows, such as the drop of the completed run's
     /// key. If the claim yields a run, that run is counted while the key is dropped. Otherwise the
@@ -124,6 +129,14 @@ impl<F: Frontend> Server<F> {
         };
         let waits = at_lock.enter();
         let (completed, claimed, user_code) = engine.with(number, |stripe| {
+            // In the hold of the claim: a key may get another payload while it is queued.
+            if F::LIGHT
+                && wake_ups.only_light
+                && stripe.has_queued(ticket.slot, |payload| !F::is_light(payload))
+            {
+                wake_ups.not_light = true;
+                return (None, Claimed::Nothing, None);
+            }
             let completed = done.map(|done| stripe.complete(done.id, done.panicked, now));
             if F::HAS_WAKE_UPS {
                 wake_ups.claim(stripe, ticket, now, more);
@@ -150,6 +163,9 @@ impl<F: Frontend> Server<F> {
             )
         });
         drop(waits);
+        if F::LIGHT && wake_ups.not_light {
+            return (claimed, user_code);
+        }
         let shard = engine.shards().shard_of(number);
         shard.backlog.claimed(&shard.bell);
         for _ in 1..wake_ups.len() {
@@ -284,49 +300,58 @@ impl<F: Frontend> WakeUps<F> {
     }
 }
 
-/// Serves light payloads on a ticker, while all workers are in long tasks.
 impl<F: Frontend> Server<F> {
-    /// Serves a ticket, unless it stands for a payload that is not light. Returns whether it did.
+    /// Serves a ticket on a ticker, unless it stands for a payload that is not light. Returns whether
+    /// it did. It takes the path of all tickets, so that the compiler inlines that one as before.
     #[inline(never)]
     pub(super) fn serve_if_light(&self, ticket: Ticket) -> bool {
-        let engine = &self.engine;
-        let number = ticket.stripe as usize;
-        let now = engine.now();
-        let claimed = engine.with(number, |stripe| {
-            // In the hold of the claim: a key may get another payload while it is queued.
-            let payload = stripe.queued_payload(ticket.slot);
-            if payload.is_some_and(|payload| !F::is_light(payload)) {
-                return None;
-            }
-            if let Some(wake_up) = stripe.claim_wake_up(ticket.slot, now, F::is_wake_up) {
-                // USER-1: as for a worker.
-                return Some((Err(wake_up), Some(engine.after_run(number))));
-            }
-            let claimed = stripe.claim_as(ticket.slot, now, F::start);
-            let follows = matches!(claimed, Claimed::KeyPanicked { .. });
-            Some((Ok(claimed), follows.then(|| engine.after_run(number))))
-        });
-        let Some((claimed, _user_code)) = claimed else {
-            return false;
+        let served = self.serve_all(ticket, &AtLock::default(), &mut || None, true);
+        if served {
+            self.engine.pool().count_helped();
+        }
+        served
+    }
+
+    /// Serves tickets until `more` has none. With `only_light`, there must be a single ticket; it is
+    /// left alone if it stands for a payload that is not light, and then this returns false.
+    fn serve_all(
+        &self,
+        first: Ticket,
+        at_lock: &AtLock,
+        more: &mut dyn FnMut() -> Option<Ticket>,
+        only_light: bool,
+    ) -> bool {
+        // Covers all user code of this call: tasks, panic handlers and drops.
+        let _inside = task_scope::TaskScope::enter(self.engine.tag());
+        if let Some(limit) = F::batch(&self.access) {
+            self.serve_batches(first, at_lock, more, limit.get());
+            return true;
+        }
+        let mut next = Some(first);
+        let mut done = None;
+        let mut wake_ups = WakeUps {
+            claimed: Vec::new(),
+            next: None,
+            only_light,
+            not_light: false,
         };
-        engine.pool().count_helped();
-        let shard = engine.shards().shard_of(number);
-        shard.backlog.claimed(&shard.bell);
-        let _inside = task_scope::TaskScope::enter(engine.tag());
-        let at_lock = AtLock::default();
-        match claimed {
-            Err(wake_up) => {
-                let mut wake_ups = WakeUps {
-                    claimed: vec![wake_up],
-                    next: None,
-                };
+        while let Some(ticket) = next {
+            let (claimed, _user_code) =
+                self.claim(ticket, done.take(), &mut wake_ups, at_lock, more);
+            if F::LIGHT && wake_ups.not_light {
+                return false;
+            }
+            next = if wake_ups.is_empty() {
+                done = self.run(ticket, claimed, at_lock);
+                more()
+            } else {
                 self.wake_all(ticket.stripe, &mut wake_ups);
-            }
-            Ok(claimed) => {
-                if let Some(done) = self.run(ticket, claimed, &at_lock) {
-                    engine.complete(done.stripe, done.id, done.panicked, &at_lock);
-                }
-            }
+                wake_ups.next.take()
+            };
+        }
+        if let Some(done) = done {
+            self.engine
+                .complete(done.stripe, done.id, done.panicked, at_lock);
         }
         true
     }
@@ -515,32 +540,7 @@ fn of_one_stripe<T>(list: &[T], stripe: impl Fn(&T) -> u32) -> impl Iterator<Ite
 
 impl<F: Frontend> Claim for Server<F> {
     fn serve(&self, first: Ticket, at_lock: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>) {
-        // Covers all user code of this call: tasks, panic handlers and drops.
-        let _inside = task_scope::TaskScope::enter(self.engine.tag());
-        if let Some(limit) = F::batch(&self.access) {
-            return self.serve_batches(first, at_lock, more, limit.get());
-        }
-        let mut next = Some(first);
-        let mut done = None;
-        let mut wake_ups = WakeUps {
-            claimed: Vec::new(),
-            next: None,
-        };
-        while let Some(ticket) = next {
-            let (claimed, _user_code) =
-                self.claim(ticket, done.take(), &mut wake_ups, at_lock, more);
-            next = if wake_ups.is_empty() {
-                done = self.run(ticket, claimed, at_lock);
-                more()
-            } else {
-                self.wake_all(ticket.stripe, &mut wake_ups);
-                wake_ups.next.take()
-            };
-        }
-        if let Some(done) = done {
-            self.engine
-                .complete(done.stripe, done.id, done.panicked, at_lock);
-        }
+        let _ = self.serve_all(first, at_lock, more, false);
     }
 
     fn prefetch_claims(&self, tickets: &[Ticket]) {

@@ -14,7 +14,7 @@ impl<F: Frontend> Engine<F> {
             return;
         };
         // Nobody can tell whether the threads of an executor are blocked.
-        if self.frontend.has_light() {
+        if F::LIGHT && self.frontend.has_light() {
             tickets.retain(|ticket| !server.serve_if_light(*ticket));
         }
         // USER-3: after everything pending was taken out, no ticket of a batch stands for a timer.

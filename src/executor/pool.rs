@@ -24,8 +24,6 @@ pub(crate) struct PoolConfig {
     pub(crate) injector_bound: usize,
     /// Time without a ticket after which an extra worker leaves.
     pub(crate) quiet: Duration,
-    /// Whether some tickets are light, so that a ticker may serve them.
-    pub(crate) sifts: bool,
 }
 
 /// The words that a worker writes for every ticket.
@@ -88,7 +86,6 @@ impl Pool {
                 fed.iter().map(Deque::stealer).collect(),
                 slots.iter().map(|slot| slot.local.stealer()).collect(),
                 config.injector_bound,
-                config.sifts,
             ),
             // Padded, since every producer reads its count; the other fields rarely change.
             sleep: CachePadded::new(Sleepers::new(

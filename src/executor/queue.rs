@@ -19,7 +19,7 @@
 //! a thief, whose steal moves a batch into its own deque; [`FoundTicket::stolen`] reports it.
 
 use crate::job::Ticket;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::deque::{Injector, Steal, Stealer, Worker as Deque};
 
 /// Number of attempts at a steal that other thieves disturb, before the worker looks at the next
@@ -42,8 +42,10 @@ pub(super) struct Queues {
     used: AtomicUsize,
     injector: Injector<Ticket>,
     injector_bound: usize,
-    /// Tickets that a ticker has sifted; `None` if there is nothing to sift.
-    sifted: Option<Injector<Ticket>>,
+    /// Tickets that a ticker has sifted.
+    sifted: Injector<Ticket>,
+    /// Whether there ever was one: most pools are never stuck, and a look at the queue costs more.
+    sifts: AtomicBool,
 }
 
 /// A ticket, and whether it came from a queue other than the finder's own, perhaps with a batch.
@@ -64,10 +66,10 @@ impl Queues {
         ticker_queues: Box<[Stealer<Ticket>]>,
         locals: Box<[Stealer<Ticket>]>,
         injector_bound: usize,
-        sifts: bool,
     ) -> Self {
         Queues {
-            sifted: sifts.then(Injector::new),
+            sifted: Injector::new(),
+            sifts: AtomicBool::new(false),
             ticker_queues,
             locals,
             used: AtomicUsize::new(0),
@@ -118,9 +120,8 @@ impl Queues {
             let stolen = false;
             return Some(FoundTicket { ticket, stolen });
         }
-        if let Some(sifted) = &self.sifted
-            && !sifted.is_empty()
-            && let Some(ticket) = retry_steal(|| sifted.steal())
+        if self.has_sifted()
+            && let Some(ticket) = retry_steal(|| self.sifted.steal())
         {
             return Some(FoundTicket::stolen(ticket));
         }
@@ -154,10 +155,7 @@ impl Queues {
                 .ticker_queues
                 .iter()
                 .any(|ticker_queue| !ticker_queue.is_empty())
-            || self
-                .sifted
-                .as_ref()
-                .is_some_and(|sifted| !sifted.is_empty())
+            || self.has_sifted()
     }
 
     /// Returns whether there is a ticket that [`take_unsifted`](Self::take_unsifted) would take,
@@ -176,7 +174,16 @@ impl Queues {
 
     /// Adds a sifted ticket. The caller must wake a sleeper.
     pub(super) fn put_sifted(&self, ticket: Ticket) {
-        self.sifted.as_ref().unwrap_or(&self.injector).push(ticket);
+        // Relaxed: see `use_local`, which orders it as well.
+        self.sifts.store(true, Ordering::Relaxed);
+        self.sifted.push(ticket);
+    }
+
+    /// Returns whether a sifted ticket waits, like [`any`](Self::any).
+    #[inline]
+    fn has_sifted(&self) -> bool {
+        // Relaxed: see `put_sifted`.
+        self.sifts.load(Ordering::Relaxed) && !self.sifted.is_empty()
     }
 
     /// Takes up to `limit` tickets out of the injector.
@@ -190,8 +197,7 @@ impl Queues {
     pub(super) fn len(&self) -> usize {
         let ticker_queues = self.ticker_queues.iter().map(Stealer::len).sum::<usize>();
         let locals = self.locals().iter().map(Stealer::len).sum::<usize>();
-        let sifted = self.sifted.as_ref().map_or(0, Injector::len);
-        self.injector.len() + sifted + ticker_queues + locals
+        self.injector.len() + self.sifted.len() + ticker_queues + locals
     }
 }
 
@@ -234,7 +240,6 @@ mod tests {
             ticker_queues.iter().map(Deque::stealer).collect(),
             locals.iter().map(Deque::stealer).collect(),
             bound,
-            true,
         );
         for slot in 0..locals.len() {
             queues.use_local(slot);
@@ -314,7 +319,7 @@ mod tests {
         let local = Deque::new_fifo();
         let far = Deque::new_fifo();
         let locals = [&local, &far].map(Deque::stealer).into();
-        let queues = Queues::new([].into(), locals, 1, false);
+        let queues = Queues::new([].into(), locals, 1);
         assert!(queues.find(0, &local, false, 0).is_none());
         queues.use_local(0);
         assert!(queues.find(0, &local, false, 0).is_none());

@@ -24,7 +24,6 @@ fn ticket(slot: usize) -> Ticket {
 
 fn pool(workers: usize, max_workers: usize, ticker_queues: usize) -> (Arc<Pool>, Vec<TickerQueue>) {
     Pool::new(PoolConfig {
-        sifts: false,
         workers,
         max_workers,
         ticker_queues,
@@ -176,7 +175,6 @@ fn the_injector_is_not_starved_by_a_busy_ticker() {
 #[test]
 fn the_injector_refuses_when_full() {
     let (pool, _) = Pool::new(PoolConfig {
-        sifts: false,
         workers: 1,
         max_workers: 1,
         ticker_queues: 0,
@@ -193,7 +191,6 @@ fn c114_what_a_worker_leaves_behind_is_found_by_others() {
     // With room in the injector, and without.
     for injector_bound in [100, 0] {
         let (pool, ticker_queues) = Pool::new(PoolConfig {
-            sifts: false,
             workers: 2,
             max_workers: 2,
             ticker_queues: 1,

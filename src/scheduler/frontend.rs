@@ -176,10 +176,6 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    fn sifts(&self) -> bool {
-        cfg!(feature = "tokio")
-    }
-
     #[cfg(feature = "tokio")]
     fn has_light(&self) -> bool {
         // Relaxed: the ticker that finds it late looks again.
@@ -189,6 +185,8 @@ where
     fn is_light(task: &Task<K, S>) -> bool {
         task.only_spawns()
     }
+
+    const LIGHT: bool = cfg!(feature = "tokio");
 
     fn access(engine: &Arc<Engine<Self>>) -> Handle<K, S> {
         Handle::new(Arc::clone(engine))

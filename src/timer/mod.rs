@@ -86,10 +86,7 @@ impl FrontendTypes for TimerFrontend {
 
 impl Frontend for TimerFrontend {
     const HAS_WAKE_UPS: bool = true;
-
-    fn sifts(&self) -> bool {
-        true
-    }
+    const LIGHT: bool = true;
 
     fn access(_: &Arc<Engine<Self>>) {}
 

@@ -3,13 +3,12 @@
 use std::hint::black_box;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use gungraun::prelude::*;
 use tourbillon::test_util::SteppedTimer;
-use tourbillon::{Executor, Job, Sleep, Timeout, Timer, TimerBuilder};
+use tourbillon::{Sleep, Timeout, Timer, TimerBuilder};
 
 use crate::{KEYS, SEED, delay};
 
@@ -74,27 +73,15 @@ fn reschedule(pending: (Kit, Vec<Timeout>)) -> (Kit, Vec<Timeout>) {
     pending
 }
 
-/// Keeps the jobs, to count them alone. What collects is counted in `collect_and_run`.
-struct Jobs(Sender<Job>);
-
-impl Executor for Jobs {
-    fn execute(&self, job: Job) -> Result<(), Job> {
-        self.0.send(job).map_err(|refused| refused.0)
-    }
-}
-
 struct Sleeping {
     kit: Kit,
-    jobs: Receiver<Job>,
     sleeps: Vec<Sleep>,
 }
 
 impl Sleeping {
     fn new() -> Self {
-        let (sender, jobs) = channel();
         let mut sleeping = Sleeping {
-            kit: kit_of(Timer::builder().executor(Jobs(sender))),
-            jobs,
+            kit: kit_of(Timer::builder().workers(1)),
             sleeps: Vec::with_capacity(KEYS.len()),
         };
         // Tables and slabs grow before the calls are counted.
@@ -108,6 +95,12 @@ impl Sleeping {
         for key in KEYS {
             self.sleeps.push(self.kit.1.sleep(delay(key)));
         }
+    }
+
+    /// Makes all of them due in one jump, so that the worker claims many at once.
+    fn wake(&self) {
+        let kit = &self.kit.0;
+        kit.jump_to(kit.now() + Duration::from_secs(120));
     }
 
     /// Polls all of them with the waker of one task. Returns how many are ready.
@@ -137,21 +130,9 @@ fn polled() -> Sleeping {
     sleeping
 }
 
-/// All are due, and collected.
-fn due() -> (Sleeping, Vec<Job>) {
-    let sleeping = polled();
-    let kit = &sleeping.kit.0;
-    // In one jump, so that one job has many of them.
-    kit.jump_to(kit.now() + Duration::from_secs(120));
-    let jobs: Vec<Job> = sleeping.jobs.try_iter().collect();
-    // And the timer that was the first one.
-    assert_eq!(jobs.iter().map(Job::len).sum::<usize>(), KEYS.len() + 1);
-    (sleeping, jobs)
-}
-
 fn woken() -> Sleeping {
-    let (sleeping, jobs) = due();
-    jobs.into_iter().for_each(Job::run);
+    let sleeping = polled();
+    sleeping.wake();
     sleeping
 }
 
@@ -192,11 +173,11 @@ fn sleep_dropped(mut sleeping: Sleeping) -> Sleeping {
     sleeping
 }
 
-// What a worker does: claim, wake, complete.
-#[library_benchmark(setup = due)]
+// What the ticker and a worker do: collect, claim, wake, complete.
+#[library_benchmark(setup = polled)]
 #[bench::per_call()]
-fn sleep_woken((sleeping, jobs): (Sleeping, Vec<Job>)) -> Sleeping {
-    jobs.into_iter().for_each(Job::run);
+fn sleep_collected_and_woken(sleeping: Sleeping) -> Sleeping {
+    sleeping.wake();
     sleeping
 }
 
@@ -219,7 +200,7 @@ library_benchmark_group!(
         sleep_poll_that_waits,
         sleep_reset,
         sleep_dropped,
-        sleep_woken,
+        sleep_collected_and_woken,
         sleep_last_poll_and_drop,
     ]
 );

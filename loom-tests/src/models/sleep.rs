@@ -95,7 +95,6 @@ fn ticket(slot: u32) -> Ticket {
 
 fn pool(workers: usize, extra: usize) -> (Arc<Pool>, TickerQueue) {
     let (pool, mut ticker_queues) = Pool::new(PoolConfig {
-        sifts: false,
         workers,
         max_workers: workers + extra,
         ticker_queues: 1,

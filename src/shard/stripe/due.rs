@@ -211,10 +211,11 @@ impl<K, V> Stripe<K, V> {
         Some((key, value))
     }
 
-    /// Returns the payload that a ticket stands for, unless it stands for nothing.
-    pub(crate) fn queued_payload(&mut self, slot: u32) -> Option<&V> {
-        let armed = self.table.armed_mut(slot)?;
-        (armed.phase == Phase::Queued).then_some(&armed.value)
+    /// Returns whether a ticket stands for a payload of which this holds.
+    #[inline(never)]
+    pub(crate) fn has_queued(&mut self, slot: u32, holds: impl FnOnce(&V) -> bool) -> bool {
+        let armed = self.table.armed_mut(slot);
+        armed.is_some_and(|armed| armed.phase == Phase::Queued && holds(&armed.value))
     }
 
     /// Counts wake-ups that panicked after their claim.
