@@ -20,6 +20,9 @@ pub enum CallError {
     Unknown(String),
     /// The store refused the call and did not carry it out. The same call will be refused again.
     Refused(String),
+    /// The store is not the one that was opened: it was replaced, removed or emptied, or is older than it
+    /// was. The text says what to do. The call was not carried out, or only in what lies there no more.
+    Replaced(String),
     /// The timers have been [stopped](crate::Durable::stop), and the call was not carried out.
     Stopped,
     /// This process was forked after the timers were started, and they belong to the original process. The call
@@ -46,6 +49,7 @@ impl fmt::Display for CallError {
                 "the store's answer was lost, and the call may have been carried out: {why}"
             ),
             CallError::Refused(why) => write!(f, "the store refuses the call: {why}"),
+            CallError::Replaced(why) => write!(f, "this is not the store as it was: {why}"),
             CallError::Stopped => f.write_str("the timers have been stopped"),
             CallError::Forked => f.write_str(
                 "the timers were started before this process was forked, and belong to the original \
@@ -77,6 +81,7 @@ impl From<StoreError> for CallError {
             StoreError::Unknown(why) => CallError::Unknown(why),
             StoreError::Refused(why) => CallError::Refused(why),
             StoreError::Forked => CallError::Forked,
+            StoreError::Replaced(why) => CallError::Replaced(why),
         }
     }
 }

@@ -98,6 +98,15 @@ pub enum Event {
     },
     /// The outage is over: each part of the work that had stopped has succeeded since, within a second.
     StoreUp,
+    /// The store is not the one that this process has opened: it was replaced, removed or emptied, or is
+    /// older than it was. No timer runs here until the right one is back, and calls fail with
+    /// [`CallError::Replaced`](crate::CallError::Replaced). It is sent once in an outage, beside
+    /// [`StoreDown`](Event::StoreDown), and [`StoreUp`](Event::StoreUp) says that the right one is back.
+    #[non_exhaustive]
+    StoreReplaced {
+        /// What was found, and what to do.
+        error: String,
+    },
     /// The store's doorbell is not heard any more. Timers that others schedule for the next moments may
     /// start up to one look late. The store connects again by itself.
     #[non_exhaustive]

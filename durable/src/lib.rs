@@ -66,6 +66,8 @@
 //! | dead letter | a timer that was given up, and can be revived |
 
 mod answers;
+#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
+mod beats;
 mod builder;
 mod complete;
 mod due;

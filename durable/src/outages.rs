@@ -4,6 +4,8 @@
 //!   has one event, and none comes between them.
 //! - **OUTAGE-2** A part has stopped when a call of it fails, for whatever reason, or has no answer after
 //!   [`SLOW`]. It works again when a call of it has succeeded within that time.
+//! - **OUTAGE-3** That the store is another one is told beside that, and once in an outage: a call that succeeds on an
+//!   older database, while others fail, does not make it the right one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,6 +14,7 @@ use std::time::Duration;
 use crate::event_sink::EventSink;
 use crate::events::{Event, StoreWork};
 use crate::stats::Counters;
+use crate::store::StoreError;
 use crate::sync::{Arc, Mutex};
 
 /// A call without an answer for this long is an outage.
@@ -32,6 +35,8 @@ struct StoppedWork {
     parts: BTreeSet<StoreWork>,
     /// The good looks since the last declaration that failed.
     looks: u8,
+    /// Whether it was told that the store is another one, since all parts worked.
+    is_replaced: bool,
 }
 
 impl Outages {
@@ -66,6 +71,7 @@ impl Outages {
     pub(crate) fn worked(&self, work: StoreWork) {
         let mut stopped = self.stopped.lock();
         if stopped.parts.is_empty() {
+            stopped.is_replaced = false;
             return;
         }
         stopped.parts.remove(&work);
@@ -78,7 +84,21 @@ impl Outages {
         }
         self.counters.stopped_work.set(stopped.parts.len() as u64);
         if stopped.parts.is_empty() {
+            stopped.is_replaced = false;
             self.events.send(|| Event::StoreUp);
+        }
+    }
+
+    /// Takes the end of any call, and tells once in an outage that the store is another one.
+    pub(crate) fn notice<T>(&self, result: &Result<T, StoreError>) {
+        let Err(error @ StoreError::Replaced(_)) = result else {
+            return;
+        };
+        self.counters.replaced.increment();
+        let mut stopped = self.stopped.lock();
+        if !std::mem::replace(&mut stopped.is_replaced, true) {
+            let error = error.to_string();
+            self.events.send(|| Event::StoreReplaced { error });
         }
     }
 
@@ -221,6 +241,31 @@ mod tests {
         drop(quick);
         let expected = down(StoreWork::Look, "no answer for 1s");
         assert_eq!(all(outages, &events), [expected, Event::StoreUp]);
+    }
+
+    #[test]
+    fn a_store_that_is_replaced_is_told_once_in_an_outage_whatever_succeeds_meanwhile() {
+        let (outages, counters, events) = outages();
+        let replaced = StoreError::Replaced("older".to_owned());
+        for _ in 0..2 {
+            for _ in 0..3 {
+                outages.notice(&Err::<(), _>(replaced.clone()));
+                outages.failed(StoreWork::Beat, &replaced);
+                outages.notice(&Ok(()));
+                outages.worked(StoreWork::Look);
+            }
+            outages.worked(StoreWork::Beat);
+        }
+        assert_eq!(counters.replaced.get(), 6);
+        let error = replaced.to_string();
+        let told = [
+            Event::StoreReplaced {
+                error: error.clone(),
+            },
+            down(StoreWork::Beat, &error),
+            Event::StoreUp,
+        ];
+        assert_eq!(all(outages, &events), [told.clone(), told].concat());
     }
 
     #[test]

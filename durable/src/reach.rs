@@ -110,10 +110,14 @@ impl StoreLink {
         &mut self,
         make: impl FnOnce(&mut dyn Connection) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
+        let opened = self.open().map(drop);
+        self.reach.outages.notice(&opened);
+        opened?;
         let connection = self.open()?;
         // Whether a call that panicked was carried out is not known.
         let result = catch_panic(|| make(connection))
             .unwrap_or_else(|panic| Err(StoreError::Unknown(panicked(&panic))));
+        self.reach.outages.notice(&result);
         if result.is_err() {
             let broken = self.connection.take();
             drop(catch_panic(move || drop(broken)));

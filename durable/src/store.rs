@@ -37,7 +37,8 @@ pub const SHARDS: u16 = 64;
 
 /// Where timers are kept.
 pub trait Store: Send + Sync + fmt::Debug + 'static {
-    /// Opens a connection, and creates or checks the tables when it is the first one.
+    /// Opens a connection, and creates or checks the tables when it is the first one of this value. Each
+    /// later one checks that the store is still [the same](StoreError::Replaced), and creates nothing.
     ///
     /// It is called on threads of the crate, which are not part of any runtime. It may block.
     ///
@@ -234,6 +235,10 @@ pub enum StoreError {
     Unknown(String),
     /// The store refused the call and did not carry it out. The same call will be refused again.
     Refused(String),
+    /// The store is not the one that this process has opened: it was replaced, removed or emptied, or is
+    /// older than it was. Nothing more is carried out on it. The text says what to do. Should the right
+    /// store come back, calls succeed again.
+    Replaced(String),
     /// Another transaction has locked the timer's row, and the call was not carried out. It may pass
     /// when that transaction ends.
     Locked(String),
@@ -246,7 +251,10 @@ impl StoreError {
     /// Whether the same call may succeed later.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        !matches!(self, StoreError::Refused(_) | StoreError::Forked)
+        !matches!(
+            self,
+            StoreError::Refused(_) | StoreError::Replaced(_) | StoreError::Forked
+        )
     }
 }
 
@@ -259,6 +267,7 @@ impl fmt::Display for StoreError {
                 "the store's answer was lost, and the call may have been carried out: {why}"
             ),
             StoreError::Refused(why) => write!(f, "the store refuses the call: {why}"),
+            StoreError::Replaced(why) => write!(f, "this is not the store as it was: {why}"),
             StoreError::Locked(why) => write!(f, "the timer is locked: {why}"),
             StoreError::Forked => f.write_str(
                 "a store was opened before this process was forked, and belongs to the original \

@@ -133,6 +133,7 @@ const DURABLE_LAYERS: &[Layer] = &[
     layer(1, "queue_options", 0..=0, &[]),
     layer(2, "store", 0..=1, &[]),
     layer(3, "namespace", 0..=2, &[]),
+    layer(3, "beats", 0..=2, &[]),
     // Pure: what each call does to a row, and where a key lies.
     layer(3, "row", 1..=2, &[]),
     layer(3, "shard", 0..=2, &[]),

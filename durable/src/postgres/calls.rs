@@ -13,8 +13,9 @@ use crate::postgres::rows::{
     unsigned,
 };
 use crate::postgres::statements::{
-    BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, LOOK,
-    OLD_NODES, OPEN_WRITES, PAUSE, PAYLOAD_ERRORS, REVIVE, SETTLE, SETTLE_EACH, WRITE, WRITE_EACH,
+    BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, HAS_ROW, JOIN, LEAVE, LIST,
+    LOOK, OLD_NODES, OPEN_WRITES, PAUSE, PAYLOAD_ERRORS, REVIVE, SETTLE, SETTLE_EACH, WRITE,
+    WRITE_EACH,
 };
 use crate::postgres::values::{SentCalls, end, int, order, parts, small, text};
 use crate::postgres::wire::{Span, Time};
@@ -336,6 +337,18 @@ impl Connection for PostgresConnection {
 
     fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
         let rows = self.link.query(Effect::Writes, BEAT, &[&epoch.0])?;
+        if let Some(row) = rows.first() {
+            let beats = &self.link.settings().beats;
+            beats.good(epoch, row.get(3), time(row, 0))?;
+        } else {
+            let rows = self.rows(HAS_ROW, &[&epoch.0])?;
+            let row = one(&rows)?;
+            let beats = &self.link.settings().beats;
+            match row.get(0) {
+                true => beats.ended(epoch),
+                false => beats.missing(epoch, time(row, 1))?,
+            }
+        }
         Ok(rows.first().map(|row| Beat {
             now: time(row, 0),
             horizon: Some(Horizon {
@@ -508,6 +521,7 @@ impl Connection for PostgresConnection {
 
     fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError> {
         self.link.query(Effect::Writes, LEAVE, &[&epoch.0])?;
+        self.link.settings().beats.ended(epoch);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
+use crate::beats::REMEDY;
 use crate::store::StoreError;
 
 /// The grants of the role of a node. Roles of programs that only schedule need fewer.
@@ -64,7 +65,7 @@ impl Failure {
     pub(super) fn may_be_of_one_row(&self) -> bool {
         self.code.as_ref().is_some_and(|code| {
             !ends_connection(code) && !matches!(&code.code()[..2], "25" | "53" | "57")
-        })
+        }) && !matches!(self.error, StoreError::Replaced(_))
     }
 }
 
@@ -123,6 +124,8 @@ pub(super) fn refusal(effect: Effect, code: &SqlState, why: String) -> StoreErro
             "{why}: row-level security would hide timers; give the role `bypassrls`, or disable it on the \
              tables of tourbillon"
         )),
+        // The function `same_1`.
+        (_, "TB001") => StoreError::Replaced(format!("{why}; {REMEDY}")),
         (_, "42501") => StoreError::Refused(format!("{why}: {}", GRANTS)),
         (_, "3F000" | "42P01" | "42883" | "42703") => StoreError::Refused(format!(
             "{why}: the tables of tourbillon are not those that this version of the crate knows"

@@ -35,6 +35,20 @@ begin
 end
 $$;
 
+-- Whether these are the tables that the process has opened: an error if not. Each statement of the crate asks
+-- once, before it does anything.
+create function tourbillon.same_1(p_identity bigint) returns boolean
+language plpgsql stable security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if p_identity is distinct from (select m.identity from tourbillon.meta m) then
+    raise exception using errcode = 'TB001', message = 'the tables of the timers were made anew, or are those of another database';
+  end if;
+  return true;
+end
+$$;
+
 -- Announces the queues whose timers are due within two seconds.
 create function tourbillon.ring_1(p_queue text[], p_action smallint[], p_delay interval[], p_at timestamptz[]) returns void
 language sql volatile security invoker

@@ -330,6 +330,7 @@ fn together(failed: Vec<(&Server, StoreError)>) -> StoreError {
             StoreError::Unavailable(why)
             | StoreError::Unknown(why)
             | StoreError::Refused(why)
+            | StoreError::Replaced(why)
             | StoreError::Locked(why) => why,
             StoreError::Forked => error.to_string(),
         };

@@ -13,6 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
+use crate::beats::{Beats, REMEDY};
 use crate::postgres::failure::{
     Effect, Failure, ends_connection, is_of_key, lost, message, refusal,
 };
@@ -20,7 +21,7 @@ use crate::postgres::hosts::Hosts;
 use crate::postgres::schema::{self, Schema};
 use crate::postgres::session::Session;
 use crate::store::StoreError;
-use crate::sync::{Arc, Origin};
+use crate::sync::{Arc, OnceLock, Origin};
 
 /// The settings that all connections of a store share.
 pub(super) struct Settings {
@@ -35,6 +36,9 @@ pub(super) struct Settings {
     pub(super) lock_limit: Duration,
     /// The limit of the calls that read a whole table.
     pub(super) scan_limit: Duration,
+    /// The identity of the tables, once a connection has seen it.
+    pub(super) identity: OnceLock<i64>,
+    pub(super) beats: Beats,
     /// Whether timers that are due soon are announced by `NOTIFY`.
     pub(super) notify: bool,
     /// Whether nodes listen to these announcements.
@@ -167,6 +171,8 @@ impl Link {
     ) -> Result<Vec<Row>, Failure> {
         self.ready()?;
         let open = self.open()?;
+        let identity = self.settings.identity.get();
+        let values = &with_identity(values, &identity)[..];
         let known = open.statements.get(sql).cloned();
         let (client, schema) = (&open.client, &self.settings.schema);
         let work = async {
@@ -197,6 +203,8 @@ impl Link {
         let limit = self.settings.statement_limit * 2;
         self.ready()?;
         let open = self.open()?;
+        let identity = self.settings.identity.get();
+        let values = &with_identity(values, &identity)[..];
         let known = [first, second].map(|sql| open.statements.get(sql).cloned());
         let (client, schema) = (&open.client, &self.settings.schema);
         let work = async {
@@ -252,10 +260,16 @@ impl Link {
         let session = session(&self.settings);
         let connect = self.settings.hosts.connect(&session, "", |_, _| ());
         let (client, _task) = self.runtime.block_on(connect)?;
-        let check = schema::check(&client, &self.settings.schema);
+        let check = schema::check(&client, &self.settings.schema, self.settings.identity.get());
         let limited = async { tokio::time::timeout(schema::LIMIT, check).await };
         match self.runtime.block_on(limited) {
-            Ok(checked) => checked?,
+            Ok(checked) => {
+                let found = checked?;
+                // Several connections may be the first one at the same time.
+                if *self.settings.identity.get_or_init(|| found) != found {
+                    return Err(schema::replaced());
+                }
+            }
             Err(_) => {
                 let why = format!("the tables could not be checked within {:?}", schema::LIMIT);
                 return Err(StoreError::Unavailable(why));
@@ -266,6 +280,15 @@ impl Link {
             statements: HashMap::new(),
         });
         Ok(())
+    }
+
+    /// Whether the tables are gone that were there when the connection was made.
+    fn are_removed(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| {
+            let asked = schema::exists(&open.client, &self.settings.schema);
+            let limited = async { tokio::time::timeout(schema::LIMIT, asked).await };
+            matches!(self.runtime.block_on(limited), Ok(Ok(false)))
+        })
     }
 
     /// Sorts out how a call has ended, and gives up a connection that is of no more use.
@@ -288,7 +311,16 @@ impl Link {
             return Err(lost(effect, message(&error)));
         };
         let is_taken = is_of_key(&error, self.settings.schema.name());
-        let error = refusal(effect, &code, message(&error));
+        let error = match code.code() {
+            // Something else may be missing: one table of several, or one that a trigger of the user's names.
+            "3F000" | "42P01" | "42883" if self.are_removed() => {
+                let why = message(&error);
+                StoreError::Replaced(format!(
+                    "{why}: the tables of the timers were removed; {REMEDY}"
+                ))
+            }
+            _ => refusal(effect, &code, message(&error)),
+        };
         if ends_connection(&code) {
             self.open = None;
         }
@@ -307,6 +339,16 @@ impl fmt::Debug for Link {
             .field("open", &self.open.is_some())
             .finish_non_exhaustive()
     }
+}
+
+/// The values of a statement, with the identity of the tables as the last one.
+fn with_identity<'a>(
+    values: &[&'a (dyn ToSql + Sync)],
+    identity: &'a Option<&i64>,
+) -> Vec<&'a (dyn ToSql + Sync)> {
+    let mut all = values.to_vec();
+    all.push(identity);
+    all
 }
 
 /// The settings of a session. Every statement of the crate goes by an index, so the planner is kept

@@ -132,11 +132,12 @@ mod tests {
     use std::thread::park_timeout;
 
     use super::*;
+    use crate::beats::Beats;
     use crate::postgres::hosts::Hosts;
     use crate::postgres::password::Passwords;
     use crate::postgres::schema::Schema;
     use crate::postgres::security::Security;
-    use crate::sync::Origin;
+    use crate::sync::{OnceLock, Origin};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -147,6 +148,8 @@ mod tests {
             origin: Origin::here(),
             hosts: Hosts::new(&config, Security::none(), Passwords::OfUrl).expect("a host"),
             schema: Schema::default(),
+            identity: OnceLock::new(),
+            beats: Beats::default(),
             statement_limit,
             lock_limit: statement_limit,
             scan_limit: statement_limit,

@@ -33,6 +33,7 @@ use tokio_postgres::Config;
 #[cfg(feature = "postgres-tls")]
 use tokio_postgres::config::Host;
 
+use crate::beats::Beats;
 use crate::namespace::DEFAULT;
 use crate::postgres::calls::PostgresConnection;
 use crate::postgres::hosts::Hosts;
@@ -45,7 +46,7 @@ use crate::postgres::security::{Encryption, Security};
 #[cfg(feature = "postgres-tls")]
 use crate::postgres::tls::Certificates;
 use crate::store::{Connection, Hear, Listening, Store, StoreError};
-use crate::sync::{Arc, Origin, thread};
+use crate::sync::{Arc, OnceLock, Origin, thread};
 
 /// A store in a PostgreSQL database, version 13 or newer, which many machines share.
 ///
@@ -447,6 +448,8 @@ impl PostgresBuilder {
             origin: Origin::here(),
             hosts: Hosts::new(&self.config, self.security()?, passwords)?,
             schema: Schema::new(&self.schema)?,
+            identity: OnceLock::new(),
+            beats: Beats::default(),
             statement_limit: self.statement_limit,
             lock_limit: self.lock_limit,
             scan_limit: self.scan_limit,

@@ -105,6 +105,7 @@ pub(super) fn each(
 ) -> Result<Vec<Row>, Failure> {
     let rows = match result {
         Ok(rows) => rows,
+        Err(failure) if matches!(failure.error, StoreError::Replaced(_)) => return Err(failure),
         Err(failure) if failure.code.is_some() => return Err(reason),
         Err(failure) => return Err(failure),
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, Error};
 
+use crate::beats::REMEDY;
 use crate::namespace::{Form, Namespace};
 use crate::postgres::failure::{Effect, GRANTS, message, refusal};
 use crate::store::StoreError;
@@ -80,10 +81,22 @@ impl Schema {
     }
 }
 
-/// Checks the server and the tables, and makes them if there are none.
-pub(super) async fn check(client: &Client, schema: &Schema) -> Result<(), StoreError> {
+/// Checks the server and the tables, and returns their identity. The first connection, which knows none, makes
+/// the tables if there are none. A later one never does: a backup may be about to be restored there.
+pub(super) async fn check(
+    client: &Client,
+    schema: &Schema,
+    known: Option<&i64>,
+) -> Result<i64, StoreError> {
     check_server(client).await?;
     if !exists(client, schema).await? {
+        if known.is_some() {
+            return Err(StoreError::Replaced(format!(
+                "the database has no tables of timers any more in the schema {}: it was made anew, or \
+                 another server answers; {REMEDY}",
+                schema.name()
+            )));
+        }
         let made = make(client, schema).await;
         if made.is_err() {
             // The transaction may still be open. Whatever this answers, the connection is dropped.
@@ -91,10 +104,22 @@ pub(super) async fn check(client: &Client, schema: &Schema) -> Result<(), StoreE
         }
         made?;
     }
-    let asked = schema.fill("select version, oldest_ok from tourbillon.meta");
+    let asked = schema.fill("select version, oldest_ok, identity from tourbillon.meta");
     let row = client.query_one(&*asked, &[]).await.map_err(failed)?;
     check_version(row.get(0), row.get(1))?;
-    check_grants(client, schema).await
+    let identity = row.get(2);
+    if known.is_some_and(|known| *known != identity) {
+        return Err(replaced());
+    }
+    check_grants(client, schema).await?;
+    Ok(identity)
+}
+
+/// The tables are other ones than before.
+pub(super) fn replaced() -> StoreError {
+    StoreError::Replaced(format!(
+        "the tables of the timers were made anew, or are those of another database; {REMEDY}"
+    ))
 }
 
 async fn check_server(client: &Client) -> Result<(), StoreError> {
@@ -147,7 +172,7 @@ fn check_version(version: i32, oldest_ok: i32) -> Result<(), StoreError> {
 }
 
 /// Whether the tables are there.
-async fn exists(client: &Client, schema: &Schema) -> Result<bool, StoreError> {
+pub(super) async fn exists(client: &Client, schema: &Schema) -> Result<bool, StoreError> {
     // Read from the catalog: naming a table needs rights on its schema.
     let asked = "select has_schema_privilege(n.oid, 'usage'), exists (select from pg_class c \
                  where c.relnamespace = n.oid and c.relname = 'meta') \

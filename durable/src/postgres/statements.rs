@@ -1,14 +1,18 @@
 //! The statements of a connection.
 //!
 //! Those that write several rows call functions of the server, which are in `functions.sql`.
+//!
+//! The last parameter of each is the identity of the tables, which the connection adds. It is asked for in a
+//! condition that names no row, so the server decides it first. `OPEN_WRITES` has none: a look follows it.
 
 pub(super) const WRITE: &str = "select n, answer, due, other, shard, running, attempt \
-     from tourbillon.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+     from tourbillon.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9) where (select tourbillon.same_1($10))";
 
 pub(super) const WRITE_EACH: &str = "select n, answer, due, other, shard, running, attempt, code, error \
-     from tourbillon.write_each_1($1, $2, $3, $4, $5, $6, $7)";
+     from tourbillon.write_each_1($1, $2, $3, $4, $5, $6, $7) where (select tourbillon.same_1($8))";
 
-pub(super) const PAYLOAD_ERRORS: &str = "select tourbillon.payload_errors_1($1)";
+pub(super) const PAYLOAD_ERRORS: &str =
+    "select tourbillon.payload_errors_1($1) where (select tourbillon.same_1($2))";
 
 /// The columns of a [`Timer`]. A row that a gone node has left behind cancelled is none.
 macro_rules! timer {
@@ -24,7 +28,7 @@ macro_rules! timer {
 pub(super) const GET: &str = timer!(
     "from tourbillon.timer t cross join lateral (select t.claim is not null and exists ( \
      select from tourbillon.node d where d.epoch = t.claim and d.gone is null) as live) l \
-     where t.queue = $1 and t.key = $2 and (l.live or not t.cancelled)"
+     where t.queue = $1 and t.key = $2 and (l.live or not t.cancelled) and (select tourbillon.same_1($3))"
 );
 
 /// Each shard is in order, and has no more of the page than the page has rows.
@@ -37,7 +41,7 @@ pub(super) const LIST: &str = timer!(
      where t.queue = $1 and t.shard = s.shard and t.due >= greatest($2::timestamptz, $4) and t.due < $3 \
      and ($4::timestamptz is null or (t.due, t.key) > ($4, $5)) and (l.live or not t.cancelled) \
      order by t.due, t.key limit $6) t cross join lateral (select t.live) l \
-     order by t.due, t.key limit $6"
+     where (select tourbillon.same_1($7)) order by t.due, t.key limit $6"
 );
 
 pub(super) const COUNTS: &str = "with now as materialized (select clock_timestamp() as now), timers as ( \
@@ -52,23 +56,32 @@ pub(super) const COUNTS: &str = "with now as materialized (select clock_timestam
      ), paused as (select q.name as queue from tourbillon.queue q where q.paused) \
      select queue, coalesce(t.waiting, 0), coalesce(t.overdue, 0), coalesce(t.running, 0), \
      coalesce(d.dead, 0), p.queue is not null \
-     from timers t full join letters d using (queue) full join paused p using (queue) order by queue";
+     from timers t full join letters d using (queue) full join paused p using (queue) \
+     where (select tourbillon.same_1($1)) order by queue";
 
 pub(super) const DEAD: &str = "select d.id, d.queue, d.key, d.planned, d.at, d.attempt, d.fails, d.crashes, \
      d.error, d.payload::text from tourbillon.dead d where d.queue = $1 and d.id > $2 \
-     order by d.id limit $3";
+     and (select tourbillon.same_1($4)) order by d.id limit $3";
 
-pub(super) const REVIVE: &str = "select answer, queue, key from tourbillon.revive_1($1, $2)";
+pub(super) const REVIVE: &str = "select answer, queue, key from tourbillon.revive_1($1, $2) \
+     where (select tourbillon.same_1($3))";
 
-pub(super) const PAUSE: &str = "insert into tourbillon.queue (name, paused) values ($1, $2) \
+pub(super) const PAUSE: &str = "insert into tourbillon.queue (name, paused) \
+     select $1::text, $2::boolean where (select tourbillon.same_1($3)) \
      on conflict (name) do update set paused = excluded.paused";
 
-pub(super) const JOIN: &str = "insert into tourbillon.node (epoch, name, queues) values ($1, $2, $3) \
+pub(super) const JOIN: &str = "insert into tourbillon.node (epoch, name, queues) \
+     select $1::bigint, $2::text, $3::text[] where (select tourbillon.same_1($4)) \
      on conflict (epoch) do update set queues = excluded.queues";
 
 /// The time of the statement was taken before the number of its transaction.
 pub(super) const BEAT: &str = "update tourbillon.node set beat = beat + 1 where epoch = $1 and gone is null \
-     returning clock_timestamp(), statement_timestamp(), pg_current_xact_id()::text::bigint";
+     and (select tourbillon.same_1($2)) \
+     returning clock_timestamp(), statement_timestamp(), pg_current_xact_id()::text::bigint, beat";
+
+/// Whether a node that has no good beat has a row, and the clock.
+pub(super) const HAS_ROW: &str = "select exists (select from tourbillon.node where epoch = $1), clock_timestamp() \
+     where (select tourbillon.same_1($2))";
 
 /// The clock, and the least number of the open transactions that may have written timers. It comes before
 /// the look, so that the look sees what a transaction has done that has given its lock back. See [`Complete`].
@@ -97,6 +110,7 @@ pub(super) const LOOK: &str = "with clock as materialized (select clock_timestam
      me as materialized (select exists ( \
      select from tourbillon.node where epoch = $1 and gone is null) as live) \
      select 0, 0::bigint, null::text, (select now from clock), 0::bigint, 0, 0, false, null::text[] \
+     where (select tourbillon.same_1($8)) \
      union all \
      select 1, d.beat, null, null, d.epoch, 0, 0, false, d.queues from tourbillon.node d where d.gone is null \
      union all \
@@ -114,26 +128,30 @@ pub(super) const LOOK: &str = "with clock as materialized (select clock_timestam
      order by t.due limit r.seen) t";
 
 pub(super) const CLAIM: &str = "select kind, n, at, number, gen, attempt, due, planned, fails, crashes, payload, \
-     statement_timestamp() from tourbillon.claim_1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+     statement_timestamp() from tourbillon.claim_1($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+     where (select tourbillon.same_1($10))";
 
 pub(super) const CLAIM_EACH: &str = "select kind, n, at, number, gen, attempt, due, planned, fails, crashes, payload, \
-     statement_timestamp(), code, error from tourbillon.claim_each_1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+     statement_timestamp(), code, error from tourbillon.claim_each_1($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+     where (select tourbillon.same_1($10))";
 
-pub(super) const SETTLE: &str =
-    "select n, answer from tourbillon.settle_1($1, $2, $3, $4, $5, $6, $7, $8, false)";
+pub(super) const SETTLE: &str = "select n, answer from tourbillon.settle_1($1, $2, $3, $4, $5, $6, $7, $8, false) \
+     where (select tourbillon.same_1($9))";
 
-pub(super) const SETTLE_EACH: &str =
-    "select n, answer, code, error from tourbillon.settle_each_1($1, $2, $3, $4, $5, $6, $7, $8)";
+pub(super) const SETTLE_EACH: &str = "select n, answer, code, error \
+     from tourbillon.settle_each_1($1, $2, $3, $4, $5, $6, $7, $8) where (select tourbillon.same_1($9))";
 
-pub(super) const DECLARE_GONE: &str = "select tourbillon.declare_gone_1($1, $2, $3)";
+pub(super) const DECLARE_GONE: &str = "select tourbillon.declare_gone_1($1, $2, $3) \
+     where (select tourbillon.same_1($4))";
 
 pub(super) const OLD_NODES: &str = "select exists (select from tourbillon.node \
-     where gone < clock_timestamp() - interval '1 day')";
+     where gone < clock_timestamp() - interval '1 day') where (select tourbillon.same_1($1))";
 
 /// A claim of an epoch that is not in the table counts as none, so the row may go when no claim of it
 /// is left, and none can be made by a node that is gone.
 pub(super) const FORGET: &str = "delete from tourbillon.node d where d.gone < clock_timestamp() - interval '1 day' \
-     and not exists (select from tourbillon.timer t where t.claim = d.epoch)";
+     and not exists (select from tourbillon.timer t where t.claim = d.epoch) \
+     and (select tourbillon.same_1($1))";
 
-pub(super) const LEAVE: &str =
-    "update tourbillon.node set gone = clock_timestamp() where epoch = $1 and gone is null";
+pub(super) const LEAVE: &str = "update tourbillon.node set gone = clock_timestamp() where epoch = $1 and gone is null \
+     and (select tourbillon.same_1($2))";

@@ -5,7 +5,9 @@
 create table tourbillon.meta (
   one boolean primary key default true check (one),
   version int not null,
-  oldest_ok int not null
+  oldest_ok int not null,
+  -- By it a process knows these tables again. A backup has the same one.
+  identity bigint not null default hashtextextended(gen_random_uuid()::text, 0)
 );
 
 create table tourbillon.node (

@@ -81,11 +81,18 @@ impl Connection for SqliteConnection {
     }
 
     fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
+        let beats = Arc::clone(&self.0.shared().beats);
         self.0.write(|tables| {
             let sql = "update tourbillon_node set beat = beat + 1
-                       where epoch = ?1 and gone is null";
-            let changed = tables.prepare(sql)?.execute([epoch.0])?;
-            Ok((changed == 1).then_some(Beat {
+                       where epoch = ?1 and gone is null returning beat";
+            let beat = tables.prepare(sql)?.query_row([epoch.0], |row| row.get(0));
+            let beat = beat.optional()?;
+            match beat {
+                Some(beat) => beats.good(epoch, beat, tables.now)?,
+                None if tables.has_row(epoch)? => beats.ended(epoch),
+                None => beats.missing(epoch, tables.now)?,
+            }
+            Ok(beat.map(|_| Beat {
                 now: tables.now,
                 // A tree of SQLite has no dead entries that a mark would spare.
                 horizon: None,

@@ -1,17 +1,18 @@
 //! A connection to the file, and its transactions.
 
-use std::fs::File;
-use std::io::ErrorKind;
-use std::path::Path;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
 use super::failure::{self, Failure};
+use super::original::{self, Original};
 use super::schema::{self, Migration, Prefix};
 use super::tables::Tables;
 use super::turn::Turn;
+use crate::beats::Beats;
 use crate::store::StoreError;
 use crate::sync::{Arc, OnceLock, Origin, thread};
 use crate::time::WallClock;
@@ -24,6 +25,9 @@ pub(super) struct Shared {
     pub(super) clock: WallClock,
     /// How long a call waits for the lock of the file.
     pub(super) busy_limit: Duration,
+    /// What was opened first.
+    pub(super) original: Arc<Original>,
+    pub(super) beats: Arc<Beats>,
     /// The line of the writers.
     pub(super) turn: Arc<Turn>,
 }
@@ -31,6 +35,9 @@ pub(super) struct Shared {
 /// A connection to the file.
 pub(super) struct Link {
     connection: Connection,
+    path: PathBuf,
+    /// Whether it has the log open, since its first transaction.
+    has_log: Cell<bool>,
     shared: Shared,
 }
 
@@ -80,16 +87,31 @@ impl Link {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         if create {
             flags |= OpenFlags::SQLITE_OPEN_CREATE;
-        } else if !path.exists() {
-            return Err(StoreError::Unavailable(format!(
-                "the file {path:?} is not there any more"
-            )));
         }
+        // Before SQLite sees it: an end of the connection could remove what lies beside another file.
+        let original = &shared.original;
+        let is_file = original
+            .is_file(path)
+            .and_then(|()| original.is_log(path, false))
+            .and_then(|()| original.is_content(path, &shared.prefix));
+        is_file.map_err(|error| of_file(path, error))?;
         let opened = Connection::open_with_flags(path, flags);
         let connection = opened.map_err(|error| of_file(path, not_opened(path, &error)))?;
-        let mut link = Link { connection, shared };
+        let mut link = Link {
+            connection,
+            path: path.to_owned(),
+            has_log: Cell::new(false),
+            shared,
+        };
         link.set_up().map_err(|error| of_file(path, error))?;
+        if link.shared.original.is_known() {
+            link.read(|_| Ok(()))?;
+        }
         Ok(link)
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     fn set_up(&mut self) -> Result<(), StoreError> {
@@ -121,6 +143,24 @@ impl Link {
             )));
         }
         Ok(())
+    }
+
+    /// Remembers the file and its tables as those that this store has opened.
+    pub(super) fn remember(&mut self) -> Result<(), StoreError> {
+        let meta = self
+            .retry(|connection| schema::read(connection, &self.shared.prefix, original::missing))?;
+        self.shared.original.remember(&self.path, meta.identity)
+    }
+
+    /// Whether the file is still the one that was opened, and nobody has written over it. It is asked within a
+    /// transaction, or after one.
+    fn is_untouched(&self) -> Result<(), StoreError> {
+        let (path, shared) = (&self.path, &self.shared);
+        let original = &shared.original;
+        original
+            .is_file(path)
+            .and_then(|()| original.is_log(path, !self.has_log.replace(true)))
+            .and_then(|()| original.is_content(path, &shared.prefix))
     }
 
     /// Creates or migrates the tables.
@@ -195,9 +235,11 @@ impl Link {
     ) -> Result<T, Failure> {
         let turn = Arc::clone(&self.shared.turn);
         let prefix = self.shared.prefix.clone();
+        let first = Arc::clone(&self.shared.original);
         self.write_with(
             |connection, clock| {
-                let meta = schema::read(connection, &prefix)?;
+                let meta = schema::read(connection, &prefix, original::missing)?;
+                first.is_identity(meta.identity)?;
                 let mut tables = Tables::new(connection, &prefix, &meta, clock.now());
                 work(&mut tables)
             },
@@ -245,10 +287,17 @@ impl Link {
         let connection = &self.connection;
         let done = statement(connection, "begin immediate")
             .map_err(Failure::from)
+            .and_then(|()| Ok(self.is_untouched()?))
             .and_then(|()| work(connection, &self.shared.clock));
         let failure = match done {
             Ok(answer) => match statement(connection, "commit") {
-                Ok(()) => return Ok(Ok(answer)),
+                // Else it lies in a file that nobody reads.
+                Ok(()) => {
+                    let untouched = self.is_untouched();
+                    return Ok(untouched
+                        .map_err(|error| of_file(&self.path, error).into())
+                        .map(|()| answer));
+                }
                 Err(error) if failure::is_busy(&error) => Failure::Sql(error),
                 // A constraint that is checked here: nothing was carried out.
                 Err(error) if failure::may_be_of_one_row(&error) => Failure::Sql(error),
@@ -261,7 +310,7 @@ impl Link {
         }
         match failure {
             Failure::Sql(error) if failure::is_busy(&error) => Err(error),
-            failure => Ok(Err(failure)),
+            failure => Ok(Err(self.explain(failure))),
         }
     }
 
@@ -285,7 +334,9 @@ impl Link {
         let answer = self.retry(|connection| {
             statement(connection, "begin")?;
             // The first read takes the snapshot, and the clock comes after it.
-            let meta = schema::read(connection, prefix)?;
+            let meta = schema::read(connection, prefix, original::missing)?;
+            self.shared.original.is_identity(meta.identity)?;
+            self.is_untouched()?;
             work(&mut Tables::new(connection, prefix, &meta, clock.now()))
         });
         let ended = self.roll_back();
@@ -309,8 +360,40 @@ impl Link {
                     sleep(poll(attempt));
                     attempt += 1;
                 }
-                Err(failure) => return Err(failure.before_commit()),
+                Err(failure) => return Err(self.explain(failure).before_commit()),
             }
+        }
+    }
+
+    /// The failure of a call of which nothing was carried out. What becomes of the file may be the reason.
+    fn explain(&self, failure: Failure) -> Failure {
+        let failure = match failure {
+            Failure::Sql(_) if self.shared.original.is_known() => match self.is_untouched() {
+                Err(replaced @ StoreError::Replaced(_)) => Failure::Store(replaced),
+                _ => match schema::has_tables(&self.connection, &self.shared.prefix) {
+                    Ok(false) => Failure::Store(original::missing()),
+                    _ => failure,
+                },
+            },
+            failure => failure,
+        };
+        match failure {
+            Failure::Store(error @ StoreError::Replaced(_)) => of_file(&self.path, error).into(),
+            failure => failure,
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if self.is_untouched().is_err() {
+            // The end of the last connection to a file removes the log at its path, which may be that of
+            // another file by now.
+            let keep = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+            let _ = self.connection.set_db_config(keep, true);
+        }
+        if self.has_log.get() {
+            self.shared.original.close();
         }
     }
 }
@@ -333,14 +416,21 @@ fn sleep(span: Duration) {
     }
 }
 
-/// The reason why a file was not opened. SQLite does not say it, so the system is asked again.
+/// The reason why a file was not opened. SQLite does not say it, so the system is asked again, and the file
+/// is not opened for that: its end would take the locks of this process's other connections along.
 fn not_opened(path: &Path, error: &rusqlite::Error) -> StoreError {
-    match File::options().read(true).write(true).open(path) {
-        Err(reason) if reason.kind() == ErrorKind::PermissionDenied => StoreError::Refused(
-            format!("this process may not read and write the file: {reason}"),
-        ),
-        _ => failure::before_commit(error),
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{Access, access};
+        let rights = Access::READ_OK | Access::WRITE_OK;
+        if access(path, Access::EXISTS).is_ok()
+            && access(path, rights) == Err(rustix::io::Errno::ACCESS)
+        {
+            return StoreError::Refused("this process may not read and write the file".to_owned());
+        }
     }
+    let _ = path;
+    failure::before_commit(error)
 }
 
 /// Names the file in an error of its opening.
@@ -349,6 +439,7 @@ fn of_file(path: &Path, error: StoreError) -> StoreError {
         StoreError::Unavailable(why) => StoreError::Unavailable(format!("{path:?}: {why}")),
         StoreError::Unknown(why) => StoreError::Unknown(format!("{path:?}: {why}")),
         StoreError::Refused(why) => StoreError::Refused(format!("{path:?}: {why}")),
+        StoreError::Replaced(why) => StoreError::Replaced(format!("{path:?}: {why}")),
         StoreError::Locked(why) => StoreError::Locked(format!("{path:?}: {why}")),
         StoreError::Forked => StoreError::Forked,
     }

@@ -3,6 +3,7 @@
 mod connection;
 mod failure;
 mod link;
+mod original;
 mod place;
 mod reading;
 mod schema;
@@ -57,6 +58,16 @@ use crate::time::WallClock;
 /// system is refused where it can be seen: on Linux NFS, SMB, CIFS, AFS, Ceph, Lustre, sshfs and some
 /// more. On other systems, and for folders that a virtual machine shares with its host, this is not
 /// seen. Copy the file with `sqlite3 FILE ".backup COPY"`, or with the log that lies beside it.
+///
+/// # A file that is replaced
+///
+/// Each transaction looks whether the path still leads to the file that was opened. Once another one is
+/// there, or none, or one that was emptied, calls fail with [`StoreError::Replaced`], and nodes run nothing.
+/// It looks again after its commit. So a call that was answered with `Ok` is in the file that the path led
+/// to at that moment. The same holds for the `-wal` and `-shm` beside it. Should the right file come back,
+/// calls succeed again. Never copy over the file in its place, by `cp`, while processes use it: only a
+/// file with other tables is noticed. A file that is older than it was, with the same tables, is noticed by
+/// processes with handlers alone, if it is older by more than five of their beats, that is 15 s.
 ///
 /// # Versions
 ///
@@ -165,11 +176,14 @@ impl Sqlite {
             clock: WallClock::system(),
             busy_limit: BUSY_LIMIT,
             turn: Arc::default(),
+            original: Arc::default(),
+            beats: Arc::default(),
         };
         let mut link = Link::open(&path, true, shared.clone())?;
         if !link.is_current()? {
             link.migrate(schema::MIGRATIONS)?;
         }
+        link.remember()?;
         Ok(Sqlite { path, shared })
     }
 

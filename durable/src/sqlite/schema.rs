@@ -66,15 +66,18 @@ pub(super) const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 ///   settle, since each timer then changes a page of its own in both.
 /// - The index of due times ends with the key, so that a page of a list that ends within timers due
 ///   at one instant goes on without sorting them.
+/// - The identity is beside the version, in a page that only a migration writes. So it is not in the log but in
+///   the file, and a connection without a cache reads it from there.
 /// - The index of claims has only what is held now. By it a node that is gone is known to have
 ///   left nothing behind.
 const FIRST: &str = "
 create table tourbillon_meta(
     id integer primary key check (id = 1),
     version integer not null,
-    oldest_ok integer not null
+    oldest_ok integer not null,
+    identity integer not null
 ) strict;
-insert into tourbillon_meta(id, version, oldest_ok) values (1, 1, 1);
+insert into tourbillon_meta(id, version, oldest_ok, identity) values (1, 1, 1, random());
 
 create table tourbillon_timer(
     queue text not null,
@@ -159,17 +162,30 @@ pub(super) struct Meta {
     pub(super) oldest_ok: i64,
     /// 63 random bits.
     pub(super) random: i64,
+    /// Drawn when the tables were made. A backup has the same one.
+    pub(super) identity: i64,
 }
 
 /// Reads the row of `tourbillon_meta`, and checks whether this program may use the tables.
-pub(super) fn read(connection: &Connection, prefix: &Prefix) -> Result<Meta, Failure> {
+/// Without tables the error is `missing`.
+pub(super) fn read(
+    connection: &Connection,
+    prefix: &Prefix,
+    missing: fn() -> StoreError,
+) -> Result<Meta, Failure> {
     let meta = read_any(connection, prefix)?.ok_or_else(missing)?;
     admits(&meta, VERSION)?;
     Ok(meta)
 }
 
+/// The identity of the tables, or `None` if there are none.
+pub(super) fn identity(connection: &Connection, prefix: &Prefix) -> Result<Option<i64>, Failure> {
+    Ok(read_any(connection, prefix)?.map(|meta| meta.identity))
+}
+
 fn read_any(connection: &Connection, prefix: &Prefix) -> Result<Option<Meta>, Failure> {
-    let sql = "select version, oldest_ok, random() & 9223372036854775807 from tourbillon_meta where id = 1";
+    let sql = "select version, oldest_ok, random() & 9223372036854775807, identity \
+         from tourbillon_meta where id = 1";
     let mut statement = match connection.prepare_cached(&prefix.fill(sql)) {
         Ok(statement) => statement,
         Err(error) => {
@@ -184,6 +200,7 @@ fn read_any(connection: &Connection, prefix: &Prefix) -> Result<Option<Meta>, Fa
             version: row.get(0)?,
             oldest_ok: row.get(1)?,
             random: row.get(2)?,
+            identity: row.get(3)?,
         })
     });
     meta.optional()?
@@ -319,7 +336,7 @@ mod tests {
         migrate(&connection, &Prefix::default(), &[MIGRATIONS[0], NEXT]).expect("migrated");
         migrate(&connection, &Prefix::default(), MIGRATIONS).expect("admitted");
         assert!(is_current(&connection, &Prefix::default()).expect("admitted"));
-        assert!(read(&connection, &Prefix::default()).is_ok());
+        assert!(read(&connection, &Prefix::default(), missing).is_ok());
         assert_eq!(version(&connection), (2, 1));
     }
 
@@ -335,7 +352,7 @@ mod tests {
         let refusals = [
             migrate(&connection, &Prefix::default(), MIGRATIONS).err(),
             is_current(&connection, &Prefix::default()).err(),
-            read(&connection, &Prefix::default()).err(),
+            read(&connection, &Prefix::default(), missing).err(),
         ];
         for refusal in refusals {
             let Some(Failure::Store(StoreError::Refused(why))) = refusal else {

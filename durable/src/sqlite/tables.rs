@@ -128,6 +128,12 @@ impl<'c> Tables<'c> {
         Ok(live)
     }
 
+    /// Whether a node is in the table, gone or not.
+    pub(super) fn has_row(&self, epoch: Epoch) -> Result<bool, Failure> {
+        let sql = "select 1 from tourbillon_node where epoch = ?1";
+        Ok(self.prepare(sql)?.exists([epoch.0])?)
+    }
+
     /// Whether a claim of this epoch, which belongs to a row that was read, is live.
     pub(super) fn is_known_live(&self, epoch: Epoch) -> bool {
         self.known.contains(&(epoch, true))

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::Sqlite;
 use super::connection;
 use super::failure::{self, Failure};
+use super::original::Original;
 use super::schema::{self, Prefix};
 use super::tables::Tables;
 use crate::answers::{Cancelled, FromAnswer, IfAbsent, Moved, Scheduled};
@@ -202,8 +203,10 @@ fn call<A: FromAnswer>(
         key: names::key(key)?,
         action,
     };
-    let prefix = &store.shared.prefix;
-    let done = within(tx, prefix, |tables| connection::apply(tables, &call));
+    let shared = &store.shared;
+    let done = within(tx, &shared.prefix, Some(&shared.original), |tables| {
+        connection::apply(tables, &call)
+    });
     let answer = done.map_err(|refused| match refused {
         Refused::Deferred => StoreError::Refused(CompleteError::Deferred.to_string()),
         Refused::Failed(failure) => failure.before_commit(),
@@ -222,9 +225,11 @@ impl CompletesRun for &Transaction<'_> {
             run: run.clone(),
             outcome: Outcome::Done,
         };
-        let settled = within(self, &prefix, |tables| match tables.is_live(epoch)? {
-            true => connection::settle_one(tables, &settlement, epoch),
-            false => Ok(Settled::Fenced),
+        let settled = within(self, &prefix, None, |tables| {
+            match tables.is_live(epoch)? {
+                true => connection::settle_one(tables, &settlement, epoch),
+                false => Ok(Settled::Fenced),
+            }
         });
         match settled {
             Ok(Settled::Fenced) => Err(CompleteError::Fenced),
@@ -256,6 +261,7 @@ impl<E: Into<Failure>> From<E> for Refused {
 fn within<T>(
     tx: &Transaction<'_>,
     prefix: &Prefix,
+    original: Option<&Original>,
     work: impl FnOnce(&mut Tables<'_>) -> Result<T, Failure>,
 ) -> Result<T, Refused> {
     let connection: &Connection = tx;
@@ -273,7 +279,10 @@ fn within<T>(
         TransactionState::None => take_lock(connection, prefix)?,
         _ => return Err(Refused::Deferred),
     }
-    let meta = schema::read(connection, prefix)?;
+    let meta = schema::read(connection, prefix, schema::missing)?;
+    if let Some(original) = original {
+        original.is_identity(meta.identity)?;
+    }
     let mut tables = Tables::new(connection, prefix, &meta, WallClock::system().now());
     Ok(work(&mut tables)?)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
 pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::{Arc, MutexGuard};
 pub(crate) use std::thread_local;

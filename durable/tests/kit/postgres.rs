@@ -432,7 +432,7 @@ impl Drop for Cluster {
 }
 
 /// The folder of the server's programs. The build script of the crate looks at the same places.
-fn programs() -> &'static Path {
+pub(crate) fn programs() -> &'static Path {
     static FOUND: LazyLock<PathBuf> = LazyLock::new(|| {
         let path = env::var_os("PATH").unwrap_or_default();
         let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();

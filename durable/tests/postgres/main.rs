@@ -21,6 +21,7 @@ mod plans;
 mod pooler;
 mod processes;
 mod refused;
+mod replaced;
 mod replica;
 mod same;
 mod schemas;

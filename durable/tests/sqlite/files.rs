@@ -90,7 +90,7 @@ fn a_file_that_has_vanished_is_not_created_anew() {
     let Err(error) = store.connect() else {
         panic!("connected");
     };
-    assert!(matches!(&error, StoreError::Unavailable(why) if why.contains("not there any more")));
+    assert!(matches!(&error, StoreError::Replaced(why) if why.contains("not there any more")));
     assert!(!folder.file().exists());
 }
 

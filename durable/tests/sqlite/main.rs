@@ -9,5 +9,7 @@ mod processes;
 #[path = "../kit/random.rs"]
 mod random;
 mod refused;
+#[cfg(unix)]
+mod replaced;
 mod same;
 mod within;

@@ -1,0 +1,328 @@
+//! A file that is moved, replaced, removed, emptied or written over while a process uses it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use kit::wait;
+use rusqlite::Connection;
+use tourbillon_durable::store::{Epoch, NewNode, Store, StoreError};
+use tourbillon_durable::{CallError, Due, Durable, Event, Sqlite, rusqlite};
+
+use crate::folder::Folder;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A node on the file, its events, and the keys that it ran.
+fn node(store: &Sqlite) -> (Durable, Receiver<Event>, Receiver<String>) {
+    let (tell, events) = mpsc::channel();
+    let (ran, runs) = mpsc::channel();
+    let timers = Durable::builder(store.clone())
+        .look(Duration::from_millis(20))
+        .term(Duration::from_secs(60))
+        .on_event(move |event: &Event| drop(tell.send(event.clone())))
+        .handle("q", move |due: &Due<u64>| {
+            drop(ran.send(due.key().to_owned()));
+        })
+        .start();
+    (timers.expect("a node"), events, runs)
+}
+
+fn beside(file: &Path, end: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// Another store, with a timer that is due, as a file that nobody uses.
+fn other(folder: &Folder) -> PathBuf {
+    let path = folder.path().join("copy.db");
+    let timers = Durable::builder(Sqlite::open(&path).expect("a store")).start();
+    let timers = timers.expect("a store");
+    timers
+        .schedule("q", "foreign", Duration::ZERO, &1)
+        .expect("accepted");
+    timers.stop(Duration::ZERO);
+    drop(timers);
+    path
+}
+
+/// What follows the event of the exchange is part of one outage.
+#[track_caller]
+fn is_one_outage(more: &[Event]) {
+    let again = |event: &Event| {
+        matches!(
+            event,
+            Event::StoreReplaced { .. } | Event::StoreUp | Event::NodeGone
+        )
+    };
+    assert!(!more.iter().any(again), "{more:?}");
+    let downs = more
+        .iter()
+        .filter(|event| matches!(event, Event::StoreDown { .. }));
+    assert!(downs.count() <= 1, "{more:?}");
+}
+
+/// Exchanges the file under a node, and checks that the node and the calls notice it, and that nothing
+/// was done on what lies there now.
+#[track_caller]
+fn is_noticed(exchange: impl FnOnce(&Folder, &Path)) -> (Folder, Durable, Receiver<String>) {
+    let folder = Folder::new();
+    let copy = other(&folder);
+    let store = folder.store();
+    let (timers, events, runs) = node(&store);
+    timers
+        .schedule("q", "before", Duration::ZERO, &1)
+        .expect("accepted");
+    assert_eq!(wait::next(&runs), "before");
+    timers.schedule("q", "kept", HOUR, &1).expect("accepted");
+    exchange(&folder, &copy);
+    let refused = timers.schedule("q", "lost", HOUR, &1);
+    let Err(CallError::Replaced(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(
+        why.contains("timers.db") && why.contains("start them again"),
+        "{why}"
+    );
+    assert!(matches!(
+        timers.get("q", "kept"),
+        Err(CallError::Replaced(_))
+    ));
+    wait::until(
+        "the node says what to do",
+        || matches!(events.recv(), Ok(Event::StoreReplaced { error, .. }) if error.contains("start them again")),
+    );
+    let before = timers.stats();
+    wait::until("the node looks again and again", || {
+        timers.stats().store_errors > before.store_errors + 3
+    });
+    assert!(timers.stats().replaced > 3);
+    let more: Vec<Event> = events.try_iter().collect();
+    is_one_outage(&more);
+    assert_eq!(runs.try_recv().ok(), None);
+    // Somebody who opens the store anew does so on purpose; a connection of this one never makes tables.
+    let Err(error) = store.connect() else {
+        panic!("connected");
+    };
+    assert!(matches!(error, StoreError::Replaced(_)), "{error}");
+    (folder, timers, runs)
+}
+
+#[test]
+fn another_file_in_its_place_is_noticed_and_the_right_one_is_used_again() {
+    let (folder, timers, runs) = is_noticed(|folder, copy| {
+        // With its log, which a move of the file alone would leave to the other one.
+        for end in ["", "-wal", "-shm"] {
+            let away = beside(&folder.path().join("away.db"), end);
+            fs::rename(beside(&folder.file(), end), away).expect("moved");
+        }
+        fs::rename(copy, folder.file()).expect("moved");
+    });
+    // The other one has its timer still, and is whole.
+    let plain = Connection::open(folder.file()).expect("a connection");
+    let sql =
+        "select (select count(*) from tourbillon_timer) || (select * from pragma_integrity_check)";
+    assert_eq!(
+        plain.query_row(sql, (), |row| row.get(0)),
+        Ok("1ok".to_owned())
+    );
+    drop(plain);
+    // The file last: without its log beside it, it would count as one that has lost it.
+    for end in ["-wal", "-shm", ""] {
+        let away = beside(&folder.path().join("away.db"), end);
+        fs::rename(away, beside(&folder.file(), end)).expect("moved back");
+    }
+    // The connections that are still open have the log open that is back.
+    wait::until("the store is used again", || {
+        timers.get("q", "kept").is_ok_and(|timer| timer.is_some())
+    });
+    wait::until("it accepts", || {
+        timers.schedule("q", "after", Duration::ZERO, &1).is_ok()
+    });
+    assert_eq!(wait::next(&runs), "after");
+    timers.stop(Duration::ZERO);
+}
+
+#[test]
+fn another_file_over_it_is_noticed_and_its_log_is_left_alone() {
+    let (folder, timers, _) = is_noticed(|folder, copy| {
+        fs::rename(copy, folder.file()).expect("moved");
+    });
+    // Somebody else uses the new one. The old log must be removed by hand, as the guide says.
+    let (wal, shm) = (
+        beside(&folder.file(), "-wal"),
+        beside(&folder.file(), "-shm"),
+    );
+    fs::remove_file(wal).expect("removed");
+    fs::remove_file(shm).expect("removed");
+    let next = Durable::builder(folder.store()).start().expect("a store");
+    next.schedule("q", "new", HOUR, &1).expect("accepted");
+    // The end of the old process removes nothing of it.
+    timers.stop(Duration::ZERO);
+    drop(timers);
+    let fresh = Durable::builder(folder.store()).start().expect("a store");
+    assert!(fresh.get("q", "new").expect("an answer").is_some());
+    assert!(fresh.get("q", "foreign").expect("an answer").is_some());
+    assert!(next.get("q", "new").expect("an answer").is_some());
+}
+
+#[test]
+fn a_file_that_was_removed_is_noticed_and_not_made_anew() {
+    let (folder, timers, _) =
+        is_noticed(|folder, _| fs::remove_file(folder.file()).expect("removed"));
+    timers.stop(Duration::ZERO);
+    drop(timers);
+    assert!(!folder.file().exists());
+}
+
+#[test]
+fn a_file_that_was_emptied_is_noticed() {
+    let (folder, timers, _) = is_noticed(|folder, _| {
+        let file = fs::File::options().write(true).open(folder.file());
+        // Leaked: its end would take the locks of this process along, unlike those of another program.
+        let file = std::mem::ManuallyDrop::new(file.expect("a file"));
+        file.set_len(0).expect("emptied");
+    });
+    timers.stop(Duration::ZERO);
+    drop(timers);
+    let length = fs::metadata(folder.file()).expect("a file").len();
+    assert_eq!(length, 0);
+}
+
+#[test]
+fn a_log_that_was_removed_is_noticed() {
+    for end in ["-wal", "-shm"] {
+        is_noticed(|folder, _| fs::remove_file(beside(&folder.file(), end)).expect("removed"));
+    }
+}
+
+#[test]
+fn another_file_that_is_written_over_it_is_noticed() {
+    is_noticed(|folder, copy| {
+        let bytes = fs::read(copy).expect("a file");
+        let copied = std::process::Command::new("cp")
+            .arg(copy)
+            .arg(folder.file())
+            .status();
+        assert!(copied.expect("cp is in the PATH").success());
+        assert_eq!(
+            fs::metadata(folder.file()).expect("a file").len(),
+            bytes.len() as u64
+        );
+    });
+}
+
+#[test]
+fn a_link_that_leads_elsewhere_is_noticed() {
+    let folder = Folder::new();
+    let copy = other(&folder);
+    let link = folder.path().join("link.db");
+    drop(folder.store());
+    std::os::unix::fs::symlink(folder.file(), &link).expect("a link");
+    let timers = Durable::builder(Sqlite::open(&link).expect("a store")).start();
+    let timers = timers.expect("a store");
+    timers.schedule("q", "k", HOUR, &1).expect("accepted");
+    fs::remove_file(&link).expect("removed");
+    std::os::unix::fs::symlink(copy, &link).expect("a link");
+    let refused = timers.schedule("q", "k", HOUR, &1);
+    assert!(
+        matches!(refused, Err(CallError::Replaced(_))),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_backup_that_is_older_than_six_beats_ends_the_work_of_a_node() {
+    let folder = Folder::new();
+    let store = folder.store();
+    let mut connection = store.connect().expect("a connection");
+    let node = NewNode {
+        epoch: Epoch(7),
+        name: "a node".into(),
+        queues: vec!["q".into()],
+    };
+    let plain = Connection::open(folder.file()).expect("a connection");
+    connection.join(&node).expect("joined");
+    // One that is declared gone, and one whose row went with the first moments, are no backups.
+    connection
+        .beat(Epoch(7))
+        .expect("an answer")
+        .expect("it lives");
+    plain
+        .execute("delete from tourbillon_node", ())
+        .expect("deleted");
+    assert_eq!(
+        connection.beat(Epoch(7)).map(|beat| beat.is_some()),
+        Ok(false)
+    );
+    connection.join(&node).expect("joined");
+    for _ in 0..10 {
+        connection
+            .beat(Epoch(7))
+            .expect("an answer")
+            .expect("it lives");
+    }
+    plain
+        .execute("update tourbillon_node set beat = beat - 5", ())
+        .expect("set");
+    assert!(connection.beat(Epoch(7)).expect("a standby's").is_some());
+    plain
+        .execute("update tourbillon_node set beat = 0", ())
+        .expect("set");
+    let refused = connection.beat(Epoch(7)).map(|_| ());
+    assert!(
+        matches!(refused, Err(StoreError::Replaced(_))),
+        "{refused:?}"
+    );
+    plain
+        .execute("delete from tourbillon_node", ())
+        .expect("deleted");
+    let refused = connection.beat(Epoch(7)).map(|_| ());
+    assert!(
+        matches!(refused, Err(StoreError::Replaced(_))),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_transaction_on_the_file_of_another_store_is_refused() {
+    let folder = Folder::new();
+    let copy = other(&folder);
+    let store = folder.store();
+    let mut shop = Connection::open(copy).expect("a connection");
+    let tx = shop.transaction().expect("a transaction");
+    let refused = store.schedule_in(&tx, "q", "k", HOUR, &1);
+    assert!(
+        matches!(refused, Err(CallError::Replaced(_))),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn tables_that_are_dropped_or_made_anew_in_the_file_are_noticed() {
+    for anew in [false, true] {
+        let (folder, timers, _) = is_noticed(|folder, _| {
+            let mut plain = Connection::open(folder.file()).expect("a connection");
+            plain.busy_timeout(Duration::from_secs(60)).expect("set");
+            let tx = plain.transaction().expect("a transaction");
+            let drop = "drop view tourbillon_timers; drop table tourbillon_timer; drop table tourbillon_dead;
+                        drop table tourbillon_queue; drop table tourbillon_node;
+                        drop table tourbillon_meta";
+            tx.execute_batch(drop).expect("dropped");
+            tx.commit().expect("a commit");
+            if anew {
+                // Another process makes them.
+                std::mem::drop(folder.store());
+            }
+        });
+        timers.stop(Duration::ZERO);
+        let plain = Connection::open(folder.file()).expect("a connection");
+        let sql = "select count(*) from sqlite_schema where name = 'tourbillon_timer'";
+        assert_eq!(
+            plain.query_row(sql, (), |row| row.get(0)),
+            Ok(i64::from(anew))
+        );
+    }
+}
