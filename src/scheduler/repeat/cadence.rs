@@ -152,9 +152,11 @@ impl Cadence {
     /// Decides how the round that was due at `deadline` starts. Called under a lock, so it is
     /// arithmetic alone (REPEAT-1).
     pub(in crate::scheduler) fn start(&mut self, deadline: Time, now: Time) -> Start {
-        self.extra = self.extra.filter(|extra| extra.at == deadline);
-        if self.extra.is_some() {
-            return Start::Round(deadline);
+        if let Some(extra) = &self.extra {
+            if extra.at == deadline {
+                return Start::Round(deadline);
+            }
+            self.extra = None;
         }
         // Without a grid no round is missed.
         let Beat::Rate { period, point } = &mut self.beat else {
