@@ -99,8 +99,9 @@ pub enum Event {
     /// The outage is over: each part of the work that had stopped has succeeded since, within a second.
     StoreUp,
     /// The store is not the one that this process has opened: it was replaced, removed or emptied, or is
-    /// older than it was. No timer runs here until the right one is back, and calls fail with
-    /// [`CallError::Replaced`](crate::CallError::Replaced). It is sent once in an outage, beside
+    /// older than it was. Stop this process, and put the right store in its place. Until then calls fail with
+    /// [`CallError::Replaced`](crate::CallError::Replaced), and no timer runs here. An older state on PostgreSQL is the
+    /// exception: it is refused only until its beats have caught up. The event is sent once in an outage, beside
     /// [`StoreDown`](Event::StoreDown), and [`StoreUp`](Event::StoreUp) says that the right one is back.
     #[non_exhaustive]
     StoreReplaced {
