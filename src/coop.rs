@@ -8,7 +8,8 @@
 //!
 //! The count belongs to the thread and not to the future, because a loop can make a new future in
 //! each round. A task stays on its thread until it returns to the runtime, so the count finds each
-//! task that does not. It may also ask a task for a turn whose predecessors on that thread have used it up.
+//! task that never returns. Tasks on a thread share its count. So a task may have to yield early, because
+//! earlier tasks on that thread have used most of the count.
 //!
 //! A future that has returned pending is not counted in its next poll: the runtime has had its turn.
 //! So no answer is put off twice, and none that was waited for is put off at all. **COOP-1**

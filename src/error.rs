@@ -194,7 +194,7 @@ impl<F> ScheduleError<F> {
     /// Drops the refused task, and keeps the reason as an error.
     ///
     /// The reason can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>`. This
-    /// error itself can't if the task is not `Sync`, as most closures that have a sender or a guard.
+    /// error itself can't be passed on if the task is not `Sync`, which many closures are not.
     ///
     /// # Examples
     ///

@@ -68,8 +68,8 @@ impl LeaseGuard {
     /// Ends this guard without releasing the lock, and returns a ticket with which another process
     /// can [resume](Leases::resume) it, once, under the same token.
     ///
-    /// The store notes a random secret beside the lock, and the options of the acquire. The ticket
-    /// has the secret.
+    /// The store keeps a random secret and the options of the acquire with the lock. The ticket
+    /// contains the same secret.
     ///
     /// The lease is not renewed while the lock is detached. If nobody resumes it in time, it runs
     /// out, at the latest one lease after this call. A ticket that is dropped, or was written as
@@ -297,8 +297,8 @@ impl Leases {
     ///
     /// - [`LockError::Lost`] if no lock is detached with this ticket: its lease has run out
     ///   meanwhile, or somebody has resumed or released it, or the ticket is made up.
-    /// - [`LockError::Store`] if the store failed. This ticket may be used again, if the call was
-    ///   executed or not. A copy of it that is made of its text may not, if the call was executed.
+    /// - [`LockError::Store`] if the store failed. This ticket value may be used again, whether or not
+    ///   the call was executed. A ticket that is read from its text again works only if the call was not executed.
     /// - [`LockError::TooLong`] and [`LockError::TooShort`] if these leases can't have the lease of
     ///   the lock. It is released then.
     /// - [`LockError::Closed`] as for [`lock`](Self::lock).

@@ -1,4 +1,4 @@
-//! What a store is asked when a name is handed over.
+//! The arguments and answers of the store's calls that hand a name over.
 
 use std::fmt;
 use std::time::Duration;

@@ -199,8 +199,8 @@ where
     /// |---|---|
     /// | is pending, runs once | [`Moved`](PullIn::Moved): it runs now, as after a [`pull_in`](Self::pull_in) of zero |
     /// | is pending, repeats | [`Moved`](PullIn::Moved), with the deadline of the round that follows the extra one |
-    /// | is due already, also by an earlier call of this | [`Unchanged`](PullIn::Unchanged) |
-    /// | runs, and nothing is pending for it | [`Running`](PullIn::Running): nothing changes. Of a repeating timer, the next round comes when it would. For another round right after this one, call `pull_in` with zero, which starts the rhythm anew |
+    /// | is due already, for example because of an earlier `run_now` | [`Unchanged`](PullIn::Unchanged) |
+    /// | runs, and nothing is pending for it | [`Running`](PullIn::Running): nothing changes. The next round of a repeating timer keeps its deadline. For another round right after this one, call `pull_in` with zero, which starts the rhythm anew |
     /// | is unknown | [`NotFound`](PullIn::NotFound) |
     ///
     /// The extra round counts as a round, in [`Round::number`](crate::Round::number) too, and its answer is obeyed:
