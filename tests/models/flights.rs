@@ -209,7 +209,13 @@ fn run(most: usize, calls: &[Call]) {
             let expected = model.poll(number);
             let caller = model.callers.get_mut(&number).unwrap();
             let wakes = Arc::clone(&caller.wakes);
-            assert_eq!(poll(&mut caller.future, &wakes), expected, "after {call:?}");
+            let mut polled = poll(&mut caller.future, &wakes);
+            if polled.is_pending() && wakes.count() > caller.woken {
+                // It gave the runtime a turn, with a wake-up for itself.
+                caller.woken += 1;
+                polled = poll(&mut caller.future, &wakes);
+            }
+            assert_eq!(polled, expected, "after {call:?}");
             if expected.is_ready() {
                 model.callers.remove(&number);
             }
