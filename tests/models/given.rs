@@ -95,8 +95,9 @@ impl Due {
         let found = self.0.remove(&key);
         prop_assert!(found.is_some(), "{key} ran at {at:?} and was not armed");
         let (deadline, set) = found.unwrap_or_default();
+        // Only a manual clock comes to its end, and then everything is due.
         prop_assert!(
-            deadline != Time::MAX,
+            deadline != Time::MAX || at == Time::MAX,
             "{key} ran at {at:?}, and never was due"
         );
         prop_assert!(deadline <= at, "{key} ran at {at:?}, before {deadline:?}");

@@ -21,9 +21,8 @@ impl<K, V> Stripe<K, V> {
     #[inline(never)]
     pub(super) fn file(&mut self, slot: u32, deadline: Time, now: Time) {
         if !self.waits(deadline, now) {
-            // An entry that is never due concerns neither the wheel nor the ticker (ENTRY-5), even if a manual
-            // clock is at its end.
-            if (deadline <= now && deadline != Time::MAX) || self.table.all_due {
+            // An entry that is never due concerns neither the wheel nor the ticker (ENTRY-5).
+            if deadline <= now || self.table.all_due {
                 self.queue(slot, now);
             }
             return;

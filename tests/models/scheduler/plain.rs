@@ -282,12 +282,11 @@ impl Model {
     // === entries ===
 
     fn file(&mut self, key: Key, name: Name, deadline: u64, script: Script) {
-        // The end of time never comes, not even where a clock was set to it.
-        let queued = deadline <= self.now && deadline != u64::MAX;
-        let due = match deadline {
-            u64::MAX => None,
-            _ if queued => Some(self.now),
-            _ => deadline.div_ceil(self.tick).checked_mul(self.tick),
+        let queued = deadline <= self.now;
+        let due = if queued {
+            Some(self.now)
+        } else {
+            deadline.div_ceil(self.tick).checked_mul(self.tick)
         };
         self.counts.queued += u64::from(queued);
         if let Some(due) = due {
