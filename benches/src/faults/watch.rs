@@ -48,9 +48,10 @@ impl Watch {
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
         let thread = thread::spawn(move || {
+            let mut owners = HashMap::new();
             while !own.ends.load(Ordering::Relaxed) {
                 // It is killed now and then.
-                if listen(port, &own).is_err() {
+                if listen(port, &own, &mut owners).is_err() {
                     thread::sleep(Duration::from_millis(2));
                 }
             }
@@ -76,7 +77,7 @@ impl Drop for Watch {
     }
 }
 
-fn listen(port: u16, shared: &Shared) -> io::Result<()> {
+fn listen(port: u16, shared: &Shared, owners: &mut HashMap<String, String>) -> io::Result<()> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.write_all(b"MONITOR\r\n")?;
     // So that the end is noticed when nobody says anything.
@@ -87,7 +88,7 @@ fn listen(port: u16, shared: &Shared) -> io::Result<()> {
         match stream.read_until(b'\n', &mut line) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) if line.ends_with(b"\n") => {
-                if let Some((lock, seen)) = parse(&String::from_utf8_lossy(&line)) {
+                if let Some((lock, seen)) = parse(&String::from_utf8_lossy(&line), owners) {
                     shared.seen().entry(lock).or_default().push(seen);
                 }
                 line.clear();
@@ -107,7 +108,8 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 /// The lock, and what happened to it, if this is about one.
-fn parse(line: &str) -> Option<(String, Seen)> {
+/// Renewals name the secret of a grant, and `owners` says whose it is.
+fn parse(line: &str, owners: &mut HashMap<String, String>) -> Option<(String, Seen)> {
     let (time, rest) = line.trim_end().strip_prefix('+')?.split_once(' ')?;
     let (_, words) = rest.split_once("] ")?;
     let words = words.strip_prefix('"')?.strip_suffix('"')?;
@@ -118,7 +120,7 @@ fn parse(line: &str) -> Option<(String, Seen)> {
             _,
             "1",
             key,
-            owner,
+            secret,
             lease,
             count,
             "0" | "1",
@@ -127,12 +129,25 @@ fn parse(line: &str) -> Option<(String, Seen)> {
             let (_, _) = (lease.parse::<u64>().ok()?, count.parse::<u64>().ok()?);
             let (seconds, micros) = time.split_once('.')?;
             let at = seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?;
-            let owner = owner.to_owned();
+            let owner = owners.get(secret)?.clone();
             Some((lock(key)?, Seen::Renewal { owner, at }))
         }
-        ["HSET", key, "owner", owner, "count", _, "token", token, ..] => {
+        [
+            "HSET",
+            key,
+            "owner",
+            owner,
+            "secret",
+            secret,
+            "count",
+            _,
+            "token",
+            token,
+            ..,
+        ] => {
             let token = token.parse().ok()?;
             let owner = owner.to_owned();
+            owners.insert(secret.to_owned(), owner.clone());
             Some((lock(key)?, Seen::Grant { owner, token }))
         }
         _ => None,
@@ -150,23 +165,28 @@ mod tests {
 
     #[test]
     fn renewals_and_grants_are_told_from_the_rest() {
-        let call = |words: &str| parse(&format!("+1700000000.000042 [0 127.0.0.1:5] {words}\r\n"));
-        let renewal = Seen::Renewal {
-            owner: "a:1".to_owned(),
-            at: 1_700_000_000_000_042,
-        };
-        for how in [r#""EVALSHA" "5f""#, r#""EVAL" "-- KEYS: lock\nreturn 1""#] {
-            let renewed = call(&format!(r#"{how} "1" "t:{{x}}:lock" "a:1" "300" "1" "0""#));
-            assert_eq!(renewed, Some(("x".to_owned(), renewal.clone())));
-        }
+        let mut owners = HashMap::new();
         let granted = parse(
-            r#"+1700000000.000042 [0 lua] "HSET" "t:{x}:lock" "owner" "a:1" "count" "1" "token" "17" "lease" "300""#,
+            r#"+1700000000.000042 [0 lua] "HSET" "t:{x}:lock" "owner" "a:1" "secret" "5e" "count" "1" "token" "17" "lease" "300""#,
+            &mut owners,
         );
         let grant = Seen::Grant {
             owner: "a:1".to_owned(),
             token: 17,
         };
         assert_eq!(granted, Some(("x".to_owned(), grant)));
+        let mut call = |words: &str| {
+            let line = format!("+1700000000.000042 [0 127.0.0.1:5] {words}\r\n");
+            parse(&line, &mut owners)
+        };
+        let renewal = Seen::Renewal {
+            owner: "a:1".to_owned(),
+            at: 1_700_000_000_000_042,
+        };
+        for how in [r#""EVALSHA" "5f""#, r#""EVAL" "-- KEYS: lock\nreturn 1""#] {
+            let renewed = call(&format!(r#"{how} "1" "t:{{x}}:lock" "5e" "300" "1" "0""#));
+            assert_eq!(renewed, Some(("x".to_owned(), renewal.clone())));
+        }
         for other in [
             r#""EVALSHA" "5f" "1" "t:{x}:lock" "a:1" "t:released" "9 x" "0""#,
             r#""EVALSHA" "5f" "1" "t:{x}:lock" "a:1" "" "" "0""#,
@@ -176,6 +196,6 @@ mod tests {
         ] {
             assert_eq!(call(other), None, "{other}");
         }
-        assert_eq!(parse("+OK\r\n"), None);
+        assert_eq!(parse("+OK\r\n", &mut owners), None);
     }
 }
