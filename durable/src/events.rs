@@ -105,7 +105,7 @@ pub enum Event {
     /// [`StoreDown`](Event::StoreDown), and [`StoreUp`](Event::StoreUp) says that the right one is back.
     #[non_exhaustive]
     StoreReplaced {
-        /// What was found, and what to do.
+        /// The reason, with what to do about it.
         error: String,
     },
     /// The store's doorbell is not heard any more. Timers that others schedule for the next moments may

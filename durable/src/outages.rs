@@ -1,11 +1,11 @@
-//! Which parts of the work with the store have stopped, and the events at the begin and the end of an outage.
+//! Which parts of the work with the store have stopped, and the events at the beginning and the end of an outage.
 //!
 //! - **OUTAGE-1** An outage begins with the first part that stops, and ends when every part works again. Each
 //!   has one event, and none comes between them.
 //! - **OUTAGE-2** A part has stopped when a call of it fails, for whatever reason, or has no answer after
 //!   [`SLOW`]. It works again when a call of it has succeeded within that time.
-//! - **OUTAGE-3** That the store is another one is told beside that, and once in an outage: a call that succeeds on an
-//!   older database, while others fail, does not make it the right one.
+//! - **OUTAGE-3** A replaced store has an event of its own, which is sent once in an outage. It is not sent again after a
+//!   call that succeeds on an older database while others fail: that database is still not the right one.
 
 use std::collections::BTreeSet;
 use std::fmt;

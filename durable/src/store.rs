@@ -47,8 +47,8 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// The store can't be reached, or refuses.
     fn connect(&self) -> Result<Box<dyn Connection>, StoreError>;
 
-    /// What the names of the store's tables have in common, so that a transaction of the user's finds them:
-    /// [`CompletesRun`](crate::CompletesRun) is told. `tourbillon` by default.
+    /// Returns the part that the names of the store's tables have in common. A transaction of the user's finds the tables
+    /// by it: [`CompletesRun`](crate::CompletesRun) gets it. `tourbillon` by default.
     fn namespace(&self) -> &str {
         "tourbillon"
     }

@@ -137,7 +137,7 @@ fn use_them(
     }
 }
 
-/// What was wrong with one copy, or with the original after it.
+/// Checks one copy, and the original after it. Returns what was wrong.
 fn one_copy<S: LeaseStore + Clone + Debug>(
     number: usize,
     store: &S,

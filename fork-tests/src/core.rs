@@ -181,7 +181,7 @@ struct Own {
     owned: (Timer, ExpiryMap<u64, u64>),
 }
 
-/// What was wrong with one copy, or with the original after it.
+/// Checks one copy, and the original after it. Returns what was wrong.
 fn one_copy(number: u64, used: &Arc<Used>) -> Option<String> {
     let key = 10_000 + number;
     let scheduled = used

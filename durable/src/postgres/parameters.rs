@@ -19,7 +19,7 @@ use crate::postgres::url;
 /// Returns the value of a variable of the environment.
 pub(super) type Var<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What is done with a parameter.
+/// Whether the crate uses a parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Used,

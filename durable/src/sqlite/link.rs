@@ -25,7 +25,7 @@ pub(super) struct Shared {
     pub(super) clock: WallClock,
     /// How long a call waits for the lock of the file.
     pub(super) busy_limit: Duration,
-    /// What was opened first.
+    /// The file that the first connection opened.
     pub(super) original: Arc<Original>,
     pub(super) beats: Arc<Beats>,
     /// The line of the writers.

@@ -22,7 +22,7 @@ fn process() {
     }
 }
 
-/// What a process with these variables, and none else that matters, is told.
+/// Returns the answer that a process with these variables gets, without other variables that matter.
 fn connects(url: &str, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
     command
@@ -153,7 +153,7 @@ fn the_environment_and_the_files_of_psql_lead_to_the_same_server() {
             connected,
             "{url} {variables:?}"
         );
-        // What was not connected is refused: it will be so again.
+        // A try that fails is refused for good, since the next one would fail too.
         assert_eq!(said.starts_with("Refused"), !connected, "{said}");
         assert!(
             !said.contains("p:w") && !said.contains("not-this"),

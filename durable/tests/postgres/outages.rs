@@ -1,4 +1,4 @@
-//! Whatever stops the work of a node is told once, and so is its end.
+//! Each outage of a node has one event when it begins and one when it ends, whatever stopped the work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver};

@@ -1,4 +1,4 @@
-//! What stops a node on a file is told once, and so is its end.
+//! Each outage of a node on a file has one event when it begins and one when it ends.
 
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
