@@ -161,7 +161,7 @@
 //! use tourbillon::{Handle, ScheduleError};
 //!
 //! fn time_out(timers: &Handle<u64>, id: u64) -> Result<(), Box<dyn Error + Send + Sync>> {
-//!     let (send, _receive) = std::sync::mpsc::channel();
+//!     let (send, _receive) = std::sync::mpsc::channel::<()>();
 //!     let close = std::cell::Cell::new(Some(send)); // is not `Sync`
 //!     let armed = timers.schedule(id, Duration::from_secs(5), move |_| drop(close.take()));
 //!     armed.map_err(ScheduleError::into_reason)?;
