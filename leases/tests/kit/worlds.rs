@@ -92,6 +92,15 @@ pub(crate) struct Log(Arc<Mutex<Vec<(Time, Seen)>>>, Secrets);
 /// The last secret of each name that was acquired.
 type Secrets = Arc<Mutex<HashMap<String, String>>>;
 
+/// One call, which is written to its log when this is dropped.
+struct Entry(Log, Option<(Time, Seen)>);
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap().extend(self.1.take());
+    }
+}
+
 /// Logs all calls from now on, also those that fail, and asks `fault` what becomes of them.
 pub(crate) fn log(
     store: &MemoryStore,
@@ -127,8 +136,12 @@ pub(crate) fn log(
             StoreCall::Leave { .. } => return fault(call),
             other => panic!("an unknown call: {other:?}"),
         };
-        own.0.lock().unwrap().push((clock.now(), seen));
-        fault(call)
+        let entry = Entry(own.clone(), Some((clock.now(), seen)));
+        match fault(call) {
+            // Written when the store has done it, so that a test may go on once it has seen it.
+            Fault::None => Fault::Then(Box::new(move || drop(entry))),
+            fault => fault,
+        }
     });
     log
 }
