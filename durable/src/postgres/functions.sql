@@ -78,6 +78,9 @@ declare
   v_now timestamptz;
   v_locked boolean[];
   v_gen bigint;
+  -- The nodes that have claimed some of the locked rows, and those of them that are not gone.
+  v_holders bigint[];
+  v_living bigint[] := '{}';
 begin
   -- Both before the clock is read: marks rely on it. See `Horizon` and `Complete`.
   perform pg_current_xact_id();
@@ -131,22 +134,28 @@ begin
 
   -- The rows that were inserted have the new generations, and no lock is needed for them.
   if p_wait then
-    select array_agg(l.locked order by u.n) into v_locked
+    select array_agg(l.locked order by u.n), array_agg(distinct l.claim) filter (where l.claim is not null)
+    into v_locked, v_holders
     from unnest(p_queue, p_key) with ordinality u(queue, key, n)
     left join lateral (
-      select true as locked from tourbillon.timer t
+      select true as locked, t.claim from tourbillon.timer t
       where t.queue = u.queue and t.key = u.key and t.gen is distinct from v_gen for update
     ) l on true;
     -- Only this may have taken long. All rows of a call go by one reading of the clock: here there is
     -- one row, which was not inserted.
     v_now := clock_timestamp();
   else
-    select array_agg(l.locked order by u.n) into v_locked
+    select array_agg(l.locked order by u.n), array_agg(distinct l.claim) filter (where l.claim is not null)
+    into v_locked, v_holders
     from unnest(p_queue, p_key) with ordinality u(queue, key, n)
     left join lateral (
-      select true as locked from tourbillon.timer t
+      select true as locked, t.claim from tourbillon.timer t
       where t.queue = u.queue and t.key = u.key and t.gen is distinct from v_gen for update skip locked
     ) l on true;
+  end if;
+  -- After the locks, and each node once: its row may have many dead versions.
+  if v_holders is not null then
+    v_living := array(select d.epoch from tourbillon.node d where d.epoch = any (v_holders) and d.gone is null);
   end if;
 
   return query
@@ -164,8 +173,7 @@ begin
     ) w
     left join lateral (
       select t.shard, t.due, t.gen, t.attempt, t.claimed, t.cancelled, t.next_due,
-        t.claim is not null and exists (
-          select from tourbillon.node d where d.epoch = t.claim and d.gone is null) as live
+        t.claim is not null and t.claim = any (v_living) as live
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
     ) t on true
     cross join lateral (
@@ -316,19 +324,21 @@ declare
   v_plain_queue text[];
   v_plain_key text[];
   v_place tid[];
-  -- Locked rows with a claim.
+  -- Locked rows with a claim, the nodes of these claims, and those of them that are not gone.
   v_other bigint[];
+  v_holders bigint[];
+  v_living bigint[];
   v_letter bigint;
 begin
   v_number := pg_current_xact_id()::text::bigint;
   lock table tourbillon.timer in row exclusive mode;
   select array_agg(u.n) filter (where l.plain), array_agg(u.queue) filter (where l.plain),
     array_agg(u.key) filter (where l.plain), array_agg(l.place) filter (where l.plain),
-    array_agg(u.n) filter (where not l.plain)
-  into v_plain, v_plain_queue, v_plain_key, v_place, v_other
+    array_agg(u.n) filter (where not l.plain), array_agg(distinct l.claim) filter (where not l.plain)
+  into v_plain, v_plain_queue, v_plain_key, v_place, v_other, v_holders
   from unnest(p_queue, p_key) with ordinality u(queue, key, n)
   cross join lateral (
-    select t.ctid as place, t.claim is null as plain from tourbillon.timer t
+    select t.ctid as place, t.claim, t.claim is null as plain from tourbillon.timer t
     where t.queue = u.queue and t.key = u.key for update skip locked
   ) l;
   v_now := clock_timestamp();
@@ -350,6 +360,8 @@ begin
 
   -- What others had claimed.
   if v_other is not null then
+  -- After the locks, and each node once: its row may have many dead versions.
+  v_living := array(select d.epoch from tourbillon.node d where d.epoch = any (v_holders) and d.gone is null);
   if exists (
     select from unnest(p_queue, p_key, p_crash_limit) with ordinality u(queue, key, crash_limit, n)
     join tourbillon.timer t on t.queue = u.queue and t.key = u.key
@@ -367,8 +379,7 @@ begin
       select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.cancelled, t.payload,
         t.next_due, t.next_gen, t.next_payload
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
-        and t.claim is not null and not exists (
-          select from tourbillon.node d where d.epoch = t.claim and d.gone is null)
+        and t.claim <> all (v_living)
     ) t
     where u.n = any (v_other) and u.queue <> all (v_paused)
   ), standing as materialized (

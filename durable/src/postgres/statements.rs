@@ -17,7 +17,11 @@ pub(super) const PAYLOAD_ERRORS: &str =
 /// The columns of a [`Timer`]. A row that a gone node has left behind cancelled is none.
 macro_rules! timer {
     ($from:literal) => {
+        timer!("", $from)
+    };
+    ($with:literal, $from:literal) => {
         concat!(
+            $with,
             "select t.queue, t.key, t.due, t.planned, t.attempt, t.fails, t.crashes, \
              case when l.live then t.claimed end, t.cancelled, t.next_due, t.payload::text ",
             $from
@@ -33,24 +37,25 @@ pub(super) const GET: &str = timer!(
 
 /// Each shard is in order, and has no more of the page than the page has rows.
 pub(super) const LIST: &str = timer!(
+    "with living as materialized (select d.epoch from tourbillon.node d where d.gone is null) ",
     "from generate_series(0, 63) s(shard) cross join lateral ( \
      select t.queue, t.key, t.due, t.planned, t.attempt, t.fails, t.crashes, t.claim, t.claimed, \
      t.cancelled, t.next_due, t.payload, l.live from tourbillon.timer t \
-     cross join lateral (select t.claim is not null and exists ( \
-     select from tourbillon.node d where d.epoch = t.claim and d.gone is null) as live) l \
+     cross join lateral (select t.claim is not null and t.claim in (select epoch from living) as live) l \
      where t.queue = $1 and t.shard = s.shard and t.due >= greatest($2::timestamptz, $4) and t.due < $3 \
      and ($4::timestamptz is null or (t.due, t.key) > ($4, $5)) and (l.live or not t.cancelled) \
      order by t.due, t.key limit $6) t cross join lateral (select t.live) l \
      where (select tourbillon.same_1($7)) order by t.due, t.key limit $6"
 );
 
-pub(super) const COUNTS: &str = "with now as materialized (select clock_timestamp() as now), timers as ( \
+pub(super) const COUNTS: &str = "with now as materialized (select clock_timestamp() as now), \
+     living as materialized (select d.epoch from tourbillon.node d where d.gone is null), timers as ( \
      select t.queue, \
      count(*) filter (where not l.live and t.due > (select now from now)) as waiting, \
      count(*) filter (where not l.live and t.due <= (select now from now)) as overdue, \
      count(*) filter (where l.live) as running \
-     from tourbillon.timer t cross join lateral (select t.claim is not null and exists ( \
-     select from tourbillon.node d where d.epoch = t.claim and d.gone is null) as live) l \
+     from tourbillon.timer t cross join lateral ( \
+     select t.claim is not null and t.claim in (select epoch from living) as live) l \
      where l.live or not t.cancelled group by t.queue \
      ), letters as (select d.queue, count(*) as dead from tourbillon.dead d group by d.queue \
      ), paused as (select q.name as queue from tourbillon.queue q where q.paused) \
@@ -105,14 +110,15 @@ pub(super) const OPEN_WRITES: &str = "with locks as materialized ( \
 
 /// One statement, so that all of it is of one snapshot. Kinds of rows: 0 the clock, 1
 /// a node, 2 a paused queue, 3 a timer. The clock is read once; as a function in the condition it would
-/// be read for each row, and never be a bound of the index.
+/// be read for each row, and never be a bound of the index. The nodes are read once too: while a transaction
+/// stays open, each row of them has as many dead versions as there were beats.
 pub(super) const LOOK: &str = "with clock as materialized (select clock_timestamp() as now), \
-     me as materialized (select exists ( \
-     select from tourbillon.node where epoch = $1 and gone is null) as live) \
+     living as materialized (select d.epoch, d.beat, d.queues from tourbillon.node d where d.gone is null), \
+     me as materialized (select exists (select from living where epoch = $1) as live) \
      select 0, 0::bigint, null::text, (select now from clock), 0::bigint, 0, 0, false, null::text[] \
      where (select tourbillon.same_1($8)) \
      union all \
-     select 1, d.beat, null, null, d.epoch, 0, 0, false, d.queues from tourbillon.node d where d.gone is null \
+     select 1, l.beat, null, null, l.epoch, 0, 0, false, l.queues from living l \
      union all \
      select 2, 0, q.name, null, 0, 0, 0, false, null from tourbillon.queue q where q.paused \
      union all \
@@ -123,8 +129,7 @@ pub(super) const LOOK: &str = "with clock as materialized (select clock_timestam
      coalesce(t.claim = $1 and (select live from me), false) as mine \
      from tourbillon.timer t where t.queue = r.queue and t.shard = r.shard and t.due >= r.mark \
      and t.due < (select now from clock) + r.ahead - r.overdue \
-     and (t.claim is null or t.claim = $1 or not exists ( \
-     select from tourbillon.node d where d.epoch = t.claim and d.gone is null)) \
+     and (t.claim is null or t.claim = $1 or t.claim not in (select epoch from living)) \
      order by t.due limit r.seen) t";
 
 pub(super) const CLAIM: &str = "select kind, n, at, number, gen, attempt, due, planned, fails, crashes, payload, \

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tourbillon_durable::Postgres;
 use tourbillon_durable::store::{
-    Claim, Connection, Epoch, Look, NewNode, Offset, Range, SHARDS, Store, Wanted,
+    Action, Answer, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Page, Range, SHARDS,
+    Store, Wanted, When,
 };
 
 use crate::cluster::{self, Database};
@@ -256,4 +257,115 @@ fn a_claim_changes_the_rows_where_they_lie() {
         .filter(|(a, b)| a != b);
     // Otherwise each claim writes all indexes of the row too.
     assert_eq!(moved.count(), 0, "rows that went to another page");
+}
+
+/// How often the statements have read rows of nodes.
+fn scans_of_nodes(plans: &[String]) -> u64 {
+    let lines = plans.iter().flat_map(|plan| plan.lines());
+    let scans = lines.filter(|line| line.contains(" on node "));
+    // The others were never carried out.
+    let loops = scans.filter_map(|line| line.rsplit_once("loops="));
+    let loops = loops.map(|(_, loops)| {
+        let digits = loops.trim_end_matches(')');
+        digits.parse::<u64>().expect("a number")
+    });
+    loops.sum()
+}
+
+/// A store with so many runs of the node 2, and the node 1, which has none.
+fn beside_runs(runs: u32) -> Planned {
+    let (mut planned, _) = claim_of_a_backlog(runs, 0);
+    let node = NewNode {
+        epoch: Epoch(2),
+        name: "busy".to_owned(),
+        queues: vec![BACKLOG.into()],
+    };
+    planned.connection.join(&node).expect("the store answers");
+    let run = "update tourbillon.timer set claim = 2, claimed = due, attempt = 1";
+    planned.database.psql(run).expect("rows can be changed");
+    planned
+}
+
+/// The row of a node has a dead version for each of its beats, as long as somebody's transaction stays open.
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn the_nodes_are_read_once_however_many_timers_run() {
+    const RUNS: u32 = 500;
+    let mut planned = beside_runs(RUNS);
+    let mut scans = |what: &str, most: u64, work: &mut dyn FnMut(&mut dyn Connection)| {
+        let plans = planned.plans(|connection| work(connection));
+        let scans = scans_of_nodes(&plans);
+        println!("{what}: nodes are read {scans} times");
+        assert!((1..=most).contains(&scans), "{what}: {scans}, {plans:#?}");
+    };
+
+    let ranges = (0..SHARDS).map(|shard| Range {
+        queue: BACKLOG.into(),
+        shard,
+        mark: None,
+        until: Offset::Ahead(Duration::from_secs(2)),
+        limit: 100,
+    });
+    let look = Look {
+        epoch: Epoch(1),
+        ranges: ranges.collect(),
+        complete: true,
+    };
+    scans("a look", 1, &mut |connection| {
+        let sight = connection.look(&look).expect("the store reads");
+        assert_eq!((sight.rows.len(), sight.nodes.len()), (0, 2));
+    });
+    scans("a list", 1, &mut |connection| {
+        let timers = connection.list(&Page::first(BACKLOG, RUNS));
+        let timers = timers.expect("the store reads");
+        assert!(timers.iter().all(|timer| timer.running.is_some()));
+        assert_eq!(timers.len(), RUNS as usize);
+    });
+    scans("the counts", 1, &mut |connection| {
+        let counts = connection.counts().expect("the store reads");
+        assert_eq!(counts[0].running, u64::from(RUNS));
+    });
+    let calls: Vec<Call> = (1..=RUNS)
+        .map(|number| Call {
+            queue: BACKLOG.into(),
+            key: format!("key:{number}").into(),
+            action: Action::Reschedule {
+                when: When::In(Duration::from_secs(60)),
+            },
+        })
+        .collect();
+    scans("moves", 1, &mut |connection| {
+        let answers = connection.write(&calls).expect("the store answers");
+        let is_running = |answer: &_| matches!(answer, Ok(Answer::Running { .. }));
+        assert!(answers.iter().all(is_running));
+    });
+
+    // One more for the node that claims.
+    let wanted = (1..=RUNS).map(|number| Wanted {
+        queue: BACKLOG.into(),
+        key: format!("key:{number}").into(),
+        crash_limit: 3,
+    });
+    let mut claim = Claim {
+        epoch: Epoch(1),
+        deadline: tourbillon_durable::StoreTime::LATEST,
+        timers: wanted.collect(),
+        adopt: Vec::new(),
+    };
+    scans("a claim of what runs", 2, &mut |connection| {
+        let claimed = connection.claim(&claim).expect("the store answers");
+        assert_eq!(claimed.runs, []);
+    });
+    scans("the end of the other node", 3, &mut |connection| {
+        connection.leave(Epoch(2)).expect("the store answers");
+    });
+    claim.timers.truncate(100);
+    scans("a claim of what a gone node ran", 2, &mut |connection| {
+        let claimed = connection.claim(&claim).expect("the store answers");
+        assert_eq!(claimed.runs.len(), 100);
+        assert!(claimed.runs.iter().all(|run| run.crashes == 1));
+    });
 }
