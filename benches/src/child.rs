@@ -3,12 +3,10 @@
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
-use crate::cli::Order;
-use crate::machine::{self, Busy, Others, resident_bytes};
+use crate::machine::{Busy, Others, resident_bytes};
 use crate::recorder::{early_so_far, fired_so_far};
-use crate::systems;
 use crate::wire::{Filled, Reply, Request};
-use crate::workloads::{self, Children, Workload};
+use crate::workload::{Children, Workload};
 
 /// The child's end of the conversation with its parent.
 #[derive(Debug)]
@@ -17,21 +15,6 @@ pub(crate) struct Child {
     pub(crate) keys: u64,
     /// The program in another language that does the work.
     pub(crate) driver: Option<std::process::Child>,
-}
-
-/// Serves until the parent closes the child's input.
-pub(crate) fn serve(order: &Order) -> io::Result<()> {
-    machine::end_with_the_parent();
-    order.set_up.choose();
-    let unknown = |what: &str| io::Error::other(format!("no {what} of that name"));
-    let workload = workloads::find(&order.workload).ok_or_else(|| unknown("workload"))?;
-    let mut child = Child {
-        workload,
-        keys: order.keys,
-        driver: None,
-    };
-    let serve = systems::find(&order.system, workload).ok_or_else(|| unknown("system for it"))?;
-    serve(&mut child)
 }
 
 /// What a round found out.

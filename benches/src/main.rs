@@ -10,6 +10,9 @@
 //!   repeats what was disturbed
 //! ```
 //!
+//! Modules point one way. `run` lets `systems` do `workloads` and makes `rows` of what it finds out. `figures`
+//! reads rows, and makes tables, plots and verdicts of them.
+//!
 //! A system is a file in `systems` and a line in its table; a workload is a file in `workloads`, a
 //! line in its table and an arm where it is served.
 
@@ -19,27 +22,19 @@ mod say;
 
 mod child;
 mod cli;
-mod document;
-mod filling;
+mod figures;
 mod foreign;
 mod machine;
 mod mode;
-mod model;
-mod other_build;
-mod output;
-mod parent;
 mod pingpong;
-mod plan;
-mod plots;
-mod preset;
 mod recorder;
-mod report;
 mod rng;
+mod rows;
+mod run;
+mod system;
 mod systems;
-mod tables;
-mod targets;
-mod view;
 mod wire;
+mod workload;
 mod workloads;
 
 use std::process::ExitCode;
@@ -57,11 +52,11 @@ fn main() -> ExitCode {
             say!("{}", cli::help().trim_end());
             return ExitCode::SUCCESS;
         }
-        Ok(Command::Run(options)) => parent::run(&options),
-        Ok(Command::Show(shown)) => output::show(&shown),
-        Ok(Command::Model(json, into)) => output::model(&json, &into),
-        Ok(Command::Modes(time, borders)) => output::modes(time, borders),
-        Ok(Command::Child(order)) => child::serve(&order),
+        Ok(Command::Run(options)) => run::run(&options),
+        Ok(Command::Show(rows, made)) => figures::show(&rows, &made),
+        Ok(Command::Model(rows, made)) => figures::model(&rows, &made),
+        Ok(Command::Modes(time, borders)) => run::modes(time, borders),
+        Ok(Command::Child(order)) => systems::serve(&order),
         Ok(Command::Drive(words)) => foreign::drive(&words),
         Err(fault) => {
             complain!("benches: {fault}");

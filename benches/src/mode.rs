@@ -16,29 +16,22 @@ pub(crate) enum Mode {
     Far,
     /// Two hyperthreads of one core: a cache line is there at once, but neither runs at full speed.
     SharedCore,
+    /// There was no ping-pong: a single core, or both threads on one.
+    Unknown,
 }
 
 impl Mode {
-    pub(crate) const ALL: [Mode; 3] = [Mode::Near, Mode::Far, Mode::SharedCore];
+    /// Those that a ping-pong shows.
+    pub(crate) const KNOWN: [Mode; 3] = [Mode::Near, Mode::Far, Mode::SharedCore];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Mode::Near => "near",
             Mode::Far => "far",
             Mode::SharedCore => "shared core",
+            Mode::Unknown => "unknown mode",
         }
     }
-}
-
-/// What the ping-pongs before and after a round say of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// The same mode before and after.
-    In(Mode),
-    /// It changed in between. Such a round belongs to no mode.
-    Mixed,
-    /// There was no ping-pong: a single core, or both threads on one.
-    Unknown,
 }
 
 /// Round trips in nanoseconds that separate the modes.
@@ -71,17 +64,14 @@ impl Borders {
         }
     }
 
-    /// The mode of a round, from the round trips before and after it.
-    pub(crate) fn verdict(self, before_ns: Option<f64>, after_ns: Option<f64>) -> Verdict {
-        let Some((before, after)) = before_ns.zip(after_ns) else {
-            return Verdict::Unknown;
+    /// The mode of a round, from the round trips before and after it. `None` if it changed in between: such a
+    /// round belongs to no mode.
+    pub(crate) fn of_round(self, pings_ns: Option<[f64; 2]>) -> Option<Mode> {
+        let Some(pings_ns) = pings_ns else {
+            return Some(Mode::Unknown);
         };
-        let (before, after) = (self.mode(before), self.mode(after));
-        if before == after {
-            Verdict::In(before)
-        } else {
-            Verdict::Mixed
-        }
+        let [before, after] = pings_ns.map(|ns| self.mode(ns));
+        (before == after).then_some(before)
     }
 
     pub(crate) fn in_words(self) -> String {
@@ -130,16 +120,14 @@ mod tests {
 
     #[test]
     fn a_round_has_a_mode_only_if_it_is_the_same_before_and_after() {
-        let verdict = |before, after| Borders::default().verdict(before, after);
-        assert_eq!(verdict(Some(50.0), Some(110.0)), Verdict::In(Mode::Near));
-        assert_eq!(verdict(Some(290.0), Some(500.0)), Verdict::In(Mode::Far));
-        let shared = Verdict::In(Mode::SharedCore);
-        assert_eq!(verdict(Some(30.0), Some(40.0)), shared);
+        let of = |before, after| Borders::default().of_round(Some([before, after]));
+        assert_eq!(of(50.0, 110.0), Some(Mode::Near));
+        assert_eq!(of(290.0, 500.0), Some(Mode::Far));
+        assert_eq!(of(30.0, 40.0), Some(Mode::SharedCore));
         for (before, after) in [(50.0, 500.0), (500.0, 50.0), (30.0, 50.0)] {
-            assert_eq!(verdict(Some(before), Some(after)), Verdict::Mixed);
+            assert_eq!(of(before, after), None);
         }
-        assert_eq!(verdict(Some(50.0), None), Verdict::Unknown);
-        assert_eq!(verdict(None, None), Verdict::Unknown);
+        assert_eq!(Borders::default().of_round(None), Some(Mode::Unknown));
     }
 
     #[test]

@@ -2,6 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The hidden subcommand of a child; its arguments are system, workload, number of keys and set-up.
+pub(crate) const CHILD: &str = "child";
+
+/// The hidden subcommand whose arguments are another program and what that gets.
+pub(crate) const DRIVE: &str = "drive";
+
 /// The child, once: it is filled.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Filled {

@@ -20,7 +20,7 @@ pub(crate) use build::Trouble;
 pub(crate) use build::prepare;
 pub(crate) use serve::{drive, serve};
 
-use crate::workloads::Form;
+use crate::workload::Form;
 
 /// A peer that a driver stands for.
 pub(crate) trait Foreign: 'static {

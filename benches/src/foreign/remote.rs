@@ -15,7 +15,7 @@ use super::Foreign;
 use super::serve::Pipes;
 use super::wire::{Call, Told};
 use crate::recorder::observed;
-use crate::systems::{Handles, Keyed, System, Tasks};
+use crate::system::{Handles, Keyed, System, Tasks};
 use crate::wire::{Filled, Request};
 
 const LIMIT: Duration = Duration::from_secs(30);

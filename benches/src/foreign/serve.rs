@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use super::wire::Driven;
 use super::{Foreign, WARM_UP};
 use crate::child::{Child, Measured};
-use crate::wire::{Filled, Request};
-use crate::{cli, machine, recorder};
+use crate::wire::{DRIVE, Filled, Request};
+use crate::{machine, recorder};
 
 /// Serves the child's workload with a driver.
 pub(crate) fn serve<F: Foreign>(child: &mut Child) -> io::Result<()> {
@@ -83,7 +83,7 @@ fn through_ourselves(words: &[OsString]) -> io::Result<Command> {
     if cfg!(target_os = "linux") {
         command = Command::new("/proc/self/exe");
     }
-    command.arg(cli::DRIVE).args(words);
+    command.arg(DRIVE).args(words);
     Ok(command)
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use super::{Keyed, Sessions, System, Tasks};
+use crate::system::{Keyed, Sessions, System, Tasks};
 
 /// Two threads rarely meet at one of them.
 const STRIPES: usize = 256;

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
-use super::{Handles, Keyed, Payload, Sessions, System, Tasks};
+use crate::system::{Handles, Keyed, Payload, Sessions, System, Tasks};
 use crate::recorder::fired;
 
 /// With the map.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use hierarchical_hash_wheel_timer::wheels::quad_wheel::QuadWheelWithOverflow;
 use rustc_hash::FxHashMap;
 
-use super::{Handles, Keyed, Payload, Sessions, System, Tasks};
+use crate::system::{Handles, Keyed, Payload, Sessions, System, Tasks};
 use crate::recorder::fired;
 
 const NAME: &str = "hash-wheel";

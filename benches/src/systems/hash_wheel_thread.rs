@@ -22,7 +22,7 @@ use std::time::Duration;
 use hierarchical_hash_wheel_timer::thread_timer::{TimerRef, TimerWithThread};
 use hierarchical_hash_wheel_timer::{OneshotState, PeriodicState, Timer, TimerReturn};
 
-use super::{Handles, Keyed, Payload, System, Tasks};
+use crate::system::{Handles, Keyed, Payload, System, Tasks};
 use crate::recorder::fired;
 
 /// So long the thread may take for what was sent to it.

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use super::{Handles, Keyed, Payload, Sessions, System, Tasks};
+use crate::system::{Handles, Keyed, Payload, Sessions, System, Tasks};
 use crate::recorder::fired;
 
 /// So many items of the heap are looked at before callers get at the mutex again.

@@ -24,7 +24,7 @@ use moka::notification::RemovalCause;
 use moka::sync::Cache;
 use rustc_hash::FxBuildHasher;
 
-use super::{Keyed, Sessions, System, Tasks};
+use crate::system::{Keyed, Sessions, System, Tasks};
 use crate::recorder::fired;
 
 /// Between two rounds of housekeeping.

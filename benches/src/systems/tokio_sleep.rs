@@ -40,7 +40,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{Handles, Keyed, Payload, Sessions, Sleeps, System, Tasks};
+use crate::system::{Handles, Keyed, Payload, Sessions, Sleeps, System, Tasks};
 use crate::recorder::fired;
 
 const NAME: &str = "tokio-sleep";

@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::task::{self, JoinHandle};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Handles, Keyed, System, Tasks};
+use crate::system::{Handles, Keyed, System, Tasks};
 use crate::recorder::fired;
 
 const NAME: &str = "tokio-task";

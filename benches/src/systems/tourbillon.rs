@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tourbillon::{Cancel, Expiry, ExpiryMap, Handle, Reschedule, Scheduler, Timeout, Timer};
 
-use super::{Handles, Keyed, Pooled, Sessions, SetUp, Sleeps, System, Tasks};
+use super::SetUp;
+use crate::system::{Handles, Keyed, Pooled, Sessions, Sleeps, System, Tasks};
 use crate::recorder::fired;
 
 /// A builder, with the shards and stripes that a sweep chooses.

@@ -12,12 +12,12 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::paced::{Paced, STEP};
-use super::{By, Case, Children, Metric, Workload};
 use crate::child::{Child, Measured};
 use crate::recorder::{
     expect_stamps, fired_so_far, record_from, take_lateness, tasks_take, wait_until_fired,
 };
-use crate::systems::{Pooled, Tasks};
+use crate::system::{Pooled, Tasks};
+use crate::workload::{By, Case, Children, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W5b",
@@ -29,14 +29,14 @@ pub(super) const ABOUT: Workload = Workload {
         Metric::less("workers", ""),
     ],
     cases: &[
-        case("tasks of 0.2 ms"),
-        case("tasks of 0.5 ms"),
-        case("tasks of 1 ms"),
-        case("tasks of 1.5 ms"),
-        case("tasks of 1.9 ms"),
-        case("tasks of 3 ms"),
-        case("tasks of 10 ms"),
-        case("tasks of 500 ms"),
+        Case::of("tasks of 0.2 ms", 1),
+        Case::of("tasks of 0.5 ms", 1),
+        Case::of("tasks of 1 ms", 1),
+        Case::of("tasks of 1.5 ms", 1),
+        Case::of("tasks of 1.9 ms", 1),
+        Case::of("tasks of 3 ms", 1),
+        Case::of("tasks of 10 ms", 1),
+        Case::of("tasks of 500 ms", 1),
     ],
     keys: [&[]; 3],
     // Milliseconds.
@@ -58,10 +58,6 @@ const TASKS: [(Duration, u32, u32); 8] = [
     (Duration::from_millis(500), 1, 10),
 ];
 const _: () = assert!(TASKS.len() == ABOUT.cases.len());
-
-const fn case(name: &'static str) -> Case {
-    Case { name, threads: 1 }
-}
 
 const GROWING: Duration = Duration::from_millis(500);
 const LIMIT: Duration = Duration::from_secs(60);

@@ -13,12 +13,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use super::kit::{between, filled, lateness_of};
 use super::paced::{PER_STEP, Paced, STEP};
-use super::{By, Case, Children, Metric, Workload, between, filled, lateness_of};
 use crate::child::{Child, Measured};
 use crate::recorder::{expect_stamps, fired_so_far, wait_until_fired};
 use crate::rng::Rng;
-use crate::systems::{Keyed, Tasks};
+use crate::system::{Keyed, Tasks};
+use crate::workload::{By, Case, Children, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W9",
@@ -29,10 +30,7 @@ pub(super) const ABOUT: Workload = Workload {
         Metric::less("p99.9", "ms"),
         Metric::longest("max", "ms"),
     ],
-    cases: &[Case {
-        name: "10,000 timers/s beside",
-        threads: 1,
-    }],
+    cases: &[Case::of("10,000 timers/s beside", 1)],
     keys: [&[10_000_000], &[1_000_000], &[1_000]],
     // Milliseconds.
     amount: [12_000, 1_000, 50],

@@ -10,11 +10,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{By, Case, Children, Metric, Workload, between, minutes};
+use super::kit::{between, minutes};
 use crate::child::{Child, Measured};
 use crate::machine::resident_bytes;
 use crate::rng::Rng;
-use crate::systems::{Keyed, Tasks};
+use crate::system::{Keyed, Tasks};
+use crate::workload::{By, Case, Children, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "churn",
@@ -23,10 +24,7 @@ pub(super) const ABOUT: Workload = Workload {
         Metric::less("after 1 touch", "bytes"),
         Metric::less("after all", "bytes"),
     ],
-    cases: &[Case {
-        name: "30 min, touched",
-        threads: 1,
-    }],
+    cases: &[Case::of("30 min, touched", 1)],
     keys: [&[10_000], &[10_000], &[1_000]],
     // Touches of each session.
     amount: [50, 50, 5],

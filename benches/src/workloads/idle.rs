@@ -10,20 +10,18 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{By, Case, Children, Metric, Workload, fill, minutes};
+use super::kit::{fill, minutes};
 use crate::child::{Child, Measured};
 use crate::machine::Used;
 use crate::recorder::{fired_so_far, wait_until_fired};
-use crate::systems::{Keyed, Tasks};
+use crate::system::{Keyed, Tasks};
+use crate::workload::{By, Case, Children, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W6",
     about: "timers an hour away: what 10 s of nothing cost (1 s in the quick form)",
     metrics: &[Metric::less("CPU", "ms"), Metric::less("switches", "times")],
-    cases: &[Case {
-        name: "an hour away",
-        threads: 1,
-    }],
+    cases: &[Case::of("an hour away", 1)],
     keys: [&[1_000_000], &[1_000_000], &[1_000]],
     // Milliseconds.
     amount: [10_000, 1_000, 50],

@@ -11,11 +11,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::producers;
-use super::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload, between, filled, minutes};
+use super::kit::{between, filled, minutes, producers};
 use crate::child::{Child, Measured};
 use crate::rng::Rng;
-use crate::systems::{Keyed, Tasks};
+use crate::system::{Keyed, Tasks};
+use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W8",

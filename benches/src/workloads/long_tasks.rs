@@ -9,11 +9,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use super::kit::lateness_of;
 use super::paced::{PER_STEP, Paced, STEP};
-use super::{By, Case, Children, Metric, Workload, lateness_of};
 use crate::child::{Child, Measured};
 use crate::recorder::{LONG, expect_stamps, fired_so_far, wait_until_fired};
-use crate::systems::{Keyed, Tasks};
+use crate::system::{Keyed, Tasks};
+use crate::workload::{By, Case, Children, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W5",
@@ -24,16 +25,7 @@ pub(super) const ABOUT: Workload = Workload {
         Metric::less("p99.9", "ms"),
         Metric::longest("max", "ms"),
     ],
-    cases: &[
-        Case {
-            name: "10,000 timers/s",
-            threads: 1,
-        },
-        Case {
-            name: NONE_IS_LONG,
-            threads: 1,
-        },
-    ],
+    cases: &[Case::of("10,000 timers/s", 1), Case::of(NONE_IS_LONG, 1)],
     keys: [&[]; 3],
     // Milliseconds.
     amount: [5_000, 500, 50],

@@ -9,15 +9,16 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{By, Case, Children, Metric, Workload, lateness_of};
+use super::kit::lateness_of;
 use crate::child::{Child, Measured};
 use crate::machine::Used;
 use crate::recorder::{
     Lateness, Stamp, expect_stamps, fired_so_far, take_lateness, wait_until_fired,
 };
 use crate::rng::Rng;
-use crate::systems::{Handles, Keyed, System, Tasks};
+use crate::system::{Handles, Keyed, System, Tasks};
 use crate::wire::Request;
+use crate::workload::{By, Case, Children, Metric, Workload};
 
 pub(super) const SPREAD: Workload = Workload {
     name: "W4",
@@ -28,10 +29,7 @@ pub(super) const SPREAD: Workload = Workload {
         Metric::longest("max", "ms"),
         Metric::less("CPU", "s"),
     ],
-    cases: &[Case {
-        name: "spread over 2 s",
-        threads: 1,
-    }],
+    cases: &[Case::of("spread over 2 s", 1)],
     ..INSTANT
 };
 
@@ -42,10 +40,7 @@ pub(super) const INSTANT: Workload = Workload {
         Metric::less("last ran", "ms after it"),
         Metric::less("CPU", "s"),
     ],
-    cases: &[Case {
-        name: "one instant",
-        threads: 1,
-    }],
+    cases: &[Case::of("one instant", 1)],
     keys: [&[]; 3],
     // Timers.
     amount: [1_000_000, 100_000, 1_000],

@@ -4,18 +4,16 @@
 use std::io;
 use std::time::Duration;
 
-use super::{By, Case, Children, Metric, Workload, between, fill, minutes};
+use super::kit::{between, fill, minutes};
 use crate::child::{Child, Measured};
-use crate::systems::{Keyed, Tasks};
+use crate::system::{Keyed, Tasks};
+use crate::workload::{By, Case, Children, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W7",
     about: "resident bytes per pending keyed timer",
     metrics: &[Metric::less("", "bytes")],
-    cases: &[Case {
-        name: "60 - 120 min out",
-        threads: 1,
-    }],
+    cases: &[Case::of("60 - 120 min out", 1)],
     keys: [&[1_000_000, 10_000_000], &[1_000_000], &[10_000]],
     amount: [0; 3],
     children: Children::Fresh,

@@ -4,10 +4,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::between;
+use super::kit::between;
 use crate::recorder::Stamp;
 use crate::rng::Rng;
-use crate::systems::Keyed;
+use crate::system::Keyed;
 use crate::wire::Request;
 
 pub(super) const STEP: Duration = Duration::from_millis(1);

@@ -4,18 +4,16 @@
 use std::io;
 use std::time::Duration;
 
-use super::{By, Case, Children, IDLE, Metric, Workload, fill_sessions};
+use super::kit::{IDLE, fill_sessions};
 use crate::child::{Child, Measured};
-use crate::systems::Sessions;
+use crate::system::Sessions;
+use crate::workload::{By, Case, Children, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "S3",
     about: "resident bytes per session, key and value of 8 bytes each included",
     metrics: &[Metric::less("", "bytes")],
-    cases: &[Case {
-        name: "30 min to idle",
-        threads: 1,
-    }],
+    cases: &[Case::of("30 min to idle", 1)],
     keys: [&[1_000_000, 10_000_000], &[1_000_000], &[10_000]],
     amount: [0; 3],
     children: Children::Fresh,

@@ -5,10 +5,11 @@
 
 use std::io;
 
-use super::{By, Children, IDLE, Metric, ONE_AND_TWO_THREADS, Workload, fill_sessions, producers};
+use super::kit::{IDLE, fill_sessions, producers};
 use crate::child::{Child, Measured};
 use crate::rng::Rng;
-use crate::systems::Sessions;
+use crate::system::Sessions;
+use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "S1",

@@ -7,10 +7,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{By, Case, Children, IDLE, Metric, Workload, fill_sessions};
+use super::kit::{IDLE, fill_sessions};
 use crate::child::{Child, Measured};
 use crate::rng::Rng;
-use crate::systems::Sessions;
+use crate::system::Sessions;
+use crate::workload::{By, Case, Children, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "S2",
@@ -21,10 +22,7 @@ pub(super) const ABOUT: Workload = Workload {
         Metric::more("1,024 in a call", "M keys/s"),
         Metric::more("4,096 in a call", "M keys/s"),
     ],
-    cases: &[Case {
-        name: "1 thread",
-        threads: 1,
-    }],
+    cases: &[Case::of("1 thread", 1)],
     keys: [&[10_000_000], &[1_000_000], &[10_000]],
     // Keys that are touched in each way.
     amount: [1_000_000, 250_000, 5_000],

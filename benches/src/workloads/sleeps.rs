@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 
-use super::{By, Case, Children, Metric, Workload};
 use crate::child::{Child, Measured};
 use crate::machine::Used;
 use crate::recorder::{Stamp, expect_stamps, fired, take_lateness};
 use crate::rng::Rng;
-use crate::systems::Sleeps;
+use crate::system::Sleeps;
+use crate::workload::{By, Case, Children, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "S4",
@@ -27,14 +27,8 @@ pub(super) const ABOUT: Workload = Workload {
         Metric::longest("max", "ms late"),
     ],
     cases: &[
-        Case {
-            name: "runtime of 1 thread",
-            threads: 1,
-        },
-        Case {
-            name: "runtime of 2 workers",
-            threads: 2,
-        },
+        Case::of("runtime of 1 thread", 1),
+        Case::of("runtime of 2 workers", 2),
     ],
     keys: [&[100_000], &[100_000], &[1_000]],
     // Milliseconds.

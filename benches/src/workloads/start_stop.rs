@@ -13,12 +13,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{By, Case, Children, Metric, Workload, between, fill, filled, minutes, producers};
+use super::kit::{between, fill, filled, minutes, producers};
 use crate::child::{Child, Measured};
 use crate::recorder::{fired_so_far, wait_until_fired};
 use crate::rng::Rng;
-use crate::systems::{Handles, Keyed, System, Tasks};
+use crate::system::{Handles, Keyed, System, Tasks};
 use crate::wire::Request;
+use crate::workload::{By, Case, Children, Metric, Workload};
 
 pub(super) const BY_HANDLE: Workload = Workload {
     name: "W1",
@@ -32,14 +33,8 @@ pub(super) const BY_KEY: Workload = Workload {
     about: "start a keyed timer and stop it by its key, one thread",
     metrics: &[Metric::less("", "ns/pair")],
     cases: &[
-        Case {
-            name: "1 ms - 60 s",
-            threads: 1,
-        },
-        Case {
-            name: "never the earliest",
-            threads: 1,
-        },
+        Case::of("1 ms - 60 s", 1),
+        Case::of("never the earliest", 1),
     ],
     keys: [&[0, 1_000_000, 10_000_000], &[0, 1_000_000], &[0, 1_000]],
     amount: [1_000_000, 200_000, 1_000],

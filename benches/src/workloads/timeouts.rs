@@ -11,11 +11,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload, producers};
+use super::kit::producers;
 use crate::child::{Child, Measured};
 use crate::machine::resident_bytes;
 use crate::recorder::{fired_so_far, wait_until_fired};
-use crate::systems::{Keyed, Tasks};
+use crate::system::{Keyed, Tasks};
+use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W3",

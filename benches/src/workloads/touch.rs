@@ -13,10 +13,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload, fill, minutes, producers};
+use super::kit::{fill, minutes, producers};
 use crate::child::{Child, Measured};
 use crate::rng::Rng;
-use crate::systems::{Keyed, Tasks};
+use crate::system::{Keyed, Tasks};
+use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W2",

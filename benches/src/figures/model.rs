@@ -11,8 +11,7 @@
 //! It is a calculation and no measurement: what it says of more cores than the machine has is a guess with
 //! stated assumptions.
 
-use crate::report::{Report, digits, short};
-use crate::view::View;
+use crate::rows::{Row, Run, digits, short};
 
 /// The system of the model, whose touches it describes.
 const SYSTEM: &str = "tourbillon-map";
@@ -49,36 +48,32 @@ struct Model {
     bytes_per_key: f64,
 }
 
-/// The model of a report, as a document.
-pub(crate) fn of(report: &Report) -> Result<String, String> {
-    let points = points(report);
-    let bytes = bytes_per_key(report).ok_or_else(|| missing("bytes per key (W7)"))?;
+/// The model of a run, as a document.
+pub(crate) fn of(run: &Run) -> Result<String, String> {
+    let points = points(run);
+    let bytes = bytes_per_key(run).ok_or_else(|| missing("bytes per key (W7)"))?;
     let model = Model::fit(&points, bytes)?;
-    Ok(document(report, &points, &model))
+    Ok(document(run, &points, &model))
 }
 
 fn missing(what: &str) -> String {
     format!("the run has no {what}; the model needs {COMMANDS}")
 }
 
-fn points(report: &Report) -> Vec<Point> {
-    let figures = report.figures.iter().filter(|figure| {
-        // More threads than cores take turns, of which the model knows nothing.
-        figure.workload == TOUCHES && figure.threads <= report.machine.cores
-    });
-    figures
-        .filter_map(|figure| {
-            let stripes = stripes_of(&figure.system)?;
-            let threads = figure.threads as u32;
-            let million = figure.judged()?.spread(0)?.typical;
-            Some(Point {
-                keys: figure.keys,
-                threads,
-                stripes,
-                ns: f64::from(threads) * 1e3 / million,
-            })
+fn points(run: &Run) -> Vec<Point> {
+    // More threads than cores take turns, of which the model knows nothing.
+    let fits = |row: &&Row| row.is_judged() && row.threads <= run.machine.cores;
+    let rows = run.of(TOUCHES).filter(fits);
+    rows.filter_map(|row| {
+        let threads = row.threads as u32;
+        Some(Point {
+            keys: row.keys,
+            threads,
+            stripes: stripes_of(&row.system)?,
+            ns: f64::from(threads) * 1e3 / row.first()?.typical,
         })
-        .collect()
+    })
+    .collect()
 }
 
 /// The number in the system's name, or the default.
@@ -94,11 +89,11 @@ fn stripes_of(system: &str) -> Option<u32> {
 }
 
 /// At the greatest number of keys.
-fn bytes_per_key(report: &Report) -> Option<f64> {
-    let views = report.views(MEMORY);
-    let of_ours = views.filter(|view| stripes_of(&view.system) == Some(STRIPES));
-    let greatest = of_ours.max_by_key(|view: &View<'_>| view.keys)?;
-    Some(greatest.spread(0)?.typical)
+fn bytes_per_key(run: &Run) -> Option<f64> {
+    let rows = run.of(MEMORY);
+    let of_ours = rows.filter(|row| stripes_of(&row.system) == Some(STRIPES));
+    let greatest = of_ours.max_by_key(|row| row.keys)?;
+    Some(greatest.first()?.typical)
 }
 
 impl Model {
@@ -220,41 +215,31 @@ fn line(points: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
     ((y - slope * x) / w, slope)
 }
 
-fn document(report: &Report, points: &[Point], model: &Model) -> String {
-    let commit = report.commit.as_deref().unwrap_or("unknown");
+fn document(run: &Run, points: &[Point], model: &Model) -> String {
+    let commit = run.commit.as_deref().unwrap_or("unknown");
     let mut text = format!(
         "Fitted to a run of `{}` at commit `{commit}`.\n{}.\n\n",
-        report.command,
-        report.machine.line()
+        run.command,
+        run.machine.line()
     );
     text += "| parameter | fitted |\n|---|--:|\n";
-    for (what, value) in [
-        (
-            "a touch in the cache (`cpu`)",
-            format!("{} ns", digits(model.cpu_ns)),
-        ),
+    for (what, value, unit) in [
+        ("a touch in the cache (`cpu`)", model.cpu_ns, "ns"),
         (
             "each tenfold footprint beyond the cache (`decade`)",
-            format!("{} ns", digits(model.decade_ns)),
+            model.decade_ns,
+            "ns",
         ),
-        (
-            "where that begins (`cache`)",
-            format!("{} MB", digits(model.cache_bytes / 1e6)),
-        ),
+        ("where that begins (`cache`)", model.cache_bytes / 1e6, "MB"),
         (
             "lines from other cores (`transfer`)",
-            format!("{} ns", digits(model.transfer_ns)),
+            model.transfer_ns,
+            "ns",
         ),
-        (
-            "a stripe's lock is held (`hold`)",
-            format!("{} ns", digits(model.hold_ns)),
-        ),
-        (
-            "memory",
-            format!("{} bytes per key", digits(model.bytes_per_key)),
-        ),
+        ("a stripe's lock is held (`hold`)", model.hold_ns, "ns"),
+        ("memory", model.bytes_per_key, "bytes per key"),
     ] {
-        text += &format!("| {what} | {value} |\n");
+        text += &format!("| {what} | {} {unit} |\n", digits(value));
     }
 
     text += "\n### Measured and modelled\n\n\
@@ -321,7 +306,7 @@ fn document(report: &Report, points: &[Point], model: &Model) -> String {
 mod tests {
     use super::*;
     use crate::mode::Mode;
-    use crate::report::tests::{figure, in_modes, report};
+    use crate::rows::tests::{in_modes, row, run, with_keys};
 
     const TRUE: Model = Model {
         cpu_ns: 30.0,
@@ -334,8 +319,8 @@ mod tests {
     const KEYS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
 
     /// What a machine would measure that is as the model says.
-    fn made() -> Report {
-        let mut figures = Vec::new();
+    fn made() -> Run {
+        let mut rows = Vec::new();
         for stripes in [1, 8, 128] {
             let system = match stripes {
                 128 => SYSTEM.to_owned(),
@@ -343,24 +328,20 @@ mod tests {
             };
             for keys in KEYS {
                 let rate = |threads| f64::from(threads) * 1e3 / TRUE.ns(keys, threads, stripes);
-                let mut one = figure("W2", &system, rate(1));
-                let mut two = in_modes("W2", &system, &[(Mode::Near, rate(2))]);
-                (one.keys, two.keys) = (keys, keys);
-                figures.extend([one, two]);
+                let two = in_modes("W2", &system, &[(Mode::Near, &[rate(2)])]);
+                let both = [row("W2", &system, rate(1))].into_iter().chain(two);
+                rows.extend(both.map(|row| with_keys(keys, row)));
             }
         }
-        let mut memory = figure("W7", SYSTEM, 76.0);
-        memory.keys = 10_000_000;
-        figures.push(memory);
-        let mut report = report(figures);
-        report.machine.cores = 2;
-        report
+        rows.push(with_keys(10_000_000, row("W7", SYSTEM, 76.0)));
+        let mut run = run(rows);
+        run.machine.cores = 2;
+        run
     }
 
     #[test]
     fn the_parameters_behind_the_figures_are_found() {
-        let report = made();
-        let points = points(&report);
+        let points = points(&made());
         assert_eq!(points.len(), 24);
         let fitted = Model::fit(&points, 76.0).expect("everything is there");
         let near = |one: f64, other: f64| (one / other - 1.0).abs() < 0.05;
@@ -401,17 +382,14 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         for (workload, what) in [("W2", "touches"), ("W7", "bytes per key")] {
-            let mut report = made();
-            report.figures.retain(|figure| figure.workload != workload);
-            let error = of(&report).expect_err("it can't be fitted");
+            let mut run = made();
+            run.rows.retain(|row| row.workload.name != workload);
+            let error = of(&run).expect_err("it can't be fitted");
             assert!(error.contains(what) && error.contains("--only"), "{error}");
         }
         let mut far = made();
-        for figure in &mut far.figures {
-            figure
-                .rounds
-                .iter_mut()
-                .for_each(|round| round.mode = round.mode.map(|_| Mode::Far));
+        for row in &mut far.rows {
+            row.mode = row.mode.map(|_| Mode::Far);
         }
         assert!(of(&far).expect_err("it was never near").contains("near"));
     }

@@ -7,47 +7,45 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use crate::other_build::OtherBuild;
-use crate::parent::point;
+use super::other_build::OtherBuild;
+use super::plan::point;
 use crate::systems::{Entry, SetUp};
-use crate::wire::{Filled, Reply, Request};
-use crate::workloads::{Form, Workload};
-use crate::{cli, foreign, machine, pingpong};
+use crate::wire::{CHILD, Filled, Reply, Request};
+use crate::workload::{Form, Workload};
+use crate::{foreign, machine, pingpong};
 
 /// A system, set up for this run.
 #[derive(Clone, Copy)]
-pub(crate) struct Candidate {
-    pub(crate) entry: &'static Entry,
-    pub(crate) set_up: SetUp,
+pub(super) struct Candidate {
+    pub(super) entry: &'static Entry,
+    pub(super) set_up: SetUp,
     /// The other build of this program that it runs in; `None` is this one.
-    pub(crate) build: Option<OtherBuild>,
+    pub(super) build: Option<OtherBuild>,
 }
 
 impl Candidate {
-    pub(crate) fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let build = self.build.map(OtherBuild::suffix).unwrap_or_default();
         format!("{}{build}{}", self.entry.name, self.set_up.in_words())
     }
 }
 
 /// A round or a batch of it, and the round trips between two cores around it.
-pub(crate) struct Answer {
-    pub(crate) reply: Reply,
-    pub(crate) before_ns: Option<f64>,
-    pub(crate) after_ns: Option<f64>,
+pub(super) struct Answer {
+    pub(super) reply: Reply,
+    pub(super) pings_ns: Option<[f64; 2]>,
 }
 
 /// A child that is filled.
-pub(crate) struct Filling {
+pub(super) struct Filling {
     system: String,
     process: Child,
     requests: Option<ChildStdin>,
     replies: BufReader<ChildStdout>,
-    pub(crate) filled: Filled,
 }
 
 impl Filling {
-    pub(crate) fn start(
+    pub(super) fn start(
         candidate: &Candidate,
         workload: &Workload,
         keys: u64,
@@ -70,7 +68,7 @@ impl Filling {
             std::env::current_exe()?
         };
         let mut process = machine::lead_a_group(&mut Command::new(program))
-            .args([cli::CHILD, entry.name, workload.name])
+            .args([CHILD, entry.name, workload.name])
             .arg(keys.to_string())
             .args(counts)
             .env(foreign::WARM_UP, foreign::warm_up_ms(form))
@@ -88,28 +86,27 @@ impl Filling {
             process,
             requests,
             replies,
-            filled,
         })
     }
 
     /// Stands still while others have their turn: some systems are busy for a minute with what was
     /// stopped long ago.
-    pub(crate) fn pause(&self) {
+    pub(super) fn pause(&self) {
         machine::pause(&self.process, true);
     }
 
-    pub(crate) fn go_on(&self) {
+    pub(super) fn go_on(&self) {
         machine::pause(&self.process, false);
     }
 
-    pub(crate) fn ask(&mut self, request: &Request) -> io::Result<Reply> {
+    pub(super) fn ask(&mut self, request: &Request) -> io::Result<Reply> {
         self.send(request)?;
         self.hear()
     }
 
     /// Measures one round, split into `batches`. A ping-pong runs before and after each batch. All other
     /// children are stopped meanwhile.
-    pub(crate) fn measure(&mut self, request: &Request, batches: u64) -> io::Result<Vec<Answer>> {
+    pub(super) fn measure(&mut self, request: &Request, batches: u64) -> io::Result<Vec<Answer>> {
         let mut answers = Vec::new();
         for batch in 0..batches {
             let before_ns = pingpong::round_trip_ns();
@@ -118,11 +115,9 @@ impl Filling {
                 seed: request.seed ^ (batch << 48),
                 ..*request
             })?;
-            answers.push(Answer {
-                reply,
-                before_ns,
-                after_ns: pingpong::round_trip_ns(),
-            });
+            let after_ns = pingpong::round_trip_ns();
+            let pings_ns = before_ns.zip(after_ns).map(<[f64; 2]>::from);
+            answers.push(Answer { reply, pings_ns });
         }
         // What a batch leaves, such as memory, is known when all of them are done.
         let left = answers.last().map(|answer| answer.reply.figures.clone());
@@ -135,7 +130,7 @@ impl Filling {
         Ok(answers)
     }
 
-    pub(crate) fn send(&mut self, request: &Request) -> io::Result<()> {
+    pub(super) fn send(&mut self, request: &Request) -> io::Result<()> {
         let requests = self.requests.as_mut().expect("open until the end");
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
@@ -145,7 +140,7 @@ impl Filling {
             .map_err(|error| of_child(&self.system, &error, &mut self.process))
     }
 
-    pub(crate) fn hear(&mut self) -> io::Result<Reply> {
+    pub(super) fn hear(&mut self) -> io::Result<Reply> {
         hear(&mut self.replies).map_err(|error| of_child(&self.system, &error, &mut self.process))
     }
 }

@@ -1,9 +1,9 @@
 //! Panels with a line for each system, whose name stands at its end.
 
-use super::canvas::{
-    AXIS, Align, At, Canvas, GRID, HEAD, Look, NOTE, Scale, TEXT, picture, tick_label,
-};
-use crate::report::digits;
+use plotters::style::text_anchor::HPos;
+
+use super::canvas::{AXIS, At, Canvas, GRID, Look, Scale, picture, tick_label};
+use crate::rows::digits;
 
 /// A system in a panel.
 pub(super) struct Line {
@@ -30,9 +30,6 @@ pub(super) struct Lines<'a> {
     pub(super) panels: Vec<Panel>,
 }
 
-/// Of one panel among others, and of one alone.
-const WIDTH: i32 = 490;
-const ALONE: i32 = 760;
 const HEIGHT: i32 = 330;
 /// Around the area of a panel.
 const LEFT: i32 = 58;
@@ -44,28 +41,28 @@ const LABEL: i32 = 15;
 
 impl Lines<'_> {
     pub(super) fn svg(&self) -> String {
-        let columns = self.panels.len().clamp(1, 2) as i32;
         // As many labels as there are systems need their place.
         let most = self.panels.iter().map(|panel| panel.lines.len()).max();
         let labels = most.unwrap_or(0) as i32 * LABEL;
         let height = HEIGHT.max(labels + TOP + BOTTOM);
-        let rows = (self.panels.len() as i32 + columns - 1) / columns;
-        let width = if columns == 1 { ALONE } else { WIDTH };
-        let size = (columns * width + 10, HEAD + rows * height);
-        picture(self.title, self.notes, size, |canvas| {
-            // All panels have the same axes, so that they can be compared.
-            let values = || self.all().map(|(_, value)| value);
-            for (number, panel) in (0..).zip(&self.panels) {
-                let (x, y) = (number % columns * width, HEAD + number / columns * height);
-                let frame = Frame {
-                    from: (x + LEFT, y + TOP),
-                    to: (x + width - RIGHT, y + height - BOTTOM),
+        let heading = (self.title, self.notes);
+        picture(
+            heading,
+            &self.panels,
+            height,
+            |canvas, panel, (x, y), width| {
+                // All panels have the same axes, so that they can be compared.
+                let from = (x + LEFT, y + TOP);
+                let to = (x + width - RIGHT, y + height - BOTTOM);
+                let axes = Axes {
+                    from,
+                    to,
+                    up: Scale::log(self.all().map(|(_, value)| value), (to.1, from.1)),
+                    right: Positions::of(self.all().map(|(at, _)| at), (from.0 + 14, to.0 - 8)),
                 };
-                let up = Scale::log(values(), (frame.to.1, frame.from.1));
-                let right = Positions::of(self.all().map(|(at, _)| at), &frame);
-                self.panel(canvas, panel, &frame, &up, &right);
-            }
-        })
+                self.panel(canvas, panel, &axes);
+            },
+        )
     }
 
     fn all(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
@@ -73,44 +70,34 @@ impl Lines<'_> {
         lines.flat_map(|line| line.points.iter().copied())
     }
 
-    fn panel(
-        &self,
-        canvas: &Canvas<'_>,
-        panel: &Panel,
-        frame: &Frame,
-        up: &Scale,
-        right: &Positions,
-    ) {
-        let Frame { from, to } = *frame;
-        canvas.bold(
-            &panel.title,
-            (from.0 - 36, from.1 - 36),
-            Align::Left,
-            14.0,
-            TEXT,
-        );
-        canvas.text(self.up, (from.0 - 36, from.1 - 16), Align::Left, 12.0, NOTE);
+    fn panel(&self, canvas: &Canvas<'_>, panel: &Panel, axes: &Axes) {
+        let Axes {
+            from,
+            to,
+            up,
+            right,
+        } = axes;
+        canvas.bold(&panel.title, (from.0 - 36, from.1 - 36), 14.0);
+        canvas.note(self.up, (from.0 - 36, from.1 - 16), HPos::Left);
         for tick in up.ticks(22) {
             let y = up.pixel(tick);
             canvas.line(vec![(from.0, y), (to.0, y)], GRID, 1);
-            canvas.text(&tick_label(tick), (from.0 - 8, y), Align::Right, 12.0, NOTE);
+            canvas.note(&tick_label(tick), (from.0 - 8, y), HPos::Right);
         }
         canvas.line(vec![(from.0, to.1), (to.0, to.1)], AXIS, 1);
         for at in right.labelled() {
             let x = right.pixel(at);
             canvas.line(vec![(x, to.1), (x, to.1 + 4)], AXIS, 1);
-            canvas.text(&(self.label)(at), (x, to.1 + 14), Align::Centre, 12.0, NOTE);
+            canvas.note(&(self.label)(at), (x, to.1 + 14), HPos::Center);
         }
         let middle = i32::midpoint(from.0, to.0);
-        canvas.text(self.right, (middle, to.1 + 32), Align::Centre, 12.0, NOTE);
+        canvas.note(self.right, (middle, to.1 + 32), HPos::Center);
         // Ours last: above the others.
         for ours in [false, true] {
             for line in panel.lines.iter().filter(|line| line.look.ours == ours) {
-                let pixels = line.points.iter();
-                let pixels: Vec<At> = pixels
-                    .map(|(at, value)| (right.pixel(*at), up.pixel(*value)))
-                    .collect();
                 let (width, radius) = if ours { (3, 4) } else { (1, 3) };
+                let pixel = |(at, value): &(u64, f64)| (right.pixel(*at), up.pixel(*value));
+                let pixels: Vec<At> = line.points.iter().map(pixel).collect();
                 for pixel in &pixels {
                     canvas.dot(*pixel, radius, line.look.ink);
                 }
@@ -119,50 +106,41 @@ impl Lines<'_> {
                 }
             }
         }
-        self.names(canvas, panel, frame, up, right);
+        self.names(canvas, panel, axes);
     }
 
     /// The names, each beside the end of its line, or as near as the others let it. A line that ends
     /// before the right edge says where. It is not joined to its name, since that would look like more of it.
-    fn names(
-        &self,
-        canvas: &Canvas<'_>,
-        panel: &Panel,
-        frame: &Frame,
-        up: &Scale,
-        right: &Positions,
-    ) {
-        let mut ends: Vec<(&Line, u64, f64)> = panel
-            .lines
-            .iter()
+    fn names(&self, canvas: &Canvas<'_>, panel: &Panel, axes: &Axes) {
+        let (up, right) = (&axes.up, &axes.right);
+        let lines = panel.lines.iter();
+        let mut ends: Vec<(&Line, u64, f64)> = lines
             .filter_map(|line| line.points.last().map(|(at, value)| (line, *at, *value)))
             .collect();
         ends.sort_by_key(|(_, _, value)| up.pixel(*value));
         let wanted: Vec<i32> = ends.iter().map(|(_, _, value)| up.pixel(*value)).collect();
-        let placed = apart(&wanted, LABEL, (frame.from.1, frame.to.1));
-        let x = frame.to.0 + 20;
+        let placed = apart(&wanted, LABEL, (axes.from.1, axes.to.1));
+        let x = axes.to.0 + 20;
         for ((line, at, value), y) in ends.into_iter().zip(placed) {
-            let ink = line.look.ink;
             let mut text = format!("{} {}", line.name, digits(value));
             if right.values.last() == Some(&at) {
                 let end = (right.pixel(at) + 6, up.pixel(value));
-                canvas.line(vec![end, (x - 4, y)], ink, 1);
+                canvas.line(vec![end, (x - 4, y)], line.look.ink, 1);
             } else {
                 text += &format!(" at {}", (self.label)(at));
             }
-            if line.look.ours {
-                canvas.bold(&text, (x, y), Align::Left, 12.5, ink);
-            } else {
-                canvas.text(&text, (x, y), Align::Left, 12.0, ink);
-            }
+            let size = if line.look.ours { 12.5 } else { 12.0 };
+            canvas.name(&text, (x, y), HPos::Left, size, line.look);
         }
     }
 }
 
-/// The corners of a panel's area.
-struct Frame {
+/// The corners of a panel's area, and what lies where in it.
+struct Axes {
     from: At,
     to: At,
+    up: Scale,
+    right: Positions,
 }
 
 /// Where the values of the axis to the right are: by their logarithm, and none at all a step before the
@@ -173,7 +151,7 @@ struct Positions {
 }
 
 impl Positions {
-    fn of(values: impl Iterator<Item = u64>, frame: &Frame) -> Self {
+    fn of(values: impl Iterator<Item = u64>, pixels: (i32, i32)) -> Self {
         let mut values: Vec<u64> = values.collect();
         values.sort_unstable();
         values.dedup();
@@ -185,7 +163,6 @@ impl Positions {
         } else {
             (low - 1.0, low + 1.0)
         };
-        let pixels = (frame.from.0 + 14, frame.to.0 - 8);
         Positions {
             scale: Scale::between(low, high, pixels),
             values,

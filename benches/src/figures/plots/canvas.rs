@@ -27,8 +27,8 @@ const PAGE: Ink = ink((0xff, 0xff, 0xff), (0x0d, 0x11, 0x17));
 const BORDER: Ink = ink((0xd0, 0xd7, 0xde), (0x30, 0x36, 0x3d));
 pub(super) const GRID: Ink = ink((0xe4, 0xe8, 0xec), (0x22, 0x28, 0x30));
 pub(super) const AXIS: Ink = ink((0x8c, 0x98, 0xa4), (0x6e, 0x76, 0x80));
-pub(super) const TEXT: Ink = ink((0x1f, 0x23, 0x28), (0xe6, 0xed, 0xf3));
-pub(super) const NOTE: Ink = ink((0x4d, 0x57, 0x61), (0xa9, 0xb4, 0xbf));
+const TEXT: Ink = ink((0x1f, 0x23, 0x28), (0xe6, 0xed, 0xf3));
+const NOTE: Ink = ink((0x4d, 0x57, 0x61), (0xa9, 0xb4, 0xbf));
 /// Ours, in strong colours.
 const OURS: [Ink; 5] = [
     ink((0x09, 0x69, 0xda), (0x58, 0xa6, 0xff)),
@@ -82,16 +82,11 @@ impl Look {
 const FONTS: &str = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
 /// What the library divides sizes by.
 const EM: f64 = 1.24;
-pub(super) const HEAD: i32 = 66;
+const HEAD: i32 = 66;
+/// Of one panel among others, and of one alone.
+const WIDTH: i32 = 490;
+const ALONE: i32 = 760;
 const EDGE: i32 = 22;
-
-/// Where a text begins, in the middle of its height.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Align {
-    Left,
-    Centre,
-    Right,
-}
 
 /// A picture that is being drawn.
 pub(super) struct Canvas<'a> {
@@ -104,9 +99,8 @@ const DRAWN: &str = "a string takes everything";
 impl Canvas<'_> {
     pub(super) fn line(&self, points: Vec<At>, ink: Ink, width: u32) {
         let style = ink.color().stroke_width(width);
-        self.root
-            .draw(&PathElement::new(points, style))
-            .expect(DRAWN);
+        let line = PathElement::new(points, style);
+        self.root.draw(&line).expect(DRAWN);
     }
 
     pub(super) fn dot(&self, at: At, radius: i32, ink: Ink) {
@@ -120,48 +114,62 @@ impl Canvas<'_> {
         self.root.draw(&bar).expect(DRAWN);
     }
 
-    pub(super) fn text(&self, text: &str, at: At, align: Align, size: f64, ink: Ink) {
-        self.write(text, at, align, size, ink, FontStyle::Normal);
+    /// A title that begins there.
+    pub(super) fn bold(&self, text: &str, at: At, size: f64) {
+        self.write(text, at, HPos::Left, size, TEXT, true);
     }
 
-    pub(super) fn bold(&self, text: &str, at: At, align: Align, size: f64, ink: Ink) {
-        self.write(text, at, align, size, ink, FontStyle::Bold);
+    pub(super) fn note(&self, text: &str, at: At, align: HPos) {
+        self.write(text, at, align, 12.0, NOTE, false);
     }
 
-    fn write(&self, text: &str, at: At, align: Align, size: f64, ink: Ink, font: FontStyle) {
-        let horizontal = match align {
-            Align::Left => HPos::Left,
-            Align::Centre => HPos::Center,
-            Align::Right => HPos::Right,
+    /// The name of a system, or its figure.
+    pub(super) fn name(&self, text: &str, at: At, align: HPos, size: f64, look: Look) {
+        self.write(text, at, align, size, look.ink, look.ours);
+    }
+
+    /// In the middle of its height.
+    fn write(&self, text: &str, at: At, align: HPos, size: f64, ink: Ink, bold: bool) {
+        let font = match bold {
+            true => FontStyle::Bold,
+            false => FontStyle::Normal,
         };
         let color = ink.color();
         let style = TextStyle::from((FONTS, size * EM, font).into_font())
-            .pos(Pos::new(horizontal, VPos::Center))
+            .pos(Pos::new(align, VPos::Center))
             .color(&color);
         let text = Text::new(text.to_owned(), at, style);
         self.root.draw(&text).expect(DRAWN);
     }
 }
 
-/// Draws a picture with a heading, and returns it as SVG.
-pub(super) fn picture(
-    title: &str,
-    notes: &str,
-    size: (i32, i32),
-    draw: impl FnOnce(&Canvas<'_>),
+/// Draws a picture with a heading and these panels, two in a row, and returns it as SVG. `draw` gets the upper
+/// left corner of a panel and its width.
+pub(super) fn picture<P>(
+    (title, notes): (&str, &str),
+    panels: &[P],
+    height: i32,
+    draw: impl Fn(&Canvas<'_>, &P, At, i32),
 ) -> String {
+    let columns = panels.len().clamp(1, 2) as i32;
+    let rows = (panels.len() as i32 + columns - 1) / columns;
+    let width = [ALONE, WIDTH][columns as usize - 1];
+    let size = (columns * width + 10, HEAD + rows * height);
     let mut svg = String::new();
     {
-        let (width, height) = (size.0 as u32, size.1 as u32);
-        let root = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
+        let backend = SVGBackend::with_string(&mut svg, (size.0 as u32, size.1 as u32));
+        let root = backend.into_drawing_area();
         let canvas = Canvas { root };
         canvas.bar((0, 0), size, PAGE);
         let (right, bottom) = (size.0 - 1, size.1 - 1);
         let frame = vec![(0, 0), (right, 0), (right, bottom), (0, bottom), (0, 0)];
         canvas.line(frame, BORDER, 1);
-        canvas.bold(title, (EDGE, 25), Align::Left, 17.0, TEXT);
-        canvas.text(notes, (EDGE, 47), Align::Left, 12.0, NOTE);
-        draw(&canvas);
+        canvas.bold(title, (EDGE, 25), 17.0);
+        canvas.note(notes, (EDGE, 47), HPos::Left);
+        for (number, panel) in (0..).zip(panels) {
+            let corner = (number % columns * width, HEAD + number / columns * height);
+            draw(&canvas, panel, corner, width);
+        }
         canvas.root.present().expect(DRAWN);
     }
     with_styles(&svg, title, notes)
@@ -303,7 +311,7 @@ impl Scale {
 /// A number at an axis: short, and with as many digits as it needs.
 pub(super) fn tick_label(value: f64) -> String {
     if value >= 10_000.0 {
-        return crate::report::short(value.round() as u64);
+        return crate::rows::short(value.round() as u64);
     }
     let digits = (0..4).find(|digits| {
         let shown: f64 = format!("{value:.digits$}").parse().unwrap_or(value);

@@ -6,7 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::workloads::{Children, Form, Workload};
+use crate::rows::short;
+use crate::workload::{Children, Form, Workload};
 
 /// The time of each form. A little is left for the last round and the files.
 const TIME: [Option<Duration>; 3] = [
@@ -60,13 +61,22 @@ fn cost(workload: &Workload) -> Cost {
     }
 }
 
+/// A workload and how many keys it has, if that is a question.
+pub(super) fn point(workload: &Workload, keys: u64) -> String {
+    if workload.has_no_keys() {
+        workload.name.to_owned()
+    } else {
+        format!("{} {}", workload.name, short(keys))
+    }
+}
+
 /// A point of the plan: a workload with one number of keys, in all its cases and with all its systems.
 #[derive(Debug)]
-pub(crate) struct Point {
-    pub(crate) workload: &'static Workload,
-    pub(crate) keys: u64,
+pub(super) struct Point {
+    pub(super) workload: &'static Workload,
+    pub(super) keys: u64,
     /// Of each system and case.
-    pub(crate) rounds: usize,
+    pub(super) rounds: usize,
     /// Seconds of everything that is done once.
     fills: f64,
     /// Seconds of one round of all systems in all cases.
@@ -74,7 +84,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    pub(crate) fn new(
+    pub(super) fn new(
         workload: &'static Workload,
         keys: u64,
         amount: u64,
@@ -115,7 +125,7 @@ impl Point {
 
 /// The time of a run, and what it has still to do.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(super) struct Plan {
     began: Instant,
     /// `None` if it may take as long as it likes.
     time: Option<Duration>,
@@ -128,7 +138,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// A plan for these points, in their order. `time` in place of the time of the form.
-    pub(crate) fn new(form: Form, time: Option<Duration>, mut points: Vec<Point>) -> Self {
+    pub(super) fn new(form: Form, time: Option<Duration>, mut points: Vec<Point>) -> Self {
         points.reverse();
         Plan {
             began: Instant::now(),
@@ -140,7 +150,7 @@ impl Plan {
     }
 
     /// Without a bound of its time.
-    pub(crate) fn unbounded(mut self) -> Self {
+    pub(super) fn unbounded(mut self) -> Self {
         self.time = None;
         self
     }
@@ -159,7 +169,7 @@ impl Plan {
 
     /// The next point with the rounds that fit, or nothing at the end; and the points for which there is no
     /// time at all.
-    pub(crate) fn next(&mut self) -> (Option<Point>, Vec<Point>) {
+    pub(super) fn next(&mut self) -> (Option<Point>, Vec<Point>) {
         let mut out = Vec::new();
         if let Some(seconds) = self.seconds_left() {
             let seconds = seconds / self.scale();
@@ -169,14 +179,14 @@ impl Plan {
     }
 
     /// Says what a point took.
-    pub(crate) fn done(&mut self, point: &Point, rounds: usize, took: Duration) {
+    pub(super) fn done(&mut self, point: &Point, rounds: usize, took: Duration) {
         self.estimated += point.seconds(rounds);
         self.took += took.as_secs_f64();
     }
 
     /// Whether there is time for another `round` of a point that has done so many rounds, without taking it
     /// from the points that come after it.
-    pub(crate) fn has_time(&self, rounds_done: usize, round: Duration) -> bool {
+    pub(super) fn has_time(&self, rounds_done: usize, round: Duration) -> bool {
         let Some(left) = self.seconds_left() else {
             return true;
         };
@@ -188,7 +198,7 @@ impl Plan {
     }
 
     /// What is left after the current point, with the time that all of it may take.
-    pub(crate) fn ahead(&self) -> String {
+    pub(super) fn ahead(&self) -> String {
         let seconds: f64 = self.left.iter().map(|p| p.seconds(p.rounds)).sum();
         let count = self.left.len();
         match count {
@@ -201,7 +211,7 @@ impl Plan {
     }
 
     /// The time so far, and the bound.
-    pub(crate) fn so_far(&self) -> String {
+    pub(super) fn so_far(&self) -> String {
         let now = clock(self.began.elapsed().as_secs_f64());
         match self.time {
             Some(time) => format!("{now} of {}", clock(time.as_secs_f64())),
@@ -210,7 +220,7 @@ impl Plan {
     }
 
     /// At the beginning: what there is to do, and how long it may take.
-    pub(crate) fn in_words(&self) -> String {
+    pub(super) fn in_words(&self) -> String {
         let planned: f64 = self.left.iter().map(|p| p.seconds(p.rounds)).sum();
         let bound = match self.time {
             Some(time) => format!(", {} at most", clock(time.as_secs_f64())),
@@ -251,7 +261,7 @@ fn fit(points: &mut Vec<Point>, seconds: f64) -> Vec<Point> {
 }
 
 /// Minutes and seconds.
-pub(crate) fn clock(seconds: f64) -> String {
+pub(super) fn clock(seconds: f64) -> String {
     let seconds = seconds.round() as u64;
     format!("{}:{:02}", seconds / 60, seconds % 60)
 }

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::workloads::Workload;
+use crate::workload::Workload;
 
 /// Another way to build the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OtherBuild {
+pub(super) enum OtherBuild {
     /// With mimalloc as its allocator.
     Mimalloc,
     /// Optimised as a whole when it is linked, in one unit.
@@ -30,12 +30,12 @@ impl OtherBuild {
     }
 
     /// The suffix of a system's name.
-    pub(crate) fn suffix(self) -> String {
+    pub(super) fn suffix(self) -> String {
         format!("+{}", self.name())
     }
 
     /// Whether this system does this workload in this build, too.
-    pub(crate) fn has(self, system: &str, workload: &Workload) -> bool {
+    pub(super) fn has(self, system: &str, workload: &Workload) -> bool {
         let (systems, workloads): (&[&str], &[&str]) = match self {
             // A mass expiry frees boxes on other threads than the one that allocated them.
             Mimalloc => (&["tourbillon"], &["W4", "W4i"]),
@@ -49,12 +49,12 @@ impl OtherBuild {
     }
 
     /// The program, if it was built.
-    pub(crate) fn program(self) -> Option<&'static Path> {
+    pub(super) fn program(self) -> Option<&'static Path> {
         PROGRAMS[self as usize].get().map(PathBuf::as_path)
     }
 
     /// Builds it. It lies in a folder of its own, so that the program that runs is not replaced.
-    pub(crate) fn prepare(self) -> io::Result<()> {
+    pub(super) fn prepare(self) -> io::Result<()> {
         let mut folder = std::env::current_exe()?;
         folder.pop();
         let folder = folder.join(format!("with-{}", self.name()));

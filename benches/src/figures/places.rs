@@ -1,8 +1,8 @@
-//! The tables of targets in documents of the repository: everything between a line that names a table and the
+//! The places for tables in documents of the repository: everything between a line that names a table and the
 //! line that ends it is made by the program, so that no figure is copied by hand.
 
-use crate::report::Report;
-use crate::targets::{self, Found, Standing, Verdict};
+use super::targets::{Standing, Verdict, standings};
+use crate::rows::Run;
 
 /// The lines around a table, as comments of Markdown.
 const TARGETS: &str = "<!-- benches: targets -->";
@@ -12,27 +12,24 @@ const END: &str = "<!-- benches: end -->";
 
 /// Whether a document has places for tables of targets, each with an end.
 pub(crate) fn check(document: &str) -> Result<(), String> {
-    replaced(
-        document,
-        &[(TARGETS, String::new()), (SUMMARY, String::new())],
-    )
-    .map(drop)
+    let none = [TARGETS, SUMMARY].map(|name| (name, String::new()));
+    replaced(document, &none).map(drop)
 }
 
 /// The document with this model in its place.
-pub(crate) fn with_model(document: &str, model: String) -> Result<String, String> {
-    replaced(document, &[(MODEL, model)])
+pub(crate) fn with_model(document: &str, model: &str) -> Result<String, String> {
+    replaced(document, &[(MODEL, model.to_owned())])
 }
 
-/// The document with the tables of this report.
-pub(crate) fn filled(document: &str, report: &Report) -> Result<String, String> {
-    let standings = targets::standings(report);
+/// The document with the tables of this run.
+pub(crate) fn filled(document: &str, run: &Run) -> Result<String, String> {
+    let standings = standings(run);
     if standings.is_empty() {
         return Err("the run has no figure of a target, or is no full one".to_owned());
     }
     let tables = [
-        (TARGETS, all(report, &standings)),
-        (SUMMARY, summary(report, &standings)),
+        (TARGETS, targets(run, &standings)),
+        (SUMMARY, summary(run, &standings)),
     ];
     replaced(document, &tables)
 }
@@ -71,8 +68,8 @@ fn replaced(document: &str, texts: &[(&str, String)]) -> Result<String, String> 
 }
 
 /// Where the figures are from.
-fn origin(report: &Report) -> String {
-    let commit = report.commit.as_deref().unwrap_or("unknown");
+fn origin(run: &Run) -> String {
+    let commit = run.commit.as_deref().unwrap_or("unknown");
     // A commit with changes says so.
     let commit = match commit.split_once(' ') {
         Some((hash, rest)) => format!("`{}` {rest}", &hash[..hash.len().min(7)]),
@@ -80,17 +77,17 @@ fn origin(report: &Report) -> String {
     };
     format!(
         "Made by `{}` at commit {commit}. {}.",
-        report.command,
-        report.machine.line()
+        run.command,
+        run.machine.line()
     )
 }
 
 /// Every target.
-pub(crate) fn all(report: &Report, standings: &[Standing]) -> String {
+pub(super) fn targets(run: &Run, standings: &[Standing]) -> String {
     let count = |verdict| standings.iter().filter(|s| s.verdict == verdict).count();
     let mut text = format!(
         "{}\n\n{} met, {} missed, {} not judged, {} not measured.\n\n",
-        origin(report),
+        origin(run),
         count(Verdict::Met),
         count(Verdict::Missed),
         count(Verdict::NotJudged),
@@ -111,24 +108,25 @@ pub(crate) fn all(report: &Report, standings: &[Standing]) -> String {
 }
 
 /// Those that the README quotes, also where a peer is ahead.
-fn summary(report: &Report, standings: &[Standing]) -> String {
-    let mut text = format!("{}\n\n", origin(report));
+fn summary(run: &Run, standings: &[Standing]) -> String {
+    let mut text = format!("{}\n\n", origin(run));
     text += "| | tourbillon | best peer | ratio |\n|---|--:|--:|--:|\n";
     let mut ahead = Vec::new();
-    for standing in standings.iter().filter(|s| s.target.in_readme) {
+    for standing in standings.iter().filter(|s| s.target.quoted) {
         // "W2: touches of .." without the name that only the benchmarks know.
-        let what = standing.target.what;
+        let what = &*standing.target.what;
         let what = what.split_once(": ").map_or(what, |(_, what)| what);
         // The worst of ours.
-        let compared = standing.found.first().and_then(compared);
-        let Some((value, times, other, other_value)) = compared else {
+        let worst = standing.found.first();
+        let compared = worst.and_then(|found| Some((&found.value, found.against.as_ref()?)));
+        let Some((value, (times, other, other_value))) = compared else {
             let why = standing.verdict.name().trim_matches('*');
             text += &format!("| {what} | {why} | | |\n");
             continue;
         };
-        let (value, other) = if times < 1.0 {
+        let (value, other) = if *times < 1.0 {
             ahead.push(format!("{other} in \"{what}\""));
-            (value.to_owned(), format!("**{other_value}**, {other}"))
+            (value.clone(), format!("**{other_value}**, {other}"))
         } else {
             (format!("**{value}**"), format!("{other_value}, {other}"))
         };
@@ -140,31 +138,23 @@ fn summary(report: &Report, standings: &[Standing]) -> String {
     text
 }
 
-fn compared(found: &Found) -> Option<(&str, f64, &str, &str)> {
-    let (times, other, value) = found.against.as_ref()?;
-    Some((&found.value, *times, other, value))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::{figure, report};
+    use crate::rows::tests::{row, run};
+    use crate::workload::Form;
 
     /// Timeouts of one thread, with the heap ahead if it does so much.
-    fn with_heap(heap: f64) -> Report {
-        let of = |system, value| {
-            let mut figure = figure("W3", system, value);
-            figure.keys = 0;
-            figure
-        };
-        let mut report = report(vec![
-            of("tourbillon", 11.0),
-            of("heap", heap),
-            of("tokio-sleep", 1.0),
-            of("netty", 2.0),
-        ]);
-        report.commit = Some("0123456789abcdef with changes".to_owned());
-        report
+    fn with_heap(heap: f64) -> Run {
+        let rows = [
+            ("tourbillon", 11.0),
+            ("heap", heap),
+            ("tokio-sleep", 1.0),
+            ("netty", 2.0),
+        ];
+        let mut run = run(rows.map(|(system, value)| row("W3", system, value)).into());
+        run.commit = Some("0123456789abcdef with changes".to_owned());
+        run
     }
 
     #[test]
@@ -181,6 +171,9 @@ mod tests {
         ));
         assert!(once.contains("1 met, 0 missed, 0 not judged, "));
         assert_eq!(filled(&once, &with_heap(10.0)), Ok(once), "it stays so");
+        let model = format!("head\n{MODEL}\nold\n{END}\n");
+        let expected = format!("head\n{MODEL}\nnew\n{END}\n");
+        assert_eq!(with_model(&model, "new\n"), Ok(expected));
     }
 
     #[test]
@@ -200,23 +193,21 @@ mod tests {
     }
 
     #[test]
-    fn a_model_has_a_place_of_its_own() {
-        let document = format!("head\n{MODEL}\nold\n{END}\n");
-        let text = with_model(&document, "new\n".to_owned());
-        assert_eq!(text, Ok(format!("head\n{MODEL}\nnew\n{END}\n")));
-        assert!(with_model("head\n", String::new()).is_err());
-        assert!(check(&document).is_err());
-    }
-
-    #[test]
     fn a_document_without_places_is_refused() {
-        assert!(check("text\n").is_err());
-        assert!(check(&format!("{TARGETS}\n")).is_err());
-        assert!(check(&format!("{END}\n")).is_err());
-        assert!(check(&format!("{TARGETS}\n{SUMMARY}\n{END}\n")).is_err());
-        assert!(check(&format!("{TARGETS}\n{END}\n")).is_ok());
+        for document in [
+            "text\n".to_owned(),
+            format!("{TARGETS}\n"),
+            format!("{END}\n"),
+            format!("{TARGETS}\n{SUMMARY}\n{END}\n"),
+            format!("{MODEL}\n{END}\n"),
+        ] {
+            assert!(check(&document).is_err(), "{document}");
+        }
+        let document = format!("{TARGETS}\n{END}\n");
+        assert!(check(&document).is_ok());
+        assert!(with_model(&document, "").is_err());
         let mut quick = with_heap(1.0);
-        quick.form = "quick".to_owned();
-        assert!(filled(&format!("{TARGETS}\n{END}\n"), &quick).is_err());
+        quick.form = Form::Quick;
+        assert!(filled(&document, &quick).is_err());
     }
 }

@@ -1,23 +1,30 @@
 //! The run: children are filled, then asked for one round after the other, so that whatever the
 //! machine does meanwhile hits all systems alike.
 
-use std::fs::OpenOptions;
+mod filling;
+mod other_build;
+mod plan;
+mod preset;
+mod series;
+
 use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::cli::Options;
-use crate::filling::{Answer, Candidate, Filling};
+use filling::{Answer, Candidate, Filling};
+use other_build::OtherBuild;
+use plan::{Plan, Point, point};
+use preset::Part;
+use series::{Round, Series};
+
+use crate::figures::{self, Made};
 use crate::machine::{self, Machine, Version};
-use crate::mode::{Mode, Verdict};
-use crate::other_build::OtherBuild;
-use crate::output::{keep, named, plot, say, tables};
-use crate::plan::{Plan, Point};
-use crate::preset::Part;
-use crate::report::{Figure, Report, Round, short};
+use crate::mode::{self, Borders, Mode};
+use crate::rows;
+use crate::rows::short;
 use crate::systems::{self, Entry, SetUp};
-use crate::wire::{Filled, Request};
-use crate::workloads::{self, Cased, Children, Form, Workload};
-use crate::{foreign, output, pingpong, preset};
+use crate::wire::Request;
+use crate::workload::{Cased, Children, Form, Workload};
+use crate::{foreign, pingpong, workloads};
 
 /// If a ping-pong takes this many times as long as an ordinary one, the machine is in a slow mode.
 const SLOW: f64 = 2.0;
@@ -42,18 +49,57 @@ const NEAR_TIME: [Duration; 3] = [
 const NEAR_PATIENCE: Duration = Duration::from_secs(10);
 const NEVER_SEEN_PATIENCE: Duration = Duration::from_secs(2);
 
+/// What a run is to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) form: Form,
+    /// The form's own if `None`.
+    pub(crate) rounds: Option<usize>,
+    /// The form's own if `None`.
+    pub(crate) time: Option<Duration>,
+    /// Names of workloads; all if empty.
+    pub(crate) only: Vec<String>,
+    /// Names of systems; all if empty.
+    pub(crate) systems: Vec<String>,
+    /// Also the systems in other languages.
+    pub(crate) foreign: bool,
+    /// The points of the table of targets, with the peers that are needed for it.
+    pub(crate) targets: bool,
+    /// Our boxed timers in a build with mimalloc, too.
+    pub(crate) mimalloc: bool,
+    /// Ours in a build with link-time optimisation, too.
+    pub(crate) lto: bool,
+    /// The form's own if empty.
+    pub(crate) keys: Vec<u64>,
+    /// The cases' own if empty.
+    pub(crate) threads: Vec<usize>,
+    /// How ours are set up. With its defaults if empty.
+    pub(crate) set_ups: Vec<SetUp>,
+    pub(crate) borders: Borders,
+    pub(crate) made: Made,
+}
+
+impl Options {
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds.unwrap_or([5, 3, 1][self.form as usize])
+    }
+
+    /// Other builds of this program in which ours take part, too.
+    fn builds(&self) -> impl Iterator<Item = OtherBuild> + use<> {
+        let mimalloc = self.mimalloc.then_some(OtherBuild::Mimalloc);
+        let lto = self.lto.then_some(OtherBuild::Lto);
+        mimalloc.into_iter().chain(lto)
+    }
+
+    /// Whether the run has to end in its time: a number of rounds that somebody asks for is not cut down.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.time.is_some() || self.rounds.is_none()
+    }
+}
+
 /// Runs what the options ask for, and reports.
 pub(crate) fn run(options: &Options) -> io::Result<()> {
-    output::check(&options.into)?;
-    for path in [&options.json, &options.markdown].into_iter().flatten() {
-        // A run of minutes should not end with a path that can't be written.
-        let mut file = OpenOptions::new();
-        file.append(true).create(true);
-        file.open(path).map_err(|error| named(&error, path))?;
-    }
-    if let Some(folder) = &options.plots {
-        std::fs::create_dir_all(folder).map_err(|error| named(&error, folder))?;
-    }
+    options.made.check()?;
     let (drivers, mut lines, skipped) = prepare_drivers(options);
     for build in options.builds() {
         let mut chosen = workloads::ALL.iter().filter(|w| is_chosen(options, w));
@@ -76,22 +122,22 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         near_left: NEAR_TIME[options.form as usize],
         cuts: Vec::new(),
     };
-    let mut report = Report {
+    let mut found = rows::Run {
         machine: Machine::here(),
         versions: machine::versions().into_iter().chain(drivers).collect(),
         commit: machine::commit(),
         command: command(),
-        form: options.form.name().to_owned(),
+        form: options.form,
         started_unix: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs()),
         seconds: 0.0,
         ping_ns: None,
         borders: Some(options.borders),
-        figures: Vec::new(),
         failures: Vec::new(),
-        skipped: lines,
         cuts: Vec::new(),
+        skipped: lines,
+        rows: Vec::new(),
     };
     complain!("{}", run.plan.in_words());
     for _ in 0..3 {
@@ -100,42 +146,58 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     }
     while let Some(next) = run.next_point() {
         let began = Instant::now();
-        let rounds_planned = next.rounds;
-        let mut rounds = rounds_planned;
+        let mut rounds = next.rounds;
         match run.workload(&next) {
-            Ok(figures) => {
-                let done = figures.iter().map(|figure| figure.rounds.len());
-                rounds = done.max().unwrap_or(rounds_planned);
-                report.figures.extend(figures);
+            Ok(all) => {
+                let done = all.iter().map(|series| series.rounds.len());
+                rounds = done.max().unwrap_or(rounds);
+                found.rows.extend(all.iter().flat_map(Series::rows));
             }
             // An error ends this workload alone. The figures of the others are kept.
             Err(error) => {
                 let failure = format!("{}: {error}", point(next.workload, next.keys));
                 complain!("benches: {failure}");
-                report.failures.push(failure);
+                found.failures.push(failure);
             }
         }
         run.plan.done(&next, rounds, began.elapsed());
-        report.seconds = run.began.elapsed().as_secs_f64();
-        report.ping_ns = run.ordinary_ping_ns();
-        report.cuts.clone_from(&run.cuts);
-        keep(&report, options)?;
+        found.seconds = run.began.elapsed().as_secs_f64();
+        found.ping_ns = run.ordinary_ping_ns();
+        found.cuts.clone_from(&run.cuts);
+        options.made.keep(&found)?;
     }
-    report.cuts = run.cuts;
-    if report.figures.is_empty() && report.failures.is_empty() {
+    found.cuts = run.cuts;
+    if found.rows.is_empty() && found.failures.is_empty() {
         let error = "none of these systems does any of these workloads; see --help";
         return Err(io::Error::other(error));
     }
-    keep(&report, options)?;
-    say(&report.table())?;
-    if let Some(folder) = &options.plots {
-        plot(&report, folder)?;
-    }
-    tables(&report, &options.into)?;
-    match report.failures.len() {
+    options.made.keep(&found)?;
+    figures::print(&found)?;
+    options.made.publish(&found)?;
+    match found.failures.len() {
         0 => Ok(()),
         count => Err(io::Error::other(format!("{count} of the points failed"))),
     }
+}
+
+/// Prints how long round trips between cores take, again and again for `time`.
+pub(crate) fn modes(time: Duration, borders: Borders) -> io::Result<()> {
+    let began = Instant::now();
+    let mut pings_ns = Vec::new();
+    while began.elapsed() < time {
+        match pingpong::round_trip_ns() {
+            Some(ns) => pings_ns.push(ns),
+            None if pings_ns.is_empty() => return Err(io::Error::other("there is one core only")),
+            None => (),
+        }
+    }
+    let differs = |two: &[f64]| borders.mode(two[0]) != borders.mode(two[1]);
+    let changes = pings_ns.windows(2).filter(|two| differs(two)).count();
+    say!("{}\n{}", Machine::here().line(), borders.in_words());
+    let (count, seconds) = (pings_ns.len(), began.elapsed().as_secs_f64());
+    say!("{count} ping-pongs in {seconds:.0} s, {changes} changes of the mode");
+    say!("{}", mode::histogram(&pings_ns, borders).trim_end());
+    Ok(())
 }
 
 /// All points that the options ask for.
@@ -316,15 +378,6 @@ fn command() -> String {
         .to_owned()
 }
 
-/// A workload and how many keys it has, if that is a question.
-pub(crate) fn point(workload: &Workload, keys: u64) -> String {
-    if workload.has_no_keys() {
-        workload.name.to_owned()
-    } else {
-        format!("{} {}", workload.name, short(keys))
-    }
-}
-
 struct Run<'a> {
     options: &'a Options,
     plan: Plan,
@@ -366,40 +419,42 @@ impl Run<'_> {
         self.cuts.push(cut);
     }
 
-    fn workload(&mut self, next: &Point) -> io::Result<Vec<Figure>> {
+    fn workload(&mut self, next: &Point) -> io::Result<Vec<Series>> {
         let Point { workload, keys, .. } = *next;
+        let what = point(workload, keys);
         for system in systems::ALL {
             let takes_part = part(self.options, workload, keys).is_none_or(|p| p.has(system.name));
             let serves = system.serves(workload).is_some() && takes_part;
             if serves && is_too_many_for(system, self.options, keys) {
-                let (what, most) = (point(workload, keys), short(system.most_keys));
-                let why = format!("it has {most} keys at most unless it is named");
+                let why = format!(
+                    "it has {} keys at most unless it is named",
+                    short(system.most_keys)
+                );
                 self.cut(format!("{what}: {} is left out, {why}", system.name));
             }
         }
         self.name_left_out(workload, keys);
-        let candidates = candidates(self.options, &self.skipped, workload, keys);
-        let mut figures = Vec::new();
-        let mut children = Vec::new();
+        let mut each = EachSystem {
+            workload,
+            keys,
+            candidates: candidates(self.options, &self.skipped, workload, keys),
+            children: Vec::new(),
+            series: Vec::new(),
+        };
         if workload.children != Children::Fresh {
-            for candidate in &candidates {
+            for candidate in &each.candidates {
                 let child = Filling::start(candidate, workload, keys, self.options.form)?;
                 if workload.children == Children::Kept {
                     child.pause();
                 }
-                children.push(child);
+                each.children.push(child);
             }
         }
+        let mut all = Vec::new();
         for case in cases(self.options, workload, keys) {
-            let mut of_case: Vec<Figure> = candidates
-                .iter()
-                .map(|candidate| Figure::new(workload, &case, keys, &candidate.name()))
-                .collect();
-            for figure in &mut of_case {
-                figure.amount = amount(self.options, workload);
-            }
+            each.begin(&case, amount(self.options, workload));
             if workload.children == Children::Kept && workload.warm_up {
-                for child in &mut children {
+                for child in &mut each.children {
                     // Unmeasured: caches, branch predictors, page tables.
                     let request = self.request(workload, &case, 4);
                     child.go_on();
@@ -411,40 +466,23 @@ impl Run<'_> {
             let began = Instant::now();
             for round in 0..next.rounds {
                 if round > 0 && !self.plan.has_time(round, began.elapsed() / round as u32) {
-                    let what = format!("{}, {}", point(workload, keys), case.name);
+                    let planned = next.rounds;
                     let why = "it takes longer than planned";
                     self.cut(format!(
-                        "{what}: {round} rounds instead of {}, {why}",
-                        next.rounds
+                        "{what}, {}: {round} rounds instead of {planned}, {why}",
+                        case.name
                     ));
                     break;
                 }
                 self.progress(next, &case, round);
-                let mut each = EachSystem {
-                    workload,
-                    keys,
-                    candidates: &candidates,
-                    children: &mut children,
-                    figures: &mut of_case,
-                };
                 self.round_of_all(&mut each, &case, round, |_| true)?;
             }
             if case.threads > 1 && workload.children != Children::Together {
-                let mut each = EachSystem {
-                    workload,
-                    keys,
-                    candidates: &candidates,
-                    children: &mut children,
-                    figures: &mut of_case,
-                };
                 self.more_near_rounds(&mut each, &case, next.rounds)?;
             }
-            for (figure, child) in of_case.iter_mut().zip(&children) {
-                figure.fills.push(child.filled);
-            }
-            figures.extend(of_case);
+            all.append(&mut each.series);
         }
-        Ok(figures)
+        Ok(all)
     }
 
     /// Names the peers that the table of targets does without at this point.
@@ -466,51 +504,52 @@ impl Run<'_> {
     /// One round of all systems for which `wanted` holds. The same seed for all; the order turns round.
     fn round_of_all(
         &mut self,
-        each: &mut EachSystem<'_>,
+        each: &mut EachSystem,
         case: &Cased,
         round: usize,
-        wanted: impl Fn(&Figure) -> bool,
+        wanted: impl Fn(&Series) -> bool,
     ) -> io::Result<()> {
         let workload = each.workload;
         let request = self.request(workload, case, 1);
         let form = self.options.form;
-        let batches = workload.batches(&request);
+        let batches = workloads::batches(workload, &request);
         if workload.children == Children::Together {
             self.wait_for_calm();
-            for child in &mut *each.children {
+            for child in &mut each.children {
                 child.send(&request)?;
             }
-            for (child, figure) in each.children.iter_mut().zip(&mut *each.figures) {
-                figure.rounds.push(Round::of(child.hear()?, None, None));
+            for (child, series) in each.children.iter_mut().zip(&mut each.series) {
+                series.rounds.push(Round {
+                    reply: child.hear()?,
+                    mode: (case.threads > 1).then_some(Mode::Unknown),
+                    kept_disturbed: false,
+                });
             }
             return Ok(());
         }
-        let count = each.figures.len();
+        let count = each.series.len();
         for turn in 0..count {
             let at = if round.is_multiple_of(2) {
                 turn
             } else {
                 count - 1 - turn
             };
-            let figure = &mut each.figures[at];
-            if !wanted(figure) {
+            let series = &mut each.series[at];
+            if !wanted(series) {
                 continue;
             }
             if workload.children == Children::Fresh {
                 self.wait_for_calm();
-                let filled = self.round(figure, || {
-                    let mut child =
-                        Filling::start(&each.candidates[at], workload, each.keys, form)?;
-                    Ok((child.measure(&request, batches)?, child.filled))
+                self.round(series, || {
+                    let candidate = &each.candidates[at];
+                    let mut child = Filling::start(candidate, workload, each.keys, form)?;
+                    child.measure(&request, batches)
                 })?;
-                figure.fills.push(filled);
             } else {
                 let child = &mut each.children[at];
                 child.go_on();
                 self.let_catch_up();
-                self.round(figure, || {
-                    Ok((child.measure(&request, batches)?, child.filled))
-                })?;
+                self.round(series, || child.measure(&request, batches))?;
                 child.pause();
             }
         }
@@ -522,17 +561,19 @@ impl Run<'_> {
     /// does not come.
     fn more_near_rounds(
         &mut self,
-        each: &mut EachSystem<'_>,
+        each: &mut EachSystem,
         case: &Cased,
         rounds: usize,
     ) -> io::Result<()> {
         let began = Instant::now();
         let what = format!("{}, {}", point(each.workload, each.keys), case.name);
         for round in 0..rounds {
-            let lacks = |figure: &Figure| figure.rounds_in(Mode::Near) < rounds;
-            let lacking = each.figures.iter().filter(|figure| lacks(figure)).count();
-            let known = each.figures.iter().flat_map(|figure| &figure.rounds);
-            let known = known.filter(|round| round.mode.is_some()).count();
+            let lacks = |series: &Series| series.rounds_in(Mode::Near) < rounds;
+            let lacking = each.series.iter().filter(|series| lacks(series)).count();
+            let known = each.series.iter().flat_map(|series| &series.rounds);
+            let known = known
+                .filter(|round| round.mode != Some(Mode::Unknown))
+                .count();
             if lacking == 0 || known == 0 {
                 return Ok(());
             }
@@ -632,20 +673,19 @@ impl Run<'_> {
     /// With several threads a batch in which the mode changed never counts, so there may be none.
     fn round(
         &mut self,
-        figure: &mut Figure,
-        mut ask: impl FnMut() -> io::Result<(Vec<Answer>, Filled)>,
-    ) -> io::Result<Filled> {
+        series: &mut Series,
+        mut ask: impl FnMut() -> io::Result<Vec<Answer>>,
+    ) -> io::Result<()> {
         loop {
             let began = Instant::now();
-            let (answers, filled) = ask()?;
-            let may_repeat =
-                figure.discarded.len() < self.options.rounds() && !self.delay_left.is_zero();
+            let answers = ask()?;
+            let may_repeat = series.discarded < self.options.rounds() && !self.delay_left.is_zero();
             let mut counts = false;
             for answer in answers {
-                counts |= self.batch(figure, answer, may_repeat);
+                counts |= self.batch(series, answer, may_repeat);
             }
             if counts || !may_repeat {
-                return Ok(filled);
+                return Ok(());
             }
             self.delay_left = self.delay_left.saturating_sub(began.elapsed());
             self.wait_for_calm();
@@ -653,56 +693,71 @@ impl Run<'_> {
     }
 
     /// A round, or a part of one, with the ping-pongs around it. Whether it counts.
-    fn batch(&mut self, figure: &mut Figure, answer: Answer, may_repeat: bool) -> bool {
-        let (before, after) = (answer.before_ns, answer.after_ns);
-        self.pings_ns.extend(before.into_iter().chain(after));
-        let verdict = match figure.threads {
-            1 => Verdict::Unknown,
-            _ => self.options.borders.verdict(before, after),
-        };
-        let mode = match verdict {
-            Verdict::In(mode) => Some(mode),
-            Verdict::Mixed | Verdict::Unknown => None,
-        };
-        let pings_ns = before.zip(after).map(|(before, after)| [before, after]);
-        let round = Round::of(answer.reply, pings_ns, mode);
-        let mixed = verdict == Verdict::Mixed;
+    fn batch(&mut self, series: &mut Series, answer: Answer, may_repeat: bool) -> bool {
+        let Answer { reply, pings_ns } = answer;
+        self.pings_ns.extend(pings_ns.into_iter().flatten());
+        let apart = series.case.threads > 1;
+        let mode = self.options.borders.of_round(pings_ns);
+        let mixed = apart && mode.is_none();
         // Where rounds are kept apart by mode, a slow mode disturbs nothing.
-        let slow = figure.threads == 1 && self.is_slow(round.ping_ns);
-        let disturbed = round.disturbed;
-        if mixed || (slow || disturbed) && may_repeat {
-            figure.repeated_mixed += u32::from(mixed);
-            figure.repeated_slow += u32::from(slow);
-            figure.repeated_disturbed += u32::from(disturbed && !slow && !mixed);
-            figure.discarded.push(round);
+        let slow = !apart && self.is_slow(pings_ns);
+        let disturbed = slow || reply.disturbed;
+        if mixed || disturbed && may_repeat {
+            series.mixed += u64::from(mixed);
+            series.slow += u64::from(slow);
+            series.disturbed += u64::from(disturbed && !slow && !mixed);
+            series.discarded += 1;
             return false;
         }
-        figure.kept_disturbed += u32::from(slow || disturbed);
-        figure.rounds.push(round);
+        series.rounds.push(Round {
+            reply,
+            mode: mode.filter(|_| apart),
+            kept_disturbed: disturbed,
+        });
         true
     }
 
-    fn is_slow(&self, ping_ns: Option<f64>) -> bool {
-        let ordinary = self.ordinary_ping_ns();
-        let both = ping_ns.zip(ordinary);
+    fn is_slow(&self, pings_ns: Option<[f64; 2]>) -> bool {
+        let slower = pings_ns.map(|[before, after]| before.max(after));
+        let both = slower.zip(self.ordinary_ping_ns());
         both.is_some_and(|(ping, ordinary)| ping > SLOW * ordinary)
     }
 }
 
 /// All systems at one point, in one order.
-struct EachSystem<'a> {
+struct EachSystem {
     workload: &'static Workload,
     keys: u64,
-    candidates: &'a [Candidate],
+    candidates: Vec<Candidate>,
     /// Empty if every round has a new one.
-    children: &'a mut [Filling],
-    figures: &'a mut [Figure],
+    children: Vec<Filling>,
+    /// Of the current case.
+    series: Vec<Series>,
+}
+
+impl EachSystem {
+    fn begin(&mut self, case: &Cased, amount: u64) {
+        let series = |candidate: &Candidate| Series {
+            workload: self.workload,
+            case: case.clone(),
+            keys: self.keys,
+            system: candidate.name(),
+            amount,
+            rounds: Vec::new(),
+            discarded: 0,
+            mixed: 0,
+            slow: 0,
+            disturbed: 0,
+        };
+        self.series = self.candidates.iter().map(series).collect();
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::{self, Command as Parsed};
+    use crate::rows::Row;
     use crate::wire::Reply;
 
     fn options(line: &str) -> Options {
@@ -726,88 +781,89 @@ mod tests {
         }
     }
 
-    fn answer(figure: f64, before_ns: f64, after_ns: f64) -> Answer {
-        Answer {
+    /// Makes the rows of these rounds of touches with `threads` threads: for each batch of a round its figure and
+    /// the ping-pongs around it. Returns them with the number of rounds that were done again.
+    fn rows_of(threads: usize, rounds: &[&[(f64, f64, f64)]]) -> (Vec<Row>, usize) {
+        let options = options("--only W2 --rounds 3");
+        let workload = workloads::find("W2").expect("a workload");
+        let candidates = candidates(&options, &[], workload, 1_000);
+        let mut each = EachSystem {
+            workload,
+            keys: 1_000,
+            candidates: candidates[..1].to_vec(),
+            children: Vec::new(),
+            series: Vec::new(),
+        };
+        each.begin(&workload.cases_with(&[threads])[0], 0);
+        let answer = |(figure, before, after): &(f64, f64, f64)| Answer {
             reply: Reply {
-                figures: vec![Some(figure)],
+                figures: vec![Some(*figure)],
                 seconds: 0.0,
                 others: None,
                 disturbed: false,
                 fired: 0,
                 early: 0,
             },
-            before_ns: Some(before_ns),
-            after_ns: Some(after_ns),
-        }
+            pings_ns: Some([*before, *after]),
+        };
+        let mut rounds = rounds.iter();
+        let ask = || {
+            let round = rounds.next().expect("not asked once more");
+            Ok(round.iter().map(answer).collect())
+        };
+        let series = &mut each.series[0];
+        run(&options).round(series, ask).expect("nothing fails");
+        (series.rows(), series.discarded)
     }
 
-    /// Makes the figure of these rounds of touches with `threads` threads.
-    fn round_of(threads: usize, rounds: Vec<Vec<Answer>>) -> Figure {
-        let options = options("--only W2 --rounds 3");
-        let workload = workloads::find("W2").expect("a workload");
-        let case = &workload.cases_with(&[threads])[0];
-        let mut figure = Figure::new(workload, case, 1_000, "a");
-        let filled = Filled {
-            seconds: 0.0,
-            bytes: None,
-        };
-        let mut rounds = rounds.into_iter();
-        let ask = || Ok((rounds.next().expect("not asked once more"), filled));
-        run(&options)
-            .round(&mut figure, ask)
-            .expect("nothing fails");
-        figure
+    fn typical(row: &Row) -> Option<f64> {
+        row.first().map(|spread| spread.typical)
     }
 
     #[test]
     fn a_round_in_which_the_mode_changed_is_repeated_and_not_counted() {
-        let figure = round_of(
-            2,
-            vec![
-                vec![answer(1.0, 80.0, 300.0)],
-                vec![answer(2.0, 300.0, 80.0)],
-                vec![answer(3.0, 310.0, 290.0)],
-            ],
+        let rounds: [&[_]; 3] = [
+            &[(1.0, 80.0, 300.0)],
+            &[(2.0, 300.0, 80.0)],
+            &[(3.0, 310.0, 290.0)],
+        ];
+        let (rows, discarded) = rows_of(2, &rounds);
+        assert_eq!((rows.len(), rows[0].rounds()), (1, 1));
+        assert_eq!((rows[0].mixed, discarded), (2, 2));
+        assert_eq!(
+            (rows[0].mode, typical(&rows[0])),
+            (Some(Mode::Far), Some(3.0))
         );
-        assert_eq!((figure.repeated_mixed, figure.discarded.len()), (2, 2));
-        assert_eq!(figure.rounds.len(), 1);
-        assert_eq!(figure.rounds[0].mode, Some(Mode::Far));
-        assert_eq!(figure.rounds[0].pings_ns, Some([310.0, 290.0]));
         // At most as many as there are rounds.
-        let always = (0..4).map(|_| vec![answer(1.0, 80.0, 300.0)]);
-        let figure = round_of(2, always.collect());
-        assert_eq!((figure.rounds.len(), figure.repeated_mixed), (0, 4));
-        assert!(figure.judged().is_none_or(|view| view.spread(0).is_none()));
+        let (rows, _) = rows_of(2, &[rounds[0]; 4]);
+        assert_eq!((rows.len(), rows[0].rounds(), rows[0].mixed), (1, 0, 4));
+        assert!(!rows[0].is_judged());
     }
 
     #[test]
     fn batches_of_a_round_count_each_in_its_mode() {
-        let batches = vec![
-            answer(1.0, 80.0, 81.0),
-            answer(2.0, 81.0, 300.0),
-            answer(3.0, 300.0, 300.0),
-            answer(4.0, 80.0, 80.0),
+        let batches: &[_] = &[
+            (1.0, 80.0, 81.0),
+            (2.0, 81.0, 300.0),
+            (3.0, 300.0, 300.0),
+            (4.0, 80.0, 80.0),
         ];
-        let figure = round_of(2, vec![batches]);
-        let of = |mode| figure.rounds_in(mode);
-        assert_eq!(
-            (of(Mode::Near), of(Mode::Far), figure.repeated_mixed),
-            (2, 1, 1)
-        );
-        let near = figure.judged().and_then(|view| view.spread(0));
-        assert_eq!(near.map(|spread| spread.typical), Some(2.5));
+        let (rows, _) = rows_of(2, &[batches]);
+        let modes: Vec<_> = rows
+            .iter()
+            .map(|row| (row.mode, row.rounds(), row.mixed))
+            .collect();
+        let expected = [(Some(Mode::Near), 2, 1), (Some(Mode::Far), 1, 0)];
+        assert_eq!(modes, expected);
+        assert_eq!(typical(&rows[0]), Some(2.5));
     }
 
     #[test]
     fn rounds_with_one_thread_have_no_mode() {
-        let figure = round_of(1, vec![vec![answer(1.0, 80.0, 120.0)]]);
-        assert_eq!((figure.rounds.len(), figure.rounds[0].mode), (1, None));
-        let rounds = vec![
-            vec![answer(1.0, 80.0, 300.0)],
-            vec![answer(2.0, 80.0, 80.0)],
-        ];
-        let figure = round_of(1, rounds);
-        assert_eq!((figure.repeated_slow, figure.repeated_mixed), (1, 0));
+        let (rows, _) = rows_of(1, &[&[(1.0, 80.0, 120.0)]]);
+        assert_eq!((rows.len(), rows[0].rounds(), rows[0].mode), (1, 1, None));
+        let (rows, _) = rows_of(1, &[&[(1.0, 80.0, 300.0)], &[(2.0, 80.0, 80.0)]]);
+        assert_eq!((rows[0].slow, rows[0].mixed), (1, 0));
     }
 
     #[test]

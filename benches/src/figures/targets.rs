@@ -1,0 +1,458 @@
+//! The targets P1 to P13, one a line in `targets.jsonl`, and what a run says of each.
+//!
+//! A target is a figure of ours at one point, compared with the best peer of the same run, with one named
+//! system, or with a bound. A floor is no peer. Where a target names several cases or several of our systems,
+//! all of them have to reach it, and the worst one stands first. Points with two threads are judged in the
+//! near mode only.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use crate::rows::{Row, Run, digits};
+use crate::workload::{Form, Metric};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Target {
+    pub(super) number: String,
+    /// For people.
+    pub(super) what: String,
+    workload: String,
+    /// All of the workload's if empty.
+    #[serde(default)]
+    cases: Vec<String>,
+    #[serde(default)]
+    keys: u64,
+    /// Ours. Each of them has to reach it.
+    systems: Vec<String>,
+    /// The first one of the workload if empty.
+    #[serde(default)]
+    metric: String,
+    pub(super) reach: Reach,
+    /// Whether the README quotes it.
+    #[serde(default)]
+    pub(super) quoted: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Reach {
+    /// So many times better than the best peer of any language.
+    TimesBest(f64),
+    /// So many times better than the system of that name.
+    Times(f64, String),
+    /// At most this. Compared with as many digits behind the point as it has itself, which come second. Then
+    /// the unit.
+    AtMost(f64, usize, String),
+}
+
+impl Reach {
+    pub(super) fn in_words(&self) -> String {
+        match self {
+            Reach::TimesBest(times) => format!("{times}x the best peer"),
+            Reach::Times(times, other) => format!("{times}x `{other}`"),
+            Reach::AtMost(value, digits, unit) => format!("at most {value:.digits$} {unit}"),
+        }
+    }
+}
+
+/// In the order of the table.
+static ALL: LazyLock<Vec<Target>> = LazyLock::new(|| {
+    let lines = include_str!("targets.jsonl").lines();
+    let parsed = |line| serde_json::from_str(line).expect("each line is a target");
+    lines.map(parsed).collect()
+});
+
+/// A target and where it stands.
+#[derive(Debug)]
+pub(super) struct Standing {
+    pub(super) target: &'static Target,
+    pub(super) verdict: Verdict,
+    /// Where it was measured, the worst first. Empty otherwise.
+    pub(super) found: Vec<Found>,
+    /// Why it was not judged.
+    why: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Met,
+    Missed,
+    NotMeasured,
+    /// The machine was never in the mode that counts.
+    NotJudged,
+}
+
+impl Verdict {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Verdict::Met => "met",
+            Verdict::Missed => "**missed**",
+            Verdict::NotMeasured => "**not measured**",
+            Verdict::NotJudged => "**not judged**",
+        }
+    }
+}
+
+/// A figure of ours, and what it is compared with.
+#[derive(Debug)]
+pub(super) struct Found {
+    system: String,
+    case: String,
+    pub(super) value: String,
+    /// How many times better, who the other is, and its figure. Nothing where a bound is the target.
+    pub(super) against: Option<(f64, String, String)>,
+    /// The greater, the better, in comparison with others of the same target.
+    lead: f64,
+}
+
+/// Where all targets stand. Empty if the run has no figure of any, or is of a form that does less.
+pub(super) fn standings(run: &Run) -> Vec<Standing> {
+    if run.form != Form::Full {
+        return Vec::new();
+    }
+    let all: Vec<Standing> = ALL.iter().map(|target| target.standing(run)).collect();
+    let is_measured = |standing: &Standing| standing.verdict != Verdict::NotMeasured;
+    if all.iter().any(is_measured) {
+        all
+    } else {
+        Vec::new()
+    }
+}
+
+impl Standing {
+    /// The figure, and what it is compared with.
+    pub(super) fn today(&self) -> String {
+        let mut words = Vec::new();
+        // With one thing to look at, the target says what it is.
+        let several = self.found.len() > 1;
+        for found in &self.found {
+            let mut text = String::new();
+            if several {
+                text += &found.system;
+                if self.found.iter().any(|other| other.case != found.case) {
+                    text += &format!(", {}", found.case);
+                }
+                text += ": ";
+            }
+            match &found.against {
+                Some((times, other, value)) => {
+                    text += &format!("{times:.2}x: {}, {other} {value}", found.value);
+                }
+                None => text += &found.value,
+            }
+            words.push(text);
+        }
+        words.extend(self.why.clone());
+        words.join("; ")
+    }
+}
+
+/// Why nothing can be said of a target, as a verdict and in words.
+type Trouble = (Verdict, String);
+
+fn missing(what: String) -> Trouble {
+    (Verdict::NotMeasured, what)
+}
+
+/// The rows of `rows` that count. A system that has none of them is trouble.
+fn judged<'a>(run: &Run, rows: impl Iterator<Item = &'a Row>) -> Result<Vec<&'a Row>, Trouble> {
+    let rows: Vec<&Row> = rows.collect();
+    if let Some(row) = rows.iter().find(|row| !run.judges(row)) {
+        return Err((Verdict::NotJudged, format!("{} was never near", row.system)));
+    }
+    Ok(rows.into_iter().filter(|row| row.is_judged()).collect())
+}
+
+/// Peers that were the best one in that workload. Without one of them a lead over the best peer is not known.
+fn rivals(workload: &str) -> &'static [&'static str] {
+    match workload {
+        "W4i" | "W4h" => &["hash-wheel", "netty"],
+        "W3" | "W8" => &["heap", "netty"],
+        _ => &["heap", "tokio-sleep", "netty"],
+    }
+}
+
+impl Target {
+    fn standing(&'static self, run: &Run) -> Standing {
+        let of = |verdict, found, why| Standing {
+            target: self,
+            verdict,
+            found,
+            why,
+        };
+        let mut found = match self.found(run) {
+            Ok(found) => found,
+            Err((verdict, why)) => return of(verdict, Vec::new(), Some(why)),
+        };
+        found.sort_by(|one, other| one.lead.total_cmp(&other.lead));
+        let lead = found.first().map_or(f64::NAN, |worst| worst.lead);
+        let met = match self.reach {
+            Reach::TimesBest(times) | Reach::Times(times, _) => lead >= times,
+            Reach::AtMost(value, digits, _) => {
+                let factor = 10_f64.powi(digits as i32);
+                (-lead * factor).round() / factor <= value
+            }
+        };
+        of(
+            [Verdict::Missed, Verdict::Met][usize::from(met)],
+            found,
+            None,
+        )
+    }
+
+    /// One for each case and each of ours.
+    fn found(&self, run: &Run) -> Result<Vec<Found>, Trouble> {
+        let rows = || run.of(&self.workload).filter(|row| row.keys == self.keys);
+        let mut cases: Vec<&str> = self.cases.iter().map(String::as_str).collect();
+        if cases.is_empty() {
+            for row in rows() {
+                if !cases.contains(&&*row.case) {
+                    cases.push(&row.case);
+                }
+            }
+        }
+        let mut all = Vec::new();
+        for case in &cases {
+            for system in &self.systems {
+                let ours = rows().filter(|row| row.case == *case && row.system == *system);
+                let ours = judged(run, ours)?;
+                let ours = ours.first();
+                let ours = ours.ok_or_else(|| missing(format!("without {system}, {case}")))?;
+                all.push(self.compared(run, ours)?);
+            }
+        }
+        if all.is_empty() {
+            return Err(missing(format!("{} was not run", self.workload)));
+        }
+        Ok(all)
+    }
+
+    fn compared(&self, run: &Run, ours: &Row) -> Result<Found, Trouble> {
+        let none = || missing(format!("{} has no such figure", ours.system));
+        let metric = match &*self.metric {
+            "" => ours.metrics().next(),
+            name => ours.metric(name),
+        };
+        let metric = metric.ok_or_else(none)?;
+        let shown = |row: &Row| {
+            let value = digits(row.spread(metric)?.typical);
+            Some(format!("{value} {}", metric.unit))
+        };
+        let value = ours.spread(metric).ok_or_else(none)?.typical;
+        let against = match &self.reach {
+            Reach::AtMost(..) => None,
+            Reach::Times(_, other) => {
+                Some(self.over(run, ours, metric, |peer| peer.system == *other)?)
+            }
+            Reach::TimesBest(_) => {
+                let best = self.over(run, ours, metric, Row::is_peer)?;
+                for rival in rivals(&self.workload) {
+                    if !self.others(run, ours).any(|peer| peer.system == *rival) {
+                        return Err(missing(format!("without {rival}")));
+                    }
+                }
+                Some(best)
+            }
+        };
+        Ok(Found {
+            system: ours.system.clone(),
+            case: ours.case.clone(),
+            value: shown(ours).ok_or_else(none)?,
+            lead: against.map_or(-value, |(times, _)| times),
+            against: against
+                .and_then(|(times, peer)| Some((times, peer.system.clone(), shown(peer)?))),
+        })
+    }
+
+    /// Rows of the same work. Timers of one instant are compared with those by key, too, since no driver has
+    /// them by handle.
+    fn others<'a>(&self, run: &'a Run, ours: &'a Row) -> impl Iterator<Item = &'a Row> + use<'a> {
+        let by_key = self.workload == "W4h";
+        run.rows.iter().filter(move |row| {
+            let same = row.workload.name == ours.workload.name;
+            (same || by_key && row.workload.name == "W4i")
+                && row.case == ours.case
+                && row.keys == ours.keys
+        })
+    }
+
+    /// How many times better than the best of the chosen others, and which that is.
+    fn over<'a>(
+        &self,
+        run: &'a Run,
+        ours: &'a Row,
+        metric: &Metric,
+        chosen: impl Fn(&Row) -> bool,
+    ) -> Result<(f64, &'a Row), Trouble> {
+        let others = self.others(run, ours).filter(|row| chosen(row));
+        let leads = judged(run, others)?.into_iter();
+        let leads = leads.filter_map(|peer| Some((ours.over(peer, metric)?, peer)));
+        leads
+            .min_by(|(one, _), (other, _)| one.total_cmp(other))
+            .ok_or_else(|| missing("without the other".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mode::Mode;
+    use crate::rows::tests::{in_modes, row, run, with_keys};
+    use crate::workloads;
+
+    const MILLION: u64 = 1_000_000;
+    const TIMEOUTS: &str = "W3: request timeouts, boxed, 1 thread";
+    const PEERS: [(&str, f64); 3] = [("tourbillon", 11.0), ("heap", 10.0), ("netty", 2.0)];
+
+    fn standing(rows: Vec<Row>, what: &str) -> (Verdict, String) {
+        let target = ALL.iter().find(|target| target.what == what);
+        let target = target.unwrap_or_else(|| panic!("no target {what}"));
+        let standing = target.standing(&run(rows));
+        (standing.verdict, standing.today())
+    }
+
+    fn rows(workload: &str, keys: u64, systems: &[(&str, f64)]) -> Vec<Row> {
+        let of = |(system, value): &(&str, f64)| with_keys(keys, row(workload, system, *value));
+        systems.iter().map(of).collect()
+    }
+
+    #[test]
+    fn a_target_is_met_against_the_best_of_the_peers() {
+        let (verdict, today) = standing(rows("W3", 0, &PEERS), TIMEOUTS);
+        assert_eq!(verdict, Verdict::Met);
+        assert_eq!(today, "1.10x: 11.0 Mops/s, heap 10.0 Mops/s");
+        let mut behind = rows("W3", 0, &PEERS);
+        behind.push(row("W3", "go", 22.0));
+        let (verdict, today) = standing(behind, TIMEOUTS);
+        assert_eq!(verdict, Verdict::Missed);
+        assert_eq!(today, "0.50x: 11.0 Mops/s, go 22.0 Mops/s");
+    }
+
+    #[test]
+    fn without_a_rival_nothing_is_measured() {
+        for (missing, _) in PEERS {
+            let mut rows = rows("W3", 0, &PEERS);
+            rows.retain(|row| row.system != missing);
+            let (verdict, today) = standing(rows, TIMEOUTS);
+            assert_eq!(verdict, Verdict::NotMeasured, "{missing}");
+            assert!(today.contains(missing), "{today}");
+        }
+    }
+
+    #[test]
+    fn a_floor_is_no_peer() {
+        let systems = [
+            ("tourbillon", 8.0),
+            ("tourbillon-map", 8.0),
+            ("heap", 5.0),
+            ("tokio-sleep", 1.0),
+            ("netty", 2.0),
+            ("bare", 100.0),
+        ];
+        let touches = rows("W2", MILLION, &systems);
+        let (verdict, today) = standing(touches, "W2: touches of 1 M keys, 1 thread");
+        assert_eq!(verdict, Verdict::Met);
+        assert!(today.contains("1.60x: 8.00 Mops/s, heap"), "{today}");
+    }
+
+    #[test]
+    fn all_of_ours_have_to_reach_a_target_and_the_worst_stands_first() {
+        let what = "W9: p99.9 beside cascades of 10 M";
+        let of = |systems: &[_]| standing(rows("W9", 10 * MILLION, systems), what);
+        let both = |boxed, inline| {
+            of(&[
+                ("tourbillon", boxed),
+                ("tourbillon-map", inline),
+                ("heap", 0.1),
+            ])
+        };
+        // As many digits as the target has.
+        assert_eq!(both(1.0, 1.44).0, Verdict::Met);
+        assert_eq!(both(1.46, 1.0).0, Verdict::Missed);
+        let (verdict, today) = both(1.0, 2.0);
+        assert_eq!(verdict, Verdict::Missed);
+        assert_eq!(today, "tourbillon-map: 2.00 ms; tourbillon: 1.00 ms");
+        assert_eq!(of(&[("tourbillon", 1.0)]).0, Verdict::NotMeasured);
+    }
+
+    #[test]
+    fn two_threads_are_judged_in_the_near_mode_only() {
+        let (near, far) = (Mode::Near, Mode::Far);
+        let with = |ours: &[(Mode, &[f64])]| {
+            let peers: [(_, &[(_, &[_])]); 3] = [
+                ("heap", &[(far, &[90.0]), (near, &[10.0])]),
+                ("tokio-sleep", &[(near, &[1.0])]),
+                ("netty", &[(near, &[1.0])]),
+            ];
+            let mut rows = in_modes("W3", "tourbillon", ours);
+            rows.extend(
+                peers
+                    .iter()
+                    .flat_map(|(name, modes)| in_modes("W3", name, modes)),
+            );
+            let rows = rows.into_iter().map(|row| with_keys(0, row)).collect();
+            standing(rows, "W3: request timeouts, boxed, 2 threads")
+        };
+        // Far, the heap is fast and ours is slow; neither counts.
+        assert_eq!(with(&[(near, &[18.0]), (far, &[1.0])]).0, Verdict::Met);
+        let missed = with(&[(near, &[17.9]), (far, &[900.0])]);
+        assert_eq!(missed.0, Verdict::Missed);
+        let never = with(&[(far, &[900.0])]);
+        let words = "tourbillon was never near".to_owned();
+        assert_eq!(never, (Verdict::NotJudged, words));
+    }
+
+    #[test]
+    fn many_in_a_call_are_compared_with_one_lock_over_a_map() {
+        let at = |many: f64| {
+            let systems = [("tourbillon-map", many), ("bare", 20.0)];
+            let mut rows = rows("S2", 10 * MILLION, &systems);
+            rows[0]
+                .figures
+                .insert("one by one".to_owned(), vec![Some(50.0)]);
+            standing(rows, "S2: `touch_many` of 1,024 among 10 M, 1 thread")
+        };
+        assert_eq!(at(12.0).0, Verdict::Met);
+        assert_eq!(at(11.9).0, Verdict::Missed);
+        assert_eq!(at(10.0).1, "0.50x: 10.0 M keys/s, bare 20.0 M keys/s");
+    }
+
+    #[test]
+    fn keyless_timers_of_one_instant_are_compared_with_peers_by_key_too() {
+        let mut all = rows("W4h", 0, &[("tourbillon-timer", 100.0), ("heap", 90.0)]);
+        all.extend(rows("W4i", 0, &[("hash-wheel", 80.0), ("netty", 40.0)]));
+        let today = "0.40x: 100 ms after it, netty 40.0 ms after it".to_owned();
+        assert_eq!(standing(all, "W4h: keyless"), (Verdict::Met, today));
+    }
+
+    #[test]
+    fn every_target_is_of_a_workload_with_that_case_and_metric() {
+        for target in ALL.iter() {
+            let workload = workloads::find(&target.workload).expect(&target.what);
+            let mut metrics = workload.metrics.iter();
+            let has_metric = target.metric.is_empty() || metrics.any(|m| m.name == target.metric);
+            assert!(has_metric, "{}", target.what);
+            for case in &target.cases {
+                let mut cases = workload.cases.iter();
+                assert!(cases.any(|other| other.name == case), "{}", target.what);
+            }
+            let sizes = workload.keys_in(Form::Full);
+            assert!(sizes.contains(&target.keys), "{}", target.what);
+        }
+        let mut numbers: Vec<&str> = ALL.iter().map(|target| &*target.number).collect();
+        numbers.dedup();
+        let all: Vec<String> = (1..=13).map(|number| format!("P{number}")).collect();
+        assert_eq!(numbers, all, "in order");
+    }
+
+    #[test]
+    fn a_run_of_less_has_no_table() {
+        let mut quick = run(rows("W3", 0, &PEERS));
+        assert_eq!(standings(&quick).len(), ALL.len());
+        quick.form = Form::Quick;
+        assert!(standings(&quick).is_empty());
+        assert!(standings(&run(vec![row("churn", "tourbillon", 1.0)])).is_empty());
+    }
+}
