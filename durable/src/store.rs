@@ -139,7 +139,7 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError>;
 
-    /// Counts the timers of all queues. It reads them all.
+    /// Counts the timers of all queues, with the earliest due time of each. It reads them all.
     ///
     /// # Errors
     ///
@@ -449,7 +449,7 @@ impl Page {
     }
 }
 
-/// The numbers of timers of one queue.
+/// The numbers of timers of one queue, and how far it is behind.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct QueueCounts {
@@ -461,6 +461,9 @@ pub struct QueueCounts {
     pub overdue: u64,
     /// Timers that a node runs.
     pub running: u64,
+    /// The earliest due time of those that wait or are overdue. If it has passed, the queue is behind by the
+    /// time since then.
+    pub oldest: Option<StoreTime>,
     /// Dead letters.
     pub dead: u64,
     /// Whether the queue is paused.

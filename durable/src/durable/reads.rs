@@ -110,7 +110,8 @@ impl Durable {
         })
     }
 
-    /// Counts the timers of all queues. It reads them all, so it takes long if there are many.
+    /// Counts the timers of all queues, and tells for each how far it is behind. It reads them all, so it takes
+    /// long if there are many.
     ///
     /// # Errors
     ///

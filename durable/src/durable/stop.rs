@@ -70,6 +70,12 @@ impl Durable {
     /// result is dropped.
     ///
     /// A handler that awaits it waits for itself until the grace is over.
+    ///
+    /// # Errors
+    ///
+    /// No stop fails: what did not end in time, or could not be told to the store, is in the report. But a copy of
+    /// the process that is forked before the stop has ended gets [`CallError::Forked`] from the result that it has
+    /// inherited, since the stop goes on in the original alone.
     pub fn stop_async(&self, grace: Duration) -> Pending<StopReport> {
         let inner = &self.0.0;
         if inner.origin.is_elsewhere() {
@@ -154,7 +160,6 @@ impl Inner {
         self.is_closed.store(true, Ordering::Release);
     }
 
-    /// Whether calls are refused.
     /// The reason why a call is refused now.
     pub(super) fn refusal(&self) -> Option<CallError> {
         if self.origin.is_elsewhere() {

@@ -160,6 +160,10 @@ impl MemoryState {
                     continue;
                 }
                 let counts = counts.entry(name).or_default();
+                if !held {
+                    let oldest = counts.oldest.unwrap_or(row.due);
+                    counts.oldest = Some(oldest.min(row.due));
+                }
                 match (held, row.due <= now) {
                     (true, _) => counts.running += 1,
                     (false, true) => counts.overdue += 1,

@@ -61,11 +61,15 @@ use crate::sync::{Arc, OnceLock, Origin, thread};
 /// ```sql
 /// select * from tourbillon.schedule('pay-by', 'order:7', interval '15 min', '{"order":7}');
 /// select * from tourbillon.schedule('pay-by', 'order:7', timestamptz '2030-01-01 09:00+01', '{"order":7}');
-/// select * from tourbillon.schedule_if_absent('pay-by', 'order:7', interval '15 min', '{"order":7}');
+/// select * from tourbillon.schedule_if_absent('pay-by', 'order:8', interval '15 min', '{"order":8}');
 /// select * from tourbillon.reschedule('pay-by', 'order:7', interval '30 min');
 /// select * from tourbillon.cancel('pay-by', 'order:7');
 /// select tourbillon.complete('pay-by', 'order:7', generation, epoch, attempt); -- false: roll back
 /// ```
+///
+/// The first three take a delay or a time, so that argument needs a type, as above or as in `$3::interval`, or its
+/// name, as in `delay => '15 min'` and `at => '2030-01-01 09:00+01'`. PostgreSQL answers `'15 min'` alone with
+/// "function .. is not unique".
 ///
 /// [`Postgres::SCHEDULE`] and the others are such statements with parameters. A handler has the values of
 /// the last one from [`Due::completion`](crate::Due::completion).
@@ -81,7 +85,7 @@ use crate::sync::{Arc, OnceLock, Origin, thread};
 /// | who | needs |
 /// |---|---|
 /// | a program that runs timers | `usage` on the schema; `select, insert, update, delete` on all its tables |
-/// | a program that schedules by the SQL functions | `usage` on the schema; `select, insert, update, delete` on `timer`; `select` on `node`; `usage` on `gen` |
+/// | a program that schedules by the SQL functions | `usage` on the schema; `select, insert, update, delete` on `timer`; `select` on `node` |
 /// | the connection of a handler that calls `complete_in` | the same, and `insert` on `dead` |
 /// | the first connection | to create a schema in the database |
 ///

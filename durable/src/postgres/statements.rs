@@ -53,14 +53,14 @@ pub(super) const COUNTS: &str = "with now as materialized (select clock_timestam
      select t.queue, \
      count(*) filter (where not l.live and t.due > (select now from now)) as waiting, \
      count(*) filter (where not l.live and t.due <= (select now from now)) as overdue, \
-     count(*) filter (where l.live) as running \
+     count(*) filter (where l.live) as running, min(t.due) filter (where not l.live) as oldest \
      from tourbillon.timer t cross join lateral ( \
      select t.claim is not null and t.claim in (select epoch from living) as live) l \
      where l.live or not t.cancelled group by t.queue \
      ), letters as (select d.queue, count(*) as dead from tourbillon.dead d group by d.queue \
      ), paused as (select q.name as queue from tourbillon.queue q where q.paused) \
      select queue, coalesce(t.waiting, 0), coalesce(t.overdue, 0), coalesce(t.running, 0), \
-     coalesce(d.dead, 0), p.queue is not null \
+     coalesce(d.dead, 0), p.queue is not null, t.oldest \
      from timers t full join letters d using (queue) full join paused p using (queue) \
      where (select tourbillon.same_1($1)) order by queue";
 

@@ -124,6 +124,20 @@ begin
 end
 $$;
 
+-- The same for a point in time. One that has passed is due at once.
+create function tourbillon.schedule_if_absent(queue text, key text, at timestamptz, payload jsonb)
+returns table (scheduled boolean, due timestamptz, running boolean)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform tourbillon.check_1($1, $2), tourbillon.check_at_1($3), tourbillon.check_payload_1($4);
+  return query select w.answer = 0, w.due, w.running
+  from tourbillon.write_one_1($1, $2, 1::smallint, null, $3, $4, tourbillon.rings_1()) w;
+end
+$$;
+
 -- Moves a timer. The result is 'moved', 'running' or 'not found'.
 create function tourbillon.reschedule(queue text, key text, delay interval)
 returns table (result text, moved_from timestamptz, due timestamptz, attempt int, since timestamptz)

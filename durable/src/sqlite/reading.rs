@@ -33,7 +33,7 @@ where queue = ?1 and shard = ?2 and due >= ?3 and due < ?4 and (due, key) > (?5,
 order by due, key limit ?7";
 
 const COUNTS: &str = "
-select queue, sum(held), sum(not held and due <= ?1), sum(not held and due > ?1)
+select queue, sum(held), sum(not held and due <= ?1), sum(not held and due > ?1), min(due) filter (where not held)
 from (select queue, due, cancelled,
              claim is not null
                  and claim in (select epoch from tourbillon_node where gone is null) as held
@@ -96,6 +96,7 @@ pub(super) fn counts(tables: &mut Tables<'_>) -> Result<Vec<QueueCounts>, Failur
         counts.running = count(row, 1)?;
         counts.overdue = count(row, 2)?;
         counts.waiting = count(row, 3)?;
+        counts.oldest = row.get::<_, Option<i64>>(4)?.map(StoreTime::from_micros);
     }
     let sql = "select queue, count(*) from tourbillon_dead group by queue";
     let mut statement = tables.prepare(sql)?;

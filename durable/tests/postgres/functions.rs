@@ -65,6 +65,81 @@ fn psql_schedules_moves_and_cancels() {
     not(has_postgres),
     ignore = "needs a PostgreSQL server: apt-get install postgresql"
 )]
+fn a_timer_is_scheduled_if_absent_after_a_delay_and_at_a_time() {
+    let database = database();
+    let absent = |key: &str, when: &str| {
+        let sql = format!(
+            "select scheduled, due, running from tourbillon.schedule_if_absent('q', '{key}', {when}, '7')"
+        );
+        ok(&database, &format!("set timezone = 'UTC'; {sql}"))
+    };
+    let at = "timestamptz '2100-01-01 00:00+00'";
+    assert_eq!(absent("a", at), "t|2100-01-01 00:00:00+00|f");
+    for when in [at, "timestamptz '2001-01-01 00:00+00'", "interval '1 s'"] {
+        assert_eq!(absent("a", when), "f|2100-01-01 00:00:00+00|f", "{when}");
+    }
+    let payload = "select payload, planned = due from tourbillon.timer where key = 'a'";
+    assert_eq!(ok(&database, payload), "7|t");
+    let past = "select scheduled, due between clock_timestamp() - interval '5 s' and clock_timestamp() \
+                from tourbillon.schedule_if_absent('q', 'b', timestamptz '2001-01-01 00:00+00', '7')";
+    assert_eq!(ok(&database, past), "t|t");
+    for (when, expected) in [
+        ("null::timestamptz", "finite and not null"),
+        ("timestamptz 'infinity'", "finite and not null"),
+        ("timestamptz '10000-01-01'", "after the year 9999"),
+    ] {
+        let call = format!("select tourbillon.schedule_if_absent('q', 'c', {when}, '7')");
+        let error = error(&database, &call);
+        assert!(error.contains(expected), "{when}: {error}");
+    }
+    assert_eq!(ok(&database, "select count(*) from tourbillon.timer"), "2");
+}
+
+/// What the README says about the type of the third argument.
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn the_third_argument_has_a_type_or_a_name() {
+    let database = database();
+    let payload = |function: &str| match function {
+        "reschedule" => "",
+        _ => ", payload => '7'",
+    };
+    for function in ["schedule", "schedule_if_absent", "reschedule"] {
+        for when in [
+            "interval '15 min'",
+            "'15 min'::interval",
+            "make_interval(mins => 15)",
+            "delay => '15 min'",
+            "timestamptz '2100-01-01 09:00+01'",
+            "'2100-01-01 09:00+01'::timestamptz",
+            "now() + interval '15 min'",
+            "at => '2100-01-01 09:00+01'",
+        ] {
+            let call = format!(
+                "tourbillon.{function}('q', 'k', {when}{})",
+                payload(function)
+            );
+            ok(&database, &format!("select * from {call}"));
+        }
+        for when in ["'15 min'", "'2100-01-01 09:00+01'"] {
+            let call = format!(
+                "tourbillon.{function}('q', 'k', {when}{})",
+                payload(function)
+            );
+            let error = error(&database, &format!("select * from {call}"));
+            assert!(error.contains("42725"), "{call}: {error}");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
 fn a_due_time_in_the_past_is_now_and_a_day_has_24_hours() {
     let database = database();
     let past = "select due between clock_timestamp() - interval '5 s' and clock_timestamp() \

@@ -425,7 +425,11 @@ impl Side {
                 );
             }
         }
-        shown + &show(&self.connection.counts().expect("the store reads"))
+        for mut counts in self.connection.counts().expect("the store reads") {
+            let oldest = counts.oldest.take().map(|due| self.halves(due));
+            shown += &format!("{oldest:?} {}\n", show(&counts));
+        }
+        shown
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tourbillon_durable::StoreTime;
-use tourbillon_durable::store::{Action, Outcome, Page, QueueCounts, When};
+use tourbillon_durable::store::{Action, Outcome, Page, QueueCounts, Timer, When};
 
 use crate::client::{Bench, NOW, QUEUE, call, schedule};
 
@@ -168,13 +168,15 @@ pub(crate) fn a_list_shows_runs_but_not_what_a_gone_node_left_cancelled(bench: &
 pub(crate) fn counts_are_those_of_each_queue(bench: &Bench) {
     let mut client = bench.client();
     let (node, gone) = (client.join(1), client.join(2));
+    // It was due first, and runs.
+    client.running(node, "r1");
     for key in ["w1", "w2", "w3"] {
         client.call(key, schedule(When::In(HOUR)));
     }
     for key in ["o1", "o2"] {
         client.due(key);
     }
-    client.running(node, "r1");
+    client.call_in("Later", "k", schedule(When::In(HOUR)));
     let failed = client.running(node, "d1");
     client.settle(node, &failed, &Outcome::Dead("broken".to_owned()));
     // What a gone node has run is overdue; what was cancelled meanwhile is not there.
@@ -186,11 +188,12 @@ pub(crate) fn counts_are_those_of_each_queue(bench: &Bench) {
     client.set_paused("only paused", true);
     client.set_paused("Other", true);
 
-    let count = |queue: &str, waiting, overdue, running, dead, paused| {
+    let count = |queue: &str, waiting, overdue, running, dead, paused, oldest: Option<Timer>| {
         let mut counts = QueueCounts::default();
         counts.queue = queue.to_owned();
         (counts.waiting, counts.overdue) = (waiting, overdue);
         (counts.running, counts.dead, counts.paused) = (running, dead, paused);
+        counts.oldest = oldest.map(|timer| timer.due);
         counts
     };
     let mut counted = client.counts();
@@ -198,9 +201,10 @@ pub(crate) fn counts_are_those_of_each_queue(bench: &Bench) {
     assert_eq!(
         counted,
         [
-            count("Other", 0, 1, 0, 0, true),
-            count("only paused", 0, 0, 0, 0, true),
-            count(QUEUE, 3, 3, 1, 1, false),
+            count("Later", 1, 0, 0, 0, false, client.get_in("Later", "k")),
+            count("Other", 0, 1, 0, 0, true, client.get_in("Other", "k")),
+            count("only paused", 0, 0, 0, 0, true, None),
+            count(QUEUE, 3, 3, 1, 1, false, client.get("o1")),
         ]
     );
     client.set_paused("only paused", false);
