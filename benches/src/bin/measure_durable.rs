@@ -15,13 +15,13 @@
 #[path = "../../../examples/common/say.rs"]
 mod say;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use lexopt::prelude::*;
 use tourbillon_durable::{Due, Durable, Paging, Stats};
 
 #[path = "../machine.rs"]
@@ -91,11 +91,10 @@ const SMOKE: Sizes = Sizes {
 };
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let result = match arguments.as_slice() {
-        [child, place, term] if child == "--hold" => hold(place, term),
-        _ => run(&arguments),
-    };
+    let result = wish().and_then(|wish| match &wish.hold {
+        Some((place, term)) => hold(place, *term),
+        None => run(&wish),
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -107,30 +106,42 @@ fn main() -> ExitCode {
 
 struct Wish {
     sizes: &'static Sizes,
-    only: BTreeSet<String>,
+    /// Names of figures; all if empty.
+    only: Vec<String>,
     peers: Option<PathBuf>,
+    /// Hidden: this process holds timers of this place, with a term, until it is killed.
+    hold: Option<(String, Duration)>,
 }
 
-fn wish(arguments: &[String]) -> Result<Wish, Failure> {
+fn wish() -> Result<Wish, Failure> {
     let mut wish = Wish {
         sizes: &FULL,
-        only: BTreeSet::new(),
+        only: Vec::new(),
         peers: None,
+        hold: None,
     };
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        match argument.as_str() {
-            "--smoke" => wish.sizes = &SMOKE,
-            "--mid" => wish.sizes = &MID,
-            "--only" => {
-                let names = rest.next().ok_or("--only needs names, such as D1,D4")?;
-                wish.only = names.split(',').map(str::to_owned).collect();
+    let mut arguments = lexopt::Parser::from_env();
+    while let Some(argument) = arguments.next()? {
+        match argument {
+            Long("smoke") => wish.sizes = &SMOKE,
+            Long("mid") => wish.sizes = &MID,
+            Long("only") => {
+                for name in arguments.value()?.string()?.split(',') {
+                    if !FIGURES.iter().any(|(figure, _)| *figure == name) {
+                        return Err(format!("no figure is called {name:?}").into());
+                    }
+                    wish.only.push(name.to_owned());
+                }
             }
-            "--peers" => {
-                wish.peers = Some(rest.next().ok_or("--peers needs a program")?.into());
+            Long("peers") => wish.peers = Some(arguments.value()?.into()),
+            Long("hold") => {
+                let place = arguments.value()?.string()?;
+                let term = Duration::from_millis(arguments.value()?.parse()?);
+                wish.hold = Some((place, term));
             }
             other => {
-                return Err(format!("unknown argument {other}; see the head of the source").into());
+                let error = other.unexpected();
+                return Err(format!("{error}; see the head of the source").into());
             }
         }
     }
@@ -166,8 +177,21 @@ impl Drop for Here {
     }
 }
 
-fn run(arguments: &[String]) -> Result<(), Failure> {
-    let wish = wish(arguments)?;
+type Figure = fn(&Here, &Wish) -> Result<(), Failure>;
+
+const FIGURES: [(&str, Figure); 9] = [
+    ("D1", lateness),
+    ("D2", schedules),
+    ("D3", runs),
+    ("D4", sqlite),
+    ("D5", takeover),
+    ("D6", idle),
+    ("D7", at_once),
+    ("D8", filled),
+    ("D9", held_open),
+];
+
+fn run(wish: &Wish) -> Result<(), Failure> {
     let folder = std::env::current_exe()?
         .parent()
         .ok_or("the program lies in no folder")?
@@ -188,22 +212,10 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         micros(place::fsync(&here.folder)?),
         micros(place::fsync(&std::env::temp_dir())?)
     );
-    type Figure = fn(&Here, &Wish) -> Result<(), Failure>;
-    let figures: [(&str, Figure); 9] = [
-        ("D1", lateness),
-        ("D2", schedules),
-        ("D3", runs),
-        ("D4", sqlite),
-        ("D5", takeover),
-        ("D6", idle),
-        ("D7", at_once),
-        ("D8", filled),
-        ("D9", held_open),
-    ];
-    for (name, figure) in figures {
-        if wish.only.is_empty() || wish.only.contains(name) {
+    for (name, figure) in FIGURES {
+        if wish.only.is_empty() || wish.only.iter().any(|only| only == name) {
             complain!("{name} ..");
-            figure(&here, &wish)?;
+            figure(&here, wish)?;
         }
     }
     Ok(())
@@ -509,9 +521,8 @@ fn sqlite(here: &Here, wish: &Wish) -> Result<(), Failure> {
 // === D5: takeover ===
 
 /// A process that claims all timers of `held` and never ends a run, until it is killed.
-fn hold(place: &str, term: &str) -> Result<(), Failure> {
+fn hold(place: &str, term: Duration) -> Result<(), Failure> {
     end_with_the_parent();
-    let term = Duration::from_millis(term.parse()?);
     let timers = Durable::builder(Place::of_argument(place).store()?)
         .term(term)
         .look(term / 15)

@@ -18,6 +18,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use lexopt::prelude::*;
 use tourbillon::Clock;
 use tourbillon_leases::{LeaseGuard, Leases, RedisStore};
 
@@ -78,20 +79,43 @@ const SMOKE: Sizes = Sizes {
     burst: 2_000,
 };
 
-fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    let sizes = match words[..] {
-        [] => FULL,
-        ["--smoke"] => SMOKE,
-        ["--contest"] => return verdict(contests(FULL.contest, true)),
-        ["--hold", url, millis] => return hold(url, millis.parse().unwrap_or(1_000)),
-        ["--contend", url, millis, hold] => {
-            let millis = millis.parse().unwrap_or(1_000);
-            return contend(url, millis, hold.parse().unwrap_or(0));
+/// What the command line asks for.
+enum Wish {
+    All(Sizes),
+    /// Only the processes that compete.
+    Contest,
+    /// Hidden: this process holds a lock on that server, with a lease of so many milliseconds.
+    Hold(String, u64),
+    /// Hidden: this process competes on that server for so many milliseconds, and holds the lock for so many.
+    Contend(String, [u64; 2]),
+}
+
+fn wish() -> Result<Wish, lexopt::Error> {
+    let mut wish = Wish::All(FULL);
+    let mut args = lexopt::Parser::from_env();
+    while let Some(arg) = args.next()? {
+        wish = match arg {
+            Long("smoke") => Wish::All(SMOKE),
+            Long("contest") => Wish::Contest,
+            Long("hold") => Wish::Hold(args.value()?.string()?, args.value()?.parse()?),
+            Long("contend") => Wish::Contend(
+                args.value()?.string()?,
+                [args.value()?.parse()?, args.value()?.parse()?],
+            ),
+            other => return Err(other.unexpected()),
         }
-        _ => {
-            complain!("usage: leases [--smoke | --contest]");
+    }
+    Ok(wish)
+}
+
+fn main() -> ExitCode {
+    let sizes = match wish() {
+        Ok(Wish::All(sizes)) => sizes,
+        Ok(Wish::Contest) => return verdict(contests(FULL.contest, true)),
+        Ok(Wish::Hold(url, millis)) => return hold(&url, millis),
+        Ok(Wish::Contend(url, [millis, hold])) => return contend(&url, millis, hold),
+        Err(error) => {
+            complain!("measure_leases: {error}; it takes --smoke or --contest");
             return ExitCode::from(2);
         }
     };
@@ -121,11 +145,7 @@ fn main() -> ExitCode {
 }
 
 fn verdict(good: bool) -> ExitCode {
-    if good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    ExitCode::from(u8::from(!good))
 }
 
 fn store(url: &str, longest: Duration) -> RedisStore {
