@@ -376,7 +376,7 @@ impl Rig {
 
     fn step(&self, ticker_state: &mut TickerState) -> TickerStep {
         self.engine()
-            .ticker_step(&self.server, ticker_state, &mut |_| {})
+            .ticker_step(&self.server, ticker_state, &mut |_| true)
     }
 
     /// Returns when the ticker has to check its stripes again.

@@ -130,12 +130,13 @@ impl TickerState {
 }
 
 impl<F: Frontend> Engine<F> {
-    /// Takes one step of the ticker in `ticker_state`. `start_workers` starts the given number of workers.
+    /// Takes one step of the ticker in `ticker_state`. `start_workers` starts the given number of
+    /// workers, and returns whether the system gave a thread to each.
     pub(crate) fn ticker_step(
         &self,
         server: &Arc<Server<F>>,
         ticker_state: &mut TickerState,
-        start_workers: &mut dyn FnMut(usize),
+        start_workers: &mut dyn FnMut(usize) -> bool,
     ) -> TickerStep {
         let shard = self.shards().shard(ticker_state.ticker.shard());
         shard.bell.awake();
@@ -344,7 +345,7 @@ impl<F: Frontend> Engine<F> {
         ticker_state: &mut TickerState,
         now: Time,
         waiting: bool,
-        start_workers: &mut dyn FnMut(usize),
+        start_workers: &mut dyn FnMut(usize) -> bool,
     ) -> Time {
         if !matches!(self.executor_kind, ExecutorKind::Pool) {
             return Time::MAX;
@@ -363,8 +364,9 @@ impl<F: Frontend> Engine<F> {
             Growth::Calm => Time::MAX,
             Growth::LookAgain(at) => at,
             Growth::Start { count, look_again } => {
-                start_workers(count);
-                look_again
+                let all_started = start_workers(count);
+                crew.asked_for_threads(now, all_started)
+                    .unwrap_or(look_again)
             }
         };
         // Dropped after the start: the crew may hold the lock of the sightings, and the next ticker
@@ -393,7 +395,7 @@ mod tests {
         let ticker = &mut tickers[0];
         let mut step = || {
             let engine = server.engine();
-            while let TickerStep::Worked = engine.ticker_step(&server, ticker, &mut |_| ()) {}
+            while let TickerStep::Worked = engine.ticker_step(&server, ticker, &mut |_| true) {}
             (ticker.stalled, ticker.ticker.spare_room())
         };
         hand.advance(Duration::from_secs(3));

@@ -5,7 +5,7 @@ use crate::sync::atomic::AtomicU64;
 /// Counters of faults that should not occur.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// Workers that growth could not start.
+    /// How often the system refused a thread to the pool.
     pub(crate) spawn: AtomicU64,
     /// Batches that a foreign executor refused or dropped.
     pub(crate) refused: AtomicU64,

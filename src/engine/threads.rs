@@ -113,18 +113,17 @@ impl<F: Frontend> Engine<F> {
         let engine = server.engine();
         loop {
             let step = engine.ticker_step(server, ticker_state, &mut |count| {
-                for _ in 0..count {
-                    if Self::start_worker(server).is_err() {
-                        // Relaxed: a count.
-                        engine.faults().spawn.fetch_add(1, Ordering::Relaxed);
-                        break;
-                    }
+                let all_started = (0..count).all(|_| Self::start_worker(server).is_ok());
+                if !all_started {
+                    // Relaxed: a count.
+                    engine.faults().spawn.fetch_add(1, Ordering::Relaxed);
                 }
             });
             match step {
                 TickerStep::Worked => {}
                 TickerStep::SleepUntil(at) => {
                     engine.clock().park_until(ticker_state.parker(), Some(at));
+                all_started
                 }
                 TickerStep::Stop => break,
             }

@@ -24,7 +24,7 @@
 //!
 //! A ticker that does not get the turn does not wait for it. It checks again a little later.
 
-use super::growth::{BLIND_GAP, Crew, Look};
+use super::growth::{BLIND_GAP, Crew, Look, REFUSED_AT_MOST, REFUSED_FIRST};
 use super::pool::Pool;
 use super::slot::{NO_THREAD, Sightings, UNKNOWN_THREAD};
 use crate::sync::MutexGuard;
@@ -53,6 +53,18 @@ impl<'a, U: Fn() -> usize> PoolCrew<'a, U> {
             turn: None,
         }
     }
+
+    /// Notes whether the system gave the threads that this ticker has asked for at `now`. If it
+    /// refused one, returns when the ticker may ask again.
+    pub(crate) fn asked_for_threads(&mut self, now: Time, all_started: bool) -> Option<Time> {
+        // Whoever asks for threads has the turn.
+        let turn = self.turn.as_mut()?;
+        turn.refused = (!all_started).then(|| {
+            let pause = turn.refused.map_or(REFUSED_FIRST, |(_, pause)| pause * 2);
+            (now, pause.min(REFUSED_AT_MOST))
+        });
+        turn.refused.map(|(since, pause)| since + pause)
+    }
 }
 
 impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
@@ -80,12 +92,18 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
         self.pool.one_is_at_lock()
     }
 
-    fn look(&mut self) -> Look {
+    fn look(&mut self, now: Time) -> Look {
         let Some(turn) = self.pool.sightings.try_lock() else {
             return Look::Later;
         };
         // The turn lasts until this view is dropped, after the ticker has started workers.
         let turn = self.turn.insert(turn);
+        if let Some((since, pause)) = turn.refused
+            && now >= since
+            && now < since + pause
+        {
+            return Look::Refused(since + pause);
+        }
         able(self.pool, &mut turn.begin).map_or(Look::Blind, Look::Able)
     }
 

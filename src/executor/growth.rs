@@ -26,6 +26,9 @@
 //!
 //! Where the system can't say whether a thread waits, age alone decides, and one worker is started
 //! per [`BLIND_GAP`] in the whole pool.
+//!
+//! If the system refuses a thread, the whole pool asks for none during [`REFUSED_FIRST`]. With each
+//! further refusal this pause doubles, up to [`REFUSED_AT_MOST`]. A thread that starts ends it.
 
 use std::time::Duration;
 
@@ -48,6 +51,13 @@ const LONG_TASK: Duration = Duration::from_micros(5);
 /// Shortest time between two workers that are started because of age alone.
 pub(crate) const BLIND_GAP: Duration = Duration::from_millis(10);
 
+/// How long no thread is asked for after the system has refused one. A failed start costs more than
+/// 100 us of a core.
+pub(crate) const REFUSED_FIRST: Duration = Duration::from_millis(10);
+
+/// How long no thread is asked for at most.
+pub(crate) const REFUSED_AT_MOST: Duration = Duration::from_secs(1);
+
 /// Questions that a ticker can ask about the workers, cheapest first.
 pub(crate) trait Crew {
     /// Returns how many tickets were claimed so far.
@@ -64,7 +74,7 @@ pub(crate) trait Crew {
     fn one_claims(&self) -> bool;
     /// Checks the workers' threads. The answer remains valid until the ticker has started the
     /// workers that it wants to start: no other ticker starts any meanwhile.
-    fn look(&mut self) -> Look;
+    fn look(&mut self, now: Time) -> Look;
     /// After [`Look::Blind`]: returns whether this ticker may start a worker nevertheless. If so,
     /// the ticker must start one, and no ticker may start another one for the next [`BLIND_GAP`].
     fn may_start_blindly(&mut self, now: Time) -> bool;
@@ -79,6 +89,8 @@ pub(crate) enum Look {
     Blind,
     /// Another ticker has the turn.
     Later,
+    /// The system has refused a thread, and none is asked for before this moment.
+    Refused(Time),
 }
 
 /// The growth logic of one ticker.
@@ -191,7 +203,7 @@ impl GrowthWatch {
         let old = now.since(stall.since) >= self.limit;
         let still = now.since(stall.still_since) >= self.limit;
         let wanted = crew.wanted();
-        let count = match crew.look() {
+        let count = match crew.look(now) {
             Look::Able(able) if able < wanted => {
                 stall.looks += 1;
                 if stall.looks < LOOKS {
@@ -209,7 +221,9 @@ impl GrowthWatch {
                 // Enough workers are able. Each check costs system calls, so the pauses grow.
                 return stall.give_up(now, self.limit.saturating_mul(LONGEST_PAUSE_IF_ABLE));
             }
-            Look::Blind | Look::Later => return stall.wait(now, step),
+            // Until a ticket is old, the ticker looks again for its own sake: it may have to help.
+            Look::Refused(until) if old => return stall.wait(now, until.since(now)),
+            Look::Blind | Look::Later | Look::Refused(_) => return stall.wait(now, step),
         };
         stall.wait(now, step);
         stall.looks = 0;

@@ -1,5 +1,7 @@
 //! Worker slots of a pool, and what is known of their threads.
 
+use std::time::Duration;
+
 use crate::job::Ticket;
 use crate::sync::Parker;
 use crate::sync::deque::Worker as Deque;
@@ -24,4 +26,6 @@ pub(super) struct Sightings {
     pub(super) last_blind: Option<Time>,
     /// Number of the thread with which the next check begins.
     pub(super) begin: usize,
+    /// Since when the system refuses threads, and how long none is asked for from then on.
+    pub(super) refused: Option<(Time, Duration)>,
 }

@@ -304,14 +304,14 @@ fn a_worker_that_is_about_to_claim_is_able_although_its_thread_waits() {
     let thread = spawn(pool.take_slot().unwrap(), &gate, &clock);
     ticker_queues[0].push(ticket(0));
     ticker_queues[0].announce();
-    until(|| pool.claims() == 1 && crew(&pool).look() == Look::Able(0));
+    until(|| pool.claims() == 1 && crew(&pool).look(Time::ZERO) == Look::Able(0));
     assert!(!crew(&pool).one_claims());
     // Set for the worker, whose thread goes on waiting.
     let mark = pool.at_lock(0).enter();
-    assert_eq!(crew(&pool).look(), Look::Able(1));
+    assert_eq!(crew(&pool).look(Time::ZERO), Look::Able(1));
     assert!(crew(&pool).one_claims());
     drop(mark);
-    assert_eq!(crew(&pool).look(), Look::Able(0));
+    assert_eq!(crew(&pool).look(Time::ZERO), Look::Able(0));
     gate.open();
     pool.stop();
     thread.join().unwrap();
@@ -350,7 +350,7 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
             stuck == 12
                 || stuck + pool.sleeping() == pool.workers()
                     // The kernel has to report it, too.
-                    && (pool.sleeping() > 0 || crew(&pool).look() == Look::Able(0))
+                    && (pool.sleeping() > 0 || crew(&pool).look(Time::ZERO) == Look::Able(0))
         });
         hand.advance(limit);
     }
@@ -370,12 +370,12 @@ fn one_ticker_at_a_time_looks_at_the_workers_and_starts_more() {
     let (pool, _) = pool(1, 3, 2);
     let _about_to_start = pool.take_slot().unwrap();
     let (mut one, mut other) = (crew(&pool), crew(&pool));
-    assert_eq!(one.look(), Look::Able(1));
-    assert_eq!(other.look(), Look::Later);
+    assert_eq!(one.look(Time::ZERO), Look::Able(1));
+    assert_eq!(other.look(Time::ZERO), Look::Later);
     assert!(!other.may_start_blindly(Time::ZERO), "it has no turn");
     let _started = pool.take_slot().unwrap();
     drop(one);
-    assert_eq!(other.look(), Look::Able(2));
+    assert_eq!(other.look(Time::ZERO), Look::Able(2));
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
     let step = Duration::from_millis(1);
     let may_start = || {
         let mut crew = crew(&pool);
-        assert_eq!(crew.look(), Look::Blind);
+        assert_eq!(crew.look(Time::ZERO), Look::Blind);
         crew.may_start_blindly(hand.now())
     };
     assert!(may_start());
@@ -419,7 +419,55 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
     }
     // A thread that has ended can't be checked either.
     worker.is_known_as(Some(u64::MAX - 1));
-    assert_eq!(crew(&pool).look(), Look::Blind);
+    assert_eq!(crew(&pool).look(Time::ZERO), Look::Blind);
+}
+
+#[test]
+fn a_system_that_refuses_threads_is_asked_less_and_less_often() {
+    let (pool, _) = pool(1, 64, 2);
+    pool.take_slot().unwrap().is_known_as(None);
+    let step = Duration::from_millis(1);
+    // Two tickers, which share the pause.
+    let mut watches = [(); 2].map(|()| GrowthWatch::new(step * 2));
+    let mut ask = |millis: u32, all_started: bool| {
+        let now = Time::ZERO + step * millis;
+        let mut asked = 0;
+        for watch in &mut watches {
+            let mut crew = PoolCrew::new(&pool, || 100);
+            if let Growth::Start { .. } = watch.look(now, true, &mut crew) {
+                asked += 1;
+                let again = crew.asked_for_threads(now, all_started);
+                assert_eq!(again.is_none(), all_started);
+            }
+        }
+        asked
+    };
+    let mut asked = Vec::new();
+    for millis in 0..10_000 {
+        match ask(millis, false) {
+            0 => {}
+            1 => asked.push(millis),
+            more => panic!("{more} tickers asked"),
+        }
+    }
+    let pauses: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let doubling = [10, 20, 40, 80, 160, 320, 640].into_iter();
+    for (pause, least) in pauses.iter().zip(doubling.chain([1_000; 8])) {
+        // Then the workers are looked at, which a ticker does in steps of a millisecond.
+        assert!((least..least + 3).contains(pause), "{pauses:?}");
+    }
+    assert_eq!(pauses.len(), 15);
+    // Once the system gives a thread, the pause is over, and the next one begins from the first.
+    let begun = (10_000..).find(|millis| ask(*millis, true) > 0).unwrap();
+    let refused = (begun + 1..)
+        .find(|millis| ask(*millis, false) > 0)
+        .unwrap();
+    let again = (refused + 1..)
+        .find(|millis| ask(*millis, false) > 0)
+        .unwrap();
+    assert!(again - refused < 13, "{begun}, {refused}, {again}");
+    // After the clock was set back, the pause would otherwise be a long wait.
+    assert_eq!((0..5).map(|millis| ask(millis, false)).sum::<u32>(), 1);
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -438,7 +486,7 @@ fn of_many_threads_some_are_looked_at_and_all_in_turn() {
     ticker_queues[0].announce();
     until(|| gate.started.load(Ordering::SeqCst) == BLOCKED);
     // Three checks cover all threads, so all of them are blocked.
-    let look = || crew(&pool).look();
+    let look = || crew(&pool).look(Time::ZERO);
     until(|| (0..3).all(|_| look() == Look::Able(0)));
     // Workers that have not started yet are able, and the estimate is of the others.
     let starting: Vec<_> = (0..40).map(|_| pool.take_slot().unwrap()).collect();

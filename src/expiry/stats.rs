@@ -74,7 +74,8 @@ pub struct ExpiryStats {
     /// Counter: how often a ticker began to find entries waiting while the pool was at its maximum
     /// size.
     pub saturated: u64,
-    /// Counter: workers that could not be started.
+    /// Counter: how often the system refused a thread to the pool; see
+    /// [`max_workers`](crate::ExpiryMapBuilder::max_workers).
     pub failed_spawns: u64,
     /// Counter: batches that the executor given to the builder refused or dropped. Their entries
     /// expire again with the next tick.

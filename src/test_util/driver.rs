@@ -227,7 +227,7 @@ impl<F: Frontend> Steps for Driver<F> {
             }
             let worked = if at < tickers.len() {
                 let engine = self.server.engine();
-                let step = engine.ticker_step(&self.server, &mut tickers[at], &mut |_| ());
+                let step = engine.ticker_step(&self.server, &mut tickers[at], &mut |_| true);
                 if let TickerStep::SleepUntil(until) = step {
                     asleep[at] = until;
                 }

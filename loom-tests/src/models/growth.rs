@@ -51,6 +51,7 @@ fn growth(far: Option<Time>) {
             .engine()
             .ticker_step(&rig.server, &mut ticker_state, &mut |count| {
                 started += count;
+                true
             });
         match step {
             _ if started > 0 => {}
@@ -101,6 +102,7 @@ fn two_tickers() {
                 .engine()
                 .ticker_step(&rig.server, ticker_state, &mut |count| {
                     started.extend((0..count).map(|_| rig.worker()));
+                    true
                 });
             match step {
                 TickerStep::Worked => {}

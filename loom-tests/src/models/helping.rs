@@ -42,7 +42,7 @@ fn pass(rig: &Rig, ticker_state: &mut TickerState, moment: Time) {
     while rig.hand.now() < moment {
         let step = rig
             .engine()
-            .ticker_step(&rig.server, ticker_state, &mut |_| {});
+            .ticker_step(&rig.server, ticker_state, &mut |_| true);
         if let TickerStep::SleepUntil(until) = step {
             rig.hand.set(until.min(moment));
         }
@@ -55,7 +55,7 @@ fn tick(rig: &Rig, ticker_state: &mut TickerState, done: impl Fn() -> bool) {
     while !done() {
         let step = rig
             .engine()
-            .ticker_step(&rig.server, ticker_state, &mut |_| {});
+            .ticker_step(&rig.server, ticker_state, &mut |_| true);
         match step {
             TickerStep::Worked => {}
             TickerStep::SleepUntil(until) if until <= rig.hand.now() + GROWTH_LIMIT => {

@@ -71,7 +71,7 @@ impl Crew for Shown {
         self.one_claims
     }
 
-    fn look(&mut self) -> Look {
+    fn look(&mut self, _: Time) -> Look {
         self.looks += 1;
         self.look
     }
@@ -246,6 +246,23 @@ fn a_ticker_without_the_turn_looks_again_soon() {
 }
 
 #[test]
+fn after_a_refusal_it_sleeps_until_it_may_ask_again() {
+    let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), blocked());
+    crew.look = Look::Refused(at(500));
+    assert_eq!(watch.look(at(0), true, &mut crew), again(1));
+    assert_eq!(watch.look(at(1), true, &mut crew), again(2));
+    assert!(!watch.is_stuck(), "no ticket is old");
+    assert_eq!(watch.look(at(2), true, &mut crew), again(500));
+    assert!(watch.is_stuck(), "the ticker helps all the same");
+    // Whatever wakes it earlier, it does not ask.
+    assert_eq!(watch.look(at(400), true, &mut crew), again(500));
+    assert_eq!(crew.looks, 2);
+    crew.look = Look::Able(0);
+    assert_eq!(watch.look(at(500), true, &mut crew), again(501));
+    assert_eq!(watch.look(at(501), true, &mut crew), start(1, 502));
+}
+
+#[test]
 fn at_the_maximum_it_looks_less_and_less_often() {
     let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), blocked());
     crew.free = 0;
@@ -400,7 +417,7 @@ impl Crew for Simulated {
         false
     }
 
-    fn look(&mut self) -> Look {
+    fn look(&mut self, _: Time) -> Look {
         let able = |worker: &&Option<RunningTask>| worker.is_none_or(|busy| busy.computes > 0);
         Look::Able(self.workers.iter().filter(able).count())
     }
