@@ -108,6 +108,73 @@ pub(crate) struct Ending<K, V> {
 /// The timers of an engine that had not started when a shutdown took them out.
 pub(crate) type Left<F> = Vec<Taken<<F as FrontendTypes>::Key, <F as FrontendTypes>::Payload>>;
 
+/// A shutdown that has begun.
+pub(crate) struct Asked<F: FrontendTypes> {
+    pub(crate) mode: Shutdown,
+    pub(crate) begun: Time,
+    /// Turns the ending into the report, and sends it.
+    pub(crate) answer: Answer<F>,
+}
+
+type Answer<F> =
+    Box<dyn FnOnce(Ending<<F as FrontendTypes>::Key, <F as FrontendTypes>::Payload>) + Send>;
+
+/// A shutdown in steps that never wait: steps 2 to 6 for a caller that has something else to do
+/// meanwhile.
+pub(crate) struct WindingDown<F: FrontendTypes> {
+    pub(crate) asked: Asked<F>,
+    next: NextStep<F>,
+}
+
+/// What a shutdown does next.
+enum NextStep<F: FrontendTypes> {
+    /// Step 2, and step 3 up to its wait.
+    Close,
+    /// Step 4, when nothing is pending any more or this moment has come.
+    Take(Time),
+    /// Step 6, when nothing runs any more or this moment has come.
+    Stop(Time, Left<F>),
+}
+
+/// The result of a step.
+pub(crate) enum StepTaken<F: FrontendTypes> {
+    Goes,
+    /// It was the last one.
+    Ended(Ending<F::Key, F::Payload>),
+}
+
+impl<F: Frontend> WindingDown<F> {
+    pub(crate) fn new(asked: Asked<F>) -> Self {
+        WindingDown {
+            asked,
+            next: NextStep::Close,
+        }
+    }
+
+    /// Returns until when the next step waits at most; `None` if it need not wait.
+    pub(crate) fn waits_until(&self, engine: &Engine<F>) -> Option<Time> {
+        let (NextStep::Take(limit) | NextStep::Stop(limit, _)) = self.next else {
+            return None;
+        };
+        (!engine.is_over() && engine.now() < limit).then_some(limit)
+    }
+
+    /// Takes the next step, whether or not it should wait.
+    pub(crate) fn advance(&mut self, engine: &Engine<F>) -> StepTaken<F> {
+        let (mode, begun) = (self.asked.mode, self.asked.begun);
+        // The last step leaves the first one behind. Nobody takes it.
+        self.next = match std::mem::replace(&mut self.next, NextStep::Close) {
+            NextStep::Close => NextStep::Take(engine.close_and_make_due(mode, begun)),
+            NextStep::Take(_) => {
+                let (taken, limit) = engine.take_what_is_left();
+                NextStep::Stop(limit, taken)
+            }
+            NextStep::Stop(_, taken) => return StepTaken::Ended(engine.stop_and_count(taken)),
+        };
+        StepTaken::Goes
+    }
+}
+
 /// The progress of a shutdown.
 #[derive(Debug)]
 pub(crate) struct ClosingState {

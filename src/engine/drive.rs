@@ -97,6 +97,8 @@ pub(crate) struct TickerState {
     saturated: bool,
     /// Whether all workers are in long tasks, so that this ticker serves what is light.
     helping: bool,
+    /// Whether the ticker is woken for a shutdown that has no thread.
+    registered: bool,
 }
 
 impl TickerState {
@@ -117,6 +119,7 @@ impl TickerState {
             stalled: false,
             saturated: false,
             helping: false,
+            registered: false,
         }
     }
 
@@ -126,6 +129,14 @@ impl TickerState {
 
     pub(crate) fn parker(&self) -> &Parker {
         &self.parker
+    }
+
+    /// Calls `register` the first time.
+    pub(super) fn register_once(&mut self, register: impl FnOnce(&Parker)) {
+        if !self.registered {
+            self.registered = true;
+            register(&self.parker);
+        }
     }
 }
 

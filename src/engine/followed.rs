@@ -1,20 +1,9 @@
 //! The shutdown of an engine that a task steps. That task does it, since only it knows what waits for
 //! time to pass, and what has to happen before.
 
-use super::{Ending, Engine, FrontendTypes, Shutdown};
+use super::closing::Asked;
+use super::{Engine, FrontendTypes};
 use crate::sync::Mutex;
-use crate::tick::Time;
-
-/// A shutdown that has begun.
-pub(crate) struct Asked<F: FrontendTypes> {
-    pub(crate) mode: Shutdown,
-    pub(crate) begun: Time,
-    pub(crate) answer: Answer<F>,
-}
-
-/// Turns the ending into the report, and sends it.
-type Answer<F> =
-    Box<dyn FnOnce(Ending<<F as FrontendTypes>::Key, <F as FrontendTypes>::Payload>) + Send>;
 
 /// The place where a shutdown is left for the task that steps the engine.
 pub(crate) struct Follower<F: FrontendTypes>(Mutex<FollowerState<F>>);

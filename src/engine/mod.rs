@@ -6,6 +6,7 @@
 //! | `by_id.rs` | moves of one arming by its id |
 //! | `serve.rs` | claims a ticket, runs its task and completes the run |
 //! | `detached.rs` | runs that continue on an async runtime |
+//! | `threadless.rs` | the shutdown of an engine for which the system starts no thread |
 //! | `followed.rs` | the shutdown of an engine that a task steps |
 //! | `submission.rs` | batches for a foreign executor, and what comes back |
 //! | `faults.rs` | counters of what goes wrong without a caller to tell |
@@ -31,21 +32,23 @@ mod pace;
 mod serve;
 mod submission;
 pub(crate) mod task_scope;
+mod threadless;
 #[cfg(not(loom))]
 mod threads;
 mod user_code;
 mod wait;
 
-#[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
-pub(crate) use closing::Left;
-pub(crate) use closing::{ClosingState, Ending};
+pub(crate) use closing::{Asked, ClosingState, Ending};
 pub use closing::{Lifecycle, Shutdown};
+#[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+pub(crate) use closing::{StepTaken, WindingDown};
 #[cfg(feature = "tokio")]
 pub(crate) use detached::Detached;
 pub(crate) use drive::{TickerState, TickerStep};
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
-pub(crate) use followed::{Asked, Follower};
+pub(crate) use followed::Follower;
 pub(crate) use serve::{Batched, RunInfo, RunOutcome, Server};
+pub(crate) use threadless::{Attended, Concluding};
 #[cfg(not(loom))]
 pub(crate) use threads::{MakeReport, Owner, Threads};
 #[cfg(feature = "tokio")]
@@ -68,6 +71,7 @@ use faults::Faults;
 use pace::Pace;
 use std::num::NonZeroUsize;
 use std::time::Duration;
+use threadless::Threadless;
 
 /// How long a ticket may stay unclaimed before the pool may grow.
 pub(crate) const GROWTH_LIMIT: Duration = Duration::from_millis(2);
@@ -216,6 +220,7 @@ pub(crate) struct Engine<F: FrontendTypes> {
     /// The server, which owns this engine. It lives while a thread or an owner holds it.
     server: OnceLock<Weak<Server<F>>>,
     faults: Faults,
+    threadless: Threadless<F>,
     /// Present once a task steps this engine.
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     follower: OnceLock<Follower<F>>,
@@ -308,6 +313,7 @@ impl<F: Frontend> Engine<F> {
             stepped,
             server: OnceLock::new(),
             faults: Faults::default(),
+            threadless: Threadless::new(),
             #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
             follower: OnceLock::new(),
             #[cfg(not(loom))]

@@ -5,9 +5,10 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-#[cfg(all(feature = "test-util", feature = "tokio"))]
-use super::Asked;
-use super::{Ending, Engine, Frontend, FrontendTypes, Server, Shutdown, TickerState, TickerStep};
+use super::{
+    Asked, Attended, Concluding, Ending, Engine, Frontend, FrontendTypes, Server, Shutdown,
+    TickerState, TickerStep,
+};
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::executor::Worker;
 use crate::job::{catch_panic, drop_each};
@@ -100,16 +101,20 @@ impl<F: Frontend> Engine<F> {
             .name(format!("tb-tick-{}", ticker_state.shard()))
             .spawn(move || {
                 let engine = server.engine();
-                supervise(&engine.faults().ticker, || {
-                    Self::tick(&server, &mut ticker_state);
+                let concluding = supervise(&engine.faults().ticker, || {
+                    Self::tick(&server, &mut ticker_state)
                 });
                 drop(alive);
+                if let Some(concluding) = concluding {
+                    engine.conclude(concluding);
+                }
             })
             .map(drop)
     }
 
-    /// Runs the loop of a ticker until the engine stops.
-    fn tick(server: &Arc<Server<F>>, ticker_state: &mut TickerState) {
+    /// Runs the loop of a ticker until the engine stops. Returns a shutdown that the ticker has to
+    /// conclude.
+    fn tick(server: &Arc<Server<F>>, ticker_state: &mut TickerState) -> Option<Concluding<F>> {
         let engine = server.engine();
         loop {
             let step = engine.ticker_step(server, ticker_state, &mut |count| {
@@ -118,18 +123,24 @@ impl<F: Frontend> Engine<F> {
                     // Relaxed: a count.
                     engine.faults().spawn.fetch_add(1, Ordering::Relaxed);
                 }
+                all_started
             });
+            if engine.is_forked() {
+                // A task that this thread ran forked, and has returned in the copy.
+                return None;
+            }
+            let look_again = match engine.attend_as_ticker(ticker_state) {
+                Attended::Nothing => Time::MAX,
+                Attended::LookAgain(at) => at,
+                Attended::Last(concluding) => return Some(concluding),
+            };
             match step {
                 TickerStep::Worked => {}
                 TickerStep::SleepUntil(at) => {
+                    let at = at.min(look_again);
                     engine.clock().park_until(ticker_state.parker(), Some(at));
-                all_started
                 }
-                TickerStep::Stop => break,
-            }
-            if engine.is_forked() {
-                // A task that this thread ran forked, and has returned in the copy.
-                break;
+                TickerStep::Stop => return None,
             }
         }
     }
@@ -180,10 +191,29 @@ impl<F: Frontend> Engine<F> {
         ending
     }
 
+    /// Does what is left of a shutdown without a thread after its last step.
+    fn conclude(&self, concluding: Concluding<F>) {
+        let Concluding { asked, ending } = concluding;
+        self.join(ending.still_running == 0);
+        self.closing().finish();
+        (asked.answer)(ending);
+    }
+
+    /// Takes part in the shutdown if it has no thread, until that is over. For a thread that waits
+    /// for the report.
+    pub(crate) fn help_to_end(&self) {
+        if !self.is_forked()
+            && let Some(concluding) = self.attend_to_the_end()
+        {
+            self.conclude(concluding);
+        }
+    }
+
     /// Begins a shutdown on behalf of any front end. The receiver gets the report.
     ///
     /// The rest runs on a thread of its own, so the caller may be anywhere: in a task of this
-    /// engine, in a future, or on a thread that has more to shut down.
+    /// engine, in a future, or on a thread that has more to shut down. If the system starts no
+    /// thread, the rest is left to the tickers.
     pub(crate) fn shut_down<R: Send + 'static>(
         server: &Arc<Server<F>>,
         mode: Shutdown,
@@ -211,17 +241,16 @@ impl<F: Frontend> Engine<F> {
             let _ = send.send(report(None));
             return receive;
         }
-        #[cfg(all(feature = "test-util", feature = "tokio"))]
-        if let Some(follower) = engine.follower() {
-            let answer = Box::new(move |ending| {
+        let asked = Asked {
+            mode,
+            begun,
+            answer: Box::new(move |ending| {
                 // The caller may have dropped its receiver, so the report may come back.
                 let _ = send.send(report(Some(ending)));
-            });
-            let asked = Asked {
-                mode,
-                begun,
-                answer,
-            };
+            }),
+        };
+        #[cfg(all(feature = "test-util", feature = "tokio"))]
+        if let Some(follower) = engine.follower() {
             if let Err(asked) = follower.ask(asked) {
                 // Nobody steps this engine any more, so nothing runs.
                 let ending = engine.wind_down(Shutdown::HandBack, begun, &mut |_| ());
@@ -231,25 +260,23 @@ impl<F: Frontend> Engine<F> {
             engine.shards().shard(0).bell.ring_for(Time::ZERO);
             return receive;
         }
-        let send = Arc::new(send);
-        let (for_thread, to) = (Arc::clone(server), Arc::clone(&send));
+        // Kept here too: a thread that does not start drops what it was given.
+        let asked = Arc::new(Mutex::new(Some(asked)));
+        let (for_thread, to_end) = (Arc::clone(server), Arc::clone(&asked));
         let thread = thread::Builder::new()
             .name("tb-shutdown".to_owned())
             .spawn(move || {
-                // The caller may have dropped its receiver, so the report may come back.
-                let _ = to.send(report(Some(for_thread.engine().wait_and_end(mode, begun))));
+                let asked = to_end.lock().take();
+                if let Some(asked) = asked {
+                    let engine = for_thread.engine();
+                    (asked.answer)(engine.wait_and_end(asked.mode, asked.begun));
+                }
             });
         if thread.is_err() {
-            // Without a thread nobody can wait for running tasks, nor for threads, of which this
-            // may be one. So all pending timers are handed back at once.
-            let server = Arc::clone(server);
-            when_unlocked(move || {
-                let engine = server.engine();
-                let ending = engine.wind_down(Shutdown::HandBack, begun, &mut |_| ());
-                *engine.threads.0.lock() = None;
-                engine.closing().finish();
-                let _ = send.send(report(Some(ending)));
-            });
+            let left = asked.lock().take();
+            if let Some(asked) = left {
+                engine.leave_to_tickers(asked);
+            }
         }
         receive
     }
@@ -317,10 +344,13 @@ impl<F: Frontend> Engine<F> {
     }
 }
 
-/// Runs `body` until it returns. If it panics, the panic is counted and `body` starts again after a
+/// Runs `body` until it returns, and returns its result. If it panics, the panic is counted and `body` starts again after a
 /// pause; the panic hook has reported it. So a broken ticker is neither silent nor gone.
-fn supervise(panics: &AtomicU64, mut body: impl FnMut()) {
-    while catch_panic(&mut body).is_err() {
+fn supervise<R>(panics: &AtomicU64, mut body: impl FnMut() -> R) -> R {
+    loop {
+        if let Ok(result) = catch_panic(&mut body) {
+            return result;
+        }
         // Relaxed: a count.
         panics.fetch_add(1, Ordering::Relaxed);
         // Without a pause, a panic that recurs at once would burn a core.

@@ -185,8 +185,14 @@ where
     ///
     /// The shutdown runs on a thread of its own, which this call starts. So any thread may call it,
     /// also inside a task. The returned [`Closing`] yields the report: to a thread that waits for
-    /// it, or to a task that awaits it. If the thread does not start, all timers that have not
-    /// started are handed back at once, whatever `mode` says.
+    /// it, or to a task that awaits it.
+    ///
+    /// If the system refuses that thread, the threads of the shards end the scheduler, and the
+    /// thread in [`Closing::wait`] helps them. Modes and limits are the same. There is one
+    /// difference: with [`inline`](crate::Builder::inline) or an
+    /// [`executor`](crate::Builder::executor), the threads of all shards may be in user code. Then
+    /// the limits hold for a thread that waits, and a shutdown that nobody waits for, or that a task
+    /// awaits, goes on when that user code returns.
     ///
     /// # Blocking
     ///

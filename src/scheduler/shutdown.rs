@@ -94,9 +94,16 @@ pub struct HandedBack<K, S = RandomState> {
 #[must_use = "the report holds what did not run; `wait` for it, or await it"]
 pub struct Closing<R> {
     report: BoundedReceiver<R>,
-    /// The tag of the engine that ends; `None` if it has ended.
-    engine: Option<u32>,
+    /// `None` if it has ended.
+    engine: Option<EndingEngine>,
     yield_point: YieldPoint,
+}
+
+/// The engine that ends.
+struct EndingEngine {
+    tag: u32,
+    /// [`Engine::help_to_end`], while the engine has threads.
+    help: Box<dyn Fn() + Send + Sync>,
 }
 
 impl<R: Default> Closing<R> {
@@ -109,9 +116,18 @@ impl<R: Default> Closing<R> {
     where
         R: Send + 'static,
     {
+        let ends = Arc::downgrade(server);
+        let help = move || {
+            if let Some(server) = ends.upgrade() {
+                server.engine().help_to_end();
+            }
+        };
         Closing {
             report: Engine::shut_down(server, mode, make_report),
-            engine: Some(server.engine().tag()),
+            engine: Some(EndingEngine {
+                tag: server.engine().tag(),
+                help: Box::new(help),
+            }),
             yield_point: YieldPoint::default(),
         }
     }
@@ -126,7 +142,8 @@ impl<R: Default> Closing<R> {
         }
     }
 
-    /// Waits for the report and returns it.
+    /// Waits for the report and returns it. If the system has refused the thread of the shutdown,
+    /// the calling thread does its work.
     ///
     /// # Errors
     ///
@@ -161,8 +178,12 @@ impl<R: Default> Closing<R> {
     pub fn wait(self) -> Result<R, InsideTask<R>> {
         // In a panic hook the thread may have a lock that the shutdown needs; the guard is inert then.
         let under_lock = ReentrancyGuard::begin().is_inert();
-        if under_lock || self.engine.is_some_and(task_scope::is_inside) {
+        let engine = self.engine.as_ref();
+        if under_lock || engine.is_some_and(|engine| task_scope::is_inside(engine.tag)) {
             return self.try_wait().map_err(InsideTask);
+        }
+        if let Some(engine) = engine {
+            (engine.help)();
         }
         Ok(self.report.recv().unwrap_or_default())
     }
@@ -198,7 +219,8 @@ impl<R: Default> Closing<R> {
 impl<R> Unpin for Closing<R> {}
 
 /// Yields the report. Dropping the future changes nothing. It must not be polled again after it was
-/// ready.
+/// ready. A task does not do the work of a shutdown whose thread was refused; see
+/// [`Scheduler::shutdown`](crate::Scheduler::shutdown).
 ///
 /// A future that runs as a task of the scheduler that ends gets the report when the limits have
 /// passed, since the shutdown waits for that task.

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep_until};
 
 use super::driver::{Driver, Steps};
-use crate::engine::{Asked, Engine, Frontend, Left};
+use crate::engine::{Asked, Ending, Engine, Frontend, Shutdown, StepTaken, WindingDown};
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -45,36 +45,22 @@ struct Following<F: Frontend> {
     winding_down: Option<WindingDown<F>>,
 }
 
-/// A shutdown in progress: `Engine::wind_down`, without a thread that waits.
-struct WindingDown<F: Frontend> {
-    asked: Asked<F>,
-    /// Until when to wait at most.
-    limit: Time,
-    /// The timers that had not started. `None` while pending timers may still run.
-    taken: Option<Left<F>>,
-}
-
 impl<F: Frontend> Following<F> {
     /// Takes the next step of a shutdown that need not wait. Returns whether there was one.
     fn wind_down(&mut self) -> bool {
         let engine = Arc::clone(self.driver.engine());
-        let Some(winding_down) = &mut self.winding_down else {
-            let asked = engine.follower().and_then(|follower| follower.take());
-            self.winding_down = asked.map(|asked| WindingDown {
-                limit: engine.close_and_make_due(asked.mode, asked.begun),
-                asked,
-                taken: None,
-            });
-            return self.winding_down.is_some();
+        let asked = || engine.follower().and_then(|follower| follower.take());
+        let begun = self.winding_down.take();
+        let Some(mut winding_down) = begun.or_else(|| asked().map(WindingDown::new)) else {
+            return false;
         };
-        if !engine.is_over() && self.driver.now() < winding_down.limit {
+        if winding_down.waits_until(&engine).is_some() {
+            self.winding_down = Some(winding_down);
             return false;
         }
-        if winding_down.taken.is_none() {
-            let (taken, limit) = engine.take_what_is_left();
-            (winding_down.taken, winding_down.limit) = (Some(taken), limit);
-        } else if let Some(winding_down) = self.winding_down.take() {
-            winding_down.finish(&engine);
+        match winding_down.advance(&engine) {
+            StepTaken::Goes => self.winding_down = Some(winding_down),
+            StepTaken::Ended(ending) => answer(&engine, winding_down.asked, ending),
         }
         true
     }
@@ -93,20 +79,16 @@ impl<F: Frontend> Following<F> {
             next = self.driver.now() + self.pause;
         }
         self.unsent = waiting;
-        match &self.winding_down {
-            Some(winding_down) => next.min(winding_down.limit),
-            None => next,
-        }
+        let engine = self.driver.engine();
+        let limit =
+            (self.winding_down.as_ref()).and_then(|winding_down| winding_down.waits_until(engine));
+        next.min(limit.unwrap_or(Time::MAX))
     }
 }
 
-impl<F: Frontend> WindingDown<F> {
-    fn finish(self, engine: &Engine<F>) {
-        let taken = self.taken.unwrap_or_else(|| engine.take_what_is_left().0);
-        let ending = engine.stop_and_count(taken);
-        engine.closing().finish();
-        (self.asked.answer)(ending);
-    }
+fn answer<F: Frontend>(engine: &Engine<F>, asked: Asked<F>, ending: Ending<F::Key, F::Payload>) {
+    engine.closing().finish();
+    (asked.answer)(ending);
 }
 
 impl<F: Frontend> Future for Following<F> {
@@ -155,13 +137,16 @@ impl<F: Frontend> Drop for Following<F> {
             return;
         }
         let asked = engine.follower().and_then(|follower| follower.leave());
-        let winding_down = self.winding_down.take().or(asked.map(|asked| WindingDown {
-            asked,
-            limit: Time::ZERO,
-            taken: None,
-        }));
-        if let Some(winding_down) = winding_down {
-            winding_down.finish(&engine);
+        let begun = self.winding_down.take();
+        let Some(mut winding_down) = begun.or_else(|| asked.map(WindingDown::new)) else {
+            return;
+        };
+        winding_down.asked.mode = Shutdown::HandBack;
+        loop {
+            // Without the waits.
+            if let StepTaken::Ended(ending) = winding_down.advance(&engine) {
+                return answer(&engine, winding_down.asked, ending);
+            }
         }
     }
 }

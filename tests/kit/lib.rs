@@ -14,6 +14,8 @@ pub mod pause;
 pub mod program;
 pub mod proxy;
 pub mod quiet;
+#[cfg(target_os = "linux")]
+pub mod refusal;
 pub mod rounds;
 #[cfg(feature = "tokio")]
 pub mod runtimes;

@@ -34,6 +34,7 @@ mod repeat;
 mod reservation;
 mod shutdown;
 mod sleep;
+mod threadless;
 mod turns;
 mod waiting;
 
