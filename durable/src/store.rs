@@ -35,6 +35,9 @@ pub use self::ends::{Outcome, Settle, Settled, Settlement};
 /// The shards of each queue. A node asks for those that are its own; see [`Look`].
 pub const SHARDS: u16 = 64;
 
+/// A page of timers or dead letters ends when its payloads have this many bytes. It has one of them at least.
+pub const PAGE_BYTES: u64 = 8 * 1024 * 1024;
+
 /// Where timers are kept.
 pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Opens a connection, and creates or checks the tables when it is the first one of this value. Each
@@ -132,7 +135,8 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError>;
 
-    /// Reads the timers of a queue in the order of their due times and keys.
+    /// Reads the timers of a queue in the order of their due times and keys, at most as many as the page may have.
+    /// It ends early at [`PAGE_BYTES`], so that it holds up no other call for long.
     ///
     /// # Errors
     ///
@@ -147,7 +151,7 @@ pub trait Connection: Send {
     fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError>;
 
     /// Reads dead letters of a queue in the order of their numbers, at most `limit` of those whose
-    /// number is greater than `after`.
+    /// number is greater than `after`. It ends early at [`PAGE_BYTES`].
     ///
     /// # Errors
     ///
@@ -431,7 +435,7 @@ pub struct Page {
     pub until: StoreTime,
     /// The due time and key of the last timer of the page before.
     pub after: Option<(StoreTime, String)>,
-    /// The greatest number of timers.
+    /// The greatest number of timers. There may be more although there are fewer in the page: see [`PAGE_BYTES`].
     pub limit: u32,
 }
 
@@ -642,6 +646,9 @@ pub struct Seen {
     pub crashes: u32,
     /// Whether the node that asks has claimed it.
     pub mine: bool,
+    /// The length of its payload, or of that of the timer that takes its place, if that is longer. A node bounds
+    /// its claims by it.
+    pub bytes: u64,
 }
 
 /// A node that is not gone.

@@ -254,6 +254,7 @@ impl From<NearTimer> for Near {
             key: near.key,
             shard: near.shard,
             due: near.due,
+            bytes: near.bytes,
         }
     }
 }

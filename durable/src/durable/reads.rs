@@ -178,7 +178,8 @@ impl Durable {
     }
 
     /// Reads the dead letters of a queue in the order of their [numbers](DeadTimer::id): those with a
-    /// greater number than `after`, at most `limit`, from 1 to 10,000. The first page is after 0.
+    /// greater number than `after`, at most `limit`, from 1 to 10,000. The first page is after 0. A page also ends when
+    /// its payloads have 8 MiB, and only an empty one says that there are no more.
     ///
     /// # Errors
     ///

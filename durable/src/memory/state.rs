@@ -8,8 +8,8 @@ use crate::row::{self, Change, Claiming, Moment, Row};
 use crate::shard;
 use crate::store::{
     Answer, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, Epoch, Horizon, Look,
-    NewNode, Page, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode, Settle, Settled,
-    Settlement, Sight, Timer,
+    NewNode, PAGE_BYTES, Page, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode, Settle,
+    Settled, Settlement, Sight, Timer,
 };
 use crate::sync::Arc;
 use crate::time::StoreTime;
@@ -146,6 +146,7 @@ impl MemoryState {
         }
         timers.sort_unstable_by(|a, b| (a.due, &a.key).cmp(&(b.due, &b.key)));
         timers.truncate(limit);
+        end_page(&mut timers, |timer| timer.payload.len());
         timers
     }
 
@@ -186,13 +187,14 @@ impl MemoryState {
 
     pub(super) fn dead(&self, queue: &str, after: i64, limit: u32) -> Vec<DeadLetter> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        self.letters
+        let letters = self
+            .letters
             .range((Bound::Excluded(after), Bound::Unbounded))
             .map(|(_, letter)| letter)
-            .filter(|letter| letter.queue == queue)
-            .take(limit)
-            .cloned()
-            .collect()
+            .filter(|letter| letter.queue == queue);
+        let mut page = letters.take(limit).cloned().collect();
+        end_page(&mut page, |letter| letter.payload.len());
+        page
     }
 
     pub(super) fn revive(&mut self, letter: i64, now: StoreTime) -> Revived {
@@ -314,6 +316,7 @@ impl MemoryState {
                 attempt: row.attempt,
                 crashes: row.crashes,
                 mine: holder.is_some(),
+                bytes: bytes(row),
             });
         }
         false
@@ -481,6 +484,22 @@ impl MemoryState {
             self.queues.remove(queue);
         }
     }
+}
+
+/// Ends a page where its payloads have [`PAGE_BYTES`].
+fn end_page<T>(page: &mut Vec<T>, bytes: impl Fn(&T) -> usize) {
+    let mut before = 0;
+    page.retain(|entry| {
+        let is_in = before < PAGE_BYTES;
+        before += bytes(entry) as u64;
+        is_in
+    });
+}
+
+/// The length of the longer one of the payloads of a row.
+fn bytes(row: &Row) -> u64 {
+    let next = row.successor.as_ref().map_or(0, |next| next.payload.len());
+    row.payload.len().max(next) as u64
 }
 
 fn run(queue: &Arc<str>, key: &str, row: &Row) -> ClaimedRun {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::node::load::Load;
 use crate::node::runs::Place;
 
 /// The generation and attempt of a row that the node has claimed, and its shard.
@@ -14,6 +15,8 @@ pub(super) struct Orphan {
     pub(super) generation: i64,
     pub(super) attempt: u32,
     pub(super) shard: u16,
+    /// The length of the payload.
+    pub(super) bytes: u64,
 }
 
 /// See the module.
@@ -87,16 +90,21 @@ impl Adoption {
         again
     }
 
-    /// Takes up to `limit` orphans for a claim, and of each queue no more than there is `room` for.
+    /// Takes up to `limit` orphans for a claim, and of each queue no more than there is `room` for. Their payloads
+    /// fit into `load`, which then has them.
     /// The others stay: the node has claimed them, so nobody else takes them meanwhile.
-    pub(super) fn take_sure(&mut self, limit: usize, mut room: Vec<usize>) -> Vec<(Place, Orphan)> {
+    pub(super) fn take_sure(
+        &mut self,
+        limit: usize,
+        mut room: Vec<usize>,
+        load: &mut Load,
+    ) -> Vec<(Place, Orphan)> {
         self.eager &= self.sure.is_empty();
-        let fitting = self.sure.keys().filter(|(queue, _)| {
-            let left = &mut room[*queue];
-            *left > 0 && {
-                *left -= 1;
-                true
-            }
+        let fitting = self.sure.iter().filter_map(|(place, orphan)| {
+            let left = &mut room[place.0];
+            let fits = *left > 0 && load.take(orphan.bytes);
+            *left -= usize::from(fits);
+            fits.then_some(place)
         });
         let fitting: Vec<Place> = fitting.take(limit).cloned().collect();
         let taken = fitting.into_iter().filter_map(|place| {

@@ -6,6 +6,7 @@ use crate::node::adoption::{Adoption, Orphan};
 use crate::node::clock::Estimate;
 use crate::node::coming::Expected;
 use crate::node::interface::Mono;
+use crate::node::load::Load;
 use crate::node::queue::Queue;
 use crate::node::runs::{HeldRuns, Place};
 use crate::store::{Claim, Epoch, Run, Wanted};
@@ -115,7 +116,8 @@ impl Claims {
             queue.is_clogged = runs.unsettled_of(number) >= MOST_UNSETTLED;
         }
         let room = queues.iter().map(Queue::free).collect();
-        self.adopt = adoption.take_sure(self.limit, room);
+        let mut load = Load::default();
+        self.adopt = adoption.take_sure(self.limit, room, &mut load);
         self.adopt.retain(|(place, _)| !runs.is_held(place));
         for ((number, _), _) in &self.adopt {
             queues[*number].take(now, 1);
@@ -125,7 +127,7 @@ impl Claims {
         }
         self.was_suspect = !self.wanted.is_empty();
         if self.wanted.is_empty() {
-            self.pick(now, store_now, queues, runs);
+            self.pick(now, store_now, queues, runs, load);
         }
         if self.wanted.is_empty() && self.adopt.is_empty() && !self.was_suspect {
             self.pick_suspect(now, store_now, queues, runs);
@@ -161,10 +163,18 @@ impl Claims {
         })
     }
 
-    /// Picks due timers of all queues in turn, so that none keeps another one out.
-    fn pick(&mut self, now: Mono, store_now: StoreTime, queues: &mut [Queue], runs: &HeldRuns) {
+    /// Picks due timers of all queues in turn, so that none keeps another one out. A queue whose next payload does
+    /// not fit waits for the next claim, and is the first one there.
+    fn pick(
+        &mut self,
+        now: Mono,
+        store_now: StoreTime,
+        queues: &mut [Queue],
+        runs: &HeldRuns,
+        mut load: Load,
+    ) {
         let count = queues.len();
-        self.turn = (self.turn + 1) % count.max(1);
+        let mut next_turn = None;
         let mut startable: Vec<usize> = queues.iter().map(|queue| queue.startable(now)).collect();
         let mut open = count;
         while open > 0 && self.wanted.len() < self.limit {
@@ -174,6 +184,12 @@ impl Claims {
                 if startable[number] == 0 || self.wanted.len() >= self.limit {
                     continue;
                 }
+                let bytes = queues[number].coming.due_bytes(store_now, false);
+                if bytes.is_some_and(|bytes| !load.fits(bytes)) {
+                    startable[number] = 0;
+                    next_turn.get_or_insert(number);
+                    continue;
+                }
                 if let Some((key, expected)) = queues[number].coming.take_due(store_now, false) {
                     open += 1;
                     let place = (number, key);
@@ -181,11 +197,13 @@ impl Claims {
                     if !runs.is_held(&place) {
                         startable[number] -= 1;
                         queues[number].take(now, 1);
+                        load.take(expected.bytes);
                         self.wanted.push((place, expected));
                     }
                 }
             }
         }
+        self.turn = next_turn.unwrap_or((self.turn + 1) % count.max(1));
     }
 
     /// Picks one timer whose nodes have died too often, if no other one runs.

@@ -13,6 +13,8 @@ pub(super) struct Expected {
     pub(super) shard: u16,
     /// Whether its nodes died so often that it is claimed alone.
     pub(super) suspect: bool,
+    /// The length of its payload.
+    pub(super) bytes: u64,
 }
 
 /// Timers by their due times. The number is bounded; the earliest are kept.
@@ -213,17 +215,32 @@ impl Coming {
         first.map(|(due, _)| *due)
     }
 
+    /// The earliest timer that is due at `now`. Those that are tried again are the last.
+    fn first_due(&self, now: StoreTime, suspect: bool) -> Option<&str> {
+        let is_due = |entry: &&(StoreTime, Box<str>)| entry.0 <= now;
+        let again = self.again.first().filter(|_| !suspect);
+        let next = self.next(suspect).filter(is_due);
+        let (_, key) = next.or(again).filter(is_due)?;
+        Some(key)
+    }
+
+    /// The length of the payload of a timer that is known.
+    pub(super) fn bytes_of(&self, key: &str) -> Option<u64> {
+        Some(self.by_key.get(key)?.bytes)
+    }
+
+    /// The length of the payload of the timer that [`take_due`](Self::take_due) takes.
+    pub(super) fn due_bytes(&self, now: StoreTime, suspect: bool) -> Option<u64> {
+        self.bytes_of(self.first_due(now, suspect)?)
+    }
+
     /// Takes the earliest timer that is due at `now`. Those that are tried again are the last.
     pub(super) fn take_due(
         &mut self,
         now: StoreTime,
         suspect: bool,
     ) -> Option<(Box<str>, Expected)> {
-        let is_due = |entry: &&(StoreTime, Box<str>)| entry.0 <= now;
-        let again = self.again.first().filter(|_| !suspect);
-        let next = self.next(suspect).filter(is_due);
-        let (_, key) = next.or(again).filter(is_due)?;
-        let key = key.clone();
+        let key: Box<str> = self.first_due(now, suspect)?.into();
         let expected = self.remove(&key)?;
         Some((key, expected))
     }

@@ -69,6 +69,8 @@ pub(crate) struct Near {
     pub(crate) key: Box<str>,
     pub(crate) shard: u16,
     pub(crate) due: StoreTime,
+    /// The length of its payload. `None` if only its due time is known.
+    pub(crate) bytes: Option<u64>,
 }
 
 /// An order of the node to its shell.

@@ -327,6 +327,7 @@ impl Looks {
                         generation: row.generation,
                         attempt: row.attempt,
                         shard: row.shard,
+                        bytes: row.bytes,
                     };
                     orphans.push((place, orphan));
                 } else if !queue.paused && (part.rank == 0 || row.due <= late_enough) {
@@ -334,6 +335,7 @@ impl Looks {
                         due: row.due,
                         shard: row.shard,
                         suspect: row.crashes >= SUSPECT,
+                        bytes: row.bytes,
                     };
                     match queue.coming.is_refused(&row.key) {
                         true => refused.push((place, expected)),

@@ -319,16 +319,20 @@ impl Node {
                 continue;
             }
             let place = (number, near.key);
+            let queue = &mut self.queues[number];
+            let known = near.bytes.or_else(|| queue.coming.bytes_of(&place.1));
+            let bytes = known.unwrap_or(queue.usual_bytes);
             if self.runs.is_held(&place) || self.claims.contains(&place) {
-                self.runs.set_next_due(&place, near.due);
+                self.runs.set_next(&place, near.due, bytes);
                 continue;
             }
             let expected = Expected {
                 due: near.due,
                 shard: near.shard,
                 suspect: false,
+                bytes,
             };
-            self.queues[number].coming.insert(&place.1, expected);
+            queue.coming.insert(&place.1, expected);
         }
     }
 

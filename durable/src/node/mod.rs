@@ -77,6 +77,10 @@
 //!   whoever owns them, until nothing is in doubt.
 //! - **NODE-10** A key that the node holds is neither claimed nor adopted again until its end is
 //!   settled. So a node never has two runs of one key in one epoch.
+//! - **NODE-16** A claim and a call that settles carry payloads of 2 MiB at most, or one. So a queue with huge
+//!   payloads holds up the others for the time of one call. A queue that found no room in a claim is the first
+//!   one of the next claim. The store tells the length of each payload in a look. A timer that this process has
+//!   moved, and that no look has shown since, counts as much as the queue's timers had on the average.
 //! - **NODE-11** A timer with two crashes or more is claimed alone, and only one such run goes on at a
 //!   time on a node. So it takes no neighbours with it.
 //! - **NODE-12** An end is asked for until it is answered, and is fenced by epoch, generation and
@@ -100,6 +104,7 @@ mod clock;
 mod coming;
 mod interface;
 mod lane;
+mod load;
 mod looks;
 mod machine;
 mod marks;

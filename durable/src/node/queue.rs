@@ -7,6 +7,8 @@ use crate::node::interface::{Mono, QueueConfig};
 
 /// The greatest number of timers that are known of one queue.
 const MOST_COMING: usize = 2_000;
+/// The bytes that a payload of unknown length counts before one of its queue is known.
+const UNKNOWN_BYTES: u64 = 256 * 1024;
 /// The least such number, so that a slow pace does not cause many looks.
 const LEAST_COMING: usize = 64;
 
@@ -24,6 +26,8 @@ pub(super) struct Queue {
     pub(super) claiming: usize,
     /// Whether a timer was claimed since the queue was looked at.
     pub(super) progressed: bool,
+    /// The mean length of the payloads of the last claim.
+    pub(super) usual_bytes: u64,
     pace: Option<Pace>,
 }
 
@@ -46,6 +50,7 @@ impl Queue {
             running: 0,
             claiming: 0,
             progressed: false,
+            usual_bytes: UNKNOWN_BYTES,
         }
     }
 

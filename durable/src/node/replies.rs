@@ -179,6 +179,7 @@ impl Node {
         counts: &mut [usize],
     ) {
         let mut left = wanted.clone();
+        let mut bytes = vec![0; counts.len()];
         for run in answer.runs {
             let Some(place) = self.place(&run.run) else {
                 continue;
@@ -194,7 +195,13 @@ impl Node {
                 }
                 (None, None) => continue,
             };
+            bytes[place.0] += run.payload.len() as u64;
             self.hold(now, place, shard, run);
+        }
+        for (queue, (bytes, count)) in self.queues.iter_mut().zip(bytes.iter().zip(&*counts)) {
+            if let Some(mean) = bytes.checked_div(*count as u64) {
+                queue.usual_bytes = mean;
+            }
         }
         // A timer that was not due by the store's clock is kept. All else that was not returned is
         // forgotten: if it is still to be had, the next look finds it.
@@ -286,13 +293,16 @@ impl Node {
         // The store has counted from a moment that was not later than now.
         let round_trip = now.saturating_sub(call.sent);
         let store_now = self.clock.at(now).map(|time| time + round_trip);
-        let due = match (after, store_now) {
-            (Some(after), Some(store_now)) if after < self.look => Some(store_now + after),
-            _ => held.next_due,
+        let next = match (after, store_now) {
+            (Some(after), Some(store_now)) if after < self.look => {
+                Some((store_now + after, held.bytes))
+            }
+            _ => held.next,
         };
-        if let Some(due) = due.filter(|_| self.stopping.is_none()) {
+        if let Some((due, bytes)) = next.filter(|_| self.stopping.is_none()) {
             let expected = Expected {
                 due,
+                bytes,
                 shard: held.shard,
                 suspect: held.suspect && settled == Settled::Waits,
             };

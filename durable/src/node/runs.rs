@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::node::interface::Mono;
+use crate::node::load::Load;
 use crate::store::{ClaimedRun, Outcome, Run, Settlement};
 use crate::sync::Arc;
 use crate::time::StoreTime;
@@ -21,8 +22,11 @@ pub(super) struct Held {
     pub(super) attempt: u32,
     pub(super) shard: u16,
     pub(super) suspect: bool,
-    /// When the timer that waits for the end of the run is due, as far as the node knows.
-    pub(super) next_due: Option<StoreTime>,
+    /// The length of its payload.
+    pub(super) bytes: u64,
+    /// When the timer that waits for the end of the run is due, and the length of its payload, as far as the node
+    /// knows.
+    pub(super) next: Option<(StoreTime, u64)>,
     /// How often its end has met a locked row, or was refused.
     tries: u32,
     state: RunState,
@@ -63,9 +67,9 @@ impl HeldRuns {
     }
 
     /// A timer of a key that is held was scheduled.
-    pub(super) fn set_next_due(&mut self, place: &Place, due: StoreTime) {
+    pub(super) fn set_next(&mut self, place: &Place, due: StoreTime, bytes: u64) {
         if let Some(held) = self.held.get_mut(place) {
-            held.next_due = Some(due);
+            held.next = Some((due, bytes));
         }
     }
 
@@ -106,7 +110,8 @@ impl HeldRuns {
             attempt: run.run.attempt,
             shard,
             suspect,
-            next_due: None,
+            bytes: run.payload.len() as u64,
+            next: None,
             tries: 0,
             state: RunState::Waits(run),
         };
@@ -182,7 +187,7 @@ impl HeldRuns {
         self.ended.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes up to `limit` ends for a call. `names` has the names of the queues.
+    /// Takes up to `limit` ends for a call, with the rows of as many bytes as a call may carry. `names` has the names of the queues.
     pub(super) fn take_ended(
         &mut self,
         now: Mono,
@@ -190,6 +195,7 @@ impl HeldRuns {
         names: &[Arc<str>],
     ) -> Vec<Settlement> {
         let mut settlements = Vec::new();
+        let mut load = Load::default();
         while settlements.len() < limit {
             let Some(entry) = self
                 .ended
@@ -198,10 +204,14 @@ impl HeldRuns {
             else {
                 break;
             };
-            let place = entry.remove();
-            let Some(held) = self.held.get(&place) else {
+            let Some(held) = self.held.get(entry.get()) else {
+                entry.remove();
                 continue;
             };
+            if !load.take(held.bytes) {
+                break;
+            }
+            let place = entry.remove();
             let (RunState::Ended(outcome), Some(queue)) = (&held.state, names.get(place.0)) else {
                 continue;
             };

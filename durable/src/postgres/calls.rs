@@ -20,8 +20,9 @@ use crate::postgres::statements::{
 use crate::postgres::values::{SentCalls, end, int, order, parts, small, text};
 use crate::postgres::wire::{Span, Time};
 use crate::store::{
-    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Horizon, Look, NewNode,
-    Offset, Page, QueueCounts, RefusedClaim, Revived, Settle, Settled, Sight, StoreError, Timer,
+    self, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Horizon, Look,
+    NewNode, Offset, Page, QueueCounts, RefusedClaim, Revived, Settle, Settled, Sight, StoreError,
+    Timer,
 };
 use crate::sync::Arc;
 use crate::time::StoreTime;
@@ -34,6 +35,9 @@ const PARTS: usize = 8;
 
 /// A span that leads from now to a time that the server can show. No timer is that old.
 const LONGEST_BACK: Duration = Duration::from_secs(6_000 * 365 * 86_400);
+
+/// A page ends when it has so many bytes of payloads.
+const PAGE_BYTES: i64 = store::PAGE_BYTES as i64;
 
 /// The least time of the server.
 const FIRST: StoreTime = StoreTime::from_micros(i64::MIN);
@@ -271,7 +275,10 @@ impl Connection for PostgresConnection {
         let due = after.map(|(due, _)| Time(*due));
         let key = after.map(|(_, key)| key.as_str());
         let limit = i64::from(page.limit);
-        let rows = self.rows(LIST, &[&page.queue, &from, &until, &due, &key, &limit])?;
+        let rows = self.rows(
+            LIST,
+            &[&page.queue, &from, &until, &due, &key, &limit, &PAGE_BYTES],
+        )?;
         Ok(rows.iter().map(timer).collect())
     }
 
@@ -291,7 +298,8 @@ impl Connection for PostgresConnection {
     }
 
     fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
-        let rows = self.rows(DEAD, &[&queue, &after, &i64::from(limit)])?;
+        let limit = i64::from(limit);
+        let rows = self.rows(DEAD, &[&queue, &after, &limit, &PAGE_BYTES])?;
         let letters = rows.iter().map(|row| DeadLetter {
             id: row.get(0),
             queue: row.get(1),

@@ -110,15 +110,16 @@ begin
           least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due, u.payload
         from unnest(p_queue, p_key, p_delay, p_at, p_payload) with ordinality u(queue, key, delay, at, payload, n)
       ), inserted as (
-        insert into tourbillon.timer (queue, key, shard, due, planned, gen, payload)
-        select f.queue, f.key, f.shard, f.due, f.due, v_gen, f.payload from fresh f
+        insert into tourbillon.timer (queue, key, shard, due, planned, gen, bytes, payload)
+        select f.queue, f.key, f.shard, f.due, f.due, v_gen, octet_length(f.payload::text), f.payload from fresh f
       )
       select f.n, 0::smallint, f.due, null::timestamptz, f.shard, false, 0 from fresh f;
       return;
     end if;
 
-    insert into tourbillon.timer (queue, key, shard, due, planned, gen, payload)
-    select u.queue, u.key, (hashtextextended(u.key, 0) & 63)::smallint, w.due, w.due, v_gen, u.payload
+    insert into tourbillon.timer (queue, key, shard, due, planned, gen, bytes, payload)
+    select u.queue, u.key, (hashtextextended(u.key, 0) & 63)::smallint, w.due, w.due, v_gen,
+      octet_length(u.payload::text), u.payload
     from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload) with ordinality u(queue, key, action, delay, at, payload, n)
     cross join lateral (
       select least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due
@@ -214,10 +215,13 @@ begin
       claim = case when d.change in ('fresh', 'move', 'promote') then null else t.claim end,
       claimed = case when d.change in ('fresh', 'move', 'promote') then null else t.claimed end,
       cancelled = d.change = 'mark',
+      bytes = case when d.change = 'fresh' then octet_length(d.new_payload::text)
+        when d.promoted then coalesce(t.next_bytes, 0) else t.bytes end,
       payload = case when d.change = 'fresh' then d.new_payload when d.promoted then t.next_payload else t.payload end,
       next_due = case when d.change in ('follow', 'move next') then d.new_due end,
       next_gen = case d.change when 'follow' then v_gen when 'move next' then t.next_gen end,
-      next_payload = case d.change when 'follow' then d.new_payload when 'move next' then t.next_payload end
+      next_payload = case d.change when 'follow' then d.new_payload when 'move next' then t.next_payload end,
+      next_bytes = case d.change when 'follow' then octet_length(d.new_payload::text) when 'move next' then t.next_bytes end
     from decided d
     where t.queue = d.queue and t.key = d.key
       and d.change in ('fresh', 'move', 'promote', 'follow', 'move next', 'mark')
@@ -373,10 +377,10 @@ begin
   with old as materialized (
     select u.n, u.queue, u.key, t.cancelled,
       t.next_due is not null as promoted, u.crash_limit,
-      t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.payload, t.next_due, t.next_gen, t.next_payload
+      t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.bytes, t.payload, t.next_due, t.next_gen, t.next_payload
     from unnest(p_queue, p_key, p_crash_limit) with ordinality u(queue, key, crash_limit, n)
     cross join lateral (
-      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.cancelled, t.payload,
+      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.cancelled, t.bytes, t.payload,
         t.next_due, t.next_gen, t.next_payload
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
         and t.claim <> all (v_living)
@@ -390,11 +394,11 @@ begin
       case when o.promoted then 0 else o.attempt end as attempt,
       case when o.promoted then 0 else o.fails end as fails,
       case when o.promoted then 0 else o.crashes + 1 end as crashes,
-      case when o.promoted then o.next_payload else o.payload end as payload,
+      o.bytes, case when o.promoted then o.next_payload else o.payload end as payload,
       not o.promoted as counted
     from old o
   ), decided as materialized (
-    select s.n, s.queue, s.key, s.due, s.planned, s.gen, s.attempt, s.fails, s.crashes, s.payload,
+    select s.n, s.queue, s.key, s.due, s.planned, s.gen, s.attempt, s.fails, s.crashes, s.bytes, s.payload,
       case
         when s.cancelled then 'delete'
         when s.counted and s.crashes >= s.crash_limit then 'bury'
@@ -408,17 +412,18 @@ begin
       fails = d.fails, crashes = d.crashes,
       claim = case d.change when 'run' then p_epoch end,
       claimed = case d.change when 'run' then v_now end,
-      cancelled = false, payload = d.payload, next_due = null, next_gen = null, next_payload = null
+      cancelled = false, bytes = coalesce(t.next_bytes, t.bytes), payload = d.payload,
+      next_due = null, next_gen = null, next_payload = null, next_bytes = null
     from decided d
     where t.queue = d.queue and t.key = d.key and d.change in ('run', 'free')
   ), deleted as (
     delete from tourbillon.timer t using decided d
     where t.queue = d.queue and t.key = d.key and d.change in ('delete', 'bury')
   ), buried as (
-    insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, payload)
+    insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, bytes, payload)
     select v_letter + row_number() over (order by d.n) - 1,
       d.queue, d.key, d.gen, d.planned, v_now, d.attempt, d.fails, d.crashes,
-      format('the process that ran it ended %s times during the run', d.crashes), d.payload
+      format('the process that ran it ended %s times during the run', d.crashes), d.bytes, d.payload
     from decided d where d.change = 'bury'
   )
   select case d.change when 'run' then 1::smallint else 3::smallint end, d.n, v_now, v_number, d.gen, d.attempt + 1,
@@ -513,7 +518,7 @@ begin
   with old as materialized (
     select u.n, u.queue, u.key, u.outcome, u.error,
       least(v_end, v_now + u.delay) as later,
-      t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.payload, t.next_due,
+      t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.bytes, t.payload, t.next_due,
       case
         when not v_live or t.gen is null then 'fenced'
         when u.n <> all (coalesce(v_locked, '{}')) then 'locked'
@@ -528,7 +533,7 @@ begin
     from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome, p_delay, p_error)
       with ordinality u(queue, key, gen, attempt, outcome, delay, error, n)
     left join lateral (
-      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.claim, t.cancelled, t.payload, t.next_due
+      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.claim, t.cancelled, t.bytes, t.payload, t.next_due
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
     ) t on true
     where not v_live or v_plain is null or u.n <> all (v_plain)
@@ -541,16 +546,18 @@ begin
       fails = case o.change when 'retry' then t.fails + 1 when 'give back' then t.fails else 0 end,
       crashes = case when o.change in ('promote', 'again') then 0 else t.crashes end,
       claim = null, claimed = null, cancelled = false,
+      bytes = case o.change when 'promote' then coalesce(t.next_bytes, 0) else t.bytes end,
       payload = case o.change when 'promote' then t.next_payload else t.payload end,
-      next_due = null, next_gen = null, next_payload = null
+      next_due = null, next_gen = null, next_payload = null, next_bytes = null
     from old o
     where t.queue = o.queue and t.key = o.key and o.change in ('promote', 'again', 'retry', 'give back')
   ), deleted as (
     delete from tourbillon.timer t using old o
     where t.queue = o.queue and t.key = o.key and o.change in ('delete', 'bury')
   ), buried as (
-    insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, payload)
-    select v_letter + row_number() over (order by o.n) - 1, o.queue, o.key, o.gen, o.planned, v_now, o.attempt, o.fails + 1, o.crashes, coalesce(o.error, ''), o.payload
+    insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, bytes, payload)
+    select v_letter + row_number() over (order by o.n) - 1, o.queue, o.key, o.gen, o.planned, v_now, o.attempt,
+      o.fails + 1, o.crashes, coalesce(o.error, ''), o.bytes, o.payload
     from old o where o.change = 'bury'
   )
   select o.n, (case

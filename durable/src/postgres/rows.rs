@@ -187,6 +187,7 @@ pub(super) fn sight(look: &Look, rows: &[Row]) -> Sight {
                     attempt: number(row, 5),
                     crashes: number(row, 6),
                     mine: row.get(7),
+                    bytes: u64::from(number(row, 9)),
                 });
             }
         }

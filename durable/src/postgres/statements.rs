@@ -35,17 +35,20 @@ pub(super) const GET: &str = timer!(
      where t.queue = $1 and t.key = $2 and (l.live or not t.cancelled) and (select tourbillon.same_1($3))"
 );
 
-/// Each shard is in order, and has no more of the page than the page has rows.
+/// Each shard is in order, and has no more of the page than the page has rows. The page ends when the payloads
+/// of the rows before have so many bytes.
 pub(super) const LIST: &str = timer!(
     "with living as materialized (select d.epoch from tourbillon.node d where d.gone is null) ",
-    "from generate_series(0, 63) s(shard) cross join lateral ( \
+    "from (select t.*, sum(t.bytes) over (order by t.due, t.key) - t.bytes as before from ( \
+     select t.* from generate_series(0, 63) s(shard) cross join lateral ( \
      select t.queue, t.key, t.due, t.planned, t.attempt, t.fails, t.crashes, t.claim, t.claimed, \
-     t.cancelled, t.next_due, t.payload, l.live from tourbillon.timer t \
+     t.cancelled, t.next_due, t.bytes, t.payload, l.live from tourbillon.timer t \
      cross join lateral (select t.claim is not null and t.claim in (select epoch from living) as live) l \
      where t.queue = $1 and t.shard = s.shard and t.due >= greatest($2::timestamptz, $4) and t.due < $3 \
      and ($4::timestamptz is null or (t.due, t.key) > ($4, $5)) and (l.live or not t.cancelled) \
-     order by t.due, t.key limit $6) t cross join lateral (select t.live) l \
-     where (select tourbillon.same_1($7)) order by t.due, t.key limit $6"
+     order by t.due, t.key limit $6) t order by t.due, t.key limit $6) t) t \
+     cross join lateral (select t.live) l \
+     where t.before < $7 and (select tourbillon.same_1($8)) order by t.due, t.key"
 );
 
 pub(super) const COUNTS: &str = "with now as materialized (select clock_timestamp() as now), \
@@ -64,9 +67,12 @@ pub(super) const COUNTS: &str = "with now as materialized (select clock_timestam
      from timers t full join letters d using (queue) full join paused p using (queue) \
      where (select tourbillon.same_1($1)) order by queue";
 
+/// The page ends as a list does.
 pub(super) const DEAD: &str = "select d.id, d.queue, d.key, d.planned, d.at, d.attempt, d.fails, d.crashes, \
-     d.error, d.payload::text from tourbillon.dead d where d.queue = $1 and d.id > $2 \
-     and (select tourbillon.same_1($4)) order by d.id limit $3";
+     d.error, d.payload::text from ( \
+     select d.*, sum(d.bytes) over (order by d.id) - d.bytes as before from ( \
+     select * from tourbillon.dead d where d.queue = $1 and d.id > $2 order by d.id limit $3) d) d \
+     where d.before < $4 and (select tourbillon.same_1($5)) order by d.id";
 
 pub(super) const REVIVE: &str = "select answer, queue, key from tourbillon.revive_1($1, $2) \
      where (select tourbillon.same_1($3))";
@@ -115,17 +121,17 @@ pub(super) const OPEN_WRITES: &str = "with locks as materialized ( \
 pub(super) const LOOK: &str = "with clock as materialized (select clock_timestamp() as now), \
      living as materialized (select d.epoch, d.beat, d.queues from tourbillon.node d where d.gone is null), \
      me as materialized (select exists (select from living where epoch = $1) as live) \
-     select 0, 0::bigint, null::text, (select now from clock), 0::bigint, 0, 0, false, null::text[] \
+     select 0, 0::bigint, null::text, (select now from clock), 0::bigint, 0, 0, false, null::text[], 0 \
      where (select tourbillon.same_1($8)) \
      union all \
-     select 1, l.beat, null, null, l.epoch, 0, 0, false, l.queues from living l \
+     select 1, l.beat, null, null, l.epoch, 0, 0, false, l.queues, 0 from living l \
      union all \
-     select 2, 0, q.name, null, 0, 0, 0, false, null from tourbillon.queue q where q.paused \
+     select 2, 0, q.name, null, 0, 0, 0, false, null, 0 from tourbillon.queue q where q.paused \
      union all \
-     select 3, r.n, t.key, t.due, t.gen, t.attempt, t.crashes, t.mine, null \
+     select 3, r.n, t.key, t.due, t.gen, t.attempt, t.crashes, t.mine, null, t.bytes \
      from unnest($2::text[], $3::smallint[], $4::timestamptz[], $5::interval[], $6::interval[], $7::bigint[]) \
      with ordinality r(queue, shard, mark, ahead, overdue, seen, n) cross join lateral ( \
-     select t.key, t.due, t.gen, t.attempt, t.crashes, \
+     select t.key, t.due, t.gen, t.attempt, t.crashes, greatest(t.bytes, t.next_bytes) as bytes, \
      coalesce(t.claim = $1 and (select live from me), false) as mine \
      from tourbillon.timer t where t.queue = r.queue and t.shard = r.shard and t.due >= r.mark \
      and t.due < (select now from clock) + r.ahead - r.overdue \

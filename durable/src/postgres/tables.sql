@@ -36,6 +36,8 @@ create table tourbillon.timer (
   attempt int not null default 0,
   fails int not null default 0,
   crashes int not null default 0,
+  -- The length of the payload as text, by which nodes and lists bound what they read at one time.
+  bytes int not null default 0,
   -- The node that holds it, live or not, and since when.
   claim bigint,
   claimed timestamptz,
@@ -46,6 +48,7 @@ create table tourbillon.timer (
   next_due timestamptz check (isfinite(next_due)),
   next_gen bigint,
   next_payload jsonb,
+  next_bytes int,
   primary key (queue, key),
   check ((claim is null) = (claimed is null)),
   check ((next_due is null) = (next_payload is null) and (next_due is null) = (next_gen is null)),
@@ -73,6 +76,8 @@ create table tourbillon.dead (
   fails int not null,
   crashes int not null,
   error text not null,
+  -- As in a timer.
+  bytes int not null default 0,
   payload jsonb not null
 );
 create index dead_queue on tourbillon.dead (queue, id);

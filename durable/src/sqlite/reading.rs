@@ -6,15 +6,17 @@ use super::failure::Failure;
 use super::tables::Tables;
 use crate::row;
 use crate::store::{
-    DeadLetter, Epoch, Look, Page, QueueCounts, Range, SHARDS, Seen, SeenNode, Sight, StoreError,
-    Timer,
+    DeadLetter, Epoch, Look, PAGE_BYTES, Page, QueueCounts, Range, SHARDS, Seen, SeenNode, Sight,
+    StoreError, Timer,
 };
 use crate::sync::Arc;
 use crate::time::StoreTime;
 
-/// Timers of a range that no live claim holds, and those of the node itself.
+/// Timers of a range that no live claim holds, and those of the node itself. SQLite knows the length of a text
+/// without reading it.
 const LOOK: &str = "
-select key, due, generation, attempt, crashes, claim
+select key, due, generation, attempt, crashes, claim,
+       max(octet_length(payload), coalesce(octet_length(next_payload), 0))
 from tourbillon_timer
 where queue = ?1 and shard = ?2 and due >= ?3 and due < ?4
   and (claim is null or claim = ?5
@@ -81,8 +83,14 @@ pub(super) fn list(tables: &mut Tables<'_>, page: &Page) -> Result<Vec<Timer>, F
         }
     }
     let mut timers = Vec::with_capacity(found.len());
+    let mut bytes = 0;
     for (_, key) in found {
-        timers.extend(timer(tables, &page.queue, &key)?);
+        if bytes >= PAGE_BYTES {
+            break;
+        }
+        let timer = timer(tables, &page.queue, &key)?;
+        bytes += timer.as_ref().map_or(0, |timer| timer.payload.len() as u64);
+        timers.extend(timer);
     }
     Ok(timers)
 }
@@ -138,7 +146,15 @@ pub(super) fn dead(
             payload: row.get(9)?,
         })
     })?;
-    Ok(letters.collect::<Result<_, _>>()?)
+    let mut bytes = 0;
+    let page = letters.take_while(|letter| {
+        let is_in = bytes < PAGE_BYTES;
+        bytes += letter
+            .as_ref()
+            .map_or(0, |letter| letter.payload.len() as u64);
+        is_in
+    });
+    Ok(page.collect::<Result<_, _>>()?)
 }
 
 pub(super) fn look(tables: &mut Tables<'_>, look: &Look) -> Result<Sight, Failure> {
@@ -197,6 +213,7 @@ fn seen(
         attempt: row.get(3)?,
         crashes: row.get(4)?,
         mine: live && claim == Some(epoch.0),
+        bytes: row.get::<_, i64>(6)?.unsigned_abs(),
     })
 }
 

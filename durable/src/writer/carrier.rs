@@ -17,6 +17,8 @@ pub(crate) struct NearTimer {
     pub(crate) key: Box<str>,
     pub(crate) shard: u16,
     pub(crate) due: StoreTime,
+    /// The length of its payload. A call that moves it does not know it.
+    pub(crate) bytes: Option<u64>,
 }
 
 /// The way to the node for timers that this process has just scheduled, and that are due soon.
@@ -47,11 +49,18 @@ impl Hints {
             Action::Cancel => false,
         };
         let is_near = is_near && self.queues.contains(&call.queue);
+        let bytes = match &call.action {
+            Action::Schedule { payload, .. } | Action::ScheduleIfAbsent { payload, .. } => {
+                Some(payload.len() as u64)
+            }
+            Action::Reschedule { .. } | Action::Cancel => None,
+        };
         is_near.then(|| NearTimer {
             queue: Arc::clone(&call.queue),
             key: call.key.clone(),
             shard,
             due,
+            bytes,
         })
     }
 }

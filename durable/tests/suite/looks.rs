@@ -7,7 +7,7 @@ use tourbillon_durable::store::{
     Action, Answer, Epoch, Offset, Outcome, Page, Range, SHARDS, SeenNode, When,
 };
 
-use crate::client::{Bench, Client, NOW, QUEUE, call, ms, range, schedule};
+use crate::client::{Bench, Client, NOW, QUEUE, call, ms, range, schedule, schedule_text};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -400,4 +400,41 @@ pub(crate) fn no_call_writes_a_due_time_of_the_past(bench: &Bench) {
     let claimed = client.run(node, "k");
     assert!(claimed.due >= before);
     assert_eq!(Some(claimed.planned), planned);
+}
+
+pub(crate) fn a_look_tells_the_length_of_each_payload(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let text = |length: usize| schedule_text(NOW, &"\u{e9}".repeat(length));
+    // A large one is compressed or lies elsewhere, and what it replaces is shorter or longer.
+    for length in [0, 7, 100_000, 3] {
+        client.call("k", text(length));
+        let stored = client.timer("k").payload.len() as u64;
+        assert_eq!(client.seen(node, "k").expect("it is due").bytes, stored);
+        assert!(stored >= 2 * length as u64);
+    }
+    // The one that follows takes the place at the end of the run.
+    let length = |client: &mut Client| client.seen(node, "k").expect("it is due").bytes;
+    let run = client.run(node, "k").run;
+    client.call("k", text(50_000));
+    assert!(length(&mut client) > 100_000);
+    client.settle(node, &run, &Outcome::Done);
+    assert!((100_000..100_100).contains(&length(&mut client)));
+    // Also if the node of the run is gone, by a claim and by a call.
+    for (epoch, is_claimed) in [(2, true), (3, false)] {
+        let gone = client.join(epoch);
+        client.call("k", text(50_000));
+        client.run_soon(bench, gone, "k");
+        client.call("k", text(10));
+        client.leave(gone);
+        assert!(length(&mut client) > 100_000);
+        if is_claimed {
+            let run = client.run_soon(bench, node, "k").run;
+            assert!((20..100).contains(&length(&mut client)));
+            client.settle(node, &run, &Outcome::Done);
+        } else {
+            client.call("k", Action::Reschedule { when: NOW });
+            assert!((20..100).contains(&length(&mut client)));
+        }
+    }
 }

@@ -65,6 +65,7 @@ macro_rules! cases {
                 get_reads_one_timer_of_one_queue,
                 a_list_has_the_order_of_due_times_and_keys,
                 pages_show_each_timer_once,
+                a_page_ends_where_its_payloads_are_long_enough,
                 a_list_has_the_timers_of_its_range,
                 a_list_has_one_queue_and_not_more_than_its_limit,
                 a_list_shows_runs_but_not_what_a_gone_node_left_cancelled,
@@ -73,6 +74,7 @@ macro_rules! cases {
             looks: [
                 a_look_has_the_order_of_due_times,
                 a_look_shows_all_of_a_timer_that_a_claim_needs,
+                a_look_tells_the_length_of_each_payload,
                 the_limit_of_a_range_cuts_only_what_there_is,
                 each_range_has_its_own_queue_limit_and_cut,
                 a_range_ends_before_its_distance_from_the_clock,

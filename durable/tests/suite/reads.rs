@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tourbillon_durable::StoreTime;
-use tourbillon_durable::store::{Action, Outcome, Page, QueueCounts, Timer, When};
+use tourbillon_durable::store::{Action, Outcome, PAGE_BYTES, Page, QueueCounts, Timer, When};
 
-use crate::client::{Bench, NOW, QUEUE, call, schedule};
+use crate::client::{Bench, NOW, QUEUE, call, schedule, schedule_text};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -209,4 +209,35 @@ pub(crate) fn counts_are_those_of_each_queue(bench: &Bench) {
     );
     client.set_paused("only paused", false);
     assert!(client.counts().iter().all(|of| of.queue != "only paused"));
+}
+
+pub(crate) fn a_page_ends_where_its_payloads_are_long_enough(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let keys = ["a", "b", "c", "d", "e"];
+    // A third one is in the page that has two of them, and a fourth one is not.
+    let text = "x".repeat(usize::try_from(PAGE_BYTES).expect("a length") * 2 / 5);
+    let due = client.now();
+    for key in keys {
+        client.call(key, schedule_text(When::At(due), &text));
+    }
+    let mut page = Page::first(QUEUE, 10);
+    for expected in [3, 2, 0] {
+        let timers = client.list(&page);
+        assert_eq!(timers.len(), expected);
+        if let Some(last) = timers.last() {
+            page.after = Some((last.due, last.key.clone()));
+        }
+    }
+    for key in keys {
+        let run = client.run_soon(bench, node, key).run;
+        client.settle(node, &run, &Outcome::Dead("broken".to_owned()));
+    }
+    let mut after = 0;
+    for expected in [3, 2, 0] {
+        let letters = client.connection.dead(QUEUE, after, 10);
+        let letters = letters.expect("the store reads");
+        assert_eq!(letters.len(), expected);
+        after = letters.last().map_or(after, |letter| letter.id);
+    }
 }

@@ -685,6 +685,7 @@ impl World {
                 key: call.key,
                 shard,
                 due,
+                bytes: Some(4),
             };
             let life = self.nodes[0].life;
             self.step(0, life, Input::Near(vec![near]));

@@ -9,6 +9,7 @@ fn mine(key: &str) -> Seen {
     Seen {
         attempt: 1,
         mine: true,
+        bytes: 4,
         ..row("a", key, START)
     }
 }
@@ -134,6 +135,7 @@ fn a_shard_of_a_lost_claim_is_looked_at_until_nothing_is_in_doubt() {
         key: "k".into(),
         shard: 3,
         due: store(millis(100)),
+        bytes: Some(4),
     }]));
     let (id, _) = script.claim(millis(100));
     script.rows = vec![mine("k")];

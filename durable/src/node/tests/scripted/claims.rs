@@ -3,7 +3,7 @@
 use crate::node::tests::scripted::script::{Script, alone, claimed, millis, row, secs, store};
 use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, Near, QueueConfig, Reply, StoreCall};
-use crate::store::{Claimed, Outcome, Seen, Settled, StoreError};
+use crate::store::{Claimed, ClaimedRun, Outcome, Seen, Settled, StoreError, Wanted};
 
 #[test]
 fn suspects_are_claimed_alone_and_one_at_a_time() {
@@ -158,6 +158,7 @@ fn a_hint_is_claimed_without_a_look() {
         key: "k".into(),
         shard: 9,
         due: store(millis(50)),
+        bytes: Some(4),
     }]));
     assert_eq!(script.asks.len(), looks);
     let (_, claim) = script.claim(millis(50));
@@ -176,6 +177,7 @@ fn a_timer_that_was_scheduled_during_a_run_of_its_key_is_claimed_after_the_run()
         key: "k".into(),
         shard: 3,
         due: store(millis(100)),
+        bytes: Some(4),
     }]));
     assert!(script.quiet(millis(200)).is_empty());
     script.finish(&runs[0], Outcome::Done);
@@ -235,5 +237,115 @@ fn claims_are_halved_after_any_error_and_doubled_after_an_answer() {
             };
             script.reply(id, Reply::Claimed(others));
         }
+    }
+}
+
+/// A timer with a payload of this length.
+fn long(queue: &str, key: usize, bytes: u64) -> Seen {
+    Seen {
+        bytes,
+        ..row(queue, &format!("{key:03}"), START)
+    }
+}
+
+#[test]
+fn huge_payloads_are_claimed_one_by_one_and_hold_up_no_other_queue() {
+    // NODE-16
+    const HUGE: u64 = 10 * 1024 * 1024;
+    let mut script = Script::joined(options(&[("a", 1_000, None), ("b", 1_000, None)]));
+    let huge = (0..20).map(|key| long("a", key, HUGE));
+    script.rows = huge
+        .chain((0..500).map(|key| long("b", key, 100)))
+        .collect();
+    script.input(Input::LookNow);
+    let mut claims = Vec::new();
+    while script.rows.len() > 15 {
+        let (id, claim) = script.claim(secs(1));
+        let of_a = claim.timers.iter().filter(|timer| &*timer.queue == "a");
+        let of_a = of_a.count();
+        claims.push((of_a, claim.timers.len() - of_a));
+        script.rows.retain(|row| {
+            let is_it = |timer: &Wanted| (&timer.queue, &timer.key) == (&row.queue, &row.key);
+            !claim.timers.iter().any(is_it)
+        });
+        script.grant(id, &claim.timers);
+    }
+    assert_eq!(
+        claims.iter().filter(|claim| claim.1 > 0).count(),
+        1,
+        "{claims:?}"
+    );
+    assert!(claims[..2].contains(&(0, 500)), "{claims:?}");
+    assert!(
+        claims.iter().all(|(a, b)| *a == 0 || (*a, *b) == (1, 0)),
+        "{claims:?}"
+    );
+}
+
+#[test]
+fn a_claim_carries_two_mebibytes() {
+    // NODE-16
+    let mut script = Script::joined(options(&[("a", 1_000, None)]));
+    script.rows = (0..10).map(|key| long("a", key, 600 * 1024)).collect();
+    script.input(Input::LookNow);
+    for expected in [3, 3, 3, 1] {
+        let (id, claim) = script.claim(secs(1));
+        assert_eq!(claim.timers.len(), expected);
+        script.grant(id, &claim.timers);
+    }
+}
+
+#[test]
+fn a_moved_timer_counts_as_much_as_its_queue_is_used_to() {
+    // NODE-16
+    let mut script = Script::joined(options(&[("a", 1_000, None)]));
+    let moved = |keys: std::ops::Range<u32>| {
+        let near = keys.map(|key| Near {
+            queue: "a".into(),
+            key: format!("{key:03}").into(),
+            shard: 3,
+            due: START,
+            bytes: None,
+        });
+        Input::Near(near.collect())
+    };
+    script.input(moved(0..9));
+    for expected in [8, 1] {
+        let (id, claim) = script.claim(secs(1));
+        assert_eq!(claim.timers.len(), expected);
+        script.grant(id, &claim.timers);
+    }
+    script.input(moved(10..110));
+    assert_eq!(script.claim(secs(1)).1.timers.len(), 100);
+}
+
+#[test]
+fn ends_of_runs_with_huge_payloads_are_settled_in_small_calls() {
+    // NODE-16
+    let mut script = Script::joined(options(&[("a", 1_000, None)]));
+    script.rows = (0..5).map(|key| long("a", key, 100)).collect();
+    script.input(Input::LookNow);
+    let (id, claim) = script.claim(secs(1));
+    script.rows.clear();
+    let with_payload = |wanted| ClaimedRun {
+        payload: "x".repeat(900 * 1024).into(),
+        ..claimed(wanted, 1)
+    };
+    let runs: Vec<ClaimedRun> = claim.timers.iter().map(with_payload).collect();
+    let answer = Claimed {
+        now: store(script.now),
+        runs: runs.clone(),
+        ..Claimed::default()
+    };
+    script.reply(id, Reply::Claimed(answer));
+    for run in runs {
+        script.finish(&run.run, Outcome::Done);
+    }
+    // The first end is sent at once.
+    for expected in [1, 2, 2] {
+        let (id, settle) = script.settle(secs(1));
+        assert_eq!(settle.settlements.len(), expected);
+        let ends = vec![Ok(Settled::Ended); expected];
+        script.reply(id, Reply::Settled(ends));
     }
 }

@@ -294,6 +294,7 @@ fn rows_read(dues: impl Iterator<Item = StoreTime>) -> usize {
                     let limit = range.limit as usize;
                     sight.rows.extend(rows.by_ref().take(limit).map(|row| Seen {
                         mine: claimed.contains(&row.key),
+                        bytes: 4,
                         ..row.clone()
                     }));
                     if rows.next().is_some() {

@@ -57,6 +57,7 @@ fn nothing_is_claimed_after_the_end_of_the_term() {
         key: "k".into(),
         shard: 0,
         due,
+        bytes: Some(4),
     }]));
     script.now = end + secs(2);
     script.input(Input::Wake);

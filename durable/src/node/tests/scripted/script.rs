@@ -254,6 +254,7 @@ pub(super) fn row(queue: &str, key: &str, due: StoreTime) -> Seen {
         attempt: 0,
         crashes: 0,
         mine: false,
+        bytes: 4,
     }
 }
 
