@@ -45,8 +45,8 @@ pub(super) struct Looks {
     parts: Vec<Vec<Part>>,
     /// The nodes of the last sight, with their queues.
     nodes: BTreeMap<Epoch, Arc<[String]>>,
-    /// Those of them whose beats are overdue, as the parts have it. They have no parts.
-    overdue: BTreeSet<Epoch>,
+    /// Those of them that have no rank, as the parts have it.
+    unranked: BTreeSet<Epoch>,
     pub(super) marks: Marks,
     pub(super) adoption: Adoption,
     pub(super) bell: Bell,
@@ -72,7 +72,7 @@ impl Looks {
             knows_nodes: false,
             parts: vec![Vec::new(); queues],
             nodes: BTreeMap::new(),
-            overdue: BTreeSet::new(),
+            unranked: BTreeSet::new(),
             marks: Marks::default(),
             adoption: Adoption::default(),
             bell: Bell::default(),
@@ -357,12 +357,12 @@ impl Looks {
 
     /// Learns who the nodes are. Returns whether one has ended.
     fn learn_nodes(&mut self, sight: &Sight, membership: &Membership, queues: &[Queue]) -> bool {
-        let (me, overdue) = (membership.epoch, membership.overdue());
+        let (me, unranked) = (membership.epoch, membership.unranked());
         // Nodes seldom change, and a look may show hundreds of them: compare first, then copy.
         let known = |node: &SeenNode| self.nodes.get(&node.epoch) == Some(&node.queues);
         let same = sight.nodes.len() == self.nodes.len()
             && sight.nodes.iter().all(known)
-            && *overdue == self.overdue;
+            && *unranked == self.unranked;
         if same && self.knows_nodes {
             return false;
         }
@@ -378,7 +378,7 @@ impl Looks {
                 let name = &*queue.config.name;
                 let others = nodes.iter().filter(|(epoch, handled)| {
                     **epoch != me
-                        && !overdue.contains(epoch)
+                        && !unranked.contains(epoch)
                         && handled.iter().any(|handled| handled == name)
                 });
                 let all: Vec<Epoch> = others.map(|(epoch, _)| *epoch).chain([me]).collect();
@@ -391,7 +391,7 @@ impl Looks {
                 *parts = moved;
             }
             self.nodes = nodes;
-            self.overdue.clone_from(overdue);
+            self.unranked.clone_from(unranked);
         }
         vanished
     }

@@ -17,6 +17,10 @@ struct Observed {
     since: Mono,
     /// The number of own good beats at that time.
     good_beats: u64,
+    /// Since when the next beat is awaited. An observation that begins anew does not make an overdue beat punctual.
+    awaited: Mono,
+    /// When the node has known the others for long enough.
+    knows_others: Mono,
 }
 
 /// See the module.
@@ -34,10 +38,12 @@ pub(super) struct Membership {
     last_good_beat: Option<Mono>,
     good_beats: u64,
     others: BTreeMap<Epoch, Observed>,
+    /// Whether a sight has shown them.
+    knows_others: bool,
     /// Nodes to declare gone, with their beats.
     silent: BTreeMap<Epoch, i64>,
-    /// Nodes whose next beat should be here.
-    overdue: BTreeSet<Epoch>,
+    /// Nodes whose shards others look at as well.
+    unranked: BTreeSet<Epoch>,
 }
 
 impl Membership {
@@ -52,8 +58,9 @@ impl Membership {
             last_good_beat: None,
             good_beats: 0,
             others: BTreeMap::new(),
+            knows_others: false,
             silent: BTreeMap::new(),
-            overdue: BTreeSet::new(),
+            unranked: BTreeSet::new(),
         }
     }
 
@@ -79,17 +86,23 @@ impl Membership {
         self.beat_interval() + self.beat_interval() / 12
     }
 
-    /// The nodes whose beats are overdue. Others look at their shards meanwhile.
-    pub(super) fn overdue(&self) -> &BTreeSet<Epoch> {
-        &self.overdue
+    /// How long others look at the shards of a node that has just joined. It may not know yet whose beats are
+    /// overdue, and leave shards to a node that has died. It knows after its first sight and the patience.
+    fn probation(&self) -> Duration {
+        self.beat_interval() * 3 / 2
+    }
+
+    /// The nodes whose beats are overdue, and those that joined a moment ago. Others look at their shards meanwhile.
+    pub(super) fn unranked(&self) -> &BTreeSet<Epoch> {
+        &self.unranked
     }
 
     /// When the beat of a further node is overdue, if no look shows it before.
     pub(super) fn next_overdue(&self) -> Option<Mono> {
         let others = self.others.iter();
-        let on_time = others.filter(|(epoch, _)| !self.overdue.contains(epoch));
-        let since = on_time.map(|(_, observed)| observed.since).min();
-        since.map(|since| since + self.patience())
+        let ranked = others.filter(|(epoch, _)| !self.unranked.contains(epoch));
+        let awaited = ranked.map(|(_, observed)| observed.awaited).min();
+        awaited.map(|since| since + self.patience())
     }
 
     pub(super) fn term(&self) -> Duration {
@@ -133,32 +146,42 @@ impl Membership {
 
     /// An outage or a pause of this node says nothing about the others.
     fn observe_anew(&mut self, now: Mono) {
-        for observed in self.others.values_mut() {
+        for (epoch, observed) in &mut self.others {
             observed.since = now;
             observed.good_beats = self.good_beats;
+            if !self.unranked.contains(epoch) {
+                observed.awaited = now;
+            }
         }
         self.silent.clear();
-        self.overdue.clear();
     }
 
     /// Takes the beats of all nodes. Returns whether the node itself is among them.
     pub(super) fn saw(&mut self, nodes: &[SeenNode], now: Mono) -> bool {
         let (silence, patience) = (self.silence(), self.patience());
+        // Those of the first sight were there before this node.
+        let first = !std::mem::replace(&mut self.knows_others, true);
+        let knows_others = if first { now } else { now + self.probation() };
         self.silent.clear();
-        self.overdue.clear();
+        self.unranked.clear();
         let others = nodes.iter().filter(|node| node.epoch != self.epoch);
         for node in others.clone() {
             let fresh = Observed {
                 beat: node.beat,
                 since: now,
                 good_beats: self.good_beats,
+                awaited: now,
+                knows_others,
             };
             let observed = self.others.entry(node.epoch).or_insert(fresh);
             if observed.beat != node.beat {
-                *observed = fresh;
+                *observed = Observed {
+                    knows_others: observed.knows_others,
+                    ..fresh
+                };
             }
-            if now.saturating_sub(observed.since) >= patience {
-                self.overdue.insert(node.epoch);
+            if now.saturating_sub(observed.awaited) >= patience || now < observed.knows_others {
+                self.unranked.insert(node.epoch);
             }
             let beats = self.good_beats - observed.good_beats;
             if now.saturating_sub(observed.since) >= silence && beats >= GOOD_BEATS {

@@ -46,7 +46,8 @@
 //! A node *looks* at its shards each interval, two intervals ahead. Rendezvous hashing ranks the nodes
 //! that handle a queue for each of its shards. The first is the owner. The next two take what is 1.5
 //! and 3 intervals overdue. A node whose next beat is overdue has no rank, so the others take its shards at once,
-//! until it beats again. Each look reads one more shard whole, in turn, unless that takes long. All
+//! until it beats again. Nor has one that joined less than one and a half beats ago, which does not know yet whose
+//! beats are overdue. Each look reads one more shard whole, in turn, unless that takes long. All
 //! this only saves work: any node may claim any timer.
 //!
 //! - **NODE-5** A queue has its own budget. A node knows a bounded number of its timers, whatever is

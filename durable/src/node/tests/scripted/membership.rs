@@ -2,7 +2,7 @@
 
 use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs, store};
 use crate::node::{Input, Mono, Near, Reply, StoreCall};
-use crate::store::{Beat, Claimed, Outcome};
+use crate::store::{Beat, Claimed, Offset, Outcome, SHARDS};
 
 #[test]
 fn the_term_counts_from_the_sending_of_the_last_good_beat() {
@@ -189,4 +189,55 @@ fn a_node_that_stood_still_observes_anew() {
     script.input(Input::Wake);
     let at = declared(&mut script, secs(100)).expect("it does not come back");
     assert!(at >= secs(42 + 16), "{at:?}");
+}
+
+/// How many shards of a queue the node reads as its own.
+fn own(script: &mut Script) -> usize {
+    let (id, look) = script.look();
+    let ahead = |until| matches!(until, Offset::Ahead(span) if !span.is_zero());
+    let ranges = look.ranges.iter().filter(|range| &*range.queue == "a");
+    let own = ranges.filter(|range| ahead(range.until)).count();
+    script.answer(id, &StoreCall::Look(look));
+    own
+}
+
+const ALL: usize = SHARDS as usize;
+
+#[test]
+fn a_node_that_joins_has_a_rank_once_it_knows_whose_beats_are_overdue() {
+    let mut script = Script::new(alone());
+    script.others = vec![other(0)];
+    script.input(Input::Wake);
+    script.quiet(secs(2));
+    // It was there before.
+    assert!(own(&mut script) < ALL);
+    let mut script = Script::new(alone());
+    script.input(Input::Wake);
+    script.quiet(secs(2));
+    script.others = vec![other(0)];
+    script.quiet(secs(5));
+    script.others = vec![other(1)];
+    script.quiet(secs(6));
+    assert_eq!(own(&mut script), ALL);
+    script.quiet(secs(8));
+    assert!(own(&mut script) < ALL);
+}
+
+#[test]
+fn a_failed_beat_does_not_make_the_overdue_beat_of_another_node_punctual() {
+    let mut script = Script::new(alone());
+    script.others = vec![other(5)];
+    script.input(Input::Wake);
+    script.quiet(secs(6) - millis(1));
+    assert_eq!(own(&mut script), ALL);
+    script.now = secs(6);
+    script.input(Input::Wake);
+    let (id, call) = script.asks.pop_front().unwrap();
+    assert!(matches!(call, StoreCall::Beat(_)), "{call:?}");
+    script.fail(id);
+    script.quiet(secs(7));
+    assert_eq!(own(&mut script), ALL);
+    script.others = vec![other(6)];
+    script.quiet(secs(9));
+    assert!(own(&mut script) < ALL);
 }
