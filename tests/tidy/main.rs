@@ -288,6 +288,7 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
     ("durable/tests/postgres/processes.rs", "process"),
     ("durable/tests/postgres/environment.rs", "process"),
     ("durable/tests/sqlite/processes.rs", "process"),
+    ("durable/tests/takeover/process.rs", "process"),
     // Three million rows: a test with a twentieth of them runs always.
     (
         "durable/tests/postgres/plans.rs",

@@ -1,5 +1,7 @@
 //! A store that shows each call to a test, which may hold it up.
 
+#![allow(dead_code, reason = "each test uses a part of the kit")]
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +14,8 @@ use tourbillon_durable::store::{
 pub(crate) enum Seen<'a> {
     Beat,
     Look(&'a Look),
+    /// The answer to a look. It is shown after the call.
+    Sight(&'a Look, &'a Sight),
     Claim(&'a Claim),
     Settle,
     Other,
@@ -24,7 +28,7 @@ pub(crate) struct Watched<S> {
 }
 
 impl<S: Store + Clone> Watched<S> {
-    /// Calls `see` before each call of a node. It may block.
+    /// Calls `see` before each call of a node, and with each sight. It may block.
     pub(crate) fn new(store: S, see: impl Fn(&Seen<'_>) + Send + Sync + 'static) -> Self {
         Watched {
             store,
@@ -90,7 +94,9 @@ impl Connection for WatchedConnection {
     }
     fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
         (self.see)(&Seen::Look(look));
-        self.connection.look(look)
+        let sight = self.connection.look(look)?;
+        (self.see)(&Seen::Sight(look, &sight));
+        Ok(sight)
     }
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         (self.see)(&Seen::Claim(claim));

@@ -11,6 +11,7 @@ mod exactness;
 mod keeping;
 mod sizes;
 mod takeover;
+#[path = "../kit/watched.rs"]
 mod watched;
 mod worlds;
 

@@ -31,6 +31,8 @@ pub(crate) fn idle_costs_one_read_a_look_and_one_write_a_beat(world: &impl World
         let count = match seen {
             Seen::Look(_) => &counted.looks,
             Seen::Beat => &counted.beats,
+            // The answer to a look that was counted.
+            Seen::Sight(..) => return,
             _ => &counted.others,
         };
         count.fetch_add(1, Ordering::SeqCst);
