@@ -279,8 +279,8 @@ pub use expiry::Expirations;
 pub use expiry::{
     Computing, Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder,
     ExpiryReport, ExpiryStats, Found, GetOrInsertError, GroupFull, GroupedBy, GroupedExpiryMap,
-    InsertError, InsertRefusal, Inserted, MapHasher, Reason, ReceiverLost, Removed, Touch,
-    TouchOrInsert, Toucher,
+    InsertError, InsertRefusal, Inserted, MapHasher, Reason, ReceiverLost, Removed, RenameError,
+    RenameRefusal, Touch, TouchOrInsert, Toucher,
 };
 #[cfg(feature = "serde")]
 pub use expiry::{NewerFormat, Restored, Snapshot};

@@ -15,8 +15,8 @@ use std::time::Duration;
 use futures_core::Stream;
 use tourbillon::{
     Cancel, CancelGuard, Clock, Debounce, ExpiryMap, GetOrInsertError, GroupedExpiryMap, Handle,
-    InsertRefusal, Lifecycle, ManualClock, Missed, Period, Removed, Retry, ScheduleError,
-    Scheduler, Shutdown, SleepError, Timeout, Timer, Touch, WaitError,
+    InsertRefusal, Lifecycle, ManualClock, Missed, Period, Removed, RenameRefusal, Retry,
+    ScheduleError, Scheduler, Shutdown, SleepError, Timeout, Timer, Touch, WaitError,
 };
 
 use crate::child::{Report, in_copy};
@@ -104,6 +104,7 @@ impl Used {
         self.map.remove(&key);
         self.map.remove(&(1000 + key));
         let _ = self.grouped.insert_in(&key, round % 7, round);
+        let _ = self.grouped.rename(&key, 1000 + key);
         self.grouped.touch_group(&key);
         self.grouped.remove_group(&key);
         let _ = self.debounce.call(key, round);
@@ -468,6 +469,9 @@ fn groups(report: &mut Report, used: &Used) {
         report.check("touch_group", map.touch_group(&group) == 0, map);
         report.check("remove_group", map.remove_group(&group).is_empty(), map);
         report.check("group_of", map.group_of(&group).is_none(), map);
+        let forked = RenameRefusal::Insert(InsertRefusal::Forked);
+        let answer = map.rename(&group, group + 1).map_err(|error| error.refusal);
+        report.check("rename", answer == Err(forked), &answer);
         report.check("remove", map.remove(&group) == Removed::NotFound, map);
     }
     report.step("the groups' room");

@@ -58,6 +58,8 @@ mod tag;
 mod tick;
 #[path = "../../src/waker.rs"]
 mod waker;
+#[path = "../../src/expiry/walks.rs"]
+mod walks;
 #[path = "../../src/wheel/mod.rs"]
 mod wheel;
 

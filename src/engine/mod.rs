@@ -435,6 +435,19 @@ impl<F: Frontend> Engine<F> {
         self.shards.with_groups(located, serve, run_deferred);
     }
 
+    /// Does the same under the locks of two stripes, or of one if both numbers are the same.
+    pub(crate) fn with_pair<R>(
+        &self,
+        numbers: [usize; 2],
+        operate: impl FnOnce(
+            &mut Stripe<F::Key, F::Payload>,
+            Option<&mut Stripe<F::Key, F::Payload>>,
+        ) -> R,
+    ) -> R {
+        let run_deferred = |stripe, deferred: DeferredActions| self.run_deferred(stripe, deferred);
+        self.shards.with_pair(numbers, operate, run_deferred)
+    }
+
     /// Takes the stripe's lock. The guard's drop does the deferred actions after unlocking.
     #[inline]
     pub(crate) fn lock(&self, stripe: usize) -> LockedBy<'_, F> {

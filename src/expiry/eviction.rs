@@ -160,6 +160,18 @@ impl EvictionOrder {
         });
     }
 
+    /// Notes the new place of a member whose entry has another key now. It keeps its rank. This takes
+    /// linear time.
+    pub(super) fn moved(&mut self, number: u32, from: Member, to: Member) {
+        let mut ranked = std::mem::take(&mut self.ranked).into_vec();
+        for candidate in &mut ranked {
+            if candidate.number == number && candidate.member == from {
+                candidate.member = to;
+            }
+        }
+        self.ranked = ranked.into();
+    }
+
     /// Removes members that have left, if there are many (EVICT-4). This takes amortized
     /// constant time for each member that has left.
     pub(super) fn tidy(&mut self, members: &Members) {

@@ -9,8 +9,7 @@ use super::groups::{Entered, GroupIndex, Membership};
 use super::insert::is_over;
 use super::members::Member;
 use super::tag::GroupTag;
-use super::touch::touch_slot;
-use super::{Expiry, ExpiryMap, GroupedBy, InsertError, InsertRefusal, Inserted, Reason};
+use super::{Expiry, ExpiryMap, GroupedBy, InsertError, InsertRefusal, Inserted};
 use crate::clock::Reading;
 use crate::engine::Lifecycle;
 use crate::scheduler::{RandomState, hash_of};
@@ -19,9 +18,6 @@ use crate::tick::Time;
 
 const _: () = assert!(size_of::<MapEntry<u64, ()>>() == 24);
 const _: () = assert!(size_of::<MapEntry<u64, GroupTag<String>>>() == 48);
-
-/// The number of entries that are handled under one hold of a lock.
-const MEMBERS_PER_HOLD: usize = 64;
 
 /// An [`ExpiryMap`] whose entries may belong to groups, such as users, tenants or connections.
 ///
@@ -362,160 +358,6 @@ where
         }
     }
 
-    /// Returns clones of the group's entries, in no particular order. Entries are cloned in
-    /// portions, each under one stripe's lock. Entries that end meanwhile may be missing.
-    ///
-    /// # Complexity
-    ///
-    /// Linear in the present number of entries of the group, however many it had before. Under the
-    /// group's lock, 12 bytes are copied for each entry, and at most 48 are read.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::ExpiryMap;
-    /// # let stepped = ExpiryMap::<u64, &str>::builder()
-    /// #     .time_to_idle(Duration::from_secs(60))
-    /// #     .groups::<String>()
-    /// #     .build_stepped(1, |_, _| ())?;
-    /// # let map = stepped.map();
-    /// map.insert_in("ada", 1, "phone")?;
-    /// for (session, device) in map.group_entries("ada") {
-    ///     println!("session {session} on a {device}");
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn group_entries<Q>(&self, group: &Q) -> Vec<(K, V)>
-    where
-        G: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        V: Clone,
-    {
-        let (clock, reading) = self.engine.clock_and_reading();
-        let members = self.groups().members(self.group_hash(group), group);
-        // Separate vectors, declared outside the lock: see `iter`.
-        let mut keys = Vec::with_capacity(members.len());
-        let mut values = Vec::with_capacity(members.len());
-        for (number, portion) in portions(&members) {
-            self.engine.shards().peek(number, |stripe| {
-                for member in portion {
-                    if let Some(slot) = stripe.pending_slot(member.id)
-                        && let Some((session, _)) = stripe.pending_payload(slot)
-                        && let Some(key) = stripe.key(slot)
-                        && session.lives(reading, clock)
-                    {
-                        keys.push(key.clone());
-                        values.push(session.value.clone());
-                    }
-                }
-            });
-        }
-        keys.into_iter().zip(values).collect()
-    }
-
-    /// Calls [`touch`](Self::touch) for all entries of the group, with one reading of the clock,
-    /// as [`touch_many`](Self::touch_many) does. Returns how many entries live on. One hold of a lock serves up to 64 entries of a stripe.
-    ///
-    /// # Complexity
-    ///
-    /// As for [`group_entries`](Self::group_entries).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::ExpiryMap;
-    /// let stepped = ExpiryMap::<u64, &str>::builder()
-    ///     .time_to_idle(Duration::from_secs(60))
-    ///     .groups::<String>()
-    ///     .build_stepped(1, |_, _| ())?;
-    /// let map = stepped.map();
-    /// map.insert_in("ada", 1, "phone")?;
-    /// map.insert_in("ada", 2, "laptop")?;
-    /// stepped.advance(Duration::from_secs(59));
-    /// assert_eq!(map.touch_group("ada"), 2);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
-    pub fn touch_group<Q>(&self, group: &Q) -> usize
-    where
-        G: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let (clock, reading) = self.reading_for_touches();
-        let members = self.groups().members(self.group_hash(group), group);
-        let mut alive = 0;
-        for (stripe, portion) in portions(&members) {
-            self.engine.with(stripe, |stripe| {
-                for member in portion {
-                    if let Some(slot) = stripe.pending_slot(member.id) {
-                        alive += usize::from(touch_slot(stripe, slot, reading, clock).is_alive());
-                    }
-                }
-            });
-        }
-        alive
-    }
-
-    /// Calls [`remove`](Self::remove) for all entries of the group, and returns their keys and
-    /// values. They are not delivered. An entry that a handler has right now is not included. An
-    /// entry that was inserted while the handler ran for its key comes with a clone of the key; if
-    /// `Clone` panics, the entry is dropped.
-    ///
-    /// # Complexity
-    ///
-    /// As for [`group_entries`](Self::group_entries).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::ExpiryMap;
-    /// # let stepped = ExpiryMap::<u64, &str>::builder()
-    /// #     .time_to_idle(Duration::from_secs(60))
-    /// #     .groups::<String>()
-    /// #     .build_stepped(1, |_, _| ())?;
-    /// # let map = stepped.map();
-    /// map.insert_in("ada", 1, "phone")?;
-    /// map.insert_in("ada", 2, "laptop")?;
-    /// // Signed out everywhere.
-    /// assert_eq!(map.remove_group("ada").len(), 2);
-    /// assert!(map.is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
-    pub fn remove_group<Q>(&self, group: &Q) -> Vec<(K, V)>
-    where
-        G: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let group_hash = self.group_hash(group);
-        let members = self.groups().members(group_hash, group);
-        let mut removed = Vec::with_capacity(members.len());
-        let mut taken = Vec::with_capacity(MEMBERS_PER_HOLD.min(members.len()));
-        for (stripe, portion) in portions(&members) {
-            self.engine.with(stripe, |stripe| {
-                let all = portion.iter();
-                taken.extend(all.filter_map(|member| stripe.take_pending_payload(member.id)));
-            });
-            // All entries of this portion leave the group under one hold of its lock.
-            let tags = taken
-                .iter_mut()
-                .filter_map(|(_, session)| session.tag.membership.take());
-            self.groups().leave_all(group_hash, tags);
-            let pairs = taken.drain(..);
-            // Without a key, the clone of a running key panicked; the value is dropped.
-            let of_group = removed.len();
-            removed.extend(pairs.filter_map(|(key, session)| Some((key?, session.value))));
-            for (key, value) in &removed[of_group..] {
-                self.removed(key, value, Reason::Removed);
-            }
-        }
-        removed
-    }
-
     /// Evicts a member if it was not touched after `latest` (GROUP-6). Called under the group's lock.
     fn evict(&self, member: Member, latest: Time) -> Judged<Membership<G>> {
         let (clock, now) = (self.engine.clock(), self.engine.now());
@@ -538,7 +380,7 @@ where
         })
     }
 
-    fn groups(&self) -> &GroupIndex<G> {
+    pub(super) fn groups(&self) -> &GroupIndex<G> {
         &self.engine.frontend.groups
     }
 
@@ -559,13 +401,6 @@ pub(super) fn member(stripe: usize, id: EntryId) -> Member {
         stripe: stripe as u32,
         id,
     }
-}
-
-/// Splits `members` into portions, each of one stripe and small enough for one hold of its lock.
-fn portions(members: &[Member]) -> impl Iterator<Item = (usize, &[Member])> {
-    let of_one_stripe = members.chunk_by(|a, b| a.stripe == b.stripe);
-    let portions = of_one_stripe.flat_map(|same| same.chunks(MEMBERS_PER_HOLD));
-    portions.map(|portion| (portion[0].stripe as usize, portion))
 }
 
 /// Returns whether the key has an entry, whether its lifetime is over or not.

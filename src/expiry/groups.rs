@@ -18,7 +18,8 @@
 //!   entry inserted before, and none inserted after.
 //! - **GROUP-3** A call for a whole group copies the ids under the lock and acts on them later,
 //!   stripe by stripe. An id belongs to one arming. Touches do not change it. So an entry that has
-//!   ended or was replaced in between is not found, and no other entry is found in its place.
+//!   ended or was replaced in between is not found, and no other entry is found in its place. An
+//!   entry that got another key in between has another id, and is found by that (`walks.rs`).
 //! - **GROUP-4** Under the lock, this user code runs: `Eq` of a group, `to_owned` of the name of a
 //!   new group, and during an insertion the user code under a stripe's lock. A call of the map from
 //!   there panics, as it does from under a stripe's lock (STRIPE-2). Leaving a group goes by number
@@ -33,6 +34,9 @@
 //! - **GROUP-7** A member whose entry has ended may not have left yet: the thread that ended the entry
 //!   waits for the group's lock. If it comes first in the order of eviction, it is forgotten, and
 //!   nothing is evicted in its place. `eviction.rs` says which member comes first.
+//! - **GROUP-8** An entry of a group gets another key under the group's lock, and under that lock the list, the
+//!   order of eviction and the calls under way learn the new id. The entry is found without the lock
+//!   first. If it has another membership when the stripes' locks are taken, the call begins anew.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -47,6 +51,7 @@ use crate::wheel::{NO_ENTRY, Slab};
 
 use super::eviction::{EvictionOrder, GroupFull, Judged};
 use super::members::{Member, Members};
+use super::walks::Walks;
 
 /// The number of locks that the groups are spread over; a power of two.
 const SHARDS: usize = 64;
@@ -72,6 +77,7 @@ struct GroupShard<G> {
     groups: Slab<GroupSlot<G>>,
     /// The first free number.
     free: u32,
+    walks: Walks,
 }
 
 enum GroupSlot<G> {
@@ -123,6 +129,7 @@ impl<G> GroupShard<G> {
             index: Index::new(),
             groups: Slab::new(),
             free: NO_ENTRY,
+            walks: Walks::new(),
         }
     }
 
@@ -276,7 +283,7 @@ fn dispose<G>(emptied: Option<Group<G>>) {
 
 /// The location of a member in its group, to look the group up after the stripe's lock was
 /// released.
-pub(super) struct MemberLocation<G> {
+pub struct MemberLocation<G> {
     shard: Arc<ShardLock<G>>,
     group: u32,
     number: u32,
@@ -296,6 +303,44 @@ impl<G> MemberLocation<G> {
         }
         let _user_code = ReentrancyGuard::begin();
         Some(group.name.clone())
+    }
+}
+
+impl<G> MemberLocation<G> {
+    /// Returns whether `membership` is that of this member.
+    pub(super) fn is_of(&self, membership: &Membership<G>) -> bool {
+        self.number == membership.number
+            && self.group == membership.group
+            && Arc::ptr_eq(&self.shard, &membership.shard)
+    }
+
+    /// Calls `rename` under the group's lock, and notes the ids of the member before and after it
+    /// (GROUP-8). If the thread must not take the lock, `rename` finds nothing to rename.
+    pub(super) fn rename<R>(&self, rename: impl FnOnce() -> (R, Option<[Member; 2]>)) -> R {
+        let held = hold(&self.shard);
+        let (answer, moved) = rename();
+        if let Some(mut held) = held
+            && let Some([from, to]) = moved
+        {
+            held.walks.moved(from, to);
+            let Some(group) = held.group_mut(self.group) else {
+                unreachable!("GROUP-5: a group with a member exists");
+            };
+            group.members.renamed(self.number, to);
+            if let Some(order) = &mut group.order {
+                order.moved(self.number, from, to);
+            }
+        }
+        answer
+    }
+}
+
+impl<G> fmt::Debug for MemberLocation<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemberLocation")
+            .field("group", &self.group)
+            .field("number", &self.number)
+            .finish_non_exhaustive()
     }
 }
 
@@ -487,26 +532,6 @@ impl<G> GroupIndex<G> {
         group.map_or(0, |group| group.members.present())
     }
 
-    /// Returns all members, sorted by stripe and slot (GROUP-3).
-    pub(super) fn members<Q>(&self, hash: KeyHash, name: &Q) -> Vec<Member>
-    where
-        G: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        let mut members = {
-            let Some(held) = hold(self.shard(hash)) else {
-                return Vec::new();
-            };
-            let number = held.find(hash, name);
-            let Some(group) = number.and_then(|number| held.group(number)) else {
-                return Vec::new();
-            };
-            group.members.to_vec()
-        };
-        members.sort_unstable_by_key(|member| (member.stripe, member.id.slot));
-        members
-    }
-
     /// Makes members of one group leave it under one hold of its lock.
     pub(super) fn leave_all(
         &self,
@@ -546,6 +571,9 @@ impl<G> fmt::Debug for Membership<G> {
             .finish_non_exhaustive()
     }
 }
+
+#[path = "groups/walk.rs"]
+mod walk;
 
 #[cfg(all(test, not(loom)))]
 #[path = "groups/tests.rs"]

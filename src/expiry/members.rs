@@ -32,7 +32,7 @@ const FREE: u32 = u32::MAX;
 
 /// The location of an entry in the map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Member {
+pub struct Member {
     pub(super) stripe: u32,
     pub(super) id: EntryId,
 }
@@ -65,6 +65,11 @@ impl Member {
             stripe: 0,
             id: EntryId::gone(NO_ENTRY),
         }
+    }
+
+    /// Returns what lists of members are sorted by: stripe, slot, generation.
+    pub(super) fn order(&self) -> (u32, u32, u32) {
+        (self.stripe, self.id.slot, self.id.generation)
     }
 
     /// Returns whether this is an armed entry, neither free nor a placeholder.
@@ -132,6 +137,12 @@ impl Members {
         let position = self.position(number);
         self.places[position as usize] = member;
         self.present += 1;
+    }
+
+    /// Names a member anew, whose entry has another id now.
+    pub(super) fn renamed(&mut self, number: u32, member: Member) {
+        let position = self.position(number);
+        self.places[position as usize] = member;
     }
 
     /// Makes a member that was named count no more. Its number stays in use until it leaves.

@@ -7,12 +7,14 @@
 //! | `find_or_insert.rs` | the calls that find an entry or insert one |
 //! | `compute.rs`, `flights.rs` | the calls of which one computes a value and the others wait |
 //! | `lookup.rs` | the calls that read, change and remove the entry of a key |
+//! | `rename.rs` | the call that gives an entry another key |
 //! | `touch.rs` | the calls that move a deadline, and may change the value |
 //! | `many.rs` | the calls for many keys or all |
 //! | `toucher.rs` | a buffer for the touches of one thread |
 //! | `grouping.rs` | the hasher, and whether entries may belong to groups |
-//! | `grouped.rs` | the calls for groups |
+//! | `grouped.rs`, `whole_groups.rs` | the calls for entries in groups, and for all entries of a group |
 //! | `groups.rs`, `members.rs` | which entries belong to which group |
+//! | `walks.rs` | calls for whole groups, beside entries that get another key |
 //! | `builder.rs` | the options |
 //! | `removal.rs` | the listener of all entries that leave |
 //! | `span.rs` | how long an entry lives |
@@ -43,6 +45,7 @@ mod on_tokio;
 #[cfg(feature = "tokio")]
 mod places;
 mod removal;
+mod rename;
 #[cfg(feature = "serde")]
 mod snapshot;
 mod span;
@@ -52,6 +55,8 @@ mod stream;
 mod tag;
 mod touch;
 mod toucher;
+mod walks;
+mod whole_groups;
 
 pub use answers::{
     ExpiryHandedBack, ExpiryReport, Found, GetOrInsertError, InsertError, InsertRefusal, Inserted,
@@ -64,6 +69,7 @@ pub use frontend::{Expired, Reason, ReceiverLost};
 pub use grouped::GroupedExpiryMap;
 pub use grouping::{GroupedBy, MapHasher};
 pub use many::Entries;
+pub use rename::{RenameError, RenameRefusal};
 #[cfg(feature = "serde")]
 pub use snapshot::{NewerFormat, Restored, Snapshot};
 pub use span::Expiry;

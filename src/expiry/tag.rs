@@ -1,9 +1,11 @@
 //! The part of a map's entry that refers to its group.
 
+use std::convert::Infallible;
 use std::fmt;
 
 use super::eviction::Judged;
-use super::groups::Membership;
+use super::groups::{MemberLocation, Membership};
+use super::members::Member;
 use crate::tick::Time;
 
 /// What an entry knows of groups: nothing in a map without groups.
@@ -13,6 +15,21 @@ pub trait Tag: Default + Send + 'static {
 
     /// Returns whether a newer entry of its group has taken the entry's place.
     fn is_evicted(&self) -> bool;
+
+    /// Where a member of a group is.
+    type Location;
+
+    /// Returns where the entry is, if it is in a group.
+    fn location(&self) -> Option<Self::Location>;
+
+    /// Returns whether the entry is there, or in no group if that is `None`.
+    fn is_at(&self, location: Option<&Self::Location>) -> bool;
+
+    /// Calls `rename` under the lock of the group, as [`MemberLocation::rename`] does.
+    fn rename_at<R>(
+        location: &Self::Location,
+        rename: impl FnOnce() -> (R, Option<[Member; 2]>),
+    ) -> R;
 }
 
 impl Tag for () {
@@ -22,6 +39,20 @@ impl Tag for () {
     #[inline(always)]
     fn is_evicted(&self) -> bool {
         false
+    }
+
+    type Location = Infallible;
+
+    fn location(&self) -> Option<Infallible> {
+        None
+    }
+
+    fn is_at(&self, _: Option<&Infallible>) -> bool {
+        true
+    }
+
+    fn rename_at<R>(never: &Infallible, _: impl FnOnce() -> (R, Option<[Member; 2]>)) -> R {
+        match *never {}
     }
 }
 
@@ -81,6 +112,26 @@ impl<G: Send + 'static> Tag for GroupTag<G> {
 
     fn is_evicted(&self) -> bool {
         self.touched == Self::EVICTED
+    }
+
+    type Location = MemberLocation<G>;
+
+    fn location(&self) -> Option<MemberLocation<G>> {
+        self.membership.as_ref().map(Membership::location)
+    }
+
+    fn is_at(&self, location: Option<&MemberLocation<G>>) -> bool {
+        match (&self.membership, location) {
+            (Some(membership), Some(location)) => location.is_of(membership),
+            (membership, location) => membership.is_none() && location.is_none(),
+        }
+    }
+
+    fn rename_at<R>(
+        location: &MemberLocation<G>,
+        rename: impl FnOnce() -> (R, Option<[Member; 2]>),
+    ) -> R {
+        location.rename(rename)
     }
 }
 

@@ -31,6 +31,7 @@ mod doorbell;
 mod entry;
 mod finalize_hash;
 mod guard;
+mod pair;
 pub(crate) mod permits;
 mod stripe;
 mod ticker;

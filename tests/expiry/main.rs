@@ -10,6 +10,7 @@ mod eviction;
 mod find_or_insert;
 mod groups;
 mod removals;
+mod rename;
 #[cfg(feature = "serde")]
 mod snapshot;
 mod stats;

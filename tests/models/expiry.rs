@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
     Expired, Expiry, ExpiryMap, Found, GetOrInsertError, GroupFull, GroupedBy, InsertError,
-    InsertRefusal, Reason, Removed, Shutdown, Time, Touch, TouchOrInsert,
+    InsertRefusal, Reason, Removed, RenameRefusal, Shutdown, Time, Touch, TouchOrInsert,
 };
 
 const KEYS: u8 = 12;
@@ -43,6 +43,7 @@ enum Call {
     TouchWith(u8),
     Update(u8),
     Remove(u8),
+    Rename(u8, u8),
     RetainBelow(u8),
     Clear,
     ShrinkToFit,
@@ -177,6 +178,19 @@ impl Model {
         let mut entry = self.entry(value, NEVER);
         entry.group = group;
         Ok(self.entries.insert(key, entry).map(|over| over.value))
+    }
+
+    fn rename(&mut self, old: u8, new: u8) -> Result<(), RenameRefusal> {
+        if self.living(old).is_none() {
+            return Err(RenameRefusal::NotFound);
+        }
+        if old != new && self.living(new).is_some() {
+            return Err(RenameRefusal::Insert(InsertRefusal::Occupied));
+        }
+        // All of it stays, whatever the new key had before.
+        let entry = self.entries.remove(&old).expect("it lives");
+        self.entries.insert(new, entry);
+        Ok(())
     }
 
     fn touch_or_insert(
@@ -446,6 +460,14 @@ fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]
                 };
                 assert_eq!(map.remove(&key), expected);
             }
+            Call::Rename(old, new) => {
+                let answer = map.rename(&old, new);
+                let answer = answer.map_err(|error| {
+                    assert_eq!(error.key, new);
+                    error.refusal
+                });
+                assert_eq!(answer, model.rename(old, new), "{call:?}");
+            }
             Call::RetainBelow(least) => {
                 let before = model.entries.len();
                 let now = model.now;
@@ -582,6 +604,7 @@ fn call() -> impl Strategy<Value = Call> {
         3 => key().prop_map(Call::TouchWith),
         2 => key().prop_map(Call::Update),
         3 => key().prop_map(Call::Remove),
+        6 => (key(), key()).prop_map(|(old, new)| Call::Rename(old, new)),
         1 => key().prop_map(Call::RetainBelow),
         1 => Just(Call::Clear),
         2 => Just(Call::ShrinkToFit),

@@ -16,8 +16,8 @@ use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tourbillon::{
     Cancel, CancelGuard, Closing, ExpiryMap, GetOrInsertError, GroupedBy, GroupedExpiryMap, Handle,
-    InsertRefusal, PullIn, Removed, Reschedule, ScheduleError, Scheduler, Shutdown, Sleep,
-    SleepError, Timer, Touch, Toucher, WaitError,
+    InsertRefusal, PullIn, Removed, RenameRefusal, Reschedule, ScheduleError, Scheduler, Shutdown,
+    Sleep, SleepError, Timer, Touch, Toucher, WaitError,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -186,6 +186,8 @@ impl Rig {
         assert!(map.group_of(&Key(1)).is_none());
         assert!(map.group_entries(&Key(5)).is_empty());
         assert!(map.remove_group(&Key(5)).is_empty());
+        let refusal = map.rename(&Key(1), Key(9)).unwrap_err().refusal;
+        assert_eq!(refusal, RenameRefusal::Insert(InsertRefusal::UnderLock));
         let _ = format!("{map:?}");
     }
 

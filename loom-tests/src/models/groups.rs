@@ -6,6 +6,10 @@
 //! has one end, no group is ever too large, and a touch that finds its entry alive saves it.
 //! `expiry/eviction.rs` has the rules.
 //!
+//! An entry that gets another key, versus the removal of its group, lookups, and another one that
+//! goes the other way: it is found at each moment and removed once, and nobody waits for ever.
+//! `expiry/walks.rs` and `shard/pair.rs` have the rules.
+//!
 //! Teeth:
 //! - `teeth/groups-count-who-has-ended.patch`
 //! - `teeth/groups-evict-in-a-second-hold.patch`
@@ -25,11 +29,20 @@ use crate::executor::Worker;
 use crate::groups::{Entered, GroupIndex, Membership};
 use crate::members::Member;
 use crate::rig::{START, Size, at, hash};
+use crate::shard::KeyHash;
 use crate::sync::Arc;
 use crate::tag::{GroupTag, Tag as _};
 use crate::tick::Time;
 
 const FAR: u64 = START + 1_000;
+
+/// The first key of the second stripe, if there are two.
+const OTHER: u32 = 1 << 8;
+
+/// Returns the hash of a key, which chooses the stripe by its high bits.
+fn place(key: u32) -> KeyHash {
+    KeyHash(u64::from(key % OTHER) | u64::from(key / OTHER) << 48)
+}
 
 /// A map without values. An entry has only a group, which is a number.
 struct Crowd {
@@ -74,7 +87,15 @@ impl Map {
     }
 
     fn with(most: Option<usize>, when_full: GroupFull) -> (Map, TickerState) {
-        let (parts, _hand) = Size::default().parts();
+        Map::of(1, most, when_full)
+    }
+
+    fn of(stripes: usize, most: Option<usize>, when_full: GroupFull) -> (Map, TickerState) {
+        let size = Size {
+            stripes,
+            ..Size::default()
+        };
+        let (parts, _hand) = size.parts();
         let crowd = Crowd {
             groups: GroupIndex::with_shards(1, most, when_full),
             delivered: Count::new(0),
@@ -99,18 +120,23 @@ impl Map {
     /// Inserts an entry. Returns whether it replaced another one.
     fn insert_in(&self, group: u32, key: u32, deadline: Time) -> bool {
         let now = self.engine().now();
+        let number = self.engine().shards().stripe_of(place(key));
         let given = Cell::new(None);
         let arm = |membership, _| {
             given.set(Some(GroupTag::new(membership, now)));
-            let admitted = (self.engine()).admit(0, |stripe| stripe.admit(hash(key), &key, false));
+            let admitted =
+                (self.engine()).admit(number, |stripe| stripe.admit(place(key), &key, false));
             let (mut stripe, admission) = admitted.expect("it is open, and unbounded");
             let tag = given.take().expect("it is armed once");
-            let arming = stripe.arm(admission, hash(key), key, tag, deadline, now);
+            let arming = stripe.arm(admission, place(key), key, tag, deadline, now);
             drop(stripe);
             let id = arming.id;
             let mut left = arming.dropped.1;
             let replaced = left.is_some();
-            let member = Member { stripe: 0, id };
+            let member = Member {
+                stripe: number as u32,
+                id,
+            };
             let left = left.as_mut().and_then(|tag| tag.membership.take());
             (Entered::Armed(member, left), replaced)
         };
@@ -137,7 +163,7 @@ impl Map {
     /// Touches an entry. Returns whether it lives on.
     fn touch(&self, key: u32, now: Time) -> bool {
         self.engine().with(0, |stripe| {
-            let slot = stripe.find(hash(key), &key);
+            let slot = stripe.find(place(key), &key);
             let tag = slot.and_then(|slot| stripe.pending_payload_mut(slot));
             tag.is_some_and(|(tag, _)| {
                 let lives = !tag.is_evicted();
@@ -159,10 +185,19 @@ impl Map {
 
     fn remove_group(&self, group: u32) -> usize {
         let mut taken = Vec::new();
-        for member in self.groups().members(hash(group), &group) {
-            self.engine().with(0, |stripe| {
-                taken.extend(stripe.take_pending_payload(member.id));
-            });
+        let act = |number, portion: &[Member], missed: &mut Vec<_>| {
+            for member in portion {
+                let found = self
+                    .engine()
+                    .with(number, |stripe| stripe.take_pending_payload(member.id));
+                match found {
+                    Some(pair) => taken.push(pair),
+                    None => missed.push(*member),
+                }
+            }
+        };
+        if let Some(walk) = self.groups().walk(hash(group), &group) {
+            walk.run(64, act, || ());
         }
         let count = taken.len();
         let tags = taken
@@ -173,7 +208,56 @@ impl Map {
     }
 
     fn contains(&self, key: u32) -> bool {
-        (self.engine().shards()).peek(0, |stripe| stripe.get(hash(key), &key).is_some())
+        let shards = self.engine().shards();
+        shards.peek(shards.stripe_of(place(key)), |stripe| {
+            stripe.get(place(key), &key).is_some()
+        })
+    }
+
+    /// Gives an entry another key, which has none. Returns whether it was there.
+    fn rename(&self, old: u32, new: u32) -> bool {
+        let shards = self.engine().shards();
+        let [from, to] = [old, new].map(|key| shards.stripe_of(place(key)));
+        loop {
+            let location = shards.peek(from, |stripe| {
+                let (tag, _) = stripe.pending_payload(stripe.find(place(old), &old)?)?;
+                tag.location()
+            });
+            let mut attempt = || {
+                self.engine().with_pair([from, to], |one, mut other| {
+                    let found = one.find(place(old), &old).and_then(|slot| {
+                        let (tag, _) = one.pending_payload(slot)?;
+                        Some((slot, tag.is_at(location.as_ref())))
+                    });
+                    let slot = match found {
+                        None => return (Some(false), None),
+                        Some((_, false)) => return (None, None),
+                        Some((slot, true)) => slot,
+                    };
+                    let target = other.as_deref().unwrap_or(one);
+                    let admission = target.admit_moved(place(new), &new, true);
+                    let admission = admission.expect("it is open, and the key is free");
+                    let before = one.pending_id(slot).expect("it is pending");
+                    let (_, deadline, tag) = one.move_out(slot).expect("it is pending");
+                    let target = other.as_deref_mut().unwrap_or(one);
+                    let arming =
+                        target.move_in(admission, place(new), new, tag, deadline, at(START));
+                    let ids = [(from, before), (to, arming.id)];
+                    let ids = ids.map(|(stripe, id)| Member {
+                        stripe: stripe as u32,
+                        id,
+                    });
+                    (Some(true), Some(ids))
+                })
+            };
+            let answer = match &location {
+                Some(location) => Tag::rename_at(location, attempt),
+                None => attempt().0,
+            };
+            if let Some(renamed) = answer {
+                return renamed;
+            }
+        }
     }
 
     fn worker(&self) -> Worker {
@@ -188,9 +272,12 @@ impl Map {
     fn is_whole(&self, groups: &[u32]) {
         let mut members = 0;
         for group in groups {
-            let listed = self.groups().members(hash(*group), group);
-            assert_eq!(listed.len(), self.groups().count(hash(*group), group));
-            members += listed.len();
+            let mut listed = 0;
+            if let Some(walk) = self.groups().walk(hash(*group), group) {
+                walk.run(64, |_, portion, _| listed += portion.len(), || ());
+            }
+            assert_eq!(listed, self.groups().count(hash(*group), group));
+            members += listed;
         }
         assert_eq!(members, self.engine().pending());
     }
@@ -344,6 +431,67 @@ fn insertions_that_evict_leave_one_entry_each_time() {
         map.insert_in(7, 1, at(FAR));
         assert_eq!(map.count(), 1);
         other.join().unwrap();
+        map.serve(&mut map.worker());
+        assert_eq!((map.delivered(), map.evicted().count_ones()), (1, 1));
+        map.is_whole(&[7]);
+    });
+}
+
+#[test]
+fn who_is_renamed_is_removed_with_its_group() {
+    for new in [1, OTHER] {
+        check(3, move || {
+            let (map, _seat) = Map::of(2, None, GroupFull::Refuse);
+            map.insert_in(7, 0, at(FAR));
+            let renamer = map.clone();
+            let renamer = thread::spawn(move || renamer.rename(0, new));
+            assert_eq!(map.remove_group(7), 1);
+            renamer.join().unwrap();
+            assert!(!map.contains(0) && !map.contains(new));
+            map.is_whole(&[7]);
+        });
+    }
+}
+
+#[test]
+fn who_is_renamed_is_found_by_either_key() {
+    check(3, || {
+        let (map, _seat) = Map::of(2, None, GroupFull::Refuse);
+        map.insert_in(7, 0, at(FAR));
+        let renamer = map.clone();
+        let renamer = thread::spawn(move || assert!(renamer.rename(0, OTHER)));
+        assert!(map.contains(0) || map.contains(OTHER));
+        renamer.join().unwrap();
+        assert!(!map.contains(0) && map.contains(OTHER));
+        map.is_whole(&[7]);
+    });
+}
+
+#[test]
+fn those_who_go_both_ways_do_not_wait_for_each_other() {
+    check(3, || {
+        let (map, _seat) = Map::of(2, None, GroupFull::Refuse);
+        map.insert_in(7, 0, at(FAR));
+        map.insert_in(8, OTHER, at(FAR));
+        let other = map.clone();
+        let other = thread::spawn(move || assert!(other.rename(OTHER, 1)));
+        assert!(map.rename(0, OTHER + 1));
+        other.join().unwrap();
+        assert!(map.contains(1) && map.contains(OTHER + 1));
+        map.is_whole(&[7, 8]);
+    });
+}
+
+#[test]
+fn an_eviction_finds_who_is_renamed() {
+    check(3, || {
+        let (map, _seat) = Map::with(Some(1), OLDEST);
+        map.insert_in(7, 0, at(FAR));
+        let renamer = map.clone();
+        let renamer = thread::spawn(move || renamer.rename(0, 2));
+        map.insert_in(7, 1, at(FAR));
+        assert_eq!(map.count(), 1);
+        renamer.join().unwrap();
         map.serve(&mut map.worker());
         assert_eq!((map.delivered(), map.evicted().count_ones()), (1, 1));
         map.is_whole(&[7]);

@@ -56,7 +56,7 @@ impl<K, V> Stripe<K, V> {
 
     /// Returns the reason for a refusal by the gate.
     #[cold]
-    fn refusal(&self) -> Refusal {
+    pub(super) fn refusal(&self) -> Refusal {
         match self.gate {
             StripeGate::UnderLock => Refusal::UnderLock,
             StripeGate::Forked => Refusal::Forked,
@@ -76,6 +76,20 @@ impl<K, V> Stripe<K, V> {
     /// Decides whether the key of the entry in `slot` may be armed.
     #[inline(never)]
     fn admit_present(&mut self, slot: u32, if_absent: bool) -> Result<Present, Refusal> {
+        let (present, needs_permit) = self.judge_present(slot, if_absent)?;
+        if needs_permit {
+            self.take_permit()?;
+        }
+        Ok(present)
+    }
+
+    /// Decides the same, and whether the arming needs a permit. Takes none.
+    #[inline(always)]
+    pub(super) fn judge_present(
+        &self,
+        slot: u32,
+        if_absent: bool,
+    ) -> Result<(Present, bool), Refusal> {
         let Some(at) = self.run_at(slot) else {
             if if_absent {
                 return Err(Refusal::Occupied);
@@ -84,7 +98,7 @@ impl<K, V> Stripe<K, V> {
             if self.newest(slot) == u32::MAX && !self.table.has_room() {
                 return Err(Refusal::NoSlot);
             }
-            return Ok(Present::Armed(slot));
+            return Ok((Present::Armed(slot), false));
         };
         let run = &self.runs[at];
         // Otherwise the key could run again before the waiting call returns.
@@ -99,10 +113,8 @@ impl<K, V> Stripe<K, V> {
             return Err(Refusal::NoSlot);
         }
         // A replaced successor passes its permit on, and so does a run that repeats (ROUND-1).
-        if run.successor.is_none() && !run.holds_permit() {
-            self.take_permit()?;
-        }
-        Ok(Present::Running(at))
+        let needs_permit = run.successor.is_none() && !run.holds_permit();
+        Ok((Present::Running(at), needs_permit))
     }
 
     /// Takes a permit if there is a bound.

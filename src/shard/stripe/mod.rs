@@ -13,6 +13,7 @@ mod index;
 mod lookups;
 mod moving;
 mod payload;
+mod renaming;
 mod repeating;
 mod shrinking;
 mod staging;
