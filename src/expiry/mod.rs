@@ -148,8 +148,8 @@ use crate::tick::Time;
 ///
 /// # Blocking
 ///
-/// Each call takes one stripe's lock at a time ([`touch_many`](Self::touch_many): a few at a time),
-/// for well under a microsecond plus the time of user code under it. Only
+/// Each call takes one stripe's lock at a time ([`touch_many`](Self::touch_many): a few at a time,
+/// [`rename`](Self::rename): two), for well under a microsecond plus the time of user code under it. Only
 /// [`shutdown`](Self::shutdown) waits for a handler. Only
 /// [`get_or_compute`](Self::get_or_compute) waits for another caller.
 ///

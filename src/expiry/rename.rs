@@ -88,10 +88,13 @@ impl<K> std::error::Error for RenameError<K> {}
 
 impl std::error::Error for RenameRefusal {}
 
+/// The outcome of one look, and the ids of the entry before and after it if it was renamed.
+type Attempted<K, P> = (Attempt<K, P>, Option<[Member; 2]>);
+
 /// The outcome of one look at both keys, under the locks of their stripes.
 enum Attempt<K, P> {
-    /// The entry has the new key. All that was dropped is to be dropped without a lock: the old key, and an
-    /// entry of the new key whose lifetime was over.
+    /// The entry has the new key. All that was dropped is to be dropped without a lock: the old
+    /// key, and an entry of the new key whose lifetime was over.
     Renamed(Option<K>, (Option<K>, Option<P>)),
     Refused(RenameRefusal),
     /// Both keys are the same one.
@@ -106,33 +109,36 @@ where
     V: Send + 'static,
     S: MapHasher,
 {
-    /// Gives the entry of `old` the key `new`, in one step: at each moment the entry is found by exactly one of
-    /// them. Use it for a session whose id changes at log-in.
+    /// Gives the entry of `old` the key `new`, in one step: at each moment the entry is found by
+    /// exactly one of them. Use it for a session whose id changes at log-in.
     ///
-    /// The entry keeps its value, the time of its last touch, the end of its lifetime and its group. A
-    /// removal and an insertion would start both times anew, and there would be no entry in between.
-    /// The listener of [`on_removal`](crate::ExpiryMapBuilder::on_removal) is not called.
+    /// The entry keeps its value, the time of its last touch, the end of its lifetime and its
+    /// group. A removal and an insertion would start both times anew, and there would be no entry
+    /// in between. The listener of [`on_removal`](crate::ExpiryMapBuilder::on_removal) is not
+    /// called.
     ///
     /// An entry that is due and not yet delivered can be renamed, like any other, and is delivered
-    /// under its new key. An entry that a handler has right now can't. If `new` has an entry whose lifetime is over, that
-    /// one is replaced. If both keys are equal, nothing changes.
+    /// under its new key. An entry that a handler has right now can't. If `new` has an entry whose
+    /// lifetime is over, that one is replaced. If both keys are equal, nothing changes.
     ///
     /// # Errors
     ///
-    /// The error contains `new`. [`NotFound`](RenameRefusal::NotFound): there is no entry for `old`.
-    /// [`Insert`](RenameRefusal::Insert): `new` can't be inserted, since it
-    /// [has an entry](InsertRefusal::Occupied) or the map is [closed](InsertRefusal::Closed). A full
-    /// map or group does not matter.
+    /// The error contains `new`. [`NotFound`](RenameRefusal::NotFound): there is no entry for
+    /// `old`. [`Insert`](RenameRefusal::Insert): `new` can't be inserted, since it [has an
+    /// entry](InsertRefusal::Occupied) or the map is [closed](InsertRefusal::Closed). A full map or
+    /// group does not matter.
     ///
     /// # Blocking
     ///
     /// Holds the locks of two stripes, and for an entry in a group that of the group. It never
-    /// waits for one stripe's lock while it holds another. Calls for all entries of the map, such as `iter`, may see the
-    /// entry twice or not at all if it is renamed meanwhile. Calls for its group see it once.
+    /// waits for one stripe's lock while it holds another. Calls for all entries of the map, such
+    /// as `iter`, may see the entry twice or not at all if it is renamed meanwhile. Calls for its
+    /// group see it once.
     ///
     /// # Complexity
     ///
-    /// Constant: two hashes, and three probes. If full groups evict, linear in the entries of the group.
+    /// Constant: two hashes, and three probes. If full groups evict, linear in the entries of the
+    /// group.
     ///
     /// # Examples
     ///
@@ -194,8 +200,8 @@ where
         Err(RenameError { key, refusal })
     }
 
-    /// Renames the entry if it is still at `location`. Also returns its ids before and after, if it was
-    /// renamed.
+    /// Renames the entry if it is still at `location`. Also returns its ids before and after, if it
+    /// was renamed.
     fn try_rename<Q>(
         &self,
         old: &Q,
@@ -204,13 +210,13 @@ where
         (to, new_hash): (usize, KeyHash),
         location: Option<&<S::Tag as Tag>::Location>,
         reading: Reading,
-    ) -> (Attempt<K, MapEntry<V, S::Tag>>, Option<[Member; 2]>)
+    ) -> Attempted<K, MapEntry<V, S::Tag>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let clock = self.engine.clock();
-        self.engine.with_pair([from, to], |one, mut other| {
+        self.engine.with_pair([from, to], |one, other| {
             let refused = |refusal| (Attempt::Refused(refusal), None);
             let insert = |refusal| refused(RenameRefusal::Insert(InsertRefusal::of(refusal)));
             if let Some(refusal) = one.refuses_all() {
@@ -246,7 +252,7 @@ where
             else {
                 unreachable!("the entry was found under this lock");
             };
-            let target = other.as_deref_mut().unwrap_or(one);
+            let target = other.unwrap_or(one);
             let now = reading.low();
             let arming = target.move_in(admission, new_hash, key, entry, deadline, now);
             let ids = [member(from, before), member(to, arming.id)];

@@ -10,6 +10,7 @@ use crate::sync::atomic::Ordering;
 /// Counters and gauges of an [`ExpiryMap`] at one moment; see [`ExpiryMap::stats`].
 ///
 /// The entries balance: `inserted = expired + evicted + removed + replaced + handed_back + pending`.
+/// An entry that is renamed while the counters are read may count as pending twice, or not at all.
 ///
 /// # Examples
 ///

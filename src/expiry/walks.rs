@@ -3,11 +3,12 @@
 //! Such a call copies the ids of the members under the group's lock and acts on them later
 //! (GROUP-3). An entry that gets another key gets another id, too, so the call would not find it.
 //! So the lock also guards a list of the members that have moved while such a call was under way.
-//! When the call has acted on its ids, it looks there for those that it did not find, and acts on their new
-//! ids under the lock. No member moves meanwhile, so the call ends however often others rename.
+//! When the call has acted on its ids, it looks there for those that it did not find, and acts on
+//! their new ids under the lock. No member moves meanwhile, so the call ends however often others
+//! rename.
 //!
-//! - **WALK-1** A call begins under the lock, in the step that copies the ids. A member moves under the lock, in
-//!   the step that notes it here. So each move of a copied id is in the list.
+//! - **WALK-1** A call begins under the lock, in the step that copies the ids. A member moves under
+//!   the lock, in the step that notes it here. So each move of a copied id is in the list.
 //! - **WALK-2** A move stays in the list while a call is under way that began before it, and no
 //!   longer.
 
@@ -49,8 +50,8 @@ impl Walks {
         }
     }
 
-    /// Returns where those members have moved that the call did not find, sorted by stripe and slot. Those that
-    /// have not moved have ended.
+    /// Returns where those members have moved that the call did not find, sorted by stripe and
+    /// slot. Those that have not moved have ended.
     pub(super) fn follow(&self, walk: u64, missed: &[Member]) -> Vec<Member> {
         if self.moves.is_empty() {
             return Vec::new();
@@ -64,6 +65,11 @@ impl Walks {
             }
         }
         found.into_values().collect()
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn noted(&self) -> usize {
+        self.moves.len()
     }
 
     /// Ends a call, and forgets the moves that no other call needs (WALK-2).

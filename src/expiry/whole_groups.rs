@@ -78,8 +78,9 @@ where
         keys.into_iter().zip(values).collect()
     }
 
-    /// Calls [`touch`](Self::touch) for all entries of the group, with one reading of the clock,
-    /// as [`touch_many`](Self::touch_many) does. Returns how many entries live on. One hold of a lock serves up to 64 entries of a stripe.
+    /// Calls [`touch`](Self::touch) for all entries of the group, with one reading of the clock, as
+    /// [`touch_many`](Self::touch_many) does. Returns how many entries live on. One hold of a lock
+    /// serves up to 64 entries of a stripe.
     ///
     /// # Complexity
     ///

@@ -11,7 +11,8 @@
 //! shards, is the number of the shard. These rules hold in every layer above:
 //!
 //! - **STRIPE-1** A thread never waits for a lock while it holds a stripe's lock. A call for many
-//!   keys holds several stripes' locks: it waits for the first one and only tries the others. Code
+//!   keys, or for two, holds several stripes' locks: it waits for the first one and only tries the
+//!   others. Code
 //!   under a stripe's lock touches other shared state through atomics only, such as those of the
 //!   permit pool. A front end may hold a lock of its own around a stripe's lock, and never takes
 //!   that lock inside.

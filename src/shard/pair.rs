@@ -4,15 +4,15 @@ use super::{DeferredActions, Shards, Stripe};
 use crate::sync::MutexGuard;
 
 /// The locks of two stripes. The second one is `None` if both numbers are the same.
-type Pair<'a, K, V> = (
+type LockedPair<'a, K, V> = (
     MutexGuard<'a, Stripe<K, V>>,
     Option<MutexGuard<'a, Stripe<K, V>>>,
 );
 
 impl<K, V> Shards<K, V> {
-    /// Runs `operate` under the locks of two stripes, then performs the deferred actions of both, as
-    /// [`with`](Self::with) does. `operate` gets one stripe if both numbers are the same, or if the
-    /// call must not take a lock; that stripe then refuses everything.
+    /// Runs `operate` under the locks of two stripes, then performs the deferred actions of both,
+    /// as [`with`](Self::with) does. `operate` gets one stripe if both numbers are the same, or if
+    /// the call must not take a lock; that stripe then refuses everything.
     pub(crate) fn with_pair<R>(
         &self,
         numbers: [usize; 2],
@@ -51,7 +51,7 @@ impl<K, V> Shards<K, V> {
 
     /// Takes two locks. STRIPE-1: one is waited for while none is held, and the other one is only
     /// tried. If another thread has that one, it is the one that is waited for next.
-    fn lock_pair(&self, first: usize, second: usize) -> Pair<'_, K, V> {
+    fn lock_pair(&self, first: usize, second: usize) -> LockedPair<'_, K, V> {
         let (first, second) = (&self.stripes[first], &self.stripes[second]);
         if std::ptr::eq(first, second) {
             return (first.lock(), None);

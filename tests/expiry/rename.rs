@@ -1,4 +1,5 @@
-//! An entry that gets another key: all that it keeps, what is refused, and what others see meanwhile.
+//! An entry that gets another key: all that it keeps, what is refused, and what others see
+//! meanwhile.
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
@@ -122,7 +123,8 @@ fn who_is_due_is_delivered_under_the_new_key() {
     assert_eq!(keys(&gone), [4]);
 }
 
-/// While the handler runs for a key, the entry is the handler's. One that was inserted since is the map's.
+/// While the handler runs for a key, the entry is the handler's. One that was inserted since is the
+/// map's.
 #[test]
 fn beside_a_handler_the_new_entry_is_renamed() {
     let (send, began) = mpsc::channel();
@@ -282,7 +284,7 @@ fn its_turn_to_be_evicted_stays() {
             .max_per_group(3)
             .when_group_full(policy)
             .build_stepped(1, move |_, expired| {
-                collect.lock().unwrap().push(expired.key)
+                collect.lock().unwrap().push(expired.key);
             })
             .unwrap();
         let map = stepped.map();
@@ -305,8 +307,8 @@ fn its_turn_to_be_evicted_stays() {
     }
 }
 
-/// Threads that rename in opposite directions neither wait for each other nor lose an entry, and who looks
-/// for the old key first finds the entry under one of both.
+/// Threads that rename in opposite directions neither wait for each other nor lose an entry, and
+/// who looks for the old key first finds the entry under one of both.
 #[test]
 fn at_each_moment_it_has_one_key() {
     const ROUNDS: u32 = 3_000;
@@ -349,8 +351,8 @@ fn at_each_moment_it_has_one_key() {
     assert!(map.stats().balances());
 }
 
-/// Calls for a whole group reach each entry once, whatever keys it has meanwhile. Otherwise a session
-/// could outlive the call that signs its user out everywhere.
+/// Calls for a whole group reach each entry once, whatever keys it has meanwhile. Otherwise a
+/// session could outlive the call that signs its user out everywhere.
 #[test]
 fn calls_for_its_group_do_not_miss_it() {
     const MEMBERS: u32 = 8;

@@ -33,6 +33,15 @@ fn enter(groups: &GroupIndex<u32>, group: u32, number: u32) -> Option<Membership
     entered.expect("there is a free number")
 }
 
+/// Returns the members that a call for the whole group begins with.
+fn members(groups: &GroupIndex<u32>, hash: KeyHash, group: &u32) -> Vec<Member> {
+    let mut all = Vec::new();
+    if let Some(walk) = groups.walk(hash, group) {
+        walk.run(1, |_, one, _| all.extend(one), || ());
+    }
+    all
+}
+
 /// Counts the numbers that are or were in use, in all shards.
 fn numbers(groups: &GroupIndex<u32>) -> u32 {
     let shards = groups.shards.iter();
@@ -66,7 +75,7 @@ fn a_group_without_a_member_takes_no_memory() {
         )
     });
     assert!(panicked.is_err() && outlives.is_some());
-    assert!(groups.members(hash(2), &2).is_empty());
+    assert!(members(&groups, hash(2), &2).is_empty());
     drop(outlives);
     assert_eq!(groups.count(hash(2), &2), 0);
     assert_eq!(numbers(&groups), 1);
@@ -103,7 +112,7 @@ fn who_has_ended_and_not_left_makes_room_once() {
         assert_eq!(groups.count(hash(7), &7), 2);
         let newest = enter_full(&groups, 2, [Judged::Ended]);
         assert_eq!(groups.count(hash(7), &7), 2);
-        assert_eq!(groups.members(hash(7), &7).len(), 2);
+        assert_eq!(members(&groups, hash(7), &7).len(), 2);
         // Its number is not used again before it has left.
         drop(newest);
         let newest = enter_full(&groups, 3, []);
@@ -111,7 +120,7 @@ fn who_has_ended_and_not_left_makes_room_once() {
         drop(ended);
         assert_eq!(groups.count(hash(7), &7), 2);
         let evicted = enter_full(&groups, 4, [Judged::Evicted(stays)]);
-        assert_eq!(groups.members(hash(7), &7), [member(3), member(4)]);
+        assert_eq!(members(&groups, hash(7), &7), [member(3), member(4)]);
         // The group exists while somebody forgotten has not left.
         let last = enter_full(&groups, 5, [Judged::Ended]);
         drop((evicted, last));
@@ -211,11 +220,48 @@ fn places_are_used_again_and_members_are_sorted_by_stripe() {
     let number = shard.find(hash(7), &7).unwrap();
     assert!(shard.group(number).unwrap().members.room() <= 256);
     drop(shard);
-    let members = groups.members(hash(7), &7);
+    let members = members(&groups, hash(7), &7);
     let mut expected: Vec<_> = (0..100).map(member).collect();
     expected.sort_unstable_by_key(|member| (member.stripe, member.id.slot));
     assert_eq!(members, expected);
     let memberships = all.into_iter().flatten();
     groups.leave_all(hash(7), memberships);
     assert_eq!(groups.count(hash(7), &7), 0);
+}
+
+/// A call for a whole group finds a member by the last of its ids, and forgets the moves when no call
+/// needs them.
+#[test]
+fn a_call_for_a_group_follows_who_moves() {
+    let groups = GroupIndex::with_shards(1, None, GroupFull::Refuse);
+    let stays = [1, 2].map(|number| enter(&groups, 7, number).expect("it is not full"));
+    let rename = |from, to| {
+        let location = stays[0].location();
+        location.rename(|| ((), Some([member(from), member(to)])));
+    };
+    let noted = || groups.shards[0].lock.lock().walks.noted();
+    rename(1, 11);
+    assert_eq!(noted(), 0, "nobody would ask");
+    let first = groups.walk(hash(7), &7).expect("it has members");
+    rename(11, 21);
+    let second = groups.walk(hash(7), &7).expect("it has members");
+    rename(21, 31);
+    assert_eq!(noted(), 2);
+    // All are missed at first, and 2 has not moved.
+    let run = |walk: super::walk::Walk<'_, u32>| {
+        let mut seen = Vec::new();
+        let act = |_, portion: &[Member], missed: &mut Vec<Member>| {
+            seen.push(portion.to_vec());
+            missed.extend(portion);
+        };
+        walk.run(64, act, || ());
+        let mut seen = seen.concat();
+        seen.sort_unstable_by_key(|member| member.id.slot);
+        seen
+    };
+    assert_eq!(run(second), [2, 21, 31].map(member));
+    assert_eq!(noted(), 2, "the first one is under way");
+    assert_eq!(run(first), [2, 11, 31].map(member));
+    assert_eq!(noted(), 0);
+    assert_eq!(members(&groups, hash(7), &7).len(), 2);
 }

@@ -1,4 +1,5 @@
-//! A call for a whole group: first without the group's lock, and then, for those that have moved, under it.
+//! A call for a whole group: first without the group's lock, and then, for those that have moved,
+//! under it.
 
 use std::borrow::Borrow;
 
@@ -15,11 +16,11 @@ pub(in super::super) struct Walk<'a, G> {
 }
 
 impl<G> Walk<'_, G> {
-    /// Calls `act` with the members in portions of one stripe and at most `most` members, and `finish` after
-    /// each of them, without a lock. `act` returns those that it did not find.
+    /// Calls `act` with the members in portions of one stripe and at most `most` members, and
+    /// `finish` after each of them, without a lock. `act` returns those that it did not find.
     ///
-    /// Then calls `act` under the group's lock with those that have moved before they were found, and `finish`
-    /// again without the lock.
+    /// Then calls `act` under the group's lock with those that have moved before they were found,
+    /// and `finish` again without the lock.
     pub(in super::super) fn run(
         self,
         most: usize,

@@ -13,17 +13,17 @@ use super::{KeyHash, Stripe, StripeGate};
 use crate::tick::Time;
 
 /// The permission to move a payload to a key. It is valid while both locks are held.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct MoveAdmission {
     admission: Admission,
-    /// Whether the payload goes on with its permit. Otherwise it takes the place of another one, which
-    /// has a permit.
+    /// Whether the payload goes on with its permit. Otherwise it takes the place of another one,
+    /// which has a permit.
     needs_permit: bool,
 }
 
 impl<K, V> Stripe<K, V> {
-    /// Decides whether the payload of another key may be armed under `key`. The payload brings its permit along,
-    /// so a bound does not matter. This stripe may also be that of the other key.
+    /// Decides whether the payload of another key may be armed under `key`. The payload brings its
+    /// permit along, so a bound does not matter. This stripe may also be that of the other key.
     pub(crate) fn admit_moved(
         &self,
         hash: KeyHash,
@@ -78,7 +78,8 @@ impl<K, V> Stripe<K, V> {
         Some(out)
     }
 
-    /// Arms a payload that was taken out of the stripe of its old key, under the same hold of both locks.
+    /// Arms a payload that was taken out of the stripe of its old key, under the same hold of both
+    /// locks.
     pub(crate) fn move_in(
         &mut self,
         admission: MoveAdmission,
