@@ -1,27 +1,22 @@
 //! A system that starts no further thread.
 //!
 //! The tests run as a user for whom the limit on threads may not hold. So the address space is limited
-//! instead: there is no room for the stack of a thread. That holds for the whole process, so a test
-//! that needs it is in a test binary of its own, and holds [`Alone`] from its first line.
+//! instead: there is no room for the stack of a thread. That holds for the whole process, and a thread
+//! that is just starting aborts the process if it gets no memory. So a test that needs this is the only
+//! one of its test binary.
 
 use std::fs;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder, JoinHandle};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::wait::until;
+
 /// Room for what the tests allocate. The stack of a thread takes 2 MB.
 const ROOM: u64 = 1 << 20;
-
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// Keeps the other tests of the process waiting.
-#[derive(Debug)]
-pub struct Alone {
-    _others: MutexGuard<'static, ()>,
-}
 
 /// While it lives, threads are refused.
 #[derive(Debug)]
@@ -32,39 +27,46 @@ pub struct Refusal {
     idle: Vec<JoinHandle<()>>,
 }
 
-/// Waits until no other test holds it.
-pub fn alone() -> Alone {
-    Alone {
-        _others: ALONE.lock().unwrap_or_else(PoisonError::into_inner),
+/// Makes the system refuse threads from now on. All other threads of the process have to wait for
+/// something meanwhile.
+pub fn refuse_threads() -> Refusal {
+    let mut refusal = Refusal {
+        before: getrlimit(Resource::As),
+        ends: Arc::default(),
+        idle: Vec::new(),
+    };
+    loop {
+        until("all threads wait", others_wait);
+        let limit = Rlimit {
+            current: Some(address_space() + ROOM),
+            maximum: refusal.before.maximum,
+        };
+        setrlimit(Resource::As, limit).expect("a limit may be lowered");
+        let ends = Arc::clone(&refusal.ends);
+        let idle = Builder::new().spawn(move || {
+            while !ends.load(Ordering::SeqCst) {
+                thread::park();
+            }
+        });
+        match idle {
+            Ok(idle) => refusal.idle.push(idle),
+            Err(_) => return refusal,
+        }
+        // The new thread needs memory for its start.
+        setrlimit(Resource::As, refusal.before).expect("a limit may be raised again");
     }
 }
 
-impl Alone {
-    /// Makes the system refuse threads from now on.
-    pub fn refuse(&self) -> Refusal {
-        let mut refusal = Refusal {
-            before: getrlimit(Resource::As),
-            ends: Arc::default(),
-            idle: Vec::new(),
-        };
-        loop {
-            let limit = Rlimit {
-                current: Some(address_space() + ROOM),
-                maximum: refusal.before.maximum,
-            };
-            setrlimit(Resource::As, limit).expect("a limit may be lowered");
-            let ends = Arc::clone(&refusal.ends);
-            let idle = Builder::new().spawn(move || {
-                while !ends.load(Ordering::SeqCst) {
-                    thread::park();
-                }
-            });
-            match idle {
-                Ok(idle) => refusal.idle.push(idle),
-                Err(_) => return refusal,
-            }
-        }
-    }
+/// Whether all threads but this one sleep. A thread that starts runs, or could run.
+fn others_wait() -> bool {
+    let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let threads = fs::read_dir("/proc/self/task").expect("Linux has it");
+    threads.flatten().all(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat"));
+        // The state follows the name, which may have any character. A thread that has ended is none.
+        let state = stat.as_ref().ok().and_then(|stat| stat.rsplit_once(") "));
+        thread.file_name() == *own || state.is_none_or(|(_, rest)| rest.starts_with('S'))
+    })
 }
 
 /// Whether the system starts a thread.

@@ -1,5 +1,6 @@
 //! What happens when the system starts no further thread: the pool grows later, and a shutdown keeps
-//! its mode and its limits. A test binary of its own, since the limit holds for the whole process.
+//! its mode and its limits. One test, since the limit holds for the whole process, and a thread of
+//! another test must not start meanwhile.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use kit::gate::Gate;
 use kit::ledger::Ledger;
-use kit::refusal::{alone, starts_threads};
+use kit::refusal::{refuse_threads, starts_threads};
 use kit::wait::{next, until};
 use tourbillon::{
     Builder, Clock, Closing, Executor, ExpiryMap, Handle, Job, Lifecycle, ManualClock, Report,
@@ -23,6 +24,56 @@ use tourbillon::{
 const TICK: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const LIMIT: Duration = Duration::from_secs(5);
+
+#[test]
+fn nothing_is_lost_when_threads_are_refused() {
+    let cases: [(&str, fn()); 10] = [
+        (
+            "a_pool_that_gets_no_threads_asks_less_and_less_often",
+            a_pool_that_gets_no_threads_asks_less_and_less_often,
+        ),
+        (
+            "a_shutdown_waits_for_the_running_task_and_hands_back_the_rest",
+            a_shutdown_waits_for_the_running_task_and_hands_back_the_rest,
+        ),
+        (
+            "drain_and_run_now_run_what_is_pending",
+            drain_and_run_now_run_what_is_pending,
+        ),
+        (
+            "what_a_drain_leaves_comes_back_at_its_limit",
+            what_a_drain_leaves_comes_back_at_its_limit,
+        ),
+        (
+            "who_waits_has_the_report_at_the_limit_though_no_ticker_is_free",
+            who_waits_has_the_report_at_the_limit_though_no_ticker_is_free,
+        ),
+        (
+            "a_shutdown_that_nobody_waits_for_goes_on_and_ends_its_threads",
+            a_shutdown_that_nobody_waits_for_goes_on_and_ends_its_threads,
+        ),
+        (
+            "a_task_that_shuts_down_does_not_wait_and_others_do",
+            a_task_that_shuts_down_does_not_wait_and_others_do,
+        ),
+        (
+            "maps_and_timers_keep_their_mode_too",
+            maps_and_timers_keep_their_mode_too,
+        ),
+        (
+            "each_timer_runs_or_comes_back_once",
+            each_timer_runs_or_comes_back_once,
+        ),
+        (
+            "a_scheduler_that_gets_no_threads_is_not_built_and_leaves_none",
+            a_scheduler_that_gets_no_threads_is_not_built_and_leaves_none,
+        ),
+    ];
+    for (name, case) in cases {
+        println!("{name}");
+        case();
+    }
+}
 
 /// Where tasks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,9 +223,7 @@ fn threads() -> usize {
     names.filter(|name| name.starts_with("tb-")).count()
 }
 
-#[test]
 fn a_pool_that_gets_no_threads_asks_less_and_less_often() {
-    let alone = alone();
     let hand = ManualClock::new();
     let scheduler = Scheduler::<u32>::builder()
         .clock(Clock::manual(&hand))
@@ -185,7 +234,7 @@ fn a_pool_that_gets_no_threads_asks_less_and_less_often() {
         .unwrap();
     let timers = scheduler.handle();
     let gate = Gate::default();
-    let refusal = alone.refuse();
+    let refusal = refuse_threads();
     for key in 0..3 {
         let gate = gate.clone();
         timers
@@ -217,9 +266,7 @@ fn a_pool_that_gets_no_threads_asks_less_and_less_often() {
     assert_eq!(report.still_running, 0);
 }
 
-#[test]
 fn a_shutdown_waits_for_the_running_task_and_hands_back_the_rest() {
-    let alone = alone();
     for place in PLACES {
         for caller in CALLERS {
             let (scheduler, timers, _hand) = scheduler(place);
@@ -236,7 +283,7 @@ fn a_shutdown_waits_for_the_running_task_and_hands_back_the_rest() {
             schedule(&timers, &ledger, &[HOUR; 13]);
             let opens = Later::new(move || gate.open());
 
-            let refusal = alone.refuse();
+            let refusal = refuse_threads();
             let closing = scheduler.shutdown(Shutdown::HandBack);
             assert!(timers.schedule(200, HOUR, |_| ()).is_err());
             // The task runs, so the shutdown can't have ended.
@@ -256,9 +303,7 @@ fn a_shutdown_waits_for_the_running_task_and_hands_back_the_rest() {
     }
 }
 
-#[test]
 fn drain_and_run_now_run_what_is_pending() {
-    let alone = alone();
     let delays: Vec<_> = (0..20).map(|number| TICK * (number + 1)).collect();
     for place in PLACES {
         for caller in CALLERS {
@@ -266,7 +311,7 @@ fn drain_and_run_now_run_what_is_pending() {
                 let (scheduler, timers, hand) = scheduler(place);
                 let ledger = Ledger::new(20);
                 schedule(&timers, &ledger, &delays);
-                let refusal = alone.refuse();
+                let refusal = refuse_threads();
                 let closing = scheduler.shutdown(mode);
                 if mode != Shutdown::RunNow {
                     assert_eq!(ledger.sums().0, 0);
@@ -282,15 +327,13 @@ fn drain_and_run_now_run_what_is_pending() {
     }
 }
 
-#[test]
 fn what_a_drain_leaves_comes_back_at_its_limit() {
-    let alone = alone();
     for place in PLACES {
         for caller in CALLERS {
             let (scheduler, timers, hand) = scheduler(place);
             let ledger = Ledger::new(4);
             schedule(&timers, &ledger, &[TICK, TICK, HOUR, HOUR]);
-            let refusal = alone.refuse();
+            let refusal = refuse_threads();
             let closing = scheduler.shutdown(Shutdown::Drain { limit: LIMIT });
             hand.advance(TICK);
             until("two run", || ledger.sums().0 == 2);
@@ -305,9 +348,7 @@ fn what_a_drain_leaves_comes_back_at_its_limit() {
 }
 
 /// The thread that waits does not need the tickers, which are in user code.
-#[test]
 fn who_waits_has_the_report_at_the_limit_though_no_ticker_is_free() {
-    let alone = alone();
     for inside in [false, true] {
         let (builder, hand) = builder(Place::Pool);
         let builder = if inside {
@@ -332,7 +373,7 @@ fn who_waits_has_the_report_at_the_limit_though_no_ticker_is_free() {
                 closed.state() == Lifecycle::Closed
             });
         });
-        let refusal = alone.refuse();
+        let refusal = refuse_threads();
         let closing = scheduler.shutdown(Shutdown::HandBack);
         passes.go.send(()).unwrap();
         let report = closing.wait().unwrap();
@@ -346,14 +387,12 @@ fn who_waits_has_the_report_at_the_limit_though_no_ticker_is_free() {
     }
 }
 
-#[test]
 fn a_shutdown_that_nobody_waits_for_goes_on_and_ends_its_threads() {
-    let alone = alone();
     for mode in [Shutdown::HandBack, Shutdown::Drain { limit: HOUR }] {
         let (scheduler, timers, hand) = scheduler(Place::Pool);
         let ledger = Ledger::new(3);
         schedule(&timers, &ledger, &[TICK, TICK * 2, HOUR * 2]);
-        let refusal = alone.refuse();
+        let refusal = refuse_threads();
         drop(scheduler.shutdown(mode));
         if mode == Shutdown::HandBack {
             until("it has ended", || timers.state() == Lifecycle::Closed);
@@ -372,9 +411,7 @@ fn a_shutdown_that_nobody_waits_for_goes_on_and_ends_its_threads() {
     }
 }
 
-#[test]
 fn a_task_that_shuts_down_does_not_wait_and_others_do() {
-    let alone = alone();
     for place in PLACES {
         let (scheduler, timers, _hand) = scheduler(place);
         let scheduler = Arc::new(scheduler);
@@ -389,7 +426,7 @@ fn a_task_that_shuts_down_does_not_wait_and_others_do() {
             })
             .unwrap();
         gate.crowd(1);
-        let refusal = alone.refuse();
+        let refusal = refuse_threads();
         gate.open();
         let report = next(&closing).wait().unwrap();
         assert_eq!(report.still_running, 0, "{place:?}");
@@ -399,9 +436,7 @@ fn a_task_that_shuts_down_does_not_wait_and_others_do() {
     }
 }
 
-#[test]
 fn maps_and_timers_keep_their_mode_too() {
-    let alone = alone();
     let hand = ManualClock::new();
     let delivered = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&delivered);
@@ -425,7 +460,7 @@ fn maps_and_timers_keep_their_mode_too() {
         };
         timeouts.push(timer.after(TICK * 5, count).unwrap());
     }
-    let refusal = alone.refuse();
+    let refusal = refuse_threads();
     let drain = Shutdown::Drain { limit: HOUR };
     let (entries, timers) = (map.shutdown(drain), timer.shutdown(drain));
     hand.advance(TICK * 5);
@@ -436,9 +471,7 @@ fn maps_and_timers_keep_their_mode_too() {
 }
 
 /// Tickers, workers and the thread that waits, at one time.
-#[test]
 fn each_timer_runs_or_comes_back_once() {
-    let alone = alone();
     for round in 0..40_u32 {
         let (builder, hand) = builder(Place::Pool);
         let scheduler = builder.build().unwrap();
@@ -447,7 +480,7 @@ fn each_timer_runs_or_comes_back_once() {
         let delays: Vec<_> = (0..50)
             .map(|number| [Duration::ZERO, TICK, HOUR][(number % 3) as usize])
             .collect();
-        let refusal = alone.refuse();
+        let refusal = refuse_threads();
         schedule(&timers, &ledger, &delays);
         let mode = match round % 3 {
             0 => Shutdown::HandBack,
@@ -466,10 +499,8 @@ fn each_timer_runs_or_comes_back_once() {
     }
 }
 
-#[test]
 fn a_scheduler_that_gets_no_threads_is_not_built_and_leaves_none() {
-    let alone = alone();
-    let refusal = alone.refuse();
+    let refusal = refuse_threads();
     let built = Scheduler::<u32>::builder().shards(2).workers(2).build();
     assert!(matches!(built, Err(tourbillon::BuildError::Spawn(_))));
     drop(refusal);
