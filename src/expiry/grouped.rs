@@ -32,8 +32,8 @@ const _: () = assert!(size_of::<MapEntry<u64, GroupTag<String>>>() == 48);
 /// other: the call reaches all entries inserted before it, and none inserted after it. No group
 /// ever has more entries than [`max_per_group`](crate::ExpiryMapBuilder::max_per_group) allows. An
 /// insertion beyond that is refused, or evicts another entry of the group, as
-/// [`when_group_full`](crate::ExpiryMapBuilder::when_group_full) says. An entry does not count any more when the call that removed it has returned, or when a handler
-/// gets it.
+/// [`when_group_full`](crate::ExpiryMapBuilder::when_group_full) says. An entry does not count any
+/// more when the call that removed it has returned, or when a handler gets it.
 ///
 /// **Inexact for a moment.** In these cases an entry may still count:
 ///
@@ -45,8 +45,10 @@ const _: () = assert!(size_of::<MapEntry<u64, GroupTag<String>>>() == 48);
 /// An entry that is due and waits for its delivery is in its group, as it is in the map.
 ///
 /// **Locks.** Groups have locks of their own, apart from those of entries. An insertion holds the
-/// lock of its group, and an eviction is a part of it. Other calls hold it while they find the group and copy where its entries are.
-/// `Eq` and `to_owned` of a group run under this lock, and so does a key's `Eq` in `insert_in`.
+/// lock of its group, and an eviction is a part of it. A [rename](ExpiryMap::rename) holds it, too.
+/// Other calls hold it while they find the group and copy where its entries are, and while they act
+/// on entries that were renamed since. `Eq` and `to_owned` of a group run under this lock, and so
+/// does a key's `Eq` in `insert_in`.
 ///
 /// Like all [user code under a lock](ExpiryMap#user-code-under-a-lock), they must not call the map;
 /// such a call panics instead of deadlocking. If they panic, the call panics and nothing has
@@ -106,14 +108,14 @@ where
     /// # Errors
     ///
     /// As for [`insert`](Self::insert), and [`GroupFull`](InsertRefusal::GroupFull) if the group is
-    /// full and [refuses](crate::GroupFull::Refuse), unless the entry that is replaced is in the same
-    /// group.
+    /// full and [refuses](crate::GroupFull::Refuse), unless the entry that is replaced is in the
+    /// same group.
     ///
     /// # Complexity
     ///
     /// As for [`insert`](Self::insert), plus one hash, one lock and one probe. Insertions in one
-    /// group wait for each other. [`when_group_full`](crate::ExpiryMapBuilder::when_group_full) says
-    /// what an eviction costs.
+    /// group wait for each other. [`when_group_full`](crate::ExpiryMapBuilder::when_group_full)
+    /// says what an eviction costs.
     ///
     /// # Examples
     ///
@@ -358,7 +360,8 @@ where
         }
     }
 
-    /// Evicts a member if it was not touched after `latest` (GROUP-6). Called under the group's lock.
+    /// Evicts a member if it was not touched after `latest` (GROUP-6). Called under the group's
+    /// lock.
     fn evict(&self, member: Member, latest: Time) -> Judged<Membership<G>> {
         let (clock, now) = (self.engine.clock(), self.engine.now());
         self.engine.with(member.stripe as usize, |stripe| {

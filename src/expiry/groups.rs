@@ -21,9 +21,9 @@
 //!   ended or was replaced in between is not found, and no other entry is found in its place. An
 //!   entry that got another key in between has another id, and is found by that (`walks.rs`).
 //! - **GROUP-4** Under the lock, this user code runs: `Eq` of a group, `to_owned` of the name of a
-//!   new group, and during an insertion the user code under a stripe's lock. A call of the map from
-//!   there panics, as it does from under a stripe's lock (STRIPE-2). Leaving a group goes by number
-//!   and runs no user code.
+//!   new group, and the user code under a stripe's lock during an insertion, a rename, and the end
+//!   of a call for a whole group. A call of the map from there panics, as it does from under a
+//!   stripe's lock (STRIPE-2). Leaving a group goes by number and runs no user code.
 //! - **GROUP-5** A group without a member does not exist, and its number is free. Its name is
 //!   dropped without the lock.
 //! - **GROUP-6** An insertion that makes a group too large evicts a member before it releases the
@@ -31,12 +31,13 @@
 //!   stripe's lock of the member. So a refused insertion evicts nothing, and no thread holds two
 //!   stripes' locks. The member is taken from its entry, and the entry is made due, under one hold
 //!   of the stripe's lock. From there on the entry is delivered like any due entry.
-//! - **GROUP-7** A member whose entry has ended may not have left yet: the thread that ended the entry
-//!   waits for the group's lock. If it comes first in the order of eviction, it is forgotten, and
-//!   nothing is evicted in its place. `eviction.rs` says which member comes first.
-//! - **GROUP-8** An entry of a group gets another key under the group's lock, and under that lock the list, the
-//!   order of eviction and the calls under way learn the new id. The entry is found without the lock
-//!   first. If it has another membership when the stripes' locks are taken, the call begins anew.
+//! - **GROUP-7** A member whose entry has ended may not have left yet: the thread that ended the
+//!   entry waits for the group's lock. If it comes first in the order of eviction, it is forgotten,
+//!   and nothing is evicted in its place. `eviction.rs` says which member comes first.
+//! - **GROUP-8** An entry of a group gets another key under the group's lock, and under that lock
+//!   the list, the order of eviction and the calls under way learn the new id. The entry is found
+//!   without the lock first. If it has another membership when the stripes' locks are taken, the
+//!   call begins anew.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -415,12 +416,12 @@ impl<G> GroupIndex<G> {
 
     /// Adds a member to a group, which is created if needed (GROUP-2).
     ///
-    /// `arm` is called under the group's lock. It gets a membership, and whether the group is full and
-    /// refuses, so that the entry must replace another member of the same group. Returns `None` if
-    /// there is no free number, or if the thread must not take the lock ([`hold`]).
+    /// `arm` is called under the group's lock. It gets a membership, and whether the group is full
+    /// and refuses, so that the entry must replace another member of the same group. Returns `None`
+    /// if there is no free number, or if the thread must not take the lock ([`hold`]).
     ///
-    /// If full groups evict, `judge` is called as [`Group::make_room`] says after the entry was armed.
-    /// `now` is not after the present; the member was last touched then.
+    /// If full groups evict, `judge` is called as [`Group::make_room`] says after the entry was
+    /// armed. `now` is not after the present; the member was last touched then.
     ///
     /// If `arm` panics, the membership must not be dropped before this call has ended.
     pub(super) fn enter<Q, R>(
