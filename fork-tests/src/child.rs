@@ -2,12 +2,27 @@
 
 use std::fmt::Debug;
 use std::io::{PipeWriter, Read, Write, pipe};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
 /// A copy that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(30);
+
+/// A thread that has not started by then does not start.
+const STARTS: Duration = Duration::from_secs(5);
+
+/// The step of a copy in which no thread starts.
+const NO_THREADS: &str = "no thread starts here";
+
+/// The number of copies in which no thread starts.
+static WITHOUT_THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns how many copies could not be checked where that takes threads.
+pub(crate) fn without_threads() -> usize {
+    WITHOUT_THREADS.load(Ordering::SeqCst)
+}
 
 /// What a copy tells its original.
 pub(crate) struct Report(PipeWriter);
@@ -16,6 +31,21 @@ impl Report {
     /// Names the next step, so that the original knows where a copy hangs.
     pub(crate) fn step(&mut self, what: &str) {
         let _ = self.0.write_all(format!("{what}\n").as_bytes());
+    }
+
+    /// Returns whether threads start in this copy.
+    ///
+    /// None does if a thread of the original was just starting or ending at the fork: the standard
+    /// library has a list of all threads (`std::sys::pal::unix::stack_overflow`), whose lock stays
+    /// locked in the copy. The guide says so.
+    pub(crate) fn threads_start(&mut self) -> bool {
+        let (tell, told) = channel();
+        let started = thread::Builder::new().spawn(move || tell.send(()));
+        let starts = started.is_ok() && told.recv_timeout(STARTS) == Ok(());
+        if !starts {
+            self.step(NO_THREADS);
+        }
+        starts
     }
 
     /// Names a step that has been done, and what was seen if that is wrong.
@@ -68,6 +98,9 @@ pub(crate) fn in_copy(check: impl FnOnce(&mut Report)) -> Option<String> {
     let mut said = String::new();
     let read = tells.read_to_string(&mut said);
     drop(done);
+    if said.contains(NO_THREADS) {
+        WITHOUT_THREADS.fetch_add(1, Ordering::SeqCst);
+    }
     let hung = killer.join().expect("it does not panic");
     let mut status = 0;
     #[allow(unsafe_code, reason = "no safe function of std waits by number")]

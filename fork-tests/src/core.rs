@@ -274,7 +274,9 @@ fn complaints(report: &mut Report, used: &Arc<Used>, own: Own) {
     map(report, used);
     groups(report, used);
     inherited(report, own);
-    of_its_own(report, used);
+    if report.threads_start() {
+        of_its_own(report, used);
+    }
 }
 
 fn scheduler(report: &mut Report, used: &Used) {

@@ -146,7 +146,9 @@ fn one_copy<S: Store + Clone>(
     let wrong = in_copy(|report| {
         let inherited = on_their_way.take().expect("it is there");
         complaints(report, timers, store, inherited);
-        of_its_own(report, open, opens_in_a_copy);
+        if report.threads_start() {
+            of_its_own(report, open, opens_in_a_copy);
+        }
     });
     if let Some(wrong) = wrong {
         return Some(format!("copy {number}: {wrong}"));
