@@ -77,6 +77,9 @@ impl Walks {
         if let Some(at) = self.under_way.iter().position(|own| *own == walk) {
             self.under_way.swap_remove(at);
         }
+        if self.moves.is_empty() {
+            return;
+        }
         let end = self.past + self.moves.len() as u64;
         let first = self.under_way.iter().min().copied().unwrap_or(end);
         self.moves.drain(..(first - self.past) as usize);

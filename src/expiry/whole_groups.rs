@@ -8,9 +8,6 @@ use super::members::Member;
 use super::touch::touch_slot;
 use super::{ExpiryMap, GroupedBy, Reason};
 
-/// The number of entries that are handled under one hold of a lock.
-const MEMBERS_PER_HOLD: usize = 64;
-
 /// # Whole groups
 ///
 /// These calls exist on a [`GroupedExpiryMap`](crate::GroupedExpiryMap).
@@ -204,7 +201,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         if let Some(walk) = self.groups().walk(self.group_hash(group), group) {
-            walk.run(MEMBERS_PER_HOLD, act, finish);
+            walk.run(act, finish);
         }
     }
 }

@@ -210,7 +210,7 @@ impl Map {
             }
         };
         if let Some(walk) = self.groups().walk(hash(group), &group) {
-            walk.run(64, act, || ());
+            walk.run(act, || ());
         }
         let count = taken.len();
         let tags = taken
@@ -287,7 +287,7 @@ impl Map {
         for group in groups {
             let mut listed = 0;
             if let Some(walk) = self.groups().walk(hash(*group), group) {
-                walk.run(64, |_, portion, _| listed += portion.len(), || ());
+                walk.run(|_, portion, _| listed += portion.len(), || ());
             }
             assert_eq!(listed, self.groups().count(hash(*group), group));
             members += listed;

@@ -37,7 +37,7 @@ fn enter(groups: &GroupIndex<u32>, group: u32, number: u32) -> Option<Membership
 fn members(groups: &GroupIndex<u32>, hash: KeyHash, group: &u32) -> Vec<Member> {
     let mut all = Vec::new();
     if let Some(walk) = groups.walk(hash, group) {
-        walk.run(1, |_, one, _| all.extend(one), || ());
+        walk.run(|_, one, _| all.extend(one), || ());
     }
     all
 }
@@ -254,7 +254,7 @@ fn a_call_for_a_group_follows_who_moves() {
             seen.push(portion.to_vec());
             missed.extend(portion);
         };
-        walk.run(64, act, || ());
+        walk.run(act, || ());
         let mut seen = seen.concat();
         seen.sort_unstable_by_key(|member| member.id.slot);
         seen

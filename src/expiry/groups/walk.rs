@@ -7,6 +7,9 @@ use super::super::members::Member;
 use super::{GroupIndex, ShardLock, hold};
 use crate::shard::KeyHash;
 
+/// The number of entries that are handled under one hold of a lock.
+const PER_HOLD: usize = 64;
+
 /// A call for a whole group.
 pub(in super::super) struct Walk<'a, G> {
     shard: &'a ShardLock<G>,
@@ -16,19 +19,20 @@ pub(in super::super) struct Walk<'a, G> {
 }
 
 impl<G> Walk<'_, G> {
-    /// Calls `act` with the members in portions of one stripe and at most `most` members, and
-    /// `finish` after each of them, without a lock. `act` returns those that it did not find.
+    /// Calls `act` with the members in portions of one stripe, each small enough for one hold of its
+    /// lock, and `finish` after each of them, without a lock. `act` returns those that it did not
+    /// find.
     ///
     /// Then calls `act` under the group's lock with those that have moved before they were found,
     /// and `finish` again without the lock.
+    #[inline]
     pub(in super::super) fn run(
         self,
-        most: usize,
         mut act: impl FnMut(usize, &[Member], &mut Vec<Member>),
         mut finish: impl FnMut(),
     ) {
         let mut missed = Vec::new();
-        for (stripe, portion) in portions(&self.members, most) {
+        for (stripe, portion) in portions(&self.members) {
             act(stripe, portion, &mut missed);
             finish();
         }
@@ -39,7 +43,7 @@ impl<G> Walk<'_, G> {
             return;
         };
         let moved = held.walks.follow(self.name, &missed);
-        for (stripe, portion) in portions(&moved, most) {
+        for (stripe, portion) in portions(&moved) {
             // Whoever is missed now has ended.
             act(stripe, portion, &mut missed);
         }
@@ -49,9 +53,9 @@ impl<G> Walk<'_, G> {
 }
 
 /// Splits `members` into portions, each of one stripe and small enough for one hold of its lock.
-fn portions(members: &[Member], most: usize) -> impl Iterator<Item = (usize, &[Member])> {
+fn portions(members: &[Member]) -> impl Iterator<Item = (usize, &[Member])> {
     let of_one_stripe = members.chunk_by(|a, b| a.stripe == b.stripe);
-    let portions = of_one_stripe.flat_map(move |same| same.chunks(most));
+    let portions = of_one_stripe.flat_map(|same| same.chunks(PER_HOLD));
     portions.map(|portion| (portion[0].stripe as usize, portion))
 }
 
