@@ -28,6 +28,19 @@ fn look(name: &str) -> Option<(u64, bool)> {
     Some((switches, field("State:").starts_with('S')))
 }
 
+/// Waits until no thread of a scheduler is left. A thread that still ends may be the only one of its
+/// name, while the thread of a new scheduler has none yet.
+#[track_caller]
+pub fn none_is_left() {
+    crate::wait::until("the threads of schedulers end", || {
+        let mut tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+        tasks.all(|task| {
+            let name = fs::read_to_string(task.path().join("comm"));
+            name.is_ok_and(|name| !name.starts_with("tb-"))
+        })
+    });
+}
+
 /// Waits until the thread sleeps. Returns how often it has gone to sleep so far.
 #[track_caller]
 pub fn naps(name: &str) -> u64 {

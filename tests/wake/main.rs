@@ -15,10 +15,16 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// Only one scheduler with threads at a time: a thread is found by its name.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    #[cfg(target_os = "linux")]
+    kit::naps::none_is_left();
+    one
 }
 
 fn on_manual_clock(stripes: usize) -> (Scheduler<u32>, Handle<u32>, ManualClock) {
+    // The one before may still end.
+    #[cfg(target_os = "linux")]
+    kit::naps::none_is_left();
     let hand = ManualClock::new();
     let scheduler = Scheduler::<u32>::builder()
         .clock(Clock::manual(&hand))
@@ -127,6 +133,8 @@ fn promise_6_no_work_by_the_clocks_of_real_time() {
     use kit::naps::naps;
     let _alone = alone();
     for clock in kit::clocks::real() {
+        // The one before may still end.
+        kit::naps::none_is_left();
         let builder = Scheduler::<u32>::builder()
             .shards(1)
             .workers(1)
@@ -316,6 +324,8 @@ fn c148_touches_are_no_work_for_a_ticker() {
     const ENTRIES: u32 = 2_000;
     let _alone = alone();
     for stripes in [1, 128] {
+        // The one before may still end.
+        kit::naps::none_is_left();
         let hand = ManualClock::new();
         let map = ExpiryMap::<u32, u32>::builder()
             .time_to_idle(HOUR)
