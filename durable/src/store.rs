@@ -617,6 +617,15 @@ pub struct Sight {
     pub complete: Option<Complete>,
 }
 
+impl Sight {
+    /// The beat of a node, unless it is gone.
+    #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
+    pub(crate) fn beat_of(&self, epoch: Epoch) -> Option<i64> {
+        let node = self.nodes.iter().find(|node| node.epoch == epoch);
+        node.map(|node| node.beat)
+    }
+}
+
 /// Which writes a sight contains: each write that is not in it, and was not undone, has a number of at
 /// least `below`, or read the clock at `at` or later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -36,6 +36,8 @@ pub(super) struct Membership {
     term: Duration,
     term_end: Option<Mono>,
     last_good_beat: Option<Mono>,
+    /// When a call has found another store, or an older one.
+    replaced: Option<Mono>,
     good_beats: u64,
     others: BTreeMap<Epoch, Observed>,
     /// Whether a sight has shown them.
@@ -56,6 +58,7 @@ impl Membership {
             term,
             term_end: None,
             last_good_beat: None,
+            replaced: None,
             good_beats: 0,
             others: BTreeMap::new(),
             knows_others: false,
@@ -125,6 +128,11 @@ impl Membership {
 
     /// A beat that was sent at `sent` was good.
     pub(super) fn beat_was_good(&mut self, sent: Mono, now: Mono) {
+        if self.replaced.is_some_and(|at| sent < at) {
+            // It may have been written to the store that was there before.
+            self.next_beat = now;
+            return;
+        }
         // A node that stood still does not know how long the others did.
         let stood_still = self
             .last_good_beat
@@ -142,6 +150,14 @@ impl Membership {
     pub(super) fn beat_failed(&mut self, now: Mono) {
         self.next_beat = now;
         self.observe_anew(now);
+    }
+
+    /// A call has found another store than the one of the beats before, or an older one: the term ends at once. The next
+    /// good beat begins another one.
+    pub(super) fn store_was_replaced(&mut self, now: Mono) {
+        self.let_go();
+        self.replaced = Some(now);
+        self.beat_failed(now);
     }
 
     /// An outage or a pause of this node says nothing about the others.

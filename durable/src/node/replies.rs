@@ -39,6 +39,10 @@ impl Node {
             // The epoch ended since: nothing that the answer says concerns the node any more.
             false => None,
         };
+        if let Some(Err(StoreError::Replaced(_))) = result {
+            self.membership.store_was_replaced(now);
+            self.looks.marks.drop_all();
+        }
         match lane {
             Lane::Watch => self.watch_replied(now, call, result),
             Lane::Claims => self.claim_replied(now, call, result),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use crate::beats::{Beats, NodeRow};
 use crate::postgres::failure::{Effect, Failure};
 use crate::postgres::guess::Guess;
 use crate::postgres::link::Link;
@@ -13,8 +14,8 @@ use crate::postgres::rows::{
     unsigned,
 };
 use crate::postgres::statements::{
-    BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, HAS_ROW, JOIN, LEAVE, LIST,
-    LOOK, OLD_NODES, OPEN_WRITES, PAUSE, PAYLOAD_ERRORS, REVIVE, SETTLE, SETTLE_EACH, WRITE,
+    BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, LOOK,
+    OLD_NODES, OPEN_WRITES, PAUSE, PAYLOAD_ERRORS, REVIVE, ROW, SETTLE, SETTLE_EACH, WRITE,
     WRITE_EACH,
 };
 use crate::postgres::values::{SentCalls, end, int, order, parts, small, text};
@@ -227,6 +228,21 @@ impl PostgresConnection {
         }
     }
 
+    /// A statement has found no row of a node that is not gone. An error if that is the sign of an older database.
+    fn is_gone(&mut self, epoch: Epoch) -> Result<(), StoreError> {
+        let rows = self.rows(ROW, &[&epoch.0])?;
+        let row = one(&rows)?;
+        let found = row.get::<_, Option<i64>>(1).map(|beat| NodeRow {
+            beat,
+            gone: row.get(2),
+        });
+        self.beats().found(epoch, found, time(row, 0))
+    }
+
+    fn beats(&self) -> &Beats {
+        &self.link.settings().beats
+    }
+
     fn rows(
         &mut self,
         sql: &'static str,
@@ -238,6 +254,7 @@ impl PostgresConnection {
 
 impl Connection for PostgresConnection {
     fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
+        self.beats().are_right()?;
         let (order, mut answers) = (order(calls), vec![None; calls.len()]);
         let mut result = self.write_some(calls, &order, false, true, &mut answers);
         // What others have locked goes alone and waits for them, but not for all of them in turn.
@@ -259,17 +276,20 @@ impl Connection for PostgresConnection {
     }
 
     fn try_write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
+        self.beats().are_right()?;
         let (order, mut answers) = (order(calls), vec![None; calls.len()]);
         let result = self.write_some(calls, &order, false, true, &mut answers);
         all(answers, result)
     }
 
     fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
+        self.beats().are_right()?;
         let rows = self.rows(GET, &[&queue, &key])?;
         Ok(rows.first().map(timer))
     }
 
     fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError> {
+        self.beats().are_right()?;
         let (from, until) = (Time(page.from), Time(page.until));
         let after = page.after.as_ref();
         let due = after.map(|(due, _)| Time(*due));
@@ -283,6 +303,7 @@ impl Connection for PostgresConnection {
     }
 
     fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
+        self.beats().are_right()?;
         let limit = self.link.scan_limit();
         let rows = self.link.scan(Effect::Reads, COUNTS, &[], limit)?;
         let counts = rows.iter().map(|row| QueueCounts {
@@ -298,6 +319,7 @@ impl Connection for PostgresConnection {
     }
 
     fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
+        self.beats().are_right()?;
         let limit = i64::from(limit);
         let rows = self.rows(DEAD, &[&queue, &after, &limit, &PAGE_BYTES])?;
         let letters = rows.iter().map(|row| DeadLetter {
@@ -316,6 +338,7 @@ impl Connection for PostgresConnection {
     }
 
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
+        self.beats().are_right()?;
         let notify = self.link.settings().notify;
         let rows = self
             .link
@@ -332,6 +355,7 @@ impl Connection for PostgresConnection {
     }
 
     fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError> {
+        self.beats().are_right()?;
         self.link.query(Effect::Writes, PAUSE, &[&queue, &paused])?;
         Ok(())
     }
@@ -339,27 +363,28 @@ impl Connection for PostgresConnection {
     fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
         let queues: Vec<&str> = node.queues.iter().map(|queue| &**queue).collect();
         let name = text(&node.name);
-        self.link
-            .query(Effect::Writes, JOIN, &[&node.epoch.0, &name, &queues])?;
-        Ok(())
+        self.beats().are_right()?;
+        let sent = Instant::now();
+        let values: [&(dyn ToSql + Sync); 3] = [&node.epoch.0, &name, &queues];
+        let rows = self.link.query(Effect::Writes, JOIN, &values)?;
+        let row = one(&rows)?;
+        self.beats()
+            .joined(node.epoch, row.get(0), sent, Instant::now(), time(row, 1))
     }
 
     fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
-        let rows = self.link.query(Effect::Writes, BEAT, &[&epoch.0])?;
-        if let Some(row) = rows.first() {
-            let beats = &self.link.settings().beats;
-            beats.good(epoch, row.get(3), time(row, 0))?;
-        } else {
-            let rows = self.rows(HAS_ROW, &[&epoch.0])?;
-            let row = one(&rows)?;
-            let beats = &self.link.settings().beats;
-            match row.get(0) {
-                true => beats.ended(epoch),
-                false => beats.missing(epoch, time(row, 1))?,
-            }
-        }
-        Ok(rows.first().map(|row| Beat {
-            now: time(row, 0),
+        let sent = Instant::now();
+        let least = self.beats().least(epoch);
+        let rows = self.link.query(Effect::Writes, BEAT, &[&epoch.0, &least])?;
+        let Some(row) = rows.first() else {
+            self.is_gone(epoch)?;
+            return Ok(None);
+        };
+        let now = time(row, 0);
+        self.beats()
+            .confirmed(epoch, row.get(3), sent, Instant::now(), now);
+        Ok(Some(Beat {
+            now,
             horizon: Some(Horizon {
                 number: unsigned(row.get(2)),
                 at: time(row, 1),
@@ -403,13 +428,16 @@ impl Connection for PostgresConnection {
             }
             false => (None, self.rows(LOOK, &values)?),
         };
+        let sight = sight(look, &rows);
+        self.beats().seen(look.epoch, sight.beat_of(look.epoch))?;
         Ok(Sight {
             complete: open,
-            ..sight(look, &rows)
+            ..sight
         })
     }
 
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.beats().are_right()?;
         let mut wanted: Vec<_> = claim.timers.iter().collect();
         wanted.sort_unstable_by(|a, b| (&a.queue, &a.key).cmp(&(&b.queue, &b.key)));
         wanted.dedup_by(|a, b| (&a.queue, &a.key) == (&b.queue, &b.key));
@@ -471,10 +499,14 @@ impl Connection for PostgresConnection {
                 }
             }
         }
+        if claimed.gone {
+            self.is_gone(claim.epoch)?;
+        }
         Ok(claimed)
     }
 
     fn settle(&mut self, settle: &Settle) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
+        self.beats().are_right()?;
         let all = &settle.settlements;
         let mut order: Vec<usize> = (0..all.len()).collect();
         order.sort_unstable_by(|a, b| {
@@ -516,6 +548,7 @@ impl Connection for PostgresConnection {
     }
 
     fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError> {
+        self.beats().are_right()?;
         let values: [&(dyn ToSql + Sync); 3] = [&asking.0, &epoch.0, &beat];
         let rows = self.link.query(Effect::Writes, DECLARE_GONE, &values)?;
         let declared = one(&rows)?.get(0);
@@ -529,8 +562,9 @@ impl Connection for PostgresConnection {
     }
 
     fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError> {
+        // Also on an older database: it is the end of the node there too.
+        self.beats().ended(epoch);
         self.link.query(Effect::Writes, LEAVE, &[&epoch.0])?;
-        self.link.settings().beats.ended(epoch);
         Ok(())
     }
 }

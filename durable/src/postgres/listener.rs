@@ -149,7 +149,7 @@ mod tests {
             hosts: Hosts::new(&config, Security::none(), Passwords::OfUrl).expect("a host"),
             schema: Schema::default(),
             identity: OnceLock::new(),
-            beats: Beats::default(),
+            beats: Beats::new(Duration::ZERO),
             statement_limit,
             lock_limit: statement_limit,
             scan_limit: statement_limit,

@@ -219,6 +219,7 @@ impl Postgres {
             statement_limit: Duration::from_secs(5),
             lock_limit: Duration::from_secs(1),
             scan_limit: Duration::from_secs(60),
+            loss_limit: Duration::from_secs(15),
             schema: DEFAULT.to_owned(),
             notify: false,
             listen: None,
@@ -274,6 +275,7 @@ pub struct PostgresBuilder {
     statement_limit: Duration,
     lock_limit: Duration,
     scan_limit: Duration,
+    loss_limit: Duration,
     schema: String,
     notify: bool,
     listen: Option<bool>,
@@ -305,6 +307,19 @@ impl PostgresBuilder {
     #[must_use]
     pub fn scan_limit(mut self, limit: Duration) -> Self {
         self.scan_limit = limit.max(SHORTEST);
+        self
+    }
+
+    /// Sets how much of what the server has confirmed it may lose at a crash or a failover, without being taken for
+    /// an older database. 15 s by default.
+    ///
+    /// A server with `synchronous_commit = off` loses the last moments at a crash, and so does a failover to an
+    /// asynchronous standby. Processes go on by themselves after that. If more is missing, the database counts as
+    /// restored from a backup: calls fail with [`StoreError::Replaced`]. With `synchronous_commit = on`, and without an
+    /// asynchronous standby that may be promoted, nothing is lost. Then zero makes each older state known.
+    #[must_use]
+    pub fn loss_limit(mut self, limit: Duration) -> Self {
+        self.loss_limit = limit;
         self
     }
 
@@ -453,7 +468,7 @@ impl PostgresBuilder {
             hosts: Hosts::new(&self.config, self.security()?, passwords)?,
             schema: Schema::new(&self.schema)?,
             identity: OnceLock::new(),
-            beats: Beats::default(),
+            beats: Beats::new(self.loss_limit),
             statement_limit: self.statement_limit,
             lock_limit: self.lock_limit,
             scan_limit: self.scan_limit,

@@ -83,15 +83,17 @@ pub(super) const PAUSE: &str = "insert into tourbillon.queue (name, paused) \
 
 pub(super) const JOIN: &str = "insert into tourbillon.node (epoch, name, queues) \
      select $1::bigint, $2::text, $3::text[] where (select tourbillon.same_1($4)) \
-     on conflict (epoch) do update set queues = excluded.queues";
+     on conflict (epoch) do update set queues = excluded.queues returning beat, clock_timestamp()";
 
-/// The time of the statement was taken before the number of its transaction.
+/// The time of the statement was taken before the number of its transaction. A beat that is less than the least
+/// one is of an older state: see [`Beats`](crate::beats::Beats).
 pub(super) const BEAT: &str = "update tourbillon.node set beat = beat + 1 where epoch = $1 and gone is null \
-     and (select tourbillon.same_1($2)) \
+     and beat >= $2 and (select tourbillon.same_1($3)) \
      returning clock_timestamp(), statement_timestamp(), pg_current_xact_id()::text::bigint, beat";
 
-/// Whether a node that has no good beat has a row, and the clock.
-pub(super) const HAS_ROW: &str = "select exists (select from tourbillon.node where epoch = $1), clock_timestamp() \
+/// The clock, and the row of a node that has no good beat, if it has one.
+pub(super) const ROW: &str = "select clock_timestamp(), d.beat, d.gone is not null \
+     from (select) one left join tourbillon.node d on d.epoch = $1 \
      where (select tourbillon.same_1($2))";
 
 /// The clock, and the least number of the open transactions that may have written timers. It comes before

@@ -1,6 +1,6 @@
 //! The calls of a store on the file.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::OptionalExtension;
 
@@ -24,87 +24,17 @@ const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// A connection to the file.
 pub(super) struct SqliteConnection(pub(super) Link);
 
-impl Connection for SqliteConnection {
-    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
-        self.0.write_rows(calls, apply)
+impl SqliteConnection {
+    /// A statement has found no row of a node that is not gone. An error if that is the sign of an older file.
+    fn is_gone(&mut self, epoch: Epoch) -> Result<(), StoreError> {
+        let (row, now) = self
+            .0
+            .read(|tables| Ok((tables.node(epoch)?, tables.now)))?;
+        let found = self.0.beats().found(epoch, row, now);
+        found.map_err(|error| self.0.named(error))
     }
 
-    fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
-        self.0.read(|tables| reading::timer(tables, queue, key))
-    }
-
-    fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError> {
-        self.0.read(|tables| reading::list(tables, page))
-    }
-
-    fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
-        self.0.read(reading::counts)
-    }
-
-    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
-        self.0
-            .read(|tables| reading::dead(tables, queue, after, limit))
-    }
-
-    fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
-        self.0.write(|tables| revive(tables, letter))
-    }
-
-    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError> {
-        let sql = match paused {
-            true => {
-                "insert into tourbillon_queue(name, paused) values (?1, 1)
-                 on conflict (name) do update set paused = 1"
-            }
-            false => "delete from tourbillon_queue where name = ?1",
-        };
-        self.0.write(|tables| {
-            tables.prepare(sql)?.execute([queue])?;
-            Ok(())
-        })
-    }
-
-    fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
-        let queues = tables::names_to_json(&node.queues);
-        self.0.write(|tables| {
-            let sql = "insert into tourbillon_node(epoch, name, queues, joined)
-                       values (?1, ?2, ?3, ?4)
-                       on conflict (epoch) do update set queues = excluded.queues";
-            tables.prepare(sql)?.execute((
-                node.epoch.0,
-                &node.name,
-                &queues,
-                tables.now.as_micros(),
-            ))?;
-            Ok(())
-        })
-    }
-
-    fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
-        let beats = Arc::clone(&self.0.shared().beats);
-        self.0.write(|tables| {
-            let sql = "update tourbillon_node set beat = beat + 1
-                       where epoch = ?1 and gone is null returning beat";
-            let beat = tables.prepare(sql)?.query_row([epoch.0], |row| row.get(0));
-            let beat = beat.optional()?;
-            match beat {
-                Some(beat) => beats.good(epoch, beat, tables.now)?,
-                None if tables.has_row(epoch)? => beats.ended(epoch),
-                None => beats.missing(epoch, tables.now)?,
-            }
-            Ok(beat.map(|_| Beat {
-                now: tables.now,
-                // A tree of SQLite has no dead entries that a mark would spare.
-                horizon: None,
-            }))
-        })
-    }
-
-    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
-        self.0.read(|tables| reading::look(tables, look))
-    }
-
-    fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+    fn claim_some(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         match self.0.try_write(|tables| claim_timers(tables, claim)) {
             Err(failure) if failure.may_be_of_one_row() => {}
             result => return result.map_err(Failure::before_commit),
@@ -145,8 +75,114 @@ impl Connection for SqliteConnection {
         }
         Ok(claimed)
     }
+}
+
+impl Connection for SqliteConnection {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
+        self.0.is_right()?;
+        self.0.write_rows(calls, apply)
+    }
+
+    fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
+        self.0.is_right()?;
+        self.0.read(|tables| reading::timer(tables, queue, key))
+    }
+
+    fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError> {
+        self.0.is_right()?;
+        self.0.read(|tables| reading::list(tables, page))
+    }
+
+    fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
+        self.0.is_right()?;
+        self.0.read(reading::counts)
+    }
+
+    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
+        self.0.is_right()?;
+        self.0
+            .read(|tables| reading::dead(tables, queue, after, limit))
+    }
+
+    fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
+        self.0.is_right()?;
+        self.0.write(|tables| revive(tables, letter))
+    }
+
+    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError> {
+        self.0.is_right()?;
+        let sql = match paused {
+            true => {
+                "insert into tourbillon_queue(name, paused) values (?1, 1)
+                 on conflict (name) do update set paused = 1"
+            }
+            false => "delete from tourbillon_queue where name = ?1",
+        };
+        self.0.write(|tables| {
+            tables.prepare(sql)?.execute([queue])?;
+            Ok(())
+        })
+    }
+
+    fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
+        let queues = tables::names_to_json(&node.queues);
+        self.0.is_right()?;
+        let sent = Instant::now();
+        let (beat, now) = self.0.write(|tables| {
+            let sql = "insert into tourbillon_node(epoch, name, queues, joined)
+                       values (?1, ?2, ?3, ?4)
+                       on conflict (epoch) do update set queues = excluded.queues returning beat";
+            let values = (node.epoch.0, &node.name, &queues, tables.now.as_micros());
+            let beat = tables.prepare(sql)?.query_row(values, |row| row.get(0))?;
+            Ok((beat, tables.now))
+        })?;
+        let beats = self.0.beats();
+        let joined = beats.joined(node.epoch, beat, sent, Instant::now(), now);
+        joined.map_err(|error| self.0.named(error))
+    }
+
+    fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
+        let sent = Instant::now();
+        let least = self.0.beats().least(epoch);
+        let (beat, now) = self.0.write(|tables| {
+            // One that is less is of an older file.
+            let sql = "update tourbillon_node set beat = beat + 1
+                       where epoch = ?1 and gone is null and beat >= ?2 returning beat";
+            let mut statement = tables.prepare(sql)?;
+            let beat = statement.query_row([epoch.0, least], |row| row.get(0));
+            Ok((beat.optional()?, tables.now))
+        })?;
+        let beats = self.0.beats();
+        match beat {
+            // After the commit: what is not committed is not confirmed.
+            Some(beat) => beats.confirmed(epoch, beat, sent, Instant::now(), now),
+            None => self.is_gone(epoch)?,
+        }
+        Ok(beat.map(|_| Beat {
+            now,
+            // A tree of SQLite has no dead entries that a mark would spare.
+            horizon: None,
+        }))
+    }
+
+    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
+        let sight = self.0.read(|tables| reading::look(tables, look))?;
+        let seen = self.0.beats().seen(look.epoch, sight.beat_of(look.epoch));
+        seen.map_err(|error| self.0.named(error))?;
+        Ok(sight)
+    }
+
+    fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.0.is_right()?;
+        let claimed = self.claim_some(claim)?;
+        if claimed.gone {
+            self.is_gone(claim.epoch)?;
+        }
+        Ok(claimed)
+    }
 
     fn settle(&mut self, settle: &Settle) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
+        self.0.is_right()?;
         self.0
             .write_rows(&settle.settlements, |tables, settlement| {
                 match tables.is_live(settle.epoch)? {
@@ -157,6 +193,7 @@ impl Connection for SqliteConnection {
     }
 
     fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError> {
+        self.0.is_right()?;
         self.0.write(|tables| {
             if asking == epoch || !tables.is_live(asking)? {
                 return Ok(false);
@@ -175,6 +212,8 @@ impl Connection for SqliteConnection {
     }
 
     fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError> {
+        // Also on an older file: it is the end of the node there too.
+        self.0.beats().ended(epoch);
         self.0.write(|tables| {
             let sql = "update tourbillon_node set gone = ?2 where epoch = ?1 and gone is null";
             let mut statement = tables.prepare(sql)?;

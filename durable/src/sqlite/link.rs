@@ -110,8 +110,18 @@ impl Link {
         Ok(link)
     }
 
-    pub(super) fn shared(&self) -> &Shared {
-        &self.shared
+    pub(super) fn beats(&self) -> &Beats {
+        &self.shared.beats
+    }
+
+    /// Whether no node of this process has found that the file is older than it was.
+    pub(super) fn is_right(&self) -> Result<(), StoreError> {
+        self.beats().are_right().map_err(|error| self.named(error))
+    }
+
+    /// Names the file in an error.
+    pub(super) fn named(&self, error: StoreError) -> StoreError {
+        of_file(&self.path, error)
     }
 
     fn set_up(&mut self) -> Result<(), StoreError> {

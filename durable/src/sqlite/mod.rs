@@ -17,6 +17,7 @@ use std::time::Duration;
 use self::connection::SqliteConnection;
 use self::link::{Link, Shared};
 use self::schema::Prefix;
+use crate::beats::Beats;
 use crate::namespace::DEFAULT;
 use crate::store::{Connection, Store, StoreError};
 use crate::sync::Arc;
@@ -177,7 +178,8 @@ impl Sqlite {
             busy_limit: BUSY_LIMIT,
             turn: Arc::default(),
             original: Arc::default(),
-            beats: Arc::default(),
+            // Each commit is flushed before it is confirmed, so a process that lives has lost none.
+            beats: Arc::new(Beats::new(Duration::ZERO)),
         };
         let mut link = Link::open(&path, true, shared.clone())?;
         if !link.is_current()? {

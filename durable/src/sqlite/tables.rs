@@ -4,6 +4,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension};
 
 use super::failure::Failure;
 use super::schema::{Meta, Prefix};
+use crate::beats::NodeRow;
 use crate::row::{Change, Hold, Moment, Row, Successor};
 use crate::store::Epoch;
 use crate::sync::Arc;
@@ -129,9 +130,15 @@ impl<'c> Tables<'c> {
     }
 
     /// Whether a node is in the table, gone or not.
-    pub(super) fn has_row(&self, epoch: Epoch) -> Result<bool, Failure> {
-        let sql = "select 1 from tourbillon_node where epoch = ?1";
-        Ok(self.prepare(sql)?.exists([epoch.0])?)
+    pub(super) fn node(&self, epoch: Epoch) -> Result<Option<NodeRow>, Failure> {
+        let sql = "select beat, gone is not null from tourbillon_node where epoch = ?1";
+        let row = self.prepare(sql)?.query_row([epoch.0], |row| {
+            Ok(NodeRow {
+                beat: row.get(0)?,
+                gone: row.get(1)?,
+            })
+        });
+        Ok(row.optional()?)
     }
 
     /// Whether a claim of this epoch, which belongs to a row that was read, is live.

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_durable::store::{Epoch, NewNode, Store, StoreError};
+use tourbillon_durable::store::{Claim, Connection, Epoch, NewNode, Store, StoreError};
 use tourbillon_durable::{CallError, Due, Durable, Event, Postgres};
 
 use crate::cluster::{self, Cluster, Database};
@@ -42,7 +42,11 @@ fn node(store: Postgres) -> Node {
 
 /// A node that has run a timer, and has another one.
 fn at_work(url: &str) -> Node {
-    let node = node(Postgres::connect(url).expect("the cluster answers"));
+    working(Postgres::connect(url).expect("the cluster answers"))
+}
+
+fn working(store: Postgres) -> Node {
+    let node = node(store);
     let accepted = node.timers.schedule("q", "before", Duration::ZERO, &1);
     accepted.expect("it is accepted");
     assert_eq!(wait::next(&node.runs), "before");
@@ -272,37 +276,150 @@ fn a_switch_to_an_empty_server_is_noticed_and_the_way_back_too() {
     not(has_postgres),
     ignore = "needs a PostgreSQL server: apt-get install postgresql"
 )]
-fn a_backup_that_is_older_than_six_beats_ends_the_work_of_a_node() {
+fn a_state_that_is_older_by_one_beat_is_refused_and_never_catches_up() {
     let database = cluster::database();
-    let store = Postgres::connect(&database.url()).expect("the cluster answers");
-    let node = NewNode {
-        epoch: Epoch(7),
-        name: "n".to_owned(),
-        queues: vec!["q".into()],
+    let (_, mut open) = joined(&database, Duration::ZERO);
+    let set = |sql: &str| database.psql(sql).expect("a superuser");
+    let refused = |open: &mut dyn Connection| {
+        let result = open.beat(ME).map(drop);
+        assert!(matches!(result, Err(StoreError::Replaced(_))), "{result:?}");
+        let result = open.get("q", "k").map(drop);
+        assert!(matches!(result, Err(StoreError::Replaced(_))), "{result:?}");
     };
-    let mut open = store.connect().expect("the cluster answers");
-    open.join(&node).expect("it joins");
-    for _ in 0..10 {
-        open.beat(Epoch(7)).expect("an answer").expect("it lives");
+    // What was confirmed can't be missing, whatever else the row says.
+    for gone in ["null", "now()"] {
+        set(&format!(
+            "update tourbillon.node set beat = 9, gone = {gone}"
+        ));
+        for _ in 0..3 {
+            refused(&mut *open);
+        }
+        assert_eq!(set("select beat from tourbillon.node"), "9");
     }
+    set("create table kept as table tourbillon.node; truncate tourbillon.node");
+    refused(&mut *open);
+    // A claim finds it too: its node must not join the older state as another one.
+    let claim = Claim {
+        epoch: ME,
+        deadline: tourbillon_durable::StoreTime::LATEST,
+        timers: Vec::new(),
+        adopt: Vec::new(),
+    };
+    let result = open.claim(&claim).map(drop);
+    assert!(matches!(result, Err(StoreError::Replaced(_))), "{result:?}");
+    set(
+        "insert into tourbillon.node table kept; update tourbillon.node set beat = 10, gone = null",
+    );
+    assert!(open.beat(ME).expect("the right one").is_some());
+    assert_eq!(open.get("q", "k"), Ok(None));
+    // A node that is declared gone has its beats.
+    set("update tourbillon.node set gone = now()");
+    assert_eq!(open.beat(ME), Ok(None));
+    assert_eq!(open.get("q", "k"), Ok(None));
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_loss_within_the_limit_is_a_failover() {
+    let database = cluster::database();
+    let (_, mut open) = joined(&database, HOUR);
     let set = |sql: &str| database.psql(sql).expect("a superuser");
     set("update tourbillon.node set beat = beat - 5");
-    assert!(open.beat(Epoch(7)).expect("a standby's").is_some());
-    set("update tourbillon.node set beat = 0");
-    let refused = open.beat(Epoch(7)).map(drop);
-    assert!(
-        matches!(refused, Err(StoreError::Replaced(_))),
-        "{refused:?}"
-    );
+    assert!(open.beat(ME).expect("a standby's").is_some());
+    assert_eq!(set("select beat from tourbillon.node"), "6");
+    // The standby has not even the row of a young node.
     set("truncate tourbillon.node");
-    let refused = open.beat(Epoch(7)).map(drop);
-    assert!(
-        matches!(refused, Err(StoreError::Replaced(_))),
-        "{refused:?}"
-    );
-    // One that was declared gone has a row.
-    set("insert into tourbillon.node (epoch, name, queues, gone) values (7, 'n', '{}', now())");
-    assert_eq!(open.beat(Epoch(7)), Ok(None));
+    assert_eq!(open.beat(ME), Ok(None));
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_claim_that_finds_no_row_of_its_node_finds_the_older_state() {
+    let database = cluster::database();
+    let (_, mut open) = joined(&database, Duration::ZERO);
+    database
+        .psql("truncate tourbillon.node")
+        .expect("a superuser");
+    let claim = Claim {
+        epoch: ME,
+        deadline: tourbillon_durable::StoreTime::LATEST,
+        timers: Vec::new(),
+        adopt: Vec::new(),
+    };
+    let result = open.claim(&claim).map(drop);
+    assert!(matches!(result, Err(StoreError::Replaced(_))), "{result:?}");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_node_notices_an_older_state_by_its_next_look() {
+    let states = [
+        (
+            "update tourbillon.node set beat = beat - 1",
+            "update tourbillon.node set beat = beat + 1",
+        ),
+        (
+            "update tourbillon.node set beat = beat - 1, gone = now()",
+            "update tourbillon.node set beat = beat + 1, gone = null",
+        ),
+        (
+            "create table kept as table tourbillon.node; delete from tourbillon.node",
+            "insert into tourbillon.node table kept",
+        ),
+    ];
+    for (older, back) in states {
+        let database = cluster::database();
+        let store = Postgres::builder(&database.url()).expect("a URL");
+        let store = store.loss_limit(Duration::ZERO).connect();
+        let node = working(store.expect("the cluster answers"));
+        // The next beat comes after 12 s.
+        database.psql(older).expect("a superuser");
+        node.notices();
+        let due = "select tourbillon.schedule('q', 'due', interval '0', '1')";
+        database.psql(due).expect("a superuser");
+        let before = node.timers.stats().store_errors;
+        wait::until("the node looks again", || {
+            node.timers.stats().store_errors > before + 3
+        });
+        assert_eq!(node.runs.try_recv().ok(), None, "the term has ended");
+        database.psql(back).expect("a superuser");
+        assert_eq!(wait::next(&node.runs), "due");
+        wait::until("calls succeed", || node.timers.get("q", "kept").is_ok());
+        let told = node.events.try_iter();
+        let told: Vec<Event> = told
+            .filter(|event| matches!(event, Event::NodeGone | Event::StoreReplaced { .. }))
+            .collect();
+        assert_eq!(told, []);
+    }
+}
+
+const ME: Epoch = Epoch(7);
+
+/// A connection of a node that has beaten ten times.
+fn joined(database: &Database, loss: Duration) -> (Postgres, Box<dyn Connection>) {
+    let store = Postgres::builder(&database.url()).expect("a URL");
+    let store = store.loss_limit(loss).connect();
+    let store = store.expect("the cluster answers");
+    let mut open = store.connect().expect("the cluster answers");
+    open.join(&NewNode {
+        epoch: ME,
+        name: "n".to_owned(),
+        queues: vec!["q".into()],
+    })
+    .expect("it joins");
+    for _ in 0..10 {
+        open.beat(ME).expect("an answer").expect("it lives");
+    }
+    (store, open)
 }
 
 /// A port that leads to a server, and later to another one.

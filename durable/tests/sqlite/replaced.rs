@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kit::wait;
 use rusqlite::Connection;
-use tourbillon_durable::store::{Epoch, NewNode, Store, StoreError};
+use tourbillon_durable::store::{self, Epoch, NewNode, Store, StoreError};
 use tourbillon_durable::{CallError, Due, Durable, Event, Sqlite, rusqlite};
 
 use crate::folder::Folder;
@@ -233,57 +233,147 @@ fn a_link_that_leads_elsewhere_is_noticed() {
     );
 }
 
-#[test]
-fn a_backup_that_is_older_than_six_beats_ends_the_work_of_a_node() {
-    let folder = Folder::new();
-    let store = folder.store();
-    let mut connection = store.connect().expect("a connection");
+const ME: Epoch = Epoch(7);
+
+/// A connection of a node that has beaten ten times, and one of somebody else.
+fn joined(folder: &Folder) -> (Box<dyn store::Connection>, Connection) {
+    let mut open = folder.store().connect().expect("a connection");
     let node = NewNode {
-        epoch: Epoch(7),
+        epoch: ME,
         name: "a node".into(),
         queues: vec!["q".into()],
     };
-    let plain = Connection::open(folder.file()).expect("a connection");
-    connection.join(&node).expect("joined");
-    // One that is declared gone, and one whose row went with the first moments, are no backups.
-    connection
-        .beat(Epoch(7))
-        .expect("an answer")
-        .expect("it lives");
-    plain
-        .execute("delete from tourbillon_node", ())
-        .expect("deleted");
-    assert_eq!(
-        connection.beat(Epoch(7)).map(|beat| beat.is_some()),
-        Ok(false)
-    );
-    connection.join(&node).expect("joined");
+    open.join(&node).expect("joined");
     for _ in 0..10 {
-        connection
-            .beat(Epoch(7))
-            .expect("an answer")
-            .expect("it lives");
+        open.beat(ME).expect("an answer").expect("it lives");
     }
-    plain
-        .execute("update tourbillon_node set beat = beat - 5", ())
-        .expect("set");
-    assert!(connection.beat(Epoch(7)).expect("a standby's").is_some());
-    plain
-        .execute("update tourbillon_node set beat = 0", ())
-        .expect("set");
-    let refused = connection.beat(Epoch(7)).map(|_| ());
-    assert!(
-        matches!(refused, Err(StoreError::Replaced(_))),
-        "{refused:?}"
-    );
+    (open, Connection::open(folder.file()).expect("a connection"))
+}
+
+#[test]
+fn a_file_that_is_older_by_one_beat_is_refused_and_never_catches_up() {
+    let folder = Folder::new();
+    let (mut open, plain) = joined(&folder);
+    let set = |sql: &str| plain.execute_batch(sql).expect("set");
+    let refused = |open: &mut dyn store::Connection| {
+        for result in [open.beat(ME).map(drop), open.get("q", "k").map(drop)] {
+            assert!(
+                matches!(&result, Err(StoreError::Replaced(why)) if why.contains("timers.db")),
+                "{result:?}"
+            );
+        }
+    };
+    // What was confirmed can't be missing, whatever else the row says.
+    for gone in ["null", "7"] {
+        set(&format!(
+            "update tourbillon_node set beat = 9, gone = {gone}"
+        ));
+        for _ in 0..3 {
+            refused(&mut *open);
+        }
+        let beat = plain.query_row("select beat from tourbillon_node", (), |row| row.get(0));
+        assert_eq!(beat, Ok(9));
+    }
+    set("create table kept as select * from tourbillon_node; delete from tourbillon_node");
+    refused(&mut *open);
+    set("insert into tourbillon_node select * from kept;
+         update tourbillon_node set beat = 10, gone = null");
+    assert!(open.beat(ME).expect("the right one").is_some());
+    assert_eq!(open.get("q", "k"), Ok(None));
+    // A node that is declared gone has its beats.
+    set("update tourbillon_node set gone = 7");
+    assert_eq!(open.beat(ME), Ok(None));
+    assert_eq!(open.get("q", "k"), Ok(None));
+}
+
+#[test]
+fn a_claim_that_finds_no_row_of_its_node_finds_the_older_file() {
+    let folder = Folder::new();
+    let (mut open, plain) = joined(&folder);
     plain
         .execute("delete from tourbillon_node", ())
         .expect("deleted");
-    let refused = connection.beat(Epoch(7)).map(|_| ());
-    assert!(
-        matches!(refused, Err(StoreError::Replaced(_))),
-        "{refused:?}"
-    );
+    let claim = store::Claim {
+        epoch: ME,
+        deadline: tourbillon_durable::StoreTime::LATEST,
+        timers: Vec::new(),
+        adopt: Vec::new(),
+    };
+    let result = open.claim(&claim).map(drop);
+    assert!(matches!(result, Err(StoreError::Replaced(_))), "{result:?}");
+}
+
+#[test]
+fn a_beat_whose_commit_fails_is_not_confirmed() {
+    let folder = Folder::new();
+    let (mut open, plain) = joined(&folder);
+    // A constraint that is checked by the commit.
+    plain
+        .execute_batch(
+            "create table other(id integer primary key) strict;
+             create table checked(id integer references other(id) deferrable initially deferred) strict;
+             create trigger t after update on tourbillon_node when new.beat > 10
+             begin insert into checked values (1); end;",
+        )
+        .expect("set");
+    open.beat(ME).map(drop).expect_err("the commit fails");
+    plain.execute_batch("drop trigger t").expect("set");
+    assert!(open.beat(ME).expect("an answer").is_some());
+}
+
+#[test]
+fn a_node_notices_an_older_file_by_its_next_look() {
+    let states = [
+        (
+            "update tourbillon_node set beat = beat - 1",
+            "update tourbillon_node set beat = beat + 1",
+        ),
+        (
+            "update tourbillon_node set beat = beat - 1, gone = 7",
+            "update tourbillon_node set beat = beat + 1, gone = null",
+        ),
+        (
+            "create table kept as select * from tourbillon_node; delete from tourbillon_node",
+            "insert into tourbillon_node select * from kept",
+        ),
+    ];
+    for (older, back) in states {
+        let folder = Folder::new();
+        let store = folder.store();
+        let (timers, events, runs) = node(&store);
+        timers
+            .schedule("q", "before", Duration::ZERO, &1)
+            .expect("accepted");
+        assert_eq!(wait::next(&runs), "before");
+        let plain = Connection::open(folder.file()).expect("a connection");
+        plain.busy_timeout(Duration::from_secs(60)).expect("set");
+        // The next beat comes after 12 s.
+        plain.execute_batch(older).expect("set");
+        wait::until(
+            "the node says what to do",
+            || matches!(events.recv(), Ok(Event::StoreReplaced { error, .. }) if error.contains("start them again")),
+        );
+        let refused = timers.schedule("q", "lost", HOUR, &1);
+        assert!(
+            matches!(refused, Err(CallError::Replaced(_))),
+            "{refused:?}"
+        );
+        // A process that opens it now schedules there.
+        let other = Durable::builder(folder.store()).start().expect("a store");
+        other
+            .schedule("q", "due", Duration::ZERO, &1)
+            .expect("accepted");
+        let before = timers.stats().store_errors;
+        wait::until("the node looks again", || {
+            timers.stats().store_errors > before + 3
+        });
+        assert_eq!(runs.try_recv().ok(), None, "the term has ended");
+        is_one_outage(&events.try_iter().collect::<Vec<_>>());
+        plain.execute_batch(back).expect("set");
+        assert_eq!(wait::next(&runs), "due");
+        timers.schedule("q", "after", HOUR, &1).expect("accepted");
+        timers.stop(Duration::ZERO);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs, store};
 use crate::node::{Input, Mono, Near, Reply, StoreCall};
-use crate::store::{Beat, Claimed, Offset, Outcome, SHARDS};
+use crate::store::{Beat, Claimed, Offset, Outcome, SHARDS, StoreError};
 
 #[test]
 fn the_term_counts_from_the_sending_of_the_last_good_beat() {
@@ -102,6 +102,54 @@ fn a_claim_that_says_gone_ends_the_epoch() {
     script.reply(id, Reply::Claimed(gone));
     assert_ne!(script.node.epoch(), before);
     assert!(!script.node.is_held(script.now));
+}
+
+#[test]
+fn another_store_ends_the_term_at_once_whoever_finds_it() {
+    // NODE-1
+    let replaced = || Err(StoreError::Replaced("older".into()));
+    for lane in ["look", "claim", "settle"] {
+        let mut script = Script::joined(alone());
+        script.rows = vec![row("a", "k", store(secs(1)))];
+        let (id, claim) = script.claim(secs(1));
+        let id = match lane {
+            "look" => script.look().0,
+            "claim" => id,
+            _ => {
+                let runs = script.grant(id, &claim.timers);
+                script.finish(&runs[0], Outcome::Done);
+                script.settle(secs(1)).0
+            }
+        };
+        script.asks.clear();
+        script.now = secs(2);
+        assert!(script.node.is_held(secs(2)));
+        let result = replaced();
+        script.input(Input::Reply { id, result });
+        assert!(!script.node.is_held(secs(2)), "{lane}");
+    }
+}
+
+#[test]
+fn a_beat_that_was_sent_before_another_store_was_found_begins_no_term() {
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", store(secs(1)))];
+    let (claim, _) = script.claim(secs(1));
+    script.rows.clear();
+    script.now = secs(3);
+    script.input(Input::Wake);
+    let (beat, call) = script.asks.pop_front().unwrap();
+    assert!(matches!(call, StoreCall::Beat(_)), "{call:?}");
+    script.now = secs(4);
+    let result = Err(StoreError::Replaced("older".into()));
+    script.input(Input::Reply { id: claim, result });
+    script.answer(beat, &call);
+    assert!(!script.node.is_held(secs(4)));
+    // The next one is sent at once, and says whether the right store is back.
+    let (beat, call) = script.asks.pop_front().unwrap();
+    assert!(matches!(call, StoreCall::Beat(_)), "{call:?}");
+    script.answer(beat, &call);
+    assert!(script.node.is_held(secs(4)));
 }
 
 /// Runs until a node is declared gone, or until this time. The store answers all.
