@@ -100,9 +100,8 @@ pub enum Event {
     StoreUp,
     /// The store is not the one that this process has opened: it was replaced, removed or emptied, or is
     /// older than it was. Stop this process, and put the right store in its place. Until then calls fail with
-    /// [`CallError::Replaced`](crate::CallError::Replaced), and no timer runs here. An older state on PostgreSQL is the
-    /// exception: it is refused only until its beats have caught up. The event is sent once in an outage, beside
-    /// [`StoreDown`](Event::StoreDown), and [`StoreUp`](Event::StoreUp) says that the right one is back.
+    /// [`CallError::Replaced`](crate::CallError::Replaced), and no timer starts here. The event is sent once in an outage,
+    /// beside [`StoreDown`](Event::StoreDown), and [`StoreUp`](Event::StoreUp) says that the right one is back.
     #[non_exhaustive]
     StoreReplaced {
         /// The reason, with what to do about it.

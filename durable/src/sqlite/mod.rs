@@ -67,8 +67,9 @@ use crate::time::WallClock;
 /// It looks again after its commit. So a call that was answered with `Ok` is in the file that the path led
 /// to at that moment. The same holds for the `-wal` and `-shm` beside it. Should the right file come back,
 /// calls succeed again. Never copy over the file in its place, by `cp`, while processes use it: only a
-/// file with other tables is noticed. A file that is older than it was, with the same tables, is noticed by
-/// processes with handlers alone, if it is older by more than five of their beats, that is 15 s.
+/// file with other tables is noticed. A file that is older than it was, with the same tables, is noticed by the
+/// next look of a process with handlers, if it lacks one of the beats of that process. There is one each fifth of the
+/// [term](crate::Builder::term).
 ///
 /// # Versions
 ///

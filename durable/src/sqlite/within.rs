@@ -204,6 +204,7 @@ fn call<A: FromAnswer>(
         action,
     };
     let shared = &store.shared;
+    shared.beats.are_right()?;
     let done = within(tx, &shared.prefix, Some(&shared.original), |tables| {
         connection::apply(tables, &call)
     });

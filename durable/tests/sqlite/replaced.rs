@@ -236,8 +236,9 @@ fn a_link_that_leads_elsewhere_is_noticed() {
 const ME: Epoch = Epoch(7);
 
 /// A connection of a node that has beaten ten times, and one of somebody else.
-fn joined(folder: &Folder) -> (Box<dyn store::Connection>, Connection) {
-    let mut open = folder.store().connect().expect("a connection");
+fn joined(folder: &Folder) -> (Sqlite, Box<dyn store::Connection>, Connection) {
+    let store = folder.store();
+    let mut open = store.connect().expect("a connection");
     let node = NewNode {
         epoch: ME,
         name: "a node".into(),
@@ -247,14 +248,16 @@ fn joined(folder: &Folder) -> (Box<dyn store::Connection>, Connection) {
     for _ in 0..10 {
         open.beat(ME).expect("an answer").expect("it lives");
     }
-    (open, Connection::open(folder.file()).expect("a connection"))
+    let plain = Connection::open(folder.file()).expect("a connection");
+    (store, open, plain)
 }
 
 #[test]
 fn a_file_that_is_older_by_one_beat_is_refused_and_never_catches_up() {
     let folder = Folder::new();
-    let (mut open, plain) = joined(&folder);
-    let set = |sql: &str| plain.execute_batch(sql).expect("set");
+    let (store, mut open, mut plain) = joined(&folder);
+    let other = Connection::open(folder.file()).expect("a connection");
+    let set = |sql: &str| other.execute_batch(sql).expect("set");
     let refused = |open: &mut dyn store::Connection| {
         for result in [open.beat(ME).map(drop), open.get("q", "k").map(drop)] {
             assert!(
@@ -271,7 +274,7 @@ fn a_file_that_is_older_by_one_beat_is_refused_and_never_catches_up() {
         for _ in 0..3 {
             refused(&mut *open);
         }
-        let beat = plain.query_row("select beat from tourbillon_node", (), |row| row.get(0));
+        let beat = other.query_row("select beat from tourbillon_node", (), |row| row.get(0));
         assert_eq!(beat, Ok(9));
     }
     set("create table kept as select * from tourbillon_node; delete from tourbillon_node");
@@ -289,7 +292,7 @@ fn a_file_that_is_older_by_one_beat_is_refused_and_never_catches_up() {
 #[test]
 fn a_claim_that_finds_no_row_of_its_node_finds_the_older_file() {
     let folder = Folder::new();
-    let (mut open, plain) = joined(&folder);
+    let (_, mut open, plain) = joined(&folder);
     plain
         .execute("delete from tourbillon_node", ())
         .expect("deleted");
@@ -306,7 +309,7 @@ fn a_claim_that_finds_no_row_of_its_node_finds_the_older_file() {
 #[test]
 fn a_beat_whose_commit_fails_is_not_confirmed() {
     let folder = Folder::new();
-    let (mut open, plain) = joined(&folder);
+    let (_, mut open, plain) = joined(&folder);
     // A constraint that is checked by the commit.
     plain
         .execute_batch(
