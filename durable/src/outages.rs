@@ -4,8 +4,9 @@
 //!   has one event, and none comes between them.
 //! - **OUTAGE-2** A part has stopped when a call of it fails, for whatever reason, or has no answer after
 //!   [`SLOW`]. It works again when a call of it has succeeded within that time.
-//! - **OUTAGE-3** A replaced store has an event of its own, which is sent once in an outage. It is not sent again after a
-//!   call that succeeds on an older database while others fail: that database is still not the right one.
+//! - **OUTAGE-3** A replaced store has an event of its own, which is sent once in an outage. From then on only a call
+//!   counts as a success that began after the last call that has found the store replaced: an earlier one may have
+//!   been carried out before the exchange.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,6 +38,15 @@ struct StoppedWork {
     looks: u8,
     /// Whether it was told that the store is another one, since all parts worked.
     is_replaced: bool,
+    /// The number of calls that have found that.
+    replaced: u64,
+}
+
+/// What had happened when a call began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Began {
+    /// The number of calls that had found another store.
+    replaced: u64,
 }
 
 impl Outages {
@@ -48,9 +58,40 @@ impl Outages {
         })
     }
 
-    /// A call of this work has failed.
-    pub(crate) fn failed(&self, work: StoreWork, why: &dyn fmt::Display) {
+    /// A call begins now.
+    pub(crate) fn begin(&self) -> Began {
+        Began {
+            replaced: self.stopped.lock().replaced,
+        }
+    }
+
+    /// A call of this work has ended.
+    pub(crate) fn ended(&self, work: StoreWork, began: Began, error: Option<&StoreError>) {
+        // In one step: a success of another call must not come between the two events of an exchange.
         let mut stopped = self.stopped.lock();
+        match error {
+            Some(error) => {
+                self.note(&mut stopped, error);
+                self.fail(&mut stopped, work, error);
+            }
+            None => self.work(&mut stopped, work, began),
+        }
+    }
+
+    /// A call of this work has no answer yet.
+    fn slow(&self, work: StoreWork) {
+        let why = format!("no answer for {SLOW:?}");
+        self.fail(&mut self.stopped.lock(), work, &why);
+    }
+
+    /// Takes the end of a call whose failure is no outage. That the store is another one is told all the same.
+    pub(crate) fn notice(&self, error: Option<&StoreError>) {
+        if let Some(error) = error {
+            self.note(&mut self.stopped.lock(), error);
+        }
+    }
+
+    fn fail(&self, stopped: &mut StoppedWork, work: StoreWork, why: &dyn fmt::Display) {
         if work == StoreWork::DeclareGone {
             stopped.looks = 0;
         }
@@ -67,9 +108,10 @@ impl Outages {
         }
     }
 
-    /// A call of this work has succeeded.
-    pub(crate) fn worked(&self, work: StoreWork) {
-        let mut stopped = self.stopped.lock();
+    fn work(&self, stopped: &mut StoppedWork, work: StoreWork, began: Began) {
+        if stopped.is_replaced && began.replaced != stopped.replaced {
+            return;
+        }
         if stopped.parts.is_empty() {
             stopped.is_replaced = false;
             return;
@@ -89,13 +131,13 @@ impl Outages {
         }
     }
 
-    /// Takes the end of any call, and tells once in an outage that the store is another one.
-    pub(crate) fn notice<T>(&self, result: &Result<T, StoreError>) {
-        let Err(error @ StoreError::Replaced(_)) = result else {
+    /// Tells once in an outage that the store is another one.
+    fn note(&self, stopped: &mut StoppedWork, error: &StoreError) {
+        if !matches!(error, StoreError::Replaced(_)) {
             return;
-        };
+        }
         self.counters.replaced.increment();
-        let mut stopped = self.stopped.lock();
+        stopped.replaced += 1;
         if !std::mem::replace(&mut stopped.is_replaced, true) {
             let error = error.to_string();
             self.events.send(|| Event::StoreReplaced { error });
@@ -120,6 +162,7 @@ impl fmt::Debug for Outages {
 #[derive(Debug)]
 pub(crate) struct Attempt {
     work: StoreWork,
+    began: Began,
     outages: Arc<Outages>,
     progress: Mutex<Progress>,
 }
@@ -135,6 +178,7 @@ impl Attempt {
     pub(crate) fn new(outages: &Arc<Outages>, work: StoreWork) -> Arc<Self> {
         Arc::new(Attempt {
             work,
+            began: outages.begin(),
             outages: Arc::clone(outages),
             progress: Mutex::new(Progress::UnderWay),
         })
@@ -146,20 +190,18 @@ impl Attempt {
         let mut progress = self.progress.lock();
         if *progress == Progress::UnderWay {
             *progress = Progress::Slow;
-            let why = format!("no answer for {SLOW:?}");
-            self.outages.failed(self.work, &why);
+            self.outages.slow(self.work);
         }
     }
 
     /// The call has ended.
-    pub(crate) fn ended<E: fmt::Display>(&self, error: Option<&E>) {
+    pub(crate) fn ended(&self, error: Option<&StoreError>) {
         let before = std::mem::replace(&mut *self.progress.lock(), Progress::Ended);
-        match error {
-            Some(error) => self.outages.failed(self.work, error),
-            // Else an outage would end and begin with each of many slow calls. What is done only once
-            // has no other call to wait for.
-            None if before == Progress::Slow && self.work.is_repeated() => {}
-            None => self.outages.worked(self.work),
+        // Else an outage would end and begin with each of many slow calls. What is done only once
+        // has no other call to wait for.
+        let is_late = before == Progress::Slow && self.work.is_repeated();
+        if error.is_some() || !is_late {
+            self.outages.ended(self.work, self.began, error);
         }
     }
 }
@@ -167,7 +209,6 @@ impl Attempt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::StoreError;
     use crate::sync::channel::{Receiver, unbounded};
 
     fn outages() -> (Arc<Outages>, Arc<Counters>, Receiver<Event>) {
@@ -188,6 +229,14 @@ mod tests {
         events.iter().collect()
     }
 
+    fn fails(outages: &Outages, work: StoreWork, error: &StoreError) {
+        outages.ended(work, outages.begin(), Some(error));
+    }
+
+    fn works(outages: &Outages, work: StoreWork) {
+        outages.ended(work, outages.begin(), None);
+    }
+
     fn down(work: StoreWork, error: &str) -> Event {
         let error = error.to_owned();
         Event::StoreDown { work, error }
@@ -196,17 +245,17 @@ mod tests {
     #[test]
     fn an_outage_has_one_begin_and_ends_with_its_last_part() {
         let (outages, counters, events) = outages();
-        outages.worked(StoreWork::Look);
-        outages.failed(StoreWork::Claim, &refused());
-        outages.failed(StoreWork::Claim, &refused());
-        outages.worked(StoreWork::Look);
-        outages.failed(StoreWork::Beat, &refused());
+        works(&outages, StoreWork::Look);
+        fails(&outages, StoreWork::Claim, &refused());
+        fails(&outages, StoreWork::Claim, &refused());
+        works(&outages, StoreWork::Look);
+        fails(&outages, StoreWork::Beat, &refused());
         assert_eq!(counters.stopped_work.get(), 2);
-        outages.worked(StoreWork::Claim);
+        works(&outages, StoreWork::Claim);
         assert_eq!(counters.stopped_work.get(), 1);
-        outages.worked(StoreWork::Beat);
+        works(&outages, StoreWork::Beat);
         assert_eq!(counters.stopped_work.get(), 0);
-        outages.worked(StoreWork::Beat);
+        works(&outages, StoreWork::Beat);
         let expected = down(StoreWork::Claim, &refused().to_string());
         assert_eq!(all(outages, &events), [expected, Event::StoreUp]);
     }
@@ -214,12 +263,12 @@ mod tests {
     #[test]
     fn a_declaration_that_is_not_needed_any_more_ends_with_the_second_look() {
         let (outages, _, events) = outages();
-        outages.failed(StoreWork::DeclareGone, &refused());
-        outages.worked(StoreWork::Look);
-        outages.failed(StoreWork::DeclareGone, &refused());
-        outages.worked(StoreWork::Look);
+        fails(&outages, StoreWork::DeclareGone, &refused());
+        works(&outages, StoreWork::Look);
+        fails(&outages, StoreWork::DeclareGone, &refused());
+        works(&outages, StoreWork::Look);
         assert!(outages.has(StoreWork::DeclareGone));
-        outages.worked(StoreWork::Look);
+        works(&outages, StoreWork::Look);
         assert!(!outages.has(StoreWork::DeclareGone));
         assert_eq!(all(outages, &events).len(), 2);
     }
@@ -230,11 +279,11 @@ mod tests {
         for _ in 0..3 {
             let look = Attempt::new(&outages, StoreWork::Look);
             look.is_slow();
-            look.ended(None::<&StoreError>);
+            look.ended(None);
             assert!(outages.has(StoreWork::Look));
         }
         let quick = Attempt::new(&outages, StoreWork::Look);
-        quick.ended(None::<&StoreError>);
+        quick.ended(None);
         // The timer of a call may come after its end.
         quick.is_slow();
         assert!(!outages.has(StoreWork::Look));
@@ -249,14 +298,14 @@ mod tests {
         let replaced = StoreError::Replaced("older".to_owned());
         for _ in 0..2 {
             for _ in 0..3 {
-                outages.notice(&Err::<(), _>(replaced.clone()));
-                outages.failed(StoreWork::Beat, &replaced);
-                outages.notice(&Ok(()));
-                outages.worked(StoreWork::Look);
+                outages.notice(Some(&replaced));
+                fails(&outages, StoreWork::Beat, &replaced);
+                outages.notice(None);
+                works(&outages, StoreWork::Look);
             }
-            outages.worked(StoreWork::Beat);
+            works(&outages, StoreWork::Beat);
         }
-        assert_eq!(counters.replaced.get(), 6);
+        assert_eq!(counters.replaced.get(), 12);
         let error = replaced.to_string();
         let told = [
             Event::StoreReplaced {
@@ -269,11 +318,39 @@ mod tests {
     }
 
     #[test]
+    fn a_success_from_before_an_exchange_says_nothing() {
+        let (outages, _, events) = outages();
+        let replaced = StoreError::Replaced("older".to_owned());
+        // Of a user's call, which is no outage, and of a look.
+        for is_down in [false, true] {
+            let early = Attempt::new(&outages, StoreWork::Look);
+            match is_down {
+                false => outages.notice(Some(&replaced)),
+                true => fails(&outages, StoreWork::Look, &replaced),
+            }
+            early.ended(None);
+            assert_eq!(outages.has(StoreWork::Look), is_down);
+            outages.notice(Some(&replaced));
+            fails(&outages, StoreWork::Look, &replaced);
+            works(&outages, StoreWork::Look);
+        }
+        let error = replaced.to_string();
+        let told = [
+            Event::StoreReplaced {
+                error: error.clone(),
+            },
+            down(StoreWork::Look, &error),
+            Event::StoreUp,
+        ];
+        assert_eq!(all(outages, &events), [told.clone(), told].concat());
+    }
+
+    #[test]
     fn what_is_done_once_may_be_slow() {
         let (outages, _, events) = outages();
         let join = Attempt::new(&outages, StoreWork::Join);
         join.is_slow();
-        join.ended(None::<&StoreError>);
+        join.ended(None);
         drop(join);
         assert_eq!(all(outages, &events).len(), 2);
     }

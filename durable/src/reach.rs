@@ -94,30 +94,26 @@ impl StoreLink {
         &mut self,
         make: impl FnOnce(&mut dyn Connection) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
+        let began = self.reach.outages.begin();
         let result = self.make(make);
-        if self.reach.is_client {
-            match &result {
-                Ok(_) => self.reach.outages.worked(self.work),
-                Err(error) => self.reach.outages.failed(self.work, error),
-            }
+        let error = result.as_ref().err();
+        match self.reach.is_client {
+            true => self.reach.outages.ended(self.work, began, error),
+            false => self.reach.outages.notice(error),
         }
         result
     }
 
-    /// Makes a call. After a failure the next one opens a new connection: after a refusal too, since the
+    /// Makes a call, whose end the caller reports. After a failure the next one opens a new connection: after a refusal too, since the
     /// rights, the settings or the server of another connection may be other ones.
     pub(crate) fn make<R>(
         &mut self,
         make: impl FnOnce(&mut dyn Connection) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
-        let opened = self.open().map(drop);
-        self.reach.outages.notice(&opened);
-        opened?;
         let connection = self.open()?;
         // Whether a call that panicked was carried out is not known.
         let result = catch_panic(|| make(connection))
             .unwrap_or_else(|panic| Err(StoreError::Unknown(panicked(&panic))));
-        self.reach.outages.notice(&result);
         if result.is_err() {
             let broken = self.connection.take();
             drop(catch_panic(move || drop(broken)));

@@ -190,6 +190,49 @@ fn several_parts_are_one_outage() {
 }
 
 #[test]
+fn a_look_that_was_under_way_at_an_exchange_does_not_make_it_two() {
+    let store = Memory::new();
+    let (sender, events) = mpsc::channel();
+    let timers = node(&store)
+        .on_event(move |event| {
+            if matches!(event, Event::StoreReplaced { .. }) {
+                sender.send(event.clone()).unwrap();
+            }
+        })
+        .handle("q", |_: &Due<u32>| ())
+        .start()
+        .unwrap();
+    // A look has been carried out, and its answer is on its way.
+    let (looks, looked) = mpsc::channel();
+    let (answer, answers) = mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(Some((looks, answers)));
+    store.inject(move |call| match call {
+        MemoryCall::Look(_) => match held.lock().unwrap().take() {
+            Some((looks, answers)) => Fault::Then(Box::new(move || {
+                looks.send(()).unwrap();
+                let _ = answers.recv();
+            })),
+            None => Fault::None,
+        },
+        _ => Fault::None,
+    });
+    wait::next(&looked);
+    store.inject(|_| Fault::Fail(StoreError::Replaced("another one".into())));
+    timers.schedule("q", "k", HOUR, &0).unwrap_err();
+    wait::next(&events);
+    drop(answer);
+    let before = timers.stats().replaced;
+    wait::until("the node finds it too", || {
+        timers.stats().replaced > before + 3
+    });
+    store.heal();
+    wait::until("all works again", || timers.stats().stopped_work == 0);
+    timers.stop(SECOND);
+    drop(timers);
+    assert_eq!(wait::all(&events), []);
+}
+
+#[test]
 fn a_start_that_cannot_work_fails() {
     let parts: [IsIt; 4] = [
         |call| matches!(call, MemoryCall::Look(_)),
