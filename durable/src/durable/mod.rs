@@ -10,6 +10,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use self::stop::Stopper;
 use crate::builder::{Builder, QueueBuilder};
 use crate::errors::StartError;
 use crate::event_sink::EventSink;
@@ -84,6 +85,7 @@ struct Inner {
     /// The queues with handlers, so that their names need not be copied for each call.
     queues: Arc<HashSet<Arc<str>>>,
     stop: StopState,
+    stopper: Stopper,
     /// In a forked copy of this process calls fail, and nothing is dropped.
     origin: Origin,
     /// Set when calls are refused.
@@ -158,6 +160,7 @@ impl Durable {
                 Arc::new(move |near| way.near(near.into_iter().map(Near::from).collect()))
             },
         });
+        let stopper = Stopper::start().map_err(StartError::Spawn)?;
         let (alive, threads) = bounded(0);
         let number = plan.store.writers();
         let (writers, is_open) = Writers::start(number, &reach, &counters, hints.as_ref(), &alive)
@@ -230,6 +233,7 @@ impl Durable {
             term: plan.term,
             queues,
             stop: StopState::default(),
+            stopper,
             origin: Origin::here(),
             is_closed: AtomicBool::new(false),
             threads,

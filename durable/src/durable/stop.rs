@@ -1,5 +1,6 @@
 //! The stop: the node leaves, the calls that wait are carried out, and the threads end.
 
+use std::io;
 use std::time::Duration;
 
 use super::{Durable, Inner, Owner};
@@ -9,7 +10,7 @@ use crate::pending::Pending;
 use crate::stop_state::StopReport;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
-use crate::sync::channel::RecvTimeoutError;
+use crate::sync::channel::{RecvTimeoutError, Sender, bounded};
 use crate::sync::thread;
 use crate::task::is_within;
 
@@ -104,7 +105,23 @@ impl Durable {
     }
 }
 
-/// Begins the stop on a thread of its own, unless it was begun before.
+/// The thread that will stop the timers. It is started with them, since the system may refuse a thread later: then
+/// nobody would wait for the runs. It ends without work when the timers are dropped, or not started.
+pub(super) struct Stopper(Sender<(Arc<Inner>, Duration)>);
+
+impl Stopper {
+    pub(super) fn start() -> io::Result<Self> {
+        let (sender, receiver) = bounded::<(Arc<Inner>, Duration)>(1);
+        thread::spawn("stop", move || {
+            if let Ok((inner, grace)) = receiver.recv() {
+                inner.stop_all(grace);
+            }
+        })?;
+        Ok(Stopper(sender))
+    }
+}
+
+/// Begins the stop on its thread, unless it was begun before.
 fn begin(inner: &Arc<Inner>, grace: Duration) {
     let grace = grace.min(LONGEST_GRACE);
     if !inner.stop.begin() {
@@ -112,11 +129,8 @@ fn begin(inner: &Arc<Inner>, grace: Duration) {
         inner.stop_node(grace);
         return;
     }
-    let own = Arc::clone(inner);
-    if thread::spawn("stop", move || own.stop_all(grace)).is_err() {
-        // Without a thread nobody waits for the runs.
-        inner.stop_all(Duration::ZERO);
-    }
+    // The thread takes one message, and this is the only one.
+    let _ = inner.stopper.0.send((Arc::clone(inner), grace));
 }
 
 impl Inner {
