@@ -54,7 +54,7 @@ struct Confirmed {
 
 /// The row of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct NodeRow {
+pub(crate) struct FoundRow {
     pub(crate) beat: i64,
     pub(crate) gone: bool,
 }
@@ -76,7 +76,7 @@ impl Confirmed {
         }
     }
 
-    fn is_older(&mut self, why: String) -> StoreError {
+    fn is_older(&mut self, why: &str) -> StoreError {
         let why = format!(
             "{why}: the database is older than it was, for instance restored from a backup; {REMEDY}"
         );
@@ -85,7 +85,7 @@ impl Confirmed {
     }
 
     fn went_back(&mut self, least: i64, to: i64) -> StoreError {
-        self.is_older(format!(
+        self.is_older(&format!(
             "the beats of this node have gone back to {to}, after {least} was confirmed"
         ))
     }
@@ -150,7 +150,7 @@ impl Beats {
     pub(crate) fn found(
         &self,
         epoch: Epoch,
-        row: Option<NodeRow>,
+        row: Option<FoundRow>,
         at: StoreTime,
     ) -> Result<(), StoreError> {
         let mut nodes = self.nodes.lock();
@@ -163,9 +163,9 @@ impl Beats {
             }
             (Some(least), None) if at < node.at + KEPT => {
                 let why = format!("the row of this node is not there, after beat {least}");
-                return Err(node.is_older(why));
+                return Err(node.is_older(&why));
             }
-            (_, Some(NodeRow { gone: false, .. })) => {
+            (_, Some(FoundRow { gone: false, .. })) => {
                 let why = "the row of the node was another one a moment ago".to_owned();
                 return Err(StoreError::Unavailable(why));
             }
@@ -239,7 +239,7 @@ mod tests {
         }
 
         fn finds(&self, beat: i64, gone: bool) -> Result<(), StoreError> {
-            self.beats.found(ME, Some(NodeRow { beat, gone }), NOW)
+            self.beats.found(ME, Some(FoundRow { beat, gone }), NOW)
         }
     }
 
@@ -251,10 +251,11 @@ mod tests {
         node
     }
 
-    fn is_replaced<T: std::fmt::Debug>(result: Result<T, StoreError>) {
+    fn is_replaced(result: Result<(), StoreError>) {
+        let error = result.expect_err("it is older");
         assert!(
-            matches!(&result, Err(StoreError::Replaced(why)) if why.contains("older")),
-            "{result:?}"
+            matches!(&error, StoreError::Replaced(why) if why.contains("older")),
+            "{error:?}"
         );
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::beats::{Beats, NodeRow};
+use crate::beats::{Beats, FoundRow};
 use crate::postgres::failure::{Effect, Failure};
 use crate::postgres::guess::Guess;
 use crate::postgres::link::Link;
@@ -232,7 +232,7 @@ impl PostgresConnection {
     fn is_gone(&mut self, epoch: Epoch) -> Result<(), StoreError> {
         let rows = self.rows(ROW, &[&epoch.0])?;
         let row = one(&rows)?;
-        let found = row.get::<_, Option<i64>>(1).map(|beat| NodeRow {
+        let found = row.get::<_, Option<i64>>(1).map(|beat| FoundRow {
             beat,
             gone: row.get(2),
         });

@@ -4,7 +4,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension};
 
 use super::failure::Failure;
 use super::schema::{Meta, Prefix};
-use crate::beats::NodeRow;
+use crate::beats::FoundRow;
 use crate::row::{Change, Hold, Moment, Row, Successor};
 use crate::store::Epoch;
 use crate::sync::Arc;
@@ -130,10 +130,10 @@ impl<'c> Tables<'c> {
     }
 
     /// Whether a node is in the table, gone or not.
-    pub(super) fn node(&self, epoch: Epoch) -> Result<Option<NodeRow>, Failure> {
+    pub(super) fn node(&self, epoch: Epoch) -> Result<Option<FoundRow>, Failure> {
         let sql = "select beat, gone is not null from tourbillon_node where epoch = ?1";
         let row = self.prepare(sql)?.query_row([epoch.0], |row| {
-            Ok(NodeRow {
+            Ok(FoundRow {
                 beat: row.get(0)?,
                 gone: row.get(1)?,
             })

@@ -279,6 +279,10 @@ fn a_file_that_is_older_by_one_beat_is_refused_and_never_catches_up() {
     }
     set("create table kept as select * from tourbillon_node; delete from tourbillon_node");
     refused(&mut *open);
+    let tx = plain.transaction().expect("a transaction");
+    let result = store.schedule_in(&tx, "q", "k", HOUR, &1).map(drop);
+    assert!(matches!(result, Err(CallError::Replaced(_))), "{result:?}");
+    drop(tx);
     set("insert into tourbillon_node select * from kept;
          update tourbillon_node set beat = 10, gone = null");
     assert!(open.beat(ME).expect("the right one").is_some());
