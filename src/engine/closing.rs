@@ -18,6 +18,13 @@
 //! 6. *stop*: tickers and workers leave at their next check. They check after they announced their
 //!    sleep, so none of them sleeps through the stop. **CLOSE-3**
 //!
+//! **CLOSE-5** With `HandBack`, what follows a run that ends in step 5 comes back, too: its next
+//! round, or its successor. Step 4 has visited its stripe already, so the stripe keeps it. Step 6
+//! counts the runs first and then takes what the stripes keep, so a run that ends in between is
+//! counted twice rather than forgotten. From then on a stripe refuses rounds. So the mode is part
+//! of the state that *begin* sets: whoever closes a gate first, also a caller that did not begin
+//! the shutdown, closes it in that mode.
+//!
 //! A closed stripe reports exactly once that it has nothing pending and nothing running; nothing
 //! can fill it again. The last stripe to report wakes the waiting threads. A waiting thread
 //! registers under a lock and checks afterwards. The last stripe counts first and takes the lock
@@ -82,7 +89,8 @@ pub enum Lifecycle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shutdown {
-    /// Timers that have not started come back in the report.
+    /// Timers that have not started come back in the report. Of a repeating timer whose round runs
+    /// meanwhile, the next round comes back, unless the round outlasts `shutdown_limit`.
     HandBack,
     /// Every pending timer still runs at its own deadline. Of a repeating timer, only the pending
     /// round runs; if that round is put off, it runs at the later time. Timers that have not
@@ -187,7 +195,9 @@ pub(crate) struct ClosingState {
 
 const RUNNING: usize = 0;
 const CLOSING: usize = 1;
-const CLOSED: usize = 2;
+/// Closing, and what follows a run is handed back.
+const HANDING_BACK: usize = 2;
+const CLOSED: usize = 3;
 
 impl ClosingState {
     pub(crate) fn new(stripes: usize) -> Self {
@@ -204,17 +214,25 @@ impl ClosingState {
         // it.
         match self.state.load(Ordering::Acquire) {
             RUNNING => Lifecycle::Running,
-            CLOSING => Lifecycle::Closing,
+            CLOSING | HANDING_BACK => Lifecycle::Closing,
             _ => Lifecycle::Closed,
         }
     }
 
-    /// Begins the shutdown. Returns whether the caller is the one that began it.
-    pub(crate) fn begin(&self) -> bool {
-        // AcqRel: pairs with `state`.
+    /// Begins the shutdown. Returns whether the caller is the one that began it. `hands_back` says
+    /// whether what follows a run is kept for the report (CLOSE-5).
+    pub(crate) fn begin(&self, hands_back: bool) -> bool {
+        let closing = if hands_back { HANDING_BACK } else { CLOSING };
+        // AcqRel: pairs with `state`. A caller that comes too late sees the mode, too.
         self.state
-            .compare_exchange(RUNNING, CLOSING, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(RUNNING, closing, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
+    }
+
+    /// Returns whether what follows a run is kept for the report.
+    fn hands_back(&self) -> bool {
+        // Acquire: as in `state`.
+        self.state.load(Ordering::Acquire) == HANDING_BACK
     }
 
     /// Ends the shutdown.
@@ -320,9 +338,15 @@ impl<F: Frontend> Engine<F> {
     }
 
     /// Does step 6.
-    pub(crate) fn stop_and_count(&self, taken: Left<F>) -> Ending<F::Key, F::Payload> {
-        // The count comes first: it says which tasks outlasted the limit.
+    pub(crate) fn stop_and_count(&self, mut taken: Left<F>) -> Ending<F::Key, F::Payload> {
+        // The count comes first: it says which tasks outlasted the limit (CLOSE-5).
         let still_running = self.still_running();
+        let mut kept = Vec::new();
+        for stripe in 0..self.shards().stripes() {
+            self.with(stripe, |stripe| stripe.take_kept(&mut kept));
+        }
+        self.frontend.keep_back(&mut kept, true);
+        taken.append(&mut kept);
         self.stop();
         Ending {
             taken,
@@ -332,9 +356,10 @@ impl<F: Frontend> Engine<F> {
 
     /// Does step 2: closes every stripe's gate.
     pub(crate) fn close_gates(&self) {
+        let hands_back = self.closing().hands_back();
         for stripe in 0..self.shards().stripes() {
             self.with(stripe, |stripe| {
-                stripe.close();
+                stripe.close(hands_back);
             });
         }
         self.frontend.closing();

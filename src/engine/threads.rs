@@ -231,7 +231,7 @@ impl<F: Frontend> Engine<F> {
         // Under a lock this panics before anything has changed. But if the thread panics already, a
         // second panic would end the process; then the guard is inert, and the shutdown begins.
         drop(ReentrancyGuard::begin());
-        let is_first = engine.closing().begin();
+        let is_first = engine.closing().begin(mode == Shutdown::HandBack);
         // When this call returns, nothing may be accepted any more. The thread that ends the engine
         // may start later, and another caller that began the shutdown may not be this far.
         engine.close_gates();
@@ -330,7 +330,7 @@ impl<F: Frontend> Engine<F> {
 
     /// Closes the engine without waiting. Pending timers count as cancelled and are dropped.
     pub(crate) fn abandon(&self) {
-        if self.is_forked() || !self.closing().begin() {
+        if self.is_forked() || !self.closing().begin(false) {
             return;
         }
         self.close_gates();

@@ -152,7 +152,7 @@ impl<F: Frontend> Driver<F> {
             return None;
         }
         self.settle();
-        if !engine.closing().begin() {
+        if !engine.closing().begin(mode == Shutdown::HandBack) {
             return None;
         }
         Some(engine.end(mode, self.now(), &mut |limit| {

@@ -511,8 +511,13 @@ fn a_shutdown_waits_for_the_round_and_drops_the_task() {
         assert_eq!(timers.handle().stats().running, 1);
         rounds.permits.add_permits(1);
         let report = closing.await;
-        assert!(report.handed_back.is_empty());
+        assert_eq!(report.handed_back.len(), 1);
+        assert_eq!(report.handed_back[0].key, 7);
+        let fourth = Time::ZERO + 4 * SECOND;
+        assert_eq!(report.handed_back[0].deadline, fourth);
         assert_eq!(rounds.log(), [(1, 1, 0), (2, 2, 0), (3, 3, 0)]);
+        assert_eq!(Arc::strong_count(&rounds.log), 2, "the task came back");
+        drop(report);
         assert_eq!(Arc::strong_count(&rounds.log), 1, "the task was dropped");
     });
 }

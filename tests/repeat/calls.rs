@@ -676,13 +676,21 @@ fn c124_a_round_that_ends_after_closing_is_the_last_one() {
                 let refused = timers.schedule_if_absent(1, T, |_| ());
                 matches!(refused, Err(ScheduleError::Closed(_)))
             });
-            assert_eq!(timers.reschedule(&1, T), Reschedule::Running);
+            let moved = timers.reschedule(&1, Duration::from_secs(60));
+            let hands_back = mode == Shutdown::HandBack;
+            assert_eq!(matches!(moved, Reschedule::Moved { .. }), hands_back);
+            assert_eq!(moved == Reschedule::Running, !hands_back);
             gate.open();
             closing.join().unwrap()
         });
-        assert!(report.handed_back.is_empty());
-        assert_eq!((report.still_running, drops.count()), (0, 1));
+        assert_eq!(report.still_running, 0);
+        let back = usize::from(mode == Shutdown::HandBack);
+        assert_eq!((report.handed_back.len(), drops.count()), (back, 1 - back));
+        let in_a_while = timers.now() + Duration::from_secs(30);
+        let timer = report.handed_back.first();
+        assert!(timer.is_none_or(|timer| timer.key == 1 && timer.deadline > in_a_while));
         let stats = timers.stats();
+        assert_eq!(stats.handed_back, back as u64);
         assert!(!timers.contains(&1) && stats.balances());
     }
 }

@@ -31,7 +31,7 @@ fn arm(rig: &Rig, key: u32, deadline: u64) -> bool {
 
 /// Closes the engine. Returns the tasks that were handed back, or `None` if another caller closes.
 fn close(rig: &Rig) -> Option<Vec<usize>> {
-    rig.engine().closing().begin().then(|| {
+    rig.engine().closing().begin(true).then(|| {
         let ending = rig
             .engine()
             .wind_down(Shutdown::HandBack, rig.engine().now(), &mut |_| {});

@@ -7,10 +7,13 @@
 //! - `teeth/repeat-forgets-that-it-was-moved.patch`
 //! - `teeth/repeat-lets-its-permit-go.patch`: another timer takes the permit, and there is one
 //!   timer too many.
+//! - `teeth/repeat-report-comes-before-the-count.patch`: CLOSE-5, the round ends in between.
+//! - `teeth/repeat-report-forgets-armed-rounds.patch`: CLOSE-5, the run is completed afterwards.
 
 use loom::thread;
 
 use super::check;
+use crate::engine::Shutdown;
 use crate::executor::Worker;
 use crate::rig::{PERIOD, REPEATING, Rig, START, Size, at};
 use crate::shard::{Cancelling, Moving, Refusal};
@@ -100,5 +103,50 @@ fn nobody_takes_its_permit() {
         assert!(matches!(rig.cancel(0), Cancelling::Cancelled { .. }));
         assert!(rig.arm(1, 1, at(FAR)).is_ok());
         assert_eq!(rig.balance().pending, 1);
+    });
+}
+
+/// CLOSE-5: the task comes back with its next round, whether its round is before, in or after the
+/// shutdown.
+#[test]
+fn a_shutdown_hands_the_task_back() {
+    check(3, || {
+        let (rig, worker) = due(&Size::default());
+        let worker = step(&rig, worker);
+        assert!(rig.engine().closing().begin(true));
+        let ending = rig
+            .engine()
+            .wind_down(Shutdown::HandBack, rig.engine().now(), &mut |limit| {
+                assert!(rig.engine().wait_until_quiet(limit));
+            });
+        worker.join().unwrap();
+        let ran = rig.ledger().ran(REPEATING);
+        let deadline = if ran == 0 { at(DUE) } else { next() };
+        assert_eq!(ending.taken, [(Some(0), deadline, REPEATING)]);
+        assert_eq!(ending.still_running, 0);
+        assert_eq!(rig.get(0), None);
+        let sum = rig.balance();
+        assert_eq!((sum.pending, sum.handed_back, rig.unclaimed()), (0, 1, 0));
+    });
+}
+
+/// CLOSE-5: a round that outlasts the limit comes back if it ends before the report takes what the
+/// stripes keep. Otherwise it counts as running. It is never forgotten.
+#[test]
+fn a_round_that_outlasts_the_limit_is_counted_or_comes_back() {
+    check(3, || {
+        let (rig, worker) = due(&Size::default());
+        let worker = step(&rig, worker);
+        assert!(rig.engine().closing().begin(true));
+        let ending = rig
+            .engine()
+            .wind_down(Shutdown::HandBack, rig.engine().now(), &mut |_| {});
+        worker.join().unwrap();
+        assert!(ending.taken.len() <= 1);
+        assert!(ending.taken.len() + ending.still_running >= 1);
+        let sum = rig.balance();
+        assert_eq!((sum.pending, rig.unclaimed()), (0, 0));
+        assert_eq!(sum.handed_back, ending.taken.len() as u64);
+        assert!(rig.engine().closing().is_quiet());
     });
 }

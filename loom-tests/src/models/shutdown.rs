@@ -57,7 +57,8 @@ fn handed_over(stripes: usize, workers: usize) -> (Rig, TickerState) {
 }
 
 fn wind_down(rig: &Rig, mode: Shutdown) -> Ending<u32, usize> {
-    assert!(rig.engine().closing().begin());
+    let hands_back = mode == Shutdown::HandBack;
+    assert!(rig.engine().closing().begin(hands_back));
     let ending = rig
         .engine()
         .wind_down(mode, rig.engine().now(), &mut |limit| {
@@ -157,7 +158,7 @@ fn sleepers_do_not_wait_for_what_runs() {
         let (rig, _seat) = handed_over(1, 1);
         rig.arm(SLEEPING as u32, SLEEPING, at(FAR)).unwrap();
         let worker = work(&rig, rig.worker());
-        assert!(rig.engine().closing().begin());
+        assert!(rig.engine().closing().begin(true));
         let ending = rig
             .engine()
             .wind_down(Shutdown::HandBack, rig.engine().now(), &mut |limit| {
@@ -199,7 +200,7 @@ fn run_now_runs_everything_at_once() {
         let (rig, ticker_state) = armed(1, 1, FAR);
         let worker = work(&rig, rig.worker());
         let ticker = tick(&rig, ticker_state);
-        assert!(rig.engine().closing().begin());
+        assert!(rig.engine().closing().begin(true));
         let ending = rig
             .engine()
             .wind_down(Shutdown::RunNow, rig.engine().now(), &mut |limit| {

@@ -108,7 +108,7 @@ fn the_ticker_goes_on_with_it() {
         let (rig, ticker_state) = handed_over();
         let reported = Reported::default();
         let (ticker, worker) = (tick(&rig, ticker_state), serve(&rig));
-        assert!(rig.engine().closing().begin());
+        assert!(rig.engine().closing().begin(false));
         rig.engine()
             .leave_to_tickers(reported.asked(Shutdown::HandBack));
         ticker.join().unwrap();
@@ -124,7 +124,7 @@ fn who_waits_goes_on_with_it() {
         let (rig, _busy) = handed_over();
         let reported = Reported::default();
         let worker = serve(&rig);
-        assert!(rig.engine().closing().begin());
+        assert!(rig.engine().closing().begin(false));
         rig.engine()
             .leave_to_tickers(reported.asked(Shutdown::HandBack));
         let concluding = rig.engine().attend_to_the_end();
@@ -139,7 +139,7 @@ fn who_waits_and_the_ticker_take_each_step_once() {
     check(2, || {
         let (rig, ticker_state) = handed_over();
         let reported = Reported::default();
-        assert!(rig.engine().closing().begin());
+        assert!(rig.engine().closing().begin(false));
         rig.engine()
             .leave_to_tickers(reported.asked(Shutdown::HandBack));
         let ticker = tick(&rig, ticker_state);

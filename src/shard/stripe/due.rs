@@ -283,6 +283,10 @@ impl<K, V> Stripe<K, V> {
             self.put_permit_back();
         }
         let key = match run.successor {
+            Some(successor) if self.keeps => {
+                self.keep_successor(id.slot, successor);
+                None
+            }
             Some(successor) => {
                 self.table.resume(
                     id.slot,

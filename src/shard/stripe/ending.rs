@@ -1,21 +1,23 @@
 //! Operations that iterate over all entries: closing a stripe, emptying it, and inspection.
 
-use super::super::entry::{End, Phase};
+use super::super::entry::{End, Phase, Slot};
 use super::answers::Taken;
-use super::{EntryInfo, Stripe, StripeGate};
+use super::{EntryInfo, Stripe, StripeGate, Successor};
 use crate::job::catch_panic;
 use crate::tick::{Tick, Time};
 use crate::wheel::WheelPosition;
 
 impl<K, V> Stripe<K, V> {
-    /// Refuses new armings from now on. Returns whether the stripe was open.
-    pub(crate) fn close(&mut self) -> bool {
+    /// Refuses new armings from now on. Returns whether the stripe was open. `keeps` says whether what
+    /// follows a run is kept until [`take_kept`](Self::take_kept); only the first call decides that.
+    pub(crate) fn close(&mut self, keeps: bool) -> bool {
         let was_open = self.gate == StripeGate::Open;
         if matches!(self.gate, StripeGate::UnderLock | StripeGate::Forked) {
             // It stays what it is: the next call asks for the reason again.
             return false;
         }
         self.gate = StripeGate::Closed;
+        self.keeps |= was_open && keeps;
         // A stripe that is empty already must report it, too.
         self.has_deferred = true;
         was_open
@@ -77,29 +79,68 @@ impl<K, V> Stripe<K, V> {
                 };
                 let (deadline, key, value) = self.take_out(slot, end);
                 (Some(key), deadline, value)
-            } else if let Some(at) = run
-                && let Some(successor) = self.runs[at].successor.take()
-            {
-                // A cancelled successor needs no key.
-                let key = self.table.key(slot).filter(|_| handed_back);
-                let key = key.and_then(|key| catch_panic(|| key.clone()).ok());
-                (key, successor.deadline, successor.value)
+            } else if let Some(at) = run {
+                out.extend(self.take_successor(at, handed_back));
+                continue;
             } else {
                 continue;
             };
-            if handed_back && taken.0.is_some() {
+            if handed_back {
                 self.counters.handed_back += 1;
             } else {
                 self.counters.cancelled += 1;
             }
-            // A run that may repeat gets the permit back (ROUND-1).
-            match run {
-                Some(at) => self.successor_removed(at),
-                None => self.no_longer_pending(),
-            }
+            self.no_longer_pending();
             out.push(taken);
         }
         None
+    }
+
+    /// Takes out what is armed to follow the run `at`.
+    fn take_successor(&mut self, at: usize, handed_back: bool) -> Option<Taken<K, V>>
+    where
+        K: Clone,
+    {
+        let run = &mut self.runs[at];
+        let successor = run.successor.take()?;
+        // A cancelled successor needs no key.
+        let key = self.table.key(run.id.slot).filter(|_| handed_back);
+        let key = key.and_then(|key| catch_panic(|| key.clone()).ok());
+        if key.is_some() {
+            self.counters.handed_back += 1;
+        } else {
+            self.counters.cancelled += 1;
+        }
+        self.successor_removed(at);
+        Some((key, successor.deadline, successor.value))
+    }
+
+    /// Keeps what was to follow the run in `slot`, which has ended (CLOSE-5).
+    #[inline(never)]
+    pub(super) fn keep_successor(&mut self, slot: u32, successor: Successor<V>) {
+        let Slot::Running(busy) = self.table.vacate(slot, End::HandedBack) else {
+            unreachable!("ENTRY-4: a run has a Running slot");
+        };
+        self.index.remove(busy.hash, slot);
+        self.kept
+            .push((Some(busy.key), successor.deadline, successor.value));
+        self.counters.handed_back += 1;
+        self.no_longer_pending();
+    }
+
+    /// Takes out what followed the runs that have ended, and what is armed to follow one that has
+    /// not. From now on no round follows a run.
+    pub(crate) fn take_kept(&mut self, out: &mut Vec<Taken<K, V>>)
+    where
+        K: Clone,
+    {
+        if !std::mem::take(&mut self.keeps) {
+            return;
+        }
+        out.append(&mut self.kept);
+        for at in 0..self.runs.len() {
+            out.extend(self.take_successor(at, true));
+        }
     }
 
     /// Copies the entry info of up to `limit` slots, from slot `from` on. Returns the slot to

@@ -132,6 +132,8 @@ pub(crate) struct Stripe<K, V> {
     gate: StripeGate,
     /// Whether it was reported that the closed stripe is empty.
     emptied: bool,
+    /// Whether the closed stripe keeps what follows a run, in `kept`.
+    keeps: bool,
     /// Entries that are due at once go through the ticker as well, which keeps the pace.
     paced: bool,
     narrow: NarrowCounts,
@@ -151,6 +153,8 @@ pub(crate) struct Stripe<K, V> {
     /// The last number that was given to a waiting thread or task.
     waiters_seen: u64,
     lateness: Option<Box<Latenesses>>,
+    /// The armings that followed runs of a closed stripe, until the report takes them (CLOSE-5).
+    kept: Vec<Taken<K, V>>,
     deferred: DeferredActions,
     permits: LocalPermits,
     floors: Floors,
@@ -177,11 +181,13 @@ impl<K, V> Stripe<K, V> {
             waiters_seen: 0,
             counters: Counters::default(),
             lateness: None,
+            kept: Vec::new(),
             published: Time::MAX,
             deferred: DeferredActions::default(),
             has_deferred: false,
             gate: StripeGate::Open,
             emptied: false,
+            keeps: false,
             paced: false,
             narrow: NarrowCounts::default(),
             wide: WideCounts::default(),

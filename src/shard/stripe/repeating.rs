@@ -2,7 +2,7 @@
 //!
 //! During such a run, calls may set the deadline of the next round, or cancel it. At the end of the
 //! run, the payload becomes the successor of the run, unless no next round was asked for, the
-//! engine is closed, the run was cancelled, another successor was armed, or no generation is left.
+//! engine is closed and hands nothing back, the run was cancelled, another successor was armed, or no generation is left.
 //! From then on the run is like any other.
 //!
 //! - **ROUND-1** The run keeps the permit of its arming for the next round. A successor that is
@@ -92,7 +92,7 @@ impl<K, V> Stripe<K, V> {
         value: V,
         asked: Option<Time>,
     ) -> Option<V> {
-        let open = self.gate == StripeGate::Open;
+        let open = self.has_rounds();
         let newest = self.newest(id.slot);
         let Some(at) = self.run_at(id.slot) else {
             unreachable!("ENTRY-4: a run is completed exactly once, and after this call");
@@ -126,6 +126,12 @@ impl<K, V> Stripe<K, V> {
         None
     }
 
+    /// Returns whether a round can be followed by another one, be it for the report of a shutdown
+    /// (CLOSE-5).
+    fn has_rounds(&self) -> bool {
+        self.gate == StripeGate::Open || self.keeps
+    }
+
     /// Returns whether the next round of the run in `slot` is armed already, so that only the
     /// completion of the run is missing.
     pub(super) fn keeps_a_round(&self, slot: u32) -> bool {
@@ -144,7 +150,7 @@ impl<K, V> Stripe<K, V> {
         deadline: Time,
         only_earlier: bool,
     ) -> Moving {
-        let open = self.gate == StripeGate::Open;
+        let open = self.has_rounds();
         let run = &mut self.runs[at];
         let goes_on = run.goes_on() && open;
         let Some(repeating) = run.repeating.as_mut().filter(|_| goes_on) else {

@@ -36,7 +36,7 @@ fn a_run_never_starts_before_its_deadline_by_its_own_account() {
 #[test]
 fn but_for_a_shutdown_that_runs_everything_at_once() {
     let (mut stripe, ticket) = queued();
-    stripe.close();
+    stripe.close(false);
     stripe.make_all_due(at(9));
     assert_eq!(started(&mut stripe, ticket, at(9)), at(9));
 }

@@ -155,8 +155,9 @@ impl Pair {
         }
     }
 
-    /// Checks that stale ids change nothing, then closes and empties the stripe.
-    pub(super) fn finish(mut self) {
+    /// Checks that stale ids change nothing, then closes and empties the stripe. `keeps` says whether
+    /// it keeps what follows a run.
+    pub(super) fn finish(mut self, keeps: bool) {
         for (id, how) in self.ends.clone() {
             if how != Ended::Not && !self.stripe.is_running(id) {
                 let moved = self
@@ -167,7 +168,7 @@ impl Pair {
             }
         }
         self.check_deferred();
-        assert!(self.stripe.close());
+        assert!(self.stripe.close(keeps));
         assert_eq!(
             self.stripe.admit(HASH, &0, false).err(),
             Some(Refusal::Closed)
@@ -197,16 +198,25 @@ impl Pair {
             let claimed = self.stripe.claim(slot, at(self.now));
             assert!(matches!(claimed, Claimed::Nothing));
         }
+        let mut rounds = 0;
         for key in self.keys {
             if let State::Running {
-                arming, repeats, ..
+                arming,
+                repeats,
+                told,
+                ..
             } = key
             {
                 assert_eq!(reports, 0, "the stripe is not empty while something runs");
                 if repeats.is_some() {
                     let next = Some(at(self.now));
                     let left = self.stripe.arm_next_round(arming.id, usize::MAX, next);
-                    assert_eq!(left, Some(usize::MAX), "a closed stripe arms no next round");
+                    if keeps && !told {
+                        assert_eq!(left, None, "it comes out with the report");
+                        rounds += 1;
+                    } else {
+                        assert_eq!(left, Some(usize::MAX), "it comes out");
+                    }
                 }
                 self.stripe.complete(arming.id, false, at(self.now));
             }
@@ -214,10 +224,13 @@ impl Pair {
         reports += u32::from(self.stripe.take_deferred().emptied);
         reports += u32::from(self.stripe.take_deferred().emptied);
         assert_eq!(reports, 1, "reported exactly once");
+        self.stripe.take_kept(&mut taken);
+        assert!(taken.iter().all(|taken| taken.2 == usize::MAX));
+        assert_eq!(taken.len() as u64, rounds);
         let all = (0..self.stripe.table.len()).all(|slot| self.stripe.table.is_listed_free(slot));
         assert!(all, "ENTRY-2: every slot can be used again");
         let counters = self.stripe.counters();
-        assert_eq!(counters.handed_back, self.count(Ended::HandedBack));
+        assert_eq!(counters.handed_back, self.count(Ended::HandedBack) + rounds);
         assert_eq!((counters.pending, counters.queued), (0, 0));
         assert!(self.stripe.index.is_empty() && self.stripe.wheel.is_empty());
         assert!(self.ends.iter().all(|(_, how)| *how != Ended::Not));

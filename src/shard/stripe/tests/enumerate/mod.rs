@@ -116,18 +116,19 @@ fn go_on(ops: &[Op], done: &mut Vec<Op>, length: usize, limit: Option<usize>, pl
         if done.is_empty() && matches!(op, Op::Arm(1, _)) {
             continue;
         }
-        let mut pair = Pair::new(limit, places);
         done.push(op);
+        let play = || {
+            let mut pair = Pair::new(limit, places);
+            let changed = done.iter().map(|op| pair.step(*op)).last();
+            (pair, changed)
+        };
         let changed = said_where(done, || {
-            let (last, before) = done.split_last()?;
-            for op in before {
-                pair.step(*op);
+            let (pair, changed) = play();
+            if changed == Some(true) && done.len() == length {
+                pair.finish(false);
+                play().0.finish(true);
             }
-            let changed = pair.step(*last);
-            if changed && done.len() == length {
-                pair.finish();
-            }
-            Some(changed)
+            changed
         });
         sequences += 1;
         if changed == Some(true) && done.len() < length {
