@@ -480,7 +480,7 @@ fn a_runtime_that_has_ended_ends_the_repetition() {
 }
 
 #[test]
-fn a_shutdown_waits_for_the_round_and_drops_the_task() {
+fn a_shutdown_waits_for_the_round_and_hands_the_task_back() {
     on_all(|| async {
         let hand = ManualClock::new();
         let scheduler = Scheduler::<u32>::builder()

@@ -652,7 +652,7 @@ fn c124_a_repeating_key_is_handed_back_or_runs_once_more() {
 }
 
 #[test]
-fn c124_a_round_that_ends_after_closing_is_the_last_one() {
+fn c124_a_round_that_ends_after_closing_is_the_last_one_and_comes_back_if_asked() {
     for mode in [
         Shutdown::HandBack,
         Shutdown::Drain { limit: T * 1_000 },
