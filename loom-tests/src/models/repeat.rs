@@ -134,7 +134,7 @@ fn a_shutdown_hands_the_task_back() {
 /// stripes keep. Otherwise it counts as running. It is never forgotten.
 #[test]
 fn a_round_that_outlasts_the_limit_is_counted_or_comes_back() {
-    check(3, || {
+    check(4, || {
         let (rig, worker) = due(&Size::default());
         let worker = step(&rig, worker);
         assert!(rig.engine().closing().begin(true));
