@@ -155,6 +155,12 @@ impl Pair {
         }
     }
 
+    pub(super) fn has_run(&self) -> bool {
+        self.keys
+            .iter()
+            .any(|key| matches!(key, State::Running { .. }))
+    }
+
     /// Checks that stale ids change nothing, then closes and empties the stripe. `keeps` says whether
     /// it keeps what follows a run.
     pub(super) fn finish(mut self, keeps: bool) {

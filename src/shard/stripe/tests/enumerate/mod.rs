@@ -125,8 +125,11 @@ fn go_on(ops: &[Op], done: &mut Vec<Op>, length: usize, limit: Option<usize>, pl
         let changed = said_where(done, || {
             let (pair, changed) = play();
             if changed == Some(true) && done.len() == length {
+                let has_run = pair.has_run();
                 pair.finish(false);
-                play().0.finish(true);
+                if has_run {
+                    play().0.finish(true);
+                }
             }
             changed
         });
