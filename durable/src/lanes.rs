@@ -22,6 +22,8 @@ pub(crate) enum Wake {
     Node,
     /// The watch over the call of a lane, which has taken too long.
     Slow(Lane),
+    /// The next attempt to listen to the store's doorbell.
+    Listen,
 }
 
 /// Gets the answer to a call of the node.

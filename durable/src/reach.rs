@@ -44,9 +44,9 @@ impl Reach {
     }
 
     /// Listens to the store's doorbell, if it has one.
-    pub(crate) fn listen(&self, hear: Hear) -> Option<Listening> {
-        // A store that panics here has no doorbell.
-        catch_panic(|| self.store.listen(hear)).unwrap_or(None)
+    pub(crate) fn listen(&self, hear: Hear) -> Result<Option<Listening>, StoreError> {
+        catch_panic(|| self.store.listen(hear))
+            .map_err(|panic| StoreError::Unavailable(panicked(&panic)))
     }
 }
 

@@ -71,6 +71,12 @@ impl Rings {
         }
     }
 
+    /// Whether the store has said that no ring is heard.
+    pub(crate) fn is_down(&self) -> bool {
+        // Relaxed: nothing else is read by way of it.
+        self.is_down.load(Ordering::Relaxed)
+    }
+
     /// The node takes a ring, and sends its look after this.
     pub(crate) fn taken(&self, queue: &str) {
         if let Some(waits) = self.waiting.get(queue) {

@@ -17,7 +17,7 @@ use crate::panics::catch_panic;
 use crate::queue_options::QueueOptions;
 use crate::reach::Reach;
 use crate::rings::Rings;
-use crate::store::{ClaimedRun, Listening, Outcome, Run, StoreError};
+use crate::store::{ClaimedRun, Heard, Listening, Outcome, Run, StoreError};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::thread;
@@ -31,12 +31,20 @@ const LEAST_MAX_WORKERS: usize = 64;
 /// The threads that the pool of the core may have at most.
 const MOST_WORKERS: usize = 1_024;
 
+/// The pause after the first attempt to listen to the doorbell that has failed. It doubles with each further one.
+const FIRST_LISTEN: Duration = Duration::from_millis(100);
+
+/// The longest of these pauses.
+const LONGEST_LISTEN: Duration = Duration::from_secs(10);
+
 /// The greatest number of inputs between two looks at the time.
 const INPUTS_AT_ONCE: usize = 256;
 
 /// A message to the thread of the node.
 pub(crate) enum Message {
     Input(Input),
+    /// The store's doorbell is to be listened to again.
+    Listen,
     /// The node ends at once, as if its process had died.
     Crash,
 }
@@ -137,19 +145,18 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
     };
     let pool = pool(&parts)?;
     let rings = rings(&parts);
-    let listening = {
-        let rings = Arc::clone(&rings);
-        parts.reach.listen(Box::new(move |heard| rings.hear(heard)))
-    };
     let node = Node::new(parts.config);
-    let shell = Shell {
+    let mut shell = Shell {
         term: Term::new(node.epoch(), parts.clock.clone()),
         node,
         clock: parts.clock,
         way: parts.way,
         lanes,
         rings,
-        listening,
+        reach: parts.reach,
+        listening: None,
+        listen_failures: 0,
+        is_stopping: false,
         wake,
         wakes_at: None,
         pool,
@@ -157,6 +164,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
         runs: parts.runs,
         watch,
     };
+    shell.listen();
     let (receiver, on_end) = (parts.receiver, parts.on_end);
     thread::spawn("node", move || {
         let end = shell.run(&receiver);
@@ -252,8 +260,11 @@ struct Shell {
     way: NodeWay,
     lanes: Lanes,
     rings: Arc<Rings>,
-    /// `None` if the store has no doorbell, and after a stop.
+    reach: Arc<Reach>,
+    /// `None` if the store has no doorbell or could not listen to it, and after a stop.
     listening: Option<Listening>,
+    listen_failures: u32,
+    is_stopping: bool,
     /// Sends the node its wake-ups.
     wake: Scheduler<Wake>,
     wakes_at: Option<Mono>,
@@ -286,8 +297,14 @@ impl Shell {
         loop {
             let mut inputs = 0;
             while let Some(message) = next.take() {
-                let Message::Input(input) = message else {
-                    return None;
+                let input = match message {
+                    Message::Input(input) => input,
+                    Message::Listen => {
+                        self.listen();
+                        next = receiver.try_recv().ok();
+                        continue;
+                    }
+                    Message::Crash => return None,
                 };
                 match &input {
                     Input::Wake => self.wakes_at = None,
@@ -317,8 +334,31 @@ impl Shell {
         }
     }
 
+    /// Listens to the store's doorbell. If the store has one and can't listen to it, it is asked again.
+    fn listen(&mut self) {
+        if self.is_stopping || self.listening.is_some() {
+            return;
+        }
+        let rings = Arc::clone(&self.rings);
+        let hear = Box::new(move |heard: Heard<'_>| rings.hear(heard));
+        self.listening = self.reach.listen(hear).unwrap_or_else(|error| {
+            self.rings.hear(Heard::Lost(&error));
+            None
+        });
+        if self.listening.is_some() || !self.rings.is_down() {
+            return;
+        }
+        let pause = FIRST_LISTEN.saturating_mul(1 << self.listen_failures.min(16));
+        self.listen_failures = self.listen_failures.saturating_add(1);
+        let pause = pause.min(LONGEST_LISTEN);
+        let (wake, way) = (self.wake.handle(), self.way.clone());
+        // A wheel that is shut down wakes nobody: the node has ended.
+        drop(wake.schedule(Wake::Listen, pause, move |_| way.tell(Message::Listen)));
+    }
+
     /// A node that stops looks no more.
     fn stop_listening(&mut self) {
+        self.is_stopping = true;
         let listening = self.listening.take();
         // The store may be the user's.
         drop(catch_panic(move || drop(listening)));

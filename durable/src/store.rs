@@ -75,7 +75,9 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// `hear` is called on a thread of the store's, until the result is dropped. A store that loses its
     /// connection connects again by itself. A lost ring is no error, since looks go on as before.
     ///
-    /// It is called once by each node, at its start, and must not block.
+    /// It is called by each node at its start, and must not block. A store that has a doorbell and can't listen now, for
+    /// instance since no thread could be started, calls `hear` with [`Heard::Lost`] and returns `None`. Then it is
+    /// called again after a pause, which grows up to 10 s, and [`Heard::Open`] ends what `Lost` has begun.
     ///
     /// # Examples
     ///

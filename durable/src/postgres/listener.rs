@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
@@ -13,10 +14,12 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
+use crate::panics::catch_panic;
 use crate::postgres::failure::message;
 use crate::postgres::link::{GRACE, Settings};
 use crate::postgres::session::Session;
 use crate::store::{Hear, Heard, Listening, StoreError};
+use crate::sync::channel::{Receiver, RecvTimeoutError, bounded};
 use crate::sync::{Arc, thread};
 
 /// How long the connection may be silent before it is checked, in limits of a statement.
@@ -28,14 +31,24 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Listens until the result is dropped.
+/// Listens until the result is dropped. Without a thread it is to be asked again.
 pub(super) fn start(settings: &Arc<Settings>, hear: Hear) -> Option<Listening> {
+    start_by(|run| thread::spawn("listen", run), settings, hear)
+}
+
+fn start_by<T>(
+    spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<T>,
+    settings: &Arc<Settings>,
+    hear: Hear,
+) -> Option<Listening> {
+    // For futures, and for pauses of the thread.
     let (stop, stopped) = oneshot::channel();
+    let (end, ended) = bounded(0);
     let settings = Arc::clone(settings);
     let hear = Arc::new(hear);
     let hears = Arc::clone(&hear);
-    match thread::spawn("listen", move || run(&settings, &hears, stopped)) {
-        Ok(_) => Some(Listening::new(move || drop(stop))),
+    match spawn(Box::new(move || run(&settings, &hears, stopped, &ended))) {
+        Ok(_) => Some(Listening::new(move || drop((stop, end)))),
         Err(error) => {
             let why = format!("a thread could not be started: {error}");
             hear(Heard::Lost(&StoreError::Unavailable(why)));
@@ -44,19 +57,43 @@ pub(super) fn start(settings: &Arc<Settings>, hear: Hear) -> Option<Listening> {
     }
 }
 
-/// The work of the thread. It ends when `stopped` is disconnected.
-fn run(settings: &Settings, hear: &Arc<Hear>, stopped: oneshot::Receiver<Infallible>) {
-    let runtime = match Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            let why = format!("no runtime for a connection: {error}");
-            return hear(Heard::Lost(&StoreError::Unavailable(why)));
-        }
-    };
+/// The work of the thread. It ends when `stopped` and `ended` are disconnected.
+fn run(
+    settings: &Settings,
+    hear: &Arc<Hear>,
+    stopped: oneshot::Receiver<Infallible>,
+    ended: &Receiver<Infallible>,
+) {
     let mut stopped = stopped.into_future();
+    let mut failures = 0;
+    let random = RandomState::new();
+    loop {
+        // The runtime panics where it needs a thread for the address of a host and gets none.
+        let listened = catch_panic(|| listen_until(settings, hear, &mut stopped));
+        let why = match listened {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => format!("no runtime for a connection: {error}"),
+            Err(panic) => format!("the connection has panicked: {panic}"),
+        };
+        hear(Heard::Lost(&StoreError::Unavailable(why)));
+        let pause = pause(failures, random.hash_one(failures));
+        if ended.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
+            return;
+        }
+        failures = failures.saturating_add(1);
+    }
+}
+
+/// Listens until `stopped` is disconnected.
+fn listen_until(
+    settings: &Settings,
+    hear: &Arc<Hear>,
+    stopped: &mut (impl Future<Output = Result<Infallible, oneshot::RecvError>> + Unpin),
+) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut listening = pin!(listen(settings, hear));
-        std::future::poll_fn(|context| match Pin::new(&mut stopped).poll(context) {
+        std::future::poll_fn(|context| match Pin::new(&mut *stopped).poll(context) {
             Poll::Ready(_) => Poll::Ready(()),
             Poll::Pending => listening.as_mut().poll(context).map(|never| match never {}),
         })
@@ -64,6 +101,7 @@ fn run(settings: &Settings, hear: &Arc<Hear>, stopped: oneshot::Receiver<Infalli
     });
     // The search for the address of a host may still go on. Nobody waits for it.
     runtime.shutdown_background();
+    Ok(())
 }
 
 async fn listen(settings: &Settings, hear: &Arc<Hear>) -> Infallible {
@@ -187,6 +225,43 @@ mod tests {
             assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
         }
         drop(listening);
+    }
+
+    #[test]
+    fn without_a_thread_it_says_so_and_is_to_be_asked_again() {
+        let (sender, heard) = mpsc::channel();
+        let hear = move |heard: Heard<'_>| {
+            if let Heard::Lost(error) = heard {
+                let _ = sender.send(error.clone());
+            }
+        };
+        let refuse = |_| Err::<(), _>(io::Error::from(io::ErrorKind::WouldBlock));
+        let settings = settings(1, Duration::from_secs(5));
+        assert!(start_by(refuse, &settings, Box::new(hear)).is_none());
+        let error = heard.recv().expect("it is reported");
+        assert!(error.to_string().contains("thread"), "{error}");
+    }
+
+    #[test]
+    fn a_panic_is_lost_and_tried_again_and_an_end_does_not_wait_for_the_pause() {
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = free.local_addr().expect("an address").port();
+        drop(free);
+        let (sender, heard) = mpsc::channel();
+        // As the runtime does where it gets no thread: within the connection, and not in the report of that.
+        let hear = move |heard: Heard<'_>| match heard {
+            Heard::Lost(error) if !error.to_string().contains("panicked") => panic!("no thread"),
+            heard => drop(sender.send(format!("{heard:?}"))),
+        };
+        let listening = start(&settings(port, Duration::from_secs(5)), Box::new(hear));
+        for _ in 0..3 {
+            let lost = heard.recv_timeout(PATIENCE).expect("it is reported");
+            assert!(lost.contains("no thread"), "{lost}");
+        }
+        drop(listening);
+        let start = std::time::Instant::now();
+        while heard.recv_timeout(PATIENCE).is_ok() {}
+        assert!(start.elapsed() < PATIENCE, "the thread goes on");
     }
 
     #[test]

@@ -219,8 +219,124 @@ fn an_end_of_the_doorbell_is_reported_once_and_so_is_its_return() {
     assert_eq!(wait::all(&events), []);
 }
 
+/// A store that can't listen at first, as if no thread could be started.
+#[derive(Debug)]
+struct Deaf {
+    belled: Belled,
+    /// How it can't, by the number of the attempt.
+    fails: fn(usize) -> Option<Failing>,
+    attempts: Arc<Mutex<Vec<Instant>>>,
+}
+
+enum Failing {
+    Says,
+    Panics,
+}
+
+impl Deaf {
+    fn new(fails: fn(usize) -> Option<Failing>) -> Self {
+        Deaf {
+            belled: Belled::new(),
+            fails,
+            attempts: Arc::default(),
+        }
+    }
+}
+
+impl Store for Deaf {
+    fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+        self.belled.connect()
+    }
+
+    fn listen(&self, hear: Hear) -> Option<Listening> {
+        let attempt = {
+            let mut attempts = self.attempts.lock().unwrap();
+            attempts.push(Instant::now());
+            attempts.len()
+        };
+        match (self.fails)(attempt) {
+            None => {
+                hear(Heard::Open);
+                self.belled.listen(hear)
+            }
+            Some(Failing::Says) => {
+                hear(Heard::Lost(&StoreError::Unavailable("no thread".into())));
+                None
+            }
+            Some(Failing::Panics) => panic!("{}: no thread", quiet::WANTED),
+        }
+    }
+}
+
 #[test]
-fn a_doorbell_that_panics_is_none() {
+fn a_store_that_can_not_listen_is_asked_again_less_and_less_often() {
+    quiet::hush();
+    let ways: [fn(usize) -> Option<Failing>; 2] = [
+        |attempt| (attempt < 4).then_some(Failing::Says),
+        |attempt| (attempt < 4).then_some(Failing::Panics),
+    ];
+    for fails in ways {
+        let store = Deaf::new(fails);
+        let (belled, attempts) = (store.belled.clone(), Arc::clone(&store.attempts));
+        let (sender, events) = mpsc::channel();
+        let (ran, runs) = mpsc::channel();
+        let timers = Durable::builder(store)
+            .look(ms(60_000))
+            .term(HOUR)
+            .on_event(move |event| sender.send(event.clone()).unwrap())
+            .handle("q", move |due: &Due<()>| {
+                ran.send(due.key().to_owned()).unwrap();
+            })
+            .start()
+            .unwrap();
+        let down = wait::next(&events);
+        assert!(
+            matches!(&down, Event::DoorbellDown { error, .. } if error.contains("no thread")),
+            "{down:?}"
+        );
+        assert_eq!(wait::next(&events), Event::DoorbellUp);
+        let attempts = attempts.lock().unwrap().clone();
+        let pauses = attempts.windows(2).map(|pair| pair[1] - pair[0]);
+        for (pause, least) in pauses.zip([ms(100), ms(200), ms(400)]) {
+            assert!(pause >= least, "{pause:?}, not {least:?}");
+        }
+        assert_eq!(attempts.len(), 4);
+        belled.settle_down();
+        belled.schedule("rung");
+        belled.says(Heard::Ring("q"));
+        assert_eq!(runs.recv_timeout(SOON).as_deref(), Ok("rung"));
+        timers.stop(Duration::ZERO);
+        wait::until("nobody listens", || belled.is_over());
+        drop((timers, belled));
+        assert_eq!(wait::all(&events), []);
+    }
+}
+
+#[test]
+fn a_node_that_stops_does_not_ask_again() {
+    let store = Deaf::new(|_| Some(Failing::Says));
+    let attempts = Arc::clone(&store.attempts);
+    let gate = Gate::default();
+    let pass = gate.clone();
+    let timers = Durable::builder(store)
+        .handle("q", move |_: &Due<()>| pass.pass())
+        .start()
+        .unwrap();
+    timers.schedule("q", "k", Duration::ZERO, &()).unwrap();
+    gate.crowd(1);
+    let asked = || attempts.lock().unwrap().len();
+    wait::until("it is asked again", || asked() > 1);
+    let stop = timers.stop_async(HOUR);
+    let before = asked();
+    // It would be asked three times. Once may come before the node hears of the stop.
+    thread::sleep(ms(1_500));
+    assert!(asked() <= before + 1, "{} after {before}", asked());
+    gate.open();
+    assert_eq!(stop.wait().unwrap().unfinished, 0);
+}
+
+#[test]
+fn runs_go_on_without_a_doorbell_that_panics() {
     #[derive(Debug)]
     struct Broken(Memory);
     impl Store for Broken {
