@@ -4,6 +4,7 @@ mod completing;
 mod doorbell;
 mod endings;
 mod events;
+#[cfg(feature = "tokio")]
 mod futures;
 mod outages;
 mod queues;
