@@ -2,7 +2,9 @@
 //! may have been cancelled, moved or claimed since, and the claim decides.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use crate::node::interface::Mono;
 use crate::store::SHARDS;
 use crate::time::StoreTime;
 
@@ -30,10 +32,25 @@ pub(super) struct Coming {
     /// Shards with further timers that are due within the window of a look and are not known here, and the
     /// place where these begin.
     unread: BTreeMap<u16, Unread>,
-    /// Due timers that a claim did not return, with their shards. Their rows are locked or gone. They must
+    /// Due timers that a claim did not return. Their rows are locked or gone, or the store refuses them. They must
     /// not hide the timers behind them.
-    refused: BTreeMap<Box<str>, u16>,
+    refused: BTreeMap<Box<str>, Refused>,
 }
+
+/// A due timer that a claim did not return.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    shard: u16,
+    /// When it was due. A timer of the same key with another due time is not refused.
+    due: StoreTime,
+    /// How often the store has refused it.
+    tries: u32,
+    /// It is not claimed before.
+    pause_end: Mono,
+}
+
+/// The first pause after which a timer is claimed again that the store refuses.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The greatest number of timers that are known as refused.
 const MOST_REFUSED: usize = 2_000;
@@ -97,10 +114,38 @@ impl Coming {
         }
     }
 
-    /// A claim did not return a timer that was due.
-    pub(super) fn refuse(&mut self, key: Box<str>, shard: u16) {
-        if self.refused.len() < MOST_REFUSED {
-            self.refused.insert(key, shard);
+    /// A claim did not return a timer that was due. The next look that shows it makes it claimed again.
+    pub(super) fn refuse(&mut self, key: Box<str>, expected: &Expected) {
+        self.note_refused(key, expected, 0, Mono::ZERO);
+    }
+
+    /// The store refuses a timer. It is claimed again after a pause, which doubles each time up to `longest`, so that
+    /// many of them leave time for others.
+    pub(super) fn refuse_later(
+        &mut self,
+        key: Box<str>,
+        expected: &Expected,
+        now: Mono,
+        longest: Duration,
+    ) {
+        let known = self.refused.get(&key);
+        let tries = known
+            .filter(|known| known.due == expected.due)
+            .map_or(0, |known| known.tries);
+        let pause = FIRST_PAUSE.saturating_mul(1 << tries.min(31));
+        let pause_end = now + pause.min(longest).max(FIRST_PAUSE);
+        self.note_refused(key, expected, tries.saturating_add(1), pause_end);
+    }
+
+    fn note_refused(&mut self, key: Box<str>, expected: &Expected, tries: u32, pause_end: Mono) {
+        if self.refused.len() < MOST_REFUSED || self.refused.contains_key(&key) {
+            let refused = Refused {
+                shard: expected.shard,
+                due: expected.due,
+                tries,
+                pause_end,
+            };
+            self.refused.insert(key, refused);
         }
     }
 
@@ -110,22 +155,25 @@ impl Coming {
         self.refused.remove(key);
     }
 
-    pub(super) fn is_refused(&self, key: &str) -> bool {
-        self.refused.contains_key(key)
+    /// Until when a timer that a look shows is not claimed, since it was refused before. `None`: it was not.
+    pub(super) fn refused_until(&self, key: &str, due: StoreTime) -> Option<Mono> {
+        let refused = self.refused.get(key)?;
+        (refused.due == due).then_some(refused.pause_end)
     }
 
     /// The number of refused timers, by shards.
     pub(super) fn refused_in_shards(&self) -> BTreeMap<u16, usize> {
         let mut counts = BTreeMap::new();
-        for shard in self.refused.values() {
-            *counts.entry(*shard).or_default() += 1;
+        for refused in self.refused.values() {
+            *counts.entry(refused.shard).or_default() += 1;
         }
         counts
     }
 
     /// A look has shown a shard from its beginning. Refused timers that it did not show are forgotten.
     pub(super) fn keep_refused(&mut self, shard: u16, is_shown: impl Fn(&str) -> bool) {
-        self.refused.retain(|key, of| *of != shard || is_shown(key));
+        self.refused
+            .retain(|key, of| of.shard != shard || is_shown(key));
     }
 
     /// Adds a refused timer, which is tried again when nothing else is due. It takes no room from others.

@@ -337,9 +337,10 @@ impl Looks {
                         suspect: row.crashes >= SUSPECT,
                         bytes: row.bytes,
                     };
-                    match queue.coming.is_refused(&row.key) {
-                        true => refused.push((place, expected)),
-                        false => queue.coming.insert(&row.key, expected),
+                    match queue.coming.refused_until(&row.key, row.due) {
+                        Some(pause_end) if now < pause_end => {}
+                        Some(_) => refused.push((place, expected)),
+                        None => queue.coming.insert(&row.key, expected),
                     }
                 }
             }

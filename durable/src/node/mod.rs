@@ -71,7 +71,8 @@
 //!   store decides. If a claim does not return a timer, the node keeps it if it was not due yet, and
 //!   otherwise forgets it. The next look finds it again if it is still there. That look at its shard shows
 //!   more timers, two for each forgotten one, so that locked rows do not hide the timers behind them. This
-//!   holds for up to 2,000 such rows of a queue.
+//!   holds for up to 2,000 such rows of a queue. A timer that the store refuses is claimed again less and less often, up
+//!   to once in 30 s, unless it was moved since.
 //! - **NODE-9** A row that the node has claimed and does not hold is adopted after two looks in a row
 //!   that saw the same generation and attempt, with no claim of that key under way from the sending of
 //!   each look to its answer. See the module `adoption`. The shards of a lost claim are looked at,

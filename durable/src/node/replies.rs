@@ -12,7 +12,8 @@ use crate::node::runs::Place;
 use crate::store::{Beat, Claimed, ClaimedRun, Outcome, Settled, Sight, StoreError};
 use crate::time::StoreTime;
 
-/// The longest pause after which an end is asked for again that the store refuses, unless looks are rarer.
+/// The longest pause after which an end is asked for again that the store refuses, or a timer is claimed again,
+/// unless looks are rarer.
 const LONGEST_REFUSED: Duration = Duration::from_secs(30);
 
 impl Node {
@@ -147,13 +148,21 @@ impl Node {
                     .collect();
                 self.claimed(now, answer, &shards, &adopted, &mut claimed);
             }
-            Some(_) => {
+            Some(result) => {
                 // One of the timers may be the reason, or the size of the answer.
                 let asked = requested.wanted.len() + requested.adopt.len();
                 self.claims.shrink(asked);
                 if let ([((queue, key), one)], 1) = (requested.wanted.as_slice(), asked) {
                     // It is claimed again when nothing else is due.
-                    self.queues[*queue].coming.refuse(key.clone(), one.shard);
+                    let longest = LONGEST_REFUSED.max(self.look);
+                    let coming = &mut self.queues[*queue].coming;
+                    match result {
+                        Err(StoreError::Refused(_)) => {
+                            coming.refuse_later(key.clone(), one, now, longest);
+                        }
+                        // An outage. The lane pauses already.
+                        _ => coming.refuse(key.clone(), one),
+                    }
                 }
                 self.looks.marks.drop_all();
                 self.looks.soon = true;
@@ -210,10 +219,19 @@ impl Node {
         // A timer that was not due by the store's clock is kept. All else that was not returned is
         // forgotten: if it is still to be had, the next look finds it.
         let window = answer.now + self.look * 2;
+        let longest = LONGEST_REFUSED.max(self.look);
+        for refused in answer.refused {
+            let queue = self.numbers_of.get(&refused.queue);
+            let place = queue.map(|queue| (*queue, refused.key));
+            if let Some((place, expected)) = place.and_then(|place| left.remove_entry(&place)) {
+                let coming = &mut self.queues[place.0].coming;
+                coming.refuse_later(place.1, &expected, now, longest);
+            }
+        }
         for ((queue, key), expected) in left {
             let coming = &mut self.queues[queue].coming;
             if expected.due <= answer.now {
-                coming.refuse(key, expected.shard);
+                coming.refuse(key, &expected);
             } else if expected.due < window && self.stopping.is_none() {
                 coming.insert(&key, expected);
             }

@@ -3,7 +3,7 @@
 use crate::node::tests::scripted::script::{Script, alone, claimed, millis, row, secs, store};
 use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, Near, QueueConfig, Reply, StoreCall};
-use crate::store::{Claimed, ClaimedRun, Outcome, Seen, Settled, StoreError, Wanted};
+use crate::store::{Claimed, ClaimedRun, Outcome, RefusedClaim, Seen, Settled, StoreError, Wanted};
 
 #[test]
 fn suspects_are_claimed_alone_and_one_at_a_time() {
@@ -348,4 +348,83 @@ fn ends_of_runs_with_huge_payloads_are_settled_in_small_calls() {
         let ends = vec![Ok(Settled::Ended); expected];
         script.reply(id, Reply::Settled(ends));
     }
+}
+
+/// Runs until this time with a store that refuses a timer of a claim alone, or the whole claim. Returns how often the
+/// timer was claimed.
+fn refused(script: &mut Script, until: Mono, is_alone: bool) -> usize {
+    let mut claims = 0;
+    while script.now < until {
+        for (id, call) in script.quiet(script.now + millis(50)) {
+            let StoreCall::Claim(claim) = call else {
+                panic!("{call:?}");
+            };
+            claims += claim.timers.iter().filter(|one| &*one.key == "bad").count();
+            let error = StoreError::Refused("a trigger".into());
+            if !is_alone {
+                let result = Err(error);
+                script.input(Input::Reply { id, result });
+                continue;
+            }
+            let (bad, good): (Vec<_>, Vec<_>) =
+                claim.timers.into_iter().partition(|one| &*one.key == "bad");
+            let refused = bad.into_iter().map(|one| RefusedClaim {
+                queue: one.queue,
+                key: one.key,
+                error: error.clone(),
+            });
+            let answer = Claimed {
+                now: store(script.now),
+                runs: good.iter().map(|one| claimed(one, 1)).collect(),
+                refused: refused.collect(),
+                ..Claimed::default()
+            };
+            script.reply(id, Reply::Claimed(answer));
+        }
+    }
+    claims
+}
+
+#[test]
+fn a_timer_that_the_store_refuses_is_claimed_less_and_less_often() {
+    for is_alone in [true, false] {
+        let mut script = Script::joined(alone());
+        script.rows = vec![row("a", "bad", store(secs(1)))];
+        // The pauses double up to 30 s, and each of the looks comes a second after the other.
+        let first = refused(&mut script, secs(61), is_alone);
+        assert!((9..=13).contains(&first), "{first} in the first minute");
+        let later = refused(&mut script, secs(661), is_alone);
+        assert!((18..=22).contains(&later), "{later} in ten minutes");
+        // It was moved: the new timer may be a good one.
+        script.rows = vec![row("a", "bad", store(secs(662)))];
+        let moved = refused(&mut script, secs(664), is_alone);
+        assert!(moved >= 1, "{moved} after the move");
+    }
+}
+
+#[test]
+fn a_timer_that_is_refused_holds_up_no_other_one() {
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "bad", store(secs(1)))];
+    refused(&mut script, secs(40), true);
+    script.rows.push(row("a", "good", store(secs(41))));
+    refused(&mut script, secs(43), true);
+    let started: Vec<&str> = script.starts.iter().map(|run| &*run.key).collect();
+    assert_eq!(started, ["good"]);
+}
+
+#[test]
+fn a_timer_whose_row_is_locked_is_claimed_with_each_look() {
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", store(secs(1)))];
+    let mut claims = 0;
+    while script.now < secs(60) {
+        for (id, call) in script.quiet(script.now + millis(50)) {
+            assert!(matches!(call, StoreCall::Claim(_)), "{call:?}");
+            claims += 1;
+            // Nothing is returned.
+            script.grant(id, &[]);
+        }
+    }
+    assert!((55..=62).contains(&claims), "{claims} in a minute");
 }
