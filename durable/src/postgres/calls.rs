@@ -15,7 +15,7 @@ use crate::postgres::rows::{
 };
 use crate::postgres::statements::{
     BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, LOOK,
-    OLD_NODES, OPEN_WRITES, PAUSE, PAYLOAD_ERRORS, REVIVE, ROW, SETTLE, SETTLE_EACH, WRITE,
+    NUMBER, OLD_NODES, OPEN_WRITES, PAUSE, PAYLOAD_ERRORS, REVIVE, ROW, SETTLE, SETTLE_EACH, WRITE,
     WRITE_EACH,
 };
 use crate::postgres::values::{SentCalls, end, int, order, parts, small, text};
@@ -91,15 +91,26 @@ impl PostgresConnection {
             Err(error) => error,
         };
         match some {
+            _ if error.is_limit() => {
+                let (good, others) = self.without_bad_payloads(calls, some, answers)?;
+                if others {
+                    return self.write_some(calls, &good, wait, is_whole, answers);
+                }
+                if self.is_at_its_limit() {
+                    for index in some {
+                        answers[*index] = Some(Err(error.error.clone()));
+                    }
+                    return Err(error);
+                }
+                self.write_each(calls, some, error, answers)
+            }
             [alone] if error.is_bad_value() => {
                 answers[*alone] = Some(Err(StoreError::Refused(error.error.to_string())));
                 Ok(())
             }
             _ if error.is_bad_value() => {
-                let bad = self.refuse_payloads(calls, some, answers)?;
-                if bad > 0 {
-                    let is_good = |index: &&usize| answers[**index].is_none();
-                    let good: Vec<usize> = some.iter().filter(is_good).copied().collect();
+                let (good, others) = self.without_bad_payloads(calls, some, answers)?;
+                if others {
                     return self.write_some(calls, &good, wait, is_whole, answers);
                 }
                 self.write_each(calls, some, error, answers)
@@ -183,6 +194,25 @@ impl PostgresConnection {
         send(false)
     }
 
+    /// Whether the server accepts no writes at all, since it has no numbers for transactions any more.
+    fn is_at_its_limit(&mut self) -> bool {
+        let asked = self.link.query(Effect::Reads, NUMBER, &[]);
+        asked.is_err_and(|failure| failure.is_limit())
+    }
+
+    /// Refuses the calls whose payloads the server does not take. Returns the others, and whether they are fewer.
+    fn without_bad_payloads(
+        &mut self,
+        calls: &[Call],
+        some: &[usize],
+        answers: &mut Answers,
+    ) -> Result<(Vec<usize>, bool), Failure> {
+        let bad = self.refuse_payloads(calls, some, answers)?;
+        let is_good = |index: &&usize| answers[**index].is_none();
+        let good = some.iter().filter(is_good).copied().collect();
+        Ok((good, bad > 0))
+    }
+
     /// Refuses the calls whose payloads the server does not take, and returns their number.
     fn refuse_payloads(
         &mut self,
@@ -220,6 +250,7 @@ impl PostgresConnection {
         count: usize,
     ) -> Result<Vec<Row>, Failure> {
         match self.link.query(Effect::Writes, together, values) {
+            Err(reason) if reason.is_limit() && self.is_at_its_limit() => Err(reason),
             Err(reason) if count > 0 && reason.may_be_of_one_row() => {
                 let result = self.link.query(Effect::Writes, one_by_one, values);
                 each(result, reason, count)
@@ -340,9 +371,14 @@ impl Connection for PostgresConnection {
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
         self.beats().are_right()?;
         let notify = self.link.settings().notify;
-        let rows = self
-            .link
-            .query(Effect::Writes, REVIVE, &[&letter, &notify])?;
+        let result = self.link.query(Effect::Writes, REVIVE, &[&letter, &notify]);
+        let rows = match result {
+            // Its row has met the limit.
+            Err(failure) if failure.is_limit() && !self.is_at_its_limit() => {
+                return Err(failure.of_the_row());
+            }
+            result => result?,
+        };
         let row = one(&rows)?;
         Ok(match row.get::<_, i16>(0) {
             0 => Revived::Revived {

@@ -57,7 +57,23 @@ impl Failure {
     /// The server does not accept a value.
     pub(super) fn is_bad_value(&self) -> bool {
         let class = self.code.as_ref().map(|code| &code.code()[..2]);
-        matches!(class, Some("22" | "23" | "54")) && !self.is_taken
+        matches!(class, Some("22" | "23")) && !self.is_taken
+    }
+
+    /// The server has met one of its limits. A value may be the reason: JSON that is nested too deep (54001), or has a
+    /// part that is too long (54000). So may the server itself, if it has no numbers for transactions any more
+    /// (54000). The other codes of this class, too many columns (54011) or arguments (54023), are those of
+    /// a function or a trigger, whatever the values are: see [`is_general`].
+    pub(super) fn is_limit(&self) -> bool {
+        self.code.as_ref().is_some_and(is_limit)
+    }
+
+    /// The error where a row is the reason: the same call will be refused again.
+    pub(super) fn of_the_row(self) -> StoreError {
+        match self.error {
+            StoreError::Unavailable(why) => StoreError::Refused(why),
+            error => error,
+        }
     }
 
     /// One row of a batch may be the reason, for instance since a trigger of the user's refuses it. The others
@@ -78,9 +94,18 @@ pub(super) fn is_of_key(error: &Error, schema: &str) -> bool {
     })
 }
 
-/// Errors that are hardly ever about one row: missing rights, tables and functions.
+/// Errors that are hardly ever about one row: missing rights, tables and functions, and functions with more columns or
+/// arguments than there may be.
 pub(super) fn is_general(code: &SqlState) -> bool {
-    matches!(code.code(), "42501" | "3F000" | "42P01" | "42883" | "42703")
+    matches!(
+        code.code(),
+        "42501" | "3F000" | "42P01" | "42883" | "42703" | "54011" | "54023"
+    )
+}
+
+/// See [`Failure::is_limit`].
+pub(super) fn is_limit(code: &SqlState) -> bool {
+    matches!(code.code(), "54000" | "54001")
 }
 
 pub(super) fn is_conflict(code: &SqlState) -> bool {
@@ -130,6 +155,8 @@ pub(super) fn refusal(effect: Effect, code: &SqlState, why: String) -> StoreErro
         (_, "3F000" | "42P01" | "42883" | "42703") => StoreError::Refused(format!(
             "{why}: the tables of tourbillon are not those that this version of the crate knows"
         )),
+        // The server accepts no writes until it was vacuumed. Where a row is the reason, the caller says so.
+        (_, "54000") => StoreError::Unavailable(why),
         // A plan that a migration has made invalid, and statements that a proxy has lost.
         (_, "0A000" | "26000") => StoreError::Unavailable(why),
         ("40" | "53" | "55" | "57" | "58" | "XX", _) => StoreError::Unavailable(why),

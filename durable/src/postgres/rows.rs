@@ -92,7 +92,11 @@ pub(super) fn refused(row: &Row) -> Option<(SqlState, StoreError)> {
     let code = SqlState::from_code(&code?);
     let text: String = row.get("error");
     let why = format!("{text} ({})", code.code());
-    let error = refusal(Effect::Writes, &code, why);
+    let error = match failure::is_limit(&code) {
+        // The server itself is below its limits: it was asked before.
+        true => StoreError::Refused(why),
+        false => refusal(Effect::Writes, &code, why),
+    };
     Some((code, error))
 }
 

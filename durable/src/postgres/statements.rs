@@ -14,6 +14,10 @@ pub(super) const WRITE_EACH: &str = "select n, answer, due, other, shard, runnin
 pub(super) const PAYLOAD_ERRORS: &str =
     "select tourbillon.payload_errors_1($1) where (select tourbillon.same_1($2))";
 
+/// Whether the server has a number for another transaction. It fails if not.
+pub(super) const NUMBER: &str =
+    "select pg_current_xact_id()::text where (select tourbillon.same_1($1))";
+
 /// The columns of a [`Timer`]. A row that a gone node has left behind cancelled is none.
 macro_rules! timer {
     ($from:literal) => {

@@ -258,6 +258,46 @@ impl Cluster {
         );
     }
 
+    /// Starts it again without numbers for further transactions, as after two thousand million of them without a
+    /// vacuum. It accepts no writes until the result is dropped, and a moment longer.
+    pub(crate) fn use_up_numbers(&mut self, database: &Database) -> postgres::Client {
+        self.psql("checkpoint").expect("a superuser");
+        self.crash();
+        let _ = fs::remove_file(self.data().join("postmaster.pid"));
+        let mut reset = unprivileged("pg_resetwal");
+        reset
+            .args(["-f", "-x", "2147483648", "-D"])
+            .arg(self.data());
+        let output = reset.output().expect("pg_resetwal comes with the server");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        // The file of the states of those transactions.
+        let states = self.data().join("pg_xact/0800");
+        fs::write(&states, vec![0; 256 * 1_024]).expect("a file");
+        give(&states);
+        assert!(self.launch(), "it starts: {}", self.complaint());
+        // It keeps the vacuum from the table, and with it from its end.
+        let mut holder = database.client();
+        holder
+            .batch_execute("begin; lock table tourbillon.meta in share update exclusive mode")
+            .expect("it needs no number");
+        holder
+    }
+
+    /// Waits until it accepts writes again.
+    pub(crate) fn number_again(&self) {
+        let databases = self.psql("select datname from pg_database where datallowconn");
+        for name in databases.expect("a superuser").lines() {
+            let url = format!("postgres://postgres@127.0.0.1:{}/{name}", self.port);
+            psql(&url, "vacuum (freeze)").expect("a superuser");
+        }
+        let start = Instant::now();
+        // The server itself sees to `template0`, where nobody can connect.
+        while self.psql("select pg_current_xact_id()").is_err() {
+            assert!(start.elapsed() < PATIENCE, "{}", self.complaint());
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+    }
+
     /// Starts it again as a standby, of a primary that does not exist.
     pub(crate) fn stand_by(&mut self) {
         self.crash();

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use kit::wait;
 use tourbillon_durable::store::StoreError;
-use tourbillon_durable::{Due, Durable, Event, Postgres, PostgresBuilder, StartError, StoreWork};
+use tourbillon_durable::{
+    CallError, Due, Durable, Event, Postgres, PostgresBuilder, StartError, StoreWork,
+};
 
 use crate::cluster::{self, Cluster, Database};
 
@@ -457,4 +459,66 @@ fn a_password_is_asked_for_at_each_connect() {
         error.may_pass() && error.to_string().contains("panicked"),
         "{error}"
     );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_server_that_has_used_up_its_transaction_numbers_is_an_outage() {
+    // The server looks for what its vacuum has to do each second.
+    let mut cluster = Cluster::with(&["fsync=off", "autovacuum_naptime=1"]);
+    let database = cluster.database();
+    let mut node = Node::start(builder(&database.url())).expect("it works");
+    let (happened, events) = mpsc::channel();
+    let client = Durable::builder(builder(&database.url()).connect().expect("it answers"))
+        .on_event(move |event| drop(happened.send(event.clone())))
+        .start()
+        .expect("it answers");
+    let later = Duration::from_secs(3_600);
+    client.schedule("q", "kept", later, &0).expect("accepted");
+    let holder = cluster.use_up_numbers(&database);
+    // Its code is one of values, but the value is a good one.
+    let refused = client.schedule("q", "k", later, &0);
+    assert!(
+        matches!(&refused, Err(CallError::Unavailable(why) | CallError::Unknown(why)) if !why.is_empty()),
+        "{refused:?}"
+    );
+    wait::until("it answers that it accepts no writes", || {
+        let refused = client.schedule("q", "k", later, &0);
+        matches!(&refused, Err(CallError::Unavailable(why)) if why.contains("54000"))
+    });
+    let many = ["a", "b", "c"].map(|key| client.schedule_async("q", key, later, &0));
+    for one in many {
+        let refused = one.wait();
+        assert!(
+            matches!(&refused, Err(CallError::Unavailable(why)) if why.contains("54000")),
+            "{refused:?}"
+        );
+    }
+    // Reads go on.
+    assert!(client.get("q", "kept").expect("it reads").is_some());
+    let down = wait::next(&events);
+    assert!(
+        matches!(&down, Event::StoreDown { work, .. } if *work == StoreWork::Write),
+        "{down:?}"
+    );
+    // After the outage of the restart the looks go on, until the first beat.
+    wait::until("the node says it", || {
+        let told = wait::next(&node.events);
+        matches!(&told, Event::StoreDown { error, .. } if error.contains("54000"))
+    });
+    drop(holder);
+    cluster.number_again();
+    wait::until("it accepts", || {
+        client.schedule("q", "k", later, &0).is_ok()
+    });
+    assert_eq!(wait::next(&events), Event::StoreUp);
+    assert_eq!(wait::next(&node.events), Event::StoreUp);
+    node.schedule(&database);
+    node.runs();
+    node.has_said_all();
+    drop(client);
+    assert_eq!(wait::all(&events), []);
 }

@@ -71,7 +71,7 @@ fn settle(runs: Vec<Run>, outcome: &Outcome) -> Settle {
 
 /// Ways in which the server may refuse to write the timer `bad`, each with the statements that make and
 /// remove it.
-const TRAPS: [(&str, &str); 4] = [
+const TRAPS: [(&str, &str); 6] = [
     (
         "create function public.trap() returns trigger language plpgsql as $$
          begin
@@ -118,6 +118,30 @@ const TRAPS: [(&str, &str); 4] = [
          create trigger trap before insert or update or delete on tourbillon.timer
          for each row execute function public.trap()",
         "drop trigger trap on tourbillon.timer; drop function public.trap()",
+    ),
+    (
+        // A limit of the server, as of an index on payloads that are too long.
+        "create function public.trap() returns trigger language plpgsql as $$
+         begin
+           if coalesce(new.key, old.key) = 'bad' then raise exception using errcode = 'program_limit_exceeded'; end if;
+           return coalesce(new, old);
+         end $$;
+         create trigger trap before insert or update or delete on tourbillon.timer
+         for each row execute function public.trap()",
+        "drop trigger trap on tourbillon.timer; drop function public.trap()",
+    ),
+    (
+        // Another one.
+        "create function public.deep() returns void language plpgsql as $$
+         begin perform public.deep(); end $$;
+         create function public.trap() returns trigger language plpgsql as $$
+         begin
+           if coalesce(new.key, old.key) = 'bad' then perform public.deep(); end if;
+           return coalesce(new, old);
+         end $$;
+         create trigger trap before insert or update or delete on tourbillon.timer
+         for each row execute function public.trap()",
+        "drop trigger trap on tourbillon.timer; drop function public.trap(); drop function public.deep()",
     ),
 ];
 
@@ -402,4 +426,60 @@ fn dead_letters_that_can_not_be_written_hold_up_no_other_queue() {
     wait::until("it has run", || timers.stats().succeeded == 1);
     assert_eq!(timers.stats().runs, 1);
     timers.stop(HOUR);
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_limit_is_a_fault_of_the_value_or_of_the_row_that_meets_it() {
+    let database = cluster::lent();
+    let mut connection = connect(&database);
+    // JSON that is nested too deep for the server: 54001.
+    let payload = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let deep = || {
+        let when = When::In(HOUR);
+        let payload = payload.as_str().into();
+        call("bad", Action::Schedule { when, payload })
+    };
+    for keys in [&["bad"][..], &["a", "bad", "b"]] {
+        let calls = keys.iter().map(|key| match *key {
+            "bad" => deep(),
+            key => schedule(key, HOUR),
+        });
+        let calls: Vec<Call> = calls.collect();
+        only_bad_is_refused(keys, &connection.write(&calls).expect("the store answers"));
+    }
+    // An index of the user's, with a limit of its own: 54000. Random text, since it is compressed.
+    database
+        .psql("create index long on tourbillon.timer ((payload::text))")
+        .expect("a superuser");
+    let mut number = 1_u64;
+    let random: String = std::iter::repeat_with(|| {
+        number = number
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        format!("{number:016x}")
+    })
+    .take(1_000)
+    .collect();
+    let long = call(
+        "bad",
+        Action::Schedule {
+            when: When::In(HOUR),
+            payload: format!("\"{random}\"").into(),
+        },
+    );
+    for keys in [&["bad"][..], &["a", "bad", "b"]] {
+        let calls = keys.iter().map(|key| match *key {
+            "bad" => long.clone(),
+            key => schedule(key, HOUR),
+        });
+        let calls: Vec<Call> = calls.collect();
+        only_bad_is_refused(keys, &connection.write(&calls).expect("the store answers"));
+    }
+    database
+        .psql("drop index tourbillon.long")
+        .expect("a superuser");
 }
