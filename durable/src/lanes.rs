@@ -187,6 +187,7 @@ fn trial(lane: Lane, connection: &mut dyn Connection) -> Result<(), StoreError> 
             connection.look(&Look {
                 epoch,
                 ranges: Vec::new(),
+                bands: Vec::new(),
                 complete: false,
             })?;
         }

@@ -562,6 +562,8 @@ pub struct Look {
     pub epoch: Epoch,
     /// The parts of queues, each with its own limit.
     pub ranges: Vec<Range>,
+    /// Shards in which all queues are asked at once whether they have anything: a [`Survey`].
+    pub bands: Vec<Band>,
     /// Whether the sight has to say which writes it contains. That may cost the store another statement.
     pub complete: bool,
 }
@@ -579,6 +581,20 @@ pub struct Range {
     /// Only timers that are due before the store's clock and this are wanted.
     pub until: Offset,
     /// The greatest number of timers.
+    pub limit: u32,
+}
+
+/// One shard of all queues. A look tells which queues have timers in it such as a [`Range`] shows, and not
+/// the timers. So a node need not ask for each of many queues that have nothing due.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Band {
+    /// The shard.
+    pub shard: u16,
+    /// Timers that are due earlier need not be read.
+    pub mark: Option<StoreTime>,
+    /// Only timers that are due before the store's clock and this count.
+    pub until: Offset,
+    /// The greatest number of timers that are read, in the order of their due times.
     pub limit: u32,
 }
 
@@ -611,6 +627,8 @@ pub struct Sight {
     pub rows: Vec<Seen>,
     /// The indices of the ranges that their limits cut.
     pub cut: Vec<usize>,
+    /// What the bands have shown. `None`: the store can't say, and the node asks for each queue.
+    pub survey: Option<Survey>,
     /// All nodes that are not gone, with the one that asks.
     pub nodes: Vec<SeenNode>,
     /// The queues that are paused.
@@ -626,6 +644,26 @@ impl Sight {
         let node = self.nodes.iter().find(|node| node.epoch == epoch);
         node.map(|node| node.beat)
     }
+}
+
+/// The queues that have timers in the [bands](Band) of a look.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Survey {
+    /// The parts of queues that have timers.
+    pub parts: Vec<SurveyedPart>,
+    /// The indices of the bands that their limits cut. There may be timers of other queues behind the limit.
+    pub cut: Vec<usize>,
+}
+
+/// A shard of a queue that has timers in a [`Band`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SurveyedPart {
+    /// The index of the band.
+    pub band: usize,
+    /// The queue.
+    pub queue: Box<str>,
+    /// When its first timer in the band is due.
+    pub first: StoreTime,
 }
 
 /// Which writes a sight contains: each write that is not in it, and was not undone, has a number of at

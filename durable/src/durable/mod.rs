@@ -15,7 +15,7 @@ use crate::builder::{Builder, QueueBuilder};
 use crate::errors::StartError;
 use crate::event_sink::EventSink;
 use crate::names::{self, Invalid};
-use crate::node::{Near, NodeConfig, QueueConfig};
+use crate::node::{MOST_AWAKE, Near, NodeConfig, QueueConfig};
 use crate::outages::Outages;
 use crate::plan::Plan;
 use crate::reach::Reach;
@@ -201,6 +201,7 @@ impl Durable {
                             crash_limit: queue.options.crash_limit,
                         })
                         .collect(),
+                    most_awake: MOST_AWAKE,
                     seed: RandomState::new().hash_one(std::process::id()),
                 };
                 let handlers = plan.queues.into_iter();

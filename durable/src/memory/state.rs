@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::row::{self, Change, Claiming, Moment, Row};
 use crate::shard;
 use crate::store::{
-    Answer, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, Epoch, Horizon, Look,
-    NewNode, PAGE_BYTES, Page, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode, Settle,
-    Settled, Settlement, Sight, Timer,
+    Answer, Band, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, Epoch, Horizon,
+    Look, NewNode, PAGE_BYTES, Page, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode,
+    Settle, Settled, Settlement, Sight, Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
 use crate::time::StoreTime;
@@ -280,6 +280,13 @@ impl MemoryState {
                 sight.cut.push(index);
             }
         }
+        let mut survey = Survey::default();
+        for (index, band) in look.bands.iter().enumerate() {
+            if self.survey(index, band, look.epoch, now, &mut survey.parts) {
+                survey.cut.push(index);
+            }
+        }
+        sight.survey = Some(survey);
         let live = self.nodes.iter().filter(|(_, node)| node.gone.is_none());
         let seen = live.map(|(epoch, node)| SeenNode {
             epoch: *epoch,
@@ -298,8 +305,7 @@ impl MemoryState {
         let from = range.mark.unwrap_or(StoreTime::from_micros(i64::MIN));
         let mut left = range.limit;
         for (key, row) in queue.due(range.shard, from, range.until.from(now)) {
-            let holder = row.claim.map(|hold| hold.epoch);
-            let holder = holder.filter(|holder| is_live(&self.nodes, *holder));
+            let holder = self.holder(row);
             if holder.is_some_and(|holder| holder != epoch) {
                 continue;
             }
@@ -320,6 +326,44 @@ impl MemoryState {
             });
         }
         false
+    }
+
+    /// The live node that holds a row.
+    fn holder(&self, row: &Row) -> Option<Epoch> {
+        let holder = row.claim.map(|hold| hold.epoch);
+        holder.filter(|holder| is_live(&self.nodes, *holder))
+    }
+
+    /// Adds the queues that have timers in a band, and returns whether its limit has cut it.
+    fn survey(
+        &self,
+        index: usize,
+        band: &Band,
+        epoch: Epoch,
+        now: StoreTime,
+        parts: &mut Vec<SurveyedPart>,
+    ) -> bool {
+        let from = band.mark.unwrap_or(StoreTime::from_micros(i64::MIN));
+        let mut found = Vec::new();
+        for (name, queue) in &self.queues {
+            let due = queue.due(band.shard, from, band.until.from(now));
+            let is_shown = |row: &Row| self.holder(row).is_none_or(|holder| holder == epoch);
+            let shown = due.filter(|(_, row)| is_shown(row));
+            found.extend(shown.map(|(_, row)| (row.due, name)));
+        }
+        found.sort_unstable();
+        let is_cut = found.len() > band.limit as usize;
+        found.truncate(band.limit as usize);
+        let mut firsts: BTreeMap<&str, StoreTime> = BTreeMap::new();
+        for (due, name) in found {
+            firsts.entry(name).or_insert(due);
+        }
+        parts.extend(firsts.into_iter().map(|(queue, first)| SurveyedPart {
+            band: index,
+            queue: queue.into(),
+            first,
+        }));
+        is_cut
     }
 
     pub(super) fn claim(&mut self, claim: &Claim, now: StoreTime) -> Claimed {

@@ -97,6 +97,11 @@ impl Coming {
         self.unread.get(&shard).copied()
     }
 
+    /// Whether there is a shard of which not all is known.
+    pub(super) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
     /// Notes from where on the timers of a shard within the window were not read. `None`: all were.
     pub(super) fn set_unread(&mut self, shard: u16, unread: Option<Unread>) {
         match unread {

@@ -23,6 +23,8 @@ pub(crate) struct NodeConfig {
     pub(crate) look: Duration,
     /// The queues that it handles.
     pub(crate) queues: Vec<QueueConfig>,
+    /// The greatest number of parts that are all awake. With more of them those sleep that have nothing due.
+    pub(crate) most_awake: usize,
     /// For epochs and for the choice of shards. The same seed makes the same node.
     pub(crate) seed: u64,
 }

@@ -13,6 +13,7 @@ use crate::node::membership::Membership;
 use crate::node::queue::Queue;
 use crate::node::runs::{HeldRuns, Place};
 use crate::node::shards::{self, LAST_RANK, Part};
+use crate::node::sleep::{Sleep, Took};
 use crate::store::{Epoch, Look, Offset, Range, SHARDS, Seen, SeenNode, Sight};
 use crate::sync::Arc;
 use crate::time::StoreTime;
@@ -39,6 +40,8 @@ struct Asked {
 #[derive(Debug)]
 pub(super) struct Looks {
     interval: Duration,
+    /// The numbers of the queues, by their names.
+    numbers_of: BTreeMap<Arc<str>, usize>,
     /// Whether a sight has shown the nodes. Until then there are no parts to look at.
     knows_nodes: bool,
     /// The parts of each queue.
@@ -48,6 +51,7 @@ pub(super) struct Looks {
     /// Those of them that have no rank, as the parts have it.
     unranked: BTreeSet<Epoch>,
     pub(super) marks: Marks,
+    sleep: Sleep,
     pub(super) adoption: Adoption,
     pub(super) bell: Bell,
     /// When the next look at everything is due.
@@ -66,14 +70,22 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    pub(super) fn new(interval: Duration, queues: usize, seed: u64) -> Self {
+    pub(super) fn new(
+        interval: Duration,
+        numbers_of: BTreeMap<Arc<str>, usize>,
+        most_awake: usize,
+        seed: u64,
+    ) -> Self {
+        let queues = numbers_of.len();
         Looks {
             interval,
+            numbers_of,
             knows_nodes: false,
             parts: vec![Vec::new(); queues],
             nodes: BTreeMap::new(),
             unranked: BTreeSet::new(),
             marks: Marks::default(),
+            sleep: Sleep::new(most_awake, queues),
             adoption: Adoption::default(),
             bell: Bell::default(),
             next: Mono::ZERO,
@@ -91,8 +103,14 @@ impl Looks {
         self.knows_nodes = false;
         self.parts.iter_mut().for_each(Vec::clear);
         self.marks.drop_all();
+        self.sleep.clear();
         self.adoption.clear();
         self.soon = true;
+    }
+
+    /// The next look at everything asks for this part.
+    pub(super) fn wake(&mut self, queue: usize, shard: u16) {
+        self.sleep.wake((queue, shard), &mut self.marks);
     }
 
     /// These places are claimed or settled now. A look that is under way says nothing about them.
@@ -108,14 +126,16 @@ impl Looks {
         !self.knows_nodes || parts.iter().any(|part| part.rank == 0)
     }
 
-    /// How long a timer must be overdue until a node of this rank takes it.
     fn overdue(&self, rank: u32) -> Duration {
-        self.interval * 3 / 2 * rank
+        overdue(self.interval, rank)
     }
 
     /// Whether a look is wanted now.
     pub(super) fn is_wanted(&self, now: Mono, queues: &[Queue]) -> bool {
-        self.soon || now >= self.next() || queues.iter().any(Queue::is_hungry)
+        self.soon
+            || now >= self.next()
+            || self.sleep.has_fresh()
+            || queues.iter().any(Queue::is_hungry)
     }
 
     /// When the next look is due at the latest.
@@ -143,6 +163,17 @@ impl Looks {
         if self.turns {
             self.turn = (self.turn + 1) % SHARDS;
         }
+        let bands = match everything {
+            true => {
+                let turn = self.turns.then_some(self.turn);
+                self.sleep.ask(self.interval, turn, &self.marks)
+            }
+            false => {
+                self.sleep.look_ended();
+                Vec::new()
+            }
+        };
+        let fresh = self.sleep.take_fresh();
         let rung = self.bell.answer(now);
         self.adoption.look_sent();
         self.asked.clear();
@@ -150,12 +181,22 @@ impl Looks {
         let mut ranges = Vec::new();
         for (number, queue) in queues.iter_mut().enumerate() {
             let (hungry, rang) = (queue.is_hungry(), rung.contains(&number));
-            if !everything && !hungry && !rang {
+            let woken = has_any(&fresh, number);
+            if !everything && !hungry && !rang && !woken {
                 continue;
             }
             if everything || hungry {
                 queue.progressed = false;
             }
+            // Of thousands of queues nearly all end here.
+            let is_wanted = self.sleep.wants_queue(number)
+                || queue.coming.has_unread()
+                || has_any(self.adoption.doubtful(), number)
+                || self.turns && self.sleep.is_turn_of(number);
+            if self.sleep.is_on() && !is_wanted && !rang && !woken {
+                continue;
+            }
+            let is_woken = |part: &Part| fresh.contains(&(number, part.shard));
             // A shard whose overdue timers are not all known has older work than what rang.
             let answers = |queue: &Queue, part: &Part| {
                 let unread = queue.coming.unread(part.shard);
@@ -168,22 +209,29 @@ impl Looks {
             let refused = queue.coming.refused_in_shards();
             let mut asked: Vec<Part> = match (queue.paused, everything) {
                 (true, _) => Vec::new(),
-                (false, true) => self.parts[number].clone(),
+                (false, true) => {
+                    let parts = self.parts[number].iter().filter(|part| {
+                        self.sleep.wants((number, part.shard))
+                            || queue.coming.unread(part.shard).is_some()
+                    });
+                    parts.copied().collect()
+                }
                 (false, false) => self.parts[number]
                     .iter()
                     .filter(|part| {
-                        answers(queue, part) || hungry && queue.coming.unread(part.shard).is_some()
+                        answers(queue, part)
+                            || is_woken(part)
+                            || hungry && queue.coming.unread(part.shard).is_some()
                     })
                     .copied()
                     .collect(),
             };
-            let own = asked.iter().filter(|part| part.rank == 0).count();
             let share = match everything {
                 // Twice the mean, since keys do not fall evenly into the shards.
-                true => 2 * queue.coming.limit() / own.max(1),
+                true => 2 * queue.coming.limit() / own_of(&self.parts[number]),
                 // Not more than there is room for: timers beyond it would have to be read again, and the
                 // next look may follow at once.
-                false => (queue.coming.limit() - queue.coming.len()) / own.max(1),
+                false => (queue.coming.limit() - queue.coming.len()) / own_of(&asked),
             };
             let share = share.max(LEAST_SHARE);
             for shard in &whole {
@@ -193,9 +241,22 @@ impl Looks {
                     asked.push(self.part(number, *shard));
                 }
             }
+            // A part that only a band has shown has no owner that this node is next to.
+            let strangers = fresh.range((number, 0)..(number + 1, 0));
+            let strangers: Vec<u16> = strangers.map(|(_, shard)| *shard).collect();
+            for shard in strangers {
+                let part = self.part(number, shard);
+                if part.rank == LAST_RANK
+                    && !queue.paused
+                    && !asked.iter().any(|asked| asked.shard == shard)
+                {
+                    asked.push(part);
+                }
+            }
             for part in asked {
                 let is_whole = whole.contains(&part.shard);
-                let until = match (part.rank, is_whole) {
+                // A part that may sleep must be known up to the moment up to which the band shows it.
+                let until = match (part.rank, is_whole || self.sleep.is_on()) {
                     (0, _) => Offset::Ahead(self.interval * 2),
                     (_, true) => Offset::Ahead(Duration::ZERO),
                     (rank, false) => Offset::Overdue(self.overdue(rank)),
@@ -208,11 +269,14 @@ impl Looks {
                         .filter_map(|counts| counts.get(&part.shard))
                         .sum::<usize>();
                 let unread = queue.coming.unread(part.shard);
-                let from_start = everything || is_whole || answers(queue, &part);
+                let from_start = everything || is_whole || answers(queue, &part) || is_woken(&part);
                 let goes_on = unread.filter(|_| !from_start);
                 let (from, known) = match goes_on {
                     Some(unread) => (Some(unread.from), known.min(unread.ties)),
-                    None => (self.marks.get(number, part.shard), known),
+                    None => {
+                        let mark = self.sleep.mark((number, part.shard), &self.marks);
+                        (mark, known)
+                    }
                 };
                 ranges.push(Range {
                     queue: queue.config.name.clone(),
@@ -232,6 +296,7 @@ impl Looks {
         Look {
             epoch,
             ranges,
+            bands,
             // Only a look at everything moves marks.
             complete: everything,
         }
@@ -244,22 +309,23 @@ impl Looks {
             .filter(|(of, _)| *of == queue)
             .map(|(_, shard)| *shard)
             .collect();
-        if self.turns {
+        if self.turns && !self.sleep.is_on() {
             whole.insert(self.turn);
+        } else if self.turns && self.sleep.is_turn_of(queue) {
+            whole.extend(0..SHARDS);
         }
         whole
     }
 
     fn part(&self, queue: usize, shard: u16) -> Part {
-        let mut parts = self.parts[queue].iter();
-        let rank = parts.find(|part| part.shard == shard);
-        let rank = rank.map_or(LAST_RANK, |part| part.rank);
+        let rank = rank_of(&self.parts[queue], shard);
         Part { shard, rank }
     }
 
     /// The look failed.
     pub(super) fn failed(&mut self) {
         self.asked.clear();
+        self.sleep.look_ended();
         self.soon = true;
         self.marks.drop_all();
     }
@@ -289,7 +355,10 @@ impl Looks {
             false => self.marks.bound(sight.complete),
         };
         self.learn_paused(sight, queues);
-        let by_range = by_range(&asked, sight, queues);
+        let number_of = |name: &str| self.numbers_of.get(name).copied();
+        let shown = self.sleep.read(sight, number_of, &self.marks);
+        self.soon |= shown.is_cut;
+        let by_range = by_range(&asked, sight, &self.numbers_of);
         let mut refused = Vec::new();
         for (index, (range, rows)) in asked.iter().zip(by_range).enumerate() {
             let (number, part) = (range.queue, range.part);
@@ -298,11 +367,21 @@ impl Looks {
             };
             let cut = sight.cut.contains(&index);
             // Also a range that its limit has cut shows that nothing is due before its first timer.
-            if let Some(bound) = bound.filter(|_| !(range.goes_on || cut && rows.is_empty())) {
+            let bound = bound.filter(|_| !(range.goes_on || cut && rows.is_empty()));
+            let mark = bound.map(|bound| {
                 let oldest = rows.first().map_or(bound, |row| row.due);
-                let mark = bound.min(oldest).min(range.until.from(sight.now));
-                self.marks.set(number, part.shard, mark);
-            }
+                bound.min(oldest).min(range.until.from(sight.now))
+            });
+            self.sleep.took(
+                (number, part.shard),
+                Took {
+                    is_empty: rows.is_empty() && !cut,
+                    is_last_rank: part.rank == LAST_RANK,
+                    mark,
+                },
+                &shown,
+                &mut self.marks,
+            );
             if part.rank < LAST_RANK {
                 let unread = rows.last().filter(|_| cut).map(|last| Unread {
                     from: last.due,
@@ -354,13 +433,29 @@ impl Looks {
         for ((number, key), expected) in refused {
             queues[number].coming.try_again(&key, expected);
         }
+        let (parts, interval) = (&self.parts, self.interval);
+        let late_enough = |(number, shard): (usize, u16), whole: bool| {
+            let rank = rank_of(&parts[number], shard);
+            let concerns = !queues[number].paused && (whole || rank < LAST_RANK);
+            concerns.then(|| match rank {
+                0 => StoreTime::LATEST,
+                rank => sight.now.back_by(overdue(interval, rank)),
+            })
+        };
+        let soon = sight.now + self.interval * 3 / 2;
+        let (sleep, marks) = (&mut self.sleep, &mut self.marks);
+        sleep.finish(&shown, bound, soon, late_enough, marks);
     }
 
     /// Learns who the nodes are. Returns whether one has ended.
     fn learn_nodes(&mut self, sight: &Sight, membership: &Membership, queues: &[Queue]) -> bool {
         let (me, unranked) = (membership.epoch, membership.unranked());
         // Nodes seldom change, and a look may show hundreds of them: compare first, then copy.
-        let known = |node: &SeenNode| self.nodes.get(&node.epoch) == Some(&node.queues);
+        let known = |node: &SeenNode| {
+            let known = self.nodes.get(&node.epoch);
+            // Its names may be thousands, and are mostly the very same ones.
+            known.is_some_and(|known| Arc::ptr_eq(known, &node.queues) || *known == node.queues)
+        };
         let same = sight.nodes.len() == self.nodes.len()
             && sight.nodes.iter().all(known)
             && *unranked == self.unranked;
@@ -375,21 +470,33 @@ impl Looks {
         let vanished = self.nodes.keys().any(|epoch| !nodes.contains_key(epoch));
         let first = !std::mem::replace(&mut self.knows_nodes, true);
         if first || !same {
-            for (parts, queue) in self.parts.iter_mut().zip(queues) {
-                let name = &*queue.config.name;
-                let others = nodes.iter().filter(|(epoch, handled)| {
-                    **epoch != me
-                        && !unranked.contains(epoch)
-                        && handled.iter().any(|handled| handled == name)
-                });
-                let all: Vec<Epoch> = others.map(|(epoch, _)| *epoch).chain([me]).collect();
-                let moved = shards::parts(name, me, &all);
+            // A node handles each of its queues once, however often it names it.
+            let mut handlers: Vec<Vec<Epoch>> = vec![Vec::new(); queues.len()];
+            let ranked = nodes.iter().filter(|(epoch, _)| !unranked.contains(epoch));
+            for (epoch, handled) in ranked.filter(|(epoch, _)| **epoch != me) {
+                let numbers = handled
+                    .iter()
+                    .filter_map(|name| self.numbers_of.get(&**name));
+                for number in numbers {
+                    if handlers[*number].last() != Some(epoch) {
+                        handlers[*number].push(*epoch);
+                    }
+                }
+            }
+            let mut changed = false;
+            for ((parts, queue), mut all) in self.parts.iter_mut().zip(queues).zip(handlers) {
+                all.push(me);
+                let moved = shards::parts(&queue.config.name, me, &all);
                 // A node that has ended may leave due timers behind in its shards, so look at once.
                 self.soon |= moved.iter().any(|part| {
                     let before = parts.iter().find(|before| before.shard == part.shard);
                     before.is_none_or(|before| before.rank > part.rank)
                 });
+                changed |= *parts != moved;
                 *parts = moved;
+            }
+            if changed {
+                self.sleep.parts_changed(&self.parts, &mut self.marks);
             }
             self.nodes = nodes;
             self.unranked.clone_from(unranked);
@@ -398,26 +505,46 @@ impl Looks {
     }
 
     fn learn_paused(&mut self, sight: &Sight, queues: &mut [Queue]) {
+        let all: BTreeSet<&str> = sight.paused.iter().map(String::as_str).collect();
         for (number, queue) in queues.iter_mut().enumerate() {
-            let name = &*queue.config.name;
-            let paused = sight.paused.iter().any(|paused| paused == name);
+            let paused = !all.is_empty() && all.contains(&*queue.config.name);
             if paused != queue.paused {
                 queue.paused = paused;
                 queue.coming.clear();
                 self.marks.drop_queue(number);
+                self.sleep.paused(number, paused, &self.parts[number]);
                 self.soon |= !paused;
             }
         }
     }
 }
 
+/// How long a timer must be overdue until a node of this rank takes it.
+fn overdue(interval: Duration, rank: u32) -> Duration {
+    interval * 3 / 2 * rank
+}
+
+/// The number of a node's own parts, or one.
+fn own_of(parts: &[Part]) -> usize {
+    parts.iter().filter(|part| part.rank == 0).count().max(1)
+}
+
+fn rank_of(parts: &[Part], shard: u16) -> u32 {
+    let part = parts.iter().find(|part| part.shard == shard);
+    part.map_or(LAST_RANK, |part| part.rank)
+}
+
+/// Whether a part of the queue is among these.
+fn has_any(parts: &BTreeSet<(usize, u16)>, queue: usize) -> bool {
+    !parts.is_empty() && parts.range((queue, 0)..(queue + 1, 0)).next().is_some()
+}
+
 /// Sorts the rows of a sight by the ranges that they belong to, each in the order of due times.
-fn by_range<'a>(asked: &[Asked], sight: &'a Sight, queues: &[Queue]) -> Vec<Vec<&'a Seen>> {
-    let names: BTreeMap<&str, usize> = queues
-        .iter()
-        .enumerate()
-        .map(|(number, queue)| (&*queue.config.name, number))
-        .collect();
+fn by_range<'a>(
+    asked: &[Asked],
+    sight: &'a Sight,
+    numbers_of: &BTreeMap<Arc<str>, usize>,
+) -> Vec<Vec<&'a Seen>> {
     let ranges: BTreeMap<(usize, u16), usize> = asked
         .iter()
         .enumerate()
@@ -425,7 +552,7 @@ fn by_range<'a>(asked: &[Asked], sight: &'a Sight, queues: &[Queue]) -> Vec<Vec<
         .collect();
     let mut sorted = vec![Vec::new(); asked.len()];
     for row in &sight.rows {
-        let number = names.get(&*row.queue);
+        let number = numbers_of.get(&*row.queue);
         let index = number.and_then(|number| ranges.get(&(*number, row.shard)));
         if let Some(rows) = index.and_then(|index| sorted.get_mut(*index)) {
             rows.push(row);

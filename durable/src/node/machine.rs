@@ -73,11 +73,12 @@ impl Node {
             .map(|queue| queue.name.clone())
             .collect();
         let turn = numbers.next();
+        let numbers_of: BTreeMap<Arc<str>, usize> = names.iter().cloned().zip(0..).collect();
         Node {
             name: config.name,
             look: config.look,
-            numbers_of: names.iter().cloned().zip(0..).collect(),
-            looks: Looks::new(config.look, names.len(), turn),
+            looks: Looks::new(config.look, numbers_of.clone(), config.most_awake, turn),
+            numbers_of,
             names,
             numbers,
             membership: Membership::new(epoch, config.term),

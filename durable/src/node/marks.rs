@@ -38,6 +38,8 @@ const MOST_HORIZONS: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     marks: BTreeMap<(usize, u16), StoreTime>,
+    /// The marks of the shards, for all parts that sleep: see the module `sleep`.
+    shards: BTreeMap<u16, StoreTime>,
     /// The latest horizon that a sight was beyond.
     reached: Option<Horizon>,
     /// Horizons that no sight was beyond yet, in the order in which they came. The first one is not
@@ -75,6 +77,24 @@ impl Marks {
         self.marks.insert((queue, shard), mark);
     }
 
+    /// The mark of a shard.
+    pub(super) fn of_shard(&self, shard: u16) -> Option<StoreTime> {
+        self.shards.get(&shard).copied()
+    }
+
+    pub(super) fn set_shard(&mut self, shard: u16, mark: StoreTime) {
+        self.shards.insert(shard, mark);
+    }
+
+    /// Forgets the marks of the shards.
+    pub(super) fn drop_shards(&mut self) {
+        self.shards.clear();
+    }
+
+    pub(super) fn drop_part(&mut self, part: (usize, u16)) {
+        self.marks.remove(&part);
+    }
+
     pub(super) fn drop_queue(&mut self, queue: usize) {
         self.marks.retain(|(of, _), _| *of != queue);
     }
@@ -87,5 +107,6 @@ impl Marks {
     /// Forgets the marks, but not the horizons.
     pub(super) fn drop_marks(&mut self) {
         self.marks.clear();
+        self.shards.clear();
     }
 }

@@ -65,6 +65,10 @@
 //!   second at most. A shard with an overdue backlog is left out. A lost ring costs nothing but time: the
 //!   looks of each interval go on.
 //!
+//! - **NODE-17** With more than 1,024 parts, which are shards of queues, a part sleeps while it has nothing due
+//!   within three intervals. A look then does not ask for it. The bands of the look tell which parts have timers,
+//!   and these wake. One whose timer is due before the next look is looked at at once. See the module `sleep`.
+//!
 //! # Claims and runs
 //!
 //! - **NODE-8** A claim is sent when a lower bound of the store's clock has reached the due time. The
@@ -116,6 +120,7 @@ mod queue;
 mod replies;
 mod runs;
 mod shards;
+mod sleep;
 mod stopping;
 #[cfg(test)]
 mod tests;
@@ -125,3 +130,4 @@ pub(crate) use interface::{
     Command, Input, Lane, Mono, Near, NodeConfig, QueueConfig, Reply, Stopped, StoreCall,
 };
 pub(crate) use machine::Node;
+pub(crate) use sleep::MOST_AWAKE;

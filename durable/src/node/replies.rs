@@ -163,6 +163,7 @@ impl Node {
                         // An outage. The lane pauses already.
                         _ => coming.refuse(key.clone(), one),
                     }
+                    self.looks.wake(*queue, one.shard);
                 }
                 self.looks.marks.drop_all();
                 self.looks.soon = true;
@@ -224,6 +225,7 @@ impl Node {
             let queue = self.numbers_of.get(&refused.queue);
             let place = queue.map(|queue| (*queue, refused.key));
             if let Some((place, expected)) = place.and_then(|place| left.remove_entry(&place)) {
+                self.looks.wake(place.0, expected.shard);
                 let coming = &mut self.queues[place.0].coming;
                 coming.refuse_later(place.1, &expected, now, longest);
             }
@@ -232,6 +234,8 @@ impl Node {
             let coming = &mut self.queues[queue].coming;
             if expected.due <= answer.now {
                 coming.refuse(key, &expected);
+                // A look at its part shows whether it is still there.
+                self.looks.wake(queue, expected.shard);
             } else if expected.due < window && self.stopping.is_none() {
                 coming.insert(&key, expected);
             }

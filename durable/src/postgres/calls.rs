@@ -10,8 +10,8 @@ use crate::postgres::failure::{Effect, Failure};
 use crate::postgres::guess::Guess;
 use crate::postgres::link::Link;
 use crate::postgres::rows::{
-    answer, complete, each, number, one, ordinal, ordinal_of, refused, run, sight, time, timer,
-    unsigned,
+    Lists, answer, complete, each, number, one, ordinal, ordinal_of, refused, run, sight, time,
+    timer, unsigned,
 };
 use crate::postgres::statements::{
     BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, LOOK,
@@ -48,6 +48,7 @@ const FIRST: StoreTime = StoreTime::from_micros(i64::MIN);
 pub(super) struct PostgresConnection {
     link: Link,
     guess: Guess,
+    lists: Lists,
 }
 
 impl PostgresConnection {
@@ -55,6 +56,7 @@ impl PostgresConnection {
         PostgresConnection {
             link,
             guess: Guess::default(),
+            lists: Lists::default(),
         }
     }
 }
@@ -432,23 +434,18 @@ impl Connection for PostgresConnection {
         let ranges = &look.ranges;
         let queues: Vec<&str> = ranges.iter().map(|range| &*range.queue).collect();
         let shards: Vec<i16> = ranges.iter().map(|range| small(range.shard)).collect();
-        let marks: Vec<Time> = ranges
-            .iter()
-            .map(|range| Time(range.mark.unwrap_or(FIRST)))
-            .collect();
-        let (ahead, overdue): (Vec<Span>, Vec<Span>) = ranges
-            .iter()
-            .map(|range| match range.until {
-                Offset::Ahead(span) => (Span(span), Span(Duration::ZERO)),
-                Offset::Overdue(span) => (Span(Duration::ZERO), Span(span.min(LONGEST_BACK))),
-            })
-            .unzip();
-        // One more, which shows that the limit has cut the range.
-        let seen: Vec<i64> = ranges
-            .iter()
-            .map(|range| i64::from(range.limit) + 1)
-            .collect();
-        let values: [&(dyn ToSql + Sync); 7] = [
+        let marks: Vec<Time> = ranges.iter().map(|range| mark(range.mark)).collect();
+        let (ahead, overdue): (Vec<Span>, Vec<Span>) =
+            ranges.iter().map(|range| spans(range.until)).unzip();
+        let seen: Vec<i64> = ranges.iter().map(|range| one_more(range.limit)).collect();
+        let bands = &look.bands;
+        let band_shards: Vec<i16> = bands.iter().map(|band| small(band.shard)).collect();
+        let band_marks: Vec<Time> = bands.iter().map(|band| mark(band.mark)).collect();
+        let (band_ahead, band_overdue): (Vec<Span>, Vec<Span>) =
+            bands.iter().map(|band| spans(band.until)).unzip();
+        let band_seen: Vec<i64> = bands.iter().map(|band| one_more(band.limit)).collect();
+        let (known, lists) = self.lists.known();
+        let values: [&(dyn ToSql + Sync); 14] = [
             &look.epoch.0,
             &queues,
             &shards,
@@ -456,6 +453,13 @@ impl Connection for PostgresConnection {
             &ahead,
             &overdue,
             &seen,
+            &band_shards,
+            &band_marks,
+            &band_ahead,
+            &band_overdue,
+            &band_seen,
+            &known,
+            &lists,
         ];
         let (open, rows) = match look.complete {
             true => {
@@ -464,7 +468,7 @@ impl Connection for PostgresConnection {
             }
             false => (None, self.rows(LOOK, &values)?),
         };
-        let sight = sight(look, &rows);
+        let sight = sight(look, &rows, &mut self.lists);
         self.beats().seen(look.epoch, sight.beat_of(look.epoch))?;
         Ok(Sight {
             complete: open,
@@ -603,6 +607,23 @@ impl Connection for PostgresConnection {
         self.link.query(Effect::Writes, LEAVE, &[&epoch.0])?;
         Ok(())
     }
+}
+
+fn mark(mark: Option<StoreTime>) -> Time {
+    Time(mark.unwrap_or(FIRST))
+}
+
+/// How far a range goes ahead of the clock, and how far it stays behind it.
+fn spans(until: Offset) -> (Span, Span) {
+    match until {
+        Offset::Ahead(span) => (Span(span), Span(Duration::ZERO)),
+        Offset::Overdue(span) => (Span(Duration::ZERO), Span(span.min(LONGEST_BACK))),
+    }
+}
+
+/// One more timer than is wanted, which shows that the limit has cut the range.
+fn one_more(limit: u32) -> i64 {
+    i64::from(limit) + 1
 }
 
 /// The answers to all calls. Each part of them was a commit of its own, so a failure of one part leaves

@@ -1,12 +1,15 @@
 //! The values of rows.
 
+use std::collections::BTreeMap;
+
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
 use crate::postgres::failure::{self, Effect, Failure, refusal};
 use crate::postgres::wire::Time;
 use crate::store::{
-    Answer, ClaimedRun, Complete, Epoch, Look, Run, Seen, SeenNode, Sight, StoreError, Timer,
+    Answer, ClaimedRun, Complete, Epoch, Look, Run, Seen, SeenNode, Sight, StoreError, Survey,
+    SurveyedPart, Timer,
 };
 use crate::sync::Arc;
 use crate::time::StoreTime;
@@ -162,19 +165,45 @@ pub(super) fn complete(row: &Row) -> Complete {
     }
 }
 
-pub(super) fn sight(look: &Look, rows: &[Row]) -> Sight {
+/// The lists of queues of the nodes, as this connection has read them. A node may handle thousands.
+#[derive(Debug, Default)]
+pub(super) struct Lists(BTreeMap<Epoch, (i32, Arc<[String]>)>);
+
+impl Lists {
+    /// The nodes whose lists are known, and the numbers of these lists.
+    pub(super) fn known(&self) -> (Vec<i64>, Vec<i32>) {
+        let known = self.0.iter();
+        known.map(|(epoch, (list, _))| (epoch.0, *list)).unzip()
+    }
+
+    /// The list of a node, which the server sends if it is not known.
+    fn take(&mut self, epoch: Epoch, list: i32, sent: Option<Vec<String>>) -> Arc<[String]> {
+        if let Some(queues) = sent {
+            self.0.insert(epoch, (list, queues.into()));
+        }
+        let known = self.0.get(&epoch);
+        known.map_or_else(|| [].into(), |(_, queues)| Arc::clone(queues))
+    }
+}
+
+pub(super) fn sight(look: &Look, rows: &[Row], lists: &mut Lists) -> Sight {
     let mut sight = Sight::default();
+    let mut survey = Survey::default();
     let mut read = vec![0_u32; look.ranges.len()];
+    let mut counted = vec![0_u64; look.bands.len()];
     for row in rows {
         match row.get::<_, i32>(0) {
             0 => sight.now = time(row, 3),
-            1 => sight.nodes.push(SeenNode {
-                epoch: Epoch(row.get(4)),
-                beat: row.get(1),
-                queues: row.get::<_, Vec<String>>(8).into(),
-            }),
+            1 => {
+                let epoch = Epoch(row.get(4));
+                sight.nodes.push(SeenNode {
+                    epoch,
+                    beat: row.get(1),
+                    queues: lists.take(epoch, row.get(5), row.get(8)),
+                });
+            }
             2 => sight.paused.push(row.get(2)),
-            _ => {
+            3 => {
                 let index = ordinal_of(row.get(1));
                 let range = &look.ranges[index];
                 if read[index] == range.limit {
@@ -194,7 +223,23 @@ pub(super) fn sight(look: &Look, rows: &[Row]) -> Sight {
                     bytes: u64::from(number(row, 9)),
                 });
             }
+            _ => {
+                let band = ordinal_of(row.get(1));
+                counted[band] += unsigned(row.get(4));
+                survey.parts.push(SurveyedPart {
+                    band,
+                    queue: row.get::<_, String>(2).into_boxed_str(),
+                    first: time(row, 3),
+                });
+            }
         }
     }
+    let counted = counted.iter().zip(&look.bands).enumerate();
+    let cut = counted.filter(|(_, (count, band))| **count > u64::from(band.limit));
+    survey.cut = cut.map(|(index, _)| index).collect();
+    sight.survey = Some(survey);
+    lists
+        .0
+        .retain(|epoch, _| sight.nodes.iter().any(|node| node.epoch == *epoch));
     sight
 }

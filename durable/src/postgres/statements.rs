@@ -87,7 +87,8 @@ pub(super) const PAUSE: &str = "insert into tourbillon.queue (name, paused) \
 
 pub(super) const JOIN: &str = "insert into tourbillon.node (epoch, name, queues) \
      select $1::bigint, $2::text, $3::text[] where (select tourbillon.same_1($4)) \
-     on conflict (epoch) do update set queues = excluded.queues returning beat, clock_timestamp()";
+     on conflict (epoch) do update set queues = excluded.queues, list = node.list + 1 \
+     returning beat, clock_timestamp()";
 
 /// The time of the statement was taken before the number of its transaction. A beat that is less than the least
 /// one is of an older state: see [`Beats`](crate::beats::Beats).
@@ -124,13 +125,20 @@ pub(super) const OPEN_WRITES: &str = "with locks as materialized ( \
 /// a node, 2 a paused queue, 3 a timer. The clock is read once; as a function in the condition it would
 /// be read for each row, and never be a bound of the index. The nodes are read once too: while a transaction
 /// stays open, each row of them has as many dead versions as there were beats.
+///
+/// A node may handle thousands of queues, so their names are sent once: `$13` and `$14` are the lists that this
+/// connection has.
+///
+/// The sum in the conditions of a band is that of the index `timer_survey`, which no other statement can use.
 pub(super) const LOOK: &str = "with clock as materialized (select clock_timestamp() as now), \
-     living as materialized (select d.epoch, d.beat, d.queues from tourbillon.node d where d.gone is null), \
+     living as materialized (select d.epoch, d.beat, d.list, d.queues from tourbillon.node d where d.gone is null), \
      me as materialized (select exists (select from living where epoch = $1) as live) \
      select 0, 0::bigint, null::text, (select now from clock), 0::bigint, 0, 0, false, null::text[], 0 \
-     where (select tourbillon.same_1($8)) \
+     where (select tourbillon.same_1($15)) \
      union all \
-     select 1, l.beat, null, null, l.epoch, 0, 0, false, l.queues, 0 from living l \
+     select 1, l.beat, null, null, l.epoch, l.list, 0, false, \
+     case when not exists (select from unnest($13::bigint[], $14::int[]) k(epoch, list) \
+     where k.epoch = l.epoch and k.list = l.list) then l.queues end, 0 from living l \
      union all \
      select 2, 0, q.name, null, 0, 0, 0, false, null, 0 from tourbillon.queue q where q.paused \
      union all \
@@ -142,7 +150,17 @@ pub(super) const LOOK: &str = "with clock as materialized (select clock_timestam
      from tourbillon.timer t where t.queue = r.queue and t.shard = r.shard and t.due >= r.mark \
      and t.due < (select now from clock) + r.ahead - r.overdue \
      and (t.claim is null or t.claim = $1 or t.claim not in (select epoch from living)) \
-     order by t.due limit r.seen) t";
+     order by t.due limit r.seen) t \
+     union all \
+     select 4, b.n, t.queue, t.due, t.timers, 0, 0, false, null, 0 \
+     from unnest($8::smallint[], $9::timestamptz[], $10::interval[], $11::interval[], $12::bigint[]) \
+     with ordinality b(shard, mark, ahead, overdue, seen, n) cross join lateral ( \
+     select t.queue, min(t.due) as due, count(*) as timers from ( \
+     select t.queue, t.due from tourbillon.timer t \
+     where t.shard + 0::smallint = b.shard and t.due >= b.mark \
+     and t.due < (select now from clock) + b.ahead - b.overdue \
+     and (t.claim is null or t.claim = $1 or t.claim not in (select epoch from living)) \
+     order by t.due limit b.seen) t group by t.queue) t";
 
 pub(super) const CLAIM: &str = "select kind, n, at, number, gen, attempt, due, planned, fails, crashes, payload, \
      statement_timestamp() from tourbillon.claim_1($1, $2, $3, $4, $5, $6, $7, $8, $9) \

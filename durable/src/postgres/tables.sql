@@ -14,6 +14,8 @@ create table tourbillon.node (
   epoch bigint primary key,
   name text not null,
   queues text[] not null,
+  -- The number of the list of queues. Whoever has read this list need not read it again.
+  list int not null default 0,
   beat bigint not null default 0,
   joined timestamptz not null default clock_timestamp(),
   -- Never unset. The row stays until no timer has a claim of this epoch.
@@ -63,6 +65,11 @@ create table tourbillon.timer (
 
 -- The queue leads: the backlog of one queue does not stand at the head of another one's look.
 create index timer_due on tourbillon.timer (queue, shard, due);
+
+-- By it a node finds out which of many queues have anything due. The shard leads, so that writers whose timers are due
+-- at about one time do not all write one page. The sum keeps the planner from this index where a statement names a
+-- queue: while all timers are one queue's, both indexes seem to be as good.
+create index timer_survey on tourbillon.timer ((shard + 0::smallint), due);
 
 create table tourbillon.dead (
   -- Given by the function letter_1.

@@ -7,7 +7,7 @@ use super::tables::Tables;
 use crate::row;
 use crate::store::{
     DeadLetter, Epoch, Look, PAGE_BYTES, Page, QueueCounts, Range, SHARDS, Seen, SeenNode, Sight,
-    StoreError, Timer,
+    StoreError, Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
 use crate::time::StoreTime;
@@ -22,6 +22,15 @@ where queue = ?1 and shard = ?2 and due >= ?3 and due < ?4
   and (claim is null or claim = ?5
        or claim not in (select epoch from tourbillon_node where gone is null))
 order by due, key limit ?6";
+
+/// The timers of a shard of all queues, as `LOOK` shows them.
+const SURVEY: &str = "
+select queue, due
+from tourbillon_timer
+where shard + 0 = ?1 and due >= ?2 and due < ?3
+  and (claim is null or claim = ?4
+       or claim not in (select epoch from tourbillon_node where gone is null))
+order by due limit ?5";
 
 const NODES: &str =
     "select epoch, beat, queues from tourbillon_node where gone is null order by epoch";
@@ -194,7 +203,48 @@ pub(super) fn look(tables: &mut Tables<'_>, look: &Look) -> Result<Sight, Failur
             }
         }
     }
+    sight.survey = Some(survey(tables, look)?);
     Ok(sight)
+}
+
+fn survey(tables: &Tables<'_>, look: &Look) -> Result<Survey, Failure> {
+    let mut survey = Survey::default();
+    let mut statement = tables.prepare(SURVEY)?;
+    for (index, band) in look.bands.iter().enumerate() {
+        let mut rows = statement.query((
+            band.shard,
+            band.mark.map_or(i64::MIN, StoreTime::as_micros),
+            band.until.from(tables.now).as_micros(),
+            look.epoch.0,
+            // One more than wanted, to see whether the limit cuts.
+            i64::from(band.limit) + 1,
+        ))?;
+        let mut left = band.limit;
+        let mut firsts: BTreeMap<Box<str>, StoreTime> = BTreeMap::new();
+        while let Some(row) = rows.next()? {
+            if left == 0 {
+                survey.cut.push(index);
+                break;
+            }
+            left -= 1;
+            let due = StoreTime::from_micros(row.get(1)?);
+            match row.get(0) {
+                Ok(queue) => {
+                    firsts.entry(queue).or_insert(due);
+                }
+                Err(error @ rusqlite::Error::SqliteFailure(..)) => return Err(error.into()),
+                // A queue that is no text, which no call writes.
+                Err(_) => {}
+            }
+        }
+        let parts = firsts.into_iter().map(|(queue, first)| SurveyedPart {
+            band: index,
+            queue,
+            first,
+        });
+        survey.parts.extend(parts);
+    }
+    Ok(survey)
 }
 
 fn seen(

@@ -66,6 +66,8 @@ pub(super) const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 ///   settle, since each timer then changes a page of its own in both.
 /// - The index of due times ends with the key, so that a page of a list that ends within timers due
 ///   at one instant goes on without sorting them.
+/// - By the index of surveys a node finds out which of many queues have anything due. Its sum keeps the planner
+///   from it where a statement names a queue.
 /// - The identity is beside the version, in a page that only a migration writes. So it is not in the log but in
 ///   the file, and a connection without a cache reads it from there.
 /// - The index of claims has only what is held now. By it a node that is gone is known to have
@@ -104,6 +106,7 @@ create table tourbillon_timer(
     check (not (cancelled and next_due is not null))
 ) strict;
 create index tourbillon_timer_due on tourbillon_timer(queue, shard, due, key);
+create index tourbillon_timer_survey on tourbillon_timer(shard + 0, due);
 create index tourbillon_timer_claim on tourbillon_timer(claim) where claim is not null;
 
 create table tourbillon_node(

@@ -13,6 +13,7 @@ impl Bench {
         let look = Look {
             epoch: ME,
             ranges: Vec::new(),
+            bands: Vec::new(),
             complete: true,
         };
         let sight = self.connection.look(&look).expect("the store reads");

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tourbillon_durable::Postgres;
 use tourbillon_durable::store::{
-    Action, Answer, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Page, Range, SHARDS,
-    Store, Wanted, When,
+    Action, Answer, Band, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Page, Range,
+    SHARDS, Store, Survey, Wanted, When,
 };
+use tourbillon_durable::{Postgres, StoreTime};
 
 use crate::cluster::{self, Database};
 
@@ -85,6 +85,7 @@ impl Planned {
         let look = Look {
             epoch: Epoch(1),
             ranges: ranges.collect(),
+            bands: Vec::new(),
             complete: true,
         };
         let plans = self.plans(|connection| {
@@ -131,9 +132,13 @@ fn assert_by_index(plan: &str) {
     let bounded = conditions
         .any(|line| line.contains("due >=") && line.contains("due <") && line.contains("shard ="));
     assert!(bounded, "the due time is no condition of the index: {plan}");
-    for word in ["Sort", "Seq Scan on timer", "Bitmap", "Filter: (due"] {
+    for word in ["Seq Scan on timer", "Bitmap", "Filter: (due"] {
         assert!(!plan.contains(word), "{word}: {plan}");
     }
+    // The timers of a band are sorted by their queues, when its limit has cut them. All else has the order of the index.
+    let mut keys = plan.lines().filter(|line| line.contains("Sort Key:"));
+    let by_queue = |line: &str| line.contains(".queue COLLATE") && !line.contains(',');
+    assert!(keys.all(by_queue), "a sort of timers: {plan}");
 }
 
 /// A look at one queue, while others have so many overdue timers each.
@@ -189,6 +194,96 @@ fn a_look_goes_by_the_index_whatever_stands_in_other_queues() {
 #[ignore = "three million rows, which take half a minute: a step of its own in .ci/run, with --ignored"]
 fn a_look_goes_by_the_index_beside_a_million_rows_of_each_other_queue() {
     look_beside_backlogs(1_000_000);
+}
+
+/// A look of a node whose queues sleep: bands and no ranges, and the mark of all shards.
+fn survey(mark: Option<StoreTime>) -> Look {
+    let bands = (0..SHARDS).map(|shard| Band {
+        shard,
+        mark,
+        until: Offset::Ahead(Duration::from_secs(3)),
+        limit: 64,
+    });
+    Look {
+        epoch: Epoch(1),
+        ranges: Vec::new(),
+        bands: bands.collect(),
+        complete: true,
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_survey_of_ten_thousand_queues_reads_what_is_due_and_not_each_queue() {
+    const QUEUES: usize = 10_000;
+    let mut planned = Planned::new();
+    let name = |number: usize| format!("queue-{number}");
+    let node = NewNode {
+        epoch: Epoch(1),
+        name: "plans".to_owned(),
+        queues: (0..QUEUES).map(|number| name(number).into()).collect(),
+    };
+    planned.connection.join(&node).expect("the store answers");
+    let insert = format!(
+        "insert into tourbillon.timer (queue, key, shard, due, planned, gen, payload) \
+         select 'queue-' || n, 'tomorrow', n & 63, clock_timestamp() + interval '1 day', \
+         clock_timestamp(), n, '1' from generate_series(0, {}) n",
+        QUEUES - 1
+    );
+    planned
+        .database
+        .psql(&insert)
+        .expect("rows can be inserted");
+    let look = |planned: &mut Planned, look: &Look, state: &str| {
+        let mut sight = None;
+        let plans = planned.plans(|connection| sight = connection.look(look).ok());
+        let plan = plans.into_iter().find(|plan| plan.contains("timer_survey"));
+        let plan = plan.expect("the server has written the plan down");
+        assert_by_index(&plan);
+        println!("{state}: {} pages", pages(&plan));
+        (pages(&plan), sight.expect("the store answers"))
+    };
+    for (state, sql) in [
+        ("without statistics", "select 1"),
+        ("with statistics", "analyze"),
+    ] {
+        planned.database.psql(sql).expect("an answer");
+        let (read, sight) = look(&mut planned, &survey(None), state);
+        // Each of them would be two pages at least, in each of 64 shards.
+        assert!(read < 64 * 6, "{read} pages");
+        assert_eq!(sight.survey, Some(Survey::default()));
+        // The names of the queues were sent by the first look only, and are known all the same.
+        assert_eq!(sight.nodes[0].queues.len(), QUEUES);
+    }
+
+    // What is due soon is shown, beside a backlog that is older than the mark.
+    planned.backlog(BACKLOG, 50_000);
+    let soon = "update tourbillon.timer set due = clock_timestamp() + interval '2 s' where queue = 'queue-77'";
+    planned.database.psql(soon).expect("rows can be changed");
+    let beat = planned.connection.beat(Epoch(1));
+    let now = beat.expect("the store answers").expect("it lives").now;
+    let (read, sight) = look(&mut planned, &survey(Some(now)), "beside a backlog");
+    assert!(read < 64 * 8, "{read} pages");
+    let survey_of = sight.survey.expect("it is known");
+    let shown: Vec<_> = survey_of
+        .parts
+        .iter()
+        .map(|part| (part.band, &*part.queue))
+        .collect();
+    assert_eq!(
+        (shown, survey_of.cut),
+        (vec![(77 & 63, "queue-77")], Vec::new())
+    );
+    // Without a mark the limits cut it, and it reads no more than they say.
+    let (read, sight) = look(&mut planned, &survey(None), "within a backlog");
+    assert!(read < 64 * 65 * 3, "{read} pages");
+    assert_eq!(
+        sight.survey.expect("it is known").cut.len(),
+        usize::from(SHARDS)
+    );
 }
 
 /// A node of the backlog's queue, with overdue timers, and a claim of the first of them.
@@ -312,6 +407,7 @@ fn the_nodes_are_read_once_however_many_timers_run() {
     let look = Look {
         epoch: Epoch(1),
         ranges: ranges.collect(),
+        bands: Vec::new(),
         complete: true,
     };
     scans("a look", 1, &mut |connection| {
@@ -351,7 +447,7 @@ fn the_nodes_are_read_once_however_many_timers_run() {
     });
     let mut claim = Claim {
         epoch: Epoch(1),
-        deadline: tourbillon_durable::StoreTime::LATEST,
+        deadline: StoreTime::LATEST,
         timers: wanted.collect(),
         adopt: Vec::new(),
     };

@@ -193,6 +193,7 @@ fn every_call_of_an_open_connection_notices_other_tables_and_changes_nothing_in_
     let look = tourbillon_durable::store::Look {
         epoch: Epoch(7),
         ranges: Vec::new(),
+        bands: Vec::new(),
         complete: true,
     };
     let call = tourbillon_durable::store::Call {

@@ -3,14 +3,14 @@
 //! Both have the machine's clock, and each call reads it at another moment. So the times of the calls
 //! lie hours apart, and times of the answers are compared in hours since the start.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use tourbillon_durable::store::{
-    Action, Answer, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Outcome, Page, Range,
-    Run, SHARDS, Settle, Settlement, Store, Wanted, When,
+    Action, Answer, Band, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Outcome, Page,
+    Range, Run, SHARDS, Settle, Settlement, Store, Wanted, When,
 };
 use tourbillon_durable::{Memory, Postgres, StoreTime};
 
@@ -354,9 +354,16 @@ impl Side {
             limit: 100,
         };
         let ranges = (0..2).flat_map(|queue| (0..SHARDS).map(move |shard| (queue, shard)));
+        let bands = (0..SHARDS).map(|shard| Band {
+            shard,
+            mark: mark.map(|hours| self.at(hours)),
+            until: ahead,
+            limit: 100,
+        });
         let look = Look {
             epoch: Epoch(node),
             ranges: ranges.map(range).collect(),
+            bands: bands.collect(),
             complete: true,
         };
         let mut sight = self.connection.look(&look).expect("the store reads");
@@ -365,7 +372,18 @@ impl Side {
             .sort_by(|a, b| (&a.queue, &a.key).cmp(&(&b.queue, &b.key)));
         sight.nodes.sort_by_key(|node| node.epoch);
         sight.paused.sort();
+        // Each store has a hash of its own, so the shards of a key differ.
+        let survey = sight.survey.expect("each store of this crate has bands");
+        let mut firsts: BTreeMap<Box<str>, StoreTime> = BTreeMap::new();
+        for part in survey.parts {
+            let first = firsts.entry(part.queue).or_insert(part.first);
+            *first = part.first.min(*first);
+        }
         let mut shown = format!("{:?} {:?} {:?}", sight.nodes, sight.paused, sight.cut);
+        for (queue, first) in firsts {
+            shown += &format!(", {queue} from {}", self.halves(first));
+        }
+        shown += &format!(", cut {:?}", survey.cut);
         for seen in sight.rows {
             let generation = self.generation(&seen.queue, &seen.key, seen.generation);
             let due = self.halves(seen.due);

@@ -292,6 +292,7 @@ fn node(store: &Postgres, journal: &Journal, number: usize) {
         let look = Look {
             epoch,
             ranges: ranges(),
+            bands: Vec::new(),
             complete: true,
         };
         let sight = connection.look(&look).expect("the store answers");

@@ -62,6 +62,7 @@ fn seen(connection: &mut Conn, limit: u32) -> Vec<Box<str>> {
     let look = Look {
         epoch: NODE,
         ranges: (0..SHARDS).map(range).collect(),
+        bands: Vec::new(),
         complete: true,
     };
     let sight = connection.look(&look).expect("a sight");

@@ -202,6 +202,7 @@ fn a_timer_whose_row_is_no_text_hides_no_other_one() {
     let look = Look {
         epoch: NODE,
         ranges: (0..SHARDS).map(range).collect(),
+        bands: Vec::new(),
         complete: true,
     };
     let sight = connection.look(&look).expect("a sight");

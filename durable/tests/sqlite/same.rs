@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tourbillon_durable::store::{
-    Action, Answer, Call, Claim, Claimed, Connection, Epoch, Look, NewNode, Offset, Outcome, Page,
-    Range, Run, SHARDS, Settle, Settlement, Sight, Store, StoreError, Wanted, When,
+    Action, Answer, Band, Call, Claim, Claimed, Connection, Epoch, Look, NewNode, Offset, Outcome,
+    Page, Range, Run, SHARDS, Settle, Settlement, Sight, Store, StoreError, Wanted, When,
 };
 use tourbillon_durable::{Memory, StoreTime, WallClock};
 
@@ -293,9 +293,20 @@ impl Pair {
                 limit,
             })
         });
+        // Which one of the timers of one moment a limit cuts is left open, so the first bands have none.
+        let limits = [1_000, limit].into_iter();
+        let bands = limits.flat_map(|limit| {
+            (0..SHARDS).map(move |shard| Band {
+                shard,
+                mark,
+                until,
+                limit,
+            })
+        });
         let look = Look {
             epoch,
             ranges: ranges.collect(),
+            bands: bands.collect(),
             complete: true,
         };
         let memory = self.memory.look(&look).expect("a sight");
@@ -304,9 +315,13 @@ impl Pair {
             self.same_generation(memory.generation, file.generation);
             file.generation = memory.generation;
         }
-        let plain = |sight: Sight| Sight {
-            complete: None,
-            ..sight
+        let plain = |mut sight: Sight| {
+            let survey = sight.survey.iter_mut();
+            survey.for_each(|survey| survey.parts.retain(|part| part.band < SHARDS.into()));
+            Sight {
+                complete: None,
+                ..sight
+            }
         };
         assert_eq!(plain(memory), plain(file));
     }

@@ -234,6 +234,7 @@ impl Client {
         let look = Look {
             epoch,
             ranges,
+            bands: Vec::new(),
             complete: true,
         };
         self.connection.look(&look).expect("the store reads")

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tourbillon_durable::StoreTime;
 use tourbillon_durable::store::{
-    Action, Answer, Epoch, Offset, Outcome, Page, Range, SHARDS, SeenNode, When,
+    Action, Answer, Band, Epoch, Look, Offset, Outcome, Page, Range, SHARDS, SeenNode, When,
 };
 
 use crate::client::{Bench, Client, NOW, QUEUE, call, ms, range, schedule, schedule_text};
@@ -437,4 +437,146 @@ pub(crate) fn a_look_tells_the_length_of_each_payload(bench: &Bench) {
             assert!((20..100).contains(&length(&mut client)));
         }
     }
+}
+
+/// A band of this shard, from its beginning to an hour ahead.
+fn band(shard: u16) -> Band {
+    Band {
+        shard,
+        mark: None,
+        until: Offset::Ahead(HOUR),
+        limit: 100,
+    }
+}
+
+/// The queues that bands show, with the bands and the first due times, and the bands that were cut.
+fn survey(
+    client: &mut Client,
+    epoch: Epoch,
+    bands: &[Band],
+) -> (Vec<(usize, String, StoreTime)>, Vec<usize>) {
+    let look = Look {
+        epoch,
+        ranges: Vec::new(),
+        bands: bands.to_vec(),
+        complete: true,
+    };
+    let sight = client.connection.look(&look).expect("the store reads");
+    assert_eq!(sight.rows, []);
+    let mut survey = sight.survey.expect("each store of this crate has bands");
+    let parts = survey.parts.into_iter();
+    let mut parts: Vec<_> = parts
+        .map(|part| (part.band, part.queue.into(), part.first))
+        .collect();
+    parts.sort();
+    survey.cut.sort_unstable();
+    (parts, survey.cut)
+}
+
+pub(crate) fn a_band_shows_each_queue_that_has_timers_in_its_shard(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let base = client.now() + HOUR / 2;
+    let (shard, names) = in_one_shard(&mut client, base, 3);
+    for key in &names[1..] {
+        let when = When::At(base + Duration::from_secs(1));
+        client.call_in("other", key, schedule(when));
+    }
+    let elsewhere = (shard + 1) % SHARDS;
+    let second = base + Duration::from_secs(1);
+    let shown = survey(&mut client, node, &[band(elsewhere), band(shard)]);
+    let expected = vec![(1, QUEUE.to_owned(), base), (1, "other".to_owned(), second)];
+    let mut sorted = expected.clone();
+    sorted.sort();
+    assert_eq!(shown, (sorted, Vec::new()));
+    // From a mark on, and up to a time.
+    let marked = |mark| Band {
+        mark: Some(mark),
+        ..band(shard)
+    };
+    let later = base + Duration::from_micros(1);
+    let shown = survey(
+        &mut client,
+        node,
+        &[marked(later), marked(second), marked(second + HOUR)],
+    );
+    let mut expected = vec![
+        (0, QUEUE.to_owned(), later),
+        (0, "other".to_owned(), second),
+        (1, "other".to_owned(), second),
+    ];
+    expected.sort();
+    assert_eq!(shown, (expected, Vec::new()));
+    let until = |until| Band {
+        until,
+        ..band(shard)
+    };
+    let bands = [
+        until(Offset::Ahead(HOUR / 4)),
+        until(Offset::Overdue(HOUR / 4)),
+    ];
+    assert_eq!(survey(&mut client, node, &bands), (Vec::new(), Vec::new()));
+}
+
+pub(crate) fn the_limit_of_a_band_counts_timers_and_cuts_only_what_there_is(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let base = client.now() + HOUR / 2;
+    let (shard, names) = in_one_shard(&mut client, base, 3);
+    let second = base + Duration::from_secs(1);
+    client.call_in("other", &names[0], schedule(When::At(second)));
+    for (limit, cut) in [(0, 1), (1, 1), (3, 1), (4, 0), (5, 0)] {
+        let limited = Band {
+            limit,
+            ..band(shard)
+        };
+        let (parts, cuts) = survey(&mut client, node, &[limited]);
+        assert_eq!(cuts.len(), cut, "a limit of {limit}");
+        // One that is cut shows the queues of so many timers at least.
+        let all = [(0, QUEUE.to_owned(), base), (0, "other".to_owned(), second)];
+        let mut all = all.to_vec();
+        all.sort();
+        assert!(parts.iter().all(|part| all.contains(part)));
+        assert!(cut == 1 || parts == all, "{parts:?}");
+        assert!(limit == 0 || parts.iter().any(|part| part.1 == QUEUE));
+    }
+}
+
+pub(crate) fn a_band_shows_what_a_range_of_each_queue_would_show(bench: &Bench) {
+    let mut client = bench.client();
+    let (node, other) = (client.join(1), client.join(2));
+    let shard = client.due("k");
+    let is_shown = |client: &mut Client, epoch| !survey(client, epoch, &[band(shard)]).0.is_empty();
+    assert!(is_shown(&mut client, node) && is_shown(&mut client, other));
+    client.run(other, "k");
+    // It shows a node its own runs, and not those of others.
+    assert!(!is_shown(&mut client, node) && is_shown(&mut client, other));
+    client.leave(other);
+    assert!(is_shown(&mut client, node) && is_shown(&mut client, other));
+    client.run(node, "k");
+    assert!(is_shown(&mut client, node) && !is_shown(&mut client, other));
+}
+
+/// The list of a node may be long. A connection that has read it must show a new one.
+pub(crate) fn a_look_shows_the_queues_of_a_node_as_they_are_now(bench: &Bench) {
+    let (mut client, mut reader) = (bench.client(), bench.client());
+    let node = client.join_for(1, &["a", "b"]);
+    let mut queues = || {
+        let sight = reader.look(node, Vec::new());
+        let nodes = sight.nodes.into_iter();
+        let mut of: Vec<_> = nodes.map(|node| node.queues.to_vec()).collect();
+        of.iter_mut().for_each(|queues| queues.sort());
+        of
+    };
+    assert_eq!(queues(), [["a", "b"]]);
+    assert_eq!(queues(), [["a", "b"]]);
+    client.join_for(1, &["b", "c"]);
+    client.beats(node);
+    assert_eq!(queues(), [["b", "c"]]);
+    client.join_for(1, &[]);
+    assert_eq!(queues(), [[""; 0]]);
+    client.leave(node);
+    assert_eq!(queues(), Vec::<Vec<String>>::new());
+    client.join_for(3, &["a"]);
+    assert_eq!(queues(), [["a"]]);
 }

@@ -4,4 +4,5 @@ mod days;
 mod open_writes;
 mod scripted;
 mod simulated;
+mod sleeping;
 mod world;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::node::tests::world::{Fate, UserCall, World, options};
+use crate::node::{MOST_AWAKE, NodeConfig};
 use crate::store::{ClaimedRun, Outcome};
 
 const fn secs(secs: u64) -> Duration {
@@ -13,33 +14,42 @@ const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// Nodes with few queues, and nodes whose parts sleep, as with thousands of queues. See NODE-17.
+pub(super) fn awake_and_asleep(queues: &[(&str, usize, Option<u32>)]) -> [NodeConfig; 2] {
+    [MOST_AWAKE, 0].map(|most_awake| NodeConfig {
+        most_awake,
+        ..options(queues)
+    })
+}
+
 fn quick(_: &ClaimedRun, _: u32) -> (Duration, Outcome) {
     (millis(5), Outcome::Done)
 }
 
 #[test]
 fn timers_of_three_nodes_run_within_milliseconds() {
-    let config = options(&[("a", 8, None), ("b", 8, None)]);
-    let mut world = World::new(config, 3, 1, quick, |_, _, _| Fate::Fine);
-    for number in 0..40_u64 {
-        let queue = ["a", "b"][number as usize % 2];
-        let at = secs(3) + millis(100 * number);
-        let call = UserCall::Schedule(queue, format!("k{number}"), secs(5));
-        world.user_at(at, call);
+    for config in awake_and_asleep(&[("a", 8, None), ("b", 8, None)]) {
+        let mut world = World::new(config, 3, 1, quick, |_, _, _| Fate::Fine);
+        for number in 0..40_u64 {
+            let queue = ["a", "b"][number as usize % 2];
+            let at = secs(3) + millis(100 * number);
+            let call = UserCall::Schedule(queue, format!("k{number}"), secs(5));
+            world.user_at(at, call);
+        }
+        world.run(secs(20));
+        assert_eq!(world.timers(), 0);
+        assert_eq!(world.ledger.starts, 40);
+        world.ledger.check_all_ran();
+        let late = world.ledger.latest_unclaimed;
+        assert!(late < millis(10), "{late:?}");
     }
-    world.run(secs(20));
-    assert_eq!(world.timers(), 0);
-    assert_eq!(world.ledger.starts, 40);
-    world.ledger.check_all_ran();
-    let late = world.ledger.latest_unclaimed;
-    assert!(late < millis(10), "{late:?}");
 }
 
 #[test]
 fn timers_that_a_program_without_a_node_schedules_run_at_once_with_the_doorbell() {
     // NODE-15
-    let lateness = |bell: bool| {
-        let config = options(&[("a", 8, None)]);
+    let lateness = |bell: bool, config: &NodeConfig| {
+        let config = config.clone();
         let mut world = World::new(config, 3, 1, quick, |_, _, _| Fate::Fine);
         // Node 0 gets hints of what users schedule, so it is not there.
         world.run(secs(1));
@@ -54,15 +64,27 @@ fn timers_that_a_program_without_a_node_schedules_run_at_once_with_the_doorbell(
         world.ledger.check_all_ran();
         world.ledger.latest_unclaimed
     };
-    let (without, with) = (lateness(false), lateness(true));
-    assert!(without > millis(500), "{without:?}");
-    // The way of a claim.
-    assert!(with < millis(2), "{with:?}");
+    for config in awake_and_asleep(&[("a", 8, None)]) {
+        let (without, with) = (lateness(false, &config), lateness(true, &config));
+        // They are found by the next look, whether their part sleeps or not.
+        assert!(
+            without > millis(500) && without < millis(1_010),
+            "{without:?}"
+        );
+        // The way of a claim.
+        assert!(with < millis(2), "{with:?}");
+    }
 }
 
 #[test]
 fn only_what_is_due_within_five_seconds_after_a_death_is_late() {
     // A dead node may come back as another one, which has to learn of its death, too.
+    for config in awake_and_asleep(&[("a", 64, None)]) {
+        only_what_is_due_soon_is_late(&config);
+    }
+}
+
+fn only_what_is_due_soon_is_late(config: &NodeConfig) {
     let killed = [&[1][..], &[0], &[1, 2], &[0, 2]];
     for (number, killed) in killed.into_iter().enumerate() {
         // Against beats and looks: at different moments of both.
@@ -70,8 +92,7 @@ fn only_what_is_due_within_five_seconds_after_a_death_is_late() {
             let back = [None, Some(secs(2)), Some(millis(4_500)), Some(secs(8))];
             let back = back[(number + step as usize) % back.len()];
             let died = secs(20) + millis(211 * step);
-            let config = options(&[("a", 64, None)]);
-            let mut world = World::new(config, 3, step, quick, |_, _, _| Fate::Fine);
+            let mut world = World::new(config.clone(), 3, step, quick, |_, _, _| Fate::Fine);
             for number in 0..480_u64 {
                 // Before the death, and after it.
                 let ahead = if number % 2 == 0 { secs(9) } else { secs(3) };
@@ -212,11 +233,13 @@ impl Shown {
 
 /// The last operation of the scenario, and the time after which all must have ended: a run of 19 s
 /// that is taken over after 20 s, and a suspect that waits for it.
+const SCENARIO_QUEUES: [(&str, usize, Option<u32>); 3] =
+    [("a", 16, None), ("b", 4, None), ("c", 2, Some(4))];
 const SCENARIO: Duration = secs(11 + READY.as_secs());
 const BOUND: Duration = secs(75 + READY.as_secs());
 
-fn play(fate_of: Option<(usize, Fate)>, bell: bool) -> Shown {
-    let config = options(&[("a", 16, None), ("b", 4, None), ("c", 2, Some(4))]);
+fn play(fate_of: Option<(usize, Fate)>, bell: bool, config: &NodeConfig) -> Shown {
+    let config = config.clone();
     let mut world = World::new(config, 3, 7, by_key, move |number, _, _| match fate_of {
         Some((call, fate)) if call == number => fate,
         _ => Fate::Fine,
@@ -244,12 +267,20 @@ fn play(fate_of: Option<(usize, Fate)>, bell: bool) -> Shown {
 /// Plays the scenario once for each call of the undisturbed run, with this fate of the call. Near timers
 /// ring the doorbell of all nodes.
 fn play_all(fate: Fate) -> Shown {
-    let clean = play(None, true);
     let mut all = Shown::default();
-    for call in 0..clean.calls {
-        let shown = std::panic::catch_unwind(|| play(Some((call, fate)), true));
-        let shown = shown.unwrap_or_else(|_| panic!("call {call} of {}: {fate:?}", clean.calls));
-        all.add(&shown);
+    for config in awake_and_asleep(&SCENARIO_QUEUES) {
+        let clean = play(None, true, &config);
+        for call in 0..clean.calls {
+            let shown = std::panic::catch_unwind(|| play(Some((call, fate)), true, &config));
+            let shown = shown.unwrap_or_else(|_| {
+                let most = config.most_awake;
+                panic!(
+                    "call {call} of {}, {most} parts awake: {fate:?}",
+                    clean.calls
+                )
+            });
+            all.add(&shown);
+        }
     }
     println!("{fate:?}: {all:?}");
     all
@@ -257,8 +288,11 @@ fn play_all(fate: Fate) -> Shown {
 
 #[test]
 fn the_undisturbed_scenario_is_punctual() {
-    for bell in [false, true] {
-        let shown = play(None, bell);
+    for (bell, config) in [false, true].into_iter().flat_map(|bell| {
+        let configs = awake_and_asleep(&SCENARIO_QUEUES).into_iter();
+        configs.map(move |config| (bell, config))
+    }) {
+        let shown = play(None, bell, &config);
         assert!(shown.unclaimed < millis(20), "{shown:?}");
         // The node that stops leaves its long runs to the others, which counts as a crash.
         assert_eq!(

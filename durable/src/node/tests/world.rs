@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::memory::Memory;
 use crate::node::numbers::{Numbers, hash, mix};
-use crate::node::{Command, Input, Near, Node, NodeConfig, QueueConfig, Reply, Stopped, StoreCall};
+use crate::node::{
+    Command, Input, MOST_AWAKE, Near, Node, NodeConfig, QueueConfig, Reply, Stopped, StoreCall,
+};
 use crate::store::{
     Action, Answer, Call, ClaimedRun, Connection, Epoch, Outcome, Page, Run, Settled, StoreError,
     When,
@@ -158,6 +160,8 @@ pub(super) struct World {
     pub(super) bell: Option<u64>,
     /// The rings on their way. Like the shell's, a ring is dropped while one for its queue is on its way.
     rings: BTreeSet<(usize, &'static str)>,
+    /// Whether the store can't say which parts have anything due, like one that does not know bands.
+    pub(super) without_surveys: bool,
     /// Dead and stopped nodes come back after this.
     pub(super) reborn: Option<Duration>,
 }
@@ -178,6 +182,7 @@ pub(super) fn options(queues: &[(&str, usize, Option<u32>)]) -> NodeConfig {
                 crash_limit: 10,
             })
             .collect(),
+        most_awake: MOST_AWAKE,
         seed: 0,
     }
 }
@@ -216,6 +221,7 @@ impl World {
             bounds: true,
             bell: None,
             rings: BTreeSet::new(),
+            without_surveys: false,
             reborn: None,
         };
         for node in 0..nodes {
@@ -513,9 +519,12 @@ impl World {
 
     fn execute(&mut self, node: usize, life: u32, id: u64, call: &StoreCall, fate: Fate) {
         let mut store = self.store.clone();
-        let reply = call
+        let mut reply = call
             .make(&mut store)
             .expect("no fault is injected into the store itself");
+        if let (true, Reply::Sight(sight)) = (self.without_surveys, &mut reply) {
+            sight.survey = None;
+        }
         self.note_members(call, &reply);
         self.ledger
             .executed(self.clock.now(), call, &reply, &self.live);
