@@ -29,6 +29,8 @@ use tourbillon_durable::{Due, Durable, Paging, Stats};
 mod machine;
 #[path = "../durable/place.rs"]
 mod place;
+#[path = "../durable/queues.rs"]
+mod queues;
 #[path = "../../../durable/tests/kit/postgres.rs"]
 mod server;
 #[path = "../durable/timed.rs"]
@@ -57,6 +59,8 @@ struct Sizes {
     held_open: Duration,
     term: Duration,
     peer_jobs: u64,
+    /// Numbers of queues.
+    queues: &'static [u64],
 }
 
 const FULL: Sizes = Sizes {
@@ -70,6 +74,7 @@ const FULL: Sizes = Sizes {
     held_open: Duration::from_secs(300),
     term: Duration::from_secs(15),
     peer_jobs: 20_000,
+    queues: &[10, 1_000, 10_000],
 };
 
 const MID: Sizes = Sizes {
@@ -88,6 +93,7 @@ const SMOKE: Sizes = Sizes {
     held_open: Duration::from_secs(2),
     term: Duration::from_secs(1),
     peer_jobs: 200,
+    queues: &[10, 100],
 };
 
 fn main() -> ExitCode {
@@ -179,7 +185,7 @@ impl Drop for Here {
 
 type Figure = fn(&Here, &Wish) -> Result<(), Failure>;
 
-const FIGURES: [(&str, Figure); 9] = [
+const FIGURES: [(&str, Figure); 11] = [
     ("D1", lateness),
     ("D2", schedules),
     ("D3", runs),
@@ -189,6 +195,8 @@ const FIGURES: [(&str, Figure); 9] = [
     ("D7", at_once),
     ("D8", filled),
     ("D9", held_open),
+    ("D10", queues::many_queues),
+    ("D11", queues::index),
 ];
 
 fn run(wish: &Wish) -> Result<(), Failure> {
