@@ -6,14 +6,8 @@
 //! cargo run --release --example async_expiry --features stream,tokio
 //! ```
 
-#[macro_use]
-#[path = "common/say.rs"]
-mod say;
-
-#[path = "common/about.rs"]
-mod about;
-
-use std::process::ExitCode;
+use std::error::Error;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,21 +15,6 @@ use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tourbillon::{ExpiryMap, Scheduler, Shutdown, TimeoutError, Timer, Touch};
-
-const HELP: &str = "\
-A chat server without its network, on tokio: sleeps, timeouts, a stream of sessions that are over,
-and clean-up as a task per key.
-
-Usage:
-  async_expiry
-
-It takes a second. The last line on stdout is
-  messages 2000 clients 200 cleaned 200 sessions left 0
-
-Options:
-  -h, --help      this text
-  -V, --version   the version of the crate
-";
 
 const CLIENTS: u32 = 200;
 const MESSAGES: u32 = 10;
@@ -62,7 +41,8 @@ async fn client(number: u32, sessions: Sessions, timer: Arc<Timer>) -> u32 {
     logins
 }
 
-async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+async fn serve() -> Result<(), Box<dyn Error>> {
+    let mut out = io::stdout();
     let timer = Arc::new(Timer::new()?);
     let (sessions, mut expired) = Sessions::builder().time_to_idle(IDLE).build_stream(64)?;
     let scheduler = Scheduler::<u32>::builder().workers(1).build()?;
@@ -75,13 +55,13 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     // A request that is never answered.
     let answer = timer.timeout(Duration::from_millis(50), std::future::pending::<()>());
     assert_eq!(answer.await, Err(TimeoutError::Elapsed));
-    say!("no answer within 50 ms");
+    writeln!(out, "no answer within 50 ms")?;
 
     let mut logins = 0;
     for client in clients {
         logins += client.await?;
     }
-    say!("{CLIENTS} clients have fallen silent");
+    writeln!(out, "{CLIENTS} clients have fallen silent")?;
 
     let (cleaned, mut done) = mpsc::unbounded_channel();
     let (mut over, mut messages) = (0, 0);
@@ -95,7 +75,7 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
             let _ = cleaned.send(*firing.key());
         })?;
     }
-    say!("{over} sessions are over");
+    writeln!(out, "{over} sessions are over")?;
 
     let mut clean = 0;
     while clean < CLIENTS {
@@ -104,20 +84,17 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     }
     let report = sessions.shutdown(Shutdown::HandBack).await;
     assert!(report.handed_back.is_empty());
-    say!(
+    writeln!(
+        out,
         "messages {messages} clients {CLIENTS} cleaned {clean} sessions left {}",
         sessions.len()
-    );
+    )?;
     Ok(())
 }
 
-fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
-    if let Some(answered) = about::answer("async_expiry", HELP, std::env::args_os().skip(1)) {
-        return Ok(answered);
-    }
+fn main() -> Result<(), Box<dyn Error>> {
     // The runtime has no `enable_time`, so tokio's own sleeps would panic.
     runtime::Builder::new_current_thread()
         .build()?
         .block_on(serve())
-        .map(|()| ExitCode::SUCCESS)
 }

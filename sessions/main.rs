@@ -1,7 +1,6 @@
 //! Session expiry with an `ExpiryMap`, in real time with a million sessions, or as the replay of an
 //! access log on the clock of the test kit. `--help` lists the options.
 
-#[path = "../examples/common/about.rs"]
 mod about;
 mod app;
 mod balance;
@@ -11,7 +10,6 @@ mod live;
 mod log;
 mod progress;
 mod replay;
-#[path = "../examples/common/rng.rs"]
 mod rng;
 mod terminal;
 mod zipf;

@@ -17,7 +17,7 @@
 //! line in its table and an arm where it is served.
 
 #[macro_use]
-#[path = "../../examples/common/say.rs"]
+#[path = "../../xtask/src/say.rs"]
 mod say;
 
 mod child;

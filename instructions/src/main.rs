@@ -1,7 +1,7 @@
 //! The gate: measures, and compares with the baseline or stores it. The library says how.
 
 #[macro_use]
-#[path = "../../examples/common/say.rs"]
+#[path = "../../xtask/src/say.rs"]
 mod say;
 
 use std::error::Error;

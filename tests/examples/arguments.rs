@@ -1,50 +1,18 @@
-//! What all examples have in common: they say what they are, and refuse what they do not know.
+//! What the programs of the package `sessions` have in common: they say what they are, and refuse what they do not know.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use kit::program;
 
-/// Each example of this directory, by the names of its files.
-fn examples() -> Vec<String> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
-    let entries = fs::read_dir(directory).expect("there are examples");
-    let paths = entries.map(|entry| entry.expect("it can be read").path());
-    let mut names: Vec<String> = paths
-        .filter(|path| {
-            path.extension().is_some_and(|extension| extension == "rs")
-                || path.join("main.rs").exists()
-        })
-        .map(|path| {
-            path.file_stem()
-                .expect("a name")
-                .to_string_lossy()
-                .into_owned()
-        })
-        // It needs the feature.
-        .filter(|name| cfg!(all(feature = "stream", feature = "tokio")) || name != "async_expiry")
-        .collect();
-    // A package of its own.
-    names.push("sessions".to_owned());
-    names.sort_unstable();
-    names
-}
-
-fn program(name: &str) -> PathBuf {
-    match name {
-        "sessions" => program::bin(name),
-        _ => program::example(name),
-    }
-}
+const PROGRAMS: [&str; 2] = ["make_log", "sessions"];
 
 /// The exit code, what went to stdout, and what to stderr.
 fn run(name: &str, arg: &str) -> (Option<i32>, String, String) {
-    let output = Command::new(program(name))
+    let output = Command::new(program::bin(name))
         .arg(arg)
         .output()
-        .expect("the example is built");
+        .expect("the program is built");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (
         output.status.code(),
@@ -54,12 +22,10 @@ fn run(name: &str, arg: &str) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn every_example_says_what_it_is_and_which_version() {
-    let names = examples();
-    assert!(names.len() >= 4, "{names:?}");
-    for name in names {
+fn every_program_says_what_it_is_and_which_version() {
+    for name in PROGRAMS {
         for arg in ["-h", "--help"] {
-            let (code, out, err) = run(&name, arg);
+            let (code, out, err) = run(name, arg);
             assert_eq!((code, &*err), (Some(0), ""), "{name} {arg}");
             let usage = format!("Usage:\n  {name}");
             assert!(
@@ -71,18 +37,18 @@ fn every_example_says_what_it_is_and_which_version() {
         }
         for arg in ["-V", "--version"] {
             let line = format!("{name} (tourbillon) {}\n", env!("CARGO_PKG_VERSION"));
-            assert_eq!(run(&name, arg), (Some(0), line, String::new()));
+            assert_eq!(run(name, arg), (Some(0), line, String::new()));
         }
     }
 }
 
 #[test]
-fn every_example_refuses_options_that_it_does_not_have() {
-    for name in examples() {
-        let (code, out, err) = run(&name, "--nonsense");
+fn every_program_refuses_options_that_it_does_not_have() {
+    for name in PROGRAMS {
+        let (code, out, err) = run(name, "--nonsense");
         assert_eq!((code, &*out), (Some(2), ""), "{name}: {err}");
         assert!(
-            err.contains(&name) && err.lines().count() == 1,
+            err.contains(name) && err.lines().count() == 1,
             "{name}: {err}"
         );
     }
@@ -91,13 +57,13 @@ fn every_example_refuses_options_that_it_does_not_have() {
 /// As with `PROGRAM | head -1`.
 #[test]
 fn no_program_panics_when_its_reader_goes() {
-    for name in examples() {
-        let mut command = Command::new(program(&name));
-        match &*name {
-            "sessions" => command.args(["--seconds", "2", "--sessions", "1000"]),
-            "make_log" => command.args(["--lines", "100000"]),
-            _ => &mut command,
-        };
+    for name in PROGRAMS {
+        let mut command = Command::new(program::bin(name));
+        if name == "sessions" {
+            command.args(["--seconds", "2", "--sessions", "1000"]);
+        } else {
+            command.args(["--lines", "100000"]);
+        }
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -1,12 +1,11 @@
-//! The examples: what each of their programs prints, and the parts of `sessions` and `request_timeouts`.
-//!
-//! The parts of the two examples are modules here, under the names that they have there.
+//! The examples: what each of them prints, and the parts of the program `sessions`, which are modules here, under
+//! the names that they have there.
 
 mod arguments;
-mod request_timeouts;
+mod outputs;
 mod sessions;
 
-#[path = "../../examples/common/about.rs"]
+#[path = "../../sessions/about.rs"]
 mod about;
 #[path = "../../sessions/app.rs"]
 mod app;
@@ -14,9 +13,7 @@ mod app;
 mod balance;
 #[path = "../../sessions/cli.rs"]
 mod cli;
-#[path = "../../examples/request_timeouts/client.rs"]
-mod client;
-#[path = "../../examples/make_log/generate.rs"]
+#[path = "../../sessions/make_log/generate.rs"]
 mod generate;
 #[path = "../../sessions/lateness.rs"]
 mod lateness;
@@ -28,7 +25,7 @@ mod log;
 mod progress;
 #[path = "../../sessions/replay.rs"]
 mod replay;
-#[path = "../../examples/common/rng.rs"]
+#[path = "../../sessions/rng.rs"]
 mod rng;
 #[path = "../../sessions/terminal.rs"]
 mod terminal;

@@ -10,7 +10,6 @@
 //! since only a run shows whether the new patches are still caught.
 
 #[macro_use]
-#[path = "../../examples/common/say.rs"]
 mod say;
 
 use std::env;

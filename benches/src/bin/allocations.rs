@@ -9,7 +9,7 @@
 //! ```
 
 #[macro_use]
-#[path = "../../../examples/common/say.rs"]
+#[path = "../../../xtask/src/say.rs"]
 mod say;
 
 use std::hint::black_box;

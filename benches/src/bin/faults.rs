@@ -6,7 +6,7 @@
 //! ```
 
 #[macro_use]
-#[path = "../../../examples/common/say.rs"]
+#[path = "../../../xtask/src/say.rs"]
 mod say;
 
 #[path = "../faults/mod.rs"]

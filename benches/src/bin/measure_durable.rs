@@ -12,7 +12,7 @@
 //! `--peers PROGRAM` names the built program of `benches/durable-peers`, whose jobs are then run beside.
 
 #[macro_use]
-#[path = "../../../examples/common/say.rs"]
+#[path = "../../../xtask/src/say.rs"]
 mod say;
 
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@
 //! A program of its own, since it needs a `redis-server`, on the loopback device, which ends with it.
 
 #[macro_use]
-#[path = "../../../examples/common/say.rs"]
+#[path = "../../../xtask/src/say.rs"]
 mod say;
 
 use std::io::{BufRead, BufReader, Write};

@@ -29,7 +29,7 @@
 //! shows that the comparison finds such errors.
 
 #[macro_use]
-#[path = "../../../examples/common/say.rs"]
+#[path = "../../../xtask/src/say.rs"]
 mod say;
 
 mod child;

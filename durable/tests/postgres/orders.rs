@@ -1,6 +1,7 @@
 //! Orders and their timers in one database: each order is paid or cancelled, and never both.
 
 use std::error::Error;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -134,4 +135,33 @@ fn each_order_is_paid_or_cancelled_and_never_both() {
     }
     let living = database.psql("select count(*) from tourbillon.node where gone is null");
     assert_eq!(living.as_deref(), Ok("0"));
+}
+
+/// The example for users, as it is.
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "no PostgreSQL server; to get one: apt-get install postgresql"
+)]
+fn the_example_cancels_what_is_not_paid() {
+    let database = cluster::database();
+    for run in 1..=2 {
+        let output = Command::new(kit::program::example("orders_postgres"))
+            .arg(database.url())
+            .output()
+            .expect("the example is built");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!((output.status.code(), &*err), (Some(0), ""), "run {run}");
+        assert_eq!(out, "order 1 is paid\norder 2 is cancelled\n", "run {run}");
+    }
+    // It has dropped its own schemas, and there were no others.
+    let left =
+        "select count(*) from pg_namespace where nspname like 'example%' or nspname = 'tourbillon'";
+    let left: i64 = database
+        .client()
+        .query_one(left, &[])
+        .expect("an answer")
+        .get(0);
+    assert_eq!(left, 0);
 }

@@ -1,15 +1,15 @@
 //! Makes an access log for the `sessions` example. The same seed makes the same log:
 //!
 //! ```text
-//! cargo run --release --example make_log -- --seed 7 --lines 1500 > examples/data/access.log
+//! cargo run --release -p sessions --bin make_log -- --seed 7 --lines 1500 > sessions/data/access.log
 //! ```
 //!
 //! `generate.rs` describes its content. Addresses and names are those reserved for documentation.
 
-#[path = "../common/about.rs"]
+#[path = "../about.rs"]
 mod about;
 mod generate;
-#[path = "../common/rng.rs"]
+#[path = "../rng.rs"]
 mod rng;
 
 use std::io::Write;
