@@ -489,12 +489,12 @@ impl AcquireLoop {
 
     /// Starts the events about the wait, if it may last until the first one.
     fn announce(&mut self) {
-        let wait_policy = match self.wait_policy {
+        let longest = match self.wait_policy {
             WaitPolicy::None => Duration::ZERO,
             WaitPolicy::Until(until) => until.since(self.inner.clock.now()),
             WaitPolicy::Endless => Duration::MAX,
         };
-        if wait_policy > FIRST_WAIT {
+        if longest > FIRST_WAIT {
             let request = Arc::clone(&self.request);
             let key = move || LeaseId::new(&request, 0, Time::default());
             self.waits = Some(self.inner.keep_alive.waits(key));

@@ -268,12 +268,12 @@ async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
     // If all workers are busy with hanging calls, this caller's own call does not even begin. Then
     // only this alarm ends the wait. It comes after the end, so that a call which begins at the
     // end has time for its answer.
-    let wait_policy = Arc::new(OneshotWaker::default());
+    let alarm_bell = Arc::new(OneshotWaker::default());
     let _alarm = match acquire_loop.end() {
         Time::MAX => None,
         end => {
             let left = (end + 2 * LEAST_CALL).since(inner.clock.now());
-            alarm(&inner, left, Waker::from(Arc::clone(&wait_policy)))
+            alarm(&inner, left, Waker::from(Arc::clone(&alarm_bell)))
         }
     };
     loop {
@@ -294,7 +294,7 @@ async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
             if let Poll::Ready(answer) = answer.as_mut().poll(context) {
                 return Poll::Ready(Some(answer));
             }
-            wait_policy.poll(context).map(|()| None)
+            alarm_bell.poll(context).map(|()| None)
         });
         let answer = match answer.await {
             Some(Some(answer)) => answer.take(),
@@ -421,16 +421,16 @@ pub(super) async fn on_worker<T: Send + 'static>(
     task: impl FnOnce() -> T + Send + 'static,
     may_be_left: bool,
 ) -> Option<T> {
-    let (answers, end) = oneshot();
+    let (sender, receiver) = oneshot();
     let number = inner.keep_alive.number();
     let own = Arc::clone(inner);
     let task = Box::new(move || {
         // The future may have been dropped while the task was on its way to its turn.
-        if may_be_left && !answers.are_awaited() {
+        if may_be_left && !sender.are_awaited() {
             return;
         }
         let answer = task();
-        answers.leave(answer);
+        sender.leave(answer);
     });
     let turn = move || own.turns.run(destination, number, task);
     if !inner.keep_alive.call(number, turn) {
@@ -441,5 +441,5 @@ pub(super) async fn on_worker<T: Send + 'static>(
         destination,
         number,
     });
-    poll_fn(|context| end.poll(context)).await
+    poll_fn(|context| receiver.poll(context)).await
 }

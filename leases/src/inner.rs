@@ -40,7 +40,7 @@ pub(super) struct LeasesInner {
     /// The number of pending releases.
     pub(super) releases: Arc<Tally>,
     /// The number of flushes of the background queue that run.
-    pub(super) release_passes: AtomicUsize,
+    pub(super) running_flushes: AtomicUsize,
     /// The number of names that the store gave back.
     pub(super) released: AtomicU64,
     pub(super) asks: Asks,

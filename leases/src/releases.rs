@@ -320,20 +320,20 @@ fn flush_after(
     epoch: u64,
     delay: Duration,
 ) {
-    let (own, lane_of) = (Arc::clone(inner), Arc::clone(queue));
+    let (own, own_queue) = (Arc::clone(inner), Arc::clone(queue));
     let alarm = TimerKey::Flush(queue.number, epoch);
     inner.keep_alive.flush(alarm, delay, move || {
         // Relaxed: only a bound. Beyond it the flush is armed again: unlike a renewal, a release
         // has no round that would do it (BACKGROUND-1).
-        let running = own.release_passes.fetch_add(1, Ordering::Relaxed);
+        let running = own.running_flushes.fetch_add(1, Ordering::Relaxed);
         if running < MOST_FLUSHES {
-            own.background.flush(&own, &lane_of, epoch, Time::MAX);
+            own.background.flush(&own, &own_queue, epoch, Time::MAX);
         } else {
-            flush_after(&own, &lane_of, epoch, BUSY);
+            flush_after(&own, &own_queue, epoch, BUSY);
         }
         // Relaxed: as above.
-        let before = own.release_passes.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a pass ends once");
+        let before = own.running_flushes.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a flush ends once");
     });
 }
 

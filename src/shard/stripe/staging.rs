@@ -73,8 +73,8 @@ impl Staging {
     /// Lowers the deadline at a place to `deadline`, if that is earlier (STAGE-2).
     #[inline]
     pub(super) fn lower(&mut self, position: u32, deadline: Time) {
-        let successor = &mut self.places[position as usize].deadline;
-        *successor = deadline.min(*successor);
+        let staged = &mut self.places[position as usize].deadline;
+        *staged = deadline.min(*staged);
     }
 
     /// Returns the earliest staged deadline, or [`Time::MAX`].
