@@ -32,6 +32,8 @@ pub(super) struct Claims {
     adopt: Vec<(Place, Orphan)>,
     /// Whether the last claim was that of a suspect, so that the next one is not.
     was_suspect: bool,
+    /// Whether the last claim adopted runs, so that the next one takes due timers first.
+    was_adoption: bool,
     /// The queue whose turn it is to be first.
     turn: usize,
     /// The greatest number of timers in the next claim.
@@ -115,20 +117,23 @@ impl Claims {
         for (number, queue) in queues.iter_mut().enumerate() {
             queue.is_clogged = runs.unsettled_of(number) >= MOST_UNSETTLED;
         }
-        let room = queues.iter().map(Queue::free).collect();
         let mut load = Load::default();
-        self.adopt = adoption.take_sure(self.limit, room, &mut load);
-        self.adopt.retain(|(place, _)| !runs.is_held(place));
-        for ((number, _), _) in &self.adopt {
-            queues[*number].take(now, 1);
+        self.adopt.clear();
+        let adopts_first = !self.was_adoption;
+        if adopts_first {
+            self.adopt(now, queues, runs, adoption, &mut load);
         }
         if !self.was_suspect && self.adopt.is_empty() {
             self.pick_suspect(now, store_now, queues, runs);
         }
         self.was_suspect = !self.wanted.is_empty();
         if self.wanted.is_empty() {
-            self.pick(now, store_now, queues, runs, load);
+            self.pick(now, store_now, queues, runs, &mut load);
+            if !adopts_first {
+                self.adopt(now, queues, runs, adoption, &mut load);
+            }
         }
+        self.was_adoption = !self.adopt.is_empty() && adopts_first;
         if self.wanted.is_empty() && self.adopt.is_empty() && !self.was_suspect {
             self.pick_suspect(now, store_now, queues, runs);
             self.was_suspect = !self.wanted.is_empty();
@@ -163,6 +168,24 @@ impl Claims {
         })
     }
 
+    /// Takes runs to adopt.
+    fn adopt(
+        &mut self,
+        now: Mono,
+        queues: &mut [Queue],
+        runs: &HeldRuns,
+        adoption: &mut Adoption,
+        load: &mut Load,
+    ) {
+        let room = queues.iter().map(Queue::free).collect();
+        let limit = self.limit.saturating_sub(self.wanted.len());
+        self.adopt = adoption.take_sure(limit, room, load);
+        self.adopt.retain(|(place, _)| !runs.is_held(place));
+        for ((number, _), _) in &self.adopt {
+            queues[*number].take(now, 1);
+        }
+    }
+
     /// Picks due timers of all queues in turn, so that none keeps another one out. A queue whose next payload does
     /// not fit waits for the next claim, and is the first one there.
     fn pick(
@@ -171,7 +194,7 @@ impl Claims {
         store_now: StoreTime,
         queues: &mut [Queue],
         runs: &HeldRuns,
-        mut load: Load,
+        load: &mut Load,
     ) {
         let count = queues.len();
         let mut next_turn = None;

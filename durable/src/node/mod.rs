@@ -86,7 +86,8 @@
 //! - **NODE-16** A claim and a call that settles carry payloads of 2 MiB at most, or one. So a queue with huge
 //!   payloads holds up the others for the time of one call. A queue that found no room in a claim is the first
 //!   one of the next claim. The store tells the length of each payload in a look. A timer that this process has
-//!   moved, and that no look has shown since, counts as much as the queue's timers had on the average.
+//!   moved, and that no look has shown since, counts as much as the queue's timers had on the average. After a claim
+//!   that adopts runs, the next one takes due timers first.
 //! - **NODE-11** A timer with two crashes or more is claimed alone, and only one such run goes on at a
 //!   time on a node. So it takes no neighbours with it.
 //! - **NODE-12** An end is asked for until it is answered, and is fenced by epoch, generation and

@@ -1,6 +1,6 @@
 //! Claims whose answers were lost.
 
-use crate::node::tests::scripted::script::{Script, alone, millis, row, secs, store};
+use crate::node::tests::scripted::script::{Script, alone, claimed, millis, row, secs, store};
 use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, Near, Reply, StoreCall};
 use crate::store::{Claimed, ClaimedRun, Epoch, Outcome, Run, Seen, SeenNode, Wanted};
@@ -78,6 +78,62 @@ fn what_is_adopted_waits_until_its_queue_has_room() {
     let reply = answer(&script, second.adopt.iter().map(adopted).collect());
     script.reply(id, reply);
     assert_eq!(script.starts.len(), 3);
+}
+
+#[test]
+fn what_is_adopted_is_bounded_by_its_bytes_and_holds_up_no_other_queue() {
+    // NODE-16
+    for (bytes, at_once) in [
+        (900 * 1024, [2, 2, 1].as_slice()),
+        (10 << 20, &[1, 1, 1, 1, 1]),
+    ] {
+        let mut script = Script::joined(options(&[("a", 10, None), ("b", 10, None)]));
+        let large = |key: u32| Seen {
+            bytes,
+            ..mine(&format!("k{key}"))
+        };
+        script.rows = (0..5).map(large).collect();
+        script.rows.push(row("b", "small", START));
+        // The timer of the other queue is claimed at the first look, the rest is no orphan for certain.
+        let (id, _) = script.look();
+        let sight = script.sight();
+        script.reply(id, Reply::Sight(sight));
+        let (id, claim) = script.claim(script.now);
+        assert_eq!((claim.timers.len(), claim.adopt.len()), (1, 0));
+        script.grant(id, &claim.timers);
+        // While they are adopted, one after the other, further small ones come.
+        script.rows.pop();
+        script
+            .rows
+            .extend((0..4).map(|key| row("b", &format!("s{key}"), START)));
+        let (id, _) = script.look();
+        let sight = script.sight();
+        script.reply(id, Reply::Sight(sight));
+        let mut claims = Vec::new();
+        let mut starts = script.starts.len();
+        for _ in 0..at_once.len() + 1 {
+            let (id, claim) = script.claim(script.now);
+            claims.push((claim.adopt.len(), claim.timers.len()));
+            let wanted = claim.timers.iter().map(|wanted| claimed(wanted, 1));
+            let runs: Vec<ClaimedRun> = claim.adopt.iter().map(adopted).chain(wanted).collect();
+            starts += runs.len();
+            let answer = Claimed {
+                now: store(script.now),
+                runs,
+                ..Claimed::default()
+            };
+            script.reply(id, Reply::Claimed(answer));
+            if script.starts.len() == 10 {
+                break;
+            }
+        }
+        assert_eq!(script.starts.len(), starts);
+        let adopted = claims.iter().map(|claim| claim.0);
+        let adopted: Vec<usize> = adopted.filter(|adopted| *adopted > 0).collect();
+        assert_eq!(adopted, at_once, "{claims:?}");
+        let small = claims.iter().position(|claim| claim.1 > 0);
+        assert!(small.is_some_and(|at| at < 2), "{claims:?}");
+    }
 }
 
 /// What a store returns for a run that is to be adopted.
