@@ -1,10 +1,13 @@
 //! Simulations of several nodes over one store.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
-use crate::node::tests::world::{Fate, UserCall, World, options};
-use crate::node::{MOST_AWAKE, NodeConfig};
-use crate::store::{ClaimedRun, Outcome};
+use crate::node::tests::world::{Fate, START, UserCall, World, options};
+use crate::node::{MOST_AWAKE, Node, NodeConfig, StoreCall};
+use crate::store::{ClaimedRun, Epoch, Offset, Outcome};
 
 const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
@@ -121,6 +124,121 @@ fn only_what_is_due_soon_is_late(config: &NodeConfig) {
                     due.since(death)
                 );
             }
+        }
+    }
+}
+
+/// Some runs outlast the late beat of their node.
+fn some_long(run: &ClaimedRun, _: u32) -> (Duration, Outcome) {
+    let lasts = match run.run.key.starts_with("long") {
+        true => secs(17),
+        false => millis(5),
+    };
+    (lasts, Outcome::Done)
+}
+
+/// What one node asks for.
+#[derive(Clone, Default, Debug)]
+struct Asked {
+    looks: usize,
+    /// The shards that it reads as its own, in all looks.
+    shards: usize,
+    /// Those of its last look at everything, one bit each.
+    own: u64,
+}
+
+/// Lets one beat of the second of three nodes reach the store late. Returns what each node asked for from then on.
+fn with_a_late_beat(sent: Duration, late: Duration) -> Vec<Asked> {
+    const TIMERS: u64 = 400;
+    let until = sent + secs(30);
+    let late_node: Rc<Cell<Option<Epoch>>> = Rc::default();
+    let asked: Rc<RefCell<BTreeMap<Epoch, Asked>>> = Rc::default();
+    let (victim, counted) = (Rc::clone(&late_node), Rc::clone(&asked));
+    let config = options(&[("a", 64, None)]);
+    let fate = move |_, time: Duration, call: &StoreCall| {
+        match call {
+            StoreCall::Beat(epoch) if time >= sent && victim.get() == Some(*epoch) => {
+                victim.set(None);
+                return Fate::Slow(late);
+            }
+            StoreCall::Look(look) if time >= sent => {
+                let mut counted = counted.borrow_mut();
+                let asked = counted.entry(look.epoch).or_default();
+                let ahead = |until| matches!(until, Offset::Ahead(span) if !span.is_zero());
+                let own = look.ranges.iter().filter(|range| ahead(range.until));
+                let own = own.fold(0_u64, |own, range| own | 1 << range.shard);
+                asked.looks += 1;
+                asked.shards += own.count_ones() as usize;
+                if look.complete {
+                    asked.own = own;
+                }
+            }
+            _ => {}
+        }
+        Fate::Fine
+    };
+    let mut world = World::new(config, 3, 5, some_long, fate);
+    for number in 0..TIMERS {
+        let kind = if number % 10 == 0 { "long" } else { "k" };
+        let due = sent - secs(2) + millis(50 * number + 7);
+        let call = UserCall::Schedule("a", format!("{kind}{number}"), secs(9));
+        world.user_at(due - secs(9), call);
+    }
+    world.run(sent - millis(1));
+    let epochs = |world: &World| -> Vec<Epoch> {
+        let machines = world.nodes.iter().filter_map(|node| node.machine.as_ref());
+        machines.map(Node::epoch).collect()
+    };
+    let nodes = epochs(&world);
+    late_node.set(Some(nodes[1]));
+    world.run(until);
+    assert_eq!(late_node.get(), None, "the beat was sent");
+    // Nobody was declared gone.
+    assert_eq!(epochs(&world), nodes);
+    world.run(until + secs(20));
+    world.ledger.check_all_ran();
+    let ledger = &world.ledger;
+    let claimed_twice = ledger.crashes + ledger.adopted + ledger.fenced;
+    assert_eq!((u64::from(ledger.starts), claimed_twice), (TIMERS, 0));
+    // The node knows what is due within a second after the beat, and the others have noticed soon after that.
+    let beat = START + sent;
+    for (due, lateness) in &ledger.unclaimed {
+        let is_near = *due > beat && *due < beat + secs(5);
+        assert!(
+            *lateness < millis(if is_near { 700 } else { 20 }),
+            "{late:?}: due {:?} after the beat, {lateness:?} late",
+            due.since(beat)
+        );
+    }
+    let asked = asked.borrow();
+    nodes.iter().map(|node| asked[node].clone()).collect()
+}
+
+#[test]
+fn a_beat_that_is_only_late_costs_at_most_twice_the_looks_and_no_second_claim() {
+    let shards = |nodes: &[Asked]| -> usize { nodes.iter().map(|asked| asked.shards).sum() };
+    for step in 0..6 {
+        let sent = secs(20) + millis(511 * step);
+        let usual = with_a_late_beat(sent, Duration::ZERO);
+        // The last one comes a second before the node's term ends.
+        for late in [200, 300, 700, 1_500, 2_900, 3_100, 6_000, 11_000] {
+            let nodes = with_a_late_beat(sent, millis(late));
+            for (asked, usual) in nodes.iter().zip(&usual) {
+                assert!(
+                    asked.looks <= 2 * usual.looks,
+                    "{late} ms: {asked:?}, usually {usual:?}"
+                );
+                assert_eq!(asked.own, usual.own, "the shards go back to their owner");
+            }
+            assert!(
+                shards(&nodes) <= 2 * shards(&usual),
+                "{late} ms: {nodes:?}, usually {usual:?}"
+            );
+            // The others notice a beat that is later than their patience.
+            let by_others = [&nodes[0], &nodes[2]].map(|asked| asked.shards);
+            let usually = [&usual[0], &usual[2]].map(|asked| asked.shards);
+            let noticed = by_others.iter().sum::<usize>() > usually.iter().sum();
+            assert!(noticed || late < 1_500, "{late} ms: {nodes:?}");
         }
     }
 }

@@ -30,6 +30,8 @@ pub(super) enum Fate {
     Fail,
     /// The node gets an error at once, and the call is carried out after this time.
     Late(Duration),
+    /// The call reaches the store after this time, and nobody has given it up.
+    Slow(Duration),
     /// The node stands still for this time before it has the answer.
     Pause(Duration),
 }
@@ -44,6 +46,7 @@ impl Fate {
             Fate::LoseAnswer => Some("lost answers"),
             Fate::Fail => Some("lost calls"),
             Fate::Late(_) => Some("late calls"),
+            Fate::Slow(_) => Some("slow calls"),
             Fate::Pause(_) => Some("nodes that stood still"),
         }
     }
@@ -504,16 +507,22 @@ impl World {
                     );
                 }
             }
-            _ => self.at(
-                self.time + go,
-                Event::Execute {
-                    node,
-                    life,
-                    id,
-                    call,
-                    fate,
-                },
-            ),
+            _ => {
+                let slow = match fate {
+                    Fate::Slow(slow) => slow,
+                    _ => Duration::ZERO,
+                };
+                self.at(
+                    self.time + go + slow,
+                    Event::Execute {
+                        node,
+                        life,
+                        id,
+                        call,
+                        fate,
+                    },
+                );
+            }
         }
     }
 
