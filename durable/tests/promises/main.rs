@@ -9,6 +9,7 @@ mod cluster;
 mod defaults;
 mod exactness;
 mod keeping;
+mod payloads;
 mod sizes;
 mod takeover;
 #[path = "../kit/watched.rs"]
@@ -53,6 +54,8 @@ macro_rules! all_promises_on {
             sizes::idle_costs_one_read_a_look_and_one_write_a_beat,
             sizes::memory_holds_what_starts_soon,
             sizes::queues_do_not_hold_each_other_up,
+            payloads::large_payloads_do_not_hold_up_small_ones,
+            payloads::large_runs_of_a_dead_node_do_not_hold_up_small_ones,
         );
     };
 }
