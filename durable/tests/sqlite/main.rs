@@ -12,4 +12,6 @@ mod refused;
 #[cfg(unix)]
 mod replaced;
 mod same;
+#[path = "../kit/told.rs"]
+mod told;
 mod within;

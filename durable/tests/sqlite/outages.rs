@@ -9,9 +9,10 @@ use tourbillon_durable::store::StoreError;
 use tourbillon_durable::{Due, Durable, Event, Sqlite, StartError, rusqlite};
 
 use crate::folder::Folder;
+use crate::told::{Told, is_slow};
 
 /// A node that reports what it runs, and outages.
-pub(crate) fn node(store: Sqlite) -> Result<(Durable, Receiver<u64>, Receiver<Event>), StartError> {
+pub(crate) fn node(store: Sqlite) -> Result<(Durable, Receiver<u64>, Told), StartError> {
     let (ran, runs) = mpsc::channel();
     let (happened, events) = mpsc::channel();
     let timers = Durable::builder(store)
@@ -26,16 +27,16 @@ pub(crate) fn node(store: Sqlite) -> Result<(Durable, Receiver<u64>, Receiver<Ev
             let _ = ran.send(*due.payload());
         })
         .start()?;
-    Ok((timers, runs, events))
+    Ok((timers, runs, Told::new(events)))
 }
 
-#[track_caller]
-pub(crate) fn down(events: &Receiver<Event>, reason: &str) {
-    let down = wait::next(events);
-    assert!(
-        matches!(&down, Event::StoreDown { error, .. } if error.contains(reason)),
-        "{reason}: {down:?}"
-    );
+/// It fails again and again, without another event.
+pub(crate) fn stays_down(timers: &Durable, told: &Told) {
+    let before = timers.stats().store_errors;
+    wait::until("it fails again and again", || {
+        timers.stats().store_errors > before + 3
+    });
+    assert_eq!(told.events.try_recv().ok(), None);
 }
 
 /// What breaks the tables, what mends them, and the reason.
@@ -61,23 +62,24 @@ const CASES: [(&str, &str, &str); 3] = [
 fn tables_that_are_broken_stop_a_node_and_are_told_once() {
     for (breaks, mends, reason) in CASES {
         let folder = Folder::new();
-        let (timers, runs, events) = node(folder.store()).expect("it works");
+        let (timers, runs, told) = node(folder.store()).expect("it works");
         let shop = Connection::open(folder.file()).expect("a connection");
         shop.busy_timeout(Duration::from_secs(60)).expect("set");
-        shop.execute_batch(breaks).expect("the file may be written");
-        down(&events, reason);
-        let errors = timers.stats().store_errors;
-        wait::until("it fails again and again", || {
-            timers.stats().store_errors > errors + 3
-        });
-        assert_eq!(events.try_recv().ok(), None);
-        shop.execute_batch(mends).expect("the file may be written");
-        assert_eq!(wait::next(&events), Event::StoreUp, "{breaks}");
+        loop {
+            shop.execute_batch(breaks).expect("the file may be written");
+            let down = told.down(&timers);
+            stays_down(&timers, &told);
+            shop.execute_batch(mends).expect("the file may be written");
+            told.up(&timers);
+            if let Some((_, why)) = down {
+                assert!(why.contains(reason), "{breaks}: {why}");
+                break;
+            }
+        }
         let now = Duration::ZERO;
         timers.schedule("q", "k", now, &7_u64).expect("accepted");
         assert_eq!(wait::next(&runs), 7);
-        drop(timers);
-        assert_eq!(wait::all(&events), []);
+        told.is_all(timers);
     }
 }
 
@@ -102,7 +104,7 @@ fn a_start_on_broken_tables_fails() {
 #[test]
 fn a_write_transaction_that_stays_open_is_an_outage_after_a_second() {
     let folder = Folder::new();
-    let (timers, runs, events) = node(folder.store()).expect("it works");
+    let (timers, runs, told) = node(folder.store()).expect("it works");
     let mut shop = Connection::open(folder.file()).expect("a connection");
     shop.busy_timeout(Duration::from_secs(60)).expect("set");
     // Looks only read, and beats are rare. The claim of this timer has to write.
@@ -111,10 +113,13 @@ fn a_write_transaction_that_stays_open_is_an_outage_after_a_second() {
         .expect("accepted");
     let begin = TransactionBehavior::Immediate;
     let transaction = shop.transaction_with_behavior(begin).expect("it begins");
-    down(&events, "no answer for 1s");
+    let down = wait::next(&told.events);
+    assert!(
+        matches!(&down, Event::StoreDown { error, .. } if is_slow(error)),
+        "{down:?}"
+    );
     transaction.commit().expect("a commit");
-    assert_eq!(wait::next(&events), Event::StoreUp);
+    told.up(&timers);
     assert_eq!(wait::next(&runs), 9);
-    drop(timers);
-    assert_eq!(wait::all(&events), []);
+    told.is_all(timers);
 }

@@ -25,7 +25,7 @@ mod child {
     use kit::wait;
     use rusqlite::{Connection, TransactionBehavior};
     use tourbillon_durable::store::{Store, StoreError};
-    use tourbillon_durable::{Event, Sqlite, rusqlite};
+    use tourbillon_durable::{Sqlite, rusqlite};
 
     use super::HOUR;
     use crate::folder::schedule_in;
@@ -157,7 +157,7 @@ mod child {
     /// Fills a disk under a node, and makes room again.
     fn outage(file: &str) {
         let store = Sqlite::open(file).expect("a store");
-        let (timers, runs, events) = outages::node(store).expect("it works");
+        let (timers, runs, told) = outages::node(store).expect("it works");
         let second = Duration::from_secs(1);
         let many = (0..200_u64).map(|n| (n.to_string(), second, n));
         let accepted = timers.schedule_many("q", many).expect("accepted");
@@ -165,20 +165,22 @@ mod child {
         let path = format!("{file}.ballast");
         let mut ballast = std::fs::File::create(&path).expect("a file");
         while ballast.write_all(&[1; 4_096]).is_ok() {}
-        outages::down(&events, "the disk is full");
-        let errors = timers.stats().store_errors;
-        wait::until("it fails again and again", || {
-            timers.stats().store_errors > errors + 3
-        });
+        // A call that was slow at that moment has begun it, or the one that says why.
+        let down = told.down(&timers);
+        assert!(
+            down.as_ref()
+                .is_none_or(|(_, why)| why.contains("the disk is full")),
+            "{down:?}"
+        );
+        outages::stays_down(&timers, &told);
         std::fs::remove_file(&path).expect("removed");
         drop(ballast);
         let mut ran: Vec<u64> = (0..200).map(|_| wait::next(&runs)).collect();
         ran.sort_unstable();
         ran.dedup();
         assert_eq!(ran.len(), 200);
-        assert_eq!(wait::next(&events), Event::StoreUp);
-        drop(timers);
-        assert_eq!(wait::all(&events), []);
+        told.up(&timers);
+        told.is_all(timers);
         say("went on");
     }
 }
