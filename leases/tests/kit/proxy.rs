@@ -15,6 +15,8 @@ pub(crate) enum Answers {
     Pass,
     /// Each piece waits for so long.
     Delay(Duration),
+    /// They wait until something else becomes of them.
+    Hold,
     /// They get lost.
     Swallow,
     /// After so many bytes, counted from here on, the connection is cut.
@@ -201,7 +203,7 @@ fn pump_down(mut from: TcpStream, mut to: TcpStream, state: &Mutex<State>, asks:
             let mut state = state.lock().unwrap();
             state.seen.bytes_down += read;
             match &mut state.answers {
-                Answers::Pass => {}
+                Answers::Pass | Answers::Hold => {}
                 Answers::Delay(time) => delay = *time,
                 Answers::Swallow => passed = 0,
                 Answers::CutAfter(left) => {
@@ -214,6 +216,13 @@ fn pump_down(mut from: TcpStream, mut to: TcpStream, state: &Mutex<State>, asks:
         }
         if !delay.is_zero() {
             thread::sleep(delay);
+        }
+        let is_held = || {
+            let state = state.lock().unwrap();
+            state.answers == Answers::Hold && !state.closed
+        };
+        while is_held() {
+            thread::park_timeout(Duration::from_millis(1));
         }
         if to.write_all(&buffer[..passed]).is_err() || cut {
             break;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kit::wait;
 use redis::{Connection, Parser, Value};
@@ -219,7 +219,7 @@ fn of_a_cluster_only_the_node_that_lost_its_data_grants_nothing_for_a_while() {
         let of = |name: &String| store.destination(name) == Destination::new(node);
         names.find(of).expect("names are endless")
     };
-    let lost = std::time::Instant::now();
+    let lost = Instant::now();
     assert_eq!(nodes[1].cli(&["FLUSHALL"]), "OK");
     let mut refused = 0;
     loop {
@@ -286,11 +286,22 @@ fn the_locks_of_all_nodes_are_listed_extended_and_handed_over() {
         }
         assert_eq!(listed(""), [""; 0]);
         // Each node keeps its own names locked.
-        let short = Duration::from_millis(300);
-        let lock = |name: &String| leases.acquire(name).at_least(short).try_lock();
-        let guards: Vec<_> = names.iter().map(|name| lock(name).unwrap()).collect();
-        drop(guards);
-        assert!(lock(&names[29]).is_err());
-        wait::until("all are free", || listed("").is_empty());
+        let mut short = Duration::from_millis(300);
+        loop {
+            let lock = |name: &String| leases.acquire(name).at_least(short).try_lock();
+            let guards: Vec<_> = names[..29].iter().map(|name| lock(name).unwrap()).collect();
+            let start = Instant::now();
+            let last = lock(&names[29]).unwrap();
+            drop((guards, last));
+            let again = lock(&names[29]).is_ok();
+            let in_time = start.elapsed() < short;
+            assert!(!(again && in_time));
+            wait::until("all are free", || listed("").is_empty());
+            if in_time {
+                break;
+            }
+            // The machine was too busy to see it.
+            short *= 2;
+        }
     }
 }

@@ -237,7 +237,7 @@ fn answers_that_come_late_are_not_taken_for_those_to_the_next_call() {
     for round in 0..10 {
         let (a, b) = (format!("a:{round}"), format!("b:{round}"));
         granted(&store, "warm", "w:1");
-        proxy.answers(Answers::Delay(2 * SHORT));
+        proxy.answers(Answers::Hold);
         unavailable(store.acquire(&Claim::new("a", &a, Secret::new(&a), LEASE), SHORT));
         proxy.answers(Answers::Pass);
         // Another name, another token, and then "not held" beside "held".

@@ -93,16 +93,22 @@ fn a_name_is_granted_to_one_renewed_and_given_back() {
 fn a_lease_runs_out_and_a_renewal_prolongs_it() {
     let server = Server::start();
     let store = store(&server);
-    let short = Duration::from_millis(50);
-    let claim = Claim::new("x", "a:1", Secret::new("a:1"), short);
-    assert!(matches!(
-        store.acquire(&claim, LIMIT),
-        Ok(Acquired::Granted { .. })
-    ));
-    assert_eq!(
-        renew(&store, &[Renewal::new("x", Secret::new("a:1"), LEASE)]),
-        [Outcome::Renewed]
-    );
+    let mut short = Duration::from_millis(50);
+    loop {
+        let start = Instant::now();
+        let claim = Claim::new("x", "a:1", Secret::new("a:1"), short);
+        assert!(matches!(
+            store.acquire(&claim, LIMIT),
+            Ok(Acquired::Granted { .. })
+        ));
+        let renewed = renew(&store, &[Renewal::new("x", Secret::new("a:1"), LEASE)]);
+        if renewed == [Outcome::Renewed] {
+            break;
+        }
+        // It may have run out before, on a busy machine.
+        assert!(start.elapsed() >= short, "{renewed:?}");
+        short *= 2;
+    }
     let claim = Claim::new("y", "a:2", Secret::new("a:2"), short);
     assert!(matches!(
         store.acquire(&claim, LIMIT),
@@ -615,8 +621,9 @@ fn scripts_that_the_server_forgot_are_sent_again_also_within_a_batch() {
 )]
 fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
     let mut server = Server::start();
+    let lease = Duration::from_millis(200);
     let store = RedisStore::builder(&server.url())
-        .longest_lease(Duration::from_millis(200))
+        .longest_lease(lease)
         .build()
         .unwrap();
     let mut last = 0;
@@ -626,13 +633,14 @@ fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
             server.restart();
         }
         let owner = format!("a:{at}");
-        let claim = Claim::new("x", &owner, Secret::new(&owner), Duration::from_millis(200));
-        let token = loop {
+        let claim = Claim::new("x", &owner, Secret::new(&owner), lease);
+        let (token, start) = loop {
+            let start = Instant::now();
             match store.acquire(&claim, LIMIT) {
-                Ok(Acquired::Granted { token }) => break token,
+                Ok(Acquired::Granted { token }) => break (token, start),
                 Err(StoreError::Emptied { wait, .. }) => {
                     refused += 1;
-                    assert!(wait <= Duration::from_millis(200), "{wait:?}");
+                    assert!(wait <= lease, "{wait:?}");
                     thread::park_timeout(wait);
                 }
                 other => panic!("{other:?}"),
@@ -640,7 +648,10 @@ fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
         };
         assert!(token > last, "{at}: {token} after {last}");
         last = token;
-        assert_eq!(release(&store, "x", &owner), Released::Released);
+        let released = release(&store, "x", &owner);
+        // On a busy machine the lease may have run out before.
+        let is_over = start.elapsed() >= lease;
+        assert!(released == Released::Released || is_over, "{released:?}");
     }
     assert!(refused >= 5, "each start was noticed: {refused}");
 }
@@ -1048,8 +1059,14 @@ fn a_marker_that_was_evicted_is_a_loss_and_the_error_says_so() {
         server.cli(&["EXISTS", MARKER]) == "(integer) 0"
     });
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-    for _ in 0..2 {
-        let error = acquire_short(&store, "x", "a:1").unwrap_err();
+    // Who asks first finds it missing, and begins the wait.
+    let first = Instant::now();
+    for at in 0..2 {
+        let Err(error) = acquire_short(&store, "x", "a:1") else {
+            assert!(at > 0 && first.elapsed() >= SHORT_GUARD, "it is granted");
+            release(&store, "x", "a:1");
+            break;
+        };
         assert!(
             matches!(error, StoreError::Emptied { evicted: true, .. }),
             "{error:?}"
