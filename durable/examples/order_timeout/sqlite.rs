@@ -26,7 +26,7 @@ const TABLES: &str = "
 ";
 
 /// How long a connection waits for the file's one writer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct File {
     pub(crate) path: PathBuf,

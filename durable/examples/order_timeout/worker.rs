@@ -6,10 +6,13 @@ use std::process;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tourbillon_durable::StartError;
+use tourbillon_durable::store::StoreError;
 
 use crate::app::Signals;
-use crate::database::Database;
+use crate::database::{Database, Fault};
 
 /// The line that a worker writes when its timers run.
 pub(crate) const READY: &str = "ready";
@@ -20,15 +23,37 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long a worker may take to stop.
 pub(crate) const STOPS_WITHIN: Duration = Duration::from_secs(5);
 
+/// For how long a worker tries to start while the database is busy or down.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
+
+/// Whether another attempt may succeed.
+fn may_pass(fault: &Fault) -> bool {
+    let store = match fault.downcast_ref() {
+        Some(StartError::Store(error)) => Some(error),
+        _ => fault.downcast_ref::<StoreError>(),
+    };
+    store.is_some_and(StoreError::may_pass)
+}
+
 /// Runs the process of a worker, and returns its exit code.
 pub(crate) fn run(database: &dyn Database, number: u32, signals: Signals) -> u8 {
     let asked = match signals() {
         Ok(asked) => asked,
         Err(error) => return fail(&error.to_string()),
     };
-    let timers = match database.work(&format!("worker-{number}")) {
-        Ok(timers) => timers,
-        Err(error) => return fail(&error.to_string()),
+    let began = Instant::now();
+    let timers = loop {
+        match database.work(&format!("worker-{number}")) {
+            Ok(timers) => break timers,
+            // Many processes may be writing just now.
+            Err(error) if may_pass(&error) && began.elapsed() < STARTS_WITHIN => {
+                if asked.load(Relaxed) {
+                    return 0;
+                }
+                say(&error.to_string());
+            }
+            Err(error) => return fail(&error.to_string()),
+        }
     };
     say(READY);
     let closed = Arc::clone(&asked);
