@@ -154,10 +154,13 @@ fn lives(process: &std::path::Path) -> bool {
 fn await_line(child: &mut Child, text: &str) {
     let lines = BufReader::new(child.stderr.take().expect("stderr")).lines();
     let mut lines = lines.map_while(Result::ok);
-    assert!(
-        lines.any(|line| line.contains(text)),
-        "no line with {text:?}"
-    );
+    let mut before = Vec::new();
+    let found = lines.by_ref().any(|line| {
+        let is_it = line.contains(text);
+        before.push(line);
+        is_it
+    });
+    assert!(found, "no line with {text:?}: {before:?}");
     // The pipe stays open, or the program could not write its next line.
     std::thread::spawn(move || lines.for_each(drop));
 }

@@ -18,6 +18,9 @@ use tourbillon_durable::Postgres;
 /// Making a cluster takes two seconds, on a busy machine ten.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A busy server takes its time for a new connection. By default its client gives up after 5 s.
+const PATIENT: &str = "connect_timeout=60";
+
 /// The user that owns the cluster where the tests run as root, which PostgreSQL refuses to run as.
 const OWNER: &str = "postgres";
 
@@ -99,12 +102,16 @@ impl Database {
 
     /// The URL for a role.
     pub(crate) fn url_of(&self, role: &str) -> String {
-        format!("postgres://{role}@127.0.0.1:{}/{}", self.port, self.name)
+        let (port, name) = (self.port, &self.name);
+        format!("postgres://{role}@127.0.0.1:{port}/{name}?{PATIENT}")
     }
 
     /// The URL for the owner of the cluster, by another port that leads to it.
     pub(crate) fn url_by(&self, port: u16) -> String {
-        format!("postgres://postgres@127.0.0.1:{port}/{}", self.name)
+        format!(
+            "postgres://postgres@127.0.0.1:{port}/{}?{PATIENT}",
+            self.name
+        )
     }
 
     pub(crate) fn port(&self) -> u16 {

@@ -390,8 +390,8 @@ fn an_idle_connection_is_kept_alive_each_minute_or_more_often_if_the_url_says_so
     let url = database.url();
     for (url, seconds) in [
         (url.clone(), 60),
-        (format!("{url}?keepalives_idle=7200"), 60),
-        (format!("{url}?keepalives_idle=20"), 20),
+        (format!("{url}&keepalives_idle=7200"), 60),
+        (format!("{url}&keepalives_idle=20"), 20),
     ] {
         let (_store, mut connection) = connect(&url);
         connection.beat(Epoch(1)).expect("the store answers");

@@ -204,7 +204,7 @@ fn a_pool_that_shares_connections_is_refused_and_nobody_notices() {
 fn the_settings_of_a_connection_come_with_its_start() {
     let database = cluster::database();
     let url = format!(
-        "{}?options=-c%20geqo%3Doff&application_name=mine",
+        "{}&options=-c%20geqo%3Doff&application_name=mine",
         database.url()
     );
     let store = Postgres::connect(&url).expect("the cluster answers");

@@ -294,7 +294,7 @@ fn a_server_without_tls_and_one_that_never_answers_are_told() {
         let builder = Postgres::builder(url).expect("a URL");
         builder.tls_root_certificate_pem(authority.pem.as_bytes())
     };
-    let plain = format!("{}?sslmode=require", database.url());
+    let plain = format!("{}&sslmode=require", database.url());
     refused(
         trusting(&plain).connect(),
         &["asks for TLS, and the server has none"],
