@@ -240,6 +240,65 @@ fn claims_are_halved_after_any_error_and_doubled_after_an_answer() {
     }
 }
 
+#[test]
+fn a_timer_whose_claim_fails_holds_up_no_other_one() {
+    // NODE-8
+    let mut script = Script::joined(options(&[("a", 100, None)]));
+    let rows = (0..40).map(|number| row("a", &format!("k{number:02}"), START));
+    script.rows = rows.collect();
+    // It would be the first one of each claim.
+    let is_bad = |timer: &Wanted| &*timer.key == "k00";
+    while script.rows.len() > 1 && script.now < secs(60) {
+        let until = script.now + millis(50);
+        for (id, call) in script.quiet(until) {
+            let StoreCall::Claim(claim) = call else {
+                panic!("{call:?}");
+            };
+            if claim.timers.iter().any(is_bad) {
+                let result = Err(StoreError::Refused("bad".into()));
+                script.input(Input::Reply { id, result });
+            } else {
+                let is_it = |row: &Seen| claim.timers.iter().any(|timer| timer.key == row.key);
+                script.rows.retain(|row| !is_it(row));
+                script.grant(id, &claim.timers);
+            }
+        }
+    }
+    assert_eq!(script.rows.len(), 1, "{:?}", script.rows);
+}
+
+#[test]
+fn a_queue_without_room_in_a_claim_is_the_first_one_of_the_next() {
+    // NODE-16
+    let queues = [
+        ("a", 1_000, None),
+        ("b", 1_000, None),
+        ("huge", 1_000, None),
+    ];
+    let mut script = Script::joined(options(&queues));
+    // More than a claim has.
+    let small = |queue| (0..900).map(move |key| long(queue, key, 100));
+    let huge = (0..3).map(|key| long("huge", key, 10 * 1024 * 1024));
+    script.rows = small("a").chain(small("b")).chain(huge).collect();
+    script.input(Input::LookNow);
+    let mut claims = Vec::new();
+    for _ in 0..4 {
+        let (id, claim) = script.claim(secs(1));
+        let huge = claim.timers.iter().filter(|timer| &*timer.queue == "huge");
+        claims.push((huge.count(), claim.timers.len()));
+        let is_it = |row: &Seen| {
+            let mut timers = claim.timers.iter();
+            timers.any(|timer| (&timer.queue, &timer.key) == (&row.queue, &row.key))
+        };
+        script.rows.retain(|row| !is_it(row));
+        script.grant(id, &claim.timers);
+    }
+    let first = claims.iter().position(|claim| *claim == (1, 1));
+    assert!(first.is_some_and(|at| at < 2), "{claims:?}");
+    let in_turn = claims.windows(2).all(|pair| pair[0].0 != pair[1].0);
+    assert!(in_turn, "{claims:?}");
+}
+
 /// A timer with a payload of this length.
 fn long(queue: &str, key: usize, bytes: u64) -> Seen {
     Seen {

@@ -113,6 +113,27 @@ fn an_end_that_is_refused_alone_is_asked_for_less_and_less_often() {
 }
 
 #[test]
+fn an_end_whose_call_fails_alone_is_asked_for_less_and_less_often() {
+    // NODE-12
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", START)];
+    let runs = script.run_all(millis(1));
+    script.rows.clear();
+    script.finish(&runs[0], Outcome::Done);
+    let mut asked = 0;
+    while script.now < secs(600) {
+        let until = script.now + millis(20);
+        for (id, call) in script.quiet(until) {
+            assert!(matches!(call, StoreCall::Settle(_)), "{call:?}");
+            asked += 1;
+            let result = Err(StoreError::Refused("no rights".into()));
+            script.input(Input::Reply { id, result });
+        }
+    }
+    assert!((25..40).contains(&asked), "{asked}");
+}
+
+#[test]
 fn ends_that_are_locked_hold_up_neither_other_queues_nor_their_ends() {
     // NODE-12
     let mut script = Script::joined(options(&[("a", 10_000, None), ("b", 4, None)]));
