@@ -87,6 +87,49 @@ pub(crate) fn nothing_that_is_shown_proves_anything<S: LeaseStore + Clone>(store
     guard.release().unwrap();
 }
 
+/// The name in a ticket is input, too: with the secret of one lock nobody has another one.
+pub(crate) fn a_ticket_is_of_use_for_its_own_name_alone<S: LeaseStore + Clone>(store: &S) {
+    let leases = Leases::new(store.clone()).unwrap();
+    let ticket = leases.lock("own").unwrap().detach().unwrap();
+    let held = leases.lock("held").unwrap();
+    let detached = leases.lock("detached").unwrap().detach().unwrap();
+    let text = ticket.to_string();
+    let (front, _) = text.rsplit_once(',').unwrap();
+    let others = [
+        "held",
+        "detached",
+        "free",
+        "own%20",
+        "%20own",
+        "Own",
+        "{own}",
+        "own}",
+        "{own}:lock",
+        "own:lock",
+        "*",
+        "ow?",
+        "[o]wn",
+        "own%00",
+        "own%0A",
+        "%F0%9F%94%92",
+    ];
+    let long = "own".repeat(200);
+    for name in others.iter().copied().chain([&*long]) {
+        let forged: LeaseTicket = format!("{front},{name}").parse().unwrap();
+        let resumed = leases.resume(&forged);
+        // A store may also refuse the name itself.
+        assert!(
+            is_lost(&resumed) || matches!(resumed, Err(LockError::Store { .. })),
+            "{name}: {resumed:?}"
+        );
+    }
+    assert!(held.is_held());
+    held.release().unwrap();
+    leases.resume(&detached).unwrap().release().unwrap();
+    leases.resume(&ticket).unwrap().release().unwrap();
+    assert!(is_lost(&leases.resume(&ticket)));
+}
+
 /// A ticket is of use once, also if many use it at one time.
 pub(crate) fn a_ticket_is_used_by_one_of_many<S: LeaseStore + Clone>(store: &S) {
     const MANY: usize = 4;

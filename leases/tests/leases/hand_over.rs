@@ -226,6 +226,11 @@ fn nothing_that_is_shown_proves_anything() {
 }
 
 #[test]
+fn a_ticket_is_of_use_for_its_own_name_alone() {
+    tickets::a_ticket_is_of_use_for_its_own_name_alone(&MemoryStore::new());
+}
+
+#[test]
 fn a_ticket_is_used_by_one_of_many() {
     tickets::a_ticket_is_used_by_one_of_many(&MemoryStore::new());
 }

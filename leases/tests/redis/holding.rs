@@ -155,6 +155,7 @@ fn a_detached_lock_is_resumed_by_another_store() {
 fn tickets_and_secrets_hold_what_every_store_has_to() {
     let server = Server::start();
     tickets::nothing_that_is_shown_proves_anything(&store(&server));
+    tickets::a_ticket_is_of_use_for_its_own_name_alone(&store(&server));
     tickets::a_ticket_is_used_by_one_of_many(&store(&server));
     tickets::detach_and_resume_do_what_a_backend_promises(&store(&server));
 }
