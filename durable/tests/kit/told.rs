@@ -65,7 +65,7 @@ impl Told {
 
     /// Ends the node. No call has failed since the last outage was over, and no other event has come.
     #[track_caller]
-    pub(crate) fn is_all(self, timers: Durable) {
+    pub(crate) fn ends(self, timers: Durable) {
         wait::until("all works", || timers.stats().stopped_work == 0);
         assert_eq!(timers.stats().store_errors, self.failed.get());
         drop(timers);

@@ -79,7 +79,7 @@ fn tables_that_are_broken_stop_a_node_and_are_told_once() {
         let now = Duration::ZERO;
         timers.schedule("q", "k", now, &7_u64).expect("accepted");
         assert_eq!(wait::next(&runs), 7);
-        told.is_all(timers);
+        told.ends(timers);
     }
 }
 
@@ -121,5 +121,5 @@ fn a_write_transaction_that_stays_open_is_an_outage_after_a_second() {
     transaction.commit().expect("a commit");
     told.up(&timers);
     assert_eq!(wait::next(&runs), 9);
-    told.is_all(timers);
+    told.ends(timers);
 }

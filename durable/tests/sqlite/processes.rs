@@ -180,7 +180,7 @@ mod child {
         ran.dedup();
         assert_eq!(ran.len(), 200);
         told.up(&timers);
-        told.is_all(timers);
+        told.ends(timers);
         say("went on");
     }
 }
