@@ -167,14 +167,20 @@ fn await_line(child: &mut Child, text: &str) {
 
 #[test]
 fn each_order_is_paid_or_cancelled_while_workers_are_killed() {
-    let (code, out, err) = output("--seconds 2 --orders-per-second 150");
-    assert_eq!(code, Some(0), "{out}\n{err}");
-    let [orders, paid, cancelled, both, neither] = numbers(&out);
-    assert_eq!((both, neither), (0, 0), "{out}");
-    assert_eq!(orders, paid + cancelled, "{out}");
-    assert!(paid > 0 && cancelled > 0, "{out}");
-    assert!(out.contains("workers killed by SIGKILL: 1"), "{out}");
-    assert!(err.contains("workers 3"), "{err}");
+    // While a worker is still starting, nobody is killed. On a busy machine that takes longer.
+    for seconds in [2, 8, 32] {
+        let (code, out, err) = output(&format!("--seconds {seconds} --orders-per-second 150"));
+        assert_eq!(code, Some(0), "{out}\n{err}");
+        let [orders, paid, cancelled, both, neither] = numbers(&out);
+        assert_eq!((both, neither), (0, 0), "{out}");
+        assert_eq!(orders, paid + cancelled, "{out}");
+        assert!(paid > 0 && cancelled > 0, "{out}");
+        let killed = !out.contains("workers killed by SIGKILL: 0");
+        if killed && err.contains("workers 3") {
+            return;
+        }
+    }
+    panic!("no worker was killed");
 }
 
 #[cfg(feature = "postgres")]

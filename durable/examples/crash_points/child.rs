@@ -29,6 +29,9 @@ const LONGEST: u64 = 400;
 
 const TERM: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(50);
+/// The term of the last process. It declares the others gone after a few beats of its own in time, which never come if
+/// the machine is busy and the term short.
+const LAST_TERM: Duration = Duration::from_secs(2);
 
 /// The length of a fault that has to be longer than the term: so long that others declare the node
 /// gone in most cases.
@@ -165,8 +168,12 @@ fn start(
     let of_plain = (Arc::clone(fuse), Arc::clone(journal));
     let of_exact = (Arc::clone(fuse), Arc::clone(journal));
     let (of_events, database) = (Arc::clone(journal), Arc::clone(database));
+    let term = match fuse.point {
+        Point::None => LAST_TERM,
+        _ => TERM,
+    };
     let timers = Durable::builder(store)
-        .term(TERM)
+        .term(term)
         .look(LOOK)
         .on_event(move |event| {
             if matches!(event, Event::NodeGone) {
