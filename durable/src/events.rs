@@ -58,8 +58,8 @@ pub enum Event {
         error: String,
     },
     /// The store refuses to claim or to settle a timer, for instance since a trigger or a constraint of yours
-    /// refuses the change of its row. All other timers go on. This one is tried again, a claim at each look, and
-    /// the end of a run less and less often, up to once in 30 s. If this process ends before the store has taken
+    /// refuses the change of its row. All other timers go on. This one is tried again less and less often, up to
+    /// once in 30 s, or at the next look if it was moved before its claim. If this process ends before the store has taken
     /// the end of a run, another one runs the timer again.
     ///
     /// It is sent for the first such timer of a queue. [`Stats::refused`](crate::Stats::refused) counts the
