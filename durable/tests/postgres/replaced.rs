@@ -23,11 +23,15 @@ struct Node {
 }
 
 fn node(store: Postgres) -> Node {
+    node_with(store, Duration::from_secs(60))
+}
+
+fn node_with(store: Postgres, term: Duration) -> Node {
     let (tell, events) = mpsc::channel();
     let (ran, runs) = mpsc::channel();
     let timers = Durable::builder(store)
         .look(Duration::from_millis(50))
-        .term(Duration::from_secs(60))
+        .term(term)
         .on_event(move |event: &Event| drop(tell.send(event.clone())))
         .handle("q", move |due: &Due<u64>| {
             drop(ran.send(due.key().to_owned()));
@@ -401,6 +405,44 @@ fn a_node_notices_an_older_state_by_its_next_look() {
             .collect();
         assert_eq!(told, []);
     }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_backup_that_is_restored_under_a_node_is_noticed() {
+    let database = cluster::database();
+    let url = database.url();
+    let store = Postgres::builder(&url).expect("a URL");
+    let store = store.loss_limit(Duration::ZERO).connect();
+    // Beats each second.
+    let node = node_with(store.expect("the cluster answers"), Duration::from_secs(5));
+    node.timers
+        .schedule("q", "kept", HOUR, &1)
+        .expect("it is accepted");
+    let file =
+        std::env::temp_dir().join(format!("{}-{}.dump", database.name(), std::process::id()));
+    let file = file.to_str().expect("text");
+    let beat = || {
+        let beat = database.psql("select beat from tourbillon.node");
+        beat.expect("a superuser").parse().unwrap_or(0_i64)
+    };
+    wait::until("it beats", || beat() > 0);
+    let dump = ["--format", "custom", "--file", file, "--dbname", &url];
+    let dumped = program("pg_dump", &dump);
+    assert!(dumped.status.success(), "{dumped:?}");
+    let then = beat();
+    wait::until("it beats again", || beat() > then + 1);
+    // The same tables, without a moment in which they are not there.
+    let restore = ["--clean", "--single-transaction", "--dbname", &url, file];
+    let restored = program("pg_restore", &restore);
+    let _ = std::fs::remove_file(file);
+    assert!(restored.status.success(), "{restored:?}");
+    node.notices();
+    // The beats do not catch up.
+    assert!(beat() <= then);
 }
 
 const ME: Epoch = Epoch(7);
