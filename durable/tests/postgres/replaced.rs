@@ -51,15 +51,20 @@ fn at_work(url: &str) -> Node {
 
 fn working(store: Postgres) -> Node {
     let node = node(store);
-    let accepted = node.timers.schedule("q", "before", Duration::ZERO, &1);
-    accepted.expect("it is accepted");
-    assert_eq!(wait::next(&node.runs), "before");
-    let accepted = node.timers.schedule("q", "kept", HOUR, &1);
-    accepted.expect("it is accepted");
+    node.is_at_work();
     node
 }
 
 impl Node {
+    /// It runs a timer, and has another one.
+    fn is_at_work(&self) {
+        let accepted = self.timers.schedule("q", "before", Duration::ZERO, &1);
+        accepted.expect("it is accepted");
+        assert_eq!(wait::next(&self.runs), "before");
+        let accepted = self.timers.schedule("q", "kept", HOUR, &1);
+        accepted.expect("it is accepted");
+    }
+
     /// The node and all calls notice it.
     #[track_caller]
     fn notices(&self) {
@@ -385,8 +390,9 @@ fn a_node_notices_an_older_state_by_its_next_look() {
         let database = cluster::database();
         let store = Postgres::builder(&database.url()).expect("a URL");
         let store = store.loss_limit(Duration::ZERO).connect();
-        let node = working(store.expect("the cluster answers"));
-        // The next beat comes after 12 s.
+        // The next beat comes after 12 minutes.
+        let node = node_with(store.expect("the cluster answers"), HOUR);
+        node.is_at_work();
         database.psql(older).expect("a superuser");
         node.notices();
         let due = "select tourbillon.schedule('q', 'due', interval '0', '1')";

@@ -16,11 +16,15 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A node on the file, its events, and the keys that it ran.
 fn node(store: &Sqlite) -> (Durable, Receiver<Event>, Receiver<String>) {
+    node_with(store, Duration::from_secs(60))
+}
+
+fn node_with(store: &Sqlite, term: Duration) -> (Durable, Receiver<Event>, Receiver<String>) {
     let (tell, events) = mpsc::channel();
     let (ran, runs) = mpsc::channel();
     let timers = Durable::builder(store.clone())
         .look(Duration::from_millis(20))
-        .term(Duration::from_secs(60))
+        .term(term)
         .on_event(move |event: &Event| drop(tell.send(event.clone())))
         .handle("q", move |due: &Due<u64>| {
             drop(ran.send(due.key().to_owned()));
@@ -347,14 +351,14 @@ fn a_node_notices_an_older_file_by_its_next_look() {
     for (older, back) in states {
         let folder = Folder::new();
         let store = folder.store();
-        let (timers, events, runs) = node(&store);
+        // The next beat comes after 12 minutes.
+        let (timers, events, runs) = node_with(&store, HOUR);
         timers
             .schedule("q", "before", Duration::ZERO, &1)
             .expect("accepted");
         assert_eq!(wait::next(&runs), "before");
         let plain = Connection::open(folder.file()).expect("a connection");
         plain.busy_timeout(Duration::from_secs(60)).expect("set");
-        // The next beat comes after 12 s.
         plain.execute_batch(older).expect("set");
         wait::until(
             "the node says what to do",
