@@ -69,8 +69,8 @@ impl Node {
     #[track_caller]
     fn notices(&self) {
         wait::until("the node says what to do", || {
-            let told = self.events.recv();
-            matches!(&told, Ok(Event::StoreReplaced { error, .. }) if error.contains("start them again"))
+            let told = wait::next(&self.events);
+            matches!(&told, Event::StoreReplaced { error, .. } if error.contains("start them again"))
         });
         let writes = self.timers.schedule("q", "lost", HOUR, &1).map(|_| ());
         assert!(matches!(writes, Err(CallError::Replaced(_))), "{writes:?}");

@@ -96,7 +96,7 @@ fn is_noticed(exchange: impl FnOnce(&Folder, &Path)) -> (Folder, Durable, Receiv
     ));
     wait::until(
         "the node says what to do",
-        || matches!(events.recv(), Ok(Event::StoreReplaced { error, .. }) if error.contains("start them again")),
+        || matches!(wait::next(&events), Event::StoreReplaced { error, .. } if error.contains("start them again")),
     );
     let before = timers.stats();
     wait::until("the node looks again and again", || {
@@ -362,7 +362,7 @@ fn a_node_notices_an_older_file_by_its_next_look() {
         plain.execute_batch(older).expect("set");
         wait::until(
             "the node says what to do",
-            || matches!(events.recv(), Ok(Event::StoreReplaced { error, .. }) if error.contains("start them again")),
+            || matches!(wait::next(&events), Event::StoreReplaced { error, .. } if error.contains("start them again")),
         );
         let refused = timers.schedule("q", "lost", HOUR, &1);
         assert!(
