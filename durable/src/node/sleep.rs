@@ -51,8 +51,10 @@ const FULL_LOOKS: u8 = 8;
 const WHOLE_QUEUES: usize = 8;
 const WHOLE_PART: usize = 16;
 
-/// The bounds of the number of timers that are read in a band. Within them it grows with the number of parts: then
-/// a survey that is cut costs much less than the look at all parts that follows.
+/// The number of timers that are read in the bands of a look, as a part of the number of parts, and the bounds for
+/// one band. A timer is read in about the time of a range, or less. So a survey that is cut costs little beside the
+/// look at all parts that follows.
+const LIMIT_PART: usize = 4;
 const LEAST_LIMIT: usize = 64;
 const MOST_LIMIT: usize = 1_024;
 
@@ -234,7 +236,8 @@ impl Sleep {
         let Some(parts) = self.parts else {
             return Vec::new();
         };
-        let limit = (parts / 1_024).clamp(LEAST_LIMIT, MOST_LIMIT) as u32;
+        let limit = parts / LIMIT_PART / usize::from(SHARDS);
+        let limit = limit.clamp(LEAST_LIMIT, MOST_LIMIT) as u32;
         let mut bands = Vec::new();
         for shard in 0..SHARDS {
             let full = &mut self.full[usize::from(shard)];

@@ -9,24 +9,21 @@ use crate::beats::{Beats, FoundRow};
 use crate::postgres::failure::{Effect, Failure};
 use crate::postgres::guess::Guess;
 use crate::postgres::link::Link;
+use crate::postgres::looks;
 use crate::postgres::rows::{
-    Lists, answer, complete, each, number, one, ordinal, ordinal_of, refused, run, sight, time,
-    timer, unsigned,
+    Lists, answer, each, number, one, ordinal, ordinal_of, refused, run, time, timer, unsigned,
 };
 use crate::postgres::statements::{
-    BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, LOOK,
-    NUMBER, OLD_NODES, OPEN_WRITES, PAUSE, PAYLOAD_ERRORS, REVIVE, ROW, SETTLE, SETTLE_EACH, WRITE,
-    WRITE_EACH,
+    BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, NUMBER,
+    OLD_NODES, PAUSE, PAYLOAD_ERRORS, REVIVE, ROW, SETTLE, SETTLE_EACH, WRITE, WRITE_EACH,
 };
-use crate::postgres::values::{SentCalls, end, int, order, parts, small, text};
+use crate::postgres::values::{SentCalls, end, int, order, parts, text};
 use crate::postgres::wire::{Span, Time};
 use crate::store::{
     self, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Horizon, Look,
-    NewNode, Offset, Page, QueueCounts, RefusedClaim, Revived, Settle, Settled, Sight, StoreError,
-    Timer,
+    NewNode, Page, QueueCounts, RefusedClaim, Revived, Settle, Settled, Sight, StoreError, Timer,
 };
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// How long the rows of old nodes are looked for. It is far below the time between two beats.
 const FORGET_LIMIT: Duration = Duration::from_millis(500);
@@ -34,14 +31,8 @@ const FORGET_LIMIT: Duration = Duration::from_millis(500);
 /// The number of parts that calls go in if one of them is locked by an insert.
 const PARTS: usize = 8;
 
-/// A span that leads from now to a time that the server can show. No timer is that old.
-const LONGEST_BACK: Duration = Duration::from_secs(6_000 * 365 * 86_400);
-
 /// A page ends when it has so many bytes of payloads.
 const PAGE_BYTES: i64 = store::PAGE_BYTES as i64;
-
-/// The least time of the server.
-const FIRST: StoreTime = StoreTime::from_micros(i64::MIN);
 
 /// A connection to a PostgreSQL server.
 #[derive(Debug)]
@@ -431,49 +422,9 @@ impl Connection for PostgresConnection {
     }
 
     fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
-        let ranges = &look.ranges;
-        let queues: Vec<&str> = ranges.iter().map(|range| &*range.queue).collect();
-        let shards: Vec<i16> = ranges.iter().map(|range| small(range.shard)).collect();
-        let marks: Vec<Time> = ranges.iter().map(|range| mark(range.mark)).collect();
-        let (ahead, overdue): (Vec<Span>, Vec<Span>) =
-            ranges.iter().map(|range| spans(range.until)).unzip();
-        let seen: Vec<i64> = ranges.iter().map(|range| one_more(range.limit)).collect();
-        let bands = &look.bands;
-        let band_shards: Vec<i16> = bands.iter().map(|band| small(band.shard)).collect();
-        let band_marks: Vec<Time> = bands.iter().map(|band| mark(band.mark)).collect();
-        let (band_ahead, band_overdue): (Vec<Span>, Vec<Span>) =
-            bands.iter().map(|band| spans(band.until)).unzip();
-        let band_seen: Vec<i64> = bands.iter().map(|band| one_more(band.limit)).collect();
-        let (known, lists) = self.lists.known();
-        let values: [&(dyn ToSql + Sync); 14] = [
-            &look.epoch.0,
-            &queues,
-            &shards,
-            &marks,
-            &ahead,
-            &overdue,
-            &seen,
-            &band_shards,
-            &band_marks,
-            &band_ahead,
-            &band_overdue,
-            &band_seen,
-            &known,
-            &lists,
-        ];
-        let (open, rows) = match look.complete {
-            true => {
-                let (open, rows) = self.link.read_both(OPEN_WRITES, LOOK, &values)?;
-                (Some(complete(one(&open)?)), rows)
-            }
-            false => (None, self.rows(LOOK, &values)?),
-        };
-        let sight = sight(look, &rows, &mut self.lists);
+        let sight = looks::look(&mut self.link, &mut self.lists, look)?;
         self.beats().seen(look.epoch, sight.beat_of(look.epoch))?;
-        Ok(Sight {
-            complete: open,
-            ..sight
-        })
+        Ok(sight)
     }
 
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
@@ -607,23 +558,6 @@ impl Connection for PostgresConnection {
         self.link.query(Effect::Writes, LEAVE, &[&epoch.0])?;
         Ok(())
     }
-}
-
-fn mark(mark: Option<StoreTime>) -> Time {
-    Time(mark.unwrap_or(FIRST))
-}
-
-/// How far a range goes ahead of the clock, and how far it stays behind it.
-fn spans(until: Offset) -> (Span, Span) {
-    match until {
-        Offset::Ahead(span) => (Span(span), Span(Duration::ZERO)),
-        Offset::Overdue(span) => (Span(Duration::ZERO), Span(span.min(LONGEST_BACK))),
-    }
-}
-
-/// One more timer than is wanted, which shows that the limit has cut the range.
-fn one_more(limit: u32) -> i64 {
-    i64::from(limit) + 1
 }
 
 /// The answers to all calls. Each part of them was a commit of its own, so a failure of one part leaves

@@ -9,6 +9,7 @@ mod guess;
 mod hosts;
 mod link;
 mod listener;
+mod looks;
 mod parameters;
 mod passfile;
 mod password;

@@ -196,6 +196,25 @@ fn a_shard_whose_band_is_cut_is_looked_at_in_all_queues_and_nothing_is_late() {
 }
 
 #[test]
+fn a_band_that_is_cut_moves_no_mark_past_what_it_has_not_shown() {
+    let (mut world, _) = watched(asleep(&[("a", 4, None)]), 1);
+    world.run(secs(1));
+    world.crash(0);
+    // Nobody is there while all this becomes due, and what a queue of nobody has is older.
+    for number in 0..12_000 {
+        let call = UserCall::Schedule("strange", format!("s{number}"), secs(1));
+        world.user_at(secs(2), call);
+    }
+    for number in 0..50 {
+        let call = UserCall::Schedule("a", format!("k{number}"), secs(2));
+        world.user_at(secs(5), call);
+    }
+    world.birth_at(secs(60), 0);
+    world.run(secs(70));
+    assert_eq!(world.ledger.starts, 50);
+}
+
+#[test]
 fn the_band_of_a_shard_in_turn_finds_what_a_wrong_mark_hides() {
     let (mut world, _) = watched(asleep(&[("a", 4, None)]), 2);
     world.bounds = false;
