@@ -75,40 +75,60 @@ pub(crate) fn index(here: &Here, wish: &Wish) -> Result<(), Failure> {
         let places = [here.postgres(), here.postgres()];
         drop((places[0].store()?, places[1].store()?));
         client(&places[1].argument())?.batch_execute("drop index tourbillon.timer_survey")?;
-        let mut rates: Vec<[f64; 2]> = Vec::new();
+        let mut rounds: Vec<[Writes; 2]> = Vec::new();
         for round in 0..wish.sizes.rounds as u64 {
-            let mut of_round = [0.0; 2];
+            let mut of_round = [Writes::default(); 2];
             // The one that begins has the better or the worse moment of the disk.
             for which in [round % 2, 1 - round % 2] {
                 let which = usize::try_from(which)?;
                 of_round[which] = schedule_rate(&places[which], writers, round, wish)?;
             }
-            rates.push(of_round);
+            rounds.push(of_round);
         }
-        let with = median(rates.iter().map(|round| round[0]));
-        let without = median(rates.iter().map(|round| round[1]));
-        let ratio = median(rates.iter().map(|round| round[0] / round[1]));
+        let median_of = |of: fn(&Writes) -> f64| {
+            [0, 1].map(|which: usize| median(rounds.iter().map(|round| of(&round[which]))))
+        };
+        let [with, without] = median_of(|writes| writes.rate);
+        let [cpu, cpu_without] = median_of(|writes| writes.cpu_micros);
+        let [waits, waits_without] = median_of(|writes| writes.waiting * 100.0);
         let row = client(&places[0].argument())?.query_one(
             "select pg_relation_size('tourbillon.timer_survey')::float8 / count(*) from tourbillon.timer",
             &[],
         )?;
         let bytes: f64 = row.get(0);
         say!(
-            "D11 PostgreSQL, {writers} writers in batches of {BATCH}: {with:.0}/s, without the index of surveys \
-             {without:.0}/s, ratio {ratio:.2}; {bytes:.0} bytes of it per timer"
+            "D11 PostgreSQL, {writers} writers in batches of {BATCH}: {with:.0}/s, {cpu:.1} us of the server's CPU \
+             each, writers wait for a page in {waits:.1} % of all samples; without the index of surveys \
+             {without:.0}/s, {cpu_without:.1} us, {waits_without:.1} %; {bytes:.0} bytes of it per timer"
         );
     }
     Ok(())
 }
 
+/// What a round of schedules has shown.
+#[derive(Clone, Copy, Debug, Default)]
+struct Writes {
+    rate: f64,
+    /// The CPU time of the server for each timer.
+    cpu_micros: f64,
+    /// The share of the samples of all writers in which one waits for a page that another one writes.
+    waiting: f64,
+}
+
+/// The waits of the sessions of this database for a page that another one writes.
+const WAITS: &str = "select count(*) from pg_stat_activity where datname = current_database() \
+     and wait_event in ('BufferContent', 'BufferPin')";
+
 /// Timers of one queue, all due in a day, from clients that each have a connection of their own.
-fn schedule_rate(place: &Place, writers: u64, round: u64, wish: &Wish) -> Result<f64, Failure> {
+fn schedule_rate(place: &Place, writers: u64, round: u64, wish: &Wish) -> Result<Writes, Failure> {
     let clients: Result<Vec<Durable>, Failure> = (0..writers)
         .map(|_| Ok(Durable::builder(place.store()?).start()?))
         .collect();
     let clients = clients?;
     let batches = wish.sizes.timers / 4 / writers / BATCH;
-    let start = Instant::now();
+    let (mut session, server) = (client(&place.argument())?, Server::of(place)?);
+    let (mut samples, mut waits) = (0, 0);
+    let (start, before) = (Instant::now(), server.cpu_time()?);
     std::thread::scope(|scope| -> Result<(), Failure> {
         let write = |number: usize, client: &Durable| -> Result<(), Failure> {
             for batch in 0..batches {
@@ -124,10 +144,21 @@ fn schedule_rate(place: &Place, writers: u64, round: u64, wish: &Wish) -> Result
         let all: Vec<_> = clients
             .map(|(number, client)| scope.spawn(move || write(number, client)))
             .collect();
+        while !all.iter().all(|one| one.is_finished()) {
+            waits += session.query_one(WAITS, &[])?.get::<_, i64>(0);
+            samples += writers;
+            std::thread::sleep(Duration::from_millis(10));
+        }
         all.into_iter()
             .try_for_each(|one| one.join().map_err(|_| "a thread has panicked")?)
     })?;
-    Ok((batches * writers * BATCH) as f64 / start.elapsed().as_secs_f64())
+    let count = (batches * writers * BATCH) as f64;
+    let used = server.cpu_time()?.saturating_sub(before);
+    Ok(Writes {
+        rate: count / start.elapsed().as_secs_f64(),
+        cpu_micros: used.as_secs_f64() * 1e6 / count,
+        waiting: waits as f64 / samples as f64,
+    })
 }
 
 /// The processes of a server, or none.
