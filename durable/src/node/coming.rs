@@ -26,7 +26,7 @@ pub(super) struct Coming {
     by_key: BTreeMap<Box<str>, Expected>,
     by_due: BTreeSet<(StoreTime, Box<str>)>,
     suspects: BTreeSet<(StoreTime, Box<str>)>,
-    /// Refused timers that are tried again, when all others that are due have been claimed.
+    /// NotReturned timers that are tried again, when all others that are due have been claimed.
     again: BTreeSet<(StoreTime, Box<str>)>,
     in_shard: Vec<u32>,
     /// Shards with further timers that are due within the window of a look and are not known here, and the
@@ -34,12 +34,12 @@ pub(super) struct Coming {
     unread: BTreeMap<u16, Unread>,
     /// Due timers that a claim did not return. Their rows are locked or gone, or the store refuses them. They must
     /// not hide the timers behind them.
-    refused: BTreeMap<Box<str>, Refused>,
+    refused: BTreeMap<Box<str>, NotReturned>,
 }
 
 /// A due timer that a claim did not return.
 #[derive(Clone, Copy, Debug)]
-struct Refused {
+struct NotReturned {
     shard: u16,
     /// When it was due. A timer of the same key with another due time is not refused.
     due: StoreTime,
@@ -144,7 +144,7 @@ impl Coming {
 
     fn note_refused(&mut self, key: Box<str>, expected: &Expected, tries: u32, pause_end: Mono) {
         if self.refused.len() < MOST_REFUSED || self.refused.contains_key(&key) {
-            let refused = Refused {
+            let refused = NotReturned {
                 shard: expected.shard,
                 due: expected.due,
                 tries,
@@ -175,7 +175,7 @@ impl Coming {
         counts
     }
 
-    /// A look has shown a shard from its beginning. Refused timers that it did not show are forgotten.
+    /// A look has shown a shard from its beginning. NotReturned timers that it did not show are forgotten.
     pub(super) fn keep_refused(&mut self, shard: u16, is_shown: impl Fn(&str) -> bool) {
         self.refused
             .retain(|key, of| of.shard != shard || is_shown(key));

@@ -25,6 +25,7 @@ mod transaction;
 mod url;
 mod values;
 mod wire;
+mod writes;
 
 use std::error::Error;
 use std::fmt;

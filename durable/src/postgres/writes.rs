@@ -1,0 +1,192 @@
+//! Calls of users: sent together, and each for itself where one of them may be the reason of a failure.
+
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use crate::postgres::calls::PostgresConnection;
+use crate::postgres::failure::{Effect, Failure};
+use crate::postgres::rows::{answer, each, ordinal, refused};
+use crate::postgres::statements::{PAYLOAD_ERRORS, WRITE, WRITE_EACH};
+use crate::postgres::values::{SentCalls, parts};
+use crate::store::{Answer, Call, StoreError};
+
+/// The number of parts that calls go in if one of them is locked by an insert.
+const PARTS: usize = 8;
+
+/// The answers so far.
+type Answers = [Option<Result<Answer, StoreError>>];
+
+impl PostgresConnection {
+    /// Carries out some of the calls, which are given by their indices in the order of queue and key.
+    /// Locked ones are left without an answer, with some of their neighbours if one of the keys is being
+    /// inserted: a statement ends at the first such key after 20 ms. So a list of calls `is_whole` at
+    /// first, is divided once, and waits for at most [`PARTS`] such keys and one more.
+    pub(super) fn write_some(
+        &mut self,
+        calls: &[Call],
+        some: &[usize],
+        wait: bool,
+        is_whole: bool,
+        answers: &mut Answers,
+    ) -> Result<(), Failure> {
+        if some.is_empty() {
+            return Ok(());
+        }
+        let error = match self.send(calls, some, wait) {
+            Ok(rows) => {
+                for row in rows {
+                    let index = some[ordinal(&row)];
+                    answers[index] = match answer(&row) {
+                        Ok(answer) => answer.map(Ok),
+                        Err(failure) => Some(Err(failure.error)),
+                    };
+                }
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        match some {
+            _ if error.is_limit() => {
+                let (good, others) = self.without_bad_payloads(calls, some, answers)?;
+                if others {
+                    return self.write_some(calls, &good, wait, is_whole, answers);
+                }
+                if self.is_at_its_limit() {
+                    for index in some {
+                        answers[*index] = Some(Err(error.error.clone()));
+                    }
+                    return Err(error);
+                }
+                self.write_each(calls, some, error, answers)
+            }
+            [alone] if error.is_bad_value() => {
+                answers[*alone] = Some(Err(StoreError::Refused(error.error.to_string())));
+                Ok(())
+            }
+            _ if error.is_bad_value() => {
+                let (good, others) = self.without_bad_payloads(calls, some, answers)?;
+                if others {
+                    return self.write_some(calls, &good, wait, is_whole, answers);
+                }
+                self.write_each(calls, some, error, answers)
+            }
+            // Somebody inserts one of the keys at this moment.
+            [_, _, ..] if error.is_locked() && is_whole => {
+                for part in some.chunks(some.len().div_ceil(PARTS)) {
+                    self.write_some(calls, part, wait, false, answers)?;
+                }
+                Ok(())
+            }
+            _ if error.is_locked() => Ok(()),
+            [_, _, ..] if error.may_be_of_one_row() => self.write_each(calls, some, error, answers),
+            // The others are not sent any more, or have their answers.
+            _ => {
+                for index in some {
+                    answers[*index] = Some(Err(error.error.clone()));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Carries out calls that have failed together, each for itself. `reason` is why they have.
+    fn write_each(
+        &mut self,
+        calls: &[Call],
+        some: &[usize],
+        reason: Failure,
+        answers: &mut Answers,
+    ) -> Result<(), Failure> {
+        let notify = self.link.settings().notify;
+        let sent = SentCalls::new(calls, some);
+        let [queues, keys, actions, delays, times, payloads] = sent.values();
+        let values = [queues, keys, actions, delays, times, payloads, &notify];
+        let result = self.link.query(Effect::Writes, WRITE_EACH, &values);
+        let rows = match each(result, reason, some.len()) {
+            Ok(rows) => rows,
+            Err(failure) => {
+                for index in some {
+                    answers[*index] = Some(Err(failure.error.clone()));
+                }
+                return Err(failure);
+            }
+        };
+        for row in &rows {
+            let index = some[ordinal(row)];
+            answers[index] = match refused(row) {
+                Some((_, error)) => Some(Err(error)),
+                None => answer(row)?.map(Ok),
+            };
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, calls: &[Call], some: &[usize], wait: bool) -> Result<Vec<Row>, Failure> {
+        let notify = self.link.settings().notify;
+        let sent = SentCalls::new(calls, some);
+        let [queues, keys, actions, delays, times, payloads] = sent.values();
+        let link = &mut self.link;
+        let mut send = |new: bool| {
+            let values: [&(dyn ToSql + Sync); 9] = [
+                queues, keys, actions, delays, times, payloads, &wait, &notify, &new,
+            ];
+            match new {
+                true => link.try_query(Effect::Writes, WRITE, &values),
+                false => link.query(Effect::Writes, WRITE, &values),
+            }
+        };
+        let may_be_new = !wait && sent.actions.iter().all(|action| *action <= 1);
+        if may_be_new && self.guess.is_new() {
+            let result = send(true);
+            // An insert waits for a transaction that has changed the row. The search for known keys does not.
+            let fails = |failure: &Failure| failure.is_conflict() || failure.is_locked();
+            let was_wrong = result.as_ref().is_err_and(fails);
+            self.guess.learn(!was_wrong);
+            if !was_wrong {
+                return result;
+            }
+        }
+        send(false)
+    }
+
+    /// Refuses the calls whose payloads the server does not take. Returns the others, and whether they are fewer.
+    fn without_bad_payloads(
+        &mut self,
+        calls: &[Call],
+        some: &[usize],
+        answers: &mut Answers,
+    ) -> Result<(Vec<usize>, bool), Failure> {
+        let bad = self.refuse_payloads(calls, some, answers)?;
+        let is_good = |index: &&usize| answers[**index].is_none();
+        let good = some.iter().filter(is_good).copied().collect();
+        Ok((good, bad > 0))
+    }
+
+    /// Refuses the calls whose payloads the server does not take, and returns their number.
+    fn refuse_payloads(
+        &mut self,
+        calls: &[Call],
+        some: &[usize],
+        answers: &mut Answers,
+    ) -> Result<usize, Failure> {
+        let payload = |index: &usize| parts(&calls[*index].action).3.map(|payload| payload.0);
+        let with: Vec<usize> = some
+            .iter()
+            .copied()
+            .filter(|index| payload(index).is_some())
+            .collect();
+        let payloads: Vec<&str> = with.iter().filter_map(payload).collect();
+        let rows = self
+            .link
+            .query(Effect::Reads, PAYLOAD_ERRORS, &[&payloads])?;
+        let errors: Vec<Option<String>> = rows.first().map(|row| row.get(0)).unwrap_or_default();
+        let mut bad = 0;
+        for (index, error) in with.into_iter().zip(errors) {
+            if let Some(error) = error {
+                bad += 1;
+                answers[index] = Some(Err(StoreError::Refused(error)));
+            }
+        }
+        Ok(bad)
+    }
+}
