@@ -27,6 +27,8 @@ use tourbillon_durable::{Due, Durable, Paging, Stats};
 #[path = "../machine.rs"]
 #[allow(dead_code, reason = "this program needs a part of it")]
 mod machine;
+#[path = "../durable/moved.rs"]
+mod moved;
 #[path = "../durable/place.rs"]
 mod place;
 #[path = "../durable/queues.rs"]
@@ -185,7 +187,7 @@ impl Drop for Here {
 
 type Figure = fn(&Here, &Wish) -> Result<(), Failure>;
 
-const FIGURES: [(&str, Figure); 11] = [
+const FIGURES: [(&str, Figure); 12] = [
     ("D1", lateness),
     ("D2", schedules),
     ("D3", runs),
@@ -197,6 +199,7 @@ const FIGURES: [(&str, Figure); 11] = [
     ("D9", held_open),
     ("D10", queues::many_queues),
     ("D11", queues::index),
+    ("D12", moved::moved),
 ];
 
 fn run(wish: &Wish) -> Result<(), Failure> {
