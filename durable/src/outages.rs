@@ -164,6 +164,7 @@ pub(crate) struct Attempt {
     work: StoreWork,
     began: Began,
     outages: Arc<Outages>,
+    /// Whether the call is under way, slow or ended. The lock of `Outages` is taken inside.
     progress: Mutex<Progress>,
 }
 

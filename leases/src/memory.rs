@@ -49,6 +49,7 @@ pub struct MemoryStore(Arc<Shared>);
 /// The state that the clones of a store share.
 struct Shared {
     clock: Clock,
+    /// The names, owners and tokens.
     state: Mutex<MemoryState>,
     wait_queue: WaitQueue,
     destinations: u64,

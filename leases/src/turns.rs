@@ -16,6 +16,7 @@ type Task = Box<dyn FnOnce() + Send>;
 pub(crate) struct Turns<D> {
     /// The number of tasks of one destination that may run at one time.
     most: usize,
+    /// The awaited calls of each destination (TURN-1).
     lines: Mutex<HashMap<D, Waiting>>,
 }
 

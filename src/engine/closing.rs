@@ -190,6 +190,7 @@ pub(crate) struct ClosingState {
     stopped: AtomicBool,
     /// The number of stripes that have not reported to be empty.
     busy_stripes: AtomicUsize,
+    /// The threads that wait for the shutdown.
     waiters: Mutex<Vec<Unparker>>,
 }
 

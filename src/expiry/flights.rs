@@ -55,6 +55,8 @@ pub(super) struct Flights<K, A> {
     shards: Box<[FlightShard<K, A>]>,
 }
 
+/// A 64th of the computations in progress. A key's `Eq` and `Clone` run under this lock, and no other
+/// lock is taken inside of it (FLIGHT-4).
 type FlightShard<K, A> = CachePadded<Mutex<FlightTable<K, A>>>;
 
 /// The flights of one shard.
@@ -90,6 +92,7 @@ pub(super) enum WaitEnd<A> {
     Closed,
 }
 
+/// The answer, or the waker, of one caller that waits. The innermost lock: wake after unlocking.
 type SharedSeat<A> = Arc<Mutex<Seat<A>>>;
 
 /// The identity of a flight. It says which thread is inside of the computation, so that a

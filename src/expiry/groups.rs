@@ -70,6 +70,7 @@ type ShardLock<G> = CachePadded<Guarded<G>>;
 pub(super) struct Guarded<G> {
     /// The lock is not taken in a copy of this process (FORK-1).
     origin: Origin,
+    /// A 64th of the groups. Taken before a stripe's lock, never inside of it (GROUP-1).
     lock: Mutex<GroupShard<G>>,
 }
 

@@ -10,6 +10,7 @@ use crate::sync::{Arc, Mutex, Parker, Unparker};
 
 /// The places for futures.
 pub(crate) struct Places {
+    /// The free places, and the worker that waits for one (PLACES-1). Unpark after unlocking.
     free: Mutex<Free>,
     origin: Origin,
 }

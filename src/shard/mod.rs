@@ -98,6 +98,7 @@ const GENERATIONS: usize = 4;
 
 type InertStripe<K, V> = OnceLock<Box<Mutex<Stripe<K, V>>>>;
 
+/// A stripe. No thread waits for another lock inside of it (STRIPE-1 to STRIPE-4).
 type StripeLock<K, V> = CachePadded<Mutex<Stripe<K, V>>>;
 
 /// All stripes and shards of one engine.

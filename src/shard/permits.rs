@@ -32,7 +32,7 @@ pub(crate) struct PermitPool {
     available: AtomicUsize,
     scarce: AtomicBool,
     /// Whether all stripes have been visited since scarcity began. If so, no stripe has an unused
-    /// permit.
+    /// permit. Held by who collects; taken before a stripe's lock, never inside of it.
     collector: Mutex<bool>,
     /// Number of permits that a stripe takes at a time.
     block: usize,

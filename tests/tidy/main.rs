@@ -319,7 +319,12 @@ const LABELLED: &[&str] = &["src", "leases", "durable", "tests", "loom-tests", "
 const DESIGN: &[&str] = &["DESIGN.md", "leases/DESIGN.md", "durable/DESIGN.md"];
 
 /// The documents whose names of files and identifiers have to exist.
-const GUIDES: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md"];
+const GUIDES: &[&str] = &[
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "durable/ARCHITECTURE.md",
+    "leases/ARCHITECTURE.md",
+];
 
 /// The folder of the whole repository.
 fn repository() -> PathBuf {

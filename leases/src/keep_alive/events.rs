@@ -177,7 +177,9 @@ pub(super) struct EventSink<K> {
     callback: Option<Box<Callback<K>>>,
     /// Whether there is a receiver. A Relaxed hint: once true, it stays true.
     heard: AtomicBool,
+    /// The subscribers.
     channels: Mutex<Vec<Sender<Event<K>>>>,
+    /// The events that wait for the callback.
     mailboxes: Mutex<Post<K>>,
     missed: AtomicU64,
 }

@@ -56,6 +56,7 @@ pub(crate) struct DestinationQueue<T> {
     pub(crate) queue_key: QueueKey,
     /// A number that no other queue has, not even an earlier queue of the same key.
     pub(crate) number: u64,
+    /// The due renewals or releases (QUEUE-1, QUEUE-2).
     state: Mutex<QueueState<T>>,
 }
 

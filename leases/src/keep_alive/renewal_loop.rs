@@ -49,6 +49,7 @@ pub(super) struct RenewalLoop<K> {
     pub(super) most: usize,
     margin: Option<Duration>,
     pub(super) alarm_after: Option<u64>,
+    /// All registrations, and the queues of all destinations.
     registry: Mutex<Registry<K>>,
     /// The next number of a registration, a queue or a call.
     numbers: AtomicU64,
@@ -94,6 +95,7 @@ pub(super) struct Registration<K> {
     pub(super) renewed: bool,
     pub(super) queue: SharedQueue<K>,
     pub(super) lease_state: Arc<LeaseState>,
+    /// When the next renewal is due, and whether it is queued. A queue's lock may be taken inside.
     pub(super) plan: Mutex<Plan>,
     /// Whether the loss was posted. No event may follow it.
     told: Mutex<bool>,

@@ -27,6 +27,7 @@ const SLOW: Duration = Duration::from_millis(500);
 pub(in super::super) struct Waits {
     number: u64,
     timers: Arc<Timers>,
+    /// The report of this caller (WAIT-1).
     state: Arc<Mutex<WaitState>>,
     origin: Origin,
 }
