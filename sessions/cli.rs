@@ -1,8 +1,11 @@
-//! The command line, parsed by hand: so few options are not worth a dependency.
+//! The command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use lexopt::prelude::*;
+use lexopt::{Error, Parser};
 
 pub(crate) const HELP: &str = "\
 Session expiry on the map of tourbillon.
@@ -37,8 +40,6 @@ Exit code: 0 if all went well, 1 if sessions were lost, 2 if the command line is
 at fault, the log cannot be read, or none of its lines parses.
 ";
 
-const FLAT_OUT: &str = "--flat-out";
-
 /// The longest idle time. Together with the years that a log may span it stays below the 584 years
 /// of the engine's clock.
 const LONGEST_IDLE: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -66,66 +67,49 @@ pub(crate) struct LiveOptions {
 
 /// Parses the arguments after the program's name. An error is one line for the user.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
-    let mut args = args.into_iter();
+    let mut parser = Parser::from_args(args);
     let mut paths: Vec<OsString> = Vec::new();
-    let mut given: Vec<(String, String)> = Vec::new();
-    while let Some(arg) = args.next() {
-        if arg == "--" {
-            paths.extend(args);
-            break;
-        }
-        // A path need not be UTF-8, but an option must be.
-        let option = arg
-            .to_str()
-            .filter(|arg| arg.len() > 1 && arg.starts_with('-'));
-        let Some(option) = option else {
-            paths.push(arg);
-            continue;
-        };
-        if matches!(option, "-h" | "--help") {
-            return Ok(Command::Help);
-        }
-        if matches!(option, "-V" | "--version") {
-            return Ok(Command::Version);
-        }
-        // Both `--name=value` and `--name value` are accepted.
-        let (name, value) = match option.split_once('=') {
-            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-            None => (option.to_owned(), None),
-        };
-        if !matches!(
-            &*name,
-            "--idle" | "--seconds" | "--sessions" | "--producers" | "--slow" | FLAT_OUT
-        ) {
-            return Err(format!("unknown option {name}; --help lists the options"));
-        }
-        let value = match value {
-            Some(_) if name == FLAT_OUT => return Err(format!("{FLAT_OUT} takes no value")),
-            Some(value) => value,
-            None if name == FLAT_OUT => String::new(),
-            None => {
-                let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
-                value.to_string_lossy().into_owned()
+    // The last of two values could win silently, which would hide a typing error.
+    let mut given: Vec<(&str, String)> = Vec::new();
+    while let Some(arg) = parser.next().map_err(|error| fault(&error))? {
+        let name = match arg {
+            Short('h') | Long("help") => return Ok(Command::Help),
+            Short('V') | Long("version") => return Ok(Command::Version),
+            Long("idle") => "--idle",
+            Long("seconds") => "--seconds",
+            Long("sessions") => "--sessions",
+            Long("producers") => "--producers",
+            Long("slow") => "--slow",
+            Long("flat-out") => FLAT_OUT,
+            // A path need not be UTF-8.
+            Value(path) => {
+                paths.push(path);
+                continue;
             }
+            other => return Err(fault(&other.unexpected())),
         };
-        // The last of two values could win silently, which would hide a typing error.
+        let value = match name {
+            FLAT_OUT => OsString::new(),
+            _ => parser.value().map_err(|error| fault(&error))?,
+        };
         if given.iter().any(|(earlier, _)| *earlier == name) {
             return Err(format!("{name} is given twice"));
         }
-        given.push((name, value));
+        given.push((name, value.to_string_lossy().into_owned()));
     }
-    // The two kinds of runs have different defaults.
-    let idle = |default: u64| match given.iter().find(|(name, _)| name == "--idle") {
-        Some((_, value)) => parse_idle(value),
-        None => Ok(Duration::from_secs(default)),
+    let find = |name: &str| {
+        let found = given.iter().find(|(given, _)| *given == name);
+        found.map(|(_, value)| &**value)
     };
+    // The two kinds of runs have different defaults.
+    let idle = |default: u64| find("--idle").map_or(Ok(Duration::from_secs(default)), parse_idle);
     // A path asks for a replay, which takes no option of a run in real time.
     let mut paths = paths.into_iter();
     if let Some(path) = paths.next() {
         if paths.next().is_some() {
             return Err("more than one log is given".to_owned());
         }
-        if let Some((name, _)) = given.iter().find(|(name, _)| name != "--idle") {
+        if let Some((name, _)) = given.iter().find(|(name, _)| *name != "--idle") {
             return Err(format!(
                 "{name} is for runs in real time and makes no sense with a log"
             ));
@@ -137,7 +121,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
     }
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get() as u64);
     let number = |name: &str, default: u64, least: u64, most: u64| {
-        let Some((_, value)) = given.iter().find(|(given, _)| given == name) else {
+        let Some(value) = find(name) else {
             return Ok(default);
         };
         // `parse` alone would also accept a leading `+`.
@@ -154,8 +138,22 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         sessions: number("--sessions", 1_000_000, 1, 100_000_000)?,
         producers: number("--producers", cores.clamp(2, 64), 1, 256)?,
         slow: number("--slow", 0, 0, 100_000)?,
-        flat_out: given.iter().any(|(name, _)| name == FLAT_OUT),
+        flat_out: find(FLAT_OUT).is_some(),
     }))
+}
+
+const FLAT_OUT: &str = "--flat-out";
+
+/// One line for the user.
+fn fault(error: &Error) -> String {
+    match error {
+        Error::UnexpectedOption(name) => {
+            format!("unknown option {name}; --help lists the options")
+        }
+        Error::MissingValue { option: Some(name) } => format!("{name} needs a value"),
+        Error::UnexpectedValue { option, .. } => format!("{option} takes no value"),
+        error => error.to_string(),
+    }
 }
 
 fn parse_idle(value: &str) -> Result<Duration, String> {
