@@ -128,25 +128,29 @@ fn webhooks() {
     assert_eq!(lines("webhooks"), [line]);
 }
 
-/// As with `PROGRAM | head -1`.
+/// Reads a line of what a program prints, and leaves, as with `PROGRAM | head -1`.
+pub(crate) fn leave_after_a_line(name: &str, program: &mut Command) {
+    let mut child = program
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program is built");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut first = String::new();
+    lines.read_line(&mut first).expect("a line of text");
+    assert!(!first.is_empty(), "{name}");
+    drop(lines);
+    let mut err = String::new();
+    let stderr = child.stderr.as_mut().expect("a pipe");
+    stderr.read_to_string(&mut err).expect("text");
+    let status = child.wait().expect("it ends");
+    assert!(!err.contains("panicked"), "{name}: {err}");
+    assert_ne!(status.code(), Some(101), "{name}");
+}
+
 #[test]
 fn no_example_panics_when_its_reader_goes() {
     for name in EXAMPLES {
-        let mut child = Command::new(program::example(name))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the example is built");
-        let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut first = String::new();
-        lines.read_line(&mut first).expect("a line of text");
-        assert!(!first.is_empty(), "{name}");
-        drop(lines);
-        let mut err = String::new();
-        let stderr = child.stderr.as_mut().expect("a pipe");
-        stderr.read_to_string(&mut err).expect("text");
-        let status = child.wait().expect("it ends");
-        assert!(!err.contains("panicked"), "{name}: {err}");
-        assert_ne!(status.code(), Some(101), "{name}");
+        leave_after_a_line(name, &mut Command::new(program::example(name)));
     }
 }
