@@ -49,7 +49,8 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
         (schema, store, timers.expect("the cluster answers"))
     });
     let listening = "select count(distinct query) from pg_stat_activity \
-                     where datname = current_database() and query like '%listen \"%'";
+                     where datname = current_database() and query like '%listen \"%' \
+                     and pid <> pg_backend_pid()";
     wait::until("all listen", || {
         database.psql(listening).as_deref() == Ok("3")
     });
