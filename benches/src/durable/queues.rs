@@ -125,7 +125,7 @@ fn schedule_rate(place: &Place, writers: u64, round: u64, wish: &Wish) -> Result
         .map(|_| Ok(Durable::builder(place.store()?).start()?))
         .collect();
     let clients = clients?;
-    let batches = wish.sizes.timers / 4 / writers / BATCH;
+    let batches = (wish.sizes.timers / 4 / writers / BATCH).max(1);
     let (mut session, server) = (client(&place.argument())?, Server::of(place)?);
     let (mut samples, mut waits) = (0, 0);
     let (start, before) = (Instant::now(), server.cpu_time()?);
