@@ -16,7 +16,7 @@ use std::time::Duration;
 use tourbillon::{Handle, Scheduler, Shutdown};
 
 const REQUESTS: u64 = 10_000;
-/// The server forgets one request of so many.
+/// The server forgets every hundredth request.
 const FORGETS: u64 = 100;
 const LIMIT: Duration = Duration::from_secs(2);
 

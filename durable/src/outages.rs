@@ -84,7 +84,7 @@ impl Outages {
         self.fail(&mut self.stopped.lock(), work, &why);
     }
 
-    /// Takes the end of a call whose failure is no outage. That the store is another one is told all the same.
+    /// Takes the end of a call whose failure is no outage. An exchange of the store is told even then.
     pub(crate) fn notice(&self, error: Option<&StoreError>) {
         if let Some(error) = error {
             self.note(&mut self.stopped.lock(), error);

@@ -26,7 +26,8 @@ pub(super) struct Coming {
     by_key: BTreeMap<Box<str>, Expected>,
     by_due: BTreeSet<(StoreTime, Box<str>)>,
     suspects: BTreeSet<(StoreTime, Box<str>)>,
-    /// NotReturned timers that are tried again, when all others that are due have been claimed.
+    /// Timers that a claim has not returned. They are tried again when all others that are due have been
+    /// claimed.
     again: BTreeSet<(StoreTime, Box<str>)>,
     in_shard: Vec<u32>,
     /// Shards with further timers that are due within the window of a look and are not known here, and the
@@ -175,7 +176,7 @@ impl Coming {
         counts
     }
 
-    /// A look has shown a shard from its beginning. NotReturned timers that it did not show are forgotten.
+    /// A look has shown a shard from its beginning. Refused timers that it did not show are forgotten.
     pub(super) fn keep_refused(&mut self, shard: u16, is_shown: impl Fn(&str) -> bool) {
         self.refused
             .retain(|key, of| of.shard != shard || is_shown(key));

@@ -163,7 +163,7 @@ impl Sleep {
         };
     }
 
-    /// The parts have changed, and are so many now.
+    /// The parts have changed. `parts` has those of each queue now.
     pub(super) fn parts_changed(&mut self, parts: &[Vec<Part>], marks: &mut Marks) {
         let was_on = self.is_on();
         let count = parts.iter().map(Vec::len).sum();

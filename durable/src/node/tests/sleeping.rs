@@ -172,7 +172,7 @@ fn a_queue_that_goes_on_after_a_pause_is_read_from_the_beginning() {
 
 #[test]
 fn a_shard_whose_band_is_cut_is_looked_at_in_all_queues_and_nothing_is_late() {
-    // More timers of a strange queue than a band shows, and so many for some seconds.
+    // For some seconds, another queue has more timers than a band shows.
     let (mut world, sent) = watched(asleep(&[("a", 4, None)]), 1);
     world.run(secs(10));
     for number in 0..12_000_u64 {
