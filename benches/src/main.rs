@@ -17,7 +17,7 @@
 //! line in its table and an arm where it is served.
 
 #[macro_use]
-#[path = "../../xtask/src/say.rs"]
+#[path = "../../dev/xtask/src/say.rs"]
 mod say;
 
 mod child;

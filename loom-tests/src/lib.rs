@@ -63,7 +63,7 @@ mod walks;
 #[path = "../../src/wheel/mod.rs"]
 mod wheel;
 
-#[path = "../../leases/src/panics.rs"]
+#[path = "../../crates/leases/src/panics.rs"]
 mod panics;
 
 mod leases;

@@ -5,29 +5,29 @@ mod arguments;
 mod outputs;
 mod sessions;
 
-#[path = "../../sessions/about.rs"]
+#[path = "../../dev/sessions/about.rs"]
 mod about;
-#[path = "../../sessions/app.rs"]
+#[path = "../../dev/sessions/app.rs"]
 mod app;
-#[path = "../../sessions/balance.rs"]
+#[path = "../../dev/sessions/balance.rs"]
 mod balance;
-#[path = "../../sessions/cli.rs"]
+#[path = "../../dev/sessions/cli.rs"]
 mod cli;
-#[path = "../../sessions/make_log/generate.rs"]
+#[path = "../../dev/sessions/make_log/generate.rs"]
 mod generate;
-#[path = "../../sessions/lateness.rs"]
+#[path = "../../dev/sessions/lateness.rs"]
 mod lateness;
-#[path = "../../sessions/live.rs"]
+#[path = "../../dev/sessions/live.rs"]
 mod live;
-#[path = "../../sessions/log.rs"]
+#[path = "../../dev/sessions/log.rs"]
 mod log;
-#[path = "../../sessions/progress.rs"]
+#[path = "../../dev/sessions/progress.rs"]
 mod progress;
-#[path = "../../sessions/replay.rs"]
+#[path = "../../dev/sessions/replay.rs"]
 mod replay;
-#[path = "../../sessions/rng.rs"]
+#[path = "../../dev/sessions/rng.rs"]
 mod rng;
-#[path = "../../sessions/terminal.rs"]
+#[path = "../../dev/sessions/terminal.rs"]
 mod terminal;
-#[path = "../../sessions/zipf.rs"]
+#[path = "../../dev/sessions/zipf.rs"]
 mod zipf;

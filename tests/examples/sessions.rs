@@ -17,7 +17,10 @@ use crate::{cli, generate, terminal};
 
 use kit::program;
 
-const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sessions/data/access.log");
+const COMMITTED: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../dev/sessions/data/access.log"
+);
 
 /// The idle times of the tests in seconds: those that the made logs have gaps of, and others.
 const IDLE_TIMES: [u64; 10] = [

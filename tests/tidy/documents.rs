@@ -95,7 +95,7 @@ mod tests {
     fn of(text: &str) -> Vec<String> {
         let files = [
             "src/shard/ticker.rs",
-            "leases/src/redis/renew.lua",
+            "crates/leases/src/redis/renew.lua",
             "docs/x.md",
         ];
         let source = Source::new(

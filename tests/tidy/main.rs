@@ -185,25 +185,25 @@ const PUBLISHED: &[Package] = &[
     },
     // A file each, without modules.
     Package {
-        sources: "tsc/src",
+        sources: "crates/tsc/src",
         layers: &[],
         knots: &[],
         homonyms: &[],
     },
     Package {
-        sources: "fork/src",
+        sources: "crates/fork/src",
         layers: &[],
         knots: &[],
         homonyms: &[],
     },
     Package {
-        sources: "leases/src",
+        sources: "crates/leases/src",
         layers: LEASES_LAYERS,
         knots: &[],
         homonyms: &[],
     },
     Package {
-        sources: "durable/src",
+        sources: "crates/durable/src",
         layers: DURABLE_LAYERS,
         knots: &[],
         homonyms: DURABLE_HOMONYMS,
@@ -239,10 +239,22 @@ const DURABLE_HOMONYMS: &[types::Homonym] = &[
 
 /// What a file outside of a package's `src/sync` may name all the same: file, path, reason.
 const FACADE_EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("fork/src/lib.rs", "std::sync::atomic::AtomicBool", FORKS),
-    ("fork/src/lib.rs", "std::sync::atomic::AtomicU32", FORKS),
-    ("fork/src/lib.rs", "std::sync::atomic::Ordering", FORKS),
-    ("fork/src/lib.rs", "std::thread_local", FORKS),
+    (
+        "crates/fork/src/lib.rs",
+        "std::sync::atomic::AtomicBool",
+        FORKS,
+    ),
+    (
+        "crates/fork/src/lib.rs",
+        "std::sync::atomic::AtomicU32",
+        FORKS,
+    ),
+    (
+        "crates/fork/src/lib.rs",
+        "std::sync::atomic::Ordering",
+        FORKS,
+    ),
+    ("crates/fork/src/lib.rs", "std::thread_local", FORKS),
 ];
 
 const FORKS: &str =
@@ -250,10 +262,10 @@ const FORKS: &str =
 
 /// Public enums that callers may match without a wildcard: file, name, why it never grows.
 const EXHAUSTIVE_ENUMS: &[(&str, &str, &str)] = &[
-    ("durable/src/row.rs", "Change", CARRIED_OUT),
-    ("durable/src/row.rs", "Claiming", CARRIED_OUT),
-    ("durable/src/store.rs", "Offset", CARRIED_OUT),
-    ("durable/src/store.rs", "When", CARRIED_OUT),
+    ("crates/durable/src/row.rs", "Change", CARRIED_OUT),
+    ("crates/durable/src/row.rs", "Claiming", CARRIED_OUT),
+    ("crates/durable/src/store.rs", "Offset", CARRIED_OUT),
+    ("crates/durable/src/store.rs", "When", CARRIED_OUT),
 ];
 
 const CARRIED_OUT: &str = "a store has to carry out each variant: a wildcard would lose timers";
@@ -264,7 +276,7 @@ const GROWING_VARIANTS: &[&str] = &["BuildError", "LockError", "What"];
 
 /// Files that may be longer than the others: file, lines, reason.
 const LONG_FILES: &[(&str, usize, &str)] = &[(
-    "durable/src/store.rs",
+    "crates/durable/src/store.rs",
     720,
     "the calls of a store, with all that goes in and comes out, to be read by who writes one",
 )];
@@ -277,53 +289,57 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
     ),
     // Simulations by the hour and of a day: short ones run always.
     (
-        "durable/src/node/tests/days.rs",
+        "crates/durable/src/node/tests/days.rs",
         "random_faults_break_no_promise_for_a_long_time",
     ),
     (
-        "durable/src/node/tests/days.rs",
+        "crates/durable/src/node/tests/days.rs",
         "random_faults_break_no_promise_within_a_day",
     ),
     // The processes that other tests of the file start and kill.
-    ("durable/tests/postgres/processes.rs", "process"),
-    ("durable/tests/postgres/environment.rs", "process"),
-    ("durable/tests/sqlite/processes.rs", "process"),
-    ("durable/tests/takeover/process.rs", "process"),
+    ("crates/durable/tests/postgres/processes.rs", "process"),
+    ("crates/durable/tests/postgres/environment.rs", "process"),
+    ("crates/durable/tests/sqlite/processes.rs", "process"),
+    ("crates/durable/tests/takeover/process.rs", "process"),
     // Three million rows: a test with a twentieth of them runs always.
     (
-        "durable/tests/postgres/plans.rs",
+        "crates/durable/tests/postgres/plans.rs",
         "a_look_goes_by_the_index_beside_a_million_rows_of_each_other_queue",
     ),
     // It waits for the default term. The same with a short term runs always.
     (
-        "durable/tests/promises/defaults.rs",
+        "crates/durable/tests/promises/defaults.rs",
         "at_the_defaults_unclaimed_timers_run_within_3_s_and_claimed_ones_within_20_s",
     ),
 ];
 
-/// The folders whose tests hold rows of `docs/conformance.md`. One that does not exist has none.
+/// The folders whose tests hold rows of `docs/conformance.md`.
 const TESTED: &[&str] = &[
     "src",
     "tests",
     "loom-tests/src",
-    "leases/src",
-    "leases/tests",
-    "durable/src",
-    "durable/tests",
+    "crates/leases/src",
+    "crates/leases/tests",
+    "crates/durable/src",
+    "crates/durable/tests",
 ];
 
 /// The folders whose files define and cite labels of invariants.
-const LABELLED: &[&str] = &["src", "leases", "durable", "tests", "loom-tests", "benches"];
+const LABELLED: &[&str] = &["src", "crates", "tests", "loom-tests", "benches"];
 
 /// The documents that cite labels of invariants.
-const DESIGN: &[&str] = &["DESIGN.md", "leases/DESIGN.md", "durable/DESIGN.md"];
+const DESIGN: &[&str] = &[
+    "DESIGN.md",
+    "crates/leases/DESIGN.md",
+    "crates/durable/DESIGN.md",
+];
 
 /// The documents whose names of files and identifiers have to exist.
 const GUIDES: &[&str] = &[
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
-    "durable/ARCHITECTURE.md",
-    "leases/ARCHITECTURE.md",
+    "crates/durable/ARCHITECTURE.md",
+    "crates/leases/ARCHITECTURE.md",
 ];
 
 /// The folder of the whole repository.
@@ -341,9 +357,9 @@ fn sources(folders: &[&str]) -> Vec<Source> {
 }
 
 fn collect(root: &Path, folder: &str, found: &mut Vec<Source>) {
-    let Ok(entries) = fs::read_dir(root.join(folder)) else {
-        return;
-    };
+    // A folder that has moved would have no faults.
+    let entries = fs::read_dir(root.join(folder))
+        .unwrap_or_else(|error| panic!("{folder} can't be read: {error}"));
     let mut names: Vec<_> = entries
         .map(|entry| entry.expect("the folder can be read").file_name())
         .filter_map(|name| name.into_string().ok())
@@ -415,18 +431,12 @@ fn published() -> Vec<&'static str> {
 
 const EVERYTHING: &[&str] = &[
     "src",
-    "tsc",
-    "fork",
-    "leases",
-    "durable",
+    "crates",
+    "dev",
     "tests",
     "examples",
-    "sessions",
-    "fork-tests",
     "loom-tests",
     "benches",
-    "instructions",
-    "xtask",
 ];
 
 #[test]
@@ -483,14 +493,14 @@ fn there_is_no_unsafe_code() {
     hold(
         &[
             "src",
-            "leases",
-            "durable",
+            "crates/leases",
+            "crates/durable",
             "tests",
             "examples",
-            "sessions",
+            "dev/sessions",
+            "dev/instruction-counts",
+            "dev/xtask",
             "loom-tests",
-            "instructions",
-            "xtask",
         ],
         rules::no_unsafe,
     );
@@ -498,7 +508,7 @@ fn there_is_no_unsafe_code() {
 
 #[test]
 fn two_packages_have_one_line_of_unsafe_code_each() {
-    for package in ["tsc", "fork"] {
+    for package in ["crates/tsc", "crates/fork"] {
         let unsafe_code: Vec<String> = sources(&[package])
             .iter()
             .flat_map(rules::unsafe_code)
@@ -558,17 +568,7 @@ fn every_label_is_defined_once() {
 #[test]
 fn labels_name_their_place() {
     // Not in `benches`, whose workloads are called `W1` and so on.
-    let folders = [
-        "src",
-        "leases",
-        "durable",
-        "tests",
-        "loom-tests",
-        "fork-tests",
-        "examples",
-        "sessions",
-        "xtask",
-    ];
+    let folders = ["src", "crates", "dev", "tests", "loom-tests", "examples"];
     let sources = sources(&folders);
     let complaints = sources
         .iter()

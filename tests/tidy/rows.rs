@@ -74,7 +74,7 @@ fn row(text: &str) -> Option<(Row, &str)> {
 pub(crate) fn held(source: &Source) -> Vec<(Row, String)> {
     let mut found = Vec::new();
     // In the sources of a crate a comment counts only in a module for tests.
-    let tests_only = !["src/", "leases/src/", "durable/src/"]
+    let tests_only = !["src/", "crates/leases/src/", "crates/durable/src/"]
         .iter()
         .any(|folder| source.path.starts_with(folder));
     for function in source.functions().iter().filter(|f| f.is_test()) {

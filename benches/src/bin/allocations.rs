@@ -9,7 +9,7 @@
 //! ```
 
 #[macro_use]
-#[path = "../../../xtask/src/say.rs"]
+#[path = "../../../dev/xtask/src/say.rs"]
 mod say;
 
 use std::hint::black_box;

@@ -6,7 +6,7 @@
 //! ```
 
 #[macro_use]
-#[path = "../../../xtask/src/say.rs"]
+#[path = "../../../dev/xtask/src/say.rs"]
 mod say;
 
 #[path = "../faults/mod.rs"]
@@ -14,7 +14,7 @@ mod faults;
 #[path = "../machine.rs"]
 #[allow(dead_code, reason = "this program needs a part of it")]
 mod machine;
-#[path = "../../../leases/tests/kit/redis.rs"]
+#[path = "../../../crates/leases/tests/kit/redis.rs"]
 mod redis_kit;
 #[path = "../rng.rs"]
 mod rng;

@@ -12,7 +12,7 @@
 //! `--peers PROGRAM` names the built program of `benches/durable-peers`, whose jobs are then run beside.
 
 #[macro_use]
-#[path = "../../../xtask/src/say.rs"]
+#[path = "../../../dev/xtask/src/say.rs"]
 mod say;
 
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ mod moved;
 mod place;
 #[path = "../durable/queues.rs"]
 mod queues;
-#[path = "../../../durable/tests/kit/postgres.rs"]
+#[path = "../../../crates/durable/tests/kit/postgres.rs"]
 mod server;
 #[path = "../durable/timed.rs"]
 mod timed;

@@ -11,7 +11,7 @@
 //! A program of its own, since it needs a `redis-server`, on the loopback device, which ends with it.
 
 #[macro_use]
-#[path = "../../../xtask/src/say.rs"]
+#[path = "../../../dev/xtask/src/say.rs"]
 mod say;
 
 use std::io::{BufRead, BufReader, Write};
@@ -25,9 +25,9 @@ use tourbillon_leases::{LeaseGuard, Leases, RedisStore};
 #[path = "../machine.rs"]
 #[allow(dead_code, reason = "this program needs a part of it")]
 mod machine;
-#[path = "../../../leases/tests/kit/proxy.rs"]
+#[path = "../../../crates/leases/tests/kit/proxy.rs"]
 mod proxy;
-#[path = "../../../leases/tests/kit/redis.rs"]
+#[path = "../../../crates/leases/tests/kit/redis.rs"]
 mod server;
 
 use machine::{Machine, Used, commit, end_with_the_parent, resident_bytes};

@@ -1,8 +1,8 @@
-#[path = "../../../leases/src/keep_alive/lease_state.rs"]
+#[path = "../../../crates/leases/src/keep_alive/lease_state.rs"]
 pub(crate) mod lease_state;
-#[path = "../../../leases/src/keep_alive/lost.rs"]
+#[path = "../../../crates/leases/src/keep_alive/lost.rs"]
 pub(crate) mod lost;
-#[path = "../../../leases/src/keep_alive/queue.rs"]
+#[path = "../../../crates/leases/src/keep_alive/queue.rs"]
 pub(crate) mod queue;
 
 pub(crate) use queue::{DestinationQueue, QueueKey};

@@ -1,6 +1,6 @@
 //! Reservations of a released name. If a caller is due at the release, it gets the name, even if
 //! others ask at that moment. A reservation that no caller uses delays the others only until it
-//! ends. `leases/src/memory.rs` reserves, `leases/src/wait_queue.rs` wakes.
+//! ends. `crates/leases/src/memory.rs` reserves, `crates/leases/src/wait_queue.rs` wakes.
 //!
 //! If a waiting caller is not woken, loom reports a deadlock.
 //!

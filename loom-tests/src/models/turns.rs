@@ -1,5 +1,5 @@
 //! Turns: a limited number of calls to one destination run at one time, and no call that waits for
-//! its turn is forgotten. `leases/src/turns.rs` has the rule, TURN-1.
+//! its turn is forgotten. `crates/leases/src/turns.rs` has the rule, TURN-1.
 //!
 //! Teeth:
 //! - `teeth/turns-stop-in-a-second-hold.patch`

@@ -9,7 +9,7 @@ pub(crate) mod channel;
 pub(crate) mod deque;
 #[path = "../../../src/sync/number.rs"]
 mod number;
-#[path = "../../../leases/src/sync/origin.rs"]
+#[path = "../../../crates/leases/src/sync/origin.rs"]
 mod origin;
 
 use std::time::Duration;

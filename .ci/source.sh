@@ -1,0 +1,141 @@
+# Steps on the source: toolchain, features, dependencies, packages, and the tree itself.
+
+toolchain() {
+    rustc --version
+    cargo fmt --version 2>/dev/null || rustup component add rustfmt
+    cargo clippy --version 2>/dev/null || rustup component add clippy
+}
+
+# With a target directory of its own: other RUSTFLAGS would throw away what the other steps built.
+# Only the libraries, since dev-dependencies turn `test-util` on; then some tests without the other
+# features, such as those of waiting threads and of the channel.
+each_feature() {
+    local crate crates feature features check
+    crates=$(published)
+    [ -n "$crates" ] || complain "no published member found in cargo's metadata"
+    for crate in $crates; do
+        features=$(features_of "$crate")
+        check=(cargo check --quiet -p "$crate" --lib --no-default-features --locked
+            --target-dir "$target/each-feature")
+        echo "$crate without features"
+        RUSTFLAGS="-D warnings" "${check[@]}"
+        for feature in $features; do
+            echo "$crate with the feature $feature"
+            RUSTFLAGS="-D warnings" "${check[@]}" --features "$feature"
+        done
+    done
+    cargo test --quiet -p tourbillon-tests --locked --target-dir "$target/each-feature" \
+        --test scheduler --test expiry -- timer:: cancel_running:: channel:: shutdown::
+    cargo test --quiet -p tourbillon-leases --locked --target-dir "$target/each-feature" \
+        --test leases -- renewal::
+}
+
+# lacks PATTERN MEMBER FEATURES: complains if a crate of that pattern is among the dependencies of a
+# published member with these features.
+lacks() {
+    local tree
+    tree=$(cargo tree -p "$2" -e normal --no-default-features --features "$3" --locked --prefix none)
+    grep -q '^crossbeam-channel ' <<<"$tree" || complain "cargo tree shows no dependencies of $2"
+    if grep -E "^($1) " <<<"$tree"; then
+        complain "the features '$3' of $2 do not ask for this"
+    fi
+}
+
+# Without the feature `stream` there is no crate of futures, without `tokio` no runtime, without `redis`
+# no client of Redis, without `redis-tls` and `postgres-tls` no TLS, and without the features of a database neither one.
+# Durable timers bring nothing into the core.
+nothing_unasked() {
+    lacks '(futures|tokio|async)[^ ]*' tourbillon ''
+    lacks 'futures[^ ]*' tourbillon tokio
+    lacks '(futures|tokio|async)[^ ]*|redis' tourbillon-leases ''
+    lacks 'rustls|ring' tourbillon-leases redis
+    lacks 'tokio[^ ]*' tourbillon-leases redis,test-util
+    lacks 'serde[^ ]*|oneshot|rusqlite|libsqlite3-sys|tokio-postgres|postgres[^ ]*' tourbillon \
+        stream,tokio,test-util
+    lacks '(futures|tokio|async)[^ ]*|rusqlite|libsqlite3-sys|postgres[^ ]*|redis' tourbillon-durable ''
+    lacks '(futures|tokio|async)[^ ]*|postgres[^ ]*|redis' tourbillon-durable sqlite
+    lacks 'rusqlite|libsqlite3-sys|postgres[^ ]*|redis' tourbillon-durable tokio
+    lacks 'rusqlite|libsqlite3-sys|redis|postgres' tourbillon-durable tokio-postgres
+    lacks 'rusqlite|libsqlite3-sys|redis|rustls|ring' tourbillon-durable postgres
+}
+
+# Which licenses, registries and crates may come in: deny.toml.
+dependencies() {
+    cargo_deny
+    cargo deny --workspace --locked check bans licenses sources
+}
+
+# user_project FOLDER DEPENDENCY..: a project with durable timers on SQLite and these dependencies, resolved.
+user_project() {
+    local folder=$1
+    shift
+    mkdir -p "$folder/src"
+    : >"$folder/src/lib.rs"
+    {
+        printf '[package]\nname = "user"\nversion = "0.0.0"\nedition = "2024"\n[workspace]\n[dependencies]\n'
+        printf 'tourbillon-durable = { path = "%s/crates/durable" }\n' "$PWD"
+        printf '%s\n' "$@"
+    } >"$folder/Cargo.toml"
+    cargo generate-lockfile --quiet --manifest-path "$folder/Cargo.toml"
+    grep -A 1 -E '^name = "(rusqlite|libsqlite3-sys|sqlx|diesel)"$' "$folder/Cargo.lock" |
+        sed -nE 's/^name = "(.*)"$/\1/p; s/^version = "(.*)"$/\1/p' | paste -sd ' '
+}
+
+# A program can have SQLite once. Durable timers fit beside the crates that the README names, and compile with
+# the oldest `rusqlite` of their range. The other steps have one of its newest.
+sqlite_once() {
+    local folder oldest newest beside number=0
+    oldest=$(sed -nE 's/^rusqlite = \{ version = ">=(0\.[0-9]+), <0\.[0-9]+".*/\1/p' Cargo.toml)
+    newest=$(sed -nE 's/^rusqlite = \{ version = ">=0\.[0-9]+, <0\.([0-9]+)".*/\1/p' Cargo.toml)
+    [ -n "$oldest" ] && [ -n "$newest" ] || complain "Cargo.toml has no range of rusqlite"
+    newest=0.$((newest - 1))
+    grep -qF "| \`rusqlite\` | $oldest to $newest |" crates/durable/README.md ||
+        complain "the README of the durable timers does not name the range of rusqlite, $oldest to $newest"
+    folder=$(mktemp -d)
+    for beside in "rusqlite = \"$newest\"" "rusqlite = \"$oldest\"" \
+        'sqlx = { version = "=0.7.3", features = ["sqlite"] }' \
+        'sqlx = { version = "0.8", features = ["sqlite"] }' \
+        'sqlx = { version = "0.9", features = ["sqlite"] }' \
+        'diesel = { version = "=2.1.4", features = ["sqlite"] }' \
+        'diesel = { version = "2", features = ["sqlite"] }'; do
+        user_project "$folder/$((number += 1))" "$beside"
+    done
+    cargo check --quiet --manifest-path "$folder/2/Cargo.toml" --target-dir "$target/sqlite-once"
+    rm -r "$folder"
+}
+
+# All published members in one call, so that each is built against the others as they are here.
+package() {
+    local dirty=() which=() name crate list file
+    if [ "$strict_tree" != true ]; then dirty=(--allow-dirty); fi
+    for name in $(published); do
+        which+=(-p "$name")
+        # Cargo unpacks the members into its home, by version and path. What an earlier run in this folder
+        # has left there would be taken for the members as they are.
+        rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/"$name"-[0-9]*
+    done
+    [ ${#which[@]} -gt 0 ] || complain "no published member found in cargo's metadata"
+    cargo package --quiet "${which[@]}" --locked "${dirty[@]}"
+    for name in $(published); do
+        crate=$(find "$target/package" -maxdepth 1 -name "$name-[0-9]*.crate" -newer "$started")
+        [ -n "$crate" ] || complain "cargo package left no crate file of $name"
+        list=$(tar -tzf "$crate")
+        for file in README.md LICENSE-MIT LICENSE-APACHE CHANGELOG.md; do
+            grep -qE "^[^/]+/$file\$" <<<"$list" || complain "the package $name lacks $file"
+        done
+        tar -tvzf "$crate" | awk -v name="$name" '
+            $3 > 200 * 1024 { print "ci: above 200 KB in the package: " $6 " (" $3 " bytes)"; bad = 1 }
+            END { print NR " files in the package " name; exit bad }'
+    done
+}
+
+tree_is_clean() {
+    git diff --exit-code --stat HEAD -- Cargo.lock >/dev/null || [ "$strict_tree" != true ] ||
+        complain "Cargo.lock changed"
+    if [ "$strict_tree" = true ]; then
+        [ -z "$(git status --porcelain)" ] ||
+            complain "the tree is not clean: $(git status --porcelain)"
+    else
+        [ "$(tree_state)" = "$tree_before" ] || complain "the run changed the tree"
+    fi
+}

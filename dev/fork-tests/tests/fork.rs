@@ -1,0 +1,60 @@
+//! Processes that fork while they hold locks.
+#![cfg(unix)]
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+#[path = "../../../crates/leases/tests/kit/redis.rs"]
+mod redis_kit;
+
+use redis_kit::Server;
+
+/// Runs the program, which ends by itself whatever happens in the copies.
+#[track_caller]
+fn forks(argument: &str) {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_fork-tests"))
+        .arg(argument)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program of this package");
+    let mut said = String::new();
+    let mut pipe = program.stdout.take().expect("it is piped");
+    let read = pipe.read_to_string(&mut said);
+    let ended = program.wait();
+    assert!(ended.is_ok_and(|status| status.success()), "{said}");
+    assert_eq!(
+        (read.is_ok(), said.as_str()),
+        (true, "60 copies, all as they should be\n")
+    );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_on_redis() {
+    let server = Server::start();
+    forks(&server.url());
+    // What the copies dropped, the original gave back.
+    for of in ["held", "fixed"] {
+        let keys = server.cli(&["KEYS", &format!("*{of}*:lock")]);
+        assert_eq!(keys, "(empty array)");
+    }
+}
+
+#[test]
+fn in_a_forked_copy_no_call_of_durable_timers_hangs_or_reaches_the_store() {
+    forks("durable");
+}
+
+#[test]
+fn in_a_forked_copy_no_call_of_a_scheduler_a_timer_or_a_map_hangs_or_says_what_is_not_true() {
+    forks("core");
+}
+
+#[test]
+fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_in_memory() {
+    forks("memory");
+}
