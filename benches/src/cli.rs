@@ -41,7 +41,7 @@ Usage: cargo run --release -p benches -- [OPTIONS]
 Options:
                    (all workloads, up to 10 M keys, 5 rounds of each: within an hour)
   --quick          up to 1 M keys, less of everything, 3 rounds: within five minutes
-  --targets        what docs/targets.md needs, 5 rounds, --foreign, --mimalloc: about 40 minutes
+  --targets        what docs/performance.md needs, 5 rounds, --foreign, --mimalloc: about 40 minutes
   --smoke          everything once, as small as it goes: shows that it works, measures nothing
   --rounds N       rounds of every figure, interleaved between the systems; then the time has no bound
   --minutes N      how long it may take; what does not fit loses rounds, and is named
@@ -61,7 +61,7 @@ Options:
   --plots DIR      draws the figures into SVG files
   --into FILE,..   writes the tables of targets into documents that have places for them
   --keep           the files of the repository: benches/targets.jsonl, benches/TARGETS.md, docs/plots,
-                   docs/targets.md and README.md
+                   docs/performance.md and README.md
   --show FILE      runs nothing: prints the document of a file that --json wrote, draws its --plots
                    and writes its tables --into documents
   --model FILE     runs nothing: fits the model of docs/model.md to a file that --json wrote
@@ -176,7 +176,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, E
         made.plots
             .get_or_insert_with(|| in_the_repository("docs/plots"));
         made.into
-            .extend(["docs/targets.md", "README.md"].map(in_the_repository));
+            .extend(["docs/performance.md", "README.md"].map(in_the_repository));
     }
     options.foreign |= options.targets;
     options.mimalloc |= options.targets;
@@ -322,7 +322,7 @@ mod tests {
         let ends = [
             "benches/TARGETS.md",
             "docs/plots",
-            "docs/targets.md",
+            "docs/performance.md",
             "README.md",
         ];
         for (path, end) in ours.zip(ends) {
