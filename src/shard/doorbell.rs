@@ -21,6 +21,14 @@
 //! ring: the ticker is about to wake and looks at everything. A deadline that is later than the
 //! promise never wakes a thread.
 //!
+//! | what wakes a sleeping ticker | where |
+//! |---|---|
+//! | a stripe of its shard has become due earlier | `Shards::ring` |
+//! | a timer is due at once: the ticker has to watch the pool, or to hand the ticket over | `Engine::inject` |
+//! | it stopped collecting at the bound of unclaimed tickets, and half of them are claimed | `Backlog::claimed` |
+//! | the engine stops | `Engine::stop` |
+//! | a shutdown has no thread of its own | `Engine::leave_to_tickers` |
+//!
 //! The promise is only written by read-modify-write operations. A plain store by the ticker would
 //! be correct: it overwrites a producer's lower value in any case. But the model checker orders a
 //! store after the read-modify-writes of other threads only if the storing thread has read them. It
