@@ -40,7 +40,7 @@ mod eviction;
 mod executor;
 #[path = "../../src/expiry/flights.rs"]
 mod flights;
-#[path = "../../src/expiry/groups.rs"]
+#[path = "../../src/expiry/groups/mod.rs"]
 mod groups;
 #[path = "../../src/job.rs"]
 mod job;

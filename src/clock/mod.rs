@@ -5,7 +5,7 @@
 //! | `mod.rs` | the choice of a clock |
 //! | `reading.rs` | what a call knows of its moment |
 //! | `fast.rs` | the processor's counter in this process, and whether it may be used |
-//! | `anchors.rs` | the rules by which counts become times |
+//! | `anchors/` | the rules by which counts become times |
 //! | `manual.rs` | a clock that a test moves |
 //! | `tokio_clock.rs` | the clock of a runtime, which a manual clock can follow in tests |
 //! | `parker.rs` | puts threads of users to sleep by a clock |

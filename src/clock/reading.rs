@@ -19,7 +19,7 @@ use crate::tick::Time;
 /// How much later a deadline is that is counted from a cheap reading.
 ///
 /// A cheap reading lies before the call: by at most 0.0125 ms because the counter is taken to be slow
-/// (see `anchors.rs`), and by as long as the processor executed `rdtsc` before the reads that come
+/// (see `anchors/`), and by as long as the processor executed `rdtsc` before the reads that come
 /// first in the program. It does so even across a fence, and 0.127 ms were measured. With this margin
 /// no deadline lies before the call plus its delay.
 pub(super) const MARGIN: u64 = 1_000_000;

@@ -11,7 +11,7 @@
 //! | `worker.rs` | one step of a worker, and the loop around it |
 //! | `pool.rs` | worker slots, the tickers' queues, the injector, stopping |
 //! | `slot.rs` | the state of a worker slot, and what is known of its thread |
-//! | `growth.rs` | when to start more workers |
+//! | `growth/` | when to start more workers |
 //! | `crew.rs` | what a ticker can observe of the workers, for that decision |
 //! | `foreign.rs` | executors of the user |
 

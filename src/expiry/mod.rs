@@ -13,7 +13,7 @@
 //! | `toucher.rs` | a buffer for the touches of one thread |
 //! | `grouping.rs` | the hasher, and whether entries may belong to groups |
 //! | `grouped.rs`, `whole_groups.rs` | the calls for entries in groups, and for all entries of a group |
-//! | `groups.rs`, `members.rs` | which entries belong to which group |
+//! | `groups/`, `members.rs` | which entries belong to which group |
 //! | `walks.rs` | calls for whole groups, beside entries that get another key |
 //! | `builder.rs` | the options |
 //! | `removal.rs` | the listener of all entries that leave |

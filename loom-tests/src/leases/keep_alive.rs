@@ -1,4 +1,4 @@
-#[path = "../../../crates/leases/src/keep_alive/lease_state.rs"]
+#[path = "../../../crates/leases/src/keep_alive/lease_state/mod.rs"]
 pub(crate) mod lease_state;
 #[path = "../../../crates/leases/src/keep_alive/lost.rs"]
 pub(crate) mod lost;

@@ -1,6 +1,6 @@
 //! Groups of a map: an insertion into a group, versus the removal of the whole group, versus
 //! expiry. If a thread has seen an inserted entry, a later removal finds it, too. No entry that has
-//! ended stays in a group. `expiry/groups.rs` has the rules.
+//! ended stays in a group. `expiry/groups/` has the rules.
 //!
 //! An insertion that evicts, versus a touch, a removal, a delivery and another insertion: every entry
 //! has one end, no group is ever too large, and a touch that finds its entry alive saves it.

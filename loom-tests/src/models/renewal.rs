@@ -1,5 +1,5 @@
 //! Renewal versus release, and a late answer versus a new acquire.
-//! `crates/leases/src/keep_alive/lease_state.rs` has the rules, LEASE-1 to LEASE-4.
+//! `crates/leases/src/keep_alive/lease_state/` has the rules, LEASE-1 to LEASE-4.
 //!
 //! If a waiting holder is not woken, loom reports a deadlock.
 //!

@@ -7,7 +7,7 @@
 //! | `error.rs` | why something can't be kept |
 //! | `renewal_loop.rs` | the registrations, and the timer of each |
 //! | `flush.rs` | how a batch is sent, and what its outcomes change |
-//! | `lease_state.rs` | the state machine of one lease: held, stopped, lost |
+//! | `lease_state/` | the state machine of one lease: held, stopped, lost |
 //! | `queue.rs` | the due renewals of one destination, and which flush sends them |
 //! | `cadence.rs` | the times: renewals, jitter, retries, limits |
 //! | `events.rs`, `lost.rs` | how the application is notified |

@@ -574,9 +574,7 @@ impl<G> fmt::Debug for Membership<G> {
     }
 }
 
-#[path = "groups/walk.rs"]
 mod walk;
 
 #[cfg(all(test, not(loom)))]
-#[path = "groups/tests.rs"]
 mod tests;

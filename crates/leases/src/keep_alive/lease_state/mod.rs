@@ -527,5 +527,4 @@ pub(crate) enum InFlightStatus {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "lease_state/tests.rs"]
 mod tests;
