@@ -3,11 +3,9 @@
 //! `cargo run -p xtask -- teeth [name..]` breaks the code on purpose, once per patch in
 //! `loom-tests/teeth`, and expects the test that each patch names to fail.
 //!
-//! `cargo run -p xtask -- teeth --refresh [name..]` adapts these patches after a refactoring: it
-//! follows moved files, renamed identifiers and changed context, and writes the patches anew. It
-//! prints `refreshed NAME`, `as it was NAME`, or `CANNOT NAME` with the file and the hunk that have
-//! to be adapted by hand. If it prints a `CANNOT`, the exit code is 1. Run the teeth afterwards,
-//! since only a run shows whether the new patches are still caught.
+//! `cargo run -p xtask -- teeth --refresh [name..]` brings patches that no longer apply up to date with the last
+//! commit. It prints `refreshed NAME`, or `CANNOT NAME` with the files that have to be looked at by hand, and then ends
+//! with 1. Run the teeth afterwards: only a run shows whether the new patches are still caught.
 
 #[macro_use]
 mod say;
