@@ -17,9 +17,10 @@
     reason = "the crate's files are used in part, and nothing in here is public"
 )]
 
-// The files of the leases import these names from the crate `tourbillon`.
+// The files of the leases import these names from the crate `tourbillon`, and name each other's rooms.
 extern crate self as tourbillon;
 use clock::{Clock, ClockParker, ClockUnparker};
+use leases::{keep_alive, manager, store};
 use tick::Time;
 
 #[path = "../../src/bounded_channel.rs"]
@@ -62,9 +63,6 @@ mod waker;
 mod walks;
 #[path = "../../src/wheel/mod.rs"]
 mod wheel;
-
-#[path = "../../crates/leases/src/panics.rs"]
-mod panics;
 
 mod leases;
 mod models;

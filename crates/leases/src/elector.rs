@@ -17,15 +17,11 @@ use std::time::Duration;
 
 use tourbillon::coop::YieldPoint;
 
-use super::error::{LockError, ReleaseError};
-use super::guard::LeaseGuard;
-use super::keep_alive::{Loss, Lost};
-use super::lease_future::LeaseFuture;
-use super::locks::Leases;
-use super::store::Holder;
-use crate::panics::catch_panic;
+use crate::keep_alive::{Loss, Lost};
+use crate::manager::{LeaseFuture, LeaseGuard, Leases, LockError, ReleaseError};
+use crate::store::Holder;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, catch_panic};
 
 /// A candidate in an election: among all candidates of one name, one leads at a time.
 ///
@@ -34,7 +30,7 @@ use crate::sync::{Arc, Mutex};
 /// leader that still exists learns of that first, by its own clock: see
 /// [`Leadership::is_leader`]. As with locks, a leader that was paused in the middle of a write can't
 /// know that another one was elected. Its [token](Leadership::token) lets the resource
-/// [refuse](super::Fence) the write.
+/// [refuse](crate::Fence) the write.
 ///
 /// Clones are the same candidate. An elector has no threads of its own.
 ///
@@ -434,7 +430,7 @@ impl Leadership {
     }
 
     /// Returns the token of the term. It is greater than that of every earlier term of the election.
-    /// Send it with every write, so that a [`Fence`](super::Fence) can refuse those of former leaders.
+    /// Send it with every write, so that a [`Fence`](crate::Fence) can refuse those of former leaders.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.guard().fencing_token()
@@ -447,7 +443,7 @@ impl Leadership {
     }
 
     /// Returns a future that is ready when this candidate does not lead any more. After a loss of the
-    /// lease it is ready with the next tick, as [`Lost`](super::Lost) says, and after a resignation at
+    /// lease it is ready with the next tick, as [`Lost`](crate::Lost) says, and after a resignation at
     /// once.
     pub fn over(&self) -> Over {
         Over {

@@ -205,77 +205,36 @@
 //! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
 //! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 
-mod acquire;
-mod attempt;
-mod awaiting;
-mod background;
-mod build_error;
-mod builder;
 mod elector;
-mod error;
-mod extending;
-mod fault;
-mod fence;
-mod guard;
 #[cfg(all(any(doc, doctest), feature = "test-util"))]
 pub mod guide;
-mod hand_over;
-mod handed;
-mod holder;
-mod id;
-mod inner;
 mod keep_alive;
-mod lease_future;
-mod listing;
-mod locks;
-mod many;
-mod memory;
-mod oneshot;
-mod panics;
+mod manager;
 #[cfg(feature = "redis")]
 mod redis;
-mod releases;
-mod request;
-mod secret;
-mod stats;
 mod store;
-mod store_error;
 mod sync;
-mod ticket;
-#[cfg(feature = "tokio")]
-mod tokio_store;
-mod turns;
-mod wait_queue;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};
-pub use acquire::Acquisition;
-pub use build_error::BuildError;
-pub use builder::LeasesBuilder;
 pub use elector::{Change, Elector, Leadership, Over, Term, TermEnd};
-pub use error::{LockError, ReleaseError};
-pub use fence::{Fence, StaleToken};
-pub use guard::LeaseGuard;
-pub use hand_over::DetachError;
-pub use id::LeaseId;
 #[cfg(any(test, feature = "test-util"))]
 pub use keep_alive::Steps;
 pub use keep_alive::{
-    Batch, Entry, Event, KeepAlive, KeepAliveBuilder, KeepAliveStats, KeepError, KeepGuard,
-    KeepOptions, Loss, Lost, What,
+    Batch, BuildError, Entry, Event, KeepAlive, KeepAliveBuilder, KeepAliveStats, KeepError,
+    KeepGuard, KeepOptions, Loss, Lost, What,
 };
-pub use lease_future::LeaseFuture;
-pub use locks::Leases;
-pub use memory::{Fault, MemoryStore, StoreCall};
-pub use stats::LeaseStats;
+pub use manager::{
+    Acquisition, DetachError, Fence, LeaseFuture, LeaseGuard, LeaseId, LeaseStats, LeaseTicket,
+    Leases, LeasesBuilder, LockError, ParseTicketError, ReleaseError, StaleToken,
+};
 pub use store::{
-    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore, Outcome,
-    Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
+    Acquired, Claim, Destination, Detach, Detached, Fault, HeldLock, Holder, Holding, LeaseStore,
+    MemoryStore, Outcome, Released, Renewal, Resume, Resumed, Secret, StoreCall, StoreError, Watch,
 };
 
-pub use ticket::{LeaseTicket, ParseTicketError};
 #[cfg(feature = "tokio")]
-pub use tokio_store::{AsyncLeaseStore, TokioStore};
+pub use store::{AsyncLeaseStore, TokioStore};
 pub use tourbillon::channel;
 
 /// Compiles the README's examples.

@@ -1,5 +1,5 @@
 //! The background queue. Each queued release is sent, even if a flush hangs or is given up. A
-//! thread that waits for the releases goes on when they have been sent. `crates/leases/src/background.rs`
+//! thread that waits for the releases goes on when they have been sent. `crates/leases/src/manager/background.rs`
 //! has the rules, BACKGROUND-1 and BACKGROUND-2.
 //!
 //! Nothing checks again here, as in reality, so a release that is forgotten is still there at the
@@ -20,8 +20,8 @@ use loom::thread;
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
-use crate::leases::background::{BackgroundQueue, Carrier, QueuedItem, Tally};
 use crate::leases::keep_alive::{DestinationQueue, QueueKey};
+use crate::leases::manager::background::{BackgroundQueue, Carrier, QueuedItem, Tally};
 use crate::leases::store::Destination;
 use crate::rig::{START, at};
 use crate::sync::{Arc, Mutex};

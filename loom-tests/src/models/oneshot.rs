@@ -1,5 +1,5 @@
 //! A future that awaits the answer of a worker. It is woken by the answer, or when there will be
-//! none. The drop of the future leaves no answer behind. `crates/leases/src/oneshot.rs` has the rules,
+//! none. The drop of the future leaves no answer behind. `crates/leases/src/manager/oneshot.rs` has the rules,
 //! ONESHOT-1 and ONESHOT-2.
 //!
 //! If a waiting task is not woken, loom reports a deadlock.
@@ -14,7 +14,7 @@ use std::task::{Context, Waker};
 use loom::thread;
 
 use super::check;
-use crate::leases::oneshot::{OneshotReceiver, OneshotWaker, oneshot};
+use crate::leases::manager::oneshot::{OneshotReceiver, OneshotWaker, oneshot};
 use crate::rig::block_on;
 use crate::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Reservations of a released name. If a caller is due at the release, it gets the name, even if
 //! others ask at that moment. A reservation that no caller uses delays the others only until it
-//! ends. `crates/leases/src/memory.rs` reserves, `crates/leases/src/wait_queue.rs` wakes.
+//! ends. `crates/leases/src/store/memory.rs` reserves, `crates/leases/src/store/wait_queue.rs` wakes.
 //!
 //! If a waiting caller is not woken, loom reports a deadlock.
 //!
@@ -17,7 +17,7 @@ use loom::thread;
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
-use crate::leases::memory::MemoryStore;
+use crate::leases::store::MemoryStore;
 use crate::leases::store::{Acquired, Claim, LeaseStore, Released, Secret, Watch};
 use crate::rig::{START, at};
 use crate::sync::{Arc, Parker, Unparker};

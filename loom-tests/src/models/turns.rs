@@ -1,5 +1,5 @@
 //! Turns: a limited number of calls to one destination run at one time, and no call that waits for
-//! its turn is forgotten. `crates/leases/src/turns.rs` has the rule, TURN-1.
+//! its turn is forgotten. `crates/leases/src/manager/turns.rs` has the rule, TURN-1.
 //!
 //! Teeth:
 //! - `teeth/turns-stop-in-a-second-hold.patch`
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 use loom::thread;
 
 use super::check;
-use crate::leases::turns::Turns;
+use crate::leases::manager::turns::Turns;
 use crate::sync::{Arc, Mutex};
 
 #[test]

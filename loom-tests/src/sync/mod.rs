@@ -11,12 +11,15 @@ pub(crate) mod deque;
 mod number;
 #[path = "../../../crates/leases/src/sync/origin.rs"]
 mod origin;
+#[path = "../../../crates/leases/src/sync/panics.rs"]
+mod panics;
 
 use std::time::Duration;
 
 pub(crate) use loom::sync::MutexGuard;
 pub(crate) use number::unique_number;
 pub(crate) use origin::Origin;
+pub(crate) use panics::catch_panic;
 pub(crate) use std::sync::{Arc, OnceLock, Weak};
 
 pub(crate) mod atomic {

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tourbillon::Clock;
 
-use super::super::build_error::BuildError;
-use super::super::store::{Destination, Outcome, StoreError};
+use super::build_error::BuildError;
 use super::cadence;
 use super::events::{Callback, Event, EventSink};
 use super::renewal_loop::{Parts, Renew, RenewalLoop, Where};
 use super::timers::Timers;
 use super::{Batch, KeepAlive};
+use crate::store::{Destination, Outcome, StoreError};
 use crate::sync::Arc;
 
 /// The default size of a batch. A larger batch would hold up a server that executes one command at

@@ -12,13 +12,12 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
-use super::super::store::StoreError;
 use super::lease_state::Loss;
 use super::timers::{TimerKey, Timers};
-use crate::panics::catch_panic;
+use crate::store::StoreError;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, TrySendError, bounded};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Mutex, Weak, catch_panic};
 
 /// The number of events of one registration that may wait for a callback that is behind.
 const MAILBOX: usize = 64;

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
-use super::super::store::{Outcome, StoreError};
 use super::cadence;
 use super::events::What;
 use super::lease_state::{InFlight, LeaseStatus, RenewalOutcome};
@@ -12,9 +11,9 @@ use super::queue::DestinationQueue;
 use super::renewal_loop::{Registration, RenewalLoop, SharedQueue, count};
 use super::timers::{MAX_FLUSHES, TimerKey};
 use super::{Batch, Entry};
-use crate::panics::catch_panic;
-use crate::sync::Arc;
+use crate::store::{Outcome, StoreError};
 use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, catch_panic};
 
 impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     /// Arms a flush of the queue within `window` (QUEUE-2). Arms none if a flush of the present

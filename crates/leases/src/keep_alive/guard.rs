@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tourbillon::reentrancy::when_unlocked;
 
-use super::super::store::{Outcome, StoreError};
 use super::lease_state::{InFlightStatus, LeaseStatus, Loss, RenewalOutcome};
 use super::lost::Lost;
 use super::renewal_loop::{Registration, RenewalLoop};
+use crate::store::{Outcome, StoreError};
 use crate::sync::Arc;
 
 /// A key that a [`KeepAlive`](super::KeepAlive) keeps. Dropping the guard stops the renewals, and

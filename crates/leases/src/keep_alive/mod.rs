@@ -1,10 +1,11 @@
-//! Keeps alive whatever ends unless it is renewed.
+//! Keeps alive whatever ends unless it is renewed. It knows nothing of locks: it may use `sync`, and of
+//! `store` the words in which a store answers.
 //!
 //! | file | what |
 //! |---|---|
 //! | `mod.rs`, `builder.rs` | `KeepAlive`, and its options |
 //! | `guard.rs`, `options.rs` | `KeepGuard`, and how one key is kept |
-//! | `error.rs` | why something can't be kept |
+//! | `error.rs`, `build_error.rs` | why something can't be kept, or its keeper not built |
 //! | `renewal_loop.rs` | the registrations, and the timer of each |
 //! | `flush.rs` | how a batch is sent, and what its outcomes change |
 //! | `lease_state/` | the state machine of one lease: held, stopped, lost |
@@ -15,6 +16,7 @@
 //! | `timers.rs` | the schedulers that everything runs on |
 //! | `steps.rs` | the scheduler that a test drives |
 
+mod build_error;
 mod builder;
 mod cadence;
 mod error;
@@ -31,6 +33,7 @@ mod steps;
 mod timers;
 mod waits;
 
+pub use build_error::BuildError;
 pub use builder::KeepAliveBuilder;
 pub use error::KeepError;
 pub use events::{Event, What};
@@ -53,7 +56,7 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
-use super::store::Destination;
+use crate::store::Destination;
 use crate::sync::Arc;
 use crate::sync::channel::{Receiver, bounded};
 use renewal_loop::RenewalLoop;
@@ -76,7 +79,7 @@ use renewal_loop::RenewalLoop;
 /// - Events reach a [callback](KeepAliveBuilder::on_event) or a [channel](Self::events). No event
 ///   can hold up a renewal.
 ///
-/// [`Leases`](super::Leases) does the same for locks.
+/// [`Leases`](crate::Leases) does the same for locks.
 ///
 /// # Examples
 ///

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
-use super::super::store::Destination;
+use crate::store::Destination;
 use crate::sync::Mutex;
 
 /// The number of flushes of one queue that may be given up because they hang. Each of them keeps a

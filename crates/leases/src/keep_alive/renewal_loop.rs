@@ -22,7 +22,6 @@ use std::time::Duration;
 use tourbillon::reentrancy::when_unlocked;
 use tourbillon::{Next, Time};
 
-use super::super::store::{Destination, Outcome, StoreError};
 use super::cadence;
 use super::cadence::splitmix64;
 use super::events::{EventSink, What};
@@ -30,9 +29,9 @@ use super::lease_state::{InFlightStatus, LeaseState, LeaseStatus, Loss, Stopped}
 use super::queue::{DestinationQueue, QueueKey};
 use super::timers::{TimerKey, Timers};
 use super::{Batch, KeepAliveStats, KeepError, KeepOptions};
-use crate::panics::catch_panic;
+use crate::store::{Destination, Outcome, StoreError};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, Origin, Weak};
+use crate::sync::{Arc, Mutex, Origin, Weak, catch_panic};
 
 /// The function that renews a batch.
 pub(super) type Renew<K> = dyn Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tourbillon::test_util::Stepped;
 use tourbillon::{Clock, Handle, ManualClock, Scheduler, Time};
 
-use super::super::build_error::BuildError;
+use super::build_error::BuildError;
 use super::timers::TimerKey;
 
 /// Drives [`Leases`](crate::Leases) or a [`KeepAlive`](super::KeepAlive) from the thread of a test.

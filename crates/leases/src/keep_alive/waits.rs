@@ -11,12 +11,11 @@ use std::time::Duration;
 
 use tourbillon::{Next, Time};
 
-use super::super::store::StoreError;
 use super::events::What;
 use super::renewal_loop::RenewalLoop;
 use super::timers::{TimerKey, Timers};
-use crate::panics::catch_panic;
-use crate::sync::{Arc, Mutex, Origin};
+use crate::store::StoreError;
+use crate::sync::{Arc, Mutex, Origin, catch_panic};
 
 /// The time from the beginning of a wait to its first event. Each following pause is twice as long.
 pub(in super::super) const FIRST: Duration = Duration::from_secs(1);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::super::store::{Holder, Released, StoreError};
 use super::errors::answered;
+use crate::store::{Holder, Released, StoreError};
 
 /// Turns the answer to a release into its result.
 pub(super) fn given_back(answer: Value) -> Result<Released, StoreError> {

@@ -4,8 +4,7 @@ use std::{fmt, io};
 
 use redis::ServerError;
 
-use crate::secret::OwnedSecret;
-use crate::store::StoreError;
+use crate::store::{OwnedSecret, StoreError};
 
 /// The codes of errors that pass by themselves:
 ///

@@ -2,13 +2,13 @@
 
 use redis::{ServerError, Value};
 
-use super::super::store::{Acquired, Claim, Destination, LeaseStore, StoreError};
 use super::answers::{strange, time_left, unexpected, waits};
 use super::errors::{answered, is_cross_slot};
 use super::link::Limit;
 use super::pool::Whose;
 use super::scripts::Call;
 use super::{RedisStore, millis};
+use crate::store::{Acquired, Claim, Destination, LeaseStore, StoreError};
 use crate::sync::atomic::Ordering;
 
 impl RedisStore {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::super::store::{Detach, Detached, Resume, Resumed, StoreError};
 use super::link::Limit;
 use super::scripts::Call;
 use super::{RedisStore, millis};
+use crate::store::{Detach, Detached, Resume, Resumed, StoreError};
 
 impl RedisStore {
     pub(super) fn detach_held(

@@ -12,11 +12,10 @@ use tourbillon::{Clock, ClockParker, ClockUnparker};
 
 use super::errors::{CallFault, answered};
 use super::link::{Limit, Link, Server};
-use crate::store::StoreError;
+use crate::store::{StoreError, WaitQueue};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::Builder;
 use crate::sync::{Arc, Mutex};
-use crate::wait_queue::WaitQueue;
 
 /// The limit for connecting and subscribing.
 const CONNECT: Duration = Duration::from_secs(3);

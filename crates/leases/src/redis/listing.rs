@@ -8,13 +8,13 @@ use std::collections::HashSet;
 
 use redis::Value;
 
-use super::super::store::{Destination, HeldLock, StoreError};
 use super::RedisStore;
 use super::answers::{holder, unexpected};
 use super::errors::answered;
 use super::link::Limit;
 use super::pool::Whose;
 use super::scripts::Call;
+use crate::store::{Destination, HeldLock, StoreError};
 
 /// The number of holders that one round trip asks for.
 const BATCH: usize = 100;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{ServerError, Value};
 use tourbillon::Clock;
 
-use super::store::{
+use crate::store::{
     Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore, Outcome,
     Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
 };
@@ -73,13 +73,13 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///
 /// | field of the hash | what |
 /// |---|---|
-/// | `owner` | who holds it: the [`instance`](super::LeasesBuilder::instance), random digits, the process, and the number of the holding; never used twice. It is for people, and proves nothing. With ` (released)` behind it: nobody, but the name [stays locked](super::Acquisition::at_least) |
+/// | `owner` | who holds it: the [`instance`](crate::LeasesBuilder::instance), random digits, the process, and the number of the holding; never used twice. It is for people, and proves nothing. With ` (released)` behind it: nobody, but the name [stays locked](crate::Acquisition::at_least) |
 /// | `secret` | what the holder proves with that it holds it. No call of a store shows it; whoever may read keys, `MONITOR` or `SLOWLOG` sees it |
 /// | `count` | how many guards held it at the last renewal |
 /// | `token` | the token of the grant |
 /// | `lease` | how long its lease is, in milliseconds |
-/// | `data` | what the holder [says about itself](super::LeasesBuilder::holder_data), if it says something |
-/// | `ticket` | while it is [detached](super::LeaseGuard::detach), the secret of its ticket |
+/// | `data` | what the holder [says about itself](crate::LeasesBuilder::holder_data), if it says something |
+/// | `ticket` | while it is [detached](crate::LeaseGuard::detach), the secret of its ticket |
 /// | `detached`, `terms` | since it was detached, how long its lease becomes when it is resumed, in milliseconds, and its options |
 /// | `waited` | `1` if somebody has waited since the grant; then the release is announced |
 /// | `next` | the store whose turn is next, since one of its callers has waited for 20 ms; after the release no other store gets the name for 5 to 25 ms |
@@ -154,7 +154,7 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///   caller cuts the rest of a lease to its full length.
 ///
 /// There is one remedy for all of these: the protected resource checks the token
-/// ([`Fence`](super::Fence)).
+/// ([`Fence`](crate::Fence)).
 ///
 /// # Limits and errors
 ///
@@ -164,7 +164,7 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///
 /// If an idle connection turns out to be closed, the call is sent again on a new one. The first
 /// request may have been executed: the second answer of a release may then be
-/// [`Released::NotHeld`](super::Released::NotHeld). If the first request of an acquire arrives
+/// [`Released::NotHeld`](crate::Released::NotHeld). If the first request of an acquire arrives
 /// after its lock was released, nobody holds the name, and it stays locked for a lease.
 ///
 /// - [`StoreError::Unavailable`]: no server, no answer in time, `LOADING`, `BUSY`, `READONLY`,

@@ -2,13 +2,16 @@
 //!
 //! All other modules take their atomics, locks and channels from here. So the models in
 //! `loom-tests` compile the very files that ship, with loom's types in this place. Threads wait
-//! with [`ClockParker`](tourbillon::ClockParker), which uses loom's types in the models, too.
+//! with [`ClockParker`](tourbillon::ClockParker), which uses loom's types in the models, too. Beside them:
+//! how user code runs that may panic.
 
 mod origin;
+mod panics;
 
 use std::sync::PoisonError;
 
 pub(crate) use origin::Origin;
+pub(crate) use panics::catch_panic;
 pub(crate) use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 
 pub(crate) mod atomic {

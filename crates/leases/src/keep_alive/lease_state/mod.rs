@@ -35,9 +35,8 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ClockParker, ClockUnparker, Time};
 
-use crate::panics::catch_panic;
 use crate::sync::channel::{Receiver, Sender, bounded};
-use crate::sync::{Mutex, MutexGuard, Origin};
+use crate::sync::{Mutex, MutexGuard, Origin, catch_panic};
 
 /// Why a lease was lost.
 ///

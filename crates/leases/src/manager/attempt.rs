@@ -1,0 +1,87 @@
+//! One attempt to acquire a name.
+
+use std::time::Duration;
+
+use tourbillon::Time;
+
+use super::error::LockError;
+use super::guard::LeaseGuard;
+use super::id::LeaseId;
+use super::inner::LeasesInner;
+use super::request::{AttemptOptions, Request};
+use crate::store::{Acquired, StoreError};
+use crate::sync::{Arc, catch_panic};
+
+/// The shortest limit of a call, however little time the caller has left to wait.
+pub(super) const LEAST_CALL: Duration = Duration::from_millis(10);
+
+/// The result of an attempt.
+#[derive(Debug)]
+pub(super) enum Attempt {
+    Granted(LeaseGuard),
+    /// Somebody else holds the name, for this time unless the lease is renewed.
+    Held(Duration),
+    Failed(StoreError),
+    /// The name was granted but could not be kept.
+    Ended(LockError),
+}
+
+impl LeasesInner {
+    /// Asks the store once. After a panic it is unknown whether the name was granted.
+    pub(super) fn attempt(self: &Arc<Self>, request: &Request, how: AttemptOptions) -> Attempt {
+        catch_panic(|| self.ask(request, how)).unwrap_or_else(|panic| {
+            let what = format!("the store panicked: {panic}");
+            Attempt::Failed(StoreError::Unavailable(what))
+        })
+    }
+
+    /// Asks the store once, and keeps the name if it is granted. May panic with the store.
+    fn ask(self: &Arc<Self>, request: &Request, how: AttemptOptions) -> Attempt {
+        // The lease counts from before the request is sent, as the store counts from later.
+        let sent = self.clock.now();
+        let claim = request.claim().waited(how.waited);
+        let mut claim = claim.with_data(&self.holder_data);
+        if how.waits {
+            claim = claim.waiting();
+        }
+        // At most a third of the lease, so that a late grant still leaves most of it. After the
+        // end of the caller's wait a grant is of no use.
+        let limit = (request.lease / 3)
+            .min(how.until.since(sent))
+            .max(LEAST_CALL);
+        let answer = self.store.acquire(&claim, limit);
+        self.answered_acquire(request, how, sent, answer)
+    }
+
+    /// Keeps the name if the store has granted it to a request that was sent at `sent`.
+    pub(super) fn answered_acquire(
+        self: &Arc<Self>,
+        request: &Request,
+        how: AttemptOptions,
+        sent: Time,
+        answer: Result<Acquired, StoreError>,
+    ) -> Attempt {
+        let token = match answer {
+            Ok(Acquired::Granted { token }) => token,
+            Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
+            Err(error) => return Attempt::Failed(error),
+        };
+        // The store may have ignored the limit, or the process may have been paused. Such a grant
+        // is over. The error leaves it open, so the name is given back.
+        let until = sent + self.keep_alive.good_for(request.lease);
+        let now = self.clock.now();
+        if now >= until {
+            let what = "the grant arrived after its lease had run out".to_owned();
+            return Attempt::Failed(StoreError::Unavailable(what));
+        }
+        let id = LeaseId::new(request, token, now);
+        let keep = request.keep.clone().since(sent);
+        match self.keep_alive.keep_with(id, &keep) {
+            Ok(kept) => {
+                let guard = LeaseGuard::new(self, kept, keep, how.unsure, how.drop_waits);
+                Attempt::Granted(guard)
+            }
+            Err(error) => Attempt::Ended(LockError::of_keep(&request.name, error)),
+        }
+    }
+}

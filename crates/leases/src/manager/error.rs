@@ -1,0 +1,431 @@
+//! The errors of acquiring and releasing a lock.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use crate::keep_alive::{KeepError, Loss};
+use crate::store::StoreError;
+
+/// The reason why a lock was not acquired.
+///
+/// All variants except [`EmptyName`](Self::EmptyName) have the name of the lock, and their messages
+/// begin with it.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Leases, LockError, MemoryStore};
+///
+/// # let leases = Leases::new(MemoryStore::new())?;
+/// match leases.try_lock("report") {
+///     Ok(guard) => println!("token {}", guard.fencing_token()),
+///     Err(LockError::Held { remaining, .. }) => println!("held for another {remaining:?}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Somebody else holds the lock, or it is [reserved](crate::Leases#fairness) for a waiting
+    /// caller. Only calls that do not wait return this.
+    #[non_exhaustive]
+    Held {
+        /// The lock.
+        name: String,
+        /// How long that lease still lasts, unless it is renewed.
+        remaining: Duration,
+    },
+    /// The time to wait is over, and the store's last answer was that somebody else holds the lock.
+    #[non_exhaustive]
+    TimedOut {
+        /// The lock.
+        name: String,
+    },
+    /// The time to wait is over, and the last call to the store failed. Whether the lock is held is
+    /// unknown.
+    #[non_exhaustive]
+    Unanswered {
+        /// The lock.
+        name: String,
+        /// How the last call failed.
+        error: StoreError,
+    },
+    /// The name is empty.
+    EmptyName,
+    /// The lease is zero, or too short to be renewed in time.
+    #[non_exhaustive]
+    TooShort {
+        /// The lock.
+        name: String,
+        /// The lease that was asked for.
+        lease: Duration,
+        /// The shortest possible lease.
+        least: Duration,
+    },
+    /// The lease is longer than the store grants: for `RedisStore`, longer than the `longest_lease` of
+    /// its builder, which is 30 s by default.
+    #[non_exhaustive]
+    TooLong {
+        /// The lock.
+        name: String,
+        /// The lease that was asked for.
+        lease: Duration,
+        /// The longest lease that the store grants.
+        most: Duration,
+    },
+    /// The feeding period is zero.
+    #[non_exhaustive]
+    ZeroFeed {
+        /// The lock.
+        name: String,
+    },
+    /// The longest hold is zero.
+    #[non_exhaustive]
+    ZeroHold {
+        /// The lock.
+        name: String,
+    },
+    /// The lock was to stay locked for longer than its lease.
+    #[non_exhaustive]
+    LongerThanLease {
+        /// The lock.
+        name: String,
+        /// How long it was to stay locked.
+        at_least: Duration,
+        /// The lease that was asked for.
+        lease: Duration,
+    },
+    /// The lease was to be extended, but is renewed in the background.
+    #[non_exhaustive]
+    Renewed {
+        /// The lock.
+        name: String,
+    },
+    /// The guard belongs to other `Leases`.
+    #[non_exhaustive]
+    ForeignGuard {
+        /// The lock.
+        name: String,
+    },
+    /// The lease that was to be entered again, extended or resumed is lost.
+    #[non_exhaustive]
+    Lost {
+        /// The lock.
+        name: String,
+        /// Why its lease was lost.
+        loss: Loss,
+    },
+    /// The store failed. A call that waits returns this only if the error will not pass.
+    #[non_exhaustive]
+    Store {
+        /// The lock.
+        name: String,
+        /// How it failed.
+        error: StoreError,
+    },
+    /// The leases are closed, for good.
+    #[non_exhaustive]
+    Closed {
+        /// The lock.
+        name: String,
+    },
+    /// The threads for renewals could not be started. Nothing was acquired.
+    #[non_exhaustive]
+    Spawn {
+        /// The lock.
+        name: String,
+        /// Why no thread could be started.
+        error: io::Error,
+    },
+}
+
+impl LockError {
+    /// Returns the name of the lock that was not acquired.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let leases = Leases::new(MemoryStore::new())?;
+    /// let _guard = leases.try_lock("invoices")?;
+    /// let error = leases.try_lock("invoices").unwrap_err();
+    /// assert_eq!(error.name(), "invoices");
+    /// assert!(error.to_string().starts_with("lock \"invoices\": "));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            LockError::EmptyName => "",
+            LockError::Held { name, .. }
+            | LockError::TimedOut { name }
+            | LockError::Unanswered { name, .. }
+            | LockError::TooShort { name, .. }
+            | LockError::TooLong { name, .. }
+            | LockError::ZeroFeed { name }
+            | LockError::ZeroHold { name }
+            | LockError::LongerThanLease { name, .. }
+            | LockError::Renewed { name }
+            | LockError::ForeignGuard { name }
+            | LockError::Lost { name, .. }
+            | LockError::Store { name, .. }
+            | LockError::Closed { name }
+            | LockError::Spawn { name, .. } => name,
+        }
+    }
+
+    /// Turns an error of the keep-alive into an error of this lock.
+    pub(super) fn of_keep(name: &str, error: KeepError) -> Self {
+        let name = name.to_owned();
+        match error {
+            KeepError::TooShort { lease, least } => LockError::TooShort { name, lease, least },
+            KeepError::ZeroFeed => LockError::ZeroFeed { name },
+            KeepError::ZeroHold => LockError::ZeroHold { name },
+            KeepError::Closed => LockError::Closed { name },
+            KeepError::Spawn(error) => LockError::Spawn { name, error },
+            KeepError::Forked => LockError::Store {
+                name,
+                error: StoreError::Forked,
+            },
+        }
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock {:?}: ", self.name())?;
+        match self {
+            LockError::Held { remaining, .. } => write!(
+                f,
+                "somebody else holds it, for another {remaining:?} unless it is renewed"
+            ),
+            LockError::TimedOut { .. } => {
+                f.write_str("not acquired in time: somebody else holds it")
+            }
+            LockError::Unanswered { error, .. } => write!(
+                f,
+                "not acquired in time, and whether somebody else holds it is unknown: {error}"
+            ),
+            LockError::EmptyName => f.write_str("a lock needs a name"),
+            LockError::TooShort { lease, least, .. } => {
+                write!(
+                    f,
+                    "a lease of {lease:?}: choose at least {least:?}, or a smaller margin"
+                )
+            }
+            LockError::TooLong { lease, most, .. } => write!(
+                f,
+                "a lease of {lease:?}: the store grants at most {most:?}; choose less, or let the \
+                 store grant longer ones"
+            ),
+            LockError::ZeroHold { .. } => f.write_str("to be held for 0 ns: choose a longer time"),
+            LockError::ZeroFeed { .. } => {
+                f.write_str("to be fed every 0 ns: choose a longer period")
+            }
+            LockError::LongerThanLease {
+                at_least, lease, ..
+            } => write!(
+                f,
+                "to be held for at least {at_least:?} with a lease of {lease:?}: choose a lease that is \
+                 as long"
+            ),
+            LockError::Renewed { .. } => f.write_str(
+                "its lease is renewed in the background, so it can't be extended: acquire it with a \
+                 fixed lease",
+            ),
+            LockError::ForeignGuard { .. } => {
+                f.write_str("the guard belongs to other leases: enter it where it was acquired")
+            }
+            LockError::Lost { loss, .. } => write!(f, "its lease is lost: {loss}"),
+            LockError::Store { error, .. } => error.fmt(f),
+            LockError::Closed { .. } => f.write_str("the leases are closed"),
+            LockError::Spawn { error, .. } => {
+                write!(f, "a thread could not be started: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for LockError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LockError::Spawn { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// The reason why a release did not find its lease held.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon_leases::{Leases, Loss, MemoryStore, ReleaseError};
+///
+/// # let leases = Leases::new(MemoryStore::new())?;
+/// let guard = leases.lock("report")?;
+/// leases.close(Duration::from_secs(1));
+/// assert!(matches!(guard.release(), Err(ReleaseError::Lost(Loss::Closed))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// The lease had been lost before, by the local clock or by an answer of the store.
+    Lost(Loss),
+    /// The lease was not lost by the local clock, but the store answers that this holder did not
+    /// hold the lock any more.
+    NotHeld,
+    /// The store failed. The release is tried again in the background until the lease would have
+    /// run out.
+    Store(StoreError),
+}
+
+impl fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReleaseError::Lost(loss) => write!(f, "the lease was lost before: {}", loss),
+            ReleaseError::NotHeld => f.write_str("the store says that it was not held any more"),
+            ReleaseError::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReleaseError {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::error::Error;
+
+    const S: Duration = Duration::from_secs(1);
+
+    /// Returns one error of each kind, with the words that its message must contain.
+    fn all() -> Vec<(LockError, &'static [&'static str])> {
+        let name = || "orders/42".to_owned();
+        let down = || StoreError::Unavailable("down".to_owned());
+        let (lease, least, most) = (S, 2 * S, 60 * S);
+        let remaining = 7 * S;
+        let loss = Loss::Expired;
+        let spawn = io::Error::other("no thread left");
+        vec![
+            (
+                LockError::Held {
+                    name: name(),
+                    remaining,
+                },
+                &["somebody else", "7s"],
+            ),
+            (
+                LockError::TimedOut { name: name() },
+                &["in time", "somebody else holds it"],
+            ),
+            (
+                LockError::Unanswered {
+                    name: name(),
+                    error: down(),
+                },
+                &["in time", "unknown", "unavailable: down"],
+            ),
+            (LockError::EmptyName, &["needs a name"]),
+            (
+                LockError::TooShort {
+                    name: name(),
+                    lease,
+                    least,
+                },
+                &["1s", "at least 2s"],
+            ),
+            (
+                LockError::TooLong {
+                    name: name(),
+                    lease: 61 * S,
+                    most,
+                },
+                &["61s", "at most 60s"],
+            ),
+            (LockError::ZeroFeed { name: name() }, &["fed every 0 ns"]),
+            (LockError::ZeroHold { name: name() }, &["held for 0 ns"]),
+            (
+                LockError::LongerThanLease {
+                    name: name(),
+                    at_least: 9 * S,
+                    lease,
+                },
+                &["at least 9s", "a lease of 1s"],
+            ),
+            (LockError::Renewed { name: name() }, &["fixed lease"]),
+            (LockError::ForeignGuard { name: name() }, &["other leases"]),
+            (LockError::Lost { name: name(), loss }, &["ran out"]),
+            (
+                LockError::Store {
+                    name: name(),
+                    error: down(),
+                },
+                &["unavailable: down"],
+            ),
+            (LockError::Closed { name: name() }, &["are closed"]),
+            (
+                LockError::Spawn {
+                    name: name(),
+                    error: spawn,
+                },
+                &["no thread left"],
+            ),
+        ]
+    }
+
+    #[test]
+    fn every_error_of_a_lock_names_it_and_says_what_is_wrong() {
+        for (error, parts) in all() {
+            let text = error.to_string();
+            let name = match error {
+                LockError::EmptyName => "",
+                _ => "orders/42",
+            };
+            assert_eq!(error.name(), name);
+            assert!(text.starts_with(&format!("lock {name:?}: ")), "{text}");
+            for part in parts {
+                assert!(text.contains(part), "{text}");
+            }
+            // The message of any other error contains the words of its cause already.
+            let source = matches!(error, LockError::Spawn { .. });
+            assert_eq!(error.source().is_some(), source, "{text}");
+        }
+        // A message stays on one line of a log, whatever the name contains.
+        let name = "a\nb".to_owned();
+        assert!(!LockError::Closed { name }.to_string().contains('\n'));
+    }
+
+    #[test]
+    fn what_can_not_be_kept_is_told_in_the_words_of_the_watchdog() {
+        let (lease, least) = (S, 2 * S);
+        let spawn = || KeepError::Spawn(io::Error::other("no thread left"));
+        let same: [fn() -> KeepError; 3] = [
+            || KeepError::TooShort {
+                lease: S,
+                least: 2 * S,
+            },
+            || KeepError::ZeroFeed,
+            || KeepError::ZeroHold,
+        ];
+        for same in same {
+            let text = LockError::of_keep("a", same()).to_string();
+            assert_eq!(text, format!("lock \"a\": {}", same()));
+        }
+        let short = LockError::of_keep("a", KeepError::TooShort { lease, least });
+        assert!(matches!(short, LockError::TooShort { .. }));
+        let closed = LockError::of_keep("a", KeepError::Closed);
+        assert!(matches!(closed, LockError::Closed { .. }));
+        assert!(matches!(
+            LockError::of_keep("a", spawn()),
+            LockError::Spawn { .. }
+        ));
+    }
+}

@@ -1,0 +1,122 @@
+//! Extends leases that are not renewed.
+
+use std::time::Duration;
+
+use tourbillon::reentrancy;
+
+use super::awaiting::on_worker_or;
+use super::error::LockError;
+use super::guard::{Lease, LeaseGuard};
+use super::lease_future::LeaseFuture;
+use crate::keep_alive::{Unextended, call_limit};
+use crate::store::{Outcome, Renewal, StoreError};
+use crate::sync::{Arc, catch_panic};
+
+impl LeaseGuard {
+    /// Extends a [fixed lease](crate::Acquisition::fixed_lease): from now on it lasts for `lease`.
+    /// If it lasts longer already, nothing changes and the store is not asked. The [longest
+    /// hold](crate::Acquisition::max_hold) stays as it is.
+    ///
+    /// Calls of several threads follow each other. Each successful call counts as a
+    /// [renewal](Self::renewals).
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Lost`] if the lease has run out, or the store answers that it is not held.
+    /// - [`LockError::Renewed`] if the lease is renewed in the background.
+    /// - [`LockError::TooLong`] if the store grants no leases of this length.
+    /// - [`LockError::Store`] if the store failed. The lease lasts as long as before, and the call may be
+    ///   repeated.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks for one call to the store, for at most a sixth of the longest length that the lease
+    /// had so far, and for another extension that is under way.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let minute = Duration::from_secs(60);
+    /// let guard = leases.acquire("report").fixed_lease(minute).lock()?;
+    /// for page in 1..=3 {
+    ///     guard.extend(minute)?; // each page takes less than a minute
+    ///     println!("page {page}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn extend(&self, lease: Duration) -> Result<(), LockError> {
+        // Under a lock of the crate this panics before the store is asked.
+        let _ = reentrancy::check();
+        self.lease().extend(lease)
+    }
+
+    /// Extends a fixed lease like [`extend`](Self::extend), as a future. If the future is dropped,
+    /// a call that has begun goes on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`extend`](Self::extend), and [`LockError::Closed`] if the leases are closed.
+    pub fn extend_async(&self, lease: Duration) -> LeaseFuture<Result<(), LockError>> {
+        let own = Arc::clone(self.lease());
+        LeaseFuture::new(async move {
+            let _ = reentrancy::check();
+            let called = Arc::clone(&own);
+            let name = own.kept.key().name();
+            on_worker_or(&own.inner, name, move || called.extend(lease)).await
+        })
+    }
+}
+
+impl Lease {
+    fn extend(&self, lease: Duration) -> Result<(), LockError> {
+        let id = self.kept.key();
+        let name = || id.name().to_owned();
+        if self.kept.is_forked() {
+            let error = StoreError::Forked;
+            return Err(LockError::Store {
+                name: name(),
+                error,
+            });
+        }
+        if self.kept.is_renewed() {
+            return Err(LockError::Renewed { name: name() });
+        }
+        let most = self.inner.store.longest_lease();
+        if lease > most {
+            return Err(LockError::TooLong {
+                name: name(),
+                lease,
+                most,
+            });
+        }
+        let limit = call_limit(id.lease());
+        let call = || {
+            // Before the call: even without an answer the store may hold the lock for this long.
+            id.may_last(lease);
+            let renewal = Renewal::new(id.name(), id.secret(), lease).never_shortening();
+            let store = &self.inner.store;
+            let asked =
+                catch_panic(|| store.renew(store.destination(id.name()), &[renewal], limit));
+            match asked {
+                Ok(Ok(mut outcomes)) if !outcomes.is_empty() => outcomes.swap_remove(0),
+                Ok(Ok(_)) => Outcome::Failed(StoreError::no_answer()),
+                Ok(Err(error)) => Outcome::Failed(error),
+                Err(panic) => {
+                    let what = format!("the store panicked: {panic}");
+                    Outcome::Failed(StoreError::Unavailable(what))
+                }
+            }
+        };
+        let extended = self.kept.extend(lease, limit, call);
+        extended.map_err(|why| match why {
+            Unextended::Lost(loss) => LockError::Lost { name: name(), loss },
+            Unextended::Failed(error) => LockError::Store {
+                name: name(),
+                error,
+            },
+        })
+    }
+}

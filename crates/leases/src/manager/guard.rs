@@ -1,0 +1,376 @@
+//! The guard of a held lock.
+
+use std::fmt;
+use std::time::Duration;
+
+use tourbillon::reentrancy::{self, when_unlocked};
+
+use super::error::ReleaseError;
+use super::id::LeaseId;
+use super::inner::LeasesInner;
+use super::releases::UserHandle;
+use crate::keep_alive::{KeepGuard, KeepOptions, Loss, Lost};
+use crate::store::{OwnedSecret, Released};
+use crate::sync::channel::bounded;
+use crate::sync::{Arc, OnceLock};
+
+/// Holds a lock until the guard is released or dropped, or the lease is lost.
+///
+/// The lease is renewed in the background. A guard is not tied to a thread: it can be sent to
+/// another one.
+///
+/// **Dropping it** releases the lock as well as possible, in these steps:
+///
+/// - The renewals end at once.
+/// - A worker asks the store to release the lock. The drop waits for at most a tenth of a second,
+///   or not at all if the guard was acquired by an async call.
+/// - If this is the last guard, and all clones of its [`Leases`](crate::Leases) are gone, the drop
+///   waits [longer](crate::LeasesBuilder::end_limit).
+/// - If the store fails, it is asked again until the lease would have run out.
+///
+/// To learn the result, call [`release`](Self::release).
+///
+/// # Examples
+///
+/// ```
+/// # use tourbillon_leases::{Leases, MemoryStore};
+/// # let leases = Leases::new(MemoryStore::new())?;
+/// let guard = leases.lock("invoices")?;
+/// for invoice in 1..=3 {
+///     if !guard.is_held() {
+///         break; // somebody else may have the lock
+///     }
+///     println!("sending invoice {invoice}");
+/// }
+/// guard.release()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "dropping it gives the lock back"]
+pub struct LeaseGuard {
+    lease: Arc<Lease>,
+    /// Whether this guard has already been taken from the count of guards.
+    done: bool,
+}
+
+/// The state that all guards of one held lock share.
+pub(super) struct Lease {
+    pub(super) inner: UserHandle,
+    pub(super) kept: KeepGuard<LeaseId>,
+    /// The options under which the lock is kept.
+    pub(super) keep: KeepOptions,
+    /// Whether an earlier attempt may still arrive at the store, and be granted to the same secret.
+    pub(super) unsure: bool,
+    /// Whether a drop waits for the store.
+    waits: bool,
+    /// The secret of its ticket, once it was to be detached. If that failed, the next attempt has the
+    /// same one: a request of the first attempt may still arrive.
+    pub(super) ticket: OnceLock<OwnedSecret>,
+}
+
+impl Lease {
+    fn id(&self) -> &LeaseId {
+        self.kept.key()
+    }
+
+    /// Ends the lease and asks the store to release the lock. The calling thread must be allowed to
+    /// block.
+    pub(super) fn give_back(&self) -> Result<(), ReleaseError> {
+        let ended = self.kept.end();
+        self.answer(ended)
+    }
+
+    /// Ends the lease, and releases the lock in the background.
+    fn dropped(&self) {
+        // First end the renewals: from here on nothing is renewed, even if the release fails.
+        let held = self.kept.end().is_ok();
+        let (tells, tried) = bounded(1);
+        // A lease that is lost by the local clock may still exist in the store, so it is released
+        // too.
+        self.inner
+            .give_back(self.id().back(!self.unsure), held, Some(tells));
+        let limit = self.inner.drop_limit;
+        if held && self.waits && !limit.is_zero() {
+            // Nothing is sent on this channel. Its sender is dropped after the first attempt.
+            let _ = tried.recv_timeout(limit);
+        }
+    }
+
+    /// Releases the lock after [`KeepGuard::end`], whose result is `ended`.
+    pub(super) fn answer(&self, ended: Result<(), Loss>) -> Result<(), ReleaseError> {
+        if self.kept.is_forked() {
+            // The original process holds the lock, and will release it.
+            return Err(ReleaseError::Lost(Loss::Forked));
+        }
+        let id = self.id();
+        let later = |sure| self.inner.give_back_later(id.back(sure));
+        if let Err(loss) = ended {
+            // The lock may still be held in the store: its clock differs from the local clock, or
+            // it has executed a renewal whose answer never came.
+            later(!self.unsure);
+            self.kept.settled();
+            return Err(ReleaseError::Lost(loss));
+        }
+        let released = self.inner.release_once(id);
+        // The wait for a renewal under way comes after the release. So a renewal that gets no
+        // answer does not keep the lock from others.
+        self.kept.settled();
+        if self.unsure {
+            later(false);
+        }
+        match released {
+            Ok(Released::Released) => Ok(()),
+            Ok(Released::NotHeld) => Err(ReleaseError::NotHeld),
+            Err(error) => {
+                if !self.unsure {
+                    later(true);
+                }
+                Err(ReleaseError::Store(error))
+            }
+        }
+    }
+}
+
+impl LeaseGuard {
+    pub(super) fn new(
+        inner: &Arc<LeasesInner>,
+        kept: KeepGuard<LeaseId>,
+        keep: KeepOptions,
+        unsure: bool,
+        waits: bool,
+    ) -> Self {
+        LeaseGuard {
+            lease: Arc::new(Lease {
+                inner: UserHandle::new(inner),
+                kept,
+                keep,
+                unsure,
+                waits,
+                ticket: OnceLock::new(),
+            }),
+            done: false,
+        }
+    }
+
+    /// Returns one more guard of the same lock.
+    pub(super) fn again(&self) -> LeaseGuard {
+        self.id().add_hold();
+        LeaseGuard {
+            lease: Arc::clone(&self.lease),
+            done: false,
+        }
+    }
+
+    pub(super) fn belongs_to(&self, inner: &Arc<LeasesInner>) -> bool {
+        Arc::ptr_eq(&self.lease.inner, inner)
+    }
+
+    /// Returns the id of this held lock.
+    pub fn id(&self) -> &LeaseId {
+        self.lease.id()
+    }
+
+    /// Returns the name of the lock.
+    pub fn name(&self) -> &str {
+        self.id().name()
+    }
+
+    /// Returns a number that is greater than that of every earlier grant of this name. Send it with
+    /// every access to the resource that the lock protects, and let the resource refuse smaller
+    /// numbers: see [`Fence`](crate::Fence) and the
+    /// [guide](crate#what-a-lease-can-and-cannot-promise).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let first = leases.lock("report")?;
+    /// let token = first.fencing_token();
+    /// first.release()?;
+    /// assert!(leases.lock("report")?.fencing_token() > token);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn fencing_token(&self) -> u64 {
+        self.id().token()
+    }
+
+    /// Returns whether the lock is held, by the local clock and without a call to the store.
+    ///
+    /// The answer is also right while the store does not answer, and after the process stood still.
+    /// After the first `false` it is always `false`. In a forked copy of the process it is always
+    /// `false`.
+    ///
+    /// # Complexity
+    ///
+    /// One read of the clock, one system call (for the process id), and one lock that is nearly
+    /// always free.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// assert!(guard.is_held());
+    /// leases.close(Duration::from_secs(1));
+    /// assert!(!guard.is_held());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.lease.kept.is_kept()
+    }
+
+    /// Returns how long the lock is held if nothing renews the lease; zero if the lease is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// assert!(guard.remaining() > Duration::from_secs(20)); // of 30 s
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.lease.kept.remaining()
+    }
+
+    /// Returns a [`Lost`], which reports the loss of the lease as a flag, a channel or a future.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// let lost = guard.lost();
+    /// // Another thread can watch it.
+    /// std::thread::spawn(move || assert!(!lost.is_lost())).join().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        self.lease.kept.lost()
+    }
+
+    /// Reports that the holder is alive; see
+    /// [`Acquisition::fed_every`](crate::Acquisition::fed_every). Returns false if the lease is
+    /// lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.acquire("report").fed_every(Duration::from_secs(60)).lock()?;
+    /// for page in 1..=3 {
+    ///     println!("page {page}");
+    ///     assert!(guard.feed()); // the worker is alive
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn feed(&self) -> bool {
+        self.lease.kept.feed()
+    }
+
+    /// Returns how often the lease was renewed.
+    #[must_use]
+    pub fn renewals(&self) -> u64 {
+        self.lease.kept.renewals()
+    }
+
+    /// Ends this guard. The last guard releases the lock. After that no renewal of the lease is
+    /// sent any more.
+    ///
+    /// # Errors
+    ///
+    /// After any error this guard no longer holds the lock.
+    ///
+    /// - [`ReleaseError::Lost`] and [`NotHeld`](ReleaseError::NotHeld): the lock was not held to
+    ///   the end, so somebody else may have held it meanwhile.
+    /// - [`Store`](ReleaseError::Store): the store failed, and others may have to wait until the
+    ///   lease has run out.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks for one call to the store and for a renewal that is under way, each for at most its
+    /// limit, a sixth of the lease. A guard that is not the last one does not block.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore, ReleaseError};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// match guard.release() {
+    ///     Ok(()) => println!("the lock was held to the end"),
+    ///     Err(ReleaseError::Store(error)) => println!("others may have to wait: {error}"),
+    ///     Err(error) => println!("somebody else may have had the lock: {error}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn release(mut self) -> Result<(), ReleaseError> {
+        // If this thread holds a lock of a map or a scheduler, the check panics before anything
+        // changes, and the drop of `self` releases the lock.
+        let _ = reentrancy::check();
+        if self.is_last() {
+            self.lease.give_back()
+        } else {
+            self.still_held()
+        }
+    }
+
+    /// Returns the result of releasing a guard that is not the last one.
+    pub(super) fn still_held(&self) -> Result<(), ReleaseError> {
+        self.lost()
+            .loss()
+            .map_or(Ok(()), |loss| Err(ReleaseError::Lost(loss)))
+    }
+
+    /// Takes this guard from the count of guards. Returns whether it was the last one.
+    pub(super) fn is_last(&mut self) -> bool {
+        let first = !std::mem::replace(&mut self.done, true);
+        first && self.id().remove_hold()
+    }
+
+    /// Takes this guard from the count of guards if it is the only one.
+    pub(super) fn is_only(&mut self) -> bool {
+        let only = self.id().remove_only_hold();
+        self.done |= only;
+        only
+    }
+
+    pub(super) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+}
+
+impl Drop for LeaseGuard {
+    fn drop(&mut self) {
+        // In a forked copy of the process the lock belongs to the original, which will release it.
+        if !self.is_last() || self.lease.kept.is_forked() {
+            return;
+        }
+        let lease = Arc::clone(&self.lease);
+        // A guard may be a value of a map, and be dropped under the lock of that map. Releasing
+        // must wait until the map is unlocked.
+        when_unlocked(move || lease.dropped());
+    }
+}
+
+impl fmt::Debug for LeaseGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseGuard")
+            .field("id", self.id())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,174 @@
+//! The part of leases that their handles and guards share.
+
+use std::fmt;
+use std::time::Duration;
+
+use tourbillon::{Clock, reentrancy};
+
+use super::background::{BackgroundQueue, Tally};
+use super::error::LockError;
+use super::id::LeaseId;
+use super::request::Queued;
+use super::stats::{Asks, LeaseStats};
+use super::turns::Turns;
+use crate::keep_alive::{Batch, KeepAlive, KeepOptions};
+use crate::store::{Destination, Holder, LeaseStore, Outcome, Renewal, StoreError, WaitQueue};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Arc, catch_panic};
+
+/// The shared part of [`Leases`](crate::Leases), its guards and its timers.
+pub(super) struct LeasesInner {
+    pub(super) store: Arc<dyn LeaseStore>,
+    pub(super) keep_alive: KeepAlive<LeaseId>,
+    pub(super) clock: Clock,
+    /// The first part of every owner's name.
+    pub(super) instance: String,
+    /// What the store says about these leases where they hold a lock.
+    pub(super) holder_data: String,
+    /// The default length of a lease.
+    pub(super) lease: Duration,
+    /// The mean pause between two attempts of a waiting caller, if it was set.
+    pub(super) poll: Option<Duration>,
+    /// How long the drop of a guard waits for the store.
+    pub(super) drop_limit: Duration,
+    /// The waiting callers, which are woken when the leases are closed.
+    pub(super) waiting: WaitQueue,
+    /// The pending releases.
+    pub(super) background: BackgroundQueue<Queued>,
+    /// The number of pending releases.
+    pub(super) releases: Arc<Tally>,
+    /// The number of flushes of the background queue that run.
+    pub(super) running_flushes: AtomicUsize,
+    /// The number of names that the store gave back.
+    pub(super) released: AtomicU64,
+    pub(super) asks: Asks,
+    /// The number of users' handles.
+    pub(super) handles: AtomicUsize,
+    /// How long the drop of the last handle waits.
+    pub(super) end_limit: Duration,
+    /// Whether there are no threads, so that nothing happens while a caller waits.
+    pub(super) stepped: bool,
+    /// The turns of awaited calls.
+    pub(super) turns: Turns<Destination>,
+}
+
+impl LeasesInner {
+    /// Returns an owner that nobody else has, as `LeaseStore` promises.
+    pub(super) fn owner(&self) -> String {
+        // The process id is read now, since this process may be a forked copy of the one that
+        // built the leases.
+        let (process, number) = (std::process::id(), self.keep_alive.number());
+        format!("{}:{process}:{number}", self.instance)
+    }
+
+    /// Checks the name and the options of a lock, and starts the threads that keep it.
+    pub(super) fn check(
+        &self,
+        name: &str,
+        keep: &KeepOptions,
+        lease: Duration,
+    ) -> Result<(), LockError> {
+        if self.keep_alive.is_forked() {
+            return Err(LockError::Store {
+                name: name.to_owned(),
+                error: StoreError::Forked,
+            });
+        }
+        // Under a lock of the crate this panics before the store is asked. If the thread is
+        // panicking already it returns an error instead. Then nothing is asked: a granted lock
+        // could not be kept.
+        if reentrancy::check().is_err() {
+            let why = "called from a panic under a lock of the crate; nothing was asked".to_owned();
+            return Err(LockError::Store {
+                name: name.to_owned(),
+                error: StoreError::Refused(why),
+            });
+        }
+        if name.is_empty() {
+            return Err(LockError::EmptyName);
+        }
+        let most = self.store.longest_lease();
+        if lease > most {
+            let name = name.to_owned();
+            return Err(LockError::TooLong { name, lease, most });
+        }
+        let checked = self.keep_alive.check(keep);
+        checked.map_err(|error| LockError::of_keep(name, error))
+    }
+
+    /// Calls the store about a name, as [`call_store`](Self::call_store) does.
+    pub(super) fn ask_store<T>(
+        &self,
+        name: &str,
+        call: impl FnOnce(&dyn LeaseStore) -> Result<T, StoreError>,
+    ) -> Result<T, LockError> {
+        self.call_store(call).map_err(|error| LockError::Store {
+            name: name.to_owned(),
+            error,
+        })
+    }
+
+    /// Calls the store, but not in a forked copy of the process. A panic counts as an error.
+    pub(super) fn call_store<T>(
+        &self,
+        call: impl FnOnce(&dyn LeaseStore) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if self.keep_alive.is_forked() {
+            return Err(StoreError::Forked);
+        }
+        catch_panic(|| call(self.store.as_ref())).unwrap_or_else(|panic| {
+            let what = format!("the store panicked: {panic}");
+            Err(StoreError::Unavailable(what))
+        })
+    }
+
+    /// Asks the store who holds a name.
+    pub(super) fn holder(&self, name: &str) -> Result<Option<Holder>, LockError> {
+        if name.is_empty() {
+            return Err(LockError::EmptyName);
+        }
+        let limit = self.lease / 3;
+        self.ask_store(name, |store| store.holder_of(name, limit))
+    }
+
+    /// Renews a batch by a call to the store. This is the renewal function of the `KeepAlive`.
+    pub(super) fn renew(
+        store: &dyn LeaseStore,
+        batch: &Batch<'_, LeaseId>,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let renewals: Vec<_> = batch
+            .entries()
+            .iter()
+            .map(|entry| {
+                let id = entry.key();
+                let mut renewal = Renewal::new(id.name(), id.secret(), entry.lease());
+                renewal.holds = u32::try_from(id.holds()).unwrap_or(u32::MAX);
+                renewal
+            })
+            .collect();
+        store.renew(batch.destination(), &renewals, batch.limit())
+    }
+
+    pub(super) fn stats(&self) -> LeaseStats {
+        self.asks.fill(LeaseStats {
+            // A forked copy has no background queue, and the lock may stay locked forever.
+            releases_queued: match self.keep_alive.is_forked() {
+                true => 0,
+                false => self.releases.entered(),
+            },
+            // Relaxed: a counter.
+            released: self.released.load(Ordering::Relaxed),
+            ..LeaseStats::of(self.keep_alive.stats())
+        })
+    }
+}
+
+/// Prints the name that users know: [`Leases`](crate::Leases).
+impl fmt::Debug for LeasesInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases")
+            .field("instance", &self.instance)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,47 @@
+//! The locks of a process: acquired, held, released, handed over. It calls a store, and has its leases
+//! renewed by `keep_alive`. It knows no particular store.
+//!
+//! | file | what |
+//! |---|---|
+//! | `builder.rs`, `locks.rs`, `inner.rs` | [`Leases`], its options, and what handles and guards share |
+//! | `acquire.rs`, `attempt.rs`, `many.rs` | how a lock is acquired: the loop, one attempt, many names at once |
+//! | `guard.rs`, `id.rs`, `extending.rs` | the guard of a held lock |
+//! | `releases.rs`, `background.rs`, `request.rs` | how a lock is given back, also when nobody waits for it |
+//! | `hand_over.rs`, `ticket.rs` | how a lock goes to another process |
+//! | `awaiting.rs`, `lease_future.rs`, `oneshot.rs`, `turns.rs` | the async calls |
+//! | `error.rs`, `fence.rs`, `listing.rs`, `stats.rs` | what a user is told, and may check |
+
+mod acquire;
+mod attempt;
+mod awaiting;
+mod background;
+mod builder;
+mod error;
+mod extending;
+mod fence;
+mod guard;
+mod hand_over;
+mod id;
+mod inner;
+mod lease_future;
+mod listing;
+mod locks;
+mod many;
+mod oneshot;
+mod releases;
+mod request;
+mod stats;
+mod ticket;
+mod turns;
+
+pub use acquire::Acquisition;
+pub use builder::LeasesBuilder;
+pub use error::{LockError, ReleaseError};
+pub use fence::{Fence, StaleToken};
+pub use guard::LeaseGuard;
+pub use hand_over::DetachError;
+pub use id::LeaseId;
+pub use lease_future::LeaseFuture;
+pub use locks::Leases;
+pub use stats::LeaseStats;
+pub use ticket::{LeaseTicket, ParseTicketError};

@@ -1,0 +1,569 @@
+//! A store in the memory of one process.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::task::Waker;
+use std::time::Duration;
+
+use tourbillon::{Clock, Time};
+
+pub use super::fault::{Fault, StoreCall};
+use super::wait_queue::WaitQueue;
+use super::{
+    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore, Outcome,
+    Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
+};
+use crate::sync::{Arc, Mutex, Origin};
+
+/// Keeps leases in the memory of one process.
+///
+/// This is the embedded default. It is also the store for tests, which can [inject](Self::inject)
+/// faults.
+///
+/// Clones share one store. Waiting callers are woken in the order in which they began to wait. A
+/// released name is reserved for callers that have waited for a [turn](Claim::TURN). A lease that
+/// has run out is removed when somebody asks for its name, or when there are twice as many names
+/// as were alive at the last clean-up.
+///
+/// The store belongs to the process that created it. In a forked copy of that process every call of
+/// the trait fails with [`StoreError::Forked`], and the other methods do nothing.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Leases, LockError, MemoryStore};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let leases = Leases::new(MemoryStore::new())?;
+/// let guard = leases.try_lock("report")?;
+/// assert!(matches!(leases.try_lock("report"), Err(LockError::Held { .. })));
+/// guard.release()?;
+/// assert!(leases.try_lock("report")?.fencing_token() > 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore(Arc<Shared>);
+
+/// The state that the clones of a store share.
+struct Shared {
+    clock: Clock,
+    /// The names, owners and tokens.
+    state: Mutex<MemoryState>,
+    wait_queue: WaitQueue,
+    destinations: u64,
+    faults: Mutex<Option<Arc<Injected>>>,
+    origin: Origin,
+}
+
+/// A function that decides the fault of each call.
+type Injected = dyn Fn(&StoreCall<'_>) -> Fault + Send + Sync;
+
+/// Every name that is held or reserved.
+#[derive(Default)]
+struct MemoryState {
+    held: HashMap<String, Held>,
+    /// Names that nobody holds. Until this time only callers that are due get them.
+    reserved: HashMap<String, Time>,
+    /// At this number of names, those whose lease or reservation has run out are removed.
+    crowd: usize,
+    /// The last token. All names share one sequence, so a free name needs no memory for its token.
+    token: u64,
+}
+
+/// A name that somebody holds.
+struct Held {
+    owner: String,
+    /// What proves who holds it. `None` if the name is released and stays locked for a while.
+    secret: Option<Box<str>>,
+    until: Time,
+    token: u64,
+    /// What the holder says about itself, if it says something.
+    data: Option<Box<str>>,
+    /// When the longest wait began, of the callers that are due.
+    next: Option<Time>,
+    /// The last time that it was detached. It stays for a resume that is repeated.
+    detached: Option<Box<DetachedHold>>,
+}
+
+/// What a detach writes beside a name.
+struct DetachedHold {
+    /// `None` when it is used up.
+    ticket: Option<Box<str>>,
+    lease: Duration,
+    terms: String,
+}
+
+impl Held {
+    fn is_held_with(&self, secret: Secret<'_>) -> bool {
+        self.secret.as_deref() == Some(secret.reveal())
+    }
+
+    fn shown(&self, now: Time) -> Holder {
+        let remaining = self.until.since(now);
+        Holder::new(self.owner.clone(), self.token, remaining)
+            .with_data(self.data.as_deref().unwrap_or_default())
+    }
+}
+
+/// Returns how long a name is reserved for callers that are due: a quarter of the longest wait,
+/// from 5 ms to 25 ms. So a slow caller gets more time the longer it waits.
+fn reservation(waited: Duration) -> Duration {
+    const LEAST: Duration = Duration::from_millis(5);
+    const MOST: Duration = Duration::from_millis(25);
+    (waited / 4).clamp(LEAST, MOST)
+}
+
+impl MemoryStore {
+    /// Creates a store on [`Clock::boottime`].
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_clock(Clock::boottime())
+    }
+
+    /// Creates a store on this clock, which may be a manual one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Clock, ManualClock};
+    /// use tourbillon_leases::MemoryStore;
+    ///
+    /// let hand = ManualClock::new();
+    /// let store = MemoryStore::with_clock(Clock::manual(&hand));
+    /// assert_eq!(store.holder("report"), None);
+    /// ```
+    #[must_use]
+    pub fn with_clock(clock: Clock) -> Self {
+        Self::with_destinations(clock, 1)
+    }
+
+    /// Creates a store that spreads its names over this number of destinations, by a hash.
+    ///
+    /// # Panics
+    ///
+    /// If `destinations` is zero.
+    #[must_use]
+    pub fn with_destinations(clock: Clock, destinations: u64) -> Self {
+        assert!(destinations > 0, "a name has to have a destination");
+        MemoryStore(Arc::new(Shared {
+            clock,
+            state: Mutex::new(MemoryState::default()),
+            wait_queue: WaitQueue::default(),
+            destinations,
+            faults: Mutex::new(None),
+            origin: Origin::here(),
+        }))
+    }
+
+    /// Calls `fault` before each call from now on. Its result decides what happens to the call.
+    ///
+    /// `fault` runs on the caller's thread without a lock. So it may block, to imitate a call that
+    /// hangs, and it may panic.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Fault, Leases, LockError, MemoryStore, StoreError};
+    ///
+    /// let store = MemoryStore::new();
+    /// let leases = Leases::new(store.clone())?;
+    /// store.inject(|_| Fault::Fail(StoreError::Unavailable("down".to_owned())));
+    /// assert!(matches!(leases.try_lock("report"), Err(LockError::Store { .. })));
+    /// store.heal();
+    /// assert!(leases.try_lock("report").is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn inject(&self, fault: impl Fn(&StoreCall<'_>) -> Fault + Send + Sync + 'static) {
+        if !self.is_forked() {
+            *self.0.faults.lock() = Some(Arc::new(fault));
+        }
+    }
+
+    /// Ends the injection of faults.
+    pub fn heal(&self) {
+        if !self.is_forked() {
+            *self.0.faults.lock() = None;
+        }
+    }
+
+    /// Forgets all leases, like a server that restarts without its data. Tokens go on increasing.
+    pub fn forget(&self) {
+        if self.is_forked() {
+            return;
+        }
+        let held = std::mem::take(&mut self.0.state.lock().held);
+        for name in held.keys() {
+            self.0.wait_queue.released(name);
+        }
+    }
+
+    /// Returns the owner and the token of a name that is held by the store's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// let store = MemoryStore::new();
+    /// let leases = Leases::new(store.clone())?;
+    /// let guard = leases.lock("report")?;
+    /// let (owner, token) = store.holder("report").expect("the lock is held");
+    /// assert_eq!((owner.as_str(), token), (guard.id().owner(), guard.fencing_token()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn holder(&self, name: &str) -> Option<(String, u64)> {
+        if self.is_forked() {
+            return None;
+        }
+        self.find(name).map(|holder| (holder.owner, holder.token))
+    }
+
+    fn find(&self, name: &str) -> Option<Holder> {
+        let state = self.0.state.lock();
+        let now = self.0.clock.now();
+        let held = state.held.get(name).filter(|held| now < held.until)?;
+        Some(held.shown(now))
+    }
+
+    /// Returns whether this process is a forked copy, in which a mutex may stay locked forever.
+    fn is_forked(&self) -> bool {
+        self.0.origin.is_elsewhere()
+    }
+
+    /// Asks the injected function, without holding the lock that protects it: the function may
+    /// block or replace itself.
+    fn fault(&self, call: &StoreCall<'_>) -> Fault {
+        let fault = self.0.faults.lock().clone();
+        fault.map_or(Fault::None, |fault| fault(call))
+    }
+
+    /// Executes a call as the injected fault says. `execute` gets the positions that fail, and
+    /// their error.
+    fn execute<T>(
+        &self,
+        call: &StoreCall<'_>,
+        execute: impl FnOnce(&[usize], Option<StoreError>) -> T,
+    ) -> Result<T, StoreError> {
+        if self.is_forked() {
+            return Err(StoreError::Forked);
+        }
+        match self.fault(call) {
+            Fault::None => Ok(execute(&[], None)),
+            Fault::Fail(error) => Err(error),
+            Fault::LoseAnswer(error) => {
+                execute(&[], None);
+                Err(error)
+            }
+            Fault::Then(then) => {
+                let answer = execute(&[], None);
+                then();
+                Ok(answer)
+            }
+            Fault::Some(which, error) => Ok(execute(&which, Some(error))),
+        }
+    }
+
+    /// Grants the name, or says how long it is held or reserved.
+    fn grant(&self, claim: &Claim<'_>) -> Acquired {
+        let mut state = self.0.state.lock();
+        // The clock is read under the lock, here and below. So a later call has a later time, and
+        // no call shortens a lease because another one has overtaken it.
+        let now = self.0.clock.now();
+        if let Some(held) = state.held.get_mut(claim.name)
+            && now < held.until
+            && !held.is_held_with(claim.secret)
+        {
+            // The release needs the longest wait to choose the length of the reservation.
+            if claim.waits && claim.is_due() {
+                let since = now - claim.waited;
+                held.next = Some(held.next.map_or(since, |next| next.min(since)));
+            }
+            return Acquired::Held {
+                remaining: held.until.since(now),
+            };
+        }
+        // The name is free, but reserved: only a caller that is due may take it.
+        if let Some(until) = state.reserved.get(claim.name) {
+            if now < *until && !claim.is_due() {
+                return Acquired::Held {
+                    remaining: until.since(now),
+                };
+            }
+            state.reserved.remove(claim.name);
+        }
+        // Twice the number of live names as the next threshold makes the clean-up cost constant
+        // time per grant on average.
+        if state.held.len() + state.reserved.len() >= state.crowd {
+            state.held.retain(|_, held| now < held.until);
+            state.reserved.retain(|_, until| now < *until);
+            state.crowd = (2 * (state.held.len() + state.reserved.len())).max(1_024);
+        }
+        state.token += 1;
+        let token = state.token;
+        let held = Held {
+            owner: claim.owner.to_owned(),
+            secret: Some(claim.secret.reveal().into()),
+            until: now + claim.lease,
+            token,
+            data: (!claim.data.is_empty()).then(|| claim.data.into()),
+            next: None,
+            detached: None,
+        };
+        state.held.insert(claim.name.to_owned(), held);
+        Acquired::Granted { token }
+    }
+
+    /// Ends the reservation of a name for which nobody waits any more.
+    fn left(&self, name: &str) {
+        if self.0.wait_queue.waits_for(name) {
+            return;
+        }
+        let mut state = self.0.state.lock();
+        if let Some(held) = state.held.get_mut(name) {
+            held.next = None;
+        }
+        state.reserved.remove(name);
+    }
+
+    /// Renews one lease.
+    fn prolong(&self, renewal: &Renewal<'_>) -> Outcome {
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        match state.held.get_mut(renewal.name) {
+            Some(held) if now < held.until && held.is_held_with(renewal.secret) => {
+                let until = now + renewal.lease;
+                if !renewal.never_shortens || held.until < until {
+                    held.until = until;
+                }
+                Outcome::Renewed
+            }
+            _ => Outcome::NotHeld,
+        }
+    }
+
+    /// Releases one name, or shortens its lease to the rest that it stays locked.
+    fn free(&self, holding: &Holding<'_>) -> Released {
+        let name = holding.name;
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        match state.held.get_mut(name) {
+            Some(held)
+                if held.is_held_with(holding.secret)
+                    && !holding.rest.is_zero()
+                    && now < held.until =>
+            {
+                // No secret, so that a renewal which arrives later does not find its lease.
+                (held.secret, held.detached) = (None, None);
+                held.owner.push_str(" (released)");
+                held.until = now + holding.rest;
+                drop(state);
+                // The waiting caller asks again, and learns when the name will be free.
+                self.0.wait_queue.released(name);
+                Released::Released
+            }
+            Some(held) if held.is_held_with(holding.secret) => {
+                let in_time = now < held.until;
+                let reserved = held.next.map(|since| now + reservation(now.since(since)));
+                let gone = state.held.remove(name);
+                // Under the same lock as the removal, so that no other caller takes the name first.
+                if let Some(until) = reserved.filter(|_| in_time) {
+                    state.reserved.insert(name.to_owned(), until);
+                }
+                // Unlock before freeing memory and before waking a caller.
+                drop(state);
+                drop(gone);
+                self.0.wait_queue.released(name);
+                if in_time {
+                    Released::Released
+                } else {
+                    Released::NotHeld
+                }
+            }
+            _ => Released::NotHeld,
+        }
+    }
+
+    /// Writes a ticket beside a name.
+    fn detached(&self, detach: &Detach<'_>) -> Detached {
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        match state.held.get_mut(detach.name) {
+            Some(held) if now < held.until && held.is_held_with(detach.secret) => {
+                held.detached = Some(Box::new(DetachedHold {
+                    ticket: Some(detach.ticket.reveal().into()),
+                    lease: detach.lease,
+                    terms: detach.terms.to_owned(),
+                }));
+                Detached::Detached
+            }
+            _ => Detached::NotHeld,
+        }
+    }
+
+    /// Uses up a ticket, and gives the name to another owner.
+    fn resumed(&self, resume: &Resume<'_>) -> Option<Resumed> {
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        let held = state.held.get_mut(resume.name)?;
+        let again = held.is_held_with(resume.secret);
+        let detached = held.detached.as_mut()?;
+        let fits = detached.ticket.as_deref() == Some(resume.ticket.reveal());
+        if now >= held.until || !(again || fits) {
+            return None;
+        }
+        if !again {
+            detached.ticket = None;
+            held.owner = resume.owner.to_owned();
+            held.secret = Some(resume.secret.reveal().into());
+            held.data = (!resume.data.is_empty()).then(|| resume.data.into());
+        }
+        // A call that is repeated must not shorten what a later one has extended.
+        held.until = held.until.max(now + detached.lease);
+        Some(Resumed::new(held.token, detached.terms.clone()))
+    }
+}
+
+impl LeaseStore for MemoryStore {
+    fn destination(&self, name: &str) -> Destination {
+        if self.0.destinations == 1 {
+            return Destination::default();
+        }
+        // This hasher has fixed keys, so the destination is the same in every run.
+        let hasher = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
+        Destination::new(hasher.hash_one(name) % self.0.destinations)
+    }
+
+    fn acquire(&self, claim: &Claim<'_>, _limit: Duration) -> Result<Acquired, StoreError> {
+        self.execute(&StoreCall::Claim(claim), |_, _| self.grant(claim))
+    }
+
+    fn acquire_many(
+        &self,
+        destination: Destination,
+        batch: &[Claim<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
+        if let [claim] = batch {
+            return Ok(vec![self.acquire(claim, limit)]);
+        }
+        let call = StoreCall::ClaimMany { destination, batch };
+        self.execute(&call, |fail, error| {
+            let answer = |(at, claim): (usize, &Claim<'_>)| match &error {
+                Some(error) if fail.contains(&at) => Err(error.clone()),
+                _ => Ok(self.grant(claim)),
+            };
+            batch.iter().enumerate().map(answer).collect()
+        })
+    }
+
+    fn leave(&self, name: &str, owner: &str, _limit: Duration) -> Result<(), StoreError> {
+        self.execute(&StoreCall::Leave { name, owner }, |_, _| self.left(name))
+    }
+
+    fn renew(
+        &self,
+        destination: Destination,
+        batch: &[Renewal<'_>],
+        _limit: Duration,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        self.execute(&StoreCall::Renew { destination, batch }, |fail, error| {
+            let outcome = |(at, renewal): (usize, &Renewal<'_>)| match &error {
+                Some(error) if fail.contains(&at) => Outcome::Failed(error.clone()),
+                _ => self.prolong(renewal),
+            };
+            batch.iter().enumerate().map(outcome).collect()
+        })
+    }
+
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        _limit: Duration,
+    ) -> Result<Released, StoreError> {
+        self.execute(&StoreCall::GiveBack { name, secret }, |_, _| {
+            self.free(&Holding::new(name, secret))
+        })
+    }
+
+    fn release_many(
+        &self,
+        destination: Destination,
+        batch: &[Holding<'_>],
+        _limit: Duration,
+    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
+        if let [held] = batch {
+            let call = StoreCall::GiveBack {
+                name: held.name,
+                secret: held.secret,
+            };
+            return Ok(vec![self.execute(&call, |_, _| self.free(held))]);
+        }
+        self.execute(
+            &StoreCall::GiveBackMany { destination, batch },
+            |fail, error| {
+                let answer = |(at, held): (usize, &Holding<'_>)| match &error {
+                    Some(error) if fail.contains(&at) => Err(error.clone()),
+                    _ => Ok(self.free(held)),
+                };
+                batch.iter().enumerate().map(answer).collect()
+            },
+        )
+    }
+
+    fn detach(&self, detach: &Detach<'_>, _limit: Duration) -> Result<Detached, StoreError> {
+        self.execute(&StoreCall::Detach(detach), |_, _| self.detached(detach))
+    }
+
+    fn resume(&self, resume: &Resume<'_>, _limit: Duration) -> Result<Option<Resumed>, StoreError> {
+        self.execute(&StoreCall::Resume(resume), |_, _| self.resumed(resume))
+    }
+
+    fn holder_of(&self, name: &str, _limit: Duration) -> Result<Option<Holder>, StoreError> {
+        self.execute(&StoreCall::Holder { name }, |_, _| self.find(name))
+    }
+
+    /// Takes time linear in the number of all names, under the lock of the store.
+    fn list(
+        &self,
+        prefix: &str,
+        most: usize,
+        _limit: Duration,
+    ) -> Result<Vec<HeldLock>, StoreError> {
+        self.execute(&StoreCall::List { prefix }, |_, _| {
+            let state = self.0.state.lock();
+            let now = self.0.clock.now();
+            let held = state.held.iter();
+            held.filter(|(name, held)| name.starts_with(prefix) && now < held.until)
+                .take(most)
+                .map(|(name, held)| HeldLock::new(name.clone(), held.shown(now)))
+                .collect()
+        })
+    }
+
+    fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
+        (!self.is_forked()).then(|| self.0.wait_queue.watch(name, waker))
+    }
+}
+
+#[cfg(not(loom))]
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("MemoryStore");
+        if !self.is_forked() {
+            shown.field("names", &self.0.state.lock().held.len());
+        }
+        shown.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,595 @@
+//! The interface between leases and the backend that stores them, and what backends share: the store in
+//! memory, the queue of waiting callers, and the adapter for async clients. A store knows nothing of
+//! those who use it. It may use `sync` alone.
+
+mod error;
+mod fault;
+mod handed;
+mod holder;
+mod memory;
+mod secret;
+// It needs tokio, which the models do without.
+#[cfg(all(feature = "tokio", not(loom)))]
+mod tokio_store;
+mod wait_queue;
+
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crate::sync::Arc;
+
+pub use error::StoreError;
+pub use handed::{Detach, Detached, Resume, Resumed};
+pub use holder::{HeldLock, Holder};
+pub use memory::{Fault, MemoryStore, StoreCall};
+pub(crate) use secret::OwnedSecret;
+pub use secret::Secret;
+#[cfg(all(feature = "tokio", not(loom)))]
+pub use tokio_store::{AsyncLeaseStore, TokioStore};
+pub(crate) use wait_queue::WaitQueue;
+
+/// A backend that stores leases: which owner holds which name, and until when.
+///
+/// [`MemoryStore`](crate::MemoryStore) keeps leases in memory. The example `sqlite_store` is a backend
+/// of some hundred lines, on a table of SQLite. A backend whose client is async implements
+/// `AsyncLeaseStore` instead (feature `tokio`).
+///
+/// # What a backend promises
+///
+/// - A name is granted to one owner at a time. The lease begins when the backend executes the call.
+///   That is after the caller has sent it. So a lease never ends later by the caller's clock than
+///   by the backend's clock.
+/// - The tokens of a name strictly increase from grant to grant.
+/// - An acquire with the [secret](Secret) that already holds the name is granted again, for a full
+///   lease. A call whose answer was lost is repeated with the same secret.
+/// - Renewals, releases and detaches change only what is held with their secret. The owner proves
+///   nothing, since [`holder_of`](Self::holder_of) and [`list`](Self::list) show it to everybody.
+///   No call and no error shows a secret.
+/// - A call sends nothing after its `limit`, and returns soon after it. A call that returns much
+///   later does not delay calls to other destinations, but it occupies a thread. There are at most
+///   240 threads for renewals, 64 for batches of releases, and 192 for awaited calls. One
+///   destination gets at most 64 of the threads for awaited calls.
+///
+/// An owner and a secret are never used twice: every acquire of a [`Leases`](crate::Leases) has its
+/// own.
+///
+/// A store that wraps another store must forward every method, including those with a default here.
+/// With the defaults, all names share one destination, the length of leases has no bound, and
+/// waiting callers are not woken.
+///
+/// # Panics
+///
+/// A panic in a call counts as [`StoreError::Unavailable`].
+pub trait LeaseStore: Send + Sync + 'static {
+    /// Returns the destination of `name`. Names of one destination are renewed together. A
+    /// destination that is slow or gone delays no other destination. The result is always the same
+    /// for a name.
+    fn destination(&self, name: &str) -> Destination {
+        let _ = name;
+        Destination::default()
+    }
+
+    /// Returns the longest lease that this store grants.
+    fn longest_lease(&self) -> Duration {
+        Duration::MAX
+    }
+
+    /// Acquires a name if nobody holds it.
+    ///
+    /// # Errors
+    ///
+    /// After [`StoreError::Unavailable`] it is unknown whether the name was granted, so the caller
+    /// releases it. After any other error the name was not granted.
+    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError>;
+
+    /// Acquires names of one destination, each as [`acquire`](Self::acquire) does. Returns one answer
+    /// for each item of `batch`, in the same order. A missing answer counts as a failure.
+    ///
+    /// The default calls [`acquire`](Self::acquire) for one item after the other, until `limit` is
+    /// over. A backend on a network should send them together.
+    ///
+    /// # Errors
+    ///
+    /// If all items have failed. After [`StoreError::Unavailable`] any of them may have been granted
+    /// all the same, and is released. After [`StoreError::Refused`] each item is tried alone.
+    fn acquire_many(
+        &self,
+        destination: Destination,
+        batch: &[Claim<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
+        let _ = destination;
+        let start = Instant::now();
+        let acquire = |claim: &Claim<'_>| {
+            let left = limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(StoreError::batch_too_slow());
+            }
+            self.acquire(claim, left)
+        };
+        Ok(batch.iter().map(acquire).collect())
+    }
+
+    /// Notes that a caller which was [waiting](Claim::waits) for `name` gives up. A store that
+    /// reserves names for such callers need not reserve this one for `owner` any more. The default
+    /// does nothing: this backend reserves nothing, or lets the reservation run out.
+    ///
+    /// # Errors
+    ///
+    /// If the backend could not be asked. The reservation then runs out.
+    fn leave(&self, name: &str, owner: &str, limit: Duration) -> Result<(), StoreError> {
+        let _ = (name, owner, limit);
+        Ok(())
+    }
+
+    /// Renews leases of one destination, each for its full length from now on. Returns one outcome
+    /// for each item of `batch`, in the same order. A missing outcome counts as a failure.
+    ///
+    /// # Errors
+    ///
+    /// If all renewals have failed. After [`StoreError::Refused`] each one is tried alone.
+    fn renew(
+        &self,
+        destination: Destination,
+        batch: &[Renewal<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Outcome>, StoreError>;
+
+    /// Releases a name if it is held with this secret, and wakes a caller that
+    /// [watches](Self::watch) it.
+    ///
+    /// # Errors
+    ///
+    /// After an error it is unknown whether the name was released.
+    fn release(
+        &self,
+        name: &str,
+        secret: Secret<'_>,
+        limit: Duration,
+    ) -> Result<Released, StoreError>;
+
+    /// Releases names of one destination, each as [`release`](Self::release) does. Returns one
+    /// answer for each item of `batch`, in the same order. A missing answer counts as a failure.
+    ///
+    /// This call releases the locks of dropped guards and of closed leases, at most
+    /// [`LeasesBuilder::batch`](crate::LeasesBuilder::batch) of them at a time. The default calls
+    /// [`release`](Self::release) for one item after the other, until `limit` is over. A backend on
+    /// a network should send them together. Otherwise each lock costs a round trip.
+    ///
+    /// An item with a [rest](Holding::rest) stays locked for that time, and no longer. The default
+    /// shortens its lease by [`renew`](Self::renew). A backend of several processes should also
+    /// forget the secret, so that a renewal that arrives later is [`NotHeld`](Outcome::NotHeld).
+    ///
+    /// # Errors
+    ///
+    /// If all items have failed. Any of them may have been released all the same. After
+    /// [`StoreError::Refused`] each item is tried again in a batch of its own.
+    fn release_many(
+        &self,
+        destination: Destination,
+        batch: &[Holding<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
+        let start = Instant::now();
+        let release = |held: &Holding<'_>| {
+            let left = limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(StoreError::batch_too_slow());
+            }
+            if held.rest.is_zero() {
+                return self.release(held.name, held.secret, left);
+            }
+            let shorter = Renewal::new(held.name, held.secret, held.rest);
+            Outcome::of_shortened(self.renew(destination, &[shorter], left)?)
+        };
+        Ok(batch.iter().map(release).collect())
+    }
+
+    /// Detaches a name from the caller that holds it, so that whoever has the ticket can
+    /// [resume](Self::resume) it.
+    ///
+    /// The store writes the ticket, the length of the lease and the terms beside the name, in the
+    /// place of those of an earlier detach. Everything else stays, also the secret of the holder,
+    /// until the name is resumed. The default refuses the call: this backend can't hand names over.
+    ///
+    /// # Errors
+    ///
+    /// After [`StoreError::Unavailable`] it is unknown whether the name is detached. The caller still
+    /// holds it.
+    fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
+        let _ = limit;
+        Err(StoreError::no_hand_over(detach.name))
+    }
+
+    /// Gives a name that is detached with this ticket to another owner, for the full lease that was
+    /// written when it was detached. Returns `None` if the name is not detached with this ticket.
+    ///
+    /// The store compares the ticket, deletes it, and writes the new owner and secret, all in one
+    /// step. So each ticket is of use once, also if two callers resume at one time. If the name is
+    /// held with the secret of `resume` already, the call is a repetition of one whose answer was
+    /// lost, and is answered again. The default refuses the call, as [`detach`](Self::detach) does.
+    ///
+    /// # Errors
+    ///
+    /// After [`StoreError::Unavailable`] it is unknown whether the name was resumed. After any other
+    /// error the ticket is still of use.
+    fn resume(&self, resume: &Resume<'_>, limit: Duration) -> Result<Option<Resumed>, StoreError> {
+        let _ = limit;
+        Err(StoreError::no_hand_over(resume.name))
+    }
+
+    /// Returns who holds `name` by the store's clock, or `None` if nobody does. The answer may be
+    /// outdated when it arrives. The default refuses the call: this backend can't tell.
+    ///
+    /// # Errors
+    ///
+    /// If the backend could not be asked, or can't tell.
+    fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
+        let _ = limit;
+        Err(StoreError::no_holder(name))
+    }
+
+    /// Returns names that begin with `prefix` and are held by the store's clock, with their
+    /// holders: at most `most` of them, in no particular order. An empty prefix is that of all
+    /// names. A name that is acquired or released meanwhile may be left out. The default refuses
+    /// the call: this backend can't tell.
+    ///
+    /// # Errors
+    ///
+    /// If the backend could not be asked, can't tell, or did not come to the end within `limit`.
+    fn list(
+        &self,
+        prefix: &str,
+        most: usize,
+        limit: Duration,
+    ) -> Result<Vec<HeldLock>, StoreError> {
+        let _ = (most, limit);
+        Err(StoreError::no_list(prefix))
+    }
+
+    /// Wakes `waker` when `name` may be free, until the returned value is dropped. The default
+    /// returns `None`: this backend can't announce releases.
+    ///
+    /// Wake-ups may be spurious, and the backend may miss a release. So a waiting caller also asks
+    /// again at intervals, and when the lease in its way has run out.
+    fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
+        let _ = (name, waker);
+        None
+    }
+}
+
+/// A registered wait for a name.
+///
+/// Dropping it ends the wait and leaves nothing behind. If the waiting caller was woken and has not
+/// [asked](Self::looks) since, the drop passes the wake-up on to the next waiting caller.
+pub trait Watch: Send + Sync {
+    /// Reports that the waiting caller is about to ask for the name. This consumes the last
+    /// wake-up, and the caller may be woken again from now on.
+    fn looks(&self);
+}
+
+/// Implements the trait for a pointer, so that a store can be shared or chosen at run time.
+macro_rules! pass_on {
+    ($pointer:ident) => {
+        impl<S: LeaseStore + ?Sized> LeaseStore for $pointer<S> {
+            fn destination(&self, name: &str) -> Destination {
+                (**self).destination(name)
+            }
+
+            fn longest_lease(&self) -> Duration {
+                (**self).longest_lease()
+            }
+
+            fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
+                (**self).acquire(claim, limit)
+            }
+
+            fn acquire_many(
+                &self,
+                destination: Destination,
+                batch: &[Claim<'_>],
+                limit: Duration,
+            ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
+                (**self).acquire_many(destination, batch, limit)
+            }
+
+            fn leave(&self, name: &str, owner: &str, limit: Duration) -> Result<(), StoreError> {
+                (**self).leave(name, owner, limit)
+            }
+
+            fn renew(
+                &self,
+                destination: Destination,
+                batch: &[Renewal<'_>],
+                limit: Duration,
+            ) -> Result<Vec<Outcome>, StoreError> {
+                (**self).renew(destination, batch, limit)
+            }
+
+            fn release(
+                &self,
+                name: &str,
+                secret: Secret<'_>,
+                limit: Duration,
+            ) -> Result<Released, StoreError> {
+                (**self).release(name, secret, limit)
+            }
+
+            fn release_many(
+                &self,
+                destination: Destination,
+                batch: &[Holding<'_>],
+                limit: Duration,
+            ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
+                (**self).release_many(destination, batch, limit)
+            }
+
+            fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
+                (**self).detach(detach, limit)
+            }
+
+            fn resume(
+                &self,
+                resume: &Resume<'_>,
+                limit: Duration,
+            ) -> Result<Option<Resumed>, StoreError> {
+                (**self).resume(resume, limit)
+            }
+
+            fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
+                (**self).holder_of(name, limit)
+            }
+
+            fn list(
+                &self,
+                prefix: &str,
+                most: usize,
+                limit: Duration,
+            ) -> Result<Vec<HeldLock>, StoreError> {
+                (**self).list(prefix, most, limit)
+            }
+
+            fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
+                (**self).watch(name, waker)
+            }
+        }
+    };
+}
+
+pass_on!(Arc);
+pass_on!(Box);
+
+/// Identifies a part of a backend that can fail on its own, such as a node, a shard or a peer.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Destination, LeaseStore, MemoryStore};
+///
+/// // A memory store has one destination by default.
+/// assert_eq!(MemoryStore::new().destination("report"), Destination::new(0));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Destination(u64);
+
+impl Destination {
+    /// Creates the destination with this number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Destination(number)
+    }
+
+    /// Returns the number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// The arguments of an acquire.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{Acquired, Claim, LeaseStore, MemoryStore, Secret};
+///
+/// let store = MemoryStore::new();
+/// let claim = Claim::new("report", "owner 1", Secret::new("u7Hq"), Duration::from_secs(30));
+/// let acquired = store.acquire(&claim, Duration::from_secs(5))?;
+/// assert!(matches!(acquired, Acquired::Granted { .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Claim<'a> {
+    /// The name to acquire.
+    pub name: &'a str,
+    /// The owner that will hold the name. It is shown to everybody, and proves nothing.
+    pub owner: &'a str,
+    /// The secret that proves from now on who holds the name.
+    pub secret: Secret<'a>,
+    /// The length of the lease, from the moment of the grant.
+    pub lease: Duration,
+    /// Whether the caller will wait if somebody holds the name. If so, the store announces the
+    /// release.
+    pub waits: bool,
+    /// How long the caller has waited. A fair store reserves a released name, for a few
+    /// milliseconds, for callers that [are due](Claim::is_due). Otherwise a caller that asks again
+    /// right after its own release is always faster than callers that have to be woken.
+    pub waited: Duration,
+    /// What the caller says about itself, for people who ask who [holds](Holder::data) the name.
+    pub data: &'a str,
+}
+
+impl<'a> Claim<'a> {
+    /// The wait after which a caller is due: 20 ms. Until then the caller that asks first gets the
+    /// name, which is fast. From then on callers take turns. 20 ms is long compared with the cost
+    /// of handing a name over, so the throughput stays high, and short for a caller that waits.
+    pub const TURN: Duration = Duration::from_millis(20);
+
+    /// Creates a claim of a caller that does not wait.
+    #[must_use]
+    pub fn new(name: &'a str, owner: &'a str, secret: Secret<'a>, lease: Duration) -> Self {
+        Claim {
+            name,
+            owner,
+            secret,
+            lease,
+            waits: false,
+            waited: Duration::ZERO,
+            data: "",
+        }
+    }
+
+    /// Returns the same claim, by a caller that will wait.
+    #[must_use]
+    pub fn waiting(self) -> Self {
+        Claim {
+            waits: true,
+            ..self
+        }
+    }
+
+    /// Returns the same claim, by a caller that has waited for `waited`.
+    #[must_use]
+    pub fn waited(self, waited: Duration) -> Self {
+        Claim { waited, ..self }
+    }
+
+    /// Returns the same claim, by a caller that says this about itself.
+    #[must_use]
+    pub fn with_data(self, data: &'a str) -> Self {
+        Claim { data, ..self }
+    }
+
+    /// Returns whether the caller has waited for a [turn](Claim::TURN) or longer. A reserved name
+    /// is granted to such a caller. If it goes on [waiting](Claim::waits), the next release
+    /// reserves the name for it.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.waited >= Claim::TURN
+    }
+}
+
+/// The result of an acquire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Acquired {
+    /// The owner holds the name for a full lease.
+    Granted {
+        /// The token, which is greater than that of every earlier grant of the name.
+        token: u64,
+    },
+    /// Somebody else holds the name.
+    Held {
+        /// How long that lease still lasts, unless it is renewed.
+        remaining: Duration,
+    },
+}
+
+/// One lease of a batch of renewals.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Renewal<'a> {
+    /// The name that is held.
+    pub name: &'a str,
+    /// The secret with which it was acquired.
+    pub secret: Secret<'a>,
+    /// The length of the lease from now on.
+    pub lease: Duration,
+    /// The number of guards of this lease. It is shown to people who look at the backend, and
+    /// decides nothing.
+    pub holds: u32,
+    /// Whether more than `lease` stays if it is left already. A request that arrives late must not
+    /// shorten what a later [extension](crate::LeaseGuard::extend) has granted.
+    pub never_shortens: bool,
+}
+
+impl<'a> Renewal<'a> {
+    /// Creates the renewal of a lease with one guard.
+    #[must_use]
+    pub fn new(name: &'a str, secret: Secret<'a>, lease: Duration) -> Self {
+        Renewal {
+            name,
+            secret,
+            lease,
+            holds: 1,
+            never_shortens: false,
+        }
+    }
+
+    /// Returns the same renewal, which [never shortens](Self::never_shortens) the lease.
+    #[must_use]
+    pub fn never_shortening(self) -> Self {
+        Renewal {
+            never_shortens: true,
+            ..self
+        }
+    }
+}
+
+/// The result of one renewal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The lease has its full length again, counted from a moment after the call was sent.
+    Renewed,
+    /// The name is not held with this secret, and never will be again.
+    NotHeld,
+    /// The result is unknown. The renewal is tried again while the lease lasts.
+    Failed(StoreError),
+}
+
+impl Outcome {
+    /// Returns the result of a release that shortens a lease by a renewal.
+    pub(super) fn of_shortened(mut outcomes: Vec<Outcome>) -> Result<Released, StoreError> {
+        match outcomes.pop() {
+            Some(Outcome::Renewed) => Ok(Released::Released),
+            Some(Outcome::NotHeld) => Ok(Released::NotHeld),
+            Some(Outcome::Failed(error)) => Err(error),
+            None => Err(StoreError::no_answer()),
+        }
+    }
+}
+
+/// One name of a batch of releases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Holding<'a> {
+    /// The name to release.
+    pub name: &'a str,
+    /// The secret with which it was acquired.
+    pub secret: Secret<'a>,
+    /// How long the name stays locked from now on, after which it is free. Usually zero. See
+    /// [`Acquisition::at_least`](crate::Acquisition::at_least).
+    pub rest: Duration,
+}
+
+impl<'a> Holding<'a> {
+    /// Creates the release of `name`, which succeeds if it is held with `secret`.
+    #[must_use]
+    pub fn new(name: &'a str, secret: Secret<'a>) -> Self {
+        Holding {
+            name,
+            secret,
+            rest: Duration::ZERO,
+        }
+    }
+
+    /// Returns the same release, after which the name stays locked for `rest`.
+    #[must_use]
+    pub fn after(self, rest: Duration) -> Self {
+        Holding { rest, ..self }
+    }
+}
+
+/// The result of a release.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Released {
+    /// The name is free.
+    Released,
+    /// The name was not held with this secret any more.
+    NotHeld,
+}

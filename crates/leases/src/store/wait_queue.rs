@@ -1,0 +1,211 @@
+//! The callers of this process that wait for a name.
+//!
+//! A release wakes the caller that has waited longest, of those that were not woken already. The
+//! woken caller asks for the name. If another process was faster, the caller keeps its place in the
+//! queue. If the caller gives up without having asked, its drop wakes the next one.
+//!
+//! **WAITQUEUE-1**: if a name was released while callers wait, then one of them has asked for it
+//! since, or one of them was woken and has not asked yet.
+
+use std::collections::{HashMap, VecDeque};
+use std::task::Waker;
+
+use super::Watch;
+use crate::sync::{Arc, Mutex, Origin};
+
+/// The waiting callers, in one queue for each name. Clones share the queues.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WaitQueue(Arc<Mutex<Waiters>>);
+
+#[derive(Debug, Default)]
+struct Waiters {
+    next: u64,
+    names: HashMap<String, VecDeque<QueuedWaiter>>,
+}
+
+#[derive(Debug)]
+struct QueuedWaiter {
+    number: u64,
+    waker: Waker,
+    /// Whether the caller was woken and has not asked since.
+    woken: bool,
+}
+
+impl WaitQueue {
+    /// Adds a caller to the queue of a name, until the returned value is dropped.
+    pub(crate) fn watch(&self, name: &str, waker: &Waker) -> Box<dyn Watch> {
+        let (name, waker) = (name.to_owned(), waker.clone());
+        let mut state = self.0.lock();
+        state.next += 1;
+        let number = state.next;
+        state
+            .names
+            .entry(name.clone())
+            .or_default()
+            .push_back(QueuedWaiter {
+                number,
+                waker,
+                woken: false,
+            });
+        drop(state);
+        Box::new(WaitHandle {
+            wait_queue: self.clone(),
+            name,
+            number,
+            origin: Origin::here(),
+        })
+    }
+
+    /// Wakes one caller that waits for `name`, since the name may be free.
+    pub(crate) fn released(&self, name: &str) {
+        let waker = {
+            let mut state = self.0.lock();
+            let waiting = state.names.get_mut(name).into_iter().flatten();
+            waiting.into_iter().find(|one| !one.woken).map(|one| {
+                one.woken = true;
+                one.waker.clone()
+            })
+        };
+        // Without the lock: a waker is a runtime's code.
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Wakes all callers, since releases may have been missed.
+    pub(crate) fn all_may_be_free(&self) {
+        let mut wakers = Vec::new();
+        for one in self.0.lock().names.values_mut().flatten() {
+            one.woken = true;
+            wakers.push(one.waker.clone());
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether a caller waits for `name`.
+    pub(crate) fn waits_for(&self, name: &str) -> bool {
+        self.0.lock().names.contains_key(name)
+    }
+
+    /// Whether no caller waits.
+    #[cfg(any(test, feature = "redis"))]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().names.is_empty()
+    }
+}
+
+/// The place of one caller in a queue.
+struct WaitHandle {
+    wait_queue: WaitQueue,
+    name: String,
+    number: u64,
+    /// In a forked copy of the process the lock of the queues may stay locked forever.
+    origin: Origin,
+}
+
+impl Watch for WaitHandle {
+    fn looks(&self) {
+        if self.origin.is_elsewhere() {
+            return;
+        }
+        let mut state = self.wait_queue.0.lock();
+        let waiting = state.names.get_mut(&self.name).into_iter().flatten();
+        if let Some(own) = waiting.into_iter().find(|one| one.number == self.number) {
+            own.woken = false;
+        }
+    }
+}
+
+impl Drop for WaitHandle {
+    fn drop(&mut self) {
+        if self.origin.is_elsewhere() {
+            return;
+        }
+        let own = {
+            let mut state = self.wait_queue.0.lock();
+            let Some(waiting) = state.names.get_mut(&self.name) else {
+                return;
+            };
+            let at = waiting.iter().position(|one| one.number == self.number);
+            let own = at.and_then(|at| waiting.remove(at));
+            if waiting.is_empty() {
+                state.names.remove(&self.name);
+            }
+            own
+        };
+        // This caller was woken and did not ask. The wake-up passes to the next one (WAITQUEUE-1).
+        if own.is_some_and(|own| own.woken) {
+            self.wait_queue.released(&self.name);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn waiter(wait_queue: &WaitQueue, name: &str) -> (Arc<Bell>, Box<dyn Watch>) {
+        let bell = Arc::new(Bell::default());
+        let place = wait_queue.watch(name, &Waker::from(Arc::clone(&bell)));
+        (bell, place)
+    }
+
+    fn rung(bells: &[&Arc<Bell>]) -> Vec<usize> {
+        bells.iter().map(|bell| bell.0.load(SeqCst)).collect()
+    }
+
+    #[test]
+    fn a_release_wakes_one_after_the_other_in_their_order() {
+        let wait_queue = WaitQueue::default();
+        let (a, place_a) = waiter(&wait_queue, "x");
+        let (b, _place_b) = waiter(&wait_queue, "x");
+        let (other, _place) = waiter(&wait_queue, "y");
+        wait_queue.released("x");
+        assert_eq!(rung(&[&a, &b, &other]), [1, 0, 0]);
+        // The first caller is woken and has not asked yet.
+        wait_queue.released("x");
+        assert_eq!(rung(&[&a, &b, &other]), [1, 1, 0]);
+        wait_queue.released("x");
+        assert_eq!(rung(&[&a, &b, &other]), [1, 1, 0]);
+        // It asked in vain, and keeps its place.
+        place_a.looks();
+        wait_queue.released("x");
+        assert_eq!(rung(&[&a, &b, &other]), [2, 1, 0]);
+        wait_queue.released("unknown");
+    }
+
+    #[test]
+    fn who_gives_up_without_a_look_passes_it_on_and_leaves_nothing() {
+        let wait_queue = WaitQueue::default();
+        let (_, place_a) = waiter(&wait_queue, "x");
+        let (b, place_b) = waiter(&wait_queue, "x");
+        wait_queue.released("x");
+        drop(place_a);
+        assert_eq!(rung(&[&b]), [1]);
+        place_b.looks();
+        drop(place_b);
+        assert!(wait_queue.is_empty());
+        wait_queue.released("x");
+        assert_eq!(rung(&[&b]), [1]);
+    }
+
+    #[test]
+    fn everybody_is_woken_when_something_may_have_been_missed() {
+        let wait_queue = WaitQueue::default();
+        let (a, _place_a) = waiter(&wait_queue, "x");
+        let (b, _place_b) = waiter(&wait_queue, "y");
+        wait_queue.all_may_be_free();
+        assert_eq!(rung(&[&a, &b]), [1, 1]);
+    }
+}

@@ -1,0 +1,6 @@
+#[path = "../../../crates/leases/src/manager/background.rs"]
+pub(crate) mod background;
+#[path = "../../../crates/leases/src/manager/oneshot.rs"]
+pub(crate) mod oneshot;
+#[path = "../../../crates/leases/src/manager/turns.rs"]
+pub(crate) mod turns;
