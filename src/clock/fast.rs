@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::anchors::{AnchorRules, Anchors, ThreadAnchor, TimeSource};
+use super::anchors::{Anchors, ThreadAnchor, TimeSource};
 use super::reading::{MARGIN, QuickReading};
 use crate::sync::{OnceLock, thread_local};
 use crate::tick::Time;
@@ -53,7 +53,7 @@ impl Process {
     pub(super) fn new() -> Option<Self> {
         tourbillon_tsc::counter()?;
         Some(Process {
-            anchors: Anchors::new(AnchorRules::ALL),
+            anchors: Anchors::new(),
             source: SystemSource {
                 zero: Instant::now(),
             },

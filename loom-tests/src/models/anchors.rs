@@ -13,7 +13,7 @@ use std::cell::Cell;
 use loom::thread;
 
 use super::check;
-use crate::clock::anchors::{AnchorRules, Anchors, ThreadAnchor, TimeSource};
+use crate::clock::anchors::{Anchors, ThreadAnchor, TimeSource};
 use crate::sync::Arc;
 
 const MILLI: u64 = 1_000_000;
@@ -83,7 +83,7 @@ impl User {
 
 /// A process with a measured counter, of so many threads. Each of them has an anchor.
 fn measured(threads: usize) -> (Arc<Anchors>, Vec<User>) {
-    let anchors = Arc::new(Anchors::new(AnchorRules::ALL));
+    let anchors = Arc::new(Anchors::new());
     User::new(&anchors).nearly_measured().read_after(21 * MILLI);
     assert!(anchors.is_measured());
     let users: Vec<_> = (0..threads).map(|_| User::new(&anchors)).collect();
@@ -129,7 +129,7 @@ fn a_suspension_that_two_threads_find_counts_once() {
 #[test]
 fn a_rate_that_comes_late_does_not_revive_the_counter() {
     check(3, || {
-        let anchors = Arc::new(Anchors::new(AnchorRules::ALL));
+        let anchors = Arc::new(Anchors::new());
         let user = User::new(&anchors).nearly_measured();
         let measuring = thread::spawn(move || {
             user.read_after(21 * MILLI);
@@ -147,7 +147,7 @@ fn a_rate_that_comes_late_does_not_revive_the_counter() {
 #[test]
 fn two_threads_measure_at_once() {
     check(3, || {
-        let anchors = Arc::new(Anchors::new(AnchorRules::ALL));
+        let anchors = Arc::new(Anchors::new());
         let users = (0..2).map(|_| User::new(&anchors).nearly_measured());
         let users = both(users.collect(), |user| {
             user.read_after(21 * MILLI);

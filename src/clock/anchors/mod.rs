@@ -50,43 +50,18 @@ pub(crate) trait TimeSource {
     fn nanos(&self) -> u64;
 }
 
-/// The numbers in the rules. A test changes one at a time, to show what it is for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AnchorRules {
-    /// How long an anchor serves, in nanoseconds.
-    pub(crate) window: u64,
-    /// The most that lies between the two counts of an anchor, in nanoseconds.
-    pub(crate) most_gap: u64,
-    /// Counts are converted at a rate lower by one part in so many.
-    pub(crate) slower_by: u64,
-    /// The least and the most time over which the rate is measured.
-    pub(crate) measured_over: (u64, u64),
-    /// Whether an anchor is at its second count, not at its first.
-    pub(crate) at_second: bool,
-    /// Whether a measured rate is confirmed by another measurement.
-    pub(crate) confirmed: bool,
-    /// Anchors disagree if they are off by more than one part in so many.
-    pub(crate) off_by: u64,
-    /// Whether the third disagreement within a second is the last.
-    pub(crate) gives_up: bool,
-    /// Added to the deadline of a call.
-    pub(crate) margin: u64,
-}
+// The numbers in the rules. Teeth change one at a time, to show what it is for.
 
-impl AnchorRules {
-    pub(crate) const ALL: AnchorRules = AnchorRules {
-        window: 100_000,
-        most_gap: 3_000,
-        slower_by: 8,
-        measured_over: (20_000_000, 1_000_000_000),
-        at_second: true,
-        confirmed: true,
-        off_by: 16,
-        gives_up: true,
-        margin: MARGIN,
-    };
-}
-
+/// How long an anchor serves, in nanoseconds.
+const WINDOW: u64 = 100_000;
+/// The most that lies between the two counts of an anchor, in nanoseconds.
+const MOST_GAP: u64 = 3_000;
+/// Counts are converted at a rate lower by one part in so many.
+const SLOWER_BY: u64 = 8;
+/// The least and the most time over which the rate is measured.
+const MEASURED_OVER: (u64, u64) = (20_000_000, 1_000_000_000);
+/// Anchors disagree if they are off by more than one part in so many.
+const OFF_BY: u64 = 16;
 /// Within this time the third disagreement is the last.
 const SOON: u64 = 1_000_000_000;
 
@@ -110,12 +85,12 @@ struct Pair {
 }
 
 impl Pair {
-    fn take(source: &impl TimeSource, at_second: bool) -> Self {
+    fn take(source: &impl TimeSource) -> Self {
         let first = source.counter();
         let nanos = source.nanos();
         let second = source.counter();
         Pair {
-            counter: if at_second { second } else { first },
+            counter: second,
             nanos,
             gap: second.wrapping_sub(first),
         }
@@ -167,7 +142,6 @@ impl ThreadAnchor {
 /// What all threads of the process know.
 #[derive(Debug)]
 pub(crate) struct Anchors {
-    rules: AnchorRules,
     /// The measured rate, or one of the two constants.
     rate: AtomicU64,
     disagreements: AtomicU64,
@@ -176,9 +150,8 @@ pub(crate) struct Anchors {
 }
 
 impl Anchors {
-    pub(crate) fn new(rules: AnchorRules) -> Self {
+    pub(crate) fn new() -> Self {
         Anchors {
-            rules,
             rate: AtomicU64::new(UNKNOWN),
             disagreements: AtomicU64::new(0),
             last_two: Mutex::new([None; 2]),
@@ -190,7 +163,7 @@ impl Anchors {
     #[inline]
     pub(crate) fn low_at(&self, thread: &ThreadAnchor, counter: u64) -> Option<(u64, u64)> {
         let nanos = thread.time_at(counter)?;
-        Some((nanos, self.rules.margin))
+        Some((nanos, MARGIN))
     }
 
     /// Does both, as a clock does.
@@ -233,7 +206,7 @@ impl Anchors {
         if rate == GIVEN_UP {
             return (source.nanos(), 0);
         }
-        let pair = Pair::take(source, self.rules.at_second);
+        let pair = Pair::take(source);
         if rate == UNKNOWN {
             self.measure(thread, pair);
         } else {
@@ -241,13 +214,13 @@ impl Anchors {
         }
         // The margin is added here too, though the time is exact. Otherwise a deadline could be earlier than
         // that of a call before.
-        (pair.nanos, self.rules.margin)
+        (pair.nanos, MARGIN)
     }
 
     /// Uses an anchor, unless it was taken badly or disagrees with the previous one.
     fn accept(&self, thread: &ThreadAnchor, pair: Pair, rate: u64, disagreements: u64) {
         // ANCHOR-1.
-        if pair.gap > counts(self.rules.most_gap, rate) {
+        if pair.gap > counts(MOST_GAP, rate) {
             return;
         }
         match thread.previous.get() {
@@ -258,7 +231,7 @@ impl Anchors {
                     return;
                 }
                 // Over a shorter time, a disagreement is as small as what an anchor may be off by.
-                if pair.nanos - before.nanos >= self.rules.window / 2 {
+                if pair.nanos - before.nanos >= WINDOW / 2 {
                     thread.previous.set(Some((pair, disagreements)));
                 }
             }
@@ -268,8 +241,8 @@ impl Anchors {
         thread.nanos.set(pair.nanos);
         thread.passed.set(0);
         // ANCHOR-3.
-        thread.scale.set(rate - rate / self.rules.slower_by);
-        thread.window.set(counts(self.rules.window, rate));
+        thread.scale.set(rate - rate / SLOWER_BY);
+        thread.window.set(counts(WINDOW, rate));
     }
 
     /// Returns whether as much time as counts passed between two anchors.
@@ -282,7 +255,7 @@ impl Anchors {
         };
         let counted = (u128::from(counted) * u128::from(rate)) >> FRACTION;
         // Each anchor may be off by its gap.
-        let most = u128::from(passed / self.rules.off_by + self.rules.most_gap);
+        let most = u128::from(passed / OFF_BY + MOST_GAP);
         counted.abs_diff(u128::from(passed)) <= most
     }
 
@@ -301,7 +274,7 @@ impl Anchors {
         };
         let [first, second] = *last_two;
         // ANCHOR-5.
-        if self.rules.gives_up && first.is_some_and(|first| now.saturating_sub(first) <= SOON) {
+        if first.is_some_and(|first| now.saturating_sub(first) <= SOON) {
             self.give_up();
         }
         *last_two = [second, Some(now)];
@@ -313,7 +286,7 @@ impl Anchors {
             thread.measuring.set(Some((pair, None)));
             return;
         };
-        let (least, most) = self.rules.measured_over;
+        let (least, most) = MEASURED_OVER;
         let passed = pair.nanos.saturating_sub(begun.nanos);
         if passed < least && pair.counter >= begun.counter && pair.nanos >= begun.nanos {
             return;
@@ -321,11 +294,11 @@ impl Anchors {
         let rate = if passed > most {
             None
         } else {
-            rate_between(begun, pair, self.rules.most_gap)
+            rate_between(begun, pair, MOST_GAP)
         };
         match (first, rate) {
             (_, None) => thread.measuring.set(Some((pair, None))),
-            (None, Some(rate)) if self.rules.confirmed => {
+            (None, Some(rate)) => {
                 thread.measuring.set(Some((pair, Some(rate))));
             }
             (Some(first), Some(rate)) if rate.abs_diff(first) > first / 64 => {

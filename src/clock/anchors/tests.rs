@@ -1,4 +1,8 @@
-//! The rules on a simulated counter and clock, and what goes wrong without each of them.
+//! The rules on a simulated counter and clock.
+//!
+//! Teeth: `teeth/anchor-at-first-count.patch`, `teeth/anchor-of-an-interrupted-thread.patch`,
+//! `teeth/anchor-serves-for-long.patch`, `teeth/anchor-at-the-measured-rate.patch`,
+//! `teeth/anchor-rate-not-confirmed.patch`, `teeth/anchor-never-gives-up.patch`, `teeth/anchor-without-margin.patch`.
 
 use std::cell::{Cell, RefCell};
 
@@ -99,10 +103,10 @@ struct SimulatedProcess {
 }
 
 impl SimulatedProcess {
-    fn new(rules: AnchorRules, threads: usize) -> Self {
+    fn new(threads: usize) -> Self {
         SimulatedProcess {
             machine: Machine::new(),
-            anchors: Anchors::new(rules),
+            anchors: Anchors::new(),
             threads: (0..threads).map(|_| ThreadAnchor::new()).collect(),
             ahead: Cell::new(0),
             early: Cell::new(0),
@@ -113,8 +117,8 @@ impl SimulatedProcess {
     }
 
     /// One that has measured its counter.
-    fn measured(rules: AnchorRules, threads: usize) -> Self {
-        let process = SimulatedProcess::new(rules, threads);
+    fn measured(threads: usize) -> Self {
+        let process = SimulatedProcess::new(threads);
         process.run(50 * MILLI, 50_000);
         assert!(process.anchors.is_measured());
         assert_eq!((process.ahead.get(), process.early.get()), (0, 0));
@@ -154,12 +158,10 @@ impl SimulatedProcess {
     }
 }
 
-const ALL: AnchorRules = AnchorRules::ALL;
-
 #[test]
 fn readings_are_never_ahead_and_hardly_behind() {
     for pause in [10, 1_000, 30_000, 300_000, 30 * MILLI] {
-        let process = SimulatedProcess::new(ALL, 3);
+        let process = SimulatedProcess::new(3);
         process.run(50 * MILLI + 20_000 * pause, pause);
         assert!(process.is_right(), "{pause}");
         // An eighth of the window, and one reading of the clock.
@@ -170,7 +172,7 @@ fn readings_are_never_ahead_and_hardly_behind() {
 
 #[test]
 fn no_reading_uses_the_counter_before_its_rate_is_confirmed() {
-    let process = SimulatedProcess::new(ALL, 1);
+    let process = SimulatedProcess::new(1);
     process.run(39 * MILLI, 1_000);
     assert!(!process.anchors.is_measured());
     // Each of them was one of the clock.
@@ -183,7 +185,7 @@ fn no_reading_uses_the_counter_before_its_rate_is_confirmed() {
 
 #[test]
 fn a_thread_that_reads_rarely_measures_nothing() {
-    let process = SimulatedProcess::new(ALL, 1);
+    let process = SimulatedProcess::new(1);
     for _ in 0..20 {
         process.machine.pass(SECOND + 1);
         process.read(0);
@@ -194,104 +196,62 @@ fn a_thread_that_reads_rarely_measures_nothing() {
 
 #[test]
 fn a_clock_that_is_slowed_down_is_not_overtaken() {
-    let run = |rules| {
-        let process = SimulatedProcess::measured(rules, 1);
-        // By 6 %, which is as much as anchors may disagree.
-        process.machine.clock_speed.set(1_024 * 94 / 100);
-        process.run(5 * MILLI, 1_000);
-        process
-    };
-    assert!(run(ALL).is_right());
-    // ANCHOR-3: with the measured rate itself, readings are ahead.
-    let exact = AnchorRules {
-        slower_by: u64::MAX,
-        ..ALL
-    };
-    assert!(run(exact).ahead.get() > 1_000);
+    let process = SimulatedProcess::measured(1);
+    // By 6 %, which is as much as anchors may disagree. With the measured rate itself, readings would be ahead
+    // (ANCHOR-3).
+    process.machine.clock_speed.set(1_024 * 94 / 100);
+    process.run(5 * MILLI, 1_000);
+    assert!(process.is_right());
 }
 
 #[test]
 fn a_thread_that_is_interrupted_in_an_anchor_does_not_use_it() {
-    let run = |rules| {
-        let process = SimulatedProcess::measured(rules, 1);
-        for _ in 0..20 {
-            process.machine.pass(200_000);
-            process.machine.interruption.set(50 * MILLI);
-            process.read(0);
-            process.run(MILLI, 1_000);
-        }
-        process
-    };
-    let process = run(ALL);
-    // The clock was read within the call, so that call is not early; nor is one after it.
+    let process = SimulatedProcess::measured(1);
+    for _ in 0..20 {
+        process.machine.pass(200_000);
+        process.machine.interruption.set(50 * MILLI);
+        process.read(0);
+        process.run(MILLI, 1_000);
+    }
+    // The clock was read within the call, so that call is not early; nor is one after it, which would be 50 ms
+    // behind until the window ends (ANCHOR-1).
     assert!(process.early.get() == 0 && !process.anchors.is_given_up());
-    // ANCHOR-1: otherwise readings are 50 ms behind until the window ends.
-    let patient = AnchorRules {
-        most_gap: 100 * MILLI,
-        ..ALL
-    };
-    assert!(run(patient).early.get() > 40 * MILLI);
 }
 
 #[test]
 fn an_anchor_is_at_its_second_count() {
-    let run = |rules| {
-        let process = SimulatedProcess::new(rules, 1);
-        process.run(50 * MILLI, 1_000);
-        for _ in 0..1_000 {
-            process.machine.pass(100_000);
-            process.machine.hesitation.set(1_000);
-            process.read(0);
-            process.read(0);
-        }
-        process
-    };
-    assert!(run(ALL).is_right());
-    // ANCHOR-1: otherwise readings right after it are ahead.
-    let first = AnchorRules {
-        at_second: false,
-        ..ALL
-    };
-    assert!(run(first).ahead.get() > 500);
+    let process = SimulatedProcess::new(1);
+    process.run(50 * MILLI, 1_000);
+    for _ in 0..1_000 {
+        process.machine.pass(100_000);
+        process.machine.hesitation.set(1_000);
+        process.read(0);
+        process.read(0);
+    }
+    // With the first count, readings right after it would be ahead (ANCHOR-1).
+    assert!(process.is_right());
 }
 
 #[test]
 fn an_anchor_does_not_serve_for_long() {
-    let run = |rules| {
-        let process = SimulatedProcess::new(rules, 1);
-        process.run(300 * MILLI, 1_000);
-        process
-    };
-    assert!(run(ALL).is_right());
-    // ANCHOR-2: at 7/8 of the rate, a window of 100 ms ends 12.5 ms behind.
-    let long = AnchorRules {
-        window: 100 * MILLI,
-        ..ALL
-    };
-    assert!(run(long).early.get() > 10 * MILLI);
+    let process = SimulatedProcess::new(1);
+    process.run(300 * MILLI, 1_000);
+    // At 7/8 of the rate, a window of 100 ms would end 12.5 ms behind (ANCHOR-2).
+    assert!(process.is_right());
 }
 
 #[test]
 fn a_count_that_is_older_than_its_call_does_not_make_a_deadline_early() {
-    let run = |rules| {
-        let process = SimulatedProcess::measured(rules, 1);
-        // More than was ever measured.
-        process.machine.late.set(500_000);
-        process.run(20 * MILLI, 1_000);
-        process
-    };
-    assert!(run(ALL).is_right());
-    // READING-2: the margin does that.
-    let bare = AnchorRules { margin: 0, ..ALL };
-    assert!(SimulatedProcess::new(bare, 1).anchors.rules.margin == 0);
-    let process = SimulatedProcess::new(bare, 1);
-    process.run(100 * MILLI, 1_000);
-    assert!(process.early.get() > 5_000);
+    let process = SimulatedProcess::measured(1);
+    // More than was ever measured. The margin covers it (READING-2).
+    process.machine.late.set(500_000);
+    process.run(20 * MILLI, 1_000);
+    assert!(process.is_right());
 }
 
 #[test]
 fn a_suspension_is_seen_once_by_all_threads_together() {
-    let process = SimulatedProcess::measured(ALL, 8);
+    let process = SimulatedProcess::measured(8);
     for _ in 0..5 {
         process.run(2 * SECOND, 100_000);
         process.machine.suspend(3_600 * SECOND);
@@ -306,7 +266,7 @@ fn a_suspension_is_seen_once_by_all_threads_together() {
 
 #[test]
 fn a_suspension_that_sets_the_counter_to_zero_is_seen_once() {
-    let process = SimulatedProcess::measured(ALL, 3);
+    let process = SimulatedProcess::measured(3);
     process.machine.counter.set(0);
     process.run(20 * MILLI, 1_000);
     assert!(process.is_right());
@@ -317,30 +277,19 @@ fn a_suspension_that_sets_the_counter_to_zero_is_seen_once() {
 
 #[test]
 fn a_suspension_while_the_rate_is_measured_is_no_rate() {
-    let run = |rules| {
-        for at in 0..45 {
-            let process = SimulatedProcess::new(rules, 1);
-            process.run(at * MILLI, 10_000);
-            process.machine.suspend(SECOND / 2);
-            process.run(100 * MILLI, 10_000);
-            if !process.is_right() {
-                return false;
-            }
-        }
-        true
-    };
-    assert!(run(ALL));
-    // ANCHOR-4: a rate that is not confirmed is wrong by a factor of ten and more.
-    let trusting = AnchorRules {
-        confirmed: false,
-        ..ALL
-    };
-    assert!(!run(trusting));
+    for at in 0..45 {
+        let process = SimulatedProcess::new(1);
+        process.run(at * MILLI, 10_000);
+        process.machine.suspend(SECOND / 2);
+        process.run(100 * MILLI, 10_000);
+        // A rate that is not confirmed would be wrong by a factor of ten and more (ANCHOR-4).
+        assert!(process.is_right(), "{at}");
+    }
 }
 
 #[test]
 fn a_counter_that_stops_is_not_used_and_then_given_up() {
-    let process = SimulatedProcess::measured(ALL, 1);
+    let process = SimulatedProcess::measured(1);
     process.machine.counter_speed.set(0);
     // ANCHOR-2: the counter must move forward, so each reading is one of the clock.
     process.run(100 * MILLI, 1_000);
@@ -350,7 +299,7 @@ fn a_counter_that_stops_is_not_used_and_then_given_up() {
 
 #[test]
 fn a_counter_that_goes_back_is_not_used() {
-    let process = SimulatedProcess::measured(ALL, 1);
+    let process = SimulatedProcess::measured(1);
     for _ in 0..3 {
         let counter = process.machine.counter.get();
         // By 1 s, and by less than a window.
@@ -366,37 +315,24 @@ fn a_counter_that_goes_back_is_not_used() {
 #[test]
 fn a_counter_that_runs_at_another_rate_is_given_up() {
     for (numerator, denominator) in [(1, 2), (1, 10), (2, 1), (10, 1)] {
-        let run = |rules| {
-            let process = SimulatedProcess::measured(rules, 1);
-            let speed = process.machine.counter_speed.get() * numerator / denominator;
-            process.machine.counter_speed.set(speed);
-            process.run(200 * MILLI, 1_000);
-            process
-        };
-        let process = run(ALL);
+        let process = SimulatedProcess::measured(1);
+        let speed = process.machine.counter_speed.get() * numerator / denominator;
+        process.machine.counter_speed.set(speed);
+        process.run(200 * MILLI, 1_000);
         assert!(process.anchors.is_given_up(), "{numerator}/{denominator}");
         // Until then, a fast counter is ahead by less than a window, and the margin covers both.
         assert!(process.early.get() == 0, "{numerator}/{denominator}");
         assert!(process.ahead.get() < 100_000, "{numerator}/{denominator}");
+        // It would go on and on otherwise (ANCHOR-5).
         let given_up = process.wrong.get();
         process.run(200 * MILLI, 1_000);
         assert_eq!(process.wrong.get(), given_up, "{numerator}/{denominator}");
-        // ANCHOR-5: otherwise it goes on and on.
-        let trusting = AnchorRules {
-            gives_up: false,
-            ..ALL
-        };
-        let trusting = run(trusting);
-        assert!(!trusting.anchors.is_given_up());
-        if numerator > denominator {
-            assert!(trusting.wrong.get() > 10 * given_up.max(1));
-        }
     }
 }
 
 #[test]
 fn counters_that_differ_between_cores_are_given_up_by_a_thread_that_changes_cores() {
-    let process = SimulatedProcess::measured(ALL, 1);
+    let process = SimulatedProcess::measured(1);
     for core in 0..100_u64 {
         let counter = process.machine.counter.get();
         let differs = 10 * MILLI * 2_662;
@@ -413,7 +349,7 @@ fn counters_that_differ_between_cores_are_given_up_by_a_thread_that_changes_core
 
 #[test]
 fn counters_that_differ_by_less_than_a_window_are_ahead_by_less_than_the_margin() {
-    let process = SimulatedProcess::measured(ALL, 1);
+    let process = SimulatedProcess::measured(1);
     for core in 0..1_000_u64 {
         let counter = process.machine.counter.get();
         let differs = 60_000 * 2_662;
@@ -429,7 +365,7 @@ fn counters_that_differ_by_less_than_a_window_are_ahead_by_less_than_the_margin(
 
 #[test]
 fn three_disagreements_give_up_only_if_they_are_close_together() {
-    let process = SimulatedProcess::measured(ALL, 1);
+    let process = SimulatedProcess::measured(1);
     for _ in 0..10 {
         process.machine.suspend(SECOND);
         process.run(510 * MILLI, 10_000);
@@ -446,7 +382,7 @@ fn three_disagreements_give_up_only_if_they_are_close_together() {
 
 #[test]
 fn a_counter_that_was_given_up_has_no_margin_and_is_not_measured_again() {
-    let process = SimulatedProcess::new(ALL, 2);
+    let process = SimulatedProcess::new(2);
     process.run(25 * MILLI, 1_000);
     process.anchors.give_up();
     process.run(2 * SECOND, 100_000);
@@ -459,7 +395,7 @@ fn a_counter_that_was_given_up_has_no_margin_and_is_not_measured_again() {
 #[test]
 fn a_rate_that_no_processor_has_is_not_used() {
     for speed in [0, 1, 1_024 * 200] {
-        let process = SimulatedProcess::new(ALL, 1);
+        let process = SimulatedProcess::new(1);
         process.machine.counter_speed.set(speed);
         process.run(SECOND, 10_000);
         assert!(!process.anchors.is_measured(), "{speed}");
@@ -469,7 +405,7 @@ fn a_rate_that_no_processor_has_is_not_used() {
 
 #[test]
 fn readings_of_a_thread_never_go_back() {
-    let process = SimulatedProcess::new(ALL, 1);
+    let process = SimulatedProcess::new(1);
     let mut last = 0;
     for _ in 0..200_000 {
         process.machine.pass(process.machine.random(2_000));
@@ -482,7 +418,7 @@ fn readings_of_a_thread_never_go_back() {
 
 #[test]
 fn readings_of_a_thread_never_go_back_with_the_counter() {
-    let process = SimulatedProcess::measured(ALL, 1);
+    let process = SimulatedProcess::measured(1);
     let read = || process.anchors.low(&process.threads[0], &process.machine).0;
     for _ in 0..5 {
         process.run(2 * SECOND, 100_000);
@@ -500,7 +436,7 @@ fn readings_of_a_thread_never_go_back_with_the_counter() {
 
 #[test]
 fn an_anchor_that_disagrees_is_not_used() {
-    let process = SimulatedProcess::measured(ALL, 1);
+    let process = SimulatedProcess::measured(1);
     process.machine.suspend(SECOND);
     process.read(0);
     // ANCHOR-5: this one is a reading of the clock again.
@@ -515,7 +451,7 @@ fn an_anchor_that_disagrees_is_not_used() {
 
 #[test]
 fn a_short_suspension_is_seen_after_a_long_time() {
-    let process = SimulatedProcess::measured(ALL, 1);
+    let process = SimulatedProcess::measured(1);
     process.run(5 * SECOND, 300_000);
     // Each anchor is compared with one that is not much older.
     process.machine.suspend(50 * MILLI);
@@ -527,7 +463,7 @@ fn a_short_suspension_is_seen_after_a_long_time() {
 
 #[test]
 fn a_measurement_begins_anew_when_the_counter_goes_back() {
-    let process = SimulatedProcess::new(ALL, 1);
+    let process = SimulatedProcess::new(1);
     process.run(15 * MILLI, 1_000);
     let counter = process.machine.counter.get();
     process.machine.counter.set(counter - SECOND * 2_662);
@@ -538,7 +474,7 @@ fn a_measurement_begins_anew_when_the_counter_goes_back() {
 
 #[test]
 fn a_thread_that_is_interrupted_in_each_anchor_measures_nothing() {
-    let process = SimulatedProcess::new(ALL, 1);
+    let process = SimulatedProcess::new(1);
     for _ in 0..200 {
         process.machine.pass(MILLI);
         // By less than what two measurements may differ by.
