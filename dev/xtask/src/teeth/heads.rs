@@ -5,13 +5,18 @@
 pub(crate) struct Head {
     /// The test that has to fail, by its name in the list of the test binary.
     pub(crate) test: String,
+    /// The package whose library has the test.
+    pub(crate) package: String,
     /// Whether a run that does not end counts as caught. The patch has to say so, since a slow test
     /// must not count as a failed one.
     pub(crate) may_hang: bool,
 }
 
-/// Reads the lines before the diff: `# test: models::doorbell::name`, then `# may hang` if the test
-/// may run without an end, and any other comment.
+/// The package of the models.
+pub(crate) const MODELS: &str = "loom-tests";
+
+/// Reads the lines before the diff: `# test: models::doorbell::name`, then `# package: NAME` if it is no model but a
+/// test of that package's library, `# may hang` if it may run without an end, and any other comment.
 pub(crate) fn parse_head(patch: &str) -> Result<Head, String> {
     let first = patch.lines().next().unwrap_or_default();
     let test = first
@@ -19,17 +24,22 @@ pub(crate) fn parse_head(patch: &str) -> Result<Head, String> {
         .map(str::trim)
         .filter(|test| !test.is_empty() && !test.contains(char::is_whitespace))
         .ok_or("its first line is not `# test: models::file::name_of_test`")?;
-    let comments = patch
+    let comments: Vec<&str> = patch
         .lines()
-        .take_while(|line| line.starts_with('#') || line.is_empty());
-    let may_hang = comments
-        .into_iter()
-        .any(|line| line.trim_start_matches('#').trim() == "may hang");
+        .take_while(|line| line.starts_with('#') || line.is_empty())
+        .map(|line| line.trim_start_matches('#').trim())
+        .collect();
+    let may_hang = comments.contains(&"may hang");
+    let package = comments
+        .iter()
+        .find_map(|line| line.strip_prefix("package:"))
+        .map_or(MODELS, str::trim);
     if !patch.lines().any(|line| line.starts_with("--- ")) {
         return Err("it holds no diff".to_owned());
     }
     Ok(Head {
         test: test.to_owned(),
+        package: package.to_owned(),
         may_hang,
     })
 }
@@ -98,9 +108,12 @@ mod tests {
             head,
             Ok(Head {
                 test: "models::doorbell::rings".to_owned(),
+                package: MODELS.to_owned(),
                 may_hang: false,
             })
         );
+        let head = parse_head(&format!("# test: a::b\n# package: tourbillon\n{DIFF}"));
+        assert_eq!(head.unwrap().package, "tourbillon");
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Runs the teeth: patches that break the code on purpose, which the models must notice.
+//! Runs the teeth: patches that break the code on purpose, which the models must notice, or tests of a library.
 //!
-//! Each patch in `loom-tests/teeth` names, in its first line, the test that has to fail. First
+//! Each patch in `loom-tests/teeth` names, in its first lines, the test that has to fail. First
 //! these tests must succeed on the unbroken tree. Then these steps follow for each patch:
 //!
 //! 1. Restore the copy of the tree, and apply the patch.
-//! 2. Build the models. This must succeed: otherwise the compiler noticed the break, not the model.
+//! 2. Build the package. This must succeed: otherwise the compiler noticed the break, not the test.
 //! 3. Check that the named test exists.
 //! 4. Run the test in a process of its own, since a deadlock in loom may abort it. It must fail.
 //!
@@ -54,7 +54,8 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool, String> {
         return Err(format!("there is no option {flag}"));
     }
     let teeth = read_teeth(&root.join("loom-tests/teeth"))?;
-    let models = read_models(&root.join("loom-tests/src/models"))?;
+    let mut models = read_models(&root.join("loom-tests/src/models"))?;
+    models.extend(others_with_teeth(root)?);
     let patches: Vec<String> = teeth.iter().map(|tooth| tooth.name.clone()).collect();
     let disagreements = heads::disagreements(&models, &patches);
     for line in &disagreements {
@@ -126,13 +127,23 @@ impl Bench {
     fn unbroken(&self, teeth: &[Tooth]) -> Result<BTreeMap<String, Result<(), String>>, String> {
         let began = Instant::now();
         self.copy.restore()?;
-        let binary = run::build(self.copy.path(), &self.target)
-            .map_err(|said| format!("the models don't build on the unbroken tree:\n{said}"))?;
-        let tests: BTreeSet<&str> = teeth.iter().map(|tooth| &*tooth.head.test).collect();
+        let tests: BTreeSet<(&str, &str)> = teeth
+            .iter()
+            .map(|tooth| (&*tooth.head.package, &*tooth.head.test))
+            .collect();
+        let mut binaries = BTreeMap::new();
+        for (package, _) in &tests {
+            if !binaries.contains_key(package) {
+                let binary = run::build(self.copy.path(), package, &self.target)
+                    .map_err(|said| format!("{package} does not build unbroken:\n{said}"))?;
+                binaries.insert(*package, binary);
+            }
+        }
         let mut healthy = BTreeMap::new();
-        for test in tests {
+        for (package, test) in tests {
+            let binary = &binaries[package];
             let log = self.logs.join("unbroken.log");
-            let outcome = match self.try_test(&binary, test, &log)? {
+            let outcome = match self.try_test(binary, test, &log)? {
                 None => Err(format!("there is no test {test}")),
                 Some(End::Well) => Ok(()),
                 Some(End::Badly(status)) => Err(format!(
@@ -177,7 +188,7 @@ impl Bench {
         self.copy
             .apply(&tooth.patch)
             .map_err(|said| format!("the patch does not apply, try --refresh: {said}"))?;
-        let binary = run::build(self.copy.path(), &self.target)
+        let binary = run::build(self.copy.path(), &tooth.head.package, &self.target)
             .map_err(|said| format!("the broken tree does not build:\n{said}"))?;
         let log = self.logs.join(format!("{}.log", tooth.name));
         let end = self
@@ -250,6 +261,27 @@ fn read_models(folder: &Path) -> Result<Vec<Model>, String> {
         .collect())
 }
 
+/// The files of the libraries whose heads name teeth.
+fn others_with_teeth(root: &Path) -> Result<Vec<Model>, String> {
+    let mut found = Vec::new();
+    for path in git::files(root)? {
+        let is_source = path.starts_with("src") || path.starts_with("crates");
+        if !is_source || path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let text = fs::read_to_string(root.join(&path))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let teeth = heads::named_in_head(&text);
+        if !teeth.is_empty() {
+            found.push(Model {
+                file: path.display().to_string(),
+                teeth,
+            });
+        }
+    }
+    Ok(found)
+}
+
 /// Returns the sorted files of a folder with this extension: name without extension, path, content.
 /// A missing folder has none.
 fn read_all(folder: &Path, extension: &str) -> Result<Vec<(String, PathBuf, String)>, String> {
@@ -304,6 +336,7 @@ mod tests {
             name: name.to_owned(),
             head: Head {
                 test: "models::a::b".to_owned(),
+                package: heads::MODELS.to_owned(),
                 may_hang: false,
             },
             patch: PathBuf::new(),

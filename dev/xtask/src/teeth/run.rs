@@ -1,4 +1,4 @@
-//! Builds the models, and runs one of their tests in a process of its own.
+//! Builds the tests of a package, and runs one of them in a process of its own.
 
 use std::env;
 use std::fs::File;
@@ -17,12 +17,12 @@ pub(crate) enum End {
     NotAtAll,
 }
 
-/// Builds the models of the tree at `tree`. Returns the test binary, or the output of the
-/// compiler.
-pub(crate) fn build(tree: &Path, target: &Path) -> Result<PathBuf, String> {
+/// Builds the tests of a package's library in the tree at `tree`. Returns the test binary, or the
+/// output of the compiler.
+pub(crate) fn build(tree: &Path, package: &str, target: &Path) -> Result<PathBuf, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["test", "-p", "loom-tests", "--lib", "--no-run", "--locked"])
+        .args(["test", "-p", package, "--lib", "--no-run", "--locked"])
         .arg("--message-format=json-render-diagnostics")
         .arg("--target-dir")
         .arg(target)
