@@ -65,77 +65,39 @@
 //! | successor | a timer that was scheduled during a run of its key, and starts after it |
 //! | dead letter | a timer that was given up, and can be revived |
 
-mod answers;
-#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
-mod beats;
-mod builder;
-mod complete;
-mod due;
+mod calls;
+mod client;
 mod durable;
-mod ending;
-mod errors;
-mod event_sink;
 mod events;
-mod handler;
-mod lanes;
-mod late;
 mod memory;
-mod names;
-#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
-mod namespace;
 mod node;
-mod outages;
-mod panics;
-mod pending;
-mod plan;
 #[cfg(feature = "tokio-postgres")]
 mod postgres;
-mod queue_options;
-mod reach;
-mod reader;
-mod retry;
-mod rings;
 pub mod row;
-mod shard;
-mod shell;
+mod run;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-mod stats;
-mod stop_state;
 pub mod store;
 mod sync;
-mod task;
-mod term;
-mod time;
-mod timer_info;
-mod writer;
 
-pub use answers::{Cancelled, IfAbsent, Moved, Scheduled};
-pub use builder::{Builder, QueueBuilder};
-pub use complete::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
-pub use due::{Due, Token};
-pub use durable::Durable;
-pub use ending::{Ending, IntoEnding};
-pub use errors::{CallError, StartError};
-pub use events::{Event, StoreWork};
-pub use late::Late;
+pub use calls::{
+    CallError, Cancelled, CompleteError, CompletesRun, CompletesRunAsync, Completion, DeadTimer,
+    IfAbsent, Invalid, Moved, Paging, Pending, Scheduled, StartError, TimerInfo,
+};
+pub use durable::{Builder, Durable, QueueBuilder, StopReport};
+pub use events::{Event, Stats, StoreWork};
 pub use memory::{Fault, Memory, MemoryCall};
-pub use names::Invalid;
-pub use pending::Pending;
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use postgres::{Postgres, PostgresBuilder};
-pub use retry::Retry;
+pub use run::{Due, Ending, IntoEnding, Late, Retry, Token};
 #[cfg(feature = "sqlite")]
 #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
 #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub use sqlite::Sqlite;
-pub use stats::Stats;
-pub use stop_state::StopReport;
-pub use time::{StoreTime, WallClock};
-pub use timer_info::{DeadTimer, Paging, TimerInfo};
+pub use store::time::{StoreTime, WallClock};
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use tokio_postgres;

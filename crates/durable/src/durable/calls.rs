@@ -5,12 +5,11 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use super::Durable;
-use crate::answers::{Cancelled, FromAnswer, IfAbsent, Moved, Scheduled};
-use crate::errors::CallError;
-use crate::names::{self, Invalid};
-use crate::pending::Pending;
+use crate::calls::{
+    CallError, Cancelled, FromAnswer, IfAbsent, Invalid, Moved, Pending, Scheduled, names,
+};
+use crate::client::Answering;
 use crate::store::{Action, Call, When};
-use crate::writer::Answering;
 
 /// # Schedule, move and cancel
 ///

@@ -6,12 +6,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Durable;
-use crate::answers::{Cancelled, FromAnswer, Scheduled};
-use crate::errors::CallError;
-use crate::names::{self, Invalid};
-use crate::pending::{AnswerList, Pending};
+use crate::calls::{
+    AnswerList, CallError, Cancelled, FromAnswer, Invalid, Pending, Scheduled, names,
+};
+use crate::client::{Answering, Collector};
 use crate::store::{Action, Call};
-use crate::writer::{Answering, Collector};
 
 /// The results of several calls, in their order.
 type Results<A> = Vec<Result<A, CallError>>;

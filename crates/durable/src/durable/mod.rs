@@ -1,9 +1,11 @@
 //! Timers that survive their process: the start, the calls, and the stop.
 
+mod builder;
 mod calls;
 mod many;
 mod reads;
 mod stop;
+mod stop_state;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,25 +13,19 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use self::stop::Stopper;
-use crate::builder::{Builder, QueueBuilder};
-use crate::errors::StartError;
-use crate::event_sink::EventSink;
-use crate::names::{self, Invalid};
+use crate::calls::{Invalid, StartError, names};
+use crate::client::{Hints, NearTimer, Outages, Reach, Reader, Writers};
+use crate::events::{Counters, EventSink, Stats};
 use crate::node::{MOST_AWAKE, Near, NodeConfig, QueueConfig};
-use crate::outages::Outages;
-use crate::plan::Plan;
-use crate::reach::Reach;
-use crate::reader::Reader;
-use crate::shell::{self, NodeEnd, NodeParts, NodeWay};
-use crate::stats::{Counters, Stats};
-use crate::stop_state::StopState;
+use crate::run::{self, LocalClock, NodeEnd, NodeParts, NodeWay, Plan, Runs, StoreClock};
 use crate::store::{Store, StoreError};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Origin};
-use crate::task::Runs;
-use crate::term::{LocalClock, StoreClock};
-use crate::writer::{Hints, NearTimer, Writers};
+use stop_state::StopState;
+
+pub use builder::{Builder, QueueBuilder};
+pub use stop_state::StopReport;
 
 /// Timers that survive restarts and dead machines. Clones share them.
 ///
@@ -209,7 +205,7 @@ impl Durable {
                     .map(|queue| (queue.name, (Arc::new(queue.options), queue.handler)))
                     .collect();
                 let (ended, end): (Sender<NodeEnd>, _) = bounded(1);
-                shell::start(NodeParts {
+                run::start(NodeParts {
                     config,
                     queues: handlers,
                     way: way.clone(),
@@ -313,8 +309,8 @@ const _: () = {
     const fn is_shared<T: Send + Sync>() {}
     const fn is_sent<T: Send>() {}
     is_shared::<Durable>();
-    is_sent::<crate::pending::Pending<crate::answers::Scheduled>>();
-    is_sent::<crate::due::Due<()>>();
-    is_shared::<crate::due::Due<()>>();
+    is_sent::<crate::calls::Pending<crate::calls::Scheduled>>();
+    is_sent::<crate::run::Due<()>>();
+    is_shared::<crate::run::Due<()>>();
     is_sent::<Builder>();
 };

@@ -4,14 +4,10 @@ use std::ops::{Bound, RangeBounds};
 use std::time::{Duration, SystemTime};
 
 use super::Durable;
-use crate::errors::CallError;
-use crate::names::{self, Invalid};
+use crate::calls::{CallError, DeadTimer, Invalid, Paging, Pending, TimerInfo, names};
 use crate::node::Input;
-use crate::pending::Pending;
-use crate::shell::NodeWay;
-use crate::store::{Connection, Page, QueueCounts, Revived, StoreError};
-use crate::time::StoreTime;
-use crate::timer_info::{DeadTimer, Paging, TimerInfo};
+use crate::run::NodeWay;
+use crate::store::{Connection, Page, QueueCounts, Revived, StoreError, StoreTime};
 
 /// # Read and operate
 ///

@@ -3,16 +3,14 @@
 use std::io;
 use std::time::Duration;
 
+use super::stop_state::StopReport;
 use super::{Durable, Inner, Owner};
-use crate::errors::CallError;
+use crate::calls::{CallError, Pending};
 use crate::node::Input;
-use crate::pending::Pending;
-use crate::stop_state::StopReport;
-use crate::sync::Arc;
+use crate::run::is_within;
 use crate::sync::atomic::Ordering;
 use crate::sync::channel::{RecvTimeoutError, Sender, bounded};
-use crate::sync::thread;
-use crate::task::is_within;
+use crate::sync::{Arc, thread};
 
 /// For how long the stop waits until the calls that were sent before are carried out, or for the term
 /// if that is shorter.

@@ -8,10 +8,9 @@ use std::fmt;
 use self::state::MemoryState;
 use crate::store::{
     Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
-    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, StoreTime, Timer, WallClock,
 };
 use crate::sync::{Arc, Mutex, Origin};
-use crate::time::{StoreTime, WallClock};
 
 pub use self::fault::{Fault, MemoryCall};
 

@@ -4,15 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
-use crate::row::{self, Change, Claiming, Moment, Row};
-use crate::shard;
+use crate::row::{self, Change, Claiming, Moment, Row, shard};
 use crate::store::{
     Answer, Band, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, Epoch, Horizon,
     Look, NewNode, PAGE_BYTES, Page, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode,
-    Settle, Settled, Settlement, Sight, Survey, SurveyedPart, Timer,
+    Settle, Settled, Settlement, Sight, StoreTime, Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// The time for which a gone node is kept.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::node::interface::Mono;
+use super::interface::Mono;
 
 /// The least time between two looks that rings have caused. So a storm of rings costs 50 looks a
 /// second at most, and a ring waits for 20 ms at most while the store answers.

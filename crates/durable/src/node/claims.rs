@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::node::adoption::{Adoption, Orphan};
-use crate::node::clock::Estimate;
-use crate::node::coming::Expected;
-use crate::node::interface::Mono;
-use crate::node::load::Load;
-use crate::node::queue::Queue;
-use crate::node::runs::{HeldRuns, Place};
-use crate::store::{Claim, Epoch, Run, Wanted};
-use crate::time::StoreTime;
+use super::adoption::{Adoption, Orphan};
+use super::clock::Estimate;
+use super::coming::Expected;
+use super::interface::Mono;
+use super::load::Load;
+use super::queue::Queue;
+use super::runs::{HeldRuns, Place};
+use crate::store::{Claim, Epoch, Run, StoreTime, Wanted};
 
 /// The greatest number of timers in a claim.
 const MOST_CLAIMED: usize = 1_000;

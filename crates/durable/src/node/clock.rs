@@ -1,7 +1,7 @@
 //! The estimate of the store's clock: a lower bound of it, so that no claim is early.
 
-use crate::node::interface::Mono;
-use crate::time::StoreTime;
+use super::interface::Mono;
+use crate::store::StoreTime;
 
 /// How far the store's clock may seem to go back, in microseconds, before that counts as a step. It is
 /// below the margin of a mark, which bears such a step.

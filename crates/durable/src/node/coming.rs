@@ -4,9 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::node::interface::Mono;
-use crate::store::SHARDS;
-use crate::time::StoreTime;
+use super::interface::Mono;
+use crate::store::{SHARDS, StoreTime};
 
 /// A timer that is due soon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

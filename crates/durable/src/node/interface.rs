@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use crate::store::{
     Beat, Claim, Claimed, ClaimedRun, Connection, Epoch, Look, NewNode, Outcome, Run, Settle,
-    Settled, Sight, StoreError,
+    Settled, Sight, StoreError, StoreTime,
 };
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// The time since the node was made, by the local clock that is never set.
 pub(crate) type Mono = Duration;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::node::interface::Mono;
+use super::interface::Mono;
 use crate::store::Epoch;
 
 /// The pause after the first failure. It doubles with each further one.

@@ -3,20 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::node::adoption::{Adoption, Orphan};
-use crate::node::bell::Bell;
-use crate::node::claims::Claims;
-use crate::node::coming::{Expected, Unread};
-use crate::node::interface::Mono;
-use crate::node::marks::Marks;
-use crate::node::membership::Membership;
-use crate::node::queue::Queue;
-use crate::node::runs::{HeldRuns, Place};
-use crate::node::shards::{self, LAST_RANK, Part};
-use crate::node::sleep::{Sleep, Took};
-use crate::store::{Epoch, Look, Offset, Range, SHARDS, Seen, SeenNode, Sight};
+use super::adoption::{Adoption, Orphan};
+use super::bell::Bell;
+use super::claims::Claims;
+use super::coming::{Expected, Unread};
+use super::interface::Mono;
+use super::marks::Marks;
+use super::membership::Membership;
+use super::queue::Queue;
+use super::runs::{HeldRuns, Place};
+use super::shards::{self, LAST_RANK, Part};
+use super::sleep::{Sleep, Took};
+use crate::store::{Epoch, Look, Offset, Range, SHARDS, Seen, SeenNode, Sight, StoreTime};
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// The least number of timers that a look asks for in one shard.
 const LEAST_SHARE: usize = 8;

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::node::claims::{ClaimTerm, Claims};
-use crate::node::clock::Estimate;
-use crate::node::coming::Expected;
-use crate::node::interface::{Command, Input, Lane, Mono, Near, NodeConfig, StoreCall};
-use crate::node::lane::{LaneState, UnderWay};
-use crate::node::looks::Looks;
-use crate::node::membership::Membership;
-use crate::node::numbers::Numbers;
-use crate::node::queue::Queue;
-use crate::node::runs::{HeldRuns, Place};
-use crate::node::stopping::Stopping;
+use super::claims::{ClaimTerm, Claims};
+use super::clock::Estimate;
+use super::coming::Expected;
+use super::interface::{Command, Input, Lane, Mono, Near, NodeConfig, StoreCall};
+use super::lane::{LaneState, UnderWay};
+use super::looks::Looks;
+use super::membership::Membership;
+use super::numbers::Numbers;
+use super::queue::Queue;
+use super::runs::{HeldRuns, Place};
+use super::stopping::Stopping;
 use crate::store::{Epoch, NewNode, Outcome, Run, Settle};
 use crate::sync::Arc;
 

@@ -19,9 +19,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::node::clock::LEAST_STEP;
-use crate::store::{Complete, Horizon};
-use crate::time::StoreTime;
+use super::clock::LEAST_STEP;
+use crate::store::{Complete, Horizon, StoreTime};
 
 /// How far a mark stays behind its bound. A node notices a step back that is longer than [`LEAST_STEP`] and a
 /// tenth of the time between two answers together.

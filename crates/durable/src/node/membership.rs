@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::node::interface::Mono;
+use super::interface::Mono;
 use crate::store::{Epoch, SeenNode};
 
 /// The beats of its own that an observer needs before it declares another node gone.

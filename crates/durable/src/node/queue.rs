@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::node::coming::Coming;
-use crate::node::interface::{Mono, QueueConfig};
+use super::coming::Coming;
+use super::interface::{Mono, QueueConfig};
 
 /// The greatest number of timers that are known of one queue.
 const MOST_COMING: usize = 2_000;

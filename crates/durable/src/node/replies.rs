@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::node::coming::Expected;
-use crate::node::interface::{Lane, Mono, Reply};
-use crate::node::lane::{LaneState, UnderWay};
-use crate::node::looks::SUSPECT;
-use crate::node::machine::{MOST_SETTLED, Node, Watching};
-use crate::node::runs::Place;
-use crate::store::{Beat, Claimed, ClaimedRun, Outcome, Settled, Sight, StoreError};
-use crate::time::StoreTime;
+use super::coming::Expected;
+use super::interface::{Lane, Mono, Reply};
+use super::lane::{LaneState, UnderWay};
+use super::looks::SUSPECT;
+use super::machine::{MOST_SETTLED, Node, Watching};
+use super::runs::Place;
+use crate::store::{Beat, Claimed, ClaimedRun, Outcome, Settled, Sight, StoreError, StoreTime};
 
 /// The longest pause after which an end is asked for again that the store refuses, or a timer is claimed again,
 /// unless looks are rarer.

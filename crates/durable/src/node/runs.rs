@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::node::interface::Mono;
-use crate::node::load::Load;
-use crate::store::{ClaimedRun, Outcome, Run, Settlement};
+use super::interface::Mono;
+use super::load::Load;
+use crate::store::{ClaimedRun, Outcome, Run, Settlement, StoreTime};
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// The first pause after which the end of a run is asked for again whose row is locked or refused.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);

@@ -1,7 +1,7 @@
 //! Which shards of a queue belong to which node: rendezvous hashing, so that a node that comes or
 //! goes moves only its own shards.
 
-use crate::node::numbers::{hash, mix};
+use super::numbers::{hash, mix};
 use crate::store::{Epoch, SHARDS};
 
 /// The ranks at which a node looks at a shard. Those of a higher rank leave it to the others.

@@ -35,10 +35,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::node::marks::Marks;
-use crate::node::shards::Part;
-use crate::store::{Band, Offset, SHARDS, Sight};
-use crate::time::StoreTime;
+use super::marks::Marks;
+use super::shards::Part;
+use crate::store::{Band, Offset, SHARDS, Sight, StoreTime};
 
 /// The greatest number of parts that are all awake: 16 queues of a node that is alone.
 pub(crate) const MOST_AWAKE: usize = 1_024;

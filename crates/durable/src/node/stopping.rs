@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::node::interface::{Mono, Stopped};
+use super::interface::{Mono, Stopped};
 
 /// A node that takes no more timers. It waits for its runs up to the grace, lets the store know their
 /// ends, and leaves.

@@ -8,12 +8,12 @@ use serde::Serialize;
 use tokio_postgres::Transaction;
 use tourbillon::coop::YieldPoint;
 
-use crate::answers::{Cancelled, FromAnswer, IfAbsent, Moved, Scheduled};
-use crate::complete::{CompleteError, CompletesRunAsync, Completion};
-use crate::errors::CallError;
-use crate::names::{self, Invalid};
-use crate::postgres::Postgres;
-use crate::postgres::transaction::{CallWithin, WRITE_ONE, answered, completed, completing};
+use super::Postgres;
+use super::transaction::{CallWithin, WRITE_ONE, answered, completed, completing};
+use crate::calls::{
+    CallError, Cancelled, CompleteError, CompletesRunAsync, Completion, FromAnswer, IfAbsent,
+    Invalid, Moved, Scheduled, names,
+};
 use crate::store::{Epoch, Run};
 
 /// # Calls within a transaction of `tokio_postgres`

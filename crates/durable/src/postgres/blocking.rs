@@ -5,12 +5,12 @@ use std::time::{Duration, SystemTime};
 use postgres::Transaction;
 use serde::Serialize;
 
-use crate::answers::{Cancelled, FromAnswer, IfAbsent, Moved, Scheduled};
-use crate::complete::{CompleteError, CompletesRun, Completion};
-use crate::errors::CallError;
-use crate::names::{self, Invalid};
-use crate::postgres::Postgres;
-use crate::postgres::transaction::{CallWithin, WRITE_ONE, answered, completed, completing};
+use super::Postgres;
+use super::transaction::{CallWithin, WRITE_ONE, answered, completed, completing};
+use crate::calls::{
+    CallError, Cancelled, CompleteError, CompletesRun, Completion, FromAnswer, IfAbsent, Invalid,
+    Moved, Scheduled, names,
+};
 use crate::store::{Epoch, Run};
 
 /// # Calls within a transaction of the crate `postgres`

@@ -5,23 +5,23 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::beats::{Beats, FoundRow};
-use crate::postgres::failure::{Effect, Failure};
-use crate::postgres::guess::Guess;
-use crate::postgres::link::Link;
-use crate::postgres::looks;
-use crate::postgres::rows::{
+use super::failure::{Effect, Failure};
+use super::guess::Guess;
+use super::link::Link;
+use super::looks;
+use super::rows::{
     Lists, each, number, one, ordinal, ordinal_of, refused, run, time, timer, unsigned,
 };
-use crate::postgres::statements::{
+use super::statements::{
     BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, NUMBER,
     OLD_NODES, PAUSE, REVIVE, ROW, SETTLE, SETTLE_EACH,
 };
-use crate::postgres::values::{end, int, order, text};
-use crate::postgres::wire::{Span, Time};
+use super::values::{end, int, order, text};
+use super::wire::{Span, Time};
 use crate::store::{
-    self, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Horizon, Look,
-    NewNode, Page, QueueCounts, RefusedClaim, Revived, Settle, Settled, Sight, StoreError, Timer,
+    self, Answer, Beat, Beats, Call, Claim, Claimed, Connection, DeadLetter, Epoch, FoundRow,
+    Horizon, Look, NewNode, Page, QueueCounts, RefusedClaim, Revived, Settle, Settled, Sight,
+    StoreError, Timer,
 };
 use crate::sync::Arc;
 

@@ -3,8 +3,7 @@
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
-use crate::beats::REMEDY;
-use crate::store::StoreError;
+use crate::store::{REMEDY, StoreError};
 
 /// The grants of the role of a node. Roles of programs that only schedule need fewer.
 pub(super) const GRANTS: &str = "the role needs usage on the schema of the timers, and select, insert, update and delete \
@@ -177,7 +176,7 @@ pub(super) fn ends_connection(code: &SqlState) -> bool {
 /// Translates the error of an attempt to connect.
 pub(super) fn not_connected(error: &Error) -> StoreError {
     #[cfg(feature = "postgres-tls")]
-    if let Some(why) = crate::postgres::tls::refusal(error) {
+    if let Some(why) = super::tls::refusal(error) {
         return StoreError::Refused(why);
     }
     let why = message(error);

@@ -11,11 +11,11 @@ use tokio::time::timeout;
 use tokio_postgres::config::{Host, LoadBalanceHosts};
 use tokio_postgres::{Client, Config, Error};
 
-use crate::postgres::failure::not_connected;
-use crate::postgres::parameters::SOCKET_FOLDERS;
-use crate::postgres::password::Passwords;
-use crate::postgres::security::{Driven, Security};
-use crate::postgres::session::{self, Session};
+use super::failure::not_connected;
+use super::parameters::SOCKET_FOLDERS;
+use super::password::Passwords;
+use super::security::{Driven, Security};
+use super::session::{self, Session};
 use crate::store::StoreError;
 
 /// The default for one address.

@@ -13,14 +13,11 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use crate::beats::{Beats, REMEDY};
-use crate::postgres::failure::{
-    Effect, Failure, ends_connection, is_of_key, lost, message, refusal,
-};
-use crate::postgres::hosts::Hosts;
-use crate::postgres::schema::{self, Schema};
-use crate::postgres::session::Session;
-use crate::store::StoreError;
+use super::failure::{Effect, Failure, ends_connection, is_of_key, lost, message, refusal};
+use super::hosts::Hosts;
+use super::schema::{self, Schema};
+use super::session::Session;
+use crate::store::{Beats, REMEDY, StoreError};
 use crate::sync::{Arc, OnceLock, Origin};
 
 /// The settings that all connections of a store share.

@@ -14,13 +14,12 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-use crate::panics::catch_panic;
-use crate::postgres::failure::message;
-use crate::postgres::link::{GRACE, Settings};
-use crate::postgres::session::Session;
+use super::failure::message;
+use super::link::{GRACE, Settings};
+use super::session::Session;
 use crate::store::{Hear, Heard, Listening, StoreError};
 use crate::sync::channel::{Receiver, RecvTimeoutError, bounded};
-use crate::sync::{Arc, thread};
+use crate::sync::{Arc, catch_panic, thread};
 
 /// How long the connection may be silent before it is checked, in limits of a statement.
 const CHECK: u32 = 3;
@@ -169,12 +168,12 @@ mod tests {
     use std::sync::mpsc;
     use std::thread::park_timeout;
 
+    use super::super::hosts::Hosts;
+    use super::super::password::Passwords;
+    use super::super::schema::Schema;
+    use super::super::security::Security;
     use super::*;
-    use crate::beats::Beats;
-    use crate::postgres::hosts::Hosts;
-    use crate::postgres::password::Passwords;
-    use crate::postgres::schema::Schema;
-    use crate::postgres::security::Security;
+    use crate::store::Beats;
     use crate::sync::{OnceLock, Origin};
 
     const PATIENCE: Duration = Duration::from_secs(60);

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use tokio_postgres::types::ToSql;
 
-use crate::postgres::failure::Effect;
-use crate::postgres::link::Link;
-use crate::postgres::rows::{Lists, complete, one, sight};
-use crate::postgres::statements::{LOOK, OPEN_WRITES};
-use crate::postgres::values::small;
-use crate::postgres::wire::{Span, Time};
-use crate::store::{Look, Offset, Sight, StoreError};
-use crate::time::StoreTime;
+use super::failure::Effect;
+use super::link::Link;
+use super::rows::{Lists, complete, one, sight};
+use super::statements::{LOOK, OPEN_WRITES};
+use super::values::small;
+use super::wire::{Span, Time};
+use crate::store::{Look, Offset, Sight, StoreError, StoreTime};
 
 /// A span that leads from now to a time that the server can show. No timer is that old.
 const LONGEST_BACK: Duration = Duration::from_secs(6_000 * 365 * 86_400);

@@ -35,8 +35,6 @@ use tokio_postgres::Config;
 #[cfg(feature = "postgres-tls")]
 use tokio_postgres::config::Host;
 
-use crate::beats::Beats;
-use crate::namespace::DEFAULT;
 use crate::postgres::calls::PostgresConnection;
 use crate::postgres::hosts::Hosts;
 use crate::postgres::link::{Link, Settings};
@@ -47,7 +45,7 @@ use crate::postgres::schema::Schema;
 use crate::postgres::security::{Encryption, Security};
 #[cfg(feature = "postgres-tls")]
 use crate::postgres::tls::Certificates;
-use crate::store::{Connection, Hear, Listening, Store, StoreError};
+use crate::store::{Beats, Connection, DEFAULT, Hear, Listening, Store, StoreError};
 use crate::sync::{Arc, OnceLock, Origin, thread};
 
 /// A store in a PostgreSQL database, version 13 or newer, which many machines share.

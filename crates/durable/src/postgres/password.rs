@@ -5,7 +5,7 @@ use std::fmt;
 
 use tokio::task::spawn_blocking;
 
-use crate::postgres::passfile::PasswordFile;
+use super::passfile::PasswordFile;
 use crate::store::StoreError;
 use crate::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Statements for drivers and languages that the crate does not know.
 
-use crate::postgres::Postgres;
-use crate::postgres::schema::Schema;
+use super::Postgres;
+use super::schema::Schema;
 use crate::store::StoreError;
 
 /// # Statements for other drivers

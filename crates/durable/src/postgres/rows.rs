@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
-use crate::postgres::failure::{self, Effect, Failure, refusal};
-use crate::postgres::wire::Time;
+use super::failure::{self, Effect, Failure, refusal};
+use super::wire::Time;
 use crate::store::{
-    Answer, ClaimedRun, Complete, Epoch, Look, Run, Seen, SeenNode, Sight, StoreError, Survey,
-    SurveyedPart, Timer,
+    Answer, ClaimedRun, Complete, Epoch, Look, Run, Seen, SeenNode, Sight, StoreError, StoreTime,
+    Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 pub(super) fn one(rows: &[Row]) -> Result<&Row, StoreError> {
     rows.first()

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, Error};
 
-use crate::beats::REMEDY;
-use crate::namespace::{Form, Namespace};
-use crate::postgres::failure::{Effect, GRANTS, message, refusal};
-use crate::store::StoreError;
+use super::failure::{Effect, GRANTS, message, refusal};
+use crate::store::{Form, Namespace, REMEDY, StoreError};
 
 /// The version of the tables that this version of the crate makes and knows.
 const VERSION: i32 = 1;

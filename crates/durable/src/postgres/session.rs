@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
-use crate::postgres::failure::not_connected;
+use super::failure::not_connected;
 use crate::store::StoreError;
 
 /// How often a pooler is asked which connections of the server it uses.

@@ -91,7 +91,7 @@ pub(super) const JOIN: &str = "insert into tourbillon.node (epoch, name, queues)
      returning beat, clock_timestamp()";
 
 /// The time of the statement was taken before the number of its transaction. A beat that is less than the least
-/// one is of an older state: see [`Beats`](crate::beats::Beats).
+/// one is of an older state: see [`Beats`](crate::store::Beats).
 pub(super) const BEAT: &str = "update tourbillon.node set beat = beat + 1 where epoch = $1 and gone is null \
      and beat >= $2 and (select tourbillon.same_1($3)) \
      returning clock_timestamp(), statement_timestamp(), pg_current_xact_id()::text::bigint, beat";

@@ -16,7 +16,7 @@ use rustls::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::postgres::security::Encryption;
+use super::security::Encryption;
 use crate::sync::Arc;
 
 /// The certificates that a store trusts, and the one that it shows.

@@ -5,14 +5,11 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
-use crate::answers::FromAnswer;
-use crate::complete::{CompleteError, Completion};
-use crate::errors::CallError;
-use crate::names::{self, Invalid};
-use crate::postgres::failure::{Effect, is_conflict, message, refusal};
-use crate::postgres::rows::{one, written};
-use crate::postgres::values::parts;
-use crate::postgres::wire::{Json, Span, Time};
+use super::failure::{Effect, is_conflict, message, refusal};
+use super::rows::{one, written};
+use super::values::parts;
+use super::wire::{Json, Span, Time};
+use crate::calls::{CallError, CompleteError, Completion, FromAnswer, Invalid, names};
 use crate::store::{Action, StoreError, When};
 use crate::sync::Arc;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::types::ToSql;
 
-use crate::postgres::wire::{Json, Span, Time};
+use super::wire::{Json, Span, Time};
 use crate::store::{Action, Call, Outcome, When};
 
 /// The values of some calls.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, BytesMut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
-use crate::time::{StoreTime, micros};
+use crate::store::{StoreTime, micros};
 
 type Failed = Box<dyn Error + Sync + Send>;
 

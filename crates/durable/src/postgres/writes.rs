@@ -3,11 +3,11 @@
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::postgres::calls::PostgresConnection;
-use crate::postgres::failure::{Effect, Failure};
-use crate::postgres::rows::{answer, each, ordinal, refused};
-use crate::postgres::statements::{PAYLOAD_ERRORS, WRITE, WRITE_EACH};
-use crate::postgres::values::{SentCalls, parts};
+use super::calls::PostgresConnection;
+use super::failure::{Effect, Failure};
+use super::rows::{answer, each, ordinal, refused};
+use super::statements::{PAYLOAD_ERRORS, WRITE, WRITE_EACH};
+use super::values::{SentCalls, parts};
 use crate::store::{Answer, Call, StoreError};
 
 /// The number of parts that calls go in if one of them is locked by an insert.

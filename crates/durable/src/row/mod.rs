@@ -18,10 +18,11 @@
 //! - **ROW-3** Every call decides first what a gone node has left behind: a successor takes its
 //!   place, and a cancelled timer is deleted. The claim counts the crash.
 
+pub(crate) mod shard;
+
 use std::time::Duration;
 
-use crate::store::{Action, Answer, Epoch, Outcome, Settled, Timer};
-use crate::time::StoreTime;
+use crate::store::{Action, Answer, Epoch, Outcome, Settled, StoreTime, Timer};
 
 /// A timer as a row of the table, without its primary key, which is queue and key.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -8,15 +8,13 @@ use super::failure::Failure;
 use super::link::Link;
 use super::reading;
 use super::tables::{self, Before, Tables};
-use crate::row::{self, Change, Claiming, Row};
-use crate::shard;
+use crate::row::{self, Change, Claiming, Row, shard};
 use crate::store::{
     Answer, Beat, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, Look, NewNode,
     Page, QueueCounts, RefusedClaim, Revived, Run, Settle, Settled, Settlement, Sight, StoreError,
-    Timer,
+    StoreTime, Timer,
 };
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// How long the row of a node that is gone is kept at least.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);

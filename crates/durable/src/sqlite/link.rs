@@ -12,10 +12,8 @@ use super::original::{self, Original};
 use super::schema::{self, Migration, Prefix};
 use super::tables::Tables;
 use super::turn::Turn;
-use crate::beats::Beats;
-use crate::store::StoreError;
+use crate::store::{Beats, StoreError, WallClock};
 use crate::sync::{Arc, OnceLock, Origin, thread};
-use crate::time::WallClock;
 
 /// The state that all connections of one store share.
 #[derive(Clone, Debug)]
@@ -457,9 +455,9 @@ fn of_file(path: &Path, error: StoreError) -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Sqlite;
+    use super::super::connection::SqliteConnection;
     use super::*;
-    use crate::sqlite::Sqlite;
-    use crate::sqlite::connection::SqliteConnection;
     use crate::store::{Action, Call, Connection as _, When};
 
     #[test]

@@ -17,11 +17,8 @@ use std::time::Duration;
 use self::connection::SqliteConnection;
 use self::link::{Link, Shared};
 use self::schema::Prefix;
-use crate::beats::Beats;
-use crate::namespace::DEFAULT;
-use crate::store::{Connection, Store, StoreError};
+use crate::store::{Beats, Connection, DEFAULT, Store, StoreError, WallClock};
 use crate::sync::Arc;
-use crate::time::WallClock;
 
 /// A store in a file of SQLite.
 ///

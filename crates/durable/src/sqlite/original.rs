@@ -14,8 +14,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::schema::{self, Prefix};
-use crate::beats::REMEDY;
-use crate::store::StoreError;
+use crate::store::{REMEDY, StoreError};
 use crate::sync::{Mutex, OnceLock};
 
 /// What a store remembers of its file.

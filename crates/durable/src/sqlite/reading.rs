@@ -7,10 +7,9 @@ use super::tables::Tables;
 use crate::row;
 use crate::store::{
     DeadLetter, Epoch, Look, PAGE_BYTES, Page, QueueCounts, Range, SHARDS, Seen, SeenNode, Sight,
-    StoreError, Survey, SurveyedPart, Timer,
+    StoreError, StoreTime, Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// Timers of a range that no live claim holds, and those of the node itself. SQLite knows the length of a text
 /// without reading it.
@@ -287,8 +286,8 @@ fn nodes(tables: &Tables<'_>) -> Result<Vec<SeenNode>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::schema::{self, Prefix};
     use super::*;
-    use crate::sqlite::schema::{self, Prefix};
     use rusqlite::Connection;
 
     /// A look at a queue reads no overdue timers of other queues and shards, and a page of a list does not

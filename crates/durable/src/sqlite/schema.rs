@@ -12,8 +12,7 @@ use std::borrow::Cow;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::failure::Failure;
-use crate::namespace::{Form, Namespace};
-use crate::store::StoreError;
+use crate::store::{Form, Namespace, StoreError};
 
 /// What the names of the tables begin with, up to the first underscore after it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

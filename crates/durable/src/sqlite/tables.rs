@@ -4,11 +4,9 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension};
 
 use super::failure::Failure;
 use super::schema::{Meta, Prefix};
-use crate::beats::FoundRow;
 use crate::row::{Change, Hold, Moment, Row, Successor};
-use crate::store::Epoch;
+use crate::store::{Epoch, FoundRow, StoreTime};
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// The tables within one transaction, at one moment.
 pub(super) struct Tables<'c> {

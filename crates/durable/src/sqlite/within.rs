@@ -11,12 +11,13 @@ use super::failure::{self, Failure};
 use super::original::Original;
 use super::schema::{self, Prefix};
 use super::tables::Tables;
-use crate::answers::{Cancelled, FromAnswer, IfAbsent, Moved, Scheduled};
-use crate::complete::{CompleteError, CompletesRun};
-use crate::errors::CallError;
-use crate::names;
-use crate::store::{Action, Call, Epoch, Outcome, Run, Settled, Settlement, StoreError, When};
-use crate::time::WallClock;
+use crate::calls::{
+    CallError, Cancelled, CompleteError, CompletesRun, FromAnswer, IfAbsent, Moved, Scheduled,
+    names,
+};
+use crate::store::{
+    Action, Call, Epoch, Outcome, Run, Settled, Settlement, StoreError, WallClock, When,
+};
 
 /// # Calls within a transaction of the user's
 ///

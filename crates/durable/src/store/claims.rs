@@ -1,8 +1,8 @@
 //! Claims of due timers, and the store's answers to them.
 
-use crate::store::{Epoch, Horizon, StoreError};
+use super::time::StoreTime;
+use super::{Epoch, Horizon, StoreError};
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// Timers that a node wants to run.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use crate::store::StoreError;
+use super::StoreError;
 
-/// The listener of a [doorbell](crate::store::Store::listen). It must not block.
+/// The listener of a [doorbell](super::Store::listen). It must not block.
 pub type Hear = Box<dyn Fn(Heard<'_>) + Send + Sync>;
 
-/// A message to the listener of a [doorbell](crate::store::Store::listen).
+/// A message to the listener of a [doorbell](super::Store::listen).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Heard<'a> {
@@ -19,7 +19,7 @@ pub enum Heard<'a> {
     Lost(&'a StoreError),
 }
 
-/// Somebody listens to a [doorbell](crate::store::Store::listen) until this is dropped.
+/// Somebody listens to a [doorbell](super::Store::listen) until this is dropped.
 #[must_use = "nobody listens any more when this is dropped"]
 pub struct Listening(Option<Box<dyn FnOnce() + Send>>);
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{Epoch, Run};
+use super::{Epoch, Run};
 
 /// The ends of runs of one node.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -18,19 +18,28 @@
 //! - **STORE-5** A row that can't be written, for instance since a trigger of the user's refuses it, fails
 //!   alone. No other row of the same call fails with it.
 
+#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
+mod beats;
 mod claims;
 mod doorbell;
 mod ends;
+#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
+mod namespace;
+pub(crate) mod time;
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
+#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
+pub(crate) use self::beats::{Beats, FoundRow, REMEDY};
 pub use self::claims::{Claim, Claimed, ClaimedRun, RefusedClaim, Run, Wanted};
 pub use self::doorbell::{Hear, Heard, Listening};
 pub use self::ends::{Outcome, Settle, Settled, Settlement};
+#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
+pub(crate) use self::namespace::{DEFAULT, Form, Namespace};
+pub(crate) use self::time::{StoreTime, WallClock, micros};
 
 /// The shards of each queue. A node asks for those that are its own; see [`Look`].
 pub const SHARDS: u16 = 64;

@@ -1,7 +1,11 @@
-//! The only module of this crate that names `std::sync`, `std::thread` or crossbeam.
+//! The only module of this crate that names `std::sync`, `std::thread` or crossbeam. Beside them: how
+//! user code runs that may panic.
+
+mod panics;
 
 use std::sync::PoisonError;
 
+pub(crate) use panics::catch_panic;
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
 pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::{Arc, MutexGuard};

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::node::marks::{MARGIN, Marks};
 use crate::node::numbers::Numbers;
-use crate::store::{Complete, Horizon};
-use crate::time::StoreTime;
+use crate::store::{Complete, Horizon, StoreTime};
 
 /// A step of a transaction that writes one timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,10 +11,9 @@ use crate::node::{
 };
 use crate::store::{
     Action, Answer, Call, ClaimedRun, Connection, Epoch, Outcome, Page, Run, Settled, StoreError,
-    When,
+    StoreTime, WallClock, When,
 };
 use crate::sync::Arc;
-use crate::time::{StoreTime, WallClock};
 
 /// What the tests do to a call of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

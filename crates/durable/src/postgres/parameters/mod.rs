@@ -12,9 +12,9 @@ use tokio_postgres::config::{
     ChannelBinding, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs,
 };
 
-use crate::postgres::passfile::PasswordFile;
-use crate::postgres::security::Encryption;
-use crate::postgres::url;
+use super::passfile::PasswordFile;
+use super::security::Encryption;
+use super::url;
 
 /// Returns the value of a variable of the environment.
 pub(super) type Var<'a> = &'a dyn Fn(&str) -> Option<String>;

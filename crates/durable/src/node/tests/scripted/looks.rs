@@ -8,8 +8,8 @@ use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, NodeConfig, Reply, StoreCall};
 use crate::store::{
     Beat, Complete, Epoch, Horizon, Look, Offset, Outcome, Range, Seen, SeenNode, Settled, Sight,
+    StoreTime,
 };
-use crate::time::StoreTime;
 
 #[test]
 fn the_limits_of_a_look_do_not_depend_on_what_is_stored() {

@@ -7,9 +7,8 @@ use crate::node::tests::world::{START, options};
 use crate::node::{Command, Input, Mono, Node, NodeConfig, Reply, Stopped, StoreCall};
 use crate::store::{
     Beat, Claim, Claimed, ClaimedRun, Epoch, Look, Outcome, Run, Seen, SeenNode, Settle, Sight,
-    StoreError, Wanted,
+    StoreError, StoreTime, Wanted,
 };
-use crate::time::StoreTime;
 
 pub(super) const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)

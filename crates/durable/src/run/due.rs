@@ -3,12 +3,11 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use crate::complete::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
-use crate::store::{ClaimedRun, Run};
+use super::term::Term;
+use crate::calls::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
+use crate::store::{ClaimedRun, Run, StoreTime};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::term::Term;
-use crate::time::StoreTime;
 
 /// One run of a timer, with its payload.
 ///

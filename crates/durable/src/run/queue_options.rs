@@ -1,7 +1,7 @@
 //! The options of one queue.
 
-use crate::late::Late;
-use crate::retry::Retry;
+use super::late::Late;
+use super::retry::Retry;
 
 /// The options that a [`QueueBuilder`](crate::QueueBuilder) sets.
 #[derive(Clone, Debug)]

@@ -4,12 +4,10 @@
 use std::fmt;
 use std::io;
 
-use crate::events::Event;
-use crate::panics::catch_panic;
-use crate::sync::Arc;
+use super::Event;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Sender, TrySendError, bounded};
-use crate::sync::thread;
+use crate::sync::{Arc, catch_panic, thread};
 
 /// Events that wait for the listener. Further ones are dropped and counted.
 const MOST_WAITING: usize = 1_024;

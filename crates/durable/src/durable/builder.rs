@@ -5,17 +5,9 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use crate::due::Due;
-use crate::ending::IntoEnding;
-use crate::errors::StartError;
-use crate::event_sink::Listener;
-use crate::events::Event;
-use crate::handler::Handler;
-use crate::late::Late;
-use crate::names::{self, PAYLOAD_LIMIT};
-use crate::plan::{Plan, QueuePlan};
-use crate::queue_options::QueueOptions;
-use crate::retry::Retry;
+use crate::calls::{StartError, names};
+use crate::events::{Event, Listener};
+use crate::run::{Due, Handler, IntoEnding, Late, Plan, QueueOptions, QueuePlan, Retry};
 use crate::store::Store;
 use crate::sync::Arc;
 
@@ -61,7 +53,7 @@ impl Builder {
             name: None,
             term: Duration::from_secs(15),
             look: Duration::from_secs(1),
-            payload_limit: PAYLOAD_LIMIT,
+            payload_limit: names::PAYLOAD_LIMIT,
             listener: None,
             queues: Vec::new(),
         }

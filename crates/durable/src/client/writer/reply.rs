@@ -1,7 +1,6 @@
 //! Where the answer to a call goes.
 
-use crate::errors::CallError;
-use crate::pending::{self, AnswerList, ReplySender};
+use crate::calls::{AnswerList, CallError, ReplySender, pending};
 use crate::store::Answer;
 use crate::sync::{Arc, Mutex};
 

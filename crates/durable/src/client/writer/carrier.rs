@@ -4,12 +4,11 @@ use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 use super::batch::WriteRequest;
-use crate::errors::CallError;
-use crate::reach::{Reach, StoreLink};
-use crate::stats::Counters;
-use crate::store::{Action, Answer, Call, StoreError, When};
+use crate::calls::CallError;
+use crate::client::reach::{Reach, StoreLink};
+use crate::events::Counters;
+use crate::store::{Action, Answer, Call, StoreError, StoreTime, When};
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// A timer that is due soon, as [`Hints`] report it.
 pub(crate) struct NearTimer {

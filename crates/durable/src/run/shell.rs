@@ -8,22 +8,20 @@ use std::time::Duration;
 
 use tourbillon::{BuildError, Scheduler, Timer};
 
-use crate::errors::StartError;
+use super::handler::Handler;
+use super::lanes::{Lanes, LanesError, Wake};
+use super::queue_options::QueueOptions;
+use super::rings::Rings;
+use super::task::{Runs, Task};
+use super::term::{LocalClock, Term};
+use crate::calls::StartError;
+use crate::client::Reach;
 use crate::events::Event;
-use crate::handler::Handler;
-use crate::lanes::{Lanes, LanesError, Wake};
 use crate::node::{Command, Input, Mono, Near, Node, NodeConfig, Reply, Stopped, StoreCall};
-use crate::panics::catch_panic;
-use crate::queue_options::QueueOptions;
-use crate::reach::Reach;
-use crate::rings::Rings;
 use crate::store::{ClaimedRun, Heard, Listening, Outcome, Run, StoreError};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
-use crate::sync::thread;
-use crate::sync::{Arc, Origin};
-use crate::task::{Runs, Task};
-use crate::term::{LocalClock, Term};
+use crate::sync::{Arc, Origin, catch_panic, thread};
 
 /// The threads that the pool may grow to at least, whatever the queues allow.
 const LEAST_MAX_WORKERS: usize = 64;

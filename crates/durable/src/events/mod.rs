@@ -1,4 +1,13 @@
-//! Events for operators.
+//! What operators are told: events, which a listener gets on a thread of its own, and counters.
+//!
+//! Nothing here may use a store, or know one.
+
+mod sink;
+mod stats;
+
+pub(crate) use sink::{EventSink, Listener};
+pub(crate) use stats::Counters;
+pub use stats::Stats;
 
 /// Something that operators may want to log or count. See
 /// [`on_event`](crate::Builder::on_event).

@@ -6,10 +6,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use tourbillon::coop::YieldPoint;
 
-use crate::errors::CallError;
-use crate::panics::catch_panic;
+use super::errors::CallError;
 use crate::store::Answer;
-use crate::sync::{Arc, Origin, thread};
+use crate::sync::{Arc, Origin, catch_panic, thread};
 
 /// The result of a call, on its way.
 ///

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::event_sink::Listener;
-use crate::handler::Handler;
-use crate::queue_options::QueueOptions;
+use super::handler::Handler;
+use super::queue_options::QueueOptions;
+use crate::events::Listener;
 use crate::store::Store;
 use crate::sync::Arc;
 

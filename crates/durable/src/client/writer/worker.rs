@@ -10,14 +10,13 @@ use super::carrier::{Carrier, Hints};
 use super::locked::{LockedCalls, LockedWay};
 use super::reply::Answering;
 use super::room::Room;
-use crate::errors::CallError;
-use crate::reach::Reach;
-use crate::stats::Counters;
+use crate::calls::CallError;
+use crate::client::reach::Reach;
+use crate::events::Counters;
 use crate::store::{Call, StoreError};
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
-use crate::sync::thread;
+use crate::sync::{Arc, thread};
 
 enum WriteMessage {
     Write(WriteRequest),

@@ -4,14 +4,12 @@
 use std::fmt;
 use std::io;
 
-use crate::errors::CallError;
-use crate::pending::{self, Pending, ReplySender};
-use crate::reach::{Reach, StoreLink};
+use super::reach::{Reach, StoreLink};
+use crate::calls::{CallError, Pending, ReplySender, pending};
 use crate::store::{Connection, StoreError};
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};
-use crate::sync::thread;
+use crate::sync::{Arc, thread};
 
 /// The number of reads that may wait.
 const MOST_WAITING: usize = 4_096;

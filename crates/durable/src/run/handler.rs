@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::de::DeserializeOwned;
 
-use crate::due::Due;
-use crate::ending::IntoEnding;
+use super::due::Due;
+use super::ending::IntoEnding;
+use super::task::{End, Task, within};
 use crate::sync::Arc;
-use crate::task::{End, Task, within};
 
 /// The handler of one queue, without the type of its payload.
 #[derive(Clone)]
@@ -87,9 +87,9 @@ mod futures {
     use std::future::poll_fn;
     use std::task::Poll;
 
-    use crate::ending::IntoEnding;
-    use crate::panics::catch_panic;
-    use crate::task::{End, Running, within};
+    use super::super::ending::IntoEnding;
+    use super::super::task::{End, Running, within};
+    use crate::sync::catch_panic;
 
     /// Makes a future and polls it to its end.
     pub(super) async fn run<U>(running: &Running, make: impl FnOnce() -> U) -> End

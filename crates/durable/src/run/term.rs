@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use tourbillon::{Clock, Time};
 
-use crate::store::Epoch;
+use crate::store::{Epoch, StoreTime, micros};
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::sync::{Arc, Origin};
-use crate::time::{StoreTime, micros};
 
 /// The local clock, which nobody sets and which goes on while the machine is suspended, where the
 /// system has such a clock.

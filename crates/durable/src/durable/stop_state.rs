@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::pending::{self, Pending, ReplySender};
+use crate::calls::{Pending, ReplySender, pending};
 use crate::sync::Mutex;
 
 /// How [`stop`](crate::Durable::stop) has ended.

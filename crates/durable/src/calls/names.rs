@@ -6,9 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use crate::store::When;
+use crate::store::{StoreTime, When};
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// The greatest length of the name of a queue, in bytes.
 pub(crate) const LONGEST_QUEUE: usize = 64;

@@ -5,15 +5,12 @@ use std::io;
 
 use tourbillon::Handle;
 
+use crate::client::{Attempt, Reach, SLOW, StoreLink};
 use crate::events::StoreWork;
 use crate::node::{Lane, Reply, StoreCall};
-use crate::outages::{Attempt, SLOW};
-use crate::reach::{Reach, StoreLink};
-use crate::store::{Claim, Connection, Epoch, Look, Settle, StoreError};
-use crate::sync::Arc;
+use crate::store::{Claim, Connection, Epoch, Look, Settle, StoreError, StoreTime};
 use crate::sync::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use crate::sync::thread;
-use crate::time::StoreTime;
+use crate::sync::{Arc, thread};
 
 /// What the wheel of a node wakes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

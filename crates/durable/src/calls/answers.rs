@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use crate::errors::CallError;
+use super::errors::CallError;
 use crate::store::Answer;
 
 /// The answer to a [`schedule`](crate::Durable::schedule).

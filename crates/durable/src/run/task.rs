@@ -9,19 +9,16 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
-use crate::complete::CompleteError;
-use crate::due::{Due, RunInfo};
-use crate::ending::{Ending, HandlerError};
-use crate::event_sink::EventSink;
-use crate::events::Event;
-use crate::late::Late;
-use crate::panics::catch_panic;
-use crate::queue_options::QueueOptions;
-use crate::stats::Counters;
+use super::due::{Due, RunInfo};
+use super::ending::{Ending, HandlerError};
+use super::late::Late;
+use super::queue_options::QueueOptions;
+use super::term::{StoreClock, Term};
+use crate::calls::CompleteError;
+use crate::events::{Counters, Event, EventSink};
 use crate::store::{ClaimedRun, Epoch, Outcome, Run, Settled, Settlement, StoreError};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, Mutex};
-use crate::term::{StoreClock, Term};
+use crate::sync::{Arc, Mutex, catch_panic};
 
 /// For how long a timer is left alone whose payload does not parse.
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(60);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::names::Invalid;
+use super::names::Invalid;
 use crate::store::StoreError;
 
 /// The reason why a call failed.

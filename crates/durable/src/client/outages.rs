@@ -12,9 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use crate::event_sink::EventSink;
-use crate::events::{Event, StoreWork};
-use crate::stats::Counters;
+use crate::events::{Counters, Event, EventSink, StoreWork};
 use crate::store::StoreError;
 use crate::sync::{Arc, Mutex};
 

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::store::StoreError;
+use super::StoreError;
 use crate::sync::Arc;
 
 /// The name unless an option sets another one.

@@ -19,9 +19,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::store::{Epoch, StoreError};
+use super::time::StoreTime;
+use super::{Epoch, StoreError};
 use crate::sync::Mutex;
-use crate::time::StoreTime;
 
 /// How long the row of a node that is gone is kept at least.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);

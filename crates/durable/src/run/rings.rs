@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::event_sink::EventSink;
-use crate::events::Event;
-use crate::stats::Counters;
+use crate::events::{Counters, Event, EventSink};
 use crate::store::Heard;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use super::outages::Outages;
 use crate::events::StoreWork;
-use crate::outages::Outages;
-use crate::panics::catch_panic;
 use crate::store::{Connection, Hear, Listening, Store, StoreError};
-use crate::sync::Arc;
+use crate::sync::{Arc, catch_panic};
 
 /// The store, and the parts of the work with it that have stopped.
 #[derive(Debug)]

@@ -1,0 +1,20 @@
+//! The words between a user and a store: what a call may say, what it answers, and why it fails. The
+//! stores use them, too, for calls within a transaction of the user's. Nothing here calls a store.
+//!
+//! May use `store`, whose calls and answers these are in the time of the system.
+
+mod answers;
+mod complete;
+mod errors;
+pub(crate) mod names;
+pub(crate) mod pending;
+mod timer_info;
+
+pub(crate) use answers::FromAnswer;
+pub use answers::{Cancelled, IfAbsent, Moved, Scheduled};
+pub use complete::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
+pub use errors::{CallError, StartError};
+pub use names::Invalid;
+pub use pending::Pending;
+pub(crate) use pending::{AnswerList, ReplySender};
+pub use timer_info::{DeadTimer, Paging, TimerInfo};

@@ -1,0 +1,29 @@
+//! How timers run that are due: the threads around the state machine of `node`, the lanes by which it
+//! calls the store, and the life of each run, from its claim to its end.
+//!
+//! May use `node`, `client`, `calls`, `events` and `store`. What a user sets for a queue is here, too:
+//! [`Retry`], [`Late`], and the handlers.
+
+mod due;
+mod ending;
+mod handler;
+mod lanes;
+mod late;
+mod plan;
+mod queue_options;
+mod retry;
+mod rings;
+mod shell;
+mod task;
+mod term;
+
+pub use due::{Due, Token};
+pub use ending::{Ending, IntoEnding};
+pub(crate) use handler::Handler;
+pub use late::Late;
+pub(crate) use plan::{Plan, QueuePlan};
+pub(crate) use queue_options::QueueOptions;
+pub use retry::Retry;
+pub(crate) use shell::{NodeEnd, NodeParts, NodeWay, start};
+pub(crate) use task::{Runs, is_within};
+pub(crate) use term::{LocalClock, StoreClock};
