@@ -7,43 +7,12 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Acquired, BuildError, Claim, Destination, Fault, KeepAlive, KeepError, LeaseStore, Leases,
-    LockError, Loss, MemoryStore, Outcome, ReleaseError, Released, Renewal, Secret, StoreCall,
-    StoreError,
+    BuildError, Fault, KeepAlive, KeepError, Leases, LockError, Loss, MemoryStore, ReleaseError,
+    Secret, StoreCall, StoreError,
 };
 
+use crate::double::StoreDouble;
 use crate::worlds::{LEASE, MS, S, down, log, no_fault, world, world_of};
-
-/// A store that grants a minute at most.
-struct Minute(MemoryStore);
-
-impl LeaseStore for Minute {
-    fn longest_lease(&self) -> Duration {
-        60 * S
-    }
-
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        self.0.acquire(claim, limit)
-    }
-
-    fn renew(
-        &self,
-        destination: Destination,
-        batch: &[Renewal<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        self.0.renew(destination, batch, limit)
-    }
-
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
-        limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.0.release(name, secret, limit)
-    }
-}
 
 #[test]
 fn what_can_not_be_is_refused_before_the_store_is_asked() {
@@ -82,7 +51,7 @@ fn what_can_not_be_is_refused_before_the_store_is_asked() {
 fn a_lease_that_the_store_does_not_grant_is_refused() {
     let clock = Clock::manual(&ManualClock::new());
     let builder = |lease| {
-        let store = Minute(MemoryStore::with_clock(clock.clone()));
+        let store = StoreDouble::of(MemoryStore::with_clock(clock.clone())).grants_at_most(60 * S);
         Leases::builder(store).clock(clock.clone()).lease(lease)
     };
     let (leases, _steps) = builder(60 * S).build_stepped(1).unwrap();

@@ -8,9 +8,10 @@ use kit::wait;
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
     Claim, Destination, Fault, LeaseStore, Leases, LockError, Loss, MemoryStore, Outcome, Renewal,
-    Secret, StoreCall, StoreError,
+    Secret, StoreCall,
 };
 
+use crate::double::StoreDouble;
 use crate::worlds::{LEASE, MS, S, all_down, down, log, no_fault, threads, world};
 
 #[test]
@@ -226,37 +227,8 @@ async fn it_can_be_awaited() {
 /// Grants leases of a minute at most.
 #[test]
 fn an_extension_is_no_longer_than_the_store_grants() {
-    struct Minute(MemoryStore);
-    impl LeaseStore for Minute {
-        fn longest_lease(&self) -> std::time::Duration {
-            60 * S
-        }
-        fn acquire(
-            &self,
-            claim: &Claim<'_>,
-            limit: std::time::Duration,
-        ) -> Result<tourbillon_leases::Acquired, StoreError> {
-            self.0.acquire(claim, limit)
-        }
-        /// Forgets its answers.
-        fn renew(
-            &self,
-            _: Destination,
-            _: &[Renewal<'_>],
-            _: std::time::Duration,
-        ) -> Result<Vec<Outcome>, StoreError> {
-            Ok(Vec::new())
-        }
-        fn release(
-            &self,
-            name: &str,
-            secret: Secret<'_>,
-            limit: std::time::Duration,
-        ) -> Result<tourbillon_leases::Released, StoreError> {
-            self.0.release(name, secret, limit)
-        }
-    }
-    let leases = Leases::new(Minute(MemoryStore::new())).unwrap();
+    let store = StoreDouble::of(MemoryStore::new()).grants_at_most(60 * S);
+    let leases = Leases::new(store.answers_only(0)).unwrap();
     let guard = leases.acquire("a").fixed_lease(LEASE).try_lock().unwrap();
     let error = guard.extend(61 * S).unwrap_err();
     assert!(matches!(error, LockError::TooLong { .. }), "{error}");

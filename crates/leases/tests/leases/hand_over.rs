@@ -7,6 +7,7 @@ use tourbillon_leases::{
     MemoryStore, Secret, StoreCall, StoreError,
 };
 
+use crate::double::StoreDouble;
 use crate::tickets;
 use crate::worlds::{
     LEASE, S, Seen, World, all_down, down, log, march, next_secret, no_fault, together, world,
@@ -177,38 +178,7 @@ fn a_detach_that_fails_leaves_the_lock_with_its_guard() {
 
 #[test]
 fn a_store_that_can_not_hand_locks_over_keeps_them() {
-    /// Has what has no default, and nothing else.
-    struct Plain(MemoryStore);
-
-    impl LeaseStore for Plain {
-        fn acquire(
-            &self,
-            claim: &Claim<'_>,
-            limit: std::time::Duration,
-        ) -> Result<Acquired, StoreError> {
-            self.0.acquire(claim, limit)
-        }
-
-        fn renew(
-            &self,
-            to: tourbillon_leases::Destination,
-            batch: &[tourbillon_leases::Renewal<'_>],
-            limit: std::time::Duration,
-        ) -> Result<Vec<tourbillon_leases::Outcome>, StoreError> {
-            self.0.renew(to, batch, limit)
-        }
-
-        fn release(
-            &self,
-            name: &str,
-            secret: Secret<'_>,
-            limit: std::time::Duration,
-        ) -> Result<tourbillon_leases::Released, StoreError> {
-            self.0.release(name, secret, limit)
-        }
-    }
-
-    let leases = Leases::new(Plain(MemoryStore::new())).unwrap();
+    let leases = Leases::new(StoreDouble::of(MemoryStore::new())).unwrap();
     let error = leases.lock("a").unwrap().detach().unwrap_err();
     let DetachError::Store(guard, StoreError::Refused(_)) = error else {
         panic!("{error}");

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tourbillon::Time;
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Holding, LeaseStore, Leases, LockError, MemoryStore, Outcome,
-    Released, Renewal, Secret, StoreError,
+    Claim, Destination, Holding, LeaseStore, Leases, LockError, MemoryStore, Outcome, Released,
+    Renewal, Secret, StoreError,
 };
 
+use crate::double::StoreDouble;
 use crate::worlds::{LEASE, MS, S, World, all_down, log, next_secret, no_fault, world};
 
 const LEAST: Duration = Duration::from_secs(20);
@@ -190,37 +191,10 @@ fn a_waiting_caller_gets_the_lock_when_the_shortest_hold_is_over() {
     });
 }
 
-/// A store that releases by itself, and knows nothing of batches.
-struct Plain(MemoryStore);
-
-impl LeaseStore for Plain {
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        self.0.acquire(claim, limit)
-    }
-
-    fn renew(
-        &self,
-        destination: Destination,
-        batch: &[Renewal<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        self.0.renew(destination, batch, limit)
-    }
-
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
-        limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.0.release(name, secret, limit)
-    }
-}
-
 #[test]
 fn a_store_that_knows_nothing_of_it_shortens_the_lease() {
     let world = world(7);
-    let plain = Plain(world.store.clone());
+    let plain = StoreDouble::of(world.store.clone());
     let builder = Leases::builder(plain).clock(world.clock.clone());
     let (leases, steps) = builder.build_stepped(1).unwrap();
     let start = steps.now();
@@ -228,7 +202,7 @@ fn a_store_that_knows_nothing_of_it_shortens_the_lease() {
     steps.settle();
     assert_eq!(free_at(&world), start + LEAST);
 
-    let plain = Plain(world.store.clone());
+    let plain = StoreDouble::of(world.store.clone());
     let release = |owner| {
         let batch = [Holding::new("b", Secret::new(owner)).after(S)];
         plain

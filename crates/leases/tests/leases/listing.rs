@@ -1,12 +1,9 @@
 //! Lists of the locks that are held.
 
-use tourbillon_leases::{
-    Acquired, Claim, Destination, Fault, LeaseStore, Leases, LockError, MemoryStore, Outcome,
-    Released, Renewal, Secret, StoreCall, StoreError,
-};
+use tourbillon_leases::{Fault, Leases, LockError, MemoryStore, StoreCall};
 
+use crate::double::StoreDouble;
 use crate::worlds::{LEASE, S, down, no_renewals, world, world_of};
-use std::time::Duration;
 
 #[test]
 fn the_held_locks_of_a_prefix_are_listed_with_their_holders() {
@@ -43,29 +40,7 @@ fn a_store_that_fails_or_can_not_tell_is_an_error() {
     assert!(matches!(error, LockError::Store { .. }), "{error}");
     assert_eq!(error.name(), "a");
 
-    struct Plain(MemoryStore);
-    impl LeaseStore for Plain {
-        fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-            self.0.acquire(claim, limit)
-        }
-        fn renew(
-            &self,
-            destination: Destination,
-            batch: &[Renewal<'_>],
-            limit: Duration,
-        ) -> Result<Vec<Outcome>, StoreError> {
-            self.0.renew(destination, batch, limit)
-        }
-        fn release(
-            &self,
-            name: &str,
-            secret: Secret<'_>,
-            limit: Duration,
-        ) -> Result<Released, StoreError> {
-            self.0.release(name, secret, limit)
-        }
-    }
-    let leases = Leases::new(Plain(MemoryStore::new())).unwrap();
+    let leases = Leases::new(StoreDouble::of(MemoryStore::new())).unwrap();
     let error = leases.list("a", 10).unwrap_err();
     assert!(error.to_string().contains("can't list"), "{error}");
 }

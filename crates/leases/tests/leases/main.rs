@@ -1,5 +1,7 @@
 //! Leases on the embedded store.
 
+#[path = "../kit/double.rs"]
+mod double;
 #[path = "../kit/tickets.rs"]
 mod tickets;
 #[path = "../kit/worlds.rs"]

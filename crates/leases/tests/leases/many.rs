@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Acquired, BuildError, Claim, Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError,
-    MemoryStore, Outcome, Released, Renewal, Secret, StoreCall, StoreError,
+    BuildError, Claim, Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError, MemoryStore,
+    Secret, StoreCall, StoreError,
 };
 
+use crate::double::{Forgetful, StoreDouble};
 use crate::worlds::{LEASE, S, Seen, down, log, no_fault, world, world_of};
 
 fn names(count: usize) -> Vec<String> {
@@ -120,83 +121,18 @@ fn a_batch_that_is_refused_is_asked_for_one_by_one() {
     assert_eq!(granted, [true, false, true]);
 }
 
-/// A store that knows nothing of batches.
-struct Plain(MemoryStore);
-
-impl LeaseStore for Plain {
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        self.0.acquire(claim, limit)
-    }
-
-    fn renew(
-        &self,
-        destination: Destination,
-        batch: &[Renewal<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        self.0.renew(destination, batch, limit)
-    }
-
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
-        limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.0.release(name, secret, limit)
-    }
-}
-
-/// A store that forgets the last answer of each batch.
-struct Short(MemoryStore);
-
-impl LeaseStore for Short {
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        self.0.acquire(claim, limit)
-    }
-
-    fn acquire_many(
-        &self,
-        destination: Destination,
-        batch: &[Claim<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
-        let mut answers = self.0.acquire_many(destination, batch, limit)?;
-        answers.pop();
-        Ok(answers)
-    }
-
-    fn renew(
-        &self,
-        destination: Destination,
-        batch: &[Renewal<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        self.0.renew(destination, batch, limit)
-    }
-
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
-        limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.0.release(name, secret, limit)
-    }
-}
-
 #[test]
 fn a_store_without_batches_is_asked_for_one_after_the_other() {
     let clock = Clock::manual(&ManualClock::new());
     let store = MemoryStore::with_clock(clock.clone());
-    let builder = Leases::builder(Plain(store.clone())).clock(clock);
+    let builder = Leases::builder(StoreDouble::of(store.clone())).clock(clock);
     let (leases, _steps) = builder.build_stepped(1).unwrap();
     let answers = leases.try_lock_many(["a", "b", "a"]);
     let granted: Vec<bool> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(granted, [true, true, false]);
     // Those for which no time is left are not asked for.
     let claims = [Claim::new("c", "me", Secret::new("me"), LEASE)];
-    let plain = Plain(store.clone());
+    let plain = StoreDouble::of(store.clone());
     let late = plain.acquire_many(Destination::default(), &claims, Duration::ZERO);
     assert!(matches!(&late.unwrap()[0], Err(StoreError::Unavailable(why)) if why.contains("time")));
     assert_eq!(store.holder("c"), None);
@@ -206,7 +142,8 @@ fn a_store_without_batches_is_asked_for_one_after_the_other() {
 fn a_missing_answer_is_a_failure_and_its_name_is_given_back() {
     let clock = Clock::manual(&ManualClock::new());
     let store = MemoryStore::with_clock(clock.clone());
-    let builder = Leases::builder(Short(store.clone())).clock(clock);
+    let builder =
+        Leases::builder(Forgetful(StoreDouble::of(store.clone()).answers_only(1))).clock(clock);
     let (leases, steps) = builder.build_stepped(1).unwrap();
     let mut answers = leases.try_lock_many(["a", "b"]);
     let missing = answers.pop().unwrap().unwrap_err();

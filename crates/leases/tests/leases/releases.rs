@@ -12,10 +12,11 @@ use kit::wait::until;
 use kit::{quiet, wait};
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Fault, Holding, LeaseGuard, LeaseStore, Leases, LockError,
-    MemoryStore, Outcome, Released, Renewal, Secret, StoreCall, StoreError,
+    Destination, Fault, Holding, LeaseGuard, LeaseStore, Leases, LockError, MemoryStore, Released,
+    Secret, StoreCall, StoreError,
 };
 
+use crate::double::{Called, Forgetful, StoreDouble};
 use crate::worlds::{
     LEASE, Log, MS, S, Seen, all_down, down, log, march, no_fault, threads_of, world, world_of,
 };
@@ -216,83 +217,15 @@ fn what_is_refused_alone_is_not_tried_again() {
     );
 }
 
-/// A store of somebody's that knows nothing of batches.
-struct Plain {
-    store: MemoryStore,
-    released: Arc<AtomicUsize>,
-}
-
-impl LeaseStore for Plain {
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        self.store.acquire(claim, limit)
-    }
-
-    fn renew(
-        &self,
-        destination: Destination,
-        batch: &[Renewal<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        self.store.renew(destination, batch, limit)
-    }
-
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
-        limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.released.fetch_add(1, SeqCst);
-        self.store.release(name, secret, limit)
-    }
-}
-
-/// One whose batches have an answer for the first two alone.
-struct Short(MemoryStore);
-
-impl LeaseStore for Short {
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        self.0.acquire(claim, limit)
-    }
-
-    fn renew(
-        &self,
-        destination: Destination,
-        batch: &[Renewal<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        self.0.renew(destination, batch, limit)
-    }
-
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
-        limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.0.release(name, secret, limit)
-    }
-
-    fn release_many(
-        &self,
-        destination: Destination,
-        batch: &[Holding<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
-        self.0
-            .release_many(destination, &batch[..batch.len().min(2)], limit)
-    }
-}
-
 #[test]
 fn a_store_without_batches_gives_back_one_by_one() {
     let clock = Clock::manual(&ManualClock::new());
     let store = MemoryStore::with_clock(clock.clone());
     let released = Arc::new(AtomicUsize::new(0));
-    let plain = Plain {
-        store: store.clone(),
-        released: Arc::clone(&released),
-    };
+    let count = Arc::clone(&released);
+    let plain = StoreDouble::of(store.clone()).notes(move |called, _| {
+        count.fetch_add(usize::from(called == Called::Release), SeqCst);
+    });
     let builder = Leases::builder(plain).clock(clock);
     let (leases, steps) = builder.build_stepped(1).unwrap();
     drop(lock_all(&leases, numbers(7)));
@@ -302,7 +235,10 @@ fn a_store_without_batches_gives_back_one_by_one() {
     assert!(numbers(7).all(|name| store.holder(&name).is_none()));
 
     // Those for which no time is left are not asked for.
-    let plain = Plain { store, released };
+    let count = Arc::clone(&released);
+    let plain = StoreDouble::of(store).notes(move |_, _| {
+        count.fetch_add(1, SeqCst);
+    });
     let batch = [
         Holding::new("a", Secret::new("me")),
         Holding::new("b", Secret::new("me")),
@@ -314,7 +250,7 @@ fn a_store_without_batches_gives_back_one_by_one() {
     );
     let answers = plain.release_many(Destination::default(), &batch, Duration::ZERO);
     let answers = answers.unwrap();
-    assert_eq!(plain.released.load(SeqCst), 9);
+    assert_eq!(released.load(SeqCst), 9);
     for answer in answers {
         assert!(
             matches!(&answer, Err(StoreError::Unavailable(why)) if why.contains("time")),
@@ -327,7 +263,8 @@ fn a_store_without_batches_gives_back_one_by_one() {
 fn what_got_no_answer_is_tried_again() {
     let clock = Clock::manual(&ManualClock::new());
     let store = MemoryStore::with_clock(clock.clone());
-    let builder = Leases::builder(Short(store.clone())).clock(clock);
+    let builder =
+        Leases::builder(Forgetful(StoreDouble::of(store.clone()).answers_only(2))).clock(clock);
     let (leases, steps) = builder.build_stepped(1).unwrap();
     drop(lock_all(&leases, numbers(5)));
     steps.settle();

@@ -13,10 +13,11 @@ use kit::wait::until;
 use kit::{quiet, wait};
 use tourbillon::{Clock, ManualClock, Time};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError, MemoryStore,
-    Outcome, Released, Renewal, Secret, StoreCall, StoreError, What,
+    Acquired, Claim, Fault, LeaseGuard, LeaseStore, Leases, LockError, MemoryStore, Released,
+    Secret, StoreCall, StoreError, What,
 };
 
+use crate::double::{Called, StoreDouble};
 use crate::worlds::{
     LEASE, Log, MS, S, Seen, Threads, down, log, march, no_fault, threads, threads_of, world,
 };
@@ -299,34 +300,6 @@ fn threads_that_fight_for_a_lock_have_it_one_at_a_time() {
     assert!(tokens.is_sorted_by(|one, next| one < next));
 }
 
-/// A store that can't tell of releases, which is what the trait asks for at least.
-struct Mute(MemoryStore, Clock, Arc<Mutex<Vec<Time>>>);
-
-impl LeaseStore for Mute {
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        self.2.lock().unwrap().push(self.1.now());
-        self.0.acquire(claim, limit)
-    }
-
-    fn renew(
-        &self,
-        destination: Destination,
-        batch: &[Renewal<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        self.0.renew(destination, batch, limit)
-    }
-
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
-        limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.0.release(name, secret, limit)
-    }
-}
-
 #[test]
 fn a_store_that_can_not_tell_is_asked_every_now_and_then() {
     // A tenth of a second, or what was asked for, and a fifth of that more or less.
@@ -334,8 +307,13 @@ fn a_store_that_can_not_tell_is_asked_every_now_and_then() {
         let hand = ManualClock::new();
         let clock = Clock::manual(&hand);
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let store = MemoryStore::with_clock(clock.clone());
-        let store = Mute(store, clock.clone(), Arc::clone(&asked));
+        let store = StoreDouble::of(MemoryStore::with_clock(clock.clone()));
+        let (times, now) = (Arc::clone(&asked), clock.clone());
+        let store = store.notes(move |called, _| {
+            if called == Called::Acquire {
+                times.lock().unwrap().push(now.now());
+            }
+        });
         let builder = Leases::builder(store).clock(clock);
         let builder = match poll {
             Some(poll) => builder.poll(poll),
@@ -396,38 +374,11 @@ fn a_store_that_forgets_wakes_those_who_wait() {
 
 #[test]
 fn a_call_takes_no_longer_than_the_patience_that_is_left() {
-    /// Keeps the limits of its acquires.
-    struct Limits(MemoryStore, Arc<Mutex<Vec<Duration>>>);
-
-    impl LeaseStore for Limits {
-        fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-            self.1.lock().unwrap().push(limit);
-            self.0.acquire(claim, limit)
-        }
-
-        fn renew(
-            &self,
-            destination: Destination,
-            batch: &[Renewal<'_>],
-            limit: Duration,
-        ) -> Result<Vec<Outcome>, StoreError> {
-            self.0.renew(destination, batch, limit)
-        }
-
-        fn release(
-            &self,
-            name: &str,
-            secret: Secret<'_>,
-            limit: Duration,
-        ) -> Result<Released, StoreError> {
-            self.1.lock().unwrap().push(limit);
-            self.0.release(name, secret, limit)
-        }
-    }
-
     let clock = Clock::manual(&ManualClock::new());
-    let limits = Arc::default();
-    let store = Limits(MemoryStore::with_clock(clock.clone()), Arc::clone(&limits));
+    let limits = Arc::<Mutex<Vec<Duration>>>::default();
+    let noted = Arc::clone(&limits);
+    let store = StoreDouble::of(MemoryStore::with_clock(clock.clone()))
+        .notes(move |_, limit| noted.lock().unwrap().push(limit));
     let builder = Leases::builder(store).clock(clock);
     let (leases, _steps) = builder.build_stepped(1).unwrap();
     let take = || std::mem::take(&mut *limits.lock().unwrap());
