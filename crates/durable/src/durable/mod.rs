@@ -21,7 +21,7 @@ use crate::run::{self, LocalClock, NodeEnd, NodeParts, NodeWay, Plan, Runs, Stor
 use crate::store::{Store, StoreError};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::channel::{Receiver, Sender, bounded};
-use crate::sync::{Arc, Origin};
+use crate::sync::{Arc, Origin, catch_panic};
 use stop_state::StopState;
 
 pub use builder::{Builder, QueueBuilder};
@@ -138,6 +138,11 @@ impl Durable {
     }
 
     fn start(plan: Plan) -> Result<Self, StartError> {
+        // Before threads start: a copy may be unable to start one, and would wait for it. A store that panics here
+        // refuses nothing.
+        if let Ok(Some(refusal)) = catch_panic(|| plan.store.refusal()) {
+            return Err(StartError::Store(refusal));
+        }
         let counters = Arc::new(Counters::default());
         let events = EventSink::start(plan.listener).map_err(StartError::Spawn)?;
         let outages = Outages::new(&counters, &events);

@@ -147,11 +147,16 @@ impl fmt::Debug for Memory {
 
 impl Store for Memory {
     fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
-        if self.0.origin.is_elsewhere() {
-            return Err(StoreError::Forked);
+        if let Some(refusal) = self.refusal() {
+            return Err(refusal);
         }
         let connection: Box<dyn Connection> = Box::new(self.clone());
         self.0.faults.apply(&MemoryCall::Connect, || connection)
+    }
+
+    fn refusal(&self) -> Option<StoreError> {
+        let is_copy = self.0.origin.is_elsewhere();
+        is_copy.then_some(StoreError::Forked)
     }
 }
 

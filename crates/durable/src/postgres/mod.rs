@@ -235,11 +235,16 @@ impl fmt::Debug for Postgres {
 
 impl Store for Postgres {
     fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
-        if self.0.origin.is_elsewhere() {
-            return Err(StoreError::Forked);
+        if let Some(refusal) = self.refusal() {
+            return Err(refusal);
         }
         let link = Link::connect(Arc::clone(&self.0))?;
         Ok(Box::new(PostgresConnection::new(link)))
+    }
+
+    fn refusal(&self) -> Option<StoreError> {
+        let is_copy = self.0.origin.is_elsewhere();
+        is_copy.then_some(StoreError::Forked)
     }
 
     fn writers(&self) -> usize {

@@ -76,6 +76,12 @@ pragma temp_store = memory;
 /// can be closed in the copy either, and a mutex may be locked forever.
 static OPENED: OnceLock<Origin> = OnceLock::new();
 
+/// Returns why this process can't open a file, if it is a copy of one that has opened one.
+pub(super) fn refusal() -> Option<StoreError> {
+    let is_copy = OPENED.get().is_some_and(|opened| opened.is_elsewhere());
+    is_copy.then_some(StoreError::Forked)
+}
+
 impl Link {
     /// Opens the file. With `create` it is created if it is not there.
     pub(super) fn open(path: &Path, create: bool, shared: Shared) -> Result<Self, StoreError> {

@@ -220,6 +220,10 @@ impl Store for Sqlite {
         Ok(Box::new(SqliteConnection(link)))
     }
 
+    fn refusal(&self) -> Option<StoreError> {
+        link::refusal()
+    }
+
     fn namespace(&self) -> &str {
         self.shared.prefix.name()
     }

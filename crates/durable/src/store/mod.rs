@@ -59,6 +59,14 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// The store can't be reached, or refuses.
     fn connect(&self) -> Result<Box<dyn Connection>, StoreError>;
 
+    /// Returns why this process can't connect, where that is known without asking anybody. `None` by default.
+    ///
+    /// A start asks it before it starts threads, so that it fails with [`StoreError::Forked`] also in a forked copy
+    /// in which no thread starts. It must not block.
+    fn refusal(&self) -> Option<StoreError> {
+        None
+    }
+
     /// Returns the part that the names of the store's tables have in common. A transaction of the user's finds the tables
     /// by it: [`CompletesRun`](crate::CompletesRun) gets it. `tourbillon` by default.
     fn namespace(&self) -> &str {

@@ -5,9 +5,9 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use kit::{gate::Gate, quiet, wait};
-use tourbillon_durable::store::StoreError;
+use tourbillon_durable::store::{Connection, Store, StoreError};
 use tourbillon_durable::{
-    CallError, Durable, Event, Fault, Memory, MemoryCall, Paging, StartError,
+    CallError, Due, Durable, Event, Fault, Memory, MemoryCall, Paging, StartError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -114,6 +114,29 @@ fn a_start_without_a_store_fails() {
     store.inject(|_| panic!("{}: no store", quiet::WANTED));
     let error = Durable::builder(store).start().unwrap_err();
     assert!(error.to_string().contains("no store"), "{error}");
+}
+
+#[test]
+fn a_start_that_the_store_refuses_ahead_waits_for_no_thread() {
+    #[derive(Clone, Debug, Default)]
+    struct Refusing(Arc<AtomicU64>);
+    impl Store for Refusing {
+        fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Memory::new().connect()
+        }
+        fn refusal(&self) -> Option<StoreError> {
+            Some(StoreError::Forked)
+        }
+    }
+    let store = Refusing::default();
+    let client = Durable::builder(store.clone());
+    let node = Durable::builder(store.clone()).handle("q", |_: &Due<()>| ());
+    for started in [client.start(), node.start()] {
+        let refused = matches!(started, Err(StartError::Store(StoreError::Forked)));
+        assert!(refused, "{started:?}");
+    }
+    assert_eq!(store.0.load(Ordering::SeqCst), 0);
 }
 
 #[test]
