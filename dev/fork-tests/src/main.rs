@@ -3,21 +3,26 @@
 //! - `fork-tests memory` and `fork-tests URL`: leases.
 //! - `fork-tests core`: schedulers, timers and maps, once in a quiet process, and then beside busy threads.
 //! - `fork-tests durable`: durable timers in memory and in a SQLite file.
+//! - `fork-tests no-threads`: all of that but the server's, in copies in which no thread starts.
 //!
 //! Prints `FORKS copies, all as they should be` and ends with 0, or prints what was wrong.
 
 #[cfg(unix)]
 mod child;
 #[cfg(unix)]
-mod copies;
-#[cfg(unix)]
 mod core;
 #[cfg(unix)]
 mod durable;
+#[cfg(unix)]
+mod leases;
+#[cfg(unix)]
+mod program;
+#[cfg(unix)]
+mod stuck;
 
 #[cfg(unix)]
 fn main() -> std::process::ExitCode {
-    copies::main()
+    program::main()
 }
 
 #[cfg(not(unix))]

@@ -58,3 +58,8 @@ fn in_a_forked_copy_no_call_of_a_scheduler_a_timer_or_a_map_hangs_or_says_what_i
 fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_in_memory() {
     forks("memory");
 }
+
+#[test]
+fn in_a_forked_copy_in_which_no_thread_starts_no_call_on_what_it_inherited_hangs() {
+    forks("no-threads");
+}

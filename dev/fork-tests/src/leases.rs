@@ -1,31 +1,26 @@
-//! The program itself.
+//! Leases in memory, and on a Redis server.
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::io::{PipeWriter, Read, Write, pipe};
 use std::pin::{Pin, pin};
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tourbillon_leases::{
     Claim, Destination, KeepAlive, KeepError, KeepGuard, LeaseGuard, LeaseStore, Leases, LockError,
-    Loss, MemoryStore, Outcome, RedisStore, ReleaseError, Renewal, Secret, StoreError,
+    Loss, Outcome, ReleaseError, Renewal, Secret, StoreError,
 };
 
+use crate::child::{Report, in_copy};
 use crate::core::poll;
 
-const FORKS: usize = 60;
 const HAMMERS: usize = 4;
 /// What the original holds all the time.
 const WAITED_FOR: &str = "waited-for";
-const LEASE: Duration = Duration::from_secs(30);
-/// A call of a copy that takes longer is held up by something.
-const AT_ONCE: Duration = Duration::from_secs(10);
-/// A copy that hangs ends itself then.
-const HANGS: Duration = Duration::from_secs(40);
+/// Longer than a copy may take for a step: what waits for the end of a lease hangs.
+const LEASE: Duration = Duration::from_secs(600);
 
 /// What a copy has of its original.
 struct Inherited<S: LeaseStore> {
@@ -40,47 +35,12 @@ struct Inherited<S: LeaseStore> {
     dropped: Pin<Box<dyn Future<Output = Result<LeaseGuard, LockError>>>>,
 }
 
-pub(crate) fn main() -> ExitCode {
-    thread::spawn(|| {
-        thread::sleep(5 * HANGS);
-        std::process::abort();
-    });
-    let argument = std::env::args().nth(1).unwrap_or_default();
-    let wrong = if argument == "core" {
-        // Nobody else uses them at first, and later four threads do.
-        crate::core::run(1, 0).or_else(|| crate::core::run(FORKS as u64 - 1, 4))
-    } else if argument == "durable" {
-        // Of each store.
-        crate::durable::without_a_server(FORKS as u64)
-    } else if argument == "memory" {
-        run(&MemoryStore::new(), MemoryStore::new)
-    } else {
-        let open = || {
-            let store = RedisStore::builder(&argument).durable().build();
-            store.expect("the argument is a URL")
-        };
-        run(&open(), open)
-    };
-    // That happens once in some hundred copies.
-    let without_threads = crate::child::without_threads();
-    let few = without_threads <= FORKS / 10;
-    let wrong = wrong.or_else(|| {
-        (!few).then(|| format!("no thread started in {without_threads} of {FORKS} copies"))
-    });
-    match wrong {
-        None => {
-            println!("{FORKS} copies, all as they should be");
-            ExitCode::SUCCESS
-        }
-        Some(wrong) => {
-            println!("{wrong}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// What was wrong.
-fn run<S: LeaseStore + Clone + Debug>(store: &S, open: impl Fn() -> S) -> Option<String> {
+/// Forks beside threads that use leases of `store`. Copies get a store of their own by `open`. Returns what was wrong.
+pub(crate) fn run<S: LeaseStore + Clone + Debug>(
+    forks: usize,
+    store: &S,
+    open: impl Fn() -> S,
+) -> Option<String> {
     let leases = Leases::new(store.clone()).expect("the options are good");
     let keep_alive = KeepAlive::builder().build(|batch| Ok(vec![Outcome::Renewed; batch.len()]));
     let keep_alive = keep_alive.expect("the options are good");
@@ -95,7 +55,7 @@ fn run<S: LeaseStore + Clone + Debug>(store: &S, open: impl Fn() -> S) -> Option
         }
         let _ends = Ends(&ended);
         let mut wrong = None;
-        for number in 0..FORKS {
+        for number in 0..forks {
             // All of them are at it, so that locks of theirs are held now and then.
             let before = rounds.load(Ordering::SeqCst);
             while rounds.load(Ordering::SeqCst) < before + 20 && !ended.load(Ordering::SeqCst) {
@@ -176,22 +136,17 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
         waiting: wait(),
         dropped: wait(),
     };
-    let (mut tells, told) = pipe().expect("a pipe");
-    #[allow(
-        unsafe_code,
-        reason = "no safe function forks, and this is about forks"
-    )]
-    // SAFETY: the copy goes on with this thread alone, and calls only what has to work there.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        drop(tells);
-        in_the_copy(number, inherited, open, told);
-    }
-    drop(told);
-    let mut wrong = String::new();
-    let read = tells.read_to_string(&mut wrong);
-    if child < 0 || read.is_err() || wrong != "well" {
-        return Some(format!("copy {number} ({child}): {wrong:?} {read:?}"));
+    let owner = inherited.guard.id().owner().to_owned();
+    let mut inherited = Some(inherited);
+    let wrong = in_copy(|report| {
+        let inherited = inherited.take().expect("it is there");
+        complaints(report, inherited);
+        if report.threads_start() {
+            of_its_own(report, number, &owner, open);
+        }
+    });
+    if let Some(wrong) = wrong {
+        return Some(format!("copy {number}: {wrong}"));
     }
     // Nothing of it has changed here.
     let Inherited {
@@ -200,7 +155,7 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
         fixed,
         kept,
         ..
-    } = inherited;
+    } = inherited.expect("only the copy takes it");
     let released = (
         guard.is_held(),
         again.release(),
@@ -213,43 +168,8 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
     None
 }
 
-/// Tells what is wrong here, or that all is well, and ends.
-fn in_the_copy<S: LeaseStore + Clone + Debug>(
-    number: usize,
-    inherited: Inherited<S>,
-    open: &impl Fn() -> S,
-    mut told: PipeWriter,
-) -> ! {
-    thread::spawn(|| {
-        thread::sleep(HANGS);
-        std::process::abort();
-    });
-    let mut wrong = String::new();
-    let start = Instant::now();
-    for complaint in complaints(number, inherited, open) {
-        wrong.push_str(&complaint);
-    }
-    if start.elapsed() > AT_ONCE {
-        wrong.push_str(&format!("all of it took {:?}", start.elapsed()));
-    }
-    if wrong.is_empty() {
-        wrong.push_str("well");
-    }
-    let _ = told.write_all(wrong.as_bytes());
-    std::process::exit(0)
-}
-
-fn complaints<S: LeaseStore + Clone + Debug>(
-    number: usize,
-    inherited: Inherited<S>,
-    open: &impl Fn() -> S,
-) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut check = |what: &str, holds: bool, seen: &dyn Debug| {
-        if !holds {
-            found.push(format!("{what}: {seen:?}; "));
-        }
-    };
+fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inherited<S>) {
+    let mut check = |what: &str, holds: bool, seen: &dyn Debug| report.check(what, holds, seen);
     let Inherited {
         store,
         leases,
@@ -261,7 +181,6 @@ fn complaints<S: LeaseStore + Clone + Debug>(
         mut waiting,
         dropped,
     } = inherited;
-    let owner = guard.id().owner().to_owned();
 
     // The locks of the original.
     check("is_held", !guard.is_held() && !fixed.is_held(), &guard);
@@ -332,7 +251,10 @@ fn complaints<S: LeaseStore + Clone + Debug>(
     check("release", asked == Err(StoreError::Forked), &asked);
     let watched = store.watch("new", Waker::noop());
     check("watch", watched.is_none(), &store);
-    drop((leases, store));
+    let made = Leases::new(store.clone()).expect("the options are good");
+    let tried = made.try_lock("new");
+    check("try_lock of a new one", is_forked(&tried), &tried);
+    drop((made, leases, store));
 
     // The watchdog.
     let new = keep_alive.keep(7, LEASE);
@@ -341,25 +263,31 @@ fn complaints<S: LeaseStore + Clone + Debug>(
     let stopped = kept.stop();
     check("stop", stopped == Err(Loss::Forked), &stopped);
     drop(keep_alive);
+}
 
-    // Ones of its own.
+/// Leases that are made in the copy work.
+fn of_its_own<S: LeaseStore + Clone + Debug>(
+    report: &mut Report,
+    number: usize,
+    owner: &str,
+    open: &impl Fn() -> S,
+) {
     let leases = Leases::new(open()).expect("the options are good");
     let taken = leases.try_lock(&format!("held-{number}"));
     // A store in memory has not what the original has.
     let shared = matches!(taken, Err(LockError::Held { .. }));
-    check(
+    report.check(
         "taken",
         shared || std::any::type_name::<S>().ends_with("MemoryStore"),
         &taken,
     );
     match leases.lock("its-own") {
         Ok(guard) => {
-            check("held", guard.is_held(), &guard);
-            check("owner", guard.id().owner() != owner, &guard);
+            report.check("held", guard.is_held(), &guard);
+            report.check("owner", guard.id().owner() != owner, &guard);
             let released = guard.release();
-            check("release of its own", released.is_ok(), &released);
+            report.check("release of its own", released.is_ok(), &released);
         }
-        Err(error) => check("lock of its own", false, &error),
+        Err(error) => report.check("lock of its own", false, &error),
     }
-    found
 }

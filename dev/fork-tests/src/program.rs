@@ -1,0 +1,71 @@
+//! What the program does for its argument.
+
+use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use tourbillon_leases::{MemoryStore, RedisStore};
+
+use crate::{child, core, durable, leases};
+
+const FORKS: usize = 60;
+
+pub(crate) fn main() -> ExitCode {
+    thread::spawn(child::watch);
+    let argument = std::env::args().nth(1).unwrap_or_default();
+    let wrong = match &*argument {
+        "core" => of_the_core(),
+        "durable" => durable::without_a_server(FORKS as u64),
+        "memory" => in_memory(),
+        "no-threads" => without_threads(),
+        url => {
+            let open = || {
+                let store = RedisStore::builder(url).durable().build();
+                store.expect("the argument is a URL")
+            };
+            leases::run(FORKS, &open(), open)
+        }
+    };
+    // That happens once in some hundred copies.
+    let without_threads = child::without_threads();
+    let few = without_threads <= FORKS / 10;
+    let wrong = wrong.or_else(|| {
+        (!few).then(|| format!("no thread started in {without_threads} of {FORKS} copies"))
+    });
+    match wrong {
+        None => {
+            println!("{FORKS} copies, all as they should be");
+            ExitCode::SUCCESS
+        }
+        Some(wrong) => {
+            println!("{wrong}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn of_the_core() -> Option<String> {
+    // Nobody else uses them at first, and later four threads do.
+    core::run(1, 0).or_else(|| core::run(FORKS as u64 - 1, 4))
+}
+
+fn in_memory() -> Option<String> {
+    leases::run(FORKS, &MemoryStore::new(), MemoryStore::new)
+}
+
+/// Runs all that needs no server in copies in which no thread starts.
+fn without_threads() -> Option<String> {
+    child::beside_an_end();
+    let starts = child::in_copy(|report| {
+        let (tell, told) = channel();
+        let started = thread::Builder::new().spawn(move || tell.send(()));
+        let told = told.recv_timeout(Duration::from_secs(1));
+        let is_stuck = started.is_ok() && told == Err(RecvTimeoutError::Timeout);
+        report.check("a thread that does not start", is_stuck, &told);
+    });
+    starts
+        .or_else(of_the_core)
+        .or_else(|| durable::without_a_server(FORKS as u64))
+        .or_else(in_memory)
+}
