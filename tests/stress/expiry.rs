@@ -14,6 +14,9 @@ const LIFE: Duration = Duration::from_millis(40);
 const KEYS: u32 = 64;
 const THREADS: u64 = 4;
 
+/// Only a broken map does not do enough until then.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 type Map = ExpiryMap<u32, Token>;
 
 /// What became of all values, counted without the map.
@@ -181,6 +184,15 @@ fn duration() -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
+/// Stops the threads, also when the one that watches them panics.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// All threads at once for a while, then the end: everything is accounted for.
 fn storm(map: &Map, fates: &Arc<Fates>) {
     let stop = AtomicBool::new(false);
@@ -198,12 +210,19 @@ fn storm(map: &Map, fates: &Arc<Fates>) {
                 }
             });
         }
+        let _stops = Stops(&stop);
         let end = map.now() + duration();
-        while map.now() < end {
+        loop {
             thread::park_timeout(Duration::from_millis(5));
-            assert!(map.stats().balances());
+            let stats = map.stats();
+            assert!(stats.balances());
+            // On a busy machine little happens in that time.
+            let is_enough = stats.expired > 100 && stats.removed > 100 && stats.replaced > 100;
+            if map.now() >= end && is_enough {
+                break;
+            }
+            assert!(map.now() < end + PATIENCE, "too little happens: {stats:?}");
         }
-        stop.store(true, Ordering::SeqCst);
     });
     let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(report.still_running, 0);
@@ -223,7 +242,6 @@ fn balance(map: &Map, fates: &Fates) {
     assert_eq!(stats.removed, count(&fates.removed));
     assert_eq!(stats.replaced, count(&fates.replaced));
     assert_eq!(count(&fates.made), count(&fates.dropped));
-    assert!(stats.expired > 100 && stats.removed > 100 && stats.replaced > 100);
 }
 
 #[test]
