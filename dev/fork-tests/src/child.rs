@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::stuck::Stuck;
 
-/// A copy whose next step takes longer hangs.
-const HANGS: Duration = Duration::from_secs(60);
+/// A copy whose next step takes longer hangs. Less than a lease, so that one that waits for the end of a lease does.
+const HANGS: Duration = Duration::from_secs(25);
 
 /// A thread that has not started by then does not start.
 const STARTS: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ pub(crate) fn watch() {
             std::process::abort();
         }
         before = Some(ended);
-        thread::sleep(3 * HANGS);
+        thread::sleep(5 * HANGS);
     }
 }
 

@@ -19,8 +19,8 @@ use crate::core::poll;
 const HAMMERS: usize = 4;
 /// What the original holds all the time.
 const WAITED_FOR: &str = "waited-for";
-/// Longer than a copy may take for a step: what waits for the end of a lease hangs.
-const LEASE: Duration = Duration::from_secs(600);
+/// The longest that the stores grant, and longer than a copy may take for a step: what waits for its end hangs.
+const LEASE: Duration = Duration::from_secs(30);
 
 /// What a copy has of its original.
 struct Inherited<S: LeaseStore> {
