@@ -39,8 +39,8 @@ pub(crate) trait Claim: Send + Sync + 'static {
     fn give_back(&self, tickets: &[Ticket]);
 }
 
-/// Says that a worker's thread claims or completes, so that it can only wait for a lock of this
-/// crate. A thread that waits inside a task looks the same to the kernel.
+/// Says that a worker's thread claims, completes or rests, so that it can only wait for a lock of this
+/// crate or for tickets. A thread that waits inside a task looks the same to the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct AtLock(AtomicBool);
 

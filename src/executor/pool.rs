@@ -225,7 +225,7 @@ impl Pool {
         &self.progress[slot].at_lock
     }
 
-    /// Returns whether a worker claims or completes just now.
+    /// Returns whether a worker claims, completes or rests just now.
     pub(super) fn one_is_at_lock(&self) -> bool {
         self.progress
             .iter()

@@ -318,6 +318,25 @@ fn a_worker_that_is_about_to_claim_is_able_although_its_thread_waits() {
 }
 
 #[test]
+fn a_worker_that_was_chosen_and_not_woken_yet_is_able() {
+    let (pool, _ticker_queues) = pool(1, 1, 1);
+    let clock = Clock::manual(&ManualClock::new());
+    let thread = spawn(pool.take_slot().unwrap(), &Arc::<Notes>::default(), &clock);
+    until(|| pool.sleeping() == 1);
+    // As a waker does that the kernel stops before it wakes the worker.
+    assert!(!pool.sleep.retract(0));
+    for _ in 0..20 {
+        assert_eq!(crew(&pool).look(Time::ZERO), Look::Able(1));
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(crew(&pool).one_claims());
+    pool.sleep.announce(0);
+    pool.stop();
+    thread.join().unwrap();
+    assert!(!crew(&pool).one_claims());
+}
+
+#[test]
 fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
     let limit = Duration::from_millis(2);
     let (pool, ticker_queues) = pool(2, 16, 1);

@@ -178,6 +178,8 @@ impl Worker {
     fn rest(&self, clock: &Clock, leave_at: Option<Time>) -> Rested {
         let pool = &*self.pool;
         let slot = self.slot();
+        // A waker takes this worker out of the list first, and may then be stopped by the kernel before it wakes it.
+        let _able = pool.at_lock(slot.number).enter();
         pool.sleep.announce(slot.number);
         // The flag is read before the queues, so that the check sees all tickets that were pushed
         // before `stop`.
