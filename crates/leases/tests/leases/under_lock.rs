@@ -18,7 +18,14 @@ const HOUR: Duration = Duration::from_secs(3_600);
 fn a_lease_guard_gives_its_lock_back() {
     let leases = Leases::new(MemoryStore::new()).unwrap();
     in_every_way(
-        || Box::new(leases.try_lock("a").expect("the one before is given back")),
+        // The drop of a guard waits for its release only for a moment.
+        || {
+            Box::new(
+                leases
+                    .try_lock_for("a", HOUR)
+                    .expect("the one before is given back"),
+            )
+        },
         |_| until("it is given back", || leases.try_lock("a").is_ok()),
     );
 }
