@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_durable::store::{Claim, Connection, Epoch, NewNode, Store, StoreError};
+use tourbillon_durable::store::{Claim, Connection, Epoch, Look, NewNode, Store, StoreError};
 use tourbillon_durable::{CallError, Due, Durable, Event, Postgres};
 
 use crate::cluster::{self, Cluster, Database};
@@ -364,6 +364,33 @@ fn a_claim_that_finds_no_row_of_its_node_finds_the_older_state() {
     };
     let result = open.claim(&claim).map(drop);
     assert!(matches!(result, Err(StoreError::Replaced(_))), "{result:?}");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_look_alone_finds_the_older_state_and_the_right_one() {
+    let database = cluster::database();
+    let (_, mut open) = joined(&database, Duration::ZERO);
+    let set = |beat: u32| {
+        let sql = format!("update tourbillon.node set beat = {beat}");
+        database.psql(&sql).expect("a superuser");
+    };
+    let look = Look {
+        epoch: ME,
+        ranges: Vec::new(),
+        bands: Vec::new(),
+        complete: false,
+    };
+    set(9);
+    for result in [open.look(&look).map(drop), open.get("q", "k").map(drop)] {
+        assert!(matches!(result, Err(StoreError::Replaced(_))), "{result:?}");
+    }
+    set(10);
+    assert_eq!(open.look(&look).map(drop), Ok(()));
+    assert_eq!(open.get("q", "k"), Ok(None));
 }
 
 #[test]

@@ -315,6 +315,29 @@ fn a_claim_that_finds_no_row_of_its_node_finds_the_older_file() {
 }
 
 #[test]
+fn a_look_alone_finds_the_older_file_and_the_right_one() {
+    let folder = Folder::new();
+    let (_, mut open, plain) = joined(&folder);
+    let set = |beat: u32| {
+        let sql = "update tourbillon_node set beat = ?1";
+        plain.execute(sql, [beat]).expect("set");
+    };
+    let look = store::Look {
+        epoch: ME,
+        ranges: Vec::new(),
+        bands: Vec::new(),
+        complete: false,
+    };
+    set(9);
+    for result in [open.look(&look).map(drop), open.get("q", "k").map(drop)] {
+        assert!(matches!(result, Err(StoreError::Replaced(_))), "{result:?}");
+    }
+    set(10);
+    assert_eq!(open.look(&look).map(drop), Ok(()));
+    assert_eq!(open.get("q", "k"), Ok(None));
+}
+
+#[test]
 fn a_beat_whose_commit_fails_is_not_confirmed() {
     let folder = Folder::new();
     let (_, mut open, plain) = joined(&folder);
