@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use syn::{Item, Visibility};
+
 use crate::source::{NamedPath, Source};
 
 /// Files that may import each other, and why.
@@ -29,10 +31,10 @@ struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    fn new(sources: &'a [Source]) -> Self {
+    fn new(sources: &[&'a Source]) -> Self {
         let files: BTreeMap<Module, &Source> = sources
             .iter()
-            .map(|source| (module_of(&source.path), source))
+            .map(|source| (module_of(&source.path), *source))
             .collect();
         let published = files
             .iter()
@@ -107,19 +109,14 @@ fn is_parent(module: &Module, other: &Module) -> bool {
 
 /// The paths of a file's `pub use` and `pub(crate) use`.
 fn published(source: &Source) -> Vec<NamedPath> {
-    let tokens = &source.tokens;
-    let mut lines = BTreeSet::new();
-    let mut inside = false;
-    for at in 1..tokens.len() {
-        let before = &tokens[at - 1];
-        if tokens[at].is("use") && (before.is("pub") || before.is(")")) {
-            inside = true;
+    let items = source.items();
+    let uses = items.iter().filter_map(|item| match item {
+        Item::Use(item) if !matches!(item.vis, Visibility::Inherited) => {
+            Some(item.use_token.span.start().line..=item.semi_token.span.end().line)
         }
-        if inside {
-            lines.insert(tokens[at].line);
-        }
-        inside &= !tokens[at].is(";");
-    }
+        _ => None,
+    });
+    let lines: BTreeSet<usize> = uses.flatten().collect();
     let mut paths = source.paths();
     paths.retain(|path| lines.contains(&path.line));
     paths
@@ -155,7 +152,7 @@ fn in_circles<'a>(
 }
 
 /// The circles between the files that are not exempt, and the exemptions that are not needed.
-pub(crate) fn circles(sources: &[Source], knots: &[Knot]) -> Vec<String> {
+pub(crate) fn circles(sources: &[&Source], knots: &[Knot]) -> Vec<String> {
     let imports = Tree::new(sources).imports();
     let is_exempt = |file: &str, other: &str| {
         knots
@@ -183,7 +180,7 @@ mod tests {
             .iter()
             .map(|(path, text)| Source::new(path, text))
             .collect();
-        circles(&sources, knots).len()
+        circles(&sources.iter().collect::<Vec<_>>(), knots).len()
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(crate) fn complaints(
     path: &str,
     text: &str,
     files: &[String],
-    sources: &[Source],
+    sources: &[&Source],
 ) -> Vec<String> {
     let mut words: BTreeSet<&str> = BTreeSet::new();
     for source in sources {
@@ -102,7 +102,7 @@ mod tests {
             "src/shard/ticker.rs",
             "impl Ticker { fn collect_all(&self) {} }",
         );
-        complaints("X.md", text, &files.map(str::to_owned), &[source])
+        complaints("X.md", text, &files.map(str::to_owned), &[&source])
     }
 
     #[test]

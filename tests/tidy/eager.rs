@@ -45,8 +45,8 @@ fn end_of_argument(tokens: &[Token], open: usize) -> usize {
     tokens.len()
 }
 
-pub(crate) fn complaints(sources: &[Source]) -> Vec<String> {
-    let dropping: BTreeSet<&str> = sources.iter().flat_map(dropping).collect();
+pub(crate) fn complaints(sources: &[&Source]) -> Vec<String> {
+    let dropping: BTreeSet<&str> = sources.iter().copied().flat_map(dropping).collect();
     let mut found = Vec::new();
     for source in sources {
         let tokens = &source.tokens;
@@ -91,7 +91,7 @@ mod tests {
         ] {
             let types = "impl<F: Front> Drop for Guard<'_, F> {}";
             let sources = [Source::new("a.rs", types), Source::new("b.rs", text)];
-            assert_eq!(complaints(&sources).len(), expected, "{text}");
+            assert_eq!(complaints(&sources.each_ref()).len(), expected, "{text}");
         }
     }
 }

@@ -77,7 +77,7 @@ pub(crate) fn held(source: &Source) -> Vec<(Row, String)> {
     let tests_only = !["src/", "crates/leases/src/", "crates/durable/src/"]
         .iter()
         .any(|folder| source.path.starts_with(folder));
-    for function in source.functions().iter().filter(|f| f.is_test()) {
+    for function in source.functions.iter().filter(|f| f.is_test()) {
         let mut name = function.name.as_str();
         while let Some((row, rest)) = row(name) {
             found.push((row, format!("{}:{}", source.path, function.line)));

@@ -1,10 +1,12 @@
 //! The rules that look at one file at a time. Each answers with its complaints, one line each,
 //! beginning with the place.
 
+use syn::{Attribute, Fields, Item, Visibility};
+
 use crate::source::{Source, Token};
 use crate::{
-    EXHAUSTIVE_ENUMS, FACADE_EXCEPTIONS, GROWING_VARIANTS, LONG_FILES, Layer, MAY_BE_IGNORED,
-    PUBLISHED, Package,
+    EXHAUSTIVE_ENUMS, FACADE_EXCEPTIONS, GROWING_VARIANTS, LONG_FILES, MAY_BE_IGNORED, PUBLISHED,
+    Package,
 };
 
 const LONGEST: usize = 600;
@@ -12,90 +14,22 @@ const LONGEST: usize = 600;
 const LONGEST_TESTS: usize = 1_200;
 const ORDERINGS: [&str; 5] = ["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"];
 
-fn complain(source: &Source, line: usize, what: &str) -> String {
+pub(crate) fn complain(source: &Source, line: usize, what: &str) -> String {
     format!("{}:{line}: {what}", source.path)
 }
 
-// === layering ===
+// === where a file lies ===
 
 /// The package whose sources a file is one of.
-fn package_of(path: &str) -> Option<&'static Package> {
+pub(crate) fn package_of(path: &str) -> Option<&'static Package> {
     PUBLISHED
         .iter()
         .find(|package| in_package(path, package).is_some())
 }
 
 /// The path within a package's folder of sources.
-fn in_package<'a>(path: &'a str, package: &Package) -> Option<&'a str> {
+pub(crate) fn in_package<'a>(path: &'a str, package: &Package) -> Option<&'a str> {
     path.strip_prefix(package.sources)?.strip_prefix('/')
-}
-
-/// The modules that a file lies in, from the top: `src/shard/ticker.rs` is `[shard, ticker]`.
-fn modules_of<'a>(path: &'a str, package: &Package) -> Vec<&'a str> {
-    let inner = in_package(path, package).unwrap_or(path);
-    let inner = inner.strip_suffix(".rs").unwrap_or(inner);
-    inner.split('/').filter(|part| *part != "mod").collect()
-}
-
-impl Package {
-    fn layer_of(&self, module: &str) -> Option<&'static Layer> {
-        self.layers.iter().find(|layer| layer.module == module)
-    }
-}
-
-/// Holds what a file names of its crate to the table of layers.
-pub(crate) fn layering(source: &Source) -> Vec<String> {
-    let Some(package) = package_of(&source.path) else {
-        return vec![complain(
-            source,
-            1,
-            "the file belongs to no package of PUBLISHED",
-        )];
-    };
-    let modules = modules_of(&source.path, package);
-    if modules == ["lib"] {
-        return Vec::new();
-    }
-    let Some(own) = package.layer_of(modules[0]) else {
-        let what = format!(
-            "the module `{}` has no layer: say in the table of layers of tests/tidy/main.rs where it \
-             belongs",
-            modules[0]
-        );
-        return vec![complain(source, 1, &what)];
-    };
-    let mut found = Vec::new();
-    for path in source.paths().iter().filter(|path| !path.test) {
-        let supers = path.segments.iter().take_while(|part| *part == "super");
-        let climbed = supers.count();
-        let named = match path.segments[0].as_str() {
-            "crate" => &path.segments[1],
-            // As many steps up as there are modules around lead to the root of the crate.
-            _ if climbed > 0 && climbed == modules.len() + path.depth => {
-                match path.segments.get(climbed) {
-                    Some(named) => named,
-                    None => continue,
-                }
-            }
-            _ => continue,
-        };
-        if named == own.module {
-            continue;
-        }
-        let what = match package.layer_of(named) {
-            Some(other) if own.may_use(other) => continue,
-            Some(other) => format!(
-                "`{}` (layer {}) must not use `{named}` (layer {}); arrows point down only",
-                own.module, own.layer, other.layer
-            ),
-            None => format!(
-                "`{named}` is no module of the table; name an item by the module it lies in, and \
-                 give a new module its layer in tests/tidy/main.rs"
-            ),
-        };
-        found.push(complain(source, path.line, &what));
-    }
-    found
 }
 
 // === what only the facade may name ===
@@ -206,14 +140,14 @@ pub(crate) fn leftovers(source: &Source) -> Vec<String> {
             found.push(complain(source, line, &format!("`{word}` is left")));
         }
     }
-    for attribute in source.all_attributes() {
+    for attribute in &source.attributes {
         let silences = attribute.has("allow") || attribute.has("expect");
         if silences && attribute.has("dead_code") && !attribute.has("reason") {
             let what = "dead code is allowed without a reason";
             found.push(complain(source, attribute.line, what));
         }
     }
-    for function in source.functions() {
+    for function in &source.functions {
         let ignored = function
             .attributes
             .iter()
@@ -261,16 +195,21 @@ pub(crate) fn no_unsafe(source: &Source) -> Vec<String> {
 /// get further fields mark these variants, too.
 pub(crate) fn enums_may_grow(source: &Source) -> Vec<String> {
     let mut found = Vec::new();
-    let tokens = &source.tokens;
-    for at in 0..tokens.len().saturating_sub(2) {
-        let is_public_enum = tokens[at].is("pub") && tokens[at + 1].is("enum") && !tokens[at].test;
-        let Some(name) = tokens[at + 2].word().filter(|_| is_public_enum) else {
+    let is_marked = |attributes: &[Attribute]| {
+        let mut paths = attributes.iter().map(Attribute::path);
+        paths.any(|path| path.is_ident("non_exhaustive"))
+    };
+    for item in source.items() {
+        let Item::Enum(item) = item else { continue };
+        let line = item.enum_token.span.start().line;
+        if !matches!(item.vis, Visibility::Public(_)) || source.is_tested(line) {
             continue;
-        };
+        }
+        let name = item.ident.to_string();
         let may_stay = EXHAUSTIVE_ENUMS
             .iter()
             .any(|(file, exhaustive, _)| *file == source.path && *exhaustive == name);
-        if may_stay == is_marked(&tokens[..at]) {
+        if may_stay == is_marked(&item.attrs) {
             let what = if may_stay {
                 format!("`{name}` is marked: take it out of EXHAUSTIVE_ENUMS")
             } else {
@@ -279,50 +218,16 @@ pub(crate) fn enums_may_grow(source: &Source) -> Vec<String> {
                      tests/tidy/main.rs why it never grows"
                 )
             };
-            found.push(complain(source, tokens[at].line, &what));
+            found.push(complain(source, line, &what));
         }
-        if GROWING_VARIANTS.contains(&name) {
-            found.extend(unmarked_variants(source, at + 3, name));
-        }
-    }
-    found
-}
-
-/// Whether one of the attributes at the end of `before` is `#[non_exhaustive]`.
-fn is_marked(before: &[Token]) -> bool {
-    let mut rest = before;
-    while rest.last().is_some_and(|token| token.is("]")) {
-        let Some(open) = rest.iter().rposition(|token| token.is("#")) else {
-            return false;
-        };
-        if rest[open..].iter().any(|token| token.is("non_exhaustive")) {
-            return true;
-        }
-        rest = &rest[..open];
-    }
-    false
-}
-
-/// The variants with named fields and without the mark, in the enum whose body begins at `open`.
-fn unmarked_variants(source: &Source, open: usize, name: &str) -> Vec<String> {
-    let tokens = &source.tokens;
-    let mut found = Vec::new();
-    let mut depth = 0_usize;
-    for at in open..tokens.len() {
-        if tokens[at].is("}") {
-            depth -= 1;
-            if depth == 0 {
-                break;
-            }
-        }
-        if tokens[at].is("{") {
-            depth += 1;
-            // A word right before a brace within the body names a variant.
-            let variant = tokens[at - 1].word().filter(|_| depth == 2);
-            if let Some(variant) = variant.filter(|_| !is_marked(&tokens[..at - 1])) {
-                let what = format!("`{name}::{variant}` is not `#[non_exhaustive]`");
-                found.push(complain(source, tokens[at].line, &what));
-            }
+        let growing = item.variants.iter().filter(|variant| {
+            GROWING_VARIANTS.contains(&&*name)
+                && matches!(variant.fields, Fields::Named(_))
+                && !is_marked(&variant.attrs)
+        });
+        for variant in growing {
+            let what = format!("`{name}::{}` is not `#[non_exhaustive]`", variant.ident);
+            found.push(complain(source, variant.ident.span().start().line, &what));
         }
     }
     found
@@ -351,38 +256,12 @@ pub(crate) fn length(source: &Source) -> Vec<String> {
     vec![complain(source, limit + 1, &what)]
 }
 
-// === the layers' own table ===
+// === the exceptions ===
 
-impl Layer {
-    fn may_use(&self, other: &Layer) -> bool {
-        self.uses.contains(&other.layer) && other.layer < self.layer
-            || self.beside.contains(&other.module)
-    }
-}
-
-/// What is wrong with the table of layers itself, and which of its exceptions are out of date.
-pub(crate) fn table(sources: &[Source]) -> Vec<String> {
+/// The exceptions that are not needed any more.
+pub(crate) fn exceptions(sources: &[&Source]) -> Vec<String> {
     let mut found = Vec::new();
-    for package in PUBLISHED {
-        for layer in package.layers {
-            for name in layer.beside {
-                let other = package.layer_of(name);
-                if other.is_none_or(|other| other.layer != layer.layer) {
-                    found.push(format!(
-                        "the layers of {}: `{name}` does not stand beside `{}`",
-                        package.sources, layer.module
-                    ));
-                }
-                if other.is_some_and(|other| other.beside.contains(&layer.module)) {
-                    found.push(format!(
-                        "the layers of {}: `{name}` and `{}` must not use each other",
-                        package.sources, layer.module
-                    ));
-                }
-            }
-        }
-    }
-    let file = |path: &str| sources.iter().find(|source| source.path == path);
+    let file = |path: &str| sources.iter().copied().find(|source| source.path == path);
     for (path, limit, _) in LONG_FILES {
         if file(path).is_none_or(|source| source.lines <= LONGEST) {
             found.push(format!(
@@ -408,74 +287,6 @@ mod tests {
 
     fn count(rule: fn(&Source) -> Vec<String>, path: &str, text: &str) -> usize {
         rule(&Source::new(path, text)).len()
-    }
-
-    #[test]
-    fn arrows_point_down() {
-        let down = "use crate::sync::Mutex; use crate::{tick::Time, job, wheel::{Budget, Slab}};";
-        assert_eq!(count(layering, "src/shard/ticker.rs", down), 0);
-        let within = "use super::Locked; use crate::shard::entry::Slot; use self::x::Y;";
-        assert_eq!(count(layering, "src/shard/ticker.rs", within), 0);
-        let up = "use crate::{tick::Time, engine::Engine};\nfn f() { crate::scheduler::g() }";
-        assert_eq!(
-            layering(&Source::new("src/shard/ticker.rs", up))
-                .iter()
-                .map(|line| line.split(' ').next().unwrap())
-                .collect::<Vec<_>>(),
-            ["src/shard/ticker.rs:1:", "src/shard/ticker.rs:2:"]
-        );
-    }
-
-    #[test]
-    fn the_special_arrows_hold() {
-        for (path, text, expected) in [
-            ("src/wheel/mod.rs", "use crate::tick::Tick;", 0),
-            ("src/wheel/mod.rs", "use crate::sync::Mutex;", 1),
-            ("src/wheel/mod.rs", "use crate::job::Ticket;", 1),
-            ("src/executor/pool.rs", "use crate::job::Claim;", 0),
-            ("src/executor/pool.rs", "use crate::wheel::Wheel;", 1),
-            ("src/executor/pool.rs", "use crate::shard::Shards;", 1),
-            ("src/shard/mod.rs", "use crate::executor::Pool;", 1),
-            ("src/clock.rs", "use crate::tick::Time;", 0),
-            ("src/tick.rs", "use crate::clock::Clock;", 1),
-            ("src/expiry/mod.rs", "use crate::timer::Timer;", 1),
-            ("src/lib.rs", "pub use crate::scheduler::Handle;", 0),
-        ] {
-            assert_eq!(count(layering, path, text), expected, "{path} {text}");
-        }
-    }
-
-    #[test]
-    fn no_way_around_the_table() {
-        for (path, text, expected) in [
-            ("src/tick.rs", "use super::clock::Clock;", 1),
-            ("src/shard/entry.rs", "use super::super::engine::Engine;", 1),
-            (
-                "src/shard/entry.rs",
-                "mod a { use super::stripe::Stripe; }",
-                0,
-            ),
-            (
-                "src/shard/mod.rs",
-                "mod a { use super::super::engine::Engine; }",
-                1,
-            ),
-            ("src/shard/entry.rs", "use crate::Handle;", 1),
-            ("src/shard/entry.rs", "use crate::*;", 1),
-            ("src/unknown.rs", "", 1),
-            (
-                "src/tick.rs",
-                "// use crate::engine::Engine;\nlet x = \"crate::engine::Engine\";",
-                0,
-            ),
-            (
-                "src/tick.rs",
-                "#[cfg(test)] mod tests { use crate::engine::Engine; }",
-                0,
-            ),
-        ] {
-            assert_eq!(count(layering, path, text), expected, "{path} {text}");
-        }
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! A Rust file as the rules see it: code without comments and strings, cut into tokens; comments
-//! by line; and which part of it is compiled for tests only. No parser: enough of the language is
-//! known here to not be fooled by a string, a comment or a lifetime.
+//! A Rust file as the rules see it: its tokens, also those in macros, by `proc_macro2`; its items,
+//! by `syn`; and its comments, which are what lies between the tokens.
 
 use std::ops::RangeInclusive;
 
+use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
+use syn::Item;
+use syn::visit::{Visit, visit_item};
+
 /// One file of the tree.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Source {
     /// Its path from the root of the repository, with `/`.
     pub(crate) path: String,
@@ -13,32 +16,29 @@ pub(crate) struct Source {
     pub(crate) text: String,
     pub(crate) tokens: Vec<Token>,
     pub(crate) comments: Vec<Comment>,
+    /// Every attribute, inner ones too.
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) functions: Vec<Function>,
+    /// The lines of the modules that only tests compile.
+    tested: Vec<RangeInclusive<usize>>,
+    /// How much of the text is read, and the line there.
+    read: usize,
+    line: usize,
 }
 
-/// A token of the code.
-#[derive(Debug, PartialEq, Eq)]
+/// A token of the code: a word, a literal, `::`, or one character.
+#[derive(Debug)]
 pub(crate) struct Token {
     pub(crate) line: usize,
-    pub(crate) kind: Kind,
+    text: String,
     /// Whether it lies in a module that only tests compile.
     pub(crate) test: bool,
     /// How many modules within the file are open around it.
     pub(crate) depth: usize,
 }
 
-/// What a token is.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// An identifier, keyword or number.
-    Word(String),
-    /// `::`
-    Colons,
-    /// Any other character; a string or character literal is its opening quote.
-    Char(char),
-}
-
 /// One line of a comment.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Comment {
     pub(crate) line: usize,
     /// Without the slashes, trimmed.
@@ -50,24 +50,19 @@ pub(crate) struct Comment {
 }
 
 impl Token {
+    /// The identifier, keyword or number.
     pub(crate) fn word(&self) -> Option<&str> {
-        match &self.kind {
-            Kind::Word(word) => Some(word),
-            Kind::Colons | Kind::Char(_) => None,
-        }
+        let begins = |c: char| c.is_alphanumeric() || c == '_';
+        Some(&*self.text).filter(|text| text.starts_with(begins) && !text.contains(['"', '\'']))
     }
 
     pub(crate) fn is(&self, text: &str) -> bool {
-        match &self.kind {
-            Kind::Word(word) => word == text,
-            Kind::Colons => text == "::",
-            Kind::Char(found) => text.chars().eq([*found]),
-        }
+        self.text == text
     }
 }
 
 /// An attribute: the words in it and the line where it begins.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Attribute {
     pub(crate) line: usize,
     pub(crate) words: Vec<String>,
@@ -76,6 +71,12 @@ pub(crate) struct Attribute {
 impl Attribute {
     pub(crate) fn has(&self, word: &str) -> bool {
         self.words.iter().any(|found| found == word)
+    }
+
+    /// Whether only tests compile what is behind it.
+    fn is_for_tests(&self) -> bool {
+        let mut words = self.words.iter().map(String::as_str);
+        words.next() == Some("cfg") && words.find(|word| *word != "all") == Some("test")
     }
 }
 
@@ -91,11 +92,9 @@ impl Function {
     pub(crate) fn is_test(&self) -> bool {
         // `tokio::test` and its like too, but not `cfg(test)`.
         self.attributes.iter().any(|attribute| {
-            attribute
-                .words
-                .first()
-                .is_some_and(|word| !word.starts_with("cfg"))
-                && attribute.words.last().is_some_and(|word| word == "test")
+            let (first, last) = (attribute.words.first(), attribute.words.last());
+            first.is_some_and(|word| !word.starts_with("cfg"))
+                && last.is_some_and(|word| word == "test")
         })
     }
 }
@@ -111,24 +110,140 @@ pub(crate) struct NamedPath {
 
 impl Source {
     pub(crate) fn new(path: &str, text: &str) -> Self {
-        let (code, mut comments) = separate(text);
-        let mut tokens = tokens_of(&code);
-        let mut tested = mark_modules(&mut tokens);
-        // A module that lies in a file of its own is declared for tests in another file.
-        if path.ends_with("/tests.rs") || path.contains("/tests/") {
-            tokens.iter_mut().for_each(|token| token.test = true);
-            tested.push(1..=usize::MAX);
-        }
-        for comment in &mut comments {
-            comment.test = tested.iter().any(|lines| lines.contains(&comment.line));
-        }
-        Source {
+        let stream = text.parse::<TokenStream>();
+        let stream = stream.unwrap_or_else(|error| panic!("{path} is no Rust: {error}"));
+        let mut source = Source {
             path: path.to_owned(),
             lines: text.lines().count(),
             text: text.to_owned(),
-            tokens,
-            comments,
+            line: 1,
+            ..Source::default()
+        };
+        // A module that lies in a file of its own is declared for tests in another file.
+        let test = path.ends_with("/tests.rs") || path.contains("/tests/");
+        if test {
+            source.tested.push(1..=usize::MAX);
         }
+        source.read(stream, test, 0);
+        source.pass(text.len(), false);
+        let mut comments = std::mem::take(&mut source.comments);
+        for comment in &mut comments {
+            comment.test = source.is_tested(comment.line);
+        }
+        Source { comments, ..source }
+    }
+
+    /// Reads tokens that have `depth` modules of the file around them.
+    fn read(&mut self, stream: TokenStream, test: bool, depth: usize) {
+        let trees: Vec<TokenTree> = stream.into_iter().collect();
+        let is = |at: usize, text: &str| match trees.get(at) {
+            Some(TokenTree::Ident(name)) => name == text,
+            Some(TokenTree::Punct(punct)) => text.starts_with(punct.as_char()),
+            _ => false,
+        };
+        // The attributes of the item that comes next.
+        let mut pending: Vec<Attribute> = Vec::new();
+        for (at, tree) in trees.iter().enumerate() {
+            let range = tree.span().byte_range();
+            // A comment of the documentation is an attribute here, whose tokens all lie where it lies.
+            // The second `:` of a `::` is read with the first.
+            if range.start < self.read {
+                continue;
+            }
+            self.pass(range.start, false);
+            let text = &self.text[range.clone()];
+            if text.starts_with("//") || text.starts_with("/*") {
+                self.pass(range.end, true);
+                continue;
+            }
+            if let TokenTree::Group(group) = tree {
+                let (open, close) = (group.span_open(), group.span_close());
+                let (first, line) = (self.tokens.len(), open.start().line);
+                let braces = group.delimiter() == Delimiter::Brace;
+                let is_module = braces && at > 1 && is(at - 2, "mod");
+                let tests = is_module && pending.iter().any(Attribute::is_for_tests);
+                self.push(open, 0, test, depth);
+                let inside = depth + usize::from(is_module);
+                self.read(group.stream(), test || tests, inside);
+                self.pass(close.byte_range().start, false);
+                self.push(close, 0, test, depth);
+                if tests {
+                    self.tested.push(line..=close.end().line);
+                }
+                let inner = usize::from(at > 1 && is(at - 1, "!"));
+                if at > inner && is(at - 1 - inner, "#") {
+                    let words = self.tokens[first..].iter().filter_map(Token::word);
+                    let words = words.map(str::to_owned).collect();
+                    pending.push(Attribute { line, words });
+                    self.attributes.extend(pending.last().cloned());
+                } else if braces {
+                    pending.clear();
+                }
+                continue;
+            }
+            match trees.get(at + 1) {
+                Some(TokenTree::Ident(name)) if is(at, "fn") => self.functions.push(Function {
+                    line: tree.span().start().line,
+                    name: name.to_string(),
+                    attributes: std::mem::take(&mut pending),
+                }),
+                _ if is(at, ";") => pending.clear(),
+                _ => {}
+            }
+            let colons = is(at, ":") && self.text[range.end..].starts_with(':');
+            self.push(tree.span(), usize::from(colons), test, depth);
+        }
+    }
+
+    /// Notes the token at this place, with some of the bytes behind it.
+    fn push(&mut self, span: Span, more: usize, test: bool, depth: usize) {
+        let range = span.byte_range();
+        (self.read, self.line) = (range.end + more, span.end().line);
+        self.tokens.push(Token {
+            line: span.start().line,
+            text: self.text[range.start..self.read].to_owned(),
+            test,
+            depth,
+        });
+    }
+
+    /// Goes on to the place `to`, past space and comments, and notes the comments line by line.
+    fn pass(&mut self, to: usize, doc: bool) {
+        let between = &self.text[self.read..to];
+        for (offset, part) in between.split('\n').enumerate() {
+            let text = part.trim_matches(|c: char| c.is_whitespace() || "/*!".contains(c));
+            if !part.trim().is_empty() {
+                self.comments.push(Comment {
+                    line: self.line + offset,
+                    text: text.to_owned(),
+                    doc,
+                    test: false,
+                });
+            }
+        }
+        self.line += between.matches('\n').count();
+        self.read = to;
+    }
+
+    /// Every item, also within modules and functions. Those that a macro makes are not among them.
+    pub(crate) fn items(&self) -> Vec<Item> {
+        struct Items(Vec<Item>);
+        impl<'ast> Visit<'ast> for Items {
+            fn visit_item(&mut self, item: &'ast Item) {
+                self.0.push(item.clone());
+                visit_item(self, item);
+            }
+        }
+        let file = syn::parse_file(&self.text);
+        let file = file.unwrap_or_else(|error| panic!("{}: {error}", self.path));
+        let mut items = Items(Vec::new());
+        items.visit_file(&file);
+        items.0
+    }
+
+    /// Whether a line lies in a module that only tests compile.
+    pub(crate) fn is_tested(&self, line: usize) -> bool {
+        self.tested.iter().any(|lines| lines.contains(&line))
     }
 
     /// Every path of the code with at least two segments.
@@ -195,303 +310,6 @@ impl Source {
         }
         at
     }
-
-    /// Every attribute, with the place of the token behind it.
-    fn attributes(&self) -> Vec<(Attribute, usize)> {
-        let mut found = Vec::new();
-        let mut at = 0;
-        while at < self.tokens.len() {
-            let bang = usize::from(self.tokens.get(at + 1).is_some_and(|token| token.is("!")));
-            let opens = self.tokens[at].is("#")
-                && self
-                    .tokens
-                    .get(at + 1 + bang)
-                    .is_some_and(|token| token.is("["));
-            if !opens {
-                at += 1;
-                continue;
-            }
-            let line = self.tokens[at].line;
-            let start = at + 1 + bang;
-            let end = closing(&self.tokens, start);
-            let words = self.tokens[start..end].iter().filter_map(Token::word);
-            let attribute = Attribute {
-                line,
-                words: words.map(str::to_owned).collect(),
-            };
-            found.push((attribute, end + 1));
-            at = end + 1;
-        }
-        found
-    }
-
-    /// Every attribute, inner ones too.
-    pub(crate) fn all_attributes(&self) -> Vec<Attribute> {
-        self.attributes().into_iter().map(|(a, _)| a).collect()
-    }
-
-    /// Every function.
-    pub(crate) fn functions(&self) -> Vec<Function> {
-        let mut attributes = self.attributes().into_iter().peekable();
-        let mut pending: Vec<Attribute> = Vec::new();
-        let mut found = Vec::new();
-        let mut at = 0;
-        while at < self.tokens.len() {
-            let token = &self.tokens[at];
-            if token.is("#") && attributes.peek().is_some_and(|(a, _)| a.line == token.line) {
-                let (attribute, behind) = attributes.next().expect("it was looked at");
-                pending.push(attribute);
-                at = behind;
-                continue;
-            }
-            let name = self.tokens.get(at + 1).and_then(Token::word);
-            match (token.is("fn"), name) {
-                (true, Some(name)) => found.push(Function {
-                    line: token.line,
-                    name: name.to_owned(),
-                    attributes: std::mem::take(&mut pending),
-                }),
-                // Whatever ends the item that an attribute belongs to.
-                _ if ["{", "}", ";"].iter().any(|end| token.is(end)) => pending.clear(),
-                _ => {}
-            }
-            at += 1;
-        }
-        found
-    }
-}
-
-/// The place of the bracket or brace that closes the one at `open`; the end, if none does.
-fn closing(tokens: &[Token], open: usize) -> usize {
-    let mut depth = 0_usize;
-    for (at, token) in tokens.iter().enumerate().skip(open) {
-        if ["[", "{", "("].iter().any(|opens| token.is(opens)) {
-            depth += 1;
-        } else if ["]", "}", ")"].iter().any(|closes| token.is(closes)) {
-            depth -= 1;
-            if depth == 0 {
-                return at;
-            }
-        }
-    }
-    tokens.len().saturating_sub(1)
-}
-
-/// Notes for each token how many modules are open around it and whether one is for tests only. The
-/// answer is the lines of those for tests.
-fn mark_modules(tokens: &mut [Token]) -> Vec<RangeInclusive<usize>> {
-    let mut tested = Vec::new();
-    for at in 0..tokens.len() {
-        let body = at + 2;
-        let opens = tokens[at].is("mod")
-            && tokens
-                .get(at + 1)
-                .is_some_and(|token| token.word().is_some())
-            && tokens.get(body).is_some_and(|token| token.is("{"));
-        if !opens {
-            continue;
-        }
-        let end = closing(tokens, body);
-        let test = is_for_tests(&tokens[..at]);
-        for token in &mut tokens[body..=end] {
-            token.depth += 1;
-            token.test |= test;
-        }
-        if test {
-            tested.push(tokens[at].line..=tokens[end].line);
-        }
-    }
-    tested
-}
-
-/// Whether the attributes that end right here hold a `cfg(test)` or `cfg(all(test, ..))`.
-fn is_for_tests(before: &[Token]) -> bool {
-    let mut end = before.len();
-    // `pub(crate)` may stand between.
-    while end > 0 && !before[end - 1].is("]") {
-        let visibility = ["pub", "(", ")", "crate", "super", "in", "::"];
-        if !visibility.iter().any(|part| before[end - 1].is(part)) {
-            return false;
-        }
-        end -= 1;
-    }
-    let Some(start) = before[..end].iter().rposition(|token| token.is("#")) else {
-        return false;
-    };
-    let words: Vec<&str> = before[start..end].iter().filter_map(Token::word).collect();
-    let test = matches!(words[..], ["cfg", "test", ..] | ["cfg", "all", "test", ..]);
-    test || is_for_tests(&before[..start])
-}
-
-fn tokens_of(code: &str) -> Vec<Token> {
-    let mut tokens = Vec::new();
-    let mut line = 1;
-    let mut rest = code.chars().peekable();
-    while let Some(c) = rest.next() {
-        let kind = match c {
-            '\n' => {
-                line += 1;
-                continue;
-            }
-            c if c.is_whitespace() => continue,
-            c if c.is_alphanumeric() || c == '_' => {
-                let mut word = String::from(c);
-                while let Some(more) = rest.next_if(|c| c.is_alphanumeric() || *c == '_') {
-                    word.push(more);
-                }
-                Kind::Word(word)
-            }
-            ':' if rest.next_if_eq(&':').is_some() => Kind::Colons,
-            c => Kind::Char(c),
-        };
-        tokens.push(Token {
-            line,
-            kind,
-            test: false,
-            depth: 0,
-        });
-    }
-    tokens
-}
-
-/// Takes the comments out of the text and empties its literals; lines stay where they are.
-fn separate(text: &str) -> (String, Vec<Comment>) {
-    let chars: Vec<char> = text.chars().collect();
-    let mut code = String::new();
-    let mut comments = Vec::new();
-    let mut line = 1;
-    let mut at = 0;
-    while at < chars.len() {
-        let two = (chars[at], chars.get(at + 1).copied());
-        let end = match two {
-            ('/', Some('/')) => {
-                let end = line_end(&chars, at);
-                note(&mut comments, line, &chars[at..end]);
-                end
-            }
-            ('/', Some('*')) => {
-                let end = block_end(&chars, at);
-                note(&mut comments, line, &chars[at..end]);
-                end
-            }
-            _ => match literal_end(&chars, at) {
-                Some(end) => {
-                    code.push('"');
-                    end
-                }
-                None => {
-                    code.push(chars[at]);
-                    line += usize::from(chars[at] == '\n');
-                    at += 1;
-                    continue;
-                }
-            },
-        };
-        let breaks = chars[at..end].iter().filter(|c| **c == '\n').count();
-        code.push(' ');
-        code.extend(std::iter::repeat_n('\n', breaks));
-        line += breaks;
-        at = end;
-    }
-    (code, comments)
-}
-
-fn note(comments: &mut Vec<Comment>, first: usize, chars: &[char]) {
-    let text: String = chars.iter().collect();
-    let doc = ["///", "//!", "/**", "/*!"]
-        .iter()
-        .any(|start| text.starts_with(start));
-    for (offset, part) in text.lines().enumerate() {
-        comments.push(Comment {
-            line: first + offset,
-            text: part
-                .trim_matches(|c: char| c.is_whitespace() || "/*!".contains(c))
-                .to_owned(),
-            doc,
-            test: false,
-        });
-    }
-}
-
-fn line_end(chars: &[char], at: usize) -> usize {
-    let length = chars[at..].iter().position(|c| *c == '\n');
-    at + length.unwrap_or(chars.len() - at)
-}
-
-fn block_end(chars: &[char], mut at: usize) -> usize {
-    let mut depth = 0;
-    while at < chars.len() {
-        match (chars[at], chars.get(at + 1)) {
-            ('/', Some('*')) => {
-                depth += 1;
-                at += 2;
-            }
-            ('*', Some('/')) => {
-                depth -= 1;
-                at += 2;
-                if depth == 0 {
-                    break;
-                }
-            }
-            _ => at += 1,
-        }
-    }
-    at.min(chars.len())
-}
-
-/// Where the string or character literal that begins at `at` ends; `None` if none begins there.
-fn literal_end(chars: &[char], at: usize) -> Option<usize> {
-    let in_word = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
-    match chars[at] {
-        '"' => Some(quoted_end(chars, at + 1, '"')),
-        '\'' => match (chars.get(at + 1), chars.get(at + 2)) {
-            (Some('\\'), _) | (_, Some('\'')) => Some(quoted_end(chars, at + 1, '\'')),
-            // A lifetime.
-            _ => None,
-        },
-        'r' | 'b' | 'c' if !in_word => {
-            let raw = usize::from(chars[at] != 'r' && chars.get(at + 1) == Some(&'r'));
-            let start = at + 1 + raw;
-            let is_raw = chars[at] == 'r' || raw == 1;
-            let hashes = chars[start.min(chars.len())..]
-                .iter()
-                .take_while(|c| is_raw && **c == '#')
-                .count();
-            match chars.get(start + hashes) {
-                Some('"') if is_raw => Some(raw_end(chars, start + hashes + 1, hashes)),
-                Some('"') => Some(quoted_end(chars, start + 1, '"')),
-                Some('\'') if chars[at] == 'b' && !is_raw => {
-                    Some(quoted_end(chars, start + 1, '\''))
-                }
-                _ => None,
-            }
-        }
-        _ => None,
-    }
-}
-
-fn quoted_end(chars: &[char], mut at: usize, quote: char) -> usize {
-    while at < chars.len() {
-        match chars[at] {
-            '\\' => at += 2,
-            c if c == quote => return at + 1,
-            _ => at += 1,
-        }
-    }
-    chars.len()
-}
-
-fn raw_end(chars: &[char], mut at: usize, hashes: usize) -> usize {
-    while at < chars.len() {
-        let closes = chars[at] == '"'
-            && chars.len() - at > hashes
-            && chars[at + 1..=at + hashes].iter().all(|c| *c == '#');
-        if closes {
-            return at + 1 + hashes;
-        }
-        at += 1;
-    }
-    chars.len()
 }
 
 #[cfg(test)]
@@ -580,7 +398,7 @@ mod tests {
              #[tokio::test]\npub async fn f() {}\n#[cfg(test)]\nfn g() {}\n",
         );
         let functions: Vec<_> = source
-            .functions()
+            .functions
             .iter()
             .map(|f| (f.name.clone(), f.attributes.len(), f.is_test()))
             .collect();

@@ -37,7 +37,7 @@ fn declared(source: &Source) -> Vec<(String, usize)> {
 
 /// Complaints about names that several types of the package have, and about exceptions that are
 /// not needed.
-pub(crate) fn complaints(sources: &[Source], homonyms: &[Homonym]) -> Vec<String> {
+pub(crate) fn complaints(sources: &[&Source], homonyms: &[Homonym]) -> Vec<String> {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for source in sources {
         for (name, line) in declared(source) {
@@ -76,7 +76,7 @@ mod tests {
             .iter()
             .map(|(path, text)| Source::new(path, text))
             .collect();
-        complaints(&sources, homonyms)
+        complaints(&sources.iter().collect::<Vec<_>>(), homonyms)
     }
 
     const TWICE: [(&str, &str); 2] = [
