@@ -41,10 +41,10 @@ readme_first_command() {
 # As the README says it: for a dozen seconds, and without a server.
 two_holders_never_overlap() {
     local output
-    output=$(timeout 300 cargo run --release -p tourbillon-leases --example lock_watchdog --locked)
+    output=$(timeout 300 cargo run --release -p chaos --bin locks --locked)
     tail -n 3 <<<"$output"
     tail -n 1 <<<"$output" | grep -qxE 'rounds [0-9]+ takeovers [1-9][0-9]* overlaps 0' ||
-        complain "the last line of lock_watchdog is not what the README says"
+        complain "the last line of locks is not what the README says"
 }
 
 # As the README says it: on SQLite in a folder of its own, while worker processes are killed.

@@ -12,7 +12,6 @@ pub mod naps;
 #[cfg(unix)]
 pub mod pause;
 pub mod program;
-pub mod proxy;
 pub mod quiet;
 #[cfg(target_os = "linux")]
 pub mod refusal;

@@ -346,6 +346,7 @@ fn there_is_no_unsafe_code() {
             "crates/durable",
             "tests",
             "examples",
+            "dev/chaos",
             "dev/sessions",
             "dev/instruction-counts",
             "dev/xtask",

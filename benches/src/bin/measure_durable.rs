@@ -33,11 +33,10 @@ mod moved;
 mod place;
 #[path = "../durable/queues.rs"]
 mod queues;
-#[path = "../../../crates/durable/tests/kit/postgres.rs"]
-mod server;
 #[path = "../durable/timed.rs"]
 mod timed;
 
+use chaos::servers::postgres::Cluster;
 use machine::{Machine, commit, end_with_the_parent};
 use place::Place;
 
@@ -159,7 +158,7 @@ fn wish() -> Result<Wish, Failure> {
 /// The folder of the SQLite files, and the server. Both end with the program.
 struct Here {
     folder: PathBuf,
-    server: server::Cluster,
+    server: Cluster,
     databases: AtomicU64,
 }
 
@@ -210,7 +209,7 @@ fn run(wish: &Wish) -> Result<(), Failure> {
     std::fs::create_dir_all(&folder)?;
     let here = Here {
         folder,
-        server: server::Cluster::durable(),
+        server: Cluster::durable(),
         databases: AtomicU64::new(0),
     };
     say!("{}", Machine::here().line());

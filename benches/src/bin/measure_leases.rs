@@ -25,14 +25,10 @@ use tourbillon_leases::{LeaseGuard, Leases, RedisStore};
 #[path = "../machine.rs"]
 #[allow(dead_code, reason = "this program needs a part of it")]
 mod machine;
-#[path = "../../../crates/leases/tests/kit/proxy.rs"]
-mod proxy;
-#[path = "../../../crates/leases/tests/kit/redis.rs"]
-mod server;
 
+use chaos::proxy::{Proxy, Trouble, Way};
+use chaos::servers::redis::Server;
 use machine::{Machine, Used, commit, end_with_the_parent, resident_bytes};
-use proxy::{Answers, Proxy};
-use server::Server;
 
 /// Threads that acquire and release.
 const THREADS: usize = 4;
@@ -321,7 +317,7 @@ fn cycles(sizes: &Sizes) -> bool {
 /// P5: guards that are dropped, and leases that are closed, with a round trip of 10 ms.
 fn releases(sizes: &Sizes) -> bool {
     let server = Server::start();
-    let proxy = Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     // Nothing is renewed meanwhile.
     let lease = Duration::from_secs(600);
     let leases = Leases::builder(store(&proxy.url(), lease)).lease(lease);
@@ -339,7 +335,7 @@ fn releases(sizes: &Sizes) -> bool {
             .to_string()
     };
 
-    proxy.answers(Answers::Delay(ROUND_TRIP));
+    proxy.begin(Trouble::Delay(ROUND_TRIP), Way::Down);
     let before = leases.stats().released;
     let start = Instant::now();
     let tasks: Vec<_> = (0..TASKS)
@@ -370,10 +366,10 @@ fn releases(sizes: &Sizes) -> bool {
     );
     emptied(&leases);
 
-    proxy.answers(Answers::Pass);
+    proxy.end();
     let lock = |_| runtime.block_on(leases.try_lock_async(&next()));
     let guards: Vec<_> = (0..sizes.burst).map(lock).collect();
-    proxy.answers(Answers::Delay(ROUND_TRIP));
+    proxy.begin(Trouble::Delay(ROUND_TRIP), Way::Down);
     let start = Instant::now();
     drop(guards);
     emptied(&leases);
@@ -383,9 +379,9 @@ fn releases(sizes: &Sizes) -> bool {
         sizes.burst as f64 / start.elapsed().as_secs_f64()
     );
 
-    proxy.answers(Answers::Pass);
+    proxy.end();
     let guards: Vec<_> = (0..CLOSED).map(lock).collect();
-    proxy.answers(Answers::Delay(ROUND_TRIP));
+    proxy.begin(Trouble::Delay(ROUND_TRIP), Way::Down);
     let start = Instant::now();
     let closed = leases.close(Duration::from_secs(60));
     say!("to close {closed} locks         {:>10.0?}", start.elapsed());

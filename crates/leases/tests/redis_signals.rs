@@ -12,10 +12,7 @@ use tourbillon_leases::{
     Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal, Secret,
 };
 
-use redis_kit::Server;
-
-#[path = "kit/redis.rs"]
-mod redis_kit;
+use chaos::servers::redis::Server;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(30);

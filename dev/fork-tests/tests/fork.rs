@@ -4,10 +4,7 @@
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-#[path = "../../../crates/leases/tests/kit/redis.rs"]
-mod redis_kit;
-
-use redis_kit::Server;
+use chaos::servers::redis::Server;
 
 /// Runs the program, which ends by itself whatever happens in the copies.
 #[track_caller]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use kit::proxy::Trouble;
+use chaos::proxy::Trouble;
 use tourbillon_durable::{CallError, Cancelled, Due, Durable, Event, Moved, Retry};
 
 use crate::database::{self, Database, Fault};

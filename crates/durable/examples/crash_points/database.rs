@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kit::proxy::{Proxy, Trouble};
+use chaos::proxy::{Proxy, Trouble};
 use tourbillon_durable::Due;
 use tourbillon_durable::store::{Connection, Hear, Listening, StoreError};
 

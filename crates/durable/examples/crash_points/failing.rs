@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use kit::proxy::{Trouble, Way};
+use chaos::proxy::{Trouble, Way};
 use tourbillon_durable::store::{
     Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Hear, Listening,
     Look, NewNode, Page, QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
@@ -61,7 +61,7 @@ impl FailingConnection {
         let Some(path) = path.as_ref().filter(|_| self.fuse.burns(point)) else {
             return call(&mut **connection);
         };
-        path.begin(Trouble::Lose, Way::Down);
+        path.begin(Trouble::CutAfter(0), Way::Down);
         let result = call(&mut **connection);
         path.end();
         if matches!(result, Err(StoreError::Unknown(_))) {

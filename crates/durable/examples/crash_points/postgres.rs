@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kit::proxy::{Proxy, Trouble, Way};
+use chaos::proxy::{Proxy, Trouble, Way};
 use postgres::{Client, NoTls};
 use tourbillon_durable::store::{Hear, Listening, Store, StoreError};
 use tourbillon_durable::{Due, Postgres};
@@ -176,7 +176,7 @@ impl Database for Server {
         if let Some(path) = &handlers.path
             && fuse.burns(Point::LostCommit)
         {
-            path.begin(Trouble::Lose, Way::Down);
+            path.begin(Trouble::CutAfter(0), Way::Down);
             let committed = transaction.commit();
             path.end();
             if committed.is_err() {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use kit::proxy::Trouble;
+use chaos::proxy::Trouble;
 use tourbillon_durable::rusqlite::{self, TransactionBehavior};
 use tourbillon_durable::store::{Hear, Listening, Store, StoreError};
 use tourbillon_durable::{Due, Sqlite};

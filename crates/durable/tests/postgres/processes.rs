@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use chaos::proxy::{Proxy, Trouble, Way};
 use kit::pause::Paused;
-use kit::proxy::{Proxy, Trouble, Way};
 use kit::wait;
 use postgres::Client;
 use tourbillon_durable::store::{Action, Answer, Call, Connection, QueueCounts, Store, When};
@@ -394,7 +394,7 @@ fn an_answer_that_is_lost_after_the_commit_neither_doubles_nor_loses_anything() 
     shop.schedule("commit", Duration::ZERO);
     process.hear("started commit");
     // Answers to its beats, looks and claims are lost, too.
-    path.begin(Trouble::Lose, Way::Down);
+    path.begin(Trouble::CutAfter(0), Way::Down);
     process.go();
     process.hear("failed commit");
     path.end();
@@ -415,7 +415,7 @@ fn an_answer_that_is_lost_after_the_commit_neither_doubles_nor_loses_anything() 
             .schedule("other", &key, minute, &())
             .expect("the server answers");
     }
-    path.begin(Trouble::Lose, Way::Down);
+    path.begin(Trouble::CutAfter(0), Way::Down);
     let lost = remote.schedule("other", "lost", minute, &());
     path.end();
     assert!(matches!(lost, Err(CallError::Unknown(_))), "{lost:?}");

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use kit::proxy::{Proxy, Trouble, Way};
+use chaos::proxy::{Proxy, Trouble, Way};
 use kit::wait::until;
 use postgres::{Client, NoTls};
 use tourbillon_durable::store::QueueCounts;

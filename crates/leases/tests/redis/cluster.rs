@@ -14,7 +14,7 @@ use tourbillon_leases::{
     Secret, StoreError,
 };
 
-use crate::redis_kit::Server;
+use chaos::servers::redis::Server;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(30);

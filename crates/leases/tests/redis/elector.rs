@@ -8,7 +8,7 @@ use std::time::Duration;
 use kit::wait;
 use tourbillon_leases::{Claim, LeaseStore, Leases, RedisStore, Secret, TermEnd};
 
-use crate::redis_kit::Server;
+use chaos::servers::redis::Server;
 
 const LEASE: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(60);

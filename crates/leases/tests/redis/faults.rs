@@ -13,8 +13,8 @@ use tourbillon_leases::{
     Renewal, Secret, StoreError, What,
 };
 
-use crate::proxy::{Answers, Proxy};
-use crate::redis_kit::Server;
+use chaos::proxy::{Proxy, Trouble, Way};
+use chaos::servers::redis::Server;
 
 /// Nothing that answers takes so long.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -179,7 +179,7 @@ fn a_server_that_is_not_there_is_named() {
 )]
 fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
     let server = Server::start();
-    let proxy = Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     let store = RedisStore::builder(&proxy.url())
         .durable()
         .connections(2)
@@ -200,9 +200,13 @@ fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
             });
         }
     });
-    assert!(proxy.connections() <= 2, "{}", proxy.connections());
+    assert!(
+        proxy.seen().connections <= 2,
+        "{}",
+        proxy.seen().connections
+    );
     granted(&store, "held", "a:1");
-    proxy.answers(Answers::Swallow);
+    proxy.begin(Trouble::Swallow, Way::Down);
     let (tell, told) = mpsc::channel();
     for _ in 0..2 {
         let (store, tell) = (Arc::clone(&store), tell.clone());
@@ -213,7 +217,7 @@ fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
         let asks = store.acquire(&Claim::new("y", "a:3", Secret::new("a:3"), LEASE), SHORT);
         unavailable(asks).contains("2 calls are under way")
     });
-    proxy.answers(Answers::Pass);
+    proxy.end();
     let renewal = [Renewal::new("held", Secret::new("a:1"), LEASE)];
     let outcomes = store.renew(Destination::default(), &renewal, LIMIT);
     assert_eq!(outcomes, Ok(vec![Outcome::Renewed]));
@@ -232,14 +236,14 @@ fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
 )]
 fn answers_that_come_late_are_not_taken_for_those_to_the_next_call() {
     let server = Server::start();
-    let proxy = Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     let store = at(&proxy.url());
     for round in 0..10 {
         let (a, b) = (format!("a:{round}"), format!("b:{round}"));
         granted(&store, "warm", "w:1");
-        proxy.answers(Answers::Hold);
+        proxy.begin(Trouble::Hold, Way::Down);
         unavailable(store.acquire(&Claim::new("a", &a, Secret::new(&a), LEASE), SHORT));
-        proxy.answers(Answers::Pass);
+        proxy.end();
         // Another name, another token, and then "not held" beside "held".
         let token = granted(&store, "b", &b);
         assert_eq!(
@@ -268,7 +272,7 @@ fn answers_that_come_late_are_not_taken_for_those_to_the_next_call() {
 )]
 fn a_connection_that_is_cut_within_the_answers_leaves_nothing_out_of_step() {
     let server = Server::start();
-    let proxy = Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     let store = at(&proxy.url());
     let names = ["n0", "n1", "n2", "n3", "n4", "n5"];
     for name in names.iter().step_by(2) {
@@ -285,13 +289,13 @@ fn a_connection_that_is_cut_within_the_answers_leaves_nothing_out_of_step() {
     // The six answers are 24 bytes.
     for bytes in 0..24 {
         assert_eq!(renew(LIMIT), Ok(expected.clone()));
-        proxy.answers(Answers::CutAfter(bytes));
+        proxy.begin(Trouble::CutAfter(bytes), Way::Down);
         unavailable(renew(LIMIT));
-        proxy.answers(Answers::Pass);
+        proxy.end();
         assert_eq!(renew(LIMIT), Ok(expected.clone()), "after {bytes}");
-        proxy.answers(Answers::Swallow);
+        proxy.begin(Trouble::Swallow, Way::Down);
         unavailable(renew(SHORT));
-        proxy.answers(Answers::Pass);
+        proxy.end();
         assert_eq!(renew(LIMIT), Ok(expected.clone()), "after {bytes}");
     }
 }
@@ -303,7 +307,7 @@ fn a_connection_that_is_cut_within_the_answers_leaves_nothing_out_of_step() {
 )]
 fn r28_connections_that_broke_while_idle_cost_no_call() {
     let mut server = Server::durable();
-    let proxy = Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     let store = at(&proxy.url());
     let renewal = [Renewal::new("x", Secret::new("a:1"), LEASE)];
     for restarts in [false, true] {
@@ -572,7 +576,7 @@ fn a_user_who_may_not_call_info_is_told_what_to_do() {
 )]
 fn r30_a_batch_is_one_round_trip_of_calls_that_name_one_key_each() {
     let server = Server::cluster();
-    let proxy = Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     let store = at(&proxy.url());
     let names: Vec<String> = (0..100).map(|at| format!("n{at}")).collect();
     for name in &names {
@@ -586,9 +590,9 @@ fn r30_a_batch_is_one_round_trip_of_calls_that_name_one_key_each() {
     // The first time the server does not know the script.
     assert_eq!(renew(), Ok(vec![Outcome::Renewed; 100]));
     let _ = proxy.commands();
-    let before = proxy.round_trips();
+    let before = proxy.seen().round_trips;
     assert_eq!(renew(), Ok(vec![Outcome::Renewed; 100]));
-    assert_eq!(proxy.round_trips() - before, 1);
+    assert_eq!(proxy.seen().round_trips - before, 1);
     let commands = proxy.commands();
     assert_eq!(commands.len(), 100);
     for (command, name) in commands.iter().zip(&names) {
@@ -758,7 +762,7 @@ fn one_connection_listens_for_all_who_wait_and_ends_when_nobody_does() {
 )]
 fn who_waits_looks_again_whenever_releases_may_have_been_missed() {
     let mut server = Server::start();
-    let proxy = Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     let (holder, waiter) = (at(&server.url()), at(&proxy.url()));
     let (waker, told) = bell();
     granted(&holder, "x", "a:1");
@@ -771,13 +775,13 @@ fn who_waits_looks_again_whenever_releases_may_have_been_missed() {
         Ok(Acquired::Held { .. })
     ));
     // Cut, and the release comes while it can't listen.
-    proxy.refuses(true);
+    proxy.begin(Trouble::Cut, Way::Both);
     wait::until("nobody listens", || listeners(&server) == 0);
     assert_eq!(
         holder.release("x", Secret::new("a:1"), LIMIT),
         Ok(Released::Released)
     );
-    proxy.refuses(false);
+    proxy.end();
     wait::next(&told);
     assert!(matches!(
         waiter.acquire(&claim, LIMIT),
@@ -788,10 +792,12 @@ fn who_waits_looks_again_whenever_releases_may_have_been_missed() {
     server.restart();
     wait::next(&told);
     watch.looks();
-    let before = proxy.connections();
-    proxy.answers(Answers::Swallow);
-    wait::until("the silence is noticed", || proxy.connections() > before);
-    proxy.answers(Answers::Pass);
+    let before = proxy.seen().connections;
+    proxy.begin(Trouble::Swallow, Way::Down);
+    wait::until("the silence is noticed", || {
+        proxy.seen().connections > before
+    });
+    proxy.end();
     wait::next(&told);
 }
 

@@ -9,8 +9,8 @@ use tourbillon_leases::{
     Released, Renewal, Secret,
 };
 
-use crate::redis_kit::Server;
 use crate::tickets;
+use chaos::servers::redis::Server;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(30);

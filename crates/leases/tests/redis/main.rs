@@ -1,9 +1,5 @@
 //! Leases on Redis servers, which the tests start for themselves.
 
-#[path = "../kit/proxy.rs"]
-mod proxy;
-#[path = "../kit/redis.rs"]
-mod redis_kit;
 #[path = "../kit/tickets.rs"]
 mod tickets;
 

@@ -15,8 +15,8 @@ use tourbillon_leases::{
     StoreError,
 };
 
-use crate::proxy::{Answers, Proxy};
-use crate::redis_kit::Server;
+use chaos::proxy::{Proxy, Trouble, Way};
+use chaos::servers::redis::Server;
 
 /// Nothing that answers takes so long.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -61,7 +61,7 @@ impl Wake for Woken {
 )]
 fn a_batch_of_releases_is_one_round_trip_with_an_answer_for_each() {
     let server = Server::start();
-    let proxy = Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     let store = store(&proxy.url());
     for round in 0..2 {
         for name in ["a", "b", "c"] {
@@ -77,11 +77,11 @@ fn a_batch_of_releases_is_one_round_trip_with_an_answer_for_each() {
             Holding::new("d", Secret::new("me")),
             Holding::new("e", Secret::new("me")),
         ];
-        let before = proxy.round_trips();
+        let before = proxy.seen().round_trips;
         let answers = store.release_many(Destination::default(), &batch, LIMIT);
         // The listener may have subscribed meanwhile, with one more. The first time the server does
         // not know the script.
-        let trips = proxy.round_trips() - before;
+        let trips = proxy.seen().round_trips - before;
         assert!(trips <= 2 + usize::from(round == 0), "{trips}");
         let mut answers = answers.expect("the server is there");
         assert!(
@@ -101,7 +101,7 @@ fn a_batch_of_releases_is_one_round_trip_with_an_answer_for_each() {
     }
     let answers = store.release_many(Destination::default(), &[], LIMIT);
     assert_eq!(answers, Ok(Vec::new()));
-    proxy.refuses(true);
+    proxy.begin(Trouble::Cut, Way::Both);
     let lost = store.release_many(
         Destination::default(),
         &[Holding::new("a", Secret::new("me"))],
@@ -117,16 +117,16 @@ fn a_batch_of_releases_is_one_round_trip_with_an_answer_for_each() {
 )]
 fn to_close_a_thousand_locks_takes_as_many_round_trips_as_there_are_batches() {
     let server = Server::start();
-    let proxy = Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     let leases = Leases::builder(store(&proxy.url()));
     let leases = leases.lease(LEASE).build().unwrap();
     let guards: Vec<_> = (0..1_000)
         .map(|n| leases.try_lock(&n.to_string()).unwrap())
         .collect();
-    let before = proxy.round_trips();
+    let before = proxy.seen().round_trips;
     assert_eq!(leases.close(LIMIT), 1_000);
     // In the first one the server does not know the script.
-    let trips = proxy.round_trips() - before;
+    let trips = proxy.seen().round_trips - before;
     // A batch that goes through the proxy in pieces counts more than once if its first answers come
     // back before its last piece.
     assert!((11..=20).contains(&trips), "{trips}");
@@ -142,18 +142,18 @@ fn to_close_a_thousand_locks_takes_as_many_round_trips_as_there_are_batches() {
 )]
 fn dropped_guards_share_round_trips() {
     let server = Server::start();
-    let proxy = Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     let leases = Leases::builder(store(&proxy.url()));
     let leases = leases.lease(LEASE).build().unwrap();
     let guards: Vec<_> = (0..1_000)
         .map(|n| block_on(leases.try_lock_async(&n.to_string())).unwrap())
         .collect();
-    let before = proxy.round_trips();
-    proxy.answers(Answers::Delay(ROUND_TRIP));
+    let before = proxy.seen().round_trips;
+    proxy.begin(Trouble::Delay(ROUND_TRIP), Way::Down);
     // None of the drops waits.
     drop(guards);
     wait::until("all are given back", || leases.stats().releases_queued == 0);
-    let trips = proxy.round_trips() - before;
+    let trips = proxy.seen().round_trips - before;
     assert!(trips < 250, "{trips}");
     assert_eq!(leases.stats().released, 1_000);
     assert_eq!(server.cli(&["--scan", "--pattern", "*:lock"]), "");
@@ -185,7 +185,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 )]
 fn a_destination_that_hangs_keeps_its_own_connections_alone() {
     let server = Server::start();
-    let proxy = Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     let builder = RedisStore::builder(&proxy.url()).durable();
     let store = Arc::new(builder.destinations(2).connections(1).build().unwrap());
     let lease = Duration::from_secs(30);
@@ -196,7 +196,7 @@ fn a_destination_that_hangs_keeps_its_own_connections_alone() {
         names.iter().filter(here).cloned().collect::<Vec<_>>()
     });
     assert!(bad.len() >= 2 && !good.is_empty());
-    proxy.answers(Answers::Swallow);
+    proxy.begin(Trouble::Swallow, Way::Down);
     let (tell, told) = mpsc::channel();
     let hanging = thread::spawn({
         let (store, name) = (Arc::clone(&store), bad[0].clone());
@@ -212,7 +212,7 @@ fn a_destination_that_hangs_keeps_its_own_connections_alone() {
         );
         matches!(asks, Err(StoreError::Unavailable(why)) if why.contains("1 calls are under way"))
     });
-    proxy.answers(Answers::Pass);
+    proxy.end();
     granted_for(&store, &good[0], lease);
     assert_eq!(
         store.release(&good[0], Secret::new("a:3"), LIMIT),
@@ -259,8 +259,8 @@ fn locks_drops_and_ends() {
 )]
 fn a_program_that_ends_right_after_its_guard_has_given_the_lock_back() {
     let server = Server::start();
-    let proxy = Proxy::before(server.port());
-    proxy.answers(Answers::Delay(ROUND_TRIP));
+    let proxy = Proxy::before_redis(server.port());
+    proxy.begin(Trouble::Delay(ROUND_TRIP), Way::Down);
     for round in 0..20 {
         let ended = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "releases::locks_drops_and_ends"])

@@ -11,9 +11,8 @@ use tourbillon_leases::{
     StoreError,
 };
 
-use crate::proxy;
-use crate::proxy::Proxy;
-use crate::redis_kit::Server;
+use chaos::proxy::Proxy;
+use chaos::servers::redis::Server;
 
 /// Nothing that answers takes so long.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -489,7 +488,7 @@ fn timers(port: u16) -> Vec<(String, u64)> {
 )]
 fn the_system_asks_after_a_server_that_says_nothing() {
     let server = Server::start();
-    let proxy = proxy::Proxy::before(server.port());
+    let proxy = Proxy::before_redis(server.port());
     let port = proxy.port();
     for (keepalive, most) in [
         (Some(Duration::from_secs(15)), 1_500),
@@ -1025,7 +1024,7 @@ fn two_that_find_the_data_gone_at_once_both_wait() {
 )]
 fn a_failover_to_an_empty_server_is_a_loss() {
     let servers = [0, 1].map(|_| Server::start());
-    let proxy = Proxy::before(servers[0].port());
+    let proxy = Proxy::before_redis(servers[0].port());
     let longest = SHORT_GUARD;
     let store = ready(&proxy.url(), longest);
     assert!(matches!(

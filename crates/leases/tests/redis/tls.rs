@@ -15,7 +15,7 @@ use tourbillon_leases::{
     StoreError,
 };
 
-use crate::redis_kit::{Server, free_port};
+use chaos::servers::redis::{Server, free_port};
 
 const LEASE: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(60);

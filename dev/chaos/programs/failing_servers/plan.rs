@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use chaos::proxy::{Trouble, Way};
+use chaos::random::Random;
+
 use super::holder::Sabotage;
-use super::proxy::{Trouble, Way};
-use crate::rng::Rng;
 
 /// No lease is longer, so this is what the stores are built for.
 pub(crate) const LONGEST: Duration = Duration::from_millis(400);
@@ -69,7 +70,7 @@ pub(crate) struct Step {
 /// A step of a server.
 pub(crate) fn step(seed: u64, server: usize, step: usize, locks: usize) -> Step {
     let place = (server as u64) << 32 | step as u64;
-    let mut rng = Rng::new(Rng::new(seed).next() ^ Rng::new(place).next());
+    let mut rng = Random::new(Random::new(seed).number() ^ Random::new(place).number());
     let fault = on_server(&mut rng);
     Step {
         fault,
@@ -93,7 +94,7 @@ pub(crate) fn sharpened(mut step: Step, sabotage: Sabotage) -> Step {
     step
 }
 
-fn on_server(rng: &mut Rng) -> OnServer {
+fn on_server(rng: &mut Random) -> OnServer {
     match rng.below(100) {
         0..40 => OnServer::Nothing,
         // Half of them so short that some lease is believed in afterwards.
@@ -107,7 +108,7 @@ fn on_server(rng: &mut Rng) -> OnServer {
     }
 }
 
-fn round(rng: &mut Rng) -> Round {
+fn round(rng: &mut Random) -> Round {
     let lease = SHORTEST + (LONGEST - SHORTEST) * rng.below(1_001) as u32 / 1_000;
     let holders = 2 + rng.below(2);
     let fault = on_holder(rng, lease);
@@ -115,7 +116,7 @@ fn round(rng: &mut Rng) -> Round {
         lease,
         // The first one is a process always, to be stopped and killed.
         holders: (0..holders)
-            .map(|holder| (holder == 0 || rng.below(2) == 0, rng.next()))
+            .map(|holder| (holder == 0 || rng.below(2) == 0, rng.number()))
             .collect(),
         fault,
         // A call may take a sixth of the lease.
@@ -128,7 +129,7 @@ fn round(rng: &mut Rng) -> Round {
     }
 }
 
-fn on_holder(rng: &mut Rng, lease: Duration) -> OnHolder {
+fn on_holder(rng: &mut Random, lease: Duration) -> OnHolder {
     match rng.below(100) {
         0..25 => OnHolder::Nothing,
         25..45 => OnHolder::Stop(part(rng, lease, 110, 250)),
@@ -150,12 +151,12 @@ fn on_holder(rng: &mut Rng, lease: Duration) -> OnHolder {
     }
 }
 
-fn between(rng: &mut Rng, least: u64, most: u64) -> Duration {
+fn between(rng: &mut Random, least: u64, most: u64) -> Duration {
     Duration::from_millis(least + rng.below(most - least + 1))
 }
 
 /// So many hundredths of a lease.
-fn part(rng: &mut Rng, lease: Duration, least: u64, most: u64) -> Duration {
+fn part(rng: &mut Random, lease: Duration, least: u64, most: u64) -> Duration {
     lease * (least + rng.below(most - least + 1)) as u32 / 100
 }
 
@@ -199,7 +200,7 @@ impl OnHolder {
             OnHolder::Path(Trouble::Delay(_), ..) => "path delays",
             OnHolder::Path(Trouble::Hold, ..) => "path holds",
             OnHolder::Path(Trouble::Swallow, ..) => "path swallows",
-            OnHolder::Path(Trouble::Lose, ..) => "path loses",
+            OnHolder::Path(Trouble::CutAfter(_), ..) => "path loses",
         }
     }
 

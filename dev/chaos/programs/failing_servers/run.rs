@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use chaos::clock::now;
+use chaos::judge::Violation;
+use chaos::servers::redis::Server;
+
+use super::Options;
 use super::arena::{Arena, Course, Report};
-use super::cli::Options;
-use super::clock::now;
-use super::judge::{self, Violation};
 use super::plan::{self, OnServer, Step};
+use super::server_judge;
 use super::tally::Tally;
 use super::watch::Watch;
-use crate::redis_kit::Server;
 
 /// Logs of so many rounds are printed.
 const LOGS: usize = 5;
@@ -34,7 +36,7 @@ struct Shared<'a> {
 /// Runs it all: what came of it, the seed, and how long it took.
 pub(crate) fn run(options: &Options) -> (Tally, u64, Duration) {
     let seed = options.seed.unwrap_or_else(|| now() % 1_000_000_007);
-    complain!("faults: {} rounds, seed {seed}", options.rounds);
+    complain!("failing-servers: {} rounds, seed {seed}", options.rounds);
     let shared = Shared {
         options,
         seed,
@@ -81,7 +83,7 @@ impl Shared<'_> {
     fn progress(&self) {
         let tally = self.tally.lock().expect("nothing panics under this lock");
         complain!(
-            "faults: {} of {} rounds, {} grants, {} overlaps, {} s",
+            "failing-servers: {} of {} rounds, {} grants, {} overlaps, {} s",
             tally.rounds,
             self.options.rounds,
             tally.grants,
@@ -98,12 +100,12 @@ impl Shared<'_> {
         if report.violations.is_empty() || self.logs.fetch_add(1, Ordering::Relaxed) >= LOGS {
             return;
         }
-        let mut text = format!("faults: seed {}\n", self.seed);
+        let mut text = format!("failing-servers: seed {}\n", self.seed);
         for line in &report.log {
             text += &format!("    {line}\n");
         }
         for violation in &report.violations {
-            text += &format!("faults: {violation:?}\n");
+            text += &format!("failing-servers: {violation:?}\n");
         }
         begin!("{text}");
     }
@@ -160,7 +162,7 @@ fn left_over(server: &Server, locks: usize, number: usize) -> redis::RedisResult
     let start = Instant::now();
     loop {
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection)?;
-        let found = judge::left_over(&keys, &names);
+        let found = server_judge::left_over(&keys, &names);
         // What was not given back runs out.
         if found.is_empty() || start.elapsed() > 2 * plan::LONGEST {
             return Ok(found);

@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use tourbillon::{Clock, Time};
+use chaos::clock::{Moment, now};
 use tourbillon_leases::{
     Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, Secret, StoreError, Watch,
 };
@@ -18,7 +18,6 @@ pub(crate) struct Cable(Arc<Parts>);
 
 struct Parts {
     store: Arc<dyn LeaseStore>,
-    clock: Clock,
     cut: AtomicBool,
     last: Mutex<Option<Grant>>,
 }
@@ -28,16 +27,15 @@ struct Parts {
 pub(crate) struct Grant {
     pub(crate) token: u64,
     /// The time before the granted call was sent.
-    pub(crate) sent: Time,
+    pub(crate) sent: Moment,
     /// The time after its answer came.
-    pub(crate) answered: Time,
+    pub(crate) answered: Moment,
 }
 
 impl Cable {
-    pub(crate) fn new(store: Arc<dyn LeaseStore>, clock: Clock) -> Self {
+    pub(crate) fn new(store: Arc<dyn LeaseStore>) -> Self {
         Cable(Arc::new(Parts {
             store,
-            clock,
             cut: AtomicBool::new(false),
             last: Mutex::new(None),
         }))
@@ -76,9 +74,9 @@ impl LeaseStore for Cable {
 
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
         let store = self.through(limit)?;
-        let sent = self.0.clock.now();
+        let sent = now();
         let answer = store.acquire(claim, limit)?;
-        let answered = self.0.clock.now();
+        let answered = now();
         if let Acquired::Granted { token } = answer {
             let grant = Grant {
                 token,

@@ -2,59 +2,61 @@
 //! ask, a thousand times a second, whether it still holds the lock.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-use tourbillon::{Clock, Time};
+use chaos::clock::{Moment, now};
+use serde::{Deserialize, Serialize};
+use tourbillon::Clock;
 use tourbillon_leases::{Event, LeaseGuard, LeaseId, LeaseStore, Leases, LockError, Loss, What};
 
-use crate::cable::{Cable, Grant};
+use crate::cable::Cable;
 
-/// An order for a holder.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Order {
+/// What a holder is told. That it is to release the lock and to end is told by the end of the calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Call {
     /// Cut the connection to the store.
     Cut,
     /// Release the lock, and wait for it again.
     Release,
-    /// Release the lock if it is held, and end.
-    End,
 }
 
-/// A report of a holder.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Said {
-    /// The holder was granted the lock.
-    Holds(Grant),
+/// What a holder says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Word {
+    /// It was granted the lock: the times before the granted call was sent, and after its answer came.
+    Holds {
+        token: u64,
+        sent: Moment,
+        answered: Moment,
+    },
     /// `is_held()` returned true. The time was read before the call.
-    Yes { token: u64, asked: Time },
+    Yes { token: u64, asked: Moment },
     /// `is_held()` returned false for the first time.
-    Lost { asked: Time, why: String },
+    Lost { asked: Moment, why: String },
     /// A renewal succeeded.
     Renewed {
-        at: Time,
+        at: Moment,
         renewals: u64,
         left: Duration,
     },
     /// A renewal failed or is late, or the lease is at risk.
-    Trouble { at: Time, what: String },
-    /// The holder has released the lock, or its release reported that the lock was lost.
-    Released { at: Time, how: String },
-    /// The holder can't go on.
-    Fails(String),
-    /// The holder has ended, and reports nothing more.
-    Gone,
+    Trouble { at: Moment, what: String },
+    /// It has released the lock, or its release reported that the lock was lost.
+    Released { at: Moment, how: String },
 }
 
 /// The settings of a holder.
-pub(crate) struct Setting {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
     pub(crate) name: String,
     pub(crate) lock: String,
     pub(crate) lease: Duration,
-    pub(crate) clock: Clock,
-    pub(crate) store: Arc<dyn LeaseStore>,
+    /// The URL of the store of processes.
+    pub(crate) redis: String,
     /// Whether the holder goes on working after `is_held` has returned false.
     pub(crate) careless: bool,
 }
@@ -64,80 +66,75 @@ const PORTION: Duration = Duration::from_millis(1);
 /// The capacity for events: more than there are between two portions of work.
 const EVENTS: usize = 64;
 
-/// Acquires the lock again and again, until the order to end comes.
-pub(crate) fn run(setting: &Setting, orders: &Receiver<Order>, say: &mut dyn FnMut(Said)) {
-    if let Err(error) = contend(setting, orders, say) {
-        say(Said::Fails(error.to_string()));
-    }
-    say(Said::Gone);
-}
-
-fn contend(
-    setting: &Setting,
-    orders: &Receiver<Order>,
-    say: &mut dyn FnMut(Said),
-) -> Result<(), Box<dyn std::error::Error>> {
-    let cable = Cable::new(Arc::clone(&setting.store), setting.clock.clone());
+/// Acquires the lock again and again, until it is to leave.
+pub(crate) fn run(
+    order: &Order,
+    store: Arc<dyn LeaseStore>,
+    calls: &Receiver<Call>,
+    say: &dyn Fn(Word),
+) -> io::Result<()> {
+    let cable = Cable::new(store);
     let leases = Leases::builder(cable.clone())
-        .lease(setting.lease)
-        .clock(setting.clock.clone())
-        .instance(&setting.name)
-        .build()?;
+        .lease(order.lease)
+        .clock(Clock::boottime())
+        .instance(&order.name)
+        .build()
+        .map_err(io::Error::other)?;
     let events = leases.events(EVENTS);
     loop {
-        // Wait for a limited time, and check for orders in between. Without orders this would be
-        // `lock`.
-        let guard = match leases.try_lock_for(&setting.lock, setting.lease) {
+        // Wait for a limited time, and look for calls in between. Without calls this would be `lock`.
+        let guard = match leases.try_lock_for(&order.lock, order.lease) {
             Ok(guard) => guard,
             Err(LockError::TimedOut { .. } | LockError::Unanswered { .. }) => {
-                match orders.try_recv() {
-                    Ok(Order::End) | Err(TryRecvError::Disconnected) => return Ok(()),
-                    Ok(Order::Cut) => {
-                        cable.cut();
-                        continue;
-                    }
-                    Ok(Order::Release) | Err(TryRecvError::Empty) => continue,
+                match calls.try_recv() {
+                    Err(TryRecvError::Disconnected) => return Ok(()),
+                    Ok(Call::Cut) => cable.cut(),
+                    Ok(Call::Release) | Err(TryRecvError::Empty) => {}
                 }
+                continue;
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(io::Error::other(error)),
         };
         // Only this holder uses this connection, so the last grant is that of the guard.
         let grant = cable
             .last_grant()
             .filter(|grant| grant.token == guard.fencing_token());
-        say(Said::Holds(grant.ok_or("a guard without a grant")?));
-
-        let order = work(setting, &guard, orders, say, &cable, || {
-            events.try_iter().collect()
+        let grant = grant.ok_or_else(|| io::Error::other("a guard without a grant"))?;
+        say(Word::Holds {
+            token: grant.token,
+            sent: grant.sent,
+            answered: grant.answered,
+        });
+        let stays = work(order, &guard, calls, say, &cable, &|| {
+            events.try_recv().ok()
         });
         let released = guard.release();
         let how = released.map_or_else(|error| error.to_string(), |()| "gives it back".to_owned());
-        let at = setting.clock.now();
-        say(Said::Released { at, how });
-        if order == Order::End {
+        say(Word::Released { at: now(), how });
+        if !stays {
             return Ok(());
         }
         // Let the other holder get the lock first.
-        thread::sleep(setting.lease / 2);
+        thread::sleep(order.lease / 2);
     }
 }
 
-/// Works until the order to release or to end comes. A holder that has lost the lock stops working,
-/// but still calls `is_held`, which must never return true again.
+/// Works until the lock is to be released, and returns whether the holder goes on then. One that has
+/// lost the lock stops working, but still calls `is_held`, which must never return true again.
 fn work(
-    setting: &Setting,
+    order: &Order,
     guard: &LeaseGuard,
-    orders: &Receiver<Order>,
-    say: &mut dyn FnMut(Said),
+    calls: &Receiver<Call>,
+    say: &dyn Fn(Word),
     cable: &Cable,
-    events: impl Fn() -> Vec<Event<LeaseId>>,
-) -> Order {
+    next: &dyn Fn() -> Option<Event<LeaseId>>,
+) -> bool {
     let token = guard.fencing_token();
     let mut lost = false;
     loop {
-        let asked = setting.clock.now();
-        if guard.is_held() || setting.careless {
-            say(Said::Yes { token, asked });
+        let asked = now();
+        if guard.is_held() || order.careless {
+            say(Word::Yes { token, asked });
         } else if !lost {
             lost = true;
             let why = match guard.lost().loss() {
@@ -145,34 +142,32 @@ fn work(
                 Some(Loss::NotHeld) => "the store says that it is no longer held".to_owned(),
                 Some(loss) => format!("{loss:?}"),
             };
-            say(Said::Lost { asked, why });
+            say(Word::Lost { asked, why });
         }
-        for event in events() {
-            if event.key == *guard.id()
-                && let Some(said) = heard(&event)
-            {
-                say(said);
+        while let Some(event) = next() {
+            if event.key == *guard.id() {
+                heard(&event).into_iter().for_each(say);
             }
         }
-        match orders.recv_timeout(PORTION) {
-            Ok(Order::Cut) => cable.cut(),
-            Ok(order) => return order,
+        match calls.recv_timeout(PORTION) {
+            Ok(Call::Cut) => cable.cut(),
+            Ok(Call::Release) => return true,
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Order::End,
+            Err(RecvTimeoutError::Disconnected) => return false,
         }
     }
 }
 
-fn heard(event: &Event<LeaseId>) -> Option<Said> {
-    let at = event.at;
+fn heard(event: &Event<LeaseId>) -> Option<Word> {
+    let at = event.at.as_nanos();
     let what = match &event.what {
         What::Renewed {
             until, renewals, ..
         } => {
-            return Some(Said::Renewed {
+            return Some(Word::Renewed {
                 at,
                 renewals: *renewals,
-                left: until.since(at),
+                left: until.since(event.at),
             });
         }
         What::Failed {
@@ -183,7 +178,7 @@ fn heard(event: &Event<LeaseId>) -> Option<Said> {
         // A loss needs no report here: `is_held` shows it no later than the event.
         _ => return None,
     };
-    Some(Said::Trouble { at, what })
+    Some(Word::Trouble { at, what })
 }
 
 /// A duration that is shown in milliseconds.

@@ -1,32 +1,39 @@
-//! The clock that all processes of the machine share, and the server's beside it.
+//! The clock that all processes of the machine share, and the wall clock beside it, which is the servers'.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tourbillon::Clock;
+/// Nanoseconds since the start of the machine, as of `Clock::boottime`.
+pub type Moment = u64;
 
-/// Nanoseconds of `Clock::boottime`.
-pub(crate) type Moment = u64;
-
-pub(crate) fn now() -> Moment {
-    Clock::boottime().now().as_nanos()
+/// This moment.
+pub fn now() -> Moment {
+    use rustix::time::{ClockId, clock_gettime};
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let clock = ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let clock = ClockId::Monotonic;
+    let time = clock_gettime(clock);
+    // Neither is negative.
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-pub(crate) fn nanos(time: Duration) -> u64 {
+/// The nanoseconds of a span.
+pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// For people: milliseconds, with three digits behind the point.
-pub(crate) fn millis(nanos: u64) -> String {
+pub fn millis(nanos: u64) -> String {
     format!("{}.{:03}", nanos / 1_000_000, nanos / 1_000 % 1_000)
 }
 
 /// How far the wall clock, which is the server's, is ahead of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Offset(u64);
+pub struct Offset(u64);
 
 impl Offset {
     /// The best of some readings: one that was interrupted between the two clocks says little.
-    pub(crate) fn read() -> Self {
+    pub fn read() -> Self {
         let reading = || {
             let before = now();
             let wall = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -39,13 +46,13 @@ impl Offset {
     }
 
     /// The moment of microseconds of the wall clock.
-    pub(crate) fn moment(self, wall_micros: u64) -> Moment {
+    pub fn moment(self, wall_micros: u64) -> Moment {
         wall_micros.wrapping_mul(1_000).saturating_sub(self.0)
     }
 
     /// Whether the wall clock has been set meanwhile. When it is only corrected it goes faster or
     /// slower, and so does ours.
-    pub(crate) fn agrees(self, later: Offset) -> bool {
+    pub fn agrees(self, later: Offset) -> bool {
         self.0.abs_diff(later.0) < 100_000
     }
 }

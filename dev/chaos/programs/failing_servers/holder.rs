@@ -1,27 +1,23 @@
 //! Who competes for a lock: a thread, or a process of this program.
 //!
-//! What it says is said at once; when it believes is written into a file, since a process that is
-//! killed says nothing any more. A file that was written is the system's.
+//! What it says is said at once; when it believes is written into a journal, since a process that is
+//! killed says nothing any more.
 
-use std::fs::File;
-use std::io::{self, BufRead, Seek, SeekFrom, Write};
+use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
+use chaos::clock::{Moment, nanos, now};
+use chaos::journal::{self, Journal};
+use chaos::random::Random;
 use serde::{Deserialize, Serialize};
 use tourbillon_leases::{
     Claim, LeaseGuard, LeaseStore, Leases, LockError, RedisStore, RedisStoreBuilder, ReleaseError,
     Secret,
 };
-
-use super::clock::{Moment, nanos, now};
-use crate::machine::end_with_the_parent;
-use crate::rng::Rng;
-
-/// What a process of this kind is called with.
-pub(crate) const HOLDER: &str = "holder";
 
 /// Between two questions whether it is held.
 const ASK: Duration = Duration::from_micros(500);
@@ -46,7 +42,9 @@ pub(crate) struct Order {
     pub(crate) lock: String,
     pub(crate) lease: Duration,
     pub(crate) seed: u64,
-    pub(crate) beliefs: PathBuf,
+    pub(crate) folder: PathBuf,
+    /// The name of the journal of its beliefs: the number of a grant, and a moment of a yes.
+    pub(crate) beliefs: String,
     pub(crate) sabotage: Option<Sabotage>,
 }
 
@@ -82,12 +80,11 @@ pub(crate) enum How {
     Lost(String),
 }
 
-/// What a holder is told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What a holder is told, before it is told to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
     /// Hold nothing any more.
     Rest,
-    Leave,
 }
 
 /// The store that everybody uses.
@@ -101,42 +98,14 @@ pub(crate) fn store(port: u16, sabotage: Option<Sabotage>) -> RedisStore {
     store.build().expect("the URL is right")
 }
 
-/// A process: its order is an argument, what it is told its input, what it says its output.
-pub(crate) fn serve(order: &str) -> io::Result<()> {
-    end_with_the_parent();
-    let order: Order = serde_json::from_str(order)?;
-    let (tell, told) = channel();
-    thread::spawn(move || {
-        for line in io::stdin().lock().lines() {
-            if line.is_ok_and(|line| line == "rest") && tell.send(Call::Rest).is_ok() {
-                continue;
-            }
-            break;
-        }
-        // Also when there is no parent any more.
-        let _ = tell.send(Call::Leave);
-    });
-    let say = |word: Word| {
-        let mut line = serde_json::to_string(&word).expect("words are plain data");
-        line.push('\n');
-        let mut out = io::stdout().lock();
-        // Without a parent there is nobody to tell.
-        let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
-    };
-    hold(&order, &told, &say)
-}
-
-/// The first and the last moment of each grant, as they are in the file.
-pub(crate) fn beliefs(path: &Path) -> Vec<Option<(Moment, Moment)>> {
-    let bytes = std::fs::read(path).unwrap_or_default();
-    let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-    let believed = bytes.chunks(16).map(|pair| {
-        let first = number(pair.get(..8)?);
-        // Ended between the first and the last: it is the first.
-        let last = pair.get(8..).map_or(0, number).max(first);
-        (first != 0).then_some((first, last))
-    });
-    believed.collect()
+/// The first and the last moment of each grant that was believed in, by its number.
+pub(crate) fn beliefs(folder: &Path, name: &str) -> HashMap<usize, (Moment, Moment)> {
+    let mut beliefs = HashMap::new();
+    let moments = journal::read::<(usize, Moment)>(folder, name);
+    for (grant, at) in moments.expect("what holders have written is there") {
+        beliefs.entry(grant).or_insert((at, at)).1 = at;
+    }
+    beliefs
 }
 
 /// Competes until it is told to rest, and leaves when it is told to.
@@ -150,17 +119,17 @@ pub(crate) fn hold(order: &Order, told: &Receiver<Call>, say: &dyn Fn(Word)) -> 
         told,
         say,
         leases,
-        rng: Rng::new(order.seed),
-        beliefs: File::create(&order.beliefs)?,
+        random: Random::new(order.seed),
+        beliefs: Journal::create(&order.folder, &order.beliefs)?,
         grants: 0,
         runtime: tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()?,
-        rests: None,
+        rests: false,
     };
     while !holder.rests() {
         if let Some(guard) = holder.acquire() {
-            holder.keep(guard)?;
+            holder.keep(guard);
         }
     }
     let start = now();
@@ -174,9 +143,7 @@ pub(crate) fn hold(order: &Order, told: &Receiver<Call>, say: &dyn Fn(Word)) -> 
         armed: stats.armed,
     });
     // Here still, so that what it forgot goes on.
-    while holder.rests != Some(Call::Leave) {
-        holder.rests = Some(holder.told.recv().unwrap_or(Call::Leave));
-    }
+    while holder.told.recv().is_ok() {}
     Ok(())
 }
 
@@ -185,33 +152,29 @@ struct Holder<'a> {
     told: &'a Receiver<Call>,
     say: &'a dyn Fn(Word),
     leases: Leases,
-    rng: Rng,
-    beliefs: File,
-    grants: u64,
+    random: Random,
+    beliefs: Journal,
+    grants: usize,
     runtime: tokio::runtime::Runtime,
-    rests: Option<Call>,
+    rests: bool,
 }
 
 impl Holder<'_> {
     fn rests(&mut self) -> bool {
-        match self.told.try_recv() {
-            Ok(call) => self.rests = Some(call),
-            Err(TryRecvError::Disconnected) => self.rests = Some(Call::Leave),
-            Err(TryRecvError::Empty) => {}
-        }
-        self.rests.is_some()
+        self.rests |= self.told.try_recv() != Err(TryRecvError::Empty);
+        self.rests
     }
 
     /// So many hundredths of a lease.
     fn part(&mut self, most: u64) -> Duration {
-        self.order.lease * self.rng.below(most + 1) as u32 / 100
+        self.order.lease * self.random.below(most + 1) as u32 / 100
     }
 
     fn acquire(&mut self) -> Option<LeaseGuard> {
-        let pause = Duration::from_millis(self.rng.below(20));
+        let pause = Duration::from_millis(self.random.below(20));
         thread::sleep(pause);
         let patience = self.part(200);
-        let acquire = match self.rng.below(100) {
+        let acquire = match self.random.below(100) {
             0..70 => self.leases.acquire(&self.order.lock),
             70..90 => self
                 .leases
@@ -222,7 +185,7 @@ impl Holder<'_> {
                 .acquire(&self.order.lock)
                 .max_hold(self.order.lease * 3 / 2),
         };
-        let answer = match self.rng.below(100) {
+        let answer = match self.random.below(100) {
             0..50 => acquire.try_lock_for(patience),
             50..65 => acquire.lock(),
             65..80 => acquire.try_lock(),
@@ -257,31 +220,30 @@ impl Holder<'_> {
     }
 
     /// Believes for some time, or until it is lost, and ends it in one way or another.
-    fn keep(&mut self, guard: LeaseGuard) -> io::Result<()> {
-        let place = self.grants * 16;
+    fn keep(&mut self, guard: LeaseGuard) {
+        let number = self.grants;
         self.grants += 1;
         // Most of them longer than until the first renewal, some for some leases.
-        let most = if self.rng.below(3) == 0 { 500 } else { 120 };
+        let most = if self.random.below(3) == 0 { 500 } else { 120 };
         let until = now() + nanos(self.part(most));
-        let mut first = None;
         loop {
             // Read before the question.
             let at = now();
             if !guard.is_held() {
                 break;
             }
-            self.believe(place, &mut first, at)?;
+            self.beliefs.write(&(number, at));
             if at >= until || self.rests() {
                 let how = self.give_back(guard);
                 (self.say)(Word::Ended { at: now(), how });
-                return Ok(());
+                return;
             }
             thread::sleep(ASK);
         }
         if self.order.sabotage == Some(Sabotage::Deaf) {
             let until = now() + nanos(self.order.lease * 3);
             while now() < until {
-                self.believe(place, &mut first, now())?;
+                self.beliefs.write(&(number, now()));
                 thread::sleep(ASK);
             }
         }
@@ -293,29 +255,16 @@ impl Holder<'_> {
             let what = format!("lost, and then not: {reason:?}, {}", guard.is_held());
             (self.say)(Word::Broken { what });
         }
-        if self.rng.below(2) == 0 {
+        if self.random.below(2) == 0 {
             drop(guard);
         } else if let Ok(()) = guard.release() {
             let what = "a release of what was lost says that it was held".to_owned();
             (self.say)(Word::Broken { what });
         }
-        Ok(())
-    }
-
-    fn believe(&mut self, place: u64, first: &mut Option<Moment>, at: Moment) -> io::Result<()> {
-        let mut bytes = [at.to_le_bytes(); 2].concat();
-        let mut place = place;
-        if first.is_some() {
-            place += 8;
-            bytes.truncate(8);
-        }
-        first.get_or_insert(at);
-        self.beliefs.seek(SeekFrom::Start(place))?;
-        self.beliefs.write_all(&bytes)
     }
 
     fn give_back(&mut self, guard: LeaseGuard) -> How {
-        let answer = match self.rng.below(100) {
+        let answer = match self.random.below(100) {
             0..55 => guard.release(),
             55..75 => self.runtime.block_on(guard.release_async()),
             _ => {
@@ -355,14 +304,16 @@ mod tests {
 
     #[test]
     fn beliefs_are_read_as_they_were_left() {
-        let path = std::env::temp_dir().join(format!("tourbillon-beliefs-{}", std::process::id()));
-        let number = u64::to_le_bytes;
-        // The second was granted and never believed in, the last was killed between two writes.
-        let numbers = [number(5), number(9), number(0), number(0), number(12)];
-        std::fs::write(&path, numbers.concat()).unwrap();
-        let found = beliefs(&path);
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(found, [Some((5, 9)), None, Some((12, 12))]);
-        assert_eq!(beliefs(&path), []);
+        let folder = std::env::temp_dir();
+        let name = format!("tourbillon-beliefs-{}", std::process::id());
+        let journal = Journal::create(&folder, &name).unwrap();
+        // The second was granted and never believed in, the last was killed after its first yes.
+        for entry in [(0, 5), (0, 7), (0, 9), (2, 12)] {
+            journal.write(&entry);
+        }
+        let found = beliefs(&folder, &name);
+        journal::remove(&folder, &name);
+        assert_eq!(found, HashMap::from([(0, (5, 9)), (2, (12, 12))]));
+        assert_eq!(beliefs(&folder, &name), HashMap::new());
     }
 }

@@ -10,40 +10,42 @@
 //! - **JUDGE-2** Who was granted a lower token said yes for the last time before the server granted
 //!   the higher one. That is earlier than the return of the acquire by the way of the answer, so
 //!   this is the stricter of the two, and holds for a grant that nobody came to believe in as well.
+//!   Where the server's moment is unknown, the return of the later acquire takes its place.
 //!   It is right only since the grant follows the release, or the end of the lease, at the server.
 //!   (The moment before the later one's request was sent would be too strict: the earlier one may
 //!   hold, and give back, while the request is under way.)
 //! - **JUDGE-3** Tokens increase in the order of the grants. Whose acquire returned before another
 //!   one said yes for the first time was granted earlier: it can't be that the other one's lease
 //!   had ended by then. Of others nobody knows the order from outside; the servers' words are
-//!   judged for that, see `watch`.
+//!   judged for that where they can be heard.
 
-use std::collections::HashMap;
-
-use super::clock::{Moment, Offset, millis};
-use super::watch::Seen;
+use crate::clock::{Moment, millis};
 
 /// What reading two clocks at one moment, and microseconds, may be wrong by.
 const BLUR: u64 = 200_000;
 
 /// One grant, and what its holder made of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Grant {
-    pub(crate) holder: String,
-    pub(crate) token: u64,
+pub struct Grant {
+    /// Who holds it.
+    pub holder: String,
+    /// Its fencing token.
+    pub token: u64,
+    /// When its request was sent, if that is known.
+    pub sent: Option<Moment>,
     /// When the acquire returned.
-    pub(crate) granted: Moment,
+    pub granted: Moment,
     /// The first and the last moment of a yes.
-    pub(crate) believed: Option<(Moment, Moment)>,
+    pub believed: Option<(Moment, Moment)>,
     /// When the server granted it, if its clock can be compared.
-    pub(crate) at_server: Option<Moment>,
+    pub at_server: Option<Moment>,
     /// Given back on purpose, as opposed to lost or killed.
-    pub(crate) given_back: bool,
+    pub given_back: bool,
 }
 
 /// What must not be.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Violation {
+pub enum Violation {
     /// JUDGE-1 and JUDGE-2.
     Overlap(String),
     /// JUDGE-3, and the server's words.
@@ -55,7 +57,8 @@ pub(crate) enum Violation {
 }
 
 impl Violation {
-    pub(crate) fn what(&self) -> &str {
+    /// What was found, for people.
+    pub fn what(&self) -> &str {
         match self {
             Violation::Overlap(what)
             | Violation::Token(what)
@@ -66,14 +69,14 @@ impl Violation {
 }
 
 /// Of one lock, over all of its rounds.
-#[derive(Default)]
-pub(crate) struct Judge {
+#[derive(Default, Debug)]
+pub struct Judge {
     grants: Vec<Grant>,
 }
 
 impl Judge {
     /// Judges grants among each other and against all that came before.
-    pub(crate) fn judge(&mut self, new: Vec<Grant>) -> Vec<Violation> {
+    pub fn judge(&mut self, new: Vec<Grant>) -> Vec<Violation> {
         let mut found = Vec::new();
         for grant in new {
             for other in &self.grants {
@@ -84,67 +87,6 @@ impl Judge {
         }
         found
     }
-}
-
-/// Judges what the server of one lock tells, over all of its rounds.
-#[derive(Default)]
-pub(crate) struct ServerJudge {
-    /// Who holds no more, and after which moment nothing of it may be renewed.
-    ended: HashMap<String, Moment>,
-    last_token: u64,
-}
-
-impl ServerJudge {
-    pub(crate) fn ended(&mut self, owner: &str, at: Moment) {
-        self.ended.insert(owner.to_owned(), at);
-    }
-
-    /// In the server's order. Without an offset its clock can't be compared.
-    pub(crate) fn judge(&mut self, seen: &[Seen], offset: Option<Offset>) -> Vec<Violation> {
-        let mut found = Vec::new();
-        for seen in seen {
-            match seen {
-                Seen::Grant { owner, token } => {
-                    if *token <= self.last_token {
-                        found.push(Violation::Token(format!(
-                            "the server granted token {token} to {owner} after {}",
-                            self.last_token
-                        )));
-                    }
-                    self.last_token = *token;
-                }
-                Seen::Renewal { owner, at } => {
-                    let (Some(offset), Some(ended)) = (offset, self.ended.get(owner)) else {
-                        continue;
-                    };
-                    let at = offset.moment(*at);
-                    if at > *ended {
-                        found.push(Violation::Leftover(format!(
-                            "{owner} was renewed {} ms after the last moment at which that may be",
-                            millis(at - ended)
-                        )));
-                    }
-                }
-            }
-        }
-        found
-    }
-}
-
-/// The key that says that a server has lost nothing. It stays for ever.
-const MARKER: &str = "tourbillon:{0}:marker";
-
-/// Of the keys of a server those that should be gone when nobody holds one of its locks: all but the
-/// marker, and the last token of each lock.
-pub(crate) fn left_over(keys: &[String], locks: &[String]) -> Vec<Violation> {
-    let tokens: Vec<_> = locks
-        .iter()
-        .map(|lock| format!("tourbillon:{{{lock}}}:token"))
-        .collect();
-    keys.iter()
-        .filter(|&key| key != MARKER && !tokens.contains(key))
-        .map(|key| Violation::Leftover(format!("the key {key} is left")))
-        .collect()
 }
 
 fn overlap(one: &Grant, other: &Grant) -> Option<Violation> {
@@ -168,10 +110,15 @@ fn overlap(one: &Grant, other: &Grant) -> Option<Violation> {
         (other, one)
     };
     let (_, last) = before.believed?;
-    let granted = after.at_server?;
-    (before.token != after.token && last > granted + BLUR).then(|| {
+    let (granted, by) = match after.at_server {
+        Some(granted) => (granted + BLUR, "the server had granted"),
+        // By their tokens it came later, also if nobody came to believe in it.
+        None if before.granted <= after.granted => (after.granted, "the return of an acquire of"),
+        None => return None,
+    };
+    (before.token != after.token && last > granted).then(|| {
         Violation::Overlap(format!(
-            "{} (token {}) believed for {} ms after the server had granted token {} to {}",
+            "{} (token {}) believed for {} ms after {by} token {} to {}",
             before.holder,
             before.token,
             millis(last - granted),
@@ -179,6 +126,30 @@ fn overlap(one: &Grant, other: &Grant) -> Option<Violation> {
             after.holder
         ))
     })
+}
+
+/// How far two grants are apart that follow each other by their tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Apart {
+    /// The last yes came when the next acquire had returned: an overlap.
+    Never,
+    /// It came while the next request was under way: which of the two was first is unknown.
+    Unknown,
+    /// Between the last yes and the next request lies this time, in nanoseconds.
+    By(u64),
+}
+
+impl Apart {
+    /// Compares the holders' words; `None` if the first one never said yes, or if it is unknown when the
+    /// next request was sent.
+    pub fn of(before: &Grant, after: &Grant) -> Option<Apart> {
+        let ((_, last), sent) = (before.believed?, after.sent?);
+        Some(match () {
+            () if after.granted <= last => Apart::Never,
+            () if sent <= last => Apart::Unknown,
+            () => Apart::By(sent - last),
+        })
+    }
 }
 
 fn token(one: &Grant, other: &Grant) -> Option<Violation> {
@@ -189,7 +160,9 @@ fn token(one: &Grant, other: &Grant) -> Option<Violation> {
     }
     let before = |one: &Grant, other: &Grant| {
         let first = other.believed.map(|(first, _)| first);
-        first.is_some_and(|first| one.granted < first)
+        // Also if the other one's request was not even sent then.
+        let sent = other.sent.is_some_and(|sent| one.granted <= sent);
+        sent || first.is_some_and(|first| one.granted < first)
     };
     let (earlier, later) = match (before(one, other), before(other, one)) {
         (true, false) => (one, other),
@@ -216,6 +189,7 @@ mod tests {
         Grant {
             holder: holder.to_owned(),
             token,
+            sent: None,
             granted: granted * MS,
             believed: believed.map(|(first, last)| (first * MS, last * MS)),
             at_server: None,
@@ -281,50 +255,6 @@ mod tests {
     }
 
     #[test]
-    fn renewals_after_the_end_and_tokens_out_of_order_are_found_in_what_servers_tell() {
-        let mut judge = ServerJudge::default();
-        let grant = |token| Seen::Grant {
-            owner: "a:1".to_owned(),
-            token,
-        };
-        let offset = Offset::read();
-        let wall = 2_000_000_000_000_000;
-        let renewal = |owner: &str, after: u64| Seen::Renewal {
-            owner: owner.to_owned(),
-            at: wall + after,
-        };
-        judge.ended("a:1", offset.moment(wall));
-        let well = [grant(5), renewal("a:1", 0), renewal("b:1", 9), grant(6)];
-        assert_eq!(judge.judge(&well, Some(offset)), []);
-        let late = [renewal("a:1", 1)];
-        assert_eq!(judge.judge(&late, None), []);
-        let found = judge.judge(&late, Some(offset));
-        assert!(matches!(found[..], [Violation::Leftover(_)]), "{found:?}");
-        // In a later round, by a server that has forgotten.
-        let found = judge.judge(&[grant(6), grant(1), grant(2)], Some(offset));
-        assert!(
-            matches!(found[..], [Violation::Token(_), Violation::Token(_)]),
-            "{found:?}"
-        );
-    }
-
-    #[test]
-    fn keys_that_are_left_are_found_and_the_marker_is_none() {
-        let keys = [
-            MARKER,
-            "tourbillon:{a}:token",
-            "tourbillon:{a}:lock",
-            "tourbillon:{b}:token",
-            "tourbillon:{1}:marker",
-            "tourbillon:{0}:marker:x",
-        ];
-        let found = left_over(&keys.map(str::to_owned), &["a".to_owned()]);
-        let found: Vec<_> = found.iter().map(Violation::what).collect();
-        let expected = [2, 3, 4, 5].map(|at: usize| format!("the key {} is left", keys[at]));
-        assert_eq!(found, expected);
-    }
-
-    #[test]
     fn tokens_that_do_not_increase_are_found() {
         let first = grant("a", 5, 10, Some((10, 50)));
         for (token, wrong) in [(4, 1), (5, 1), (6, 0)] {
@@ -342,5 +272,54 @@ mod tests {
         // Its acquire returned late, after a pause: it may have been the first.
         let late = grant("b", 4, 100, None);
         assert_eq!(kinds(&[first, late]), (0, 0));
+    }
+
+    /// As [`grant`], with the moment of the request.
+    fn asked(token: u64, sent: u64, granted: u64, last: Option<u64>) -> Grant {
+        let believed = last.map(|last| (granted, last));
+        let sent = Some(sent * MS);
+        Grant {
+            sent,
+            ..grant("a", token, granted, believed)
+        }
+    }
+
+    #[test]
+    fn two_grants_are_apart_by_what_is_sure() {
+        for (last, apart, overlaps) in [
+            (50, Apart::By(50 * MS), 0),
+            (99, Apart::By(MS), 0),
+            (100, Apart::Unknown, 0),
+            (109, Apart::Unknown, 0),
+            (110, Apart::Never, 1),
+            (500, Apart::Never, 1),
+        ] {
+            for next in [Some(111), Some(900)] {
+                let pair = [asked(7, 0, 10, Some(last)), asked(9, 100, 110, next)];
+                assert_eq!(Apart::of(&pair[0], &pair[1]), Some(apart), "{last}");
+                assert_eq!(kinds(&pair), (overlaps, 0), "{last}");
+            }
+        }
+        assert_eq!(
+            Apart::of(&asked(1, 0, 1, None), &asked(2, 2, 3, None)),
+            None
+        );
+    }
+
+    #[test]
+    fn a_grant_that_nobody_believed_in_shows_overlaps_too() {
+        let log = [asked(1, 0, 1, Some(30)), asked(2, 10, 11, None)];
+        assert_eq!(kinds(&log), (1, 0));
+        // It came back before the other one said yes: no overlap, but the tokens are in the wrong order.
+        let log = [asked(1, 0, 15, Some(16)), asked(2, 10, 11, None)];
+        assert_eq!(kinds(&log), (0, 1));
+    }
+
+    #[test]
+    fn tokens_that_go_back_are_found_without_a_yes() {
+        let log = [asked(2, 0, 1, None), asked(1, 10, 11, None)];
+        assert_eq!(kinds(&log), (0, 1));
+        let log = [asked(2, 0, 12, None), asked(1, 10, 11, None)];
+        assert_eq!(kinds(&log), (0, 0));
     }
 }

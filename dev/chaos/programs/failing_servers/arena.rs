@@ -7,14 +7,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use chaos::clock::{Moment, Offset, millis, nanos, now};
+use chaos::crew::{Heard, Member, Process, hear};
+use chaos::journal;
+use chaos::judge::{Grant, Judge, Violation};
+use chaos::proxy::Proxy;
 use tourbillon_leases::Leases;
 
-use super::clock::{Moment, Offset, millis, nanos, now};
-use super::crew::{Heard, Holder, Told, hear};
 use super::holder::{self, Call, How, Order, Sabotage, Word};
-use super::judge::{Grant, Judge, ServerJudge, Violation};
 use super::plan::{LONGEST, OnHolder, OnServer, Round};
-use super::proxy::Proxy;
+use super::server_judge::ServerJudge;
 use super::tally::Tally;
 use super::watch::Watch;
 
@@ -52,6 +54,42 @@ pub(crate) struct Arena {
     leases: Leases,
 }
 
+/// One grant, as its holder told it.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) token: u64,
+    pub(crate) owner: String,
+    pub(crate) granted: Moment,
+    pub(crate) ended: Option<(Moment, How)>,
+}
+
+/// A holder of a round, as who conducts it sees it.
+pub(crate) struct Holder {
+    pub(crate) member: Member<Call>,
+    folder: PathBuf,
+    /// The name of the journal of its beliefs.
+    beliefs: String,
+    pub(crate) grants: Vec<Told>,
+    rests: bool,
+    gone: bool,
+}
+
+impl Holder {
+    /// By its own words.
+    fn holds(&self) -> bool {
+        let last = self.grants.last();
+        !self.gone && last.is_some_and(|grant| grant.ended.is_none())
+    }
+}
+
+/// A thread that hangs can't be ended, and is not waited for.
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.member.leave();
+        journal::remove(&self.folder, &self.beliefs);
+    }
+}
+
 /// A round, and what came of it.
 pub(crate) struct Report {
     pub(crate) log: Vec<String>,
@@ -63,7 +101,7 @@ struct Play<'a> {
     start: Moment,
     plan: &'a Round,
     holders: Vec<Holder>,
-    heard: Receiver<(usize, Heard)>,
+    heard: Receiver<(usize, Heard<Word>)>,
     paths: Vec<Proxy>,
     course: &'a Course,
     /// This lock counts as held there.
@@ -146,7 +184,11 @@ impl Arena {
         };
         for holder in &play.holders {
             for told in &holder.grants {
-                let ended = told.ended.as_ref().map(|(at, _)| *at).or(holder.killed);
+                let ended = told
+                    .ended
+                    .as_ref()
+                    .map(|(at, _)| *at)
+                    .or(holder.member.killed());
                 if let Some(at) = ended {
                     self.server_judge.ended(&told.owner, at + nanos(late));
                 }
@@ -188,13 +230,25 @@ impl Arena {
                 lock: self.lock.clone(),
                 lease: plan.lease,
                 seed,
-                beliefs: self.folder.join(format!("{}-{number}", self.lock)),
+                folder: self.folder.clone(),
+                beliefs: format!("{}-{number}", self.lock),
                 sabotage: self.sabotage,
             };
-            holders.push(if process {
-                Holder::process(number, &order, tell.clone())?
+            let (folder, beliefs) = (order.folder.clone(), order.beliefs.clone());
+            let member = if process {
+                Member::process(number, &order, tell.clone())?
             } else {
-                Holder::thread(number, &order, tell.clone())
+                Member::thread(number, tell.clone(), move |told, say| {
+                    holder::hold(&order, told, say)
+                })
+            };
+            holders.push(Holder {
+                member,
+                folder,
+                beliefs,
+                grants: Vec::new(),
+                rests: false,
+                gone: false,
             });
         }
         Ok(Play {
@@ -233,6 +287,7 @@ impl Arena {
         let mut grant = Grant {
             holder: "the end".to_owned(),
             token: guard.fencing_token(),
+            sent: None,
             granted,
             believed: None,
             at_server: None,
@@ -285,7 +340,7 @@ impl Play<'_> {
             if pending && time >= fault_at {
                 let wanted = |number: usize| match self.plan.fault {
                     OnHolder::Path(..) => number == 0 || self.plan.slow.is_zero(),
-                    _ => self.holders[number].is_process(),
+                    _ => self.holders[number].member.is_process(),
                 };
                 let holding = (0..self.holders.len())
                     .find(|&number| wanted(number) && self.holders[number].holds());
@@ -333,7 +388,7 @@ impl Play<'_> {
 
     /// For how long.
     fn harm(&mut self, victim: usize) -> Option<Duration> {
-        let name = self.holders[victim].name.clone();
+        let name = self.holders[victim].member.name.clone();
         let holds = if self.holders[victim].holds() {
             ", which holds"
         } else {
@@ -343,11 +398,14 @@ impl Play<'_> {
         match self.plan.fault {
             OnHolder::Nothing => None,
             OnHolder::Stop(time) => {
-                self.holders[victim].stop(true);
+                self.stop(victim, true);
                 Some(time)
             }
             OnHolder::Kill => {
-                self.holders[victim].kill();
+                let process = self.holders[victim].member.as_process();
+                if let Some(Err(error)) = process.map(Process::kill) {
+                    self.violation(Violation::Broken(format!("{name}: {error}")));
+                }
                 None
             }
             OnHolder::Path(trouble, way, time) => {
@@ -357,16 +415,22 @@ impl Play<'_> {
         }
     }
 
+    fn stop(&mut self, victim: usize, stop: bool) {
+        if let Some(process) = self.holders[victim].member.as_process() {
+            process.stop(stop);
+        }
+    }
+
     fn heal(&mut self, victim: usize) {
         self.note("-- over");
-        self.holders[victim].stop(false);
+        self.stop(victim, false);
         if let Some(path) = self.paths.get(victim) {
             path.end();
         }
     }
 
-    fn hears(&mut self, number: usize, heard: Heard) {
-        let name = self.holders[number].name.clone();
+    fn hears(&mut self, number: usize, heard: Heard<Word>) {
+        let name = self.holders[number].member.name.clone();
         let start = self.start;
         match heard {
             Heard::Word(Word::Granted { at, token, owner }) => {
@@ -432,26 +496,26 @@ impl Play<'_> {
     fn rest(&mut self) {
         self.note("all are to rest");
         for holder in &mut self.holders {
-            holder.tell(Call::Rest);
+            holder.member.tell(Call::Rest);
         }
         self.until(|holder| holder.rests || holder.gone, "rest");
     }
 
     fn leave(&mut self) {
         for holder in &mut self.holders {
-            holder.tell(Call::Leave);
+            holder.member.leave();
         }
         self.until(|holder| holder.gone, "leave");
         for number in 0..self.holders.len() {
             if !self.holders[number].gone {
                 continue;
             }
-            let error = self.holders[number].bury();
+            let error = self.holders[number].member.bury();
             let holder = &self.holders[number];
-            let name = holder.name.clone();
+            let name = holder.member.name.clone();
             if let Some(error) = error {
                 self.violation(Violation::Broken(format!("{name}: {error}")));
-            } else if !holder.rests && holder.killed.is_none() {
+            } else if !holder.rests && holder.member.killed().is_none() {
                 let what = format!("{name} left before it was told to");
                 self.violation(Violation::Broken(what));
             }
@@ -469,7 +533,10 @@ impl Play<'_> {
                     .iter()
                     .filter(|&holder| !done(holder))
                     .collect();
-                let names: Vec<_> = hang.iter().map(|holder| holder.name.clone()).collect();
+                let names: Vec<_> = hang
+                    .iter()
+                    .map(|holder| holder.member.name.clone())
+                    .collect();
                 let names = names.join(", ");
                 self.violation(Violation::Broken(format!("{names}: does not {what}")));
                 return;
@@ -480,16 +547,17 @@ impl Play<'_> {
     fn grants(&self, at_server: impl Fn(u64) -> Option<Moment>) -> Vec<Grant> {
         let mut grants = Vec::new();
         for holder in &self.holders {
-            let beliefs = holder.beliefs();
+            let beliefs = holder::beliefs(&holder.folder, &holder.beliefs);
             for (place, told) in holder.grants.iter().enumerate() {
                 let given_back = |(_, how): &(Moment, How)| {
                     matches!(how, How::Released | How::ReleaseFailed | How::Dropped)
                 };
                 grants.push(Grant {
-                    holder: holder.name.clone(),
+                    holder: holder.member.name.clone(),
                     token: told.token,
+                    sent: None,
                     granted: told.granted,
-                    believed: beliefs.get(place).copied().flatten(),
+                    believed: beliefs.get(&place).copied(),
                     at_server: at_server(told.token),
                     given_back: told.ended.as_ref().is_some_and(given_back),
                 });

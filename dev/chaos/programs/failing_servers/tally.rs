@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::clock::millis;
-use super::crew::Holder;
+use chaos::clock::millis;
+use chaos::judge::{Grant, Violation};
+
+use super::arena::Holder;
 use super::holder::How;
-use super::judge::{Grant, Violation};
 use super::plan::{OnHolder, OnServer};
 use super::watch::Seen;
 
@@ -77,7 +78,7 @@ impl Tally {
         for holder in holders {
             for grant in &holder.grants {
                 let end = match &grant.ended {
-                    None if holder.killed.is_some() => "killed",
+                    None if holder.member.killed().is_some() => "killed",
                     None => "unknown",
                     Some((_, How::Released)) => "released",
                     Some((_, How::ReleaseFailed)) => "release failed",

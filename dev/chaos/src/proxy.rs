@@ -1,5 +1,5 @@
-//! The way of one client to its server, with troubles in both directions: a proxy that passes bytes on
-//! and knows no protocol.
+//! The way of clients to their server, with troubles in both directions: a proxy that passes bytes on. It
+//! counts them, and if it is told to it notes the commands of Redis among them.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -19,8 +19,9 @@ pub enum Trouble {
     Hold,
     /// Pieces are lost. A connection that lost some is cut when the trouble is over.
     Swallow,
-    /// A piece is lost, and its connection is cut at once.
-    Lose,
+    /// Connections are cut as soon as so many bytes have passed, counted together from here on. With 0
+    /// the next piece is lost, and its connection is cut at once.
+    CutAfter(usize),
 }
 
 /// A direction of a path.
@@ -40,10 +41,26 @@ impl Way {
     }
 }
 
+/// What a proxy has seen since its start.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Connections that were made.
+    pub connections: usize,
+    /// How often somebody spoke after an answer, or first.
+    pub round_trips: usize,
+    /// Bytes to the server.
+    pub bytes_up: usize,
+    /// Bytes from the server.
+    pub bytes_down: usize,
+}
+
 struct State {
     server: SocketAddr,
     trouble: Option<(Trouble, Way)>,
     slow: Duration,
+    seen: Seen,
+    /// The commands that clients have sent, if they are noted.
+    commands: Option<Vec<Vec<String>>>,
     closed: bool,
     streams: Vec<TcpStream>,
 }
@@ -62,6 +79,14 @@ pub struct Proxy {
 }
 
 impl Proxy {
+    /// Stands in front of a server of this machine, and notes the commands of Redis.
+    pub fn before_redis(port: u16) -> Self {
+        let proxy = Proxy::before((Ipv4Addr::LOCALHOST, port).into(), Duration::ZERO);
+        let proxy = proxy.expect("a port is free");
+        locked(&proxy.state).commands = Some(Vec::new());
+        proxy
+    }
+
     /// Stands in front of a server. Without trouble, each piece of an answer is delayed by `slow`.
     pub fn before(server: SocketAddr, slow: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -69,6 +94,8 @@ impl Proxy {
             server,
             trouble: None,
             slow,
+            seen: Seen::default(),
+            commands: None,
             closed: false,
             streams: Vec::new(),
         }));
@@ -85,6 +112,37 @@ impl Proxy {
     /// The port of the proxy.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The URL of the proxy as a Redis server.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Connections lead to this server of this machine from now on, as after a failover.
+    pub fn leads_to(&self, port: u16) {
+        locked(&self.state).server = (Ipv4Addr::LOCALHOST, port).into();
+        self.cut();
+    }
+
+    /// Cuts all connections; new ones are made.
+    pub fn cut(&self) {
+        cut(&mut locked(&self.state));
+    }
+
+    /// What it has seen.
+    pub fn seen(&self) -> Seen {
+        locked(&self.state).seen
+    }
+
+    /// The commands of the clients since it was asked last.
+    pub fn commands(&self) -> Vec<Vec<String>> {
+        let mut state = locked(&self.state);
+        state
+            .commands
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
     }
 
     /// Begins a trouble, and ends the one before.
@@ -152,16 +210,19 @@ fn accept(listener: &TcpListener, state: &Shared) {
             continue;
         };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        locked.seen.connections += 1;
         let copies = [&client, &server, &client, &server].map(TcpStream::try_clone);
         let [Ok(one), Ok(two), Ok(from), Ok(to)] = copies else {
             continue;
         };
         locked.streams.extend([one, two]);
+        // Whose turn it is to speak: true after an answer.
+        let asks = Arc::new(Mutex::new(true));
         for (from, to, way) in [(from, to, Way::Up), (server, client, Way::Down)] {
-            let state = Arc::clone(state);
+            let (state, asks) = (Arc::clone(state), Arc::clone(&asks));
             thread::spawn(move || {
                 // The end of either direction is the end of the connection.
-                let _ = pump(&from, &to, way, &state);
+                let _ = pump(&from, &to, way, &state, &asks);
                 let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
             });
         }
@@ -173,25 +234,28 @@ fn pump(
     mut to: &TcpStream,
     way: Way,
     state: &Mutex<State>,
+    asks: &Mutex<bool>,
 ) -> io::Result<()> {
-    let trouble = || {
-        let locked = locked(state);
-        match locked.trouble {
-            Some((what, which)) if which.includes(way) => Some(what),
-            _ if way == Way::Down && !locked.slow.is_zero() => Some(Trouble::Delay(locked.slow)),
-            _ => None,
-        }
-    };
-    let mut buffer = vec![0; 16 * 1_024];
+    let trouble = || locked(state).trouble_on(way);
+    let mut buffer = vec![0; 64 * 1_024];
+    let mut unread = Vec::new();
     loop {
         let read = from.read(&mut buffer)?;
         if read == 0 {
             return Ok(());
         }
+        locked(state).sees(way, &buffer[..read], asks, &mut unread);
         match trouble() {
             None | Some(Trouble::Cut) => {}
             Some(Trouble::Swallow) => continue,
-            Some(Trouble::Lose) => return Ok(()),
+            Some(Trouble::CutAfter(_)) => {
+                let passed = locked(state).passes(read);
+                to.write_all(&buffer[..passed.min(read)])?;
+                if passed <= read {
+                    return Ok(());
+                }
+                continue;
+            }
             Some(Trouble::Delay(time)) => thread::sleep(time),
             Some(Trouble::Hold) => {
                 while trouble() == Some(Trouble::Hold) {
@@ -201,4 +265,65 @@ fn pump(
         }
         to.write_all(&buffer[..read])?;
     }
+}
+
+impl State {
+    fn trouble_on(&self, way: Way) -> Option<Trouble> {
+        match self.trouble {
+            Some((what, which)) if which.includes(way) => Some(what),
+            _ if way == Way::Down && !self.slow.is_zero() => Some(Trouble::Delay(self.slow)),
+            _ => None,
+        }
+    }
+
+    /// How many bytes may pass before the cut. So many of these are counted.
+    fn passes(&mut self, bytes: usize) -> usize {
+        let Some((Trouble::CutAfter(left), _)) = &mut self.trouble else {
+            return usize::MAX;
+        };
+        let before = *left;
+        *left -= bytes.min(before);
+        before
+    }
+
+    fn sees(&mut self, way: Way, bytes: &[u8], asks: &Mutex<bool>, unread: &mut Vec<u8>) {
+        let mut asks = asks.lock().unwrap_or_else(PoisonError::into_inner);
+        if way == Way::Down {
+            self.seen.bytes_down += bytes.len();
+            *asks = true;
+            return;
+        }
+        self.seen.bytes_up += bytes.len();
+        self.seen.round_trips += usize::from(std::mem::take(&mut *asks));
+        if let Some(commands) = &mut self.commands {
+            unread.extend_from_slice(bytes);
+            while let Some((command, length)) = command(unread) {
+                commands.push(command);
+                unread.drain(..length);
+            }
+        }
+    }
+}
+
+/// The first command of what a client has sent, and how long it is.
+fn command(sent: &[u8]) -> Option<(Vec<String>, usize)> {
+    let (words, mut at) = line(sent, 0, b'*')?;
+    let mut command = Vec::with_capacity(words);
+    for _ in 0..words {
+        let (length, start) = line(sent, at, b'$')?;
+        // The line's end belongs to it.
+        at = start + length + 2;
+        let word = sent.get(start..at)?;
+        command.push(String::from_utf8_lossy(&word[..length]).into_owned());
+    }
+    Some((command, at))
+}
+
+/// The number that stands in the line from here on, and where the next one begins.
+fn line(sent: &[u8], at: usize, mark: u8) -> Option<(usize, usize)> {
+    let rest = sent.get(at..)?;
+    let end = rest.iter().position(|&byte| byte == b'\n')?;
+    assert_eq!(rest[0], mark, "commands are lists of strings");
+    let digits = std::str::from_utf8(&rest[1..end - 1]).expect("a number");
+    Some((digits.parse().expect("a number"), at + end + 1))
 }

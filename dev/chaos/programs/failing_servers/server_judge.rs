@@ -1,0 +1,119 @@
+//! What the servers tell of their locks, and the keys that they have in the end. The holders' words are
+//! judged by [`chaos::judge`].
+
+use std::collections::HashMap;
+
+use chaos::clock::{Moment, Offset, millis};
+use chaos::judge::Violation;
+
+use super::watch::Seen;
+
+/// Judges what the server of one lock tells, over all of its rounds.
+#[derive(Default)]
+pub(crate) struct ServerJudge {
+    /// Who holds no more, and after which moment nothing of it may be renewed.
+    ended: HashMap<String, Moment>,
+    last_token: u64,
+}
+
+impl ServerJudge {
+    pub(crate) fn ended(&mut self, owner: &str, at: Moment) {
+        self.ended.insert(owner.to_owned(), at);
+    }
+
+    /// In the server's order. Without an offset its clock can't be compared.
+    pub(crate) fn judge(&mut self, seen: &[Seen], offset: Option<Offset>) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for seen in seen {
+            match seen {
+                Seen::Grant { owner, token } => {
+                    if *token <= self.last_token {
+                        found.push(Violation::Token(format!(
+                            "the server granted token {token} to {owner} after {}",
+                            self.last_token
+                        )));
+                    }
+                    self.last_token = *token;
+                }
+                Seen::Renewal { owner, at } => {
+                    let (Some(offset), Some(ended)) = (offset, self.ended.get(owner)) else {
+                        continue;
+                    };
+                    let at = offset.moment(*at);
+                    if at > *ended {
+                        found.push(Violation::Leftover(format!(
+                            "{owner} was renewed {} ms after the last moment at which that may be",
+                            millis(at - ended)
+                        )));
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The key that says that a server has lost nothing. It stays for ever.
+const MARKER: &str = "tourbillon:{0}:marker";
+
+/// Of the keys of a server those that should be gone when nobody holds one of its locks: all but the
+/// marker, and the last token of each lock.
+pub(crate) fn left_over(keys: &[String], locks: &[String]) -> Vec<Violation> {
+    let tokens: Vec<_> = locks
+        .iter()
+        .map(|lock| format!("tourbillon:{{{lock}}}:token"))
+        .collect();
+    keys.iter()
+        .filter(|&key| key != MARKER && !tokens.contains(key))
+        .map(|key| Violation::Leftover(format!("the key {key} is left")))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewals_after_the_end_and_tokens_out_of_order_are_found_in_what_servers_tell() {
+        let mut judge = ServerJudge::default();
+        let grant = |token| Seen::Grant {
+            owner: "a:1".to_owned(),
+            token,
+        };
+        let offset = Offset::read();
+        let wall = 2_000_000_000_000_000;
+        let renewal = |owner: &str, after: u64| Seen::Renewal {
+            owner: owner.to_owned(),
+            at: wall + after,
+        };
+        judge.ended("a:1", offset.moment(wall));
+        let well = [grant(5), renewal("a:1", 0), renewal("b:1", 9), grant(6)];
+        assert_eq!(judge.judge(&well, Some(offset)), []);
+        let late = [renewal("a:1", 1)];
+        assert_eq!(judge.judge(&late, None), []);
+        let found = judge.judge(&late, Some(offset));
+        assert!(matches!(found[..], [Violation::Leftover(_)]), "{found:?}");
+        // In a later round, by a server that has forgotten.
+        let found = judge.judge(&[grant(6), grant(1), grant(2)], Some(offset));
+        assert!(
+            matches!(found[..], [Violation::Token(_), Violation::Token(_)]),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn keys_that_are_left_are_found_and_the_marker_is_none() {
+        let keys = [
+            MARKER,
+            "tourbillon:{a}:token",
+            "tourbillon:{a}:lock",
+            "tourbillon:{b}:token",
+            "tourbillon:{1}:marker",
+            "tourbillon:{0}:marker:x",
+        ];
+        let found = left_over(&keys.map(str::to_owned), &["a".to_owned()]);
+        let found: Vec<_> = found.iter().map(Violation::what).collect();
+        let expected = [2, 3, 4, 5].map(|at: usize| format!("the key {} is left", keys[at]));
+        assert_eq!(found, expected);
+    }
+}
