@@ -188,7 +188,7 @@ mod tests {
         assert!(with(|c| (c.stripes, c.shards) = (Some(2), Some(4))).contains("4 shards"));
         assert!(with(|c| c.stripes = Some(1 << 17)).contains("131072 stripes"));
         assert!(with(|c| c.workers = Some(0)).contains("0 workers"));
-        assert!(with(|c| c.max_workers = Some(1)).contains("at most 1 workers"));
+        assert!(with(|c| c.max_workers = Some(1)).contains("max_workers of 1 with"));
         assert!(with(|c| c.max_pending = Some(0)).contains("at most 0 pending"));
         assert!(with(|c| c.pace = Some(0)).contains("pace of 0"));
     }

@@ -201,6 +201,8 @@ mod config;
 pub mod coop;
 mod engine;
 mod error;
+#[cfg(test)]
+mod error_texts;
 mod executor;
 mod expiry;
 #[cfg(all(

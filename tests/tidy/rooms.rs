@@ -58,6 +58,8 @@ pub(crate) const CORE: &[Room] = &[
     room(7, "test_util"),
     // Markers of the types of all rooms.
     room(7, "unwind"),
+    // A test of the errors of all rooms.
+    room(8, "error_texts"),
     // Documentation alone.
     room(0, "guide"),
 ];
@@ -72,6 +74,8 @@ pub(crate) const LEASES: &[Room] = &[
     room(2, "keep_alive"),
     room(3, "manager"),
     room(4, "elector"),
+    // A test of the errors of all rooms.
+    room(5, "error_texts"),
     // Documentation alone.
     room(0, "guide"),
 ];
@@ -93,6 +97,8 @@ pub(crate) const DURABLE: &[Room] = &[
     room(3, "client"),
     room(4, "run"),
     room(5, "durable"),
+    // A test of the errors of all rooms.
+    room(6, "error_texts"),
 ];
 
 impl Room {

@@ -68,6 +68,8 @@
 mod calls;
 mod client;
 mod durable;
+#[cfg(test)]
+mod error_texts;
 mod events;
 mod memory;
 mod node;

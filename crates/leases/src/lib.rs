@@ -206,6 +206,8 @@
 //! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 
 mod elector;
+#[cfg(test)]
+mod error_texts;
 #[cfg(all(any(doc, doctest), feature = "test-util"))]
 pub mod guide;
 mod keep_alive;

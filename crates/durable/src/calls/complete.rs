@@ -105,14 +105,8 @@ impl fmt::Display for CompleteError {
     }
 }
 
-impl std::error::Error for CompleteError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            CompleteError::Store(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+// Without a source: the text has that of the inner error, which has no cause.
+impl std::error::Error for CompleteError {}
 
 impl From<StoreError> for CompleteError {
     fn from(error: StoreError) -> Self {

@@ -46,7 +46,8 @@ impl fmt::Display for CallError {
             CallError::Unavailable(why) => write!(f, "the store is unavailable: {why}"),
             CallError::Unknown(why) => write!(
                 f,
-                "the store's answer was lost, and the call may have been carried out: {why}"
+                "the store's answer was lost, and the call may have been carried out, so look before you \
+                 repeat it: {why}"
             ),
             CallError::Refused(why) => write!(f, "the store refuses the call: {why}"),
             CallError::Replaced(why) => write!(f, "this is not the store as it was: {why}"),
@@ -59,14 +60,8 @@ impl fmt::Display for CallError {
     }
 }
 
-impl std::error::Error for CallError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            CallError::Invalid(invalid) => Some(invalid),
-            _ => None,
-        }
-    }
-}
+// Without a source: the text has that of the inner error, which has no cause.
+impl std::error::Error for CallError {}
 
 impl From<Invalid> for CallError {
     fn from(invalid: Invalid) -> Self {
@@ -119,10 +114,9 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            StartError::Queue(invalid) => Some(invalid),
-            StartError::Store(error) => Some(error),
-            StartError::Spawn(error) => Some(error),
-            StartError::SameQueue(_) | StartError::Option(_) => None,
+            // The text has that of the inner error, so the chain goes on after it.
+            StartError::Spawn(error) => error.source(),
+            _ => None,
         }
     }
 }

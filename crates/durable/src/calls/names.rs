@@ -72,14 +72,14 @@ impl fmt::Display for Invalid {
                 f,
                 "a queue name of {bytes} bytes: choose one of 1 to {LONGEST_QUEUE}"
             ),
-            Invalid::QueueNul => f.write_str("the queue name has a NUL character"),
+            Invalid::QueueNul => f.write_str("the queue name has a NUL character: leave it out"),
             Invalid::KeyLength(bytes) => {
                 write!(
                     f,
                     "a key of {bytes} bytes: choose one of 1 to {LONGEST_KEY}"
                 )
             }
-            Invalid::KeyNul => f.write_str("the key has a NUL character"),
+            Invalid::KeyNul => f.write_str("the key has a NUL character: leave it out"),
             Invalid::PayloadSize(limit) => write!(
                 f,
                 "the payload is longer than {limit} bytes as JSON: keep it elsewhere and schedule \
@@ -87,17 +87,19 @@ impl fmt::Display for Invalid {
             ),
             Invalid::PayloadDepth => write!(
                 f,
-                "the payload has more than {DEEPEST} arrays and objects within each other"
+                "the payload has more than {DEEPEST} arrays and objects within each other: make it \
+                 flatter, or schedule it as a string"
             ),
             Invalid::PayloadText => f.write_str(
-                "a string of the payload has a NUL character or half of a surrogate pair",
+                "a string of the payload has a NUL character or half of a surrogate pair: encode it, in \
+                 base 64 for example",
             ),
             Invalid::PayloadJson(why) => {
                 write!(f, "the payload can't be written as JSON: {why}")
             }
-            Invalid::TooFar => f.write_str("the due time is later than the year 9999"),
+            Invalid::TooFar => f.write_str("the due time is later than the year 9999: choose an earlier one"),
             Invalid::SameKey(key) => {
-                write!(f, "two calls of the batch have the key {key:?}")
+                write!(f, "two calls of the batch have the key {key:?}: keep one")
             }
             Invalid::PageLimit(limit) => {
                 write!(

@@ -291,7 +291,8 @@ impl fmt::Display for StoreError {
             StoreError::Unavailable(why) => write!(f, "the store is unavailable: {why}"),
             StoreError::Unknown(why) => write!(
                 f,
-                "the store's answer was lost, and the call may have been carried out: {why}"
+                "the store's answer was lost, and the call may have been carried out, so look before you \
+                 repeat it: {why}"
             ),
             StoreError::Refused(why) => write!(f, "the store refuses the call: {why}"),
             StoreError::Replaced(why) => write!(f, "this is not the store as it was: {why}"),

@@ -64,7 +64,8 @@ impl fmt::Display for KeepError {
 impl std::error::Error for KeepError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            KeepError::Spawn(error) => Some(error),
+            // The text has that of the inner error, so the chain goes on after it.
+            KeepError::Spawn(error) => error.source(),
             _ => None,
         }
     }
