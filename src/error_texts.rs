@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use expect_test::expect_file;
 
+use crate::error::{BuildError, ScheduleError, WaitError};
 use crate::expiry::{GetOrInsertError, InsertError, InsertRefusal, RenameRefusal};
 use crate::retry::{GaveUp, RetryError};
 use crate::timer::{SleepError, TimeoutError};
-use crate::{BuildError, ScheduleError, WaitError};
 
 /// Adds the values, their texts, and the texts of their sources.
 fn add<E: Error>(texts: &mut String, name: &str, errors: impl IntoIterator<Item = E>) {
