@@ -11,7 +11,7 @@ use super::failure::{self, Failure};
 use super::original::{self, Original};
 use super::schema::{self, Migration, Prefix};
 use super::tables::Tables;
-use super::turn::Turn;
+use super::write_queue::WriteQueue;
 use crate::store::{Beats, StoreError, WallClock};
 use crate::sync::{Arc, OnceLock, Origin, thread};
 
@@ -26,8 +26,8 @@ pub(super) struct Shared {
     /// The file that the first connection opened.
     pub(super) original: Arc<Original>,
     pub(super) beats: Arc<Beats>,
-    /// The line of the writers.
-    pub(super) turn: Arc<Turn>,
+    /// The queue of the writers.
+    pub(super) write_queue: Arc<WriteQueue>,
 }
 
 /// A connection to the file.
@@ -182,7 +182,7 @@ impl Link {
         let prefix = self.shared.prefix.clone();
         self.write_with(
             |connection, _| schema::migrate(connection, &prefix, migrations),
-            &Turn::default(),
+            &WriteQueue::default(),
         )
         .map_err(Failure::before_commit)
     }
@@ -247,7 +247,7 @@ impl Link {
         &mut self,
         mut work: impl FnMut(&mut Tables<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let turn = Arc::clone(&self.shared.turn);
+        let queue = Arc::clone(&self.shared.write_queue);
         let prefix = self.shared.prefix.clone();
         let first = Arc::clone(&self.shared.original);
         self.write_with(
@@ -257,27 +257,27 @@ impl Link {
                 let mut tables = Tables::new(connection, &prefix, &meta, clock.now());
                 work(&mut tables)
             },
-            &turn,
+            &queue,
         )
     }
 
     fn write_with<T>(
         &mut self,
         mut work: impl FnMut(&Connection, &WallClock) -> Result<T, Failure>,
-        turn: &Turn,
+        queue: &WriteQueue,
     ) -> Result<T, Failure> {
         let begun = Instant::now();
         let limit = self.shared.busy_limit;
-        let Some(taken) = turn.take(limit) else {
+        let Some(turn) = queue.take(limit) else {
             let why = format!("other connections of this process have held the file for {limit:?}");
             return Err(StoreError::Unavailable(why).into());
         };
-        sleep(taken.pause());
+        sleep(turn.pause());
         let mut attempt = 0;
         loop {
             match self.write_once(&mut work) {
                 Ok(Ok(answer)) => {
-                    taken.released(LEAVE);
+                    turn.released(LEAVE);
                     return Ok(answer);
                 }
                 Ok(Err(error)) => return Err(error),
@@ -285,7 +285,7 @@ impl Link {
                     return Err(Failure::Sql(busy));
                 }
                 Err(_) => {
-                    taken.met_another();
+                    turn.met_another();
                     sleep(poll(attempt));
                     attempt += 1;
                 }

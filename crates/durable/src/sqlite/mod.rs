@@ -8,8 +8,8 @@ mod place;
 mod reading;
 mod schema;
 mod tables;
-mod turn;
 mod within;
+mod write_queue;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -36,7 +36,7 @@ use crate::sync::Arc;
 /// # Several processes
 ///
 /// Processes of one machine may share the file, each with a `Sqlite` of its own. Within a process,
-/// clones of one `Sqlite` should be used: their calls form a line, so each gets its turn in order. Other
+/// clones of one `Sqlite` should be used: their calls form a queue, so each gets its turn in order. Other
 /// processes, and the user's own connections, take turns by trying again each half millisecond, and a
 /// process that has met another one leaves the lock free for a moment between its transactions.
 ///
@@ -174,7 +174,7 @@ impl Sqlite {
             prefix,
             clock: WallClock::system(),
             busy_limit: BUSY_LIMIT,
-            turn: Arc::default(),
+            write_queue: Arc::default(),
             original: Arc::default(),
             // Each commit is flushed before it is confirmed, so a process that lives has lost none.
             beats: Arc::new(Beats::new(Duration::ZERO)),
