@@ -103,7 +103,7 @@ impl std::fmt::Debug for Moment<'_> {
 }
 
 /// The state of a row, after the end of a claim of a gone node.
-enum Standing {
+enum RowState {
     /// There is no row.
     Absent,
     /// No live node holds the timer, and the table has this row. A claim in it is that of a gone node,
@@ -115,22 +115,22 @@ enum Standing {
     Held(Row, Hold),
 }
 
-fn standing(row: Option<Row>, moment: &Moment<'_>) -> Standing {
+fn state_of(row: Option<Row>, moment: &Moment<'_>) -> RowState {
     let Some(row) = row else {
-        return Standing::Absent;
+        return RowState::Absent;
     };
     let Some(hold) = row.claim else {
-        return Standing::Free(row);
+        return RowState::Free(row);
     };
     if (moment.is_live)(hold.epoch) {
-        return Standing::Held(row, hold);
+        return RowState::Held(row, hold);
     }
     if row.cancelled {
-        return Standing::Absent;
+        return RowState::Absent;
     }
     match row.successor {
-        Some(successor) => Standing::Promoted(promoted(row.shard, successor, moment.now)),
-        None => Standing::Free(row),
+        Some(successor) => RowState::Promoted(promoted(row.shard, successor, moment.now)),
+        None => RowState::Free(row),
     }
 }
 
@@ -173,30 +173,30 @@ pub fn apply(
     moment: &mut Moment<'_>,
 ) -> (Change, Answer) {
     let was_there = row.is_some();
-    let standing = standing(row, moment);
+    let state = state_of(row, moment);
     match action {
         Action::Schedule { when, payload } => {
             let due = when.due(moment.now);
-            schedule(standing, shard, due, payload, moment)
+            schedule(state, shard, due, payload, moment)
         }
-        Action::ScheduleIfAbsent { when, payload } => match standing {
-            Standing::Absent => {
+        Action::ScheduleIfAbsent { when, payload } => match state {
+            RowState::Absent => {
                 let due = when.due(moment.now);
-                schedule(Standing::Absent, shard, due, payload, moment)
+                schedule(RowState::Absent, shard, due, payload, moment)
             }
             // A gone node's claim is left for the next claim, which counts the crash.
-            Standing::Free(row) => (Change::Keep, exists(&row, false)),
-            Standing::Promoted(row) => {
+            RowState::Free(row) => (Change::Keep, exists(&row, false)),
+            RowState::Promoted(row) => {
                 let answer = exists(&row, false);
                 (Change::Put(row), answer)
             }
-            Standing::Held(row, _) => (Change::Keep, exists(&row, true)),
+            RowState::Held(row, _) => (Change::Keep, exists(&row, true)),
         },
         Action::Reschedule { when } => {
             let to = when.due(moment.now);
-            reschedule(standing, was_there, to)
+            reschedule(state, was_there, to)
         }
-        Action::Cancel => cancel(standing, was_there),
+        Action::Cancel => cancel(state, was_there),
     }
 }
 
@@ -206,21 +206,21 @@ fn exists(row: &Row, running: bool) -> Answer {
 }
 
 fn schedule(
-    standing: Standing,
+    state: RowState,
     shard: u16,
     due: StoreTime,
     payload: Box<str>,
     moment: &mut Moment<'_>,
 ) -> (Change, Answer) {
     let generation = (moment.generation)();
-    let (row, replaced, running) = match standing {
-        Standing::Absent => (fresh(shard, due, generation, payload), None, false),
-        Standing::Free(old) | Standing::Promoted(old) => (
+    let (row, replaced, running) = match state {
+        RowState::Absent => (fresh(shard, due, generation, payload), None, false),
+        RowState::Free(old) | RowState::Promoted(old) => (
             fresh(old.shard, due, generation, payload),
             Some(old.due),
             false,
         ),
-        Standing::Held(mut row, _) => {
+        RowState::Held(mut row, _) => {
             let replaced = row.successor.take().map(|old| old.due);
             row.successor = Some(Successor {
                 due,
@@ -240,10 +240,10 @@ fn schedule(
     (Change::Put(row), answer)
 }
 
-fn reschedule(standing: Standing, was_there: bool, to: StoreTime) -> (Change, Answer) {
-    match standing {
-        Standing::Absent => (absent(was_there), Answer::NotFound),
-        Standing::Free(mut row) | Standing::Promoted(mut row) => {
+fn reschedule(state: RowState, was_there: bool, to: StoreTime) -> (Change, Answer) {
+    match state {
+        RowState::Absent => (absent(was_there), Answer::NotFound),
+        RowState::Free(mut row) | RowState::Promoted(mut row) => {
             let answer = Answer::Moved {
                 from: row.due,
                 to,
@@ -257,7 +257,7 @@ fn reschedule(standing: Standing, was_there: bool, to: StoreTime) -> (Change, An
             row.claim = None;
             (Change::Put(row), answer)
         }
-        Standing::Held(mut row, hold) => match &mut row.successor {
+        RowState::Held(mut row, hold) => match &mut row.successor {
             Some(successor) => {
                 let answer = Answer::Moved {
                     from: successor.due,
@@ -273,14 +273,14 @@ fn reschedule(standing: Standing, was_there: bool, to: StoreTime) -> (Change, An
     }
 }
 
-fn cancel(standing: Standing, was_there: bool) -> (Change, Answer) {
-    match standing {
-        Standing::Absent => (absent(was_there), Answer::NotFound),
-        Standing::Free(row) | Standing::Promoted(row) => {
+fn cancel(state: RowState, was_there: bool) -> (Change, Answer) {
+    match state {
+        RowState::Absent => (absent(was_there), Answer::NotFound),
+        RowState::Free(row) | RowState::Promoted(row) => {
             (Change::Delete, Answer::Cancelled { due: row.due })
         }
-        Standing::Held(row, hold) if row.cancelled => (Change::Keep, runs(&row, hold)),
-        Standing::Held(mut row, hold) => {
+        RowState::Held(row, hold) if row.cancelled => (Change::Keep, runs(&row, hold)),
+        RowState::Held(mut row, hold) => {
             let answer = runs(&row, hold);
             row.successor = None;
             row.cancelled = true;
@@ -316,11 +316,11 @@ pub enum Claiming {
 
 /// Claims a timer for a node. Its queue is not paused, and the node is not gone.
 pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, moment: &Moment<'_>) -> Claiming {
-    let (mut row, mut changed) = match standing(Some(row), moment) {
-        Standing::Absent => return Claiming::Not(Change::Delete),
-        Standing::Held(..) => return Claiming::Not(Change::Keep),
-        Standing::Free(row) => (row, false),
-        Standing::Promoted(row) => (row, true),
+    let (mut row, mut changed) = match state_of(Some(row), moment) {
+        RowState::Absent => return Claiming::Not(Change::Delete),
+        RowState::Held(..) => return Claiming::Not(Change::Keep),
+        RowState::Free(row) => (row, false),
+        RowState::Promoted(row) => (row, true),
     };
     if row.claim.take().is_some() {
         changed = true;
@@ -411,12 +411,12 @@ pub fn revive(
     payload: Box<str>,
     moment: &mut Moment<'_>,
 ) -> Option<Row> {
-    match standing(row, moment) {
-        Standing::Absent => {
+    match state_of(row, moment) {
+        RowState::Absent => {
             let generation = (moment.generation)();
             Some(fresh(shard, moment.now, generation, payload))
         }
-        Standing::Free(_) | Standing::Promoted(_) | Standing::Held(..) => None,
+        RowState::Free(_) | RowState::Promoted(_) | RowState::Held(..) => None,
     }
 }
 
