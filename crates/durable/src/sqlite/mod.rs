@@ -4,7 +4,7 @@ mod connection;
 mod failure;
 mod link;
 mod original;
-mod place;
+mod path;
 mod reading;
 mod schema;
 mod tables;
@@ -169,7 +169,7 @@ impl Sqlite {
     /// ```
     pub fn open_with_prefix(path: impl AsRef<Path>, prefix: &str) -> Result<Self, StoreError> {
         let prefix = Prefix::new(prefix)?;
-        let path = place::check(path.as_ref())?;
+        let path = path::check(path.as_ref())?;
         let shared = Shared {
             prefix,
             clock: WallClock::system(),

@@ -48,16 +48,16 @@ pub(super) fn check(path: &Path) -> Result<PathBuf, StoreError> {
 #[cfg(target_os = "linux")]
 fn network(path: &Path, folder: &Path) -> Option<String> {
     // Follow links, since the target has the file. A file that does not exist yet will be made in the folder.
-    let place = path
+    let target = path
         .canonicalize()
         .or_else(|_| folder.canonicalize())
         .ok()?;
-    let magic = rustix::fs::statfs(&place).ok()?.f_type;
+    let magic = rustix::fs::statfs(&target).ok()?.f_type;
     // The field is signed on some machines and unsigned on others. The numbers have 32 bits.
     let magic = u32::try_from(i128::from(magic) & 0xffff_ffff).ok()?;
     kind(magic, || {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-        mounted(&mounts, &place)
+        mounted(&mounts, &target)
     })
 }
 
@@ -111,10 +111,10 @@ const FUSE: [&str; 12] = [
     "moosefs",
 ];
 
-/// The kind of the file system at `place`, from the text of `/proc/self/mountinfo`: the one whose
+/// The kind of the file system at `target`, from the text of `/proc/self/mountinfo`: the one whose
 /// mount point is the longest that leads to it, and the last of those.
 #[cfg(target_os = "linux")]
-fn mounted(mounts: &str, place: &Path) -> Option<String> {
+fn mounted(mounts: &str, target: &Path) -> Option<String> {
     let mut found: Option<(usize, &str)> = None;
     for line in mounts.lines() {
         // "36 35 98:0 /root /mount/point options.. - kind source super-options"
@@ -123,7 +123,7 @@ fn mounted(mounts: &str, place: &Path) -> Option<String> {
         let kind = right.split(' ').next()?;
         // Blanks in names are written as octal numbers.
         let point = point.replace("\\040", " ").replace("\\011", "\t");
-        if place.starts_with(&point) && found.is_none_or(|(length, _)| point.len() >= length) {
+        if target.starts_with(&point) && found.is_none_or(|(length, _)| point.len() >= length) {
             found = Some((point.len(), kind));
         }
     }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_mount_is_that_of_the_longest_and_last_mount_point() {
-        let kind = |place: &str| mounted(MOUNTS, Path::new(place));
+        let kind = |target: &str| mounted(MOUNTS, Path::new(target));
         assert_eq!(kind("/home/ann").as_deref(), Some("ext4"));
         assert_eq!(
             kind("/home/ann/far away/x.db").as_deref(),
