@@ -3,8 +3,8 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
+use super::capacity::Reservation;
 use super::reply::Answering;
-use super::room::Space;
 use crate::store::{Action, Call};
 
 /// A call on its way to the store.
@@ -14,7 +14,7 @@ pub(crate) struct WriteRequest {
     /// The hash of queue and key.
     pub(super) hash: u64,
     /// Its part of the bounds on waiting calls.
-    pub(super) space: Space,
+    pub(super) reservation: Reservation,
     /// When its wait for a lock is over, once it was found locked or stands behind a call that was.
     pub(super) until: Option<Instant>,
 }
@@ -59,7 +59,7 @@ pub(super) fn take(waiting: &mut VecDeque<WriteRequest>, most: usize) -> Vec<Wri
             left.push_back(request);
             continue;
         }
-        size += request.space.bytes();
+        size += request.reservation.bytes();
         if size > LARGEST_BYTES && !batch.is_empty() {
             waiting.push_front(request);
             break;

@@ -12,13 +12,13 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// The calls that wait for one thread. A call, or a batch of them, that comes while both numbers are
 /// below their bounds is taken as a whole, so that one large call is never refused for its size.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct Capacity {
     // Relaxed, everywhere: the numbers bound memory, and need not be exact.
     calls: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-impl Room {
+impl Capacity {
     /// Why no call is taken now.
     pub(super) fn refusal(&self) -> Option<String> {
         // Relaxed: see the fields.
@@ -33,13 +33,13 @@ impl Room {
         })
     }
 
-    /// Takes the space of a call with this number of bytes.
-    pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Space {
+    /// Reserves what a call with this number of bytes takes.
+    pub(super) fn reserve(self: &Arc<Self>, bytes: usize) -> Reservation {
         // Relaxed, twice: see the fields.
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Space {
-            room: Arc::clone(self),
+        Reservation {
+            capacity: Arc::clone(self),
             bytes,
         }
     }
@@ -50,24 +50,24 @@ impl Room {
     }
 }
 
-/// The space that a waiting call takes, until it is dropped.
+/// What a waiting call takes, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Space {
-    room: Arc<Room>,
+pub(super) struct Reservation {
+    capacity: Arc<Capacity>,
     bytes: usize,
 }
 
-impl Space {
+impl Reservation {
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-impl Drop for Space {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        // Relaxed, twice: see the fields of the room.
-        let calls = self.room.calls.fetch_sub(1, Ordering::Relaxed);
-        let bytes = self.room.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        debug_assert!(calls > 0 && bytes >= self.bytes, "the space was taken");
+        // Relaxed, twice: see the fields of the capacity.
+        let calls = self.capacity.calls.fetch_sub(1, Ordering::Relaxed);
+        let bytes = self.capacity.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        debug_assert!(calls > 0 && bytes >= self.bytes, "it was reserved");
     }
 }

@@ -94,7 +94,7 @@ impl Carrier {
             ways.push((
                 request.answering,
                 request.hash,
-                request.space,
+                request.reservation,
                 request.until,
             ));
             calls.push(request.call);
@@ -125,19 +125,19 @@ impl Carrier {
         let mut locked = Vec::new();
         let mut answered = Vec::with_capacity(calls.len());
         for ((call, way), answer) in calls.into_iter().zip(ways).zip(answers) {
-            let (answering, hash, space, until) = way;
+            let (answering, hash, reservation, until) = way;
             match answer {
                 Err(StoreError::Locked(why)) => {
                     let request = WriteRequest {
                         call,
                         answering,
                         hash,
-                        space,
+                        reservation,
                         until,
                     };
                     locked.push((request, why));
                 }
-                // The space ends before the answers: a caller that waits for one sends the next call
+                // The reservation ends before the answers: a caller that waits for one sends the next call
                 // into a free place.
                 answer => answered.push((answering, answer)),
             }
@@ -152,7 +152,7 @@ impl Carrier {
     /// Answers a call that is not sent again.
     pub(super) fn fail(&self, request: WriteRequest, error: StoreError) {
         self.count(None);
-        drop(request.space);
+        drop(request.reservation);
         request.answering.send(Err(error.into()));
     }
 

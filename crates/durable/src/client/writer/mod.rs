@@ -16,10 +16,10 @@
 //!   their keys and payloads. A batch is bounded by both too, and has at least one call.
 
 mod batch;
+mod capacity;
 mod carrier;
 mod locked;
 mod reply;
-mod room;
 mod worker;
 
 pub(crate) use carrier::{Hints, NearTimer};

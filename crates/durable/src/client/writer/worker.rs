@@ -6,10 +6,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 
 use super::batch::{self, LARGEST, WINDOW, WriteRequest};
+use super::capacity::Capacity;
 use super::carrier::{Carrier, Hints};
 use super::locked::{LockedCalls, LockedWay};
 use super::reply::Answering;
-use super::room::Room;
 use crate::calls::CallError;
 use crate::client::reach::Reach;
 use crate::events::Counters;
@@ -34,7 +34,7 @@ pub(crate) struct Writers {
 
 struct WriterThread {
     sender: Sender<WriteMessage>,
-    room: Arc<Room>,
+    capacity: Arc<Capacity>,
 }
 
 impl Writers {
@@ -60,7 +60,7 @@ impl Writers {
         })?;
         let mut start = |at: usize| {
             let (sender, receiver) = unbounded();
-            let room = Arc::new(Room::default());
+            let capacity = Arc::new(Capacity::default());
             let mut worker = Worker {
                 receiver,
                 requests: VecDeque::new(),
@@ -81,7 +81,7 @@ impl Writers {
                 drop(worker);
                 drop(alive);
             })?;
-            Ok(WriterThread { sender, room })
+            Ok(WriterThread { sender, capacity })
         };
         // Threads that have started end when their senders are dropped.
         let threads = (0..number.max(1))
@@ -107,17 +107,17 @@ impl Writers {
             let hash = self.hasher.hash_one((&call.queue, &call.key));
             let at = (hash % self.threads.len() as u64) as usize;
             let way = &self.threads[at];
-            if let Some(why) = refusals[at].get_or_insert_with(|| way.room.refusal()) {
+            if let Some(why) = refusals[at].get_or_insert_with(|| way.capacity.refusal()) {
                 answering.send(Err(CallError::Unavailable(why.clone())));
                 continue;
             }
-            let space = way.room.take(batch::bytes(&call));
+            let reservation = way.capacity.reserve(batch::bytes(&call));
             // A thread that has ended drops the call, which answers it.
             drop(way.sender.send(WriteMessage::Write(WriteRequest {
                 call,
                 answering,
                 hash,
-                space,
+                reservation,
                 until: None,
             })));
         }
@@ -147,7 +147,7 @@ impl Drop for Writers {
 impl fmt::Debug for Writers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waiting = self.threads.iter();
-        let waiting: usize = waiting.map(|way| way.room.calls()).sum();
+        let waiting: usize = waiting.map(|way| way.capacity.calls()).sum();
         f.debug_struct("Writers")
             .field("threads", &self.threads.len())
             .field("waiting", &waiting)
