@@ -11,4 +11,4 @@ mod writer;
 pub(crate) use outages::{Attempt, Outages, SLOW};
 pub(crate) use reach::{Reach, StoreLink};
 pub(crate) use reader::Reader;
-pub(crate) use writer::{Answering, Collector, Hints, NearTimer, Writers};
+pub(crate) use writer::{CallReply, Collector, Hints, NearTimer, Writers};

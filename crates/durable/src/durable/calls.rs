@@ -8,7 +8,7 @@ use super::Durable;
 use crate::calls::{
     CallError, Cancelled, FromAnswer, IfAbsent, Invalid, Moved, Pending, Scheduled, names,
 };
-use crate::client::Answering;
+use crate::client::CallReply;
 use crate::store::{Action, Call, When};
 
 /// # Schedule, move and cancel
@@ -257,7 +257,7 @@ impl Durable {
         match call() {
             Ok(call) => {
                 let (reply, pending) = Pending::answer(A::take);
-                inner.writers.send(call, Answering::one(reply));
+                inner.writers.send(call, CallReply::one(reply));
                 pending
             }
             Err(invalid) => Pending::known(Err(CallError::Invalid(invalid))),

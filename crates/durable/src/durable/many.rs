@@ -9,7 +9,7 @@ use super::Durable;
 use crate::calls::{
     AnswerList, CallError, Cancelled, FromAnswer, Invalid, Pending, Scheduled, names,
 };
-use crate::client::{Answering, Collector};
+use crate::client::{CallReply, Collector};
 use crate::store::{Action, Call};
 
 /// The results of several calls, in their order.
@@ -138,11 +138,11 @@ impl Durable {
         let (reply, pending) = Pending::answers(take_all);
         let collector = Collector::new(calls.len(), reply);
         let calls = calls.into_iter().enumerate().filter_map(|(index, call)| {
-            let answering = Answering::part(&collector, index);
+            let reply = CallReply::part(&collector, index);
             match call {
-                Ok(call) => Some((call, answering)),
+                Ok(call) => Some((call, reply)),
                 Err(invalid) => {
-                    answering.send(Err(invalid.into()));
+                    reply.send(Err(invalid.into()));
                     None
                 }
             }

@@ -4,13 +4,13 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
 use super::capacity::Reservation;
-use super::reply::Answering;
+use super::reply::CallReply;
 use crate::store::{Action, Call};
 
 /// A call on its way to the store.
 pub(crate) struct WriteRequest {
     pub(super) call: Call,
-    pub(super) answering: Answering,
+    pub(super) reply: CallReply,
     /// The hash of queue and key.
     pub(super) hash: u64,
     /// Its part of the bounds on waiting calls.

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::batch::{self, LARGEST, WriteRequest};
-use super::carrier::Carrier;
+use super::batch_sender::BatchSender;
 use crate::store::StoreError;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
@@ -84,14 +84,14 @@ pub(super) struct LockedCalls {
     waiting: VecDeque<WriteRequest>,
     /// The size of the next batch.
     most: usize,
-    carrier: Carrier,
+    batch_sender: BatchSender,
     give_up: Arc<AtomicBool>,
 }
 
 impl LockedCalls {
     /// Returns the way to the thread, and what it works on.
     pub(super) fn new(
-        carrier: Carrier,
+        batch_sender: BatchSender,
         limit: Duration,
         give_up: &Arc<AtomicBool>,
     ) -> (LockedWay, Self) {
@@ -107,7 +107,7 @@ impl LockedCalls {
             detained,
             waiting: VecDeque::new(),
             most: LARGEST,
-            carrier,
+            batch_sender,
             give_up: Arc::clone(give_up),
         };
         (way, calls)
@@ -155,13 +155,13 @@ impl LockedCalls {
     fn attempt(&mut self) -> bool {
         let batch = batch::take(&mut self.waiting, self.most);
         let sent: Vec<u64> = batch.iter().map(|request| request.hash).collect();
-        let locked = self.carrier.carry(batch);
+        let locked = self.batch_sender.send(batch);
         let now = Instant::now();
         let mut kept = Vec::new();
         for (request, why) in locked {
             match request.until.is_some_and(|until| now < until) {
                 true => kept.push(request),
-                false => self.carrier.fail(request, StoreError::Locked(why)),
+                false => self.batch_sender.fail(request, StoreError::Locked(why)),
             }
         }
         let mut detained = self.detained.lock();

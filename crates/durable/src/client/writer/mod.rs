@@ -16,12 +16,12 @@
 //!   their keys and payloads. A batch is bounded by both too, and has at least one call.
 
 mod batch;
+mod batch_sender;
 mod capacity;
-mod carrier;
 mod locked;
 mod reply;
 mod worker;
 
-pub(crate) use carrier::{Hints, NearTimer};
-pub(crate) use reply::{Answering, Collector};
+pub(crate) use batch_sender::{Hints, NearTimer};
+pub(crate) use reply::{CallReply, Collector};
 pub(crate) use worker::Writers;

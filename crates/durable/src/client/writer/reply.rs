@@ -4,22 +4,22 @@ use crate::calls::{AnswerList, CallError, ReplySender, pending};
 use crate::store::Answer;
 use crate::sync::{Arc, Mutex};
 
-/// The way back to the caller.
-pub(crate) struct Answering(Option<ReplyWay>);
+/// Sends the answer to the caller.
+pub(crate) struct CallReply(Option<ReplyTo>);
 
-enum ReplyWay {
+enum ReplyTo {
     One(ReplySender<Answer>),
     Part(Arc<Collector>, usize),
 }
 
-impl Answering {
+impl CallReply {
     pub(crate) fn one(reply: ReplySender<Answer>) -> Self {
-        Answering(Some(ReplyWay::One(reply)))
+        CallReply(Some(ReplyTo::One(reply)))
     }
 
     /// One of several calls that are answered together.
     pub(crate) fn part(collector: &Arc<Collector>, index: usize) -> Self {
-        Answering(Some(ReplyWay::Part(Arc::clone(collector), index)))
+        CallReply(Some(ReplyTo::Part(Arc::clone(collector), index)))
     }
 
     pub(crate) fn send(mut self, result: Result<Answer, CallError>) {
@@ -28,15 +28,15 @@ impl Answering {
 
     fn send_once(&mut self, result: Result<Answer, CallError>) {
         match self.0.take() {
-            Some(ReplyWay::One(reply)) => pending::send(reply, result),
-            Some(ReplyWay::Part(collector, index)) => collector.put(index, result),
+            Some(ReplyTo::One(reply)) => pending::send(reply, result),
+            Some(ReplyTo::Part(collector, index)) => collector.put(index, result),
             None => {}
         }
     }
 }
 
 /// A call that is dropped without an answer was stopped before it was carried out (WRITER-2).
-impl Drop for Answering {
+impl Drop for CallReply {
     fn drop(&mut self) {
         self.send_once(Err(CallError::Stopped));
     }

@@ -6,10 +6,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 
 use super::batch::{self, LARGEST, WINDOW, WriteRequest};
+use super::batch_sender::{BatchSender, Hints};
 use super::capacity::Capacity;
-use super::carrier::{Carrier, Hints};
 use super::locked::{LockedCalls, LockedWay};
-use super::reply::Answering;
+use super::reply::CallReply;
 use crate::calls::CallError;
 use crate::client::reach::Reach;
 use crate::events::Counters;
@@ -49,8 +49,8 @@ impl Writers {
         let give_up = Arc::new(AtomicBool::new(false));
         let (opened, is_open) = oneshot::channel();
         let mut opened = Some(opened);
-        let carrier = || Carrier::new(reach, counters, hints);
-        let (locked, mut calls) = LockedCalls::new(carrier(), reach.lock_limit(), &give_up);
+        let batch_sender = || BatchSender::new(reach, counters, hints);
+        let (locked, mut calls) = LockedCalls::new(batch_sender(), reach.lock_limit(), &give_up);
         let kept = alive.clone();
         thread::spawn("locked", move || {
             calls.work();
@@ -65,7 +65,7 @@ impl Writers {
                 receiver,
                 requests: VecDeque::new(),
                 is_closed: false,
-                carrier: carrier(),
+                batch_sender: batch_sender(),
                 locked: locked.clone(),
                 give_up: Arc::clone(&give_up),
             };
@@ -74,7 +74,7 @@ impl Writers {
             thread::spawn(&format!("write-{at}"), move || {
                 if let Some(opened) = opened {
                     // The starting thread waits for it.
-                    drop(opened.send(worker.carrier.open()));
+                    drop(opened.send(worker.batch_sender.open()));
                 }
                 worker.work();
                 // The requests that are left are answered before.
@@ -96,26 +96,26 @@ impl Writers {
     }
 
     /// Sends a call to the thread of its queue and key. It never blocks.
-    pub(crate) fn send(&self, call: Call, answering: Answering) {
-        self.send_many(std::iter::once((call, answering)));
+    pub(crate) fn send(&self, call: Call, reply: CallReply) {
+        self.send_many(std::iter::once((call, reply)));
     }
 
     /// Sends calls. The bound on waiting calls is asked once for each thread, before the first one.
-    pub(crate) fn send_many(&self, calls: impl Iterator<Item = (Call, Answering)>) {
+    pub(crate) fn send_many(&self, calls: impl Iterator<Item = (Call, CallReply)>) {
         let mut refusals = vec![None; self.threads.len()];
-        for (call, answering) in calls {
+        for (call, reply) in calls {
             let hash = self.hasher.hash_one((&call.queue, &call.key));
             let at = (hash % self.threads.len() as u64) as usize;
-            let way = &self.threads[at];
-            if let Some(why) = refusals[at].get_or_insert_with(|| way.capacity.refusal()) {
-                answering.send(Err(CallError::Unavailable(why.clone())));
+            let thread = &self.threads[at];
+            if let Some(why) = refusals[at].get_or_insert_with(|| thread.capacity.refusal()) {
+                reply.send(Err(CallError::Unavailable(why.clone())));
                 continue;
             }
-            let reservation = way.capacity.reserve(batch::bytes(&call));
+            let reservation = thread.capacity.reserve(batch::bytes(&call));
             // A thread that has ended drops the call, which answers it.
-            drop(way.sender.send(WriteMessage::Write(WriteRequest {
+            drop(thread.sender.send(WriteMessage::Write(WriteRequest {
                 call,
-                answering,
+                reply,
                 hash,
                 reservation,
                 until: None,
@@ -125,8 +125,8 @@ impl Writers {
 
     /// Ends the threads when the calls that wait have been carried out.
     pub(crate) fn close(&self) {
-        for way in &self.threads {
-            drop(way.sender.send(WriteMessage::Close));
+        for thread in &self.threads {
+            drop(thread.sender.send(WriteMessage::Close));
         }
     }
 
@@ -147,7 +147,7 @@ impl Drop for Writers {
 impl fmt::Debug for Writers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waiting = self.threads.iter();
-        let waiting: usize = waiting.map(|way| way.capacity.calls()).sum();
+        let waiting: usize = waiting.map(|thread| thread.capacity.calls()).sum();
         f.debug_struct("Writers")
             .field("threads", &self.threads.len())
             .field("waiting", &waiting)
@@ -159,7 +159,7 @@ struct Worker {
     receiver: Receiver<WriteMessage>,
     requests: VecDeque<WriteRequest>,
     is_closed: bool,
-    carrier: Carrier,
+    batch_sender: BatchSender,
     locked: LockedWay,
     give_up: Arc<AtomicBool>,
 }
@@ -202,7 +202,7 @@ impl Worker {
     fn write(&mut self, batch: Vec<WriteRequest>) {
         let batch = self.locked.divert(batch);
         if !batch.is_empty() {
-            let locked = self.carrier.carry(batch);
+            let locked = self.batch_sender.send(batch);
             let locked = locked.into_iter().map(|(request, _)| request);
             self.locked.detain(locked.collect());
         }

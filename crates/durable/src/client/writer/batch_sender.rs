@@ -1,4 +1,4 @@
-//! Carries a batch to the store, and its answers to the callers.
+//! Sends a batch to the store, and its answers to the callers.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -64,17 +64,17 @@ impl Hints {
     }
 }
 
-/// A connection that carries calls.
-pub(super) struct Carrier {
+/// A connection that sends calls.
+pub(super) struct BatchSender {
     link: StoreLink,
     counters: Arc<Counters>,
     hints: Option<Hints>,
 }
 
-impl Carrier {
+impl BatchSender {
     /// The connection is opened when it is needed.
     pub(super) fn new(reach: &Arc<Reach>, counters: &Arc<Counters>, hints: Option<&Hints>) -> Self {
-        Carrier {
+        BatchSender {
             link: StoreLink::new(reach),
             counters: Arc::clone(counters),
             hints: hints.cloned(),
@@ -87,12 +87,12 @@ impl Carrier {
 
     /// Sends a batch, and answers its calls except those that are locked. It returns these, in their
     /// order and each with the store's reason.
-    pub(super) fn carry(&mut self, batch: Vec<WriteRequest>) -> Vec<(WriteRequest, String)> {
+    pub(super) fn send(&mut self, batch: Vec<WriteRequest>) -> Vec<(WriteRequest, String)> {
         let mut calls = Vec::with_capacity(batch.len());
-        let mut ways = Vec::with_capacity(batch.len());
+        let mut rests = Vec::with_capacity(batch.len());
         for request in batch {
-            ways.push((
-                request.answering,
+            rests.push((
+                request.reply,
                 request.hash,
                 request.reservation,
                 request.until,
@@ -124,13 +124,13 @@ impl Carrier {
         };
         let mut locked = Vec::new();
         let mut answered = Vec::with_capacity(calls.len());
-        for ((call, way), answer) in calls.into_iter().zip(ways).zip(answers) {
-            let (answering, hash, reservation, until) = way;
+        for ((call, rest), answer) in calls.into_iter().zip(rests).zip(answers) {
+            let (reply, hash, reservation, until) = rest;
             match answer {
                 Err(StoreError::Locked(why)) => {
                     let request = WriteRequest {
                         call,
-                        answering,
+                        reply,
                         hash,
                         reservation,
                         until,
@@ -139,12 +139,12 @@ impl Carrier {
                 }
                 // The reservation ends before the answers: a caller that waits for one sends the next call
                 // into a free place.
-                answer => answered.push((answering, answer)),
+                answer => answered.push((reply, answer)),
             }
         }
-        for (answering, answer) in answered {
+        for (reply, answer) in answered {
             self.count(answer.as_ref().ok());
-            answering.send(answer.map_err(CallError::from));
+            reply.send(answer.map_err(CallError::from));
         }
         locked
     }
@@ -153,7 +153,7 @@ impl Carrier {
     pub(super) fn fail(&self, request: WriteRequest, error: StoreError) {
         self.count(None);
         drop(request.reservation);
-        request.answering.send(Err(error.into()));
+        request.reply.send(Err(error.into()));
     }
 
     fn hint(&self, calls: &[Call], answers: &[Result<Answer, StoreError>]) {
