@@ -17,7 +17,7 @@ use crate::calls::{Invalid, StartError, names};
 use crate::client::{Hints, NearTimer, Outages, Reach, Reader, Writers};
 use crate::events::{Counters, EventSink, Stats};
 use crate::node::{MOST_AWAKE, Near, NodeConfig, QueueConfig};
-use crate::run::{self, LocalClock, NodeEnd, NodeParts, NodeWay, Plan, Runs, StoreClock};
+use crate::run::{self, LocalClock, NodeEnd, NodeParts, NodeSender, Plan, Runs, StoreClock};
 use crate::store::{Store, StoreError};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::channel::{Receiver, Sender, bounded};
@@ -91,7 +91,7 @@ struct Inner {
 }
 
 struct NodeLink {
-    way: NodeWay,
+    sender: NodeSender,
     runs: Arc<Runs>,
     /// Gets one message when the node has ended.
     end: Receiver<NodeEnd>,
@@ -150,15 +150,15 @@ impl Durable {
         let reach = Reach::new(Arc::clone(&plan.store), outages, is_client);
         let names = plan.queues.iter().map(|queue| Arc::clone(&queue.name));
         let queues: Arc<HashSet<Arc<str>>> = Arc::new(names.collect());
-        let node = (!is_client).then(NodeWay::new);
+        let node = (!is_client).then(NodeSender::new);
 
         // The threads that carry calls. The first one opens its connection.
-        let hints = node.as_ref().map(|(way, _)| Hints {
+        let hints = node.as_ref().map(|(sender, _)| Hints {
             queues: Arc::clone(&queues),
             within: plan.look * 2,
             tell: {
-                let way = way.clone();
-                Arc::new(move |near| way.near(near.into_iter().map(Near::from).collect()))
+                let sender = sender.clone();
+                Arc::new(move |near| sender.near(near.into_iter().map(Near::from).collect()))
             },
         });
         let stopper = Stopper::start().map_err(StartError::Spawn)?;
@@ -175,11 +175,11 @@ impl Durable {
         // The node, if there is something to run.
         let node = match node {
             None => None,
-            Some((way, receiver)) => {
+            Some((sender, receiver)) => {
                 let clock = LocalClock::start();
                 let finish = {
-                    let way = way.clone();
-                    Box::new(move |run, outcome| way.finished(run, outcome))
+                    let sender = sender.clone();
+                    Box::new(move |run, outcome| sender.finished(run, outcome))
                 };
                 let runs = Runs::new(
                     Arc::clone(&counters),
@@ -213,7 +213,7 @@ impl Durable {
                 run::start(NodeParts {
                     config,
                     queues: handlers,
-                    way: way.clone(),
+                    sender: sender.clone(),
                     receiver,
                     reach,
                     runs: Arc::clone(&runs),
@@ -223,7 +223,7 @@ impl Durable {
                         let _ = ended.send(end);
                     }),
                 })?;
-                Some(NodeLink { way, runs, end })
+                Some(NodeLink { sender, runs, end })
             }
         };
         Ok(Durable(Arc::new(Owner(Arc::new(Inner {

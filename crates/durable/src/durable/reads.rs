@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::Durable;
 use crate::calls::{CallError, DeadTimer, Invalid, Paging, Pending, TimerInfo, names};
 use crate::node::Input;
-use crate::run::NodeWay;
+use crate::run::NodeSender;
 use crate::store::{Connection, Page, QueueCounts, Revived, StoreError, StoreTime};
 
 /// # Read and operate
@@ -165,7 +165,7 @@ impl Durable {
     }
 
     fn set_paused(&self, queue: &str, paused: bool) -> Pending<()> {
-        let node = self.node_way();
+        let node = self.node_sender();
         self.read(names::queue(queue), move |queue, connection| {
             connection.set_paused(&queue, paused)?;
             look_now(node);
@@ -213,7 +213,7 @@ impl Durable {
 
     /// Revives like [`revive`](Self::revive), as a future.
     pub fn revive_async(&self, id: i64) -> Pending<Revived> {
-        let node = self.node_way();
+        let node = self.node_sender();
         self.read(Ok(id), move |id, connection| {
             let revived = connection.revive(id)?;
             look_now(node);
@@ -221,8 +221,8 @@ impl Durable {
         })
     }
 
-    fn node_way(&self) -> Option<NodeWay> {
-        self.inner().node.as_ref().map(|node| node.way.clone())
+    fn node_sender(&self) -> Option<NodeSender> {
+        self.inner().node.as_ref().map(|node| node.sender.clone())
     }
 
     /// Sends a read whose arguments were checked.
@@ -245,7 +245,7 @@ impl Durable {
 }
 
 /// Timers of this process may be due now.
-fn look_now(node: Option<NodeWay>) {
+fn look_now(node: Option<NodeSender>) {
     if let Some(node) = node {
         node.send(Input::LookNow);
     }

@@ -94,7 +94,7 @@ impl Durable {
         }
         inner.stop.begin();
         if let Some(node) = &inner.node {
-            node.way.crash();
+            node.sender.crash();
         }
         inner.refuse_calls();
         inner.writers.give_up();
@@ -135,7 +135,7 @@ impl Inner {
     fn stop_node(&self, grace: Duration) {
         if let Some(node) = &self.node {
             node.runs.stop();
-            node.way.send(Input::Stop { grace });
+            node.sender.send(Input::Stop { grace });
         }
     }
 
@@ -151,7 +151,7 @@ impl Inner {
                     report.has_left = end.has_left;
                 }
                 Err(_) => {
-                    node.way.crash();
+                    node.sender.crash();
                     report = self.present_report();
                 }
             }

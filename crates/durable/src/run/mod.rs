@@ -24,6 +24,6 @@ pub use late::Late;
 pub(crate) use plan::{Plan, QueuePlan};
 pub(crate) use queue_options::QueueOptions;
 pub use retry::Retry;
-pub(crate) use shell::{NodeEnd, NodeParts, NodeWay, start};
+pub(crate) use shell::{NodeEnd, NodeParts, NodeSender, start};
 pub(crate) use task::{Runs, is_within};
 pub(crate) use term::{LocalClock, StoreClock};

@@ -47,20 +47,20 @@ pub(crate) enum Message {
     Crash,
 }
 
-/// The way to a node.
+/// Sends messages to a node.
 #[derive(Clone)]
-pub(crate) struct NodeWay {
+pub(crate) struct NodeSender {
     sender: Sender<Message>,
     /// A forked copy of this process has no node, and a lock of the channel may stay locked there.
     origin: Origin,
 }
 
-impl NodeWay {
-    /// Returns a way, and what the node gets by it.
+impl NodeSender {
+    /// Returns a sender, and what the node gets by it.
     pub(crate) fn new() -> (Self, Receiver<Message>) {
         let (sender, receiver) = unbounded();
         let origin = Origin::here();
-        (NodeWay { sender, origin }, receiver)
+        (NodeSender { sender, origin }, receiver)
     }
 
     /// Sends an input. A node that has ended does not need it.
@@ -90,9 +90,9 @@ impl NodeWay {
     }
 }
 
-impl fmt::Debug for NodeWay {
+impl fmt::Debug for NodeSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeWay").finish_non_exhaustive()
+        f.debug_struct("NodeSender").finish_non_exhaustive()
     }
 }
 
@@ -100,7 +100,7 @@ impl fmt::Debug for NodeWay {
 pub(crate) struct NodeParts {
     pub(crate) config: NodeConfig,
     pub(crate) queues: HashMap<Arc<str>, (Arc<QueueOptions>, Handler)>,
-    pub(crate) way: NodeWay,
+    pub(crate) sender: NodeSender,
     pub(crate) receiver: Receiver<Message>,
     pub(crate) reach: Arc<Reach>,
     pub(crate) runs: Arc<Runs>,
@@ -130,10 +130,10 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
         .build()
         .map_err(not_built)?;
     let lanes = {
-        let (way, watch) = (parts.way.clone(), Arc::clone(&watch));
+        let (sender, watch) = (parts.sender.clone(), Arc::clone(&watch));
         let answered = move |id, call: &StoreCall, result| {
             watch.saw(call, &result);
-            way.send(Input::Reply { id, result });
+            sender.send(Input::Reply { id, result });
         };
         let lanes = Lanes::start(&parts.reach, &wake.handle(), &(Arc::new(answered) as _));
         lanes.map_err(|error| match error {
@@ -148,7 +148,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
         term: Term::new(node.epoch(), parts.clock.clone()),
         node,
         clock: parts.clock,
-        way: parts.way,
+        sender: parts.sender,
         lanes,
         rings,
         reach: parts.reach,
@@ -172,7 +172,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The way of the doorbell's rings to the node.
+/// Passes the rings of the doorbell on to the node.
 fn rings(parts: &NodeParts) -> Arc<Rings> {
     let queues = parts
         .config
@@ -180,8 +180,8 @@ fn rings(parts: &NodeParts) -> Arc<Rings> {
         .iter()
         .map(|queue| Arc::clone(&queue.name));
     let (counters, events) = (Arc::clone(&parts.runs.counters), parts.runs.events.clone());
-    let way = parts.way.clone();
-    let tell = Box::new(move |queue| way.send(Input::Rang(queue)));
+    let sender = parts.sender.clone();
+    let tell = Box::new(move |queue| sender.send(Input::Rang(queue)));
     Rings::new(queues, counters, events, tell)
 }
 
@@ -255,7 +255,7 @@ impl Watch {
 struct Shell {
     node: Node,
     clock: LocalClock,
-    way: NodeWay,
+    sender: NodeSender,
     lanes: Lanes,
     rings: Arc<Rings>,
     reach: Arc<Reach>,
@@ -349,9 +349,9 @@ impl Shell {
         let pause = FIRST_LISTEN.saturating_mul(1 << self.listen_failures.min(16));
         self.listen_failures = self.listen_failures.saturating_add(1);
         let pause = pause.min(LONGEST_LISTEN);
-        let (wake, way) = (self.wake.handle(), self.way.clone());
+        let (wake, sender) = (self.wake.handle(), self.sender.clone());
         // A wheel that is shut down wakes nobody: the node has ended.
-        drop(wake.schedule(Wake::Listen, pause, move |_| way.tell(Message::Listen)));
+        drop(wake.schedule(Wake::Listen, pause, move |_| sender.tell(Message::Listen)));
     }
 
     /// A node that stops looks no more.
@@ -384,15 +384,15 @@ impl Shell {
         self.wakes_at = wake;
         let Some(wake) = wake else { return };
         let delay = wake.saturating_sub(self.clock.now());
-        let way = self.way.clone();
+        let sender = self.sender.clone();
         // It takes the place of the wake-up that was armed before.
         let armed = self
             .wake
             .handle()
-            .schedule(Wake::Node, delay, move |_| way.send(Input::Wake));
+            .schedule(Wake::Node, delay, move |_| sender.send(Input::Wake));
         if armed.is_err() {
             // Without a timer nothing would wake the node, so it goes on at once.
-            self.way.send(Input::Wake);
+            self.sender.send(Input::Wake);
         }
     }
 

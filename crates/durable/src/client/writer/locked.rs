@@ -32,15 +32,15 @@ const SHRINK: usize = 8;
 /// The number of calls of each hash that are detained.
 type Detained = Arc<Mutex<HashMap<u64, usize>>>;
 
-/// The way of the writer threads to this one. The thread ends when all ways are dropped.
+/// Sends calls to this thread. The thread ends when all senders are dropped.
 #[derive(Clone)]
-pub(super) struct LockedWay {
+pub(super) struct LockedSender {
     sender: Sender<WriteRequest>,
     detained: Detained,
     limit: Duration,
 }
 
-impl LockedWay {
+impl LockedSender {
     /// Takes over calls that were found locked.
     pub(super) fn detain(&self, locked: Vec<WriteRequest>) {
         if locked.is_empty() {
@@ -89,15 +89,15 @@ pub(super) struct LockedCalls {
 }
 
 impl LockedCalls {
-    /// Returns the way to the thread, and what it works on.
+    /// Returns the sender to the thread, and what it works on.
     pub(super) fn new(
         batch_sender: BatchSender,
         limit: Duration,
         give_up: &Arc<AtomicBool>,
-    ) -> (LockedWay, Self) {
+    ) -> (LockedSender, Self) {
         let (sender, receiver) = unbounded();
         let detained = Detained::default();
-        let way = LockedWay {
+        let sender = LockedSender {
             sender,
             detained: Arc::clone(&detained),
             limit,
@@ -110,10 +110,10 @@ impl LockedCalls {
             batch_sender,
             give_up: Arc::clone(give_up),
         };
-        (way, calls)
+        (sender, calls)
     }
 
-    /// Works until all ways are dropped and no call is left, or until the calls are given up.
+    /// Works until all senders are dropped and no call is left, or until the calls are given up.
     pub(super) fn work(&mut self) {
         let mut pause = FIRST_PAUSE;
         // Relaxed: a thread that sees it late makes one attempt more.

@@ -8,7 +8,7 @@ use std::io;
 use super::batch::{self, LARGEST, WINDOW, WriteRequest};
 use super::batch_sender::{BatchSender, Hints};
 use super::capacity::Capacity;
-use super::locked::{LockedCalls, LockedWay};
+use super::locked::{LockedCalls, LockedSender};
 use super::reply::CallReply;
 use crate::calls::CallError;
 use crate::client::reach::Reach;
@@ -160,7 +160,7 @@ struct Worker {
     requests: VecDeque<WriteRequest>,
     is_closed: bool,
     batch_sender: BatchSender,
-    locked: LockedWay,
+    locked: LockedSender,
     give_up: Arc<AtomicBool>,
 }
 
