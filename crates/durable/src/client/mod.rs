@@ -4,11 +4,11 @@
 //! May use `calls`, `events` and `store`. It knows no particular store, and nothing of runs.
 
 mod outages;
-mod reach;
 mod reader;
+mod store_handle;
 mod writer;
 
 pub(crate) use outages::{Attempt, Outages, SLOW};
-pub(crate) use reach::{Reach, StoreLink};
 pub(crate) use reader::Reader;
+pub(crate) use store_handle::{ReconnectingConnection, StoreHandle};
 pub(crate) use writer::{CallReply, Collector, Hints, NearTimer, Writers};

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 
-use super::reach::{Reach, StoreLink};
+use super::store_handle::{ReconnectingConnection, StoreHandle};
 use crate::calls::{CallError, Pending, ReplySender, pending};
 use crate::store::{Connection, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::sync::{Arc, thread};
 const MOST_WAITING: usize = 4_096;
 
 /// A read, with the way to its caller.
-type Read = Box<dyn FnOnce(&mut StoreLink) + Send>;
+type Read = Box<dyn FnOnce(&mut ReconnectingConnection) + Send>;
 
 enum ReadMessage {
     Read(Read),
@@ -31,11 +31,11 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Starts the thread, which keeps `alive`.
-    pub(crate) fn start(reach: &Arc<Reach>, alive: Sender<()>) -> io::Result<Self> {
+    pub(crate) fn start(store_handle: &Arc<StoreHandle>, alive: Sender<()>) -> io::Result<Self> {
         let (sender, receiver) = unbounded();
         let waiting = Arc::new(AtomicUsize::new(0));
         let give_up = Arc::new(AtomicBool::new(false));
-        let mut link = StoreLink::reading(reach);
+        let mut connection = ReconnectingConnection::reading(store_handle);
         let (left, gives_up) = (Arc::clone(&waiting), Arc::clone(&give_up));
         thread::spawn("read", move || {
             // A read that is dropped answers that the timers are stopped: one that came after the
@@ -48,7 +48,7 @@ impl Reader {
                 if gives_up.load(Ordering::Relaxed) {
                     break;
                 }
-                read(&mut link);
+                read(&mut connection);
             }
             drop(receiver);
             drop(alive);
@@ -75,7 +75,8 @@ impl Reader {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let (reply, pending) = Pending::value();
         let reply = Replying(Some(reply));
-        let read: Read = Box::new(move |link| reply.send(link.call(read).map_err(CallError::from)));
+        let read: Read =
+            Box::new(move |connection| reply.send(connection.call(read).map_err(CallError::from)));
         // If the thread has ended, the drop of the read answers.
         drop(self.sender.send(ReadMessage::Read(read)));
         pending

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use self::stop::Stopper;
 use crate::calls::{Invalid, StartError, names};
-use crate::client::{Hints, NearTimer, Outages, Reach, Reader, Writers};
+use crate::client::{Hints, NearTimer, Outages, Reader, StoreHandle, Writers};
 use crate::events::{Counters, EventSink, Stats};
 use crate::node::{MOST_AWAKE, Near, NodeConfig, QueueConfig};
 use crate::run::{self, LocalClock, NodeEnd, NodeParts, NodeSender, Plan, Runs, StoreClock};
@@ -147,7 +147,7 @@ impl Durable {
         let events = EventSink::start(plan.listener).map_err(StartError::Spawn)?;
         let outages = Outages::new(&counters, &events);
         let is_client = plan.queues.is_empty();
-        let reach = Reach::new(Arc::clone(&plan.store), outages, is_client);
+        let store_handle = StoreHandle::new(Arc::clone(&plan.store), outages, is_client);
         let names = plan.queues.iter().map(|queue| Arc::clone(&queue.name));
         let queues: Arc<HashSet<Arc<str>>> = Arc::new(names.collect());
         let node = (!is_client).then(NodeSender::new);
@@ -164,13 +164,14 @@ impl Durable {
         let stopper = Stopper::start().map_err(StartError::Spawn)?;
         let (alive, threads) = bounded(0);
         let number = plan.store.writers();
-        let (writers, is_open) = Writers::start(number, &reach, &counters, hints.as_ref(), &alive)
-            .map_err(StartError::Spawn)?;
+        let (writers, is_open) =
+            Writers::start(number, &store_handle, &counters, hints.as_ref(), &alive)
+                .map_err(StartError::Spawn)?;
         let is_open = is_open.recv();
         is_open
             .unwrap_or_else(|_| Err(StoreError::Unavailable("the thread has ended".to_owned())))
             .map_err(StartError::Store)?;
-        let reader = Reader::start(&reach, alive).map_err(StartError::Spawn)?;
+        let reader = Reader::start(&store_handle, alive).map_err(StartError::Spawn)?;
 
         // The node, if there is something to run.
         let node = match node {
@@ -185,7 +186,7 @@ impl Durable {
                     Arc::clone(&counters),
                     events,
                     StoreClock::new(clock.clone()),
-                    reach.namespace(),
+                    store_handle.namespace(),
                     finish,
                 );
                 let config = NodeConfig {
@@ -215,7 +216,7 @@ impl Durable {
                     queues: handlers,
                     sender: sender.clone(),
                     receiver,
-                    reach,
+                    store_handle,
                     runs: Arc::clone(&runs),
                     clock,
                     on_end: Box::new(move |end| {

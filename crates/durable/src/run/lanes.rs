@@ -5,7 +5,7 @@ use std::io;
 
 use tourbillon::Handle;
 
-use crate::client::{Attempt, Reach, SLOW, StoreLink};
+use crate::client::{Attempt, ReconnectingConnection, SLOW, StoreHandle};
 use crate::events::StoreWork;
 use crate::node::{Lane, Reply, StoreCall};
 use crate::store::{Claim, Connection, Epoch, Look, Settle, StoreError, StoreTime};
@@ -39,7 +39,7 @@ pub(crate) enum LanesError {
 impl Lanes {
     /// Starts the threads. Each opens its connection and tries the calls that it will make.
     pub(crate) fn start(
-        reach: &Arc<Reach>,
+        store_handle: &Arc<StoreHandle>,
         wake: &Handle<Wake>,
         answered: &Arc<Answered>,
     ) -> Result<Self, LanesError> {
@@ -50,8 +50,8 @@ impl Lanes {
             let mut worker = LaneWorker {
                 lane,
                 receiver,
-                link: StoreLink::new(reach),
-                reach: Arc::clone(reach),
+                connection: ReconnectingConnection::new(store_handle),
+                store_handle: Arc::clone(store_handle),
                 wake: wake.clone(),
                 answered: Arc::clone(answered),
             };
@@ -61,7 +61,7 @@ impl Lanes {
                 Lane::Settles => "settle",
             };
             thread::spawn(name, move || {
-                let good = worker.link.make(|connection| trial(lane, connection));
+                let good = worker.connection.make(|connection| trial(lane, connection));
                 let is_good = good.is_ok();
                 // The starting thread waits for it.
                 drop(told.send(good));
@@ -97,8 +97,8 @@ impl Lanes {
 struct LaneWorker {
     lane: Lane,
     receiver: Receiver<(u64, StoreCall)>,
-    link: StoreLink,
-    reach: Arc<Reach>,
+    connection: ReconnectingConnection,
+    store_handle: Arc<StoreHandle>,
     wake: Handle<Wake>,
     answered: Arc<Answered>,
 }
@@ -135,7 +135,7 @@ impl LaneWorker {
             Lane::Claims => StoreWork::Claim,
             Lane::Settles => StoreWork::Settle,
         };
-        self.reach.outages().has(work).then_some(work)
+        self.store_handle.outages().has(work).then_some(work)
     }
 
     /// There is nothing to claim or to settle that would show the end of an outage.
@@ -152,11 +152,11 @@ impl LaneWorker {
         work: StoreWork,
         make: impl FnOnce(&mut dyn Connection) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
-        let attempt = Attempt::new(self.reach.outages(), work);
+        let attempt = Attempt::new(self.store_handle.outages(), work);
         let (key, slow) = (Wake::Slow(self.lane), Arc::clone(&attempt));
         // A wheel that is shut down watches nothing: the node has ended.
         drop(self.wake.schedule(key, SLOW, move |_| slow.is_slow()));
-        let result = self.link.make(make);
+        let result = self.connection.make(make);
         self.wake.cancel(&key);
         attempt.ended(result.as_ref().err());
         result

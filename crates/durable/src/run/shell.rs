@@ -15,7 +15,7 @@ use super::rings::Rings;
 use super::task::{Runs, Task};
 use super::term::{LocalClock, Term};
 use crate::calls::StartError;
-use crate::client::Reach;
+use crate::client::StoreHandle;
 use crate::events::Event;
 use crate::node::{Command, Input, Mono, Near, Node, NodeConfig, Reply, Stopped, StoreCall};
 use crate::store::{ClaimedRun, Heard, Listening, Outcome, Run, StoreError};
@@ -102,7 +102,7 @@ pub(crate) struct NodeParts {
     pub(crate) queues: HashMap<Arc<str>, (Arc<QueueOptions>, Handler)>,
     pub(crate) sender: NodeSender,
     pub(crate) receiver: Receiver<Message>,
-    pub(crate) reach: Arc<Reach>,
+    pub(crate) store_handle: Arc<StoreHandle>,
     pub(crate) runs: Arc<Runs>,
     pub(crate) clock: LocalClock,
     /// Called when the node has ended, with its report unless it crashed.
@@ -135,7 +135,11 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
             watch.saw(call, &result);
             sender.send(Input::Reply { id, result });
         };
-        let lanes = Lanes::start(&parts.reach, &wake.handle(), &(Arc::new(answered) as _));
+        let lanes = Lanes::start(
+            &parts.store_handle,
+            &wake.handle(),
+            &(Arc::new(answered) as _),
+        );
         lanes.map_err(|error| match error {
             LanesError::Spawn(error) => StartError::Spawn(error),
             LanesError::Store(error) => StartError::Store(error),
@@ -151,7 +155,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
         sender: parts.sender,
         lanes,
         rings,
-        reach: parts.reach,
+        store_handle: parts.store_handle,
         listening: None,
         listen_failures: 0,
         is_stopping: false,
@@ -258,7 +262,7 @@ struct Shell {
     sender: NodeSender,
     lanes: Lanes,
     rings: Arc<Rings>,
-    reach: Arc<Reach>,
+    store_handle: Arc<StoreHandle>,
     /// `None` if the store has no doorbell or could not listen to it, and after a stop.
     listening: Option<Listening>,
     listen_failures: u32,
@@ -339,7 +343,7 @@ impl Shell {
         }
         let rings = Arc::clone(&self.rings);
         let hear = Box::new(move |heard: Heard<'_>| rings.hear(heard));
-        self.listening = self.reach.listen(hear).unwrap_or_else(|error| {
+        self.listening = self.store_handle.listen(hear).unwrap_or_else(|error| {
             self.rings.hear(Heard::Lost(&error));
             None
         });

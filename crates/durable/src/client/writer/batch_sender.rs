@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::batch::WriteRequest;
 use crate::calls::CallError;
-use crate::client::reach::{Reach, StoreLink};
+use crate::client::store_handle::{ReconnectingConnection, StoreHandle};
 use crate::events::Counters;
 use crate::store::{Action, Answer, Call, StoreError, StoreTime, When};
 use crate::sync::Arc;
@@ -66,23 +66,27 @@ impl Hints {
 
 /// A connection that sends calls.
 pub(super) struct BatchSender {
-    link: StoreLink,
+    connection: ReconnectingConnection,
     counters: Arc<Counters>,
     hints: Option<Hints>,
 }
 
 impl BatchSender {
     /// The connection is opened when it is needed.
-    pub(super) fn new(reach: &Arc<Reach>, counters: &Arc<Counters>, hints: Option<&Hints>) -> Self {
+    pub(super) fn new(
+        store_handle: &Arc<StoreHandle>,
+        counters: &Arc<Counters>,
+        hints: Option<&Hints>,
+    ) -> Self {
         BatchSender {
-            link: StoreLink::new(reach),
+            connection: ReconnectingConnection::new(store_handle),
             counters: Arc::clone(counters),
             hints: hints.cloned(),
         }
     }
 
     pub(super) fn open(&mut self) -> Result<(), StoreError> {
-        self.link.open().map(drop)
+        self.connection.open().map(drop)
     }
 
     /// Sends a batch, and answers its calls except those that are locked. It returns these, in their
@@ -99,7 +103,7 @@ impl BatchSender {
             ));
             calls.push(request.call);
         }
-        let result = self.link.call(|connection| {
+        let result = self.connection.call(|connection| {
             let answers = connection.try_write(&calls)?;
             match answers.len() == calls.len() {
                 true => Ok(answers),

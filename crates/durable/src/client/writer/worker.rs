@@ -11,7 +11,7 @@ use super::capacity::Capacity;
 use super::locked::{LockedCalls, LockedSender};
 use super::reply::CallReply;
 use crate::calls::CallError;
-use crate::client::reach::Reach;
+use crate::client::store_handle::StoreHandle;
 use crate::events::Counters;
 use crate::store::{Call, StoreError};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ impl Writers {
     /// Starts the threads, which keep `alive`. The first of them opens its connection, to see whether the store is there.
     pub(crate) fn start(
         number: usize,
-        reach: &Arc<Reach>,
+        store_handle: &Arc<StoreHandle>,
         counters: &Arc<Counters>,
         hints: Option<&Hints>,
         alive: &Sender<()>,
@@ -49,8 +49,9 @@ impl Writers {
         let give_up = Arc::new(AtomicBool::new(false));
         let (opened, is_open) = oneshot::channel();
         let mut opened = Some(opened);
-        let batch_sender = || BatchSender::new(reach, counters, hints);
-        let (locked, mut calls) = LockedCalls::new(batch_sender(), reach.lock_limit(), &give_up);
+        let batch_sender = || BatchSender::new(store_handle, counters, hints);
+        let (locked, mut calls) =
+            LockedCalls::new(batch_sender(), store_handle.lock_limit(), &give_up);
         let kept = alive.clone();
         thread::spawn("locked", move || {
             calls.work();

@@ -1,4 +1,5 @@
-//! One connection to the store, opened when it is needed and dropped when it has failed.
+//! A handle of the store, and a connection that is opened when it is needed and dropped when it has
+//! failed.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::sync::{Arc, catch_panic};
 
 /// The store, and the parts of the work with it that have stopped.
 #[derive(Debug)]
-pub(crate) struct Reach {
+pub(crate) struct StoreHandle {
     store: Arc<dyn Store>,
     outages: Arc<Outages>,
     /// Whether the calls of users are the only work. With a node its own work shows each outage: it
@@ -17,9 +18,9 @@ pub(crate) struct Reach {
     is_client: bool,
 }
 
-impl Reach {
+impl StoreHandle {
     pub(crate) fn new(store: Arc<dyn Store>, outages: Arc<Outages>, is_client: bool) -> Arc<Self> {
-        Arc::new(Reach {
+        Arc::new(StoreHandle {
             store,
             outages,
             is_client,
@@ -50,35 +51,35 @@ impl Reach {
 }
 
 /// A connection of one thread.
-pub(crate) struct StoreLink {
-    reach: Arc<Reach>,
+pub(crate) struct ReconnectingConnection {
+    store_handle: Arc<StoreHandle>,
     /// The work of users that it is for.
     work: StoreWork,
     connection: Option<Box<dyn Connection>>,
 }
 
-impl StoreLink {
+impl ReconnectingConnection {
     /// A connection that writes, or that belongs to a node.
-    pub(crate) fn new(reach: &Arc<Reach>) -> Self {
-        StoreLink {
-            reach: Arc::clone(reach),
+    pub(crate) fn new(store_handle: &Arc<StoreHandle>) -> Self {
+        ReconnectingConnection {
+            store_handle: Arc::clone(store_handle),
             work: StoreWork::Write,
             connection: None,
         }
     }
 
     /// A connection for the reads of users.
-    pub(crate) fn reading(reach: &Arc<Reach>) -> Self {
-        StoreLink {
+    pub(crate) fn reading(store_handle: &Arc<StoreHandle>) -> Self {
+        ReconnectingConnection {
             work: StoreWork::Read,
-            ..StoreLink::new(reach)
+            ..ReconnectingConnection::new(store_handle)
         }
     }
 
     /// Opens the connection, unless it is open.
     pub(crate) fn open(&mut self) -> Result<&mut dyn Connection, StoreError> {
         if self.connection.is_none() {
-            let connected = catch_panic(|| self.reach.store.connect())
+            let connected = catch_panic(|| self.store_handle.store.connect())
                 .unwrap_or_else(|panic| Err(StoreError::Unavailable(panicked(&panic))));
             self.connection = Some(connected?);
         }
@@ -93,12 +94,12 @@ impl StoreLink {
         &mut self,
         make: impl FnOnce(&mut dyn Connection) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
-        let began = self.reach.outages.begin();
+        let began = self.store_handle.outages.begin();
         let result = self.make(make);
         let error = result.as_ref().err();
-        match self.reach.is_client {
-            true => self.reach.outages.ended(self.work, began, error),
-            false => self.reach.outages.notice(error),
+        match self.store_handle.is_client {
+            true => self.store_handle.outages.ended(self.work, began, error),
+            false => self.store_handle.outages.notice(error),
         }
         result
     }
