@@ -100,7 +100,7 @@ impl core::ops::Sub<Duration> for Time {
     }
 }
 
-/// The same as [`Time::since`].
+/// Returns how long `self` is after the other moment, or zero, like [`Time::since`].
 impl core::ops::Sub for Time {
     type Output = Duration;
 

@@ -130,8 +130,8 @@ impl FastClock {
         }
     }
 
-    /// The same, with a new anchor. This finds the thread's anchors by itself, so that nothing is kept for it
-    /// in a reading that needs none.
+    /// Returns the moment of a new anchor, and the margin. This finds the thread's anchors by itself, so that
+    /// nothing is kept for it in a reading that needs none.
     #[cold]
     #[inline(never)]
     fn low_by_new_anchor(&self) -> (Time, u64) {

@@ -126,7 +126,7 @@ impl Reading {
         self.after_nanos(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The same for nanoseconds; `u64::MAX` means forever.
+    /// Returns the moment that is so many nanoseconds after the call, or up to a margin later; `u64::MAX` means forever.
     #[inline]
     pub(crate) fn after_nanos(self, delay: u64) -> Time {
         let from = self.low.as_nanos().saturating_add(self.margin);
@@ -191,8 +191,9 @@ impl QuickReading {
         Self::counts(delay).then(|| self.after_counted(delay))
     }
 
-    /// Does the same for a delay that the reading is known to count. The result is not `Time::MAX`, and it lies
-    /// in the future, unless a caller gave the moment of the reading.
+    /// Returns the moment that is `delay` nanoseconds after the call, or up to a margin later. The reading is known
+    /// to count such a delay. The result is not `Time::MAX`, and it lies in the future, unless a caller gave the
+    /// moment of the reading.
     #[inline(always)]
     pub(crate) fn after_counted(self, delay: u64) -> Time {
         debug_assert!(Self::counts(delay), "{delay}");

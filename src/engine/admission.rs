@@ -26,7 +26,7 @@ impl<F: Frontend> Engine<F> {
         }
     }
 
-    /// Does the same after a refusal under an earlier hold of the lock.
+    /// Admits after a refusal under an earlier hold of the lock.
     #[inline(always)]
     pub(crate) fn admit_again<A>(
         &self,

@@ -392,7 +392,7 @@ impl<F: Frontend> Engine<F> {
         self.clock.reading()
     }
 
-    /// The same, with the clock that tells more if the reading is not exact enough.
+    /// Returns the moment of a call, and the clock, which tells more if the reading is not exact enough.
     #[inline]
     pub(crate) fn clock_and_reading(&self) -> (&Clock, Reading) {
         (&self.clock, self.clock.reading())
@@ -424,8 +424,8 @@ impl<F: Frontend> Engine<F> {
         })
     }
 
-    /// Does the same for located keys sorted by stripe, under the locks of several stripes at a
-    /// time.
+    /// Runs `serve` for located keys sorted by stripe, under the locks of several stripes at a time, and then does the
+    /// deferred actions.
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
         located: &[batch::LocatedKey<'k, Q>],
@@ -435,7 +435,8 @@ impl<F: Frontend> Engine<F> {
         self.shards.with_groups(located, serve, run_deferred);
     }
 
-    /// Does the same under the locks of two stripes, or of one if both numbers are the same.
+    /// Runs `operate` under the locks of two stripes, or of one if both numbers are the same, and then does the
+    /// deferred actions.
     pub(crate) fn with_pair<R>(
         &self,
         numbers: [usize; 2],

@@ -77,7 +77,7 @@ impl<V, T: Tag> MapEntry<V, T> {
         self.end == Time::MAX || !reading.has_come(self.end, clock)
     }
 
-    /// The same for the present. The clock is not asked if there is no lifetime.
+    /// Returns whether the entry's lifetime is not over now. The clock is not asked if there is no lifetime.
     #[inline]
     pub(super) fn lives_now(&self, clock: &Clock) -> bool {
         self.end == Time::MAX || self.lives(clock.reading(), clock)

@@ -92,8 +92,8 @@ impl<K, V> Armed<K, V> {
         deadline > now && deadline != Time::MAX && self.put_off_to_future(deadline)
     }
 
-    /// Does the same. The caller knows that the deadline is not `Time::MAX`, and that it lies in the future or that
-    /// a later look at an overdue entry is soon enough.
+    /// Moves the entry to `deadline` if writing it down is enough. The caller knows that the deadline is not
+    /// `Time::MAX`, and that it lies in the future or that a later look at an overdue entry is soon enough.
     ///
     /// WHEEL-3: a filed or staged entry is looked at no later than at its old deadline, or at the
     /// wheel's present. So a deadline that is not earlier, as in most touches, needs no look at the

@@ -71,8 +71,7 @@ impl<'a, K, V, O: RunDeferred<K, V>> StripeGuard<'a, K, V, O> {
         }
     }
 
-    /// Does the same for drops, which are not the usual way: not inlined into each early return
-    /// and unwinding.
+    /// Releases in a drop, which is not the usual way: not inlined into each early return and unwinding.
     #[inline(never)]
     fn release_in_drop(owner: &O, number: usize, locked: Locked<'a, K, V>) {
         Self::release(owner, number, locked);

@@ -151,7 +151,7 @@ impl<'a, K, V> Locked<'a, K, V> {
         }
     }
 
-    /// Does the same where the thread has something set.
+    /// Takes the lock where the thread has something set.
     #[cold]
     #[inline(never)]
     fn new_beside(shards: &'a Shards<K, V>, stripe: usize) -> Self {

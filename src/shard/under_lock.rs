@@ -104,7 +104,7 @@ impl ReentrancyGuard {
         ReentrancyGuard(())
     }
 
-    /// The same where something is set, perhaps only a [`Barrier`].
+    /// Begins a guard where something is set, perhaps only a [`Barrier`].
     #[cold]
     #[inline(never)]
     fn begin_beside() -> Option<Self> {

@@ -69,7 +69,7 @@ impl<T> Mutex<T> {
         self.0.lock()
     }
 
-    /// Does the same for a caller that knows that this process is no forked copy.
+    /// Takes the lock for a caller that knows that this process is no forked copy.
     #[inline(always)]
     pub(crate) fn lock_in_original(&self) -> MutexGuard<'_, T> {
         self.0.lock()

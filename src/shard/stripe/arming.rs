@@ -240,7 +240,7 @@ impl<K, V> Stripe<K, V> {
         self.occupy_and_file(hash, key, value(), deadline, now)
     }
 
-    /// Does the same for an entry that is not staged, or only after others were filed.
+    /// Arms an entry that is not staged, or only after others were filed.
     #[inline(never)]
     fn occupy_and_file(
         &mut self,

@@ -269,7 +269,7 @@ impl<K, V> Stripe<K, V> {
         self.index.find(hash.bits(), |slot| self.is_at(slot, key))
     }
 
-    /// Does the same for a key whose entry is not the [usual](Self::usual) one, or that has none.
+    /// Returns the slot of a key whose entry is not the [usual](Self::usual) one, or that has none.
     #[inline(always)]
     pub(crate) fn find_other<Q>(&self, reason: NotUsual, hash: KeyHash, key: &Q) -> Option<u32>
     where
@@ -306,7 +306,7 @@ impl<K, V> Stripe<K, V> {
         self.index.candidate(hash.bits())
     }
 
-    /// The same by the rows behind it.
+    /// Returns the slot in which a key with this hash may be, by the rows behind that one.
     #[inline]
     pub(crate) fn candidate_behind(&self, hash: KeyHash) -> u32 {
         self.index.candidate_behind(hash.bits())

@@ -50,8 +50,8 @@ impl<K, V> Stripe<K, V> {
         self.usual_after(hash, key, || ()).1
     }
 
-    /// Does the same, and calls `read` between the reads of the row and of the entry. Also returns what
-    /// that returns.
+    /// Returns the usual entry of `key` and its slot, and what `read` returns, which is called between the reads of the
+    /// row and of the entry.
     ///
     /// The clock is read there, since a reading waits for nothing. Before the row or behind the entry it
     /// would take room in the processor's window, which the row of the next call then has not.
@@ -174,7 +174,7 @@ impl<K, V> Stripe<K, V> {
         self.move_key_judged(hash, key, read, judge, no_later)
     }
 
-    /// Does the same to any deadline, an earlier one too.
+    /// Moves the timer of `key` to the deadline that `judge` returns, an earlier one too.
     #[inline(always)]
     pub(crate) fn move_key<Q, T>(
         &mut self,
@@ -264,7 +264,7 @@ impl<K, V> Stripe<K, V> {
         })
     }
 
-    /// Does the same for the successor of the run in `slot`.
+    /// Moves the successor of the run in `slot`, if there is one.
     ///
     /// It is inlined, since a function that gets `judge` would get it in memory, and so would the usual
     /// way.

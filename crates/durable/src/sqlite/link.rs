@@ -202,7 +202,7 @@ impl Link {
         self.try_write(work).map_err(Failure::before_commit)
     }
 
-    /// Does the same for each of the rows, in one transaction. If that fails, and one of them may be the
+    /// Carries out `work` for each of the rows, in one transaction that writes. If that fails, and one of them may be the
     /// reason, then halves of them are tried, so that such a row fails alone.
     pub(super) fn write_rows<I, T>(
         &mut self,

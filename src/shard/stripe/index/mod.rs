@@ -300,7 +300,7 @@ impl Index {
         row.map_or(NO_ENTRY, |row| row.candidate(bits))
     }
 
-    /// Does the same for the rows behind the home row.
+    /// Returns the slot of the line with these bits in the rows behind their home row, or `NO_ENTRY`.
     pub(super) fn candidate_behind(&self, bits: u32) -> u32 {
         let mut at = home(bits, self.rows.len());
         while let Some(row) = self.rows.get(at)
