@@ -59,8 +59,7 @@ orders_end_once() {
 
 # crash_points ROUNDS MORE..: prints the report of these rounds, and fails if the program does.
 crash_points() {
-    timeout 300 cargo run --release -p tourbillon-durable --example crash_points --features postgres \
-        --locked -- "$@"
+    timeout 300 cargo run --release -p chaos --bin crash-points --locked -- "$@"
 }
 
 # Processes are killed at the points where it hurts. The command for longer forms is the same one.
@@ -69,7 +68,7 @@ crashes_lose_nothing() {
     output=$(crash_points "$@")
     tail -n 3 <<<"$output"
     tail -n 1 <<<"$output" | grep -qx 'lost 0 early 0 doubled effects 0' ||
-        complain "the last line of crash_points is not what it has to be"
+        complain "the last line of crash-points is not what it has to be"
 }
 
 # Without the fence, effects are doubled, and the same comparison finds it.

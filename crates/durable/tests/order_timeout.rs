@@ -320,27 +320,3 @@ fn a_reader_that_leaves_is_no_fault() {
     };
     assert_eq!(app::run(OsStr::new("none"), [], console), 0);
 }
-
-#[test]
-fn crash_points_says_what_it_is() {
-    let run = |arguments: &[&str]| {
-        let output = Command::new(program::example("crash_points"))
-            .args(arguments)
-            .output()
-            .unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (out, err) = (text(&output.stdout), text(&output.stderr));
-        (output.status.code(), out, err)
-    };
-    for arguments in [&["--help"][..], &["-h"], &["7", "--help"]] {
-        let (code, out, err) = run(arguments);
-        assert_eq!((code, &*err), (Some(0), ""));
-        assert!(out.starts_with("usage: crash_points"), "{out}");
-    }
-    let (code, out, err) = run(&["--nothing"]);
-    assert_eq!((code, &*out), (Some(2), ""));
-    assert!(
-        err.contains("--nothing") && err.contains("usage: "),
-        "{err}"
-    );
-}

@@ -413,22 +413,27 @@ impl Drop for Cluster {
 
 /// The folder of the server's programs. The build scripts of the crates look at the same places.
 pub fn programs() -> &'static Path {
-    static FOUND: LazyLock<PathBuf> = LazyLock::new(|| {
-        let path = env::var_os("PATH").unwrap_or_default();
-        let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
-        let versions = Path::new("/usr/lib/postgresql").read_dir();
-        let versions = versions.into_iter().flatten().flatten();
-        folders.extend(versions.map(|version| version.path().join("bin")));
-        let is_whole = |folder: &PathBuf| {
-            ["initdb", "postgres", "psql"]
-                .iter()
-                .all(|name| folder.join(name).is_file())
-        };
-        let found = folders.into_iter().find(is_whole);
-        found.expect("the build script has found them")
-    });
-    &FOUND
+    FOUND
+        .as_deref()
+        .expect("the programs of a server are there")
 }
+
+/// Whether the programs of a server are there.
+pub fn is_there() -> bool {
+    FOUND.is_some()
+}
+
+static FOUND: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
+    let versions = Path::new("/usr/lib/postgresql").read_dir();
+    let versions = versions.into_iter().flatten().flatten();
+    folders.extend(versions.map(|version| version.path().join("bin")));
+    folders.into_iter().find(|folder| {
+        let programs = ["initdb", "postgres", "psql"];
+        programs.iter().all(|name| folder.join(name).is_file())
+    })
+});
 
 /// Gives a folder to the user that the server runs as.
 pub fn give(folder: &Path) {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use chaos::journal::Journal;
 use chaos::proxy::{Trouble, Way};
 use tourbillon_durable::store::{
     Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Hear, Listening,
@@ -10,7 +11,7 @@ use tourbillon_durable::store::{
 };
 
 use crate::database::{Database, Opened};
-use crate::journal::{Entry, Journal};
+use crate::entry::Entry;
 use crate::point::{Fuse, Point};
 
 /// Passes all calls on, and does at a point what the round is about.

@@ -10,6 +10,7 @@ use tourbillon_durable::Due;
 use tourbillon_durable::store::{Connection, Hear, Listening, StoreError};
 
 use crate::point::{Fuse, Point};
+use crate::postgres::Server;
 use crate::sqlite::SqliteFile;
 
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
@@ -46,14 +47,8 @@ pub(crate) trait Database: fmt::Debug + Send + Sync {
 
 /// Opens the database of an argument: the URL of a server, or the path of a file.
 pub(crate) fn open(argument: &str, point: Point) -> Result<Arc<dyn Database>, Fault> {
-    if !argument.starts_with("postgres") {
-        return Ok(Arc::new(SqliteFile::new(PathBuf::from(argument))));
+    if argument.starts_with("postgres") {
+        return Ok(Arc::new(Server::new(argument, point)?));
     }
-    #[cfg(feature = "postgres")]
-    return Ok(Arc::new(crate::postgres::Server::new(argument, point)?));
-    #[cfg(not(feature = "postgres"))]
-    {
-        let _ = point;
-        Err("this was built without PostgreSQL: run it with `--features postgres`".into())
-    }
+    Ok(Arc::new(SqliteFile::new(PathBuf::from(argument))))
 }

@@ -1,18 +1,21 @@
 //! One process: it schedules, moves and cancels timers, and runs them, until it dies.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use chaos::journal::Journal;
 use chaos::proxy::Trouble;
+use chaos::random::Random;
+use serde::{Deserialize, Serialize};
 use tourbillon_durable::{CallError, Cancelled, Due, Durable, Event, Moved, Retry};
 
 use crate::database::{self, Database, Fault};
+use crate::entry::{self, Entry};
 use crate::failing::Failing;
-use crate::journal::{self, Entry, Journal};
 use crate::point::{Cause, Fuse, Point};
-use crate::random::Random;
 
 /// Timers whose effect is a line of the journal: it happens at least once.
 pub(crate) const PLAIN: &str = "crash-points-plain";
@@ -52,27 +55,38 @@ const PATIENCE: Duration = Duration::from_secs(50);
 /// The exit code of a process that has survived its fault. Without a fault it is 0.
 pub(crate) const SURVIVED: i32 = 9;
 
-/// Runs the process with the arguments that the parent has given to it.
-pub(crate) fn run(arguments: &[String]) -> Result<(), Fault> {
-    let [name, point, count, seed, place, folder, fence] = arguments else {
-        return Err("a child needs seven arguments".into());
-    };
-    let point = Point::named(point).ok_or("there is no such point")?;
-    let fuse = Arc::new(Fuse::new(point, count.parse()?));
-    let journal = Arc::new(Journal::create(Path::new(folder), name)?);
-    let database = database::open(place, point)?;
-    let timers = started(&database, &fuse, &journal, fence == "fenced")?;
+/// What a process is to do.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct Order {
+    /// The name of its journal.
+    pub(crate) name: String,
+    pub(crate) point: Point,
+    /// How often it reaches the point before that hurts.
+    pub(crate) count: u64,
+    pub(crate) seed: u64,
+    /// Where the timers are: the URL of a server, or the path of a file.
+    pub(crate) place: String,
+    pub(crate) folder: PathBuf,
+    pub(crate) is_fenced: bool,
+}
+
+/// Runs the process.
+pub(crate) fn run(order: &Order, calls: &Receiver<()>) -> Result<(), Fault> {
+    let (name, point, seed) = (&order.name, order.point, order.seed);
+    let fuse = Arc::new(Fuse::new(point, order.count));
+    let journal = Arc::new(Journal::create(&order.folder, name)?);
+    let database = database::open(&order.place, point)?;
+    let timers = started(&database, &fuse, &journal, order.is_fenced)?;
     if point == Point::None {
         run_what_is_left(&timers)?;
         timers.stop(Duration::from_secs(10));
         return Ok(());
     }
     if point == Point::Watch {
-        // Until the parent closes the pipe, or has ended.
-        std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+        // Until the parent tells it to leave, or has ended.
+        while calls.recv().is_ok() {}
         std::process::exit(0);
     }
-    let seed: u64 = seed.parse()?;
     let begun = Instant::now();
     thread::scope(|scope| {
         for caller in 0..CALLERS {
@@ -204,7 +218,7 @@ fn start(
 /// Notes the begin of a run. The process may have been stopped since the timer was claimed: then
 /// `is_held` says no, and the run must not do anything.
 fn begin(due: &Due<u64>, journal: &Journal) -> Result<(), Fault> {
-    let (key, at) = (due.key().to_owned(), journal::now());
+    let (key, at) = (due.key().to_owned(), entry::now());
     // After the time was read, so that the claim was live at that time.
     if !due.is_held() {
         journal.write(&Entry::Unheld { key });
@@ -262,7 +276,7 @@ impl Caller<'_> {
         };
         self.journal.write(&Entry::Accepted {
             key: key.to_owned(),
-            due: journal::micros(due),
+            due: entry::micros(due),
         });
         Some(due)
     }
@@ -276,7 +290,7 @@ impl Caller<'_> {
         let delay = Duration::from_millis(LONGEST + self.random.below(200));
         let moved = answer(self.timers.reschedule(queue, &key, delay));
         if let Some(Moved::Moved { to, .. }) = moved {
-            let (at, due) = (journal::now(), journal::micros(to));
+            let (at, due) = (entry::now(), entry::micros(to));
             self.journal.write(&Entry::Moved { key, at, due });
         }
     }
@@ -295,7 +309,7 @@ impl Caller<'_> {
         self.journal.write(&Entry::Cancelling { key: key.clone() });
         match answer(self.timers.cancel(queue, &key)) {
             Some(Cancelled::Cancelled { .. }) => {
-                let at = journal::now();
+                let at = entry::now();
                 self.journal.write(&Entry::Cancelled { key, at });
             }
             Some(Cancelled::Running { attempt, .. }) => {

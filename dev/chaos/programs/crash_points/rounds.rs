@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use kit::pause::Paused;
+use chaos::command_line::Stop;
+use chaos::crew::{Heard, Process};
+use chaos::random::Random;
 
-use crate::child::{AFTERMATH, LATEST, LONGER, SURVIVED, pause};
+use crate::child::{AFTERMATH, LATEST, LONGER, Order, SURVIVED, pause};
 use crate::database::{self, Database, Fault};
 use crate::host::Host;
 use crate::point::{Cause, Point};
-use crate::random::Random;
 use crate::verdict;
 
 /// The number of processes at one time.
@@ -54,7 +54,17 @@ struct Stage<'a> {
     met: Mutex<BTreeMap<&'static str, u32>>,
 }
 
-pub(crate) fn run(options: &Options) -> Result<ExitCode, Fault> {
+pub(crate) fn run(options: &Options) -> Result<(), Stop> {
+    let failed = |error: Fault| Stop::Failed(error.to_string());
+    if play(options).map_err(failed)? {
+        Ok(())
+    } else {
+        Err(Stop::Found)
+    }
+}
+
+/// Plays all rounds. Returns whether nothing was found.
+fn play(options: &Options) -> Result<bool, Fault> {
     let folder = env::temp_dir().join(format!("tourbillon-crash-points-{}", std::process::id()));
     fs::create_dir(&folder)?;
     let (host, place, database) = prepare(&options.place, &folder).inspect_err(|_| {
@@ -80,7 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Fault> {
         next: AtomicU32::new(0),
         met: Mutex::default(),
     };
-    let mut watch = Paused(stage.start("watch", Point::Watch, 0, 0)?);
+    let mut watch = stage.start("watch", Point::Watch, 0, 0)?;
     let failed = thread::scope(|scope| {
         let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(|| stage.lane())).collect();
         let ends = lanes.into_iter().map(|lane| lane.join());
@@ -91,12 +101,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Fault> {
     if let Some(failed) = failed {
         return Err(format!("{failed}; the journals are in {folder}").into());
     }
-    if let Some(status) = watch.0.try_wait()? {
+    if let Some(status) = watch.try_wait()? {
         return Err(format!("the watching process: {status}; the journals are in {folder}").into());
     }
     drop(watch);
-    let mut last = Paused(stage.start("last", Point::None, 0, 0)?);
-    let status = wait(&mut last.0)?;
+    let mut last = stage.start("last", Point::None, 0, 0)?;
+    let status = last.wait(PATIENCE)?;
     if !status.success() {
         return Err(format!("the last process: {status}; the journals are in {folder}").into());
     }
@@ -116,10 +126,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Fault> {
     say!("{verdict}");
     if !verdict.is_good() {
         complain!("seed {}, the journals are in {folder}", options.seed);
-        return Ok(ExitCode::FAILURE);
+        return Ok(false);
     }
     fs::remove_dir_all(&stage.folder)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 /// Starts a server if there has to be one, and makes the tables.
@@ -159,11 +169,11 @@ impl Stage<'_> {
     fn round(&self, round: u32, point: Point) -> Result<bool, Fault> {
         let mut random = Random::new(self.options.seed ^ u64::from(round));
         let count = random.below(point.greatest_count()) + 1;
-        let mut child = Paused(self.start(&round.to_string(), point, count, random.next())?);
+        let mut child = self.start(&round.to_string(), point, count, random.number())?;
         if matches!(point.cause(), Cause::Signal | Cause::Server) {
             let latest = u64::try_from(LATEST.as_millis())?;
             pause(Duration::from_millis(20 + random.below(latest)));
-            if child.0.try_wait()?.is_none() {
+            if child.try_wait()?.is_none() {
                 match point {
                     Point::Kill => {}
                     Point::Stop => child.pause(LONGER),
@@ -173,9 +183,9 @@ impl Stage<'_> {
                     pause(AFTERMATH);
                 }
             }
-            child.0.kill()?;
+            child.kill()?;
         }
-        let status = wait(&mut child.0)?;
+        let status = child.wait(PATIENCE)?;
         match status.code() {
             // A signal has ended the process, as an abort and a kill do.
             None => Ok(true),
@@ -185,40 +195,22 @@ impl Stage<'_> {
         }
     }
 
-    fn start(&self, name: &str, point: Point, count: u64, seed: u64) -> Result<Child, Fault> {
-        let fence = if self.options.is_fenced {
-            "fenced"
-        } else {
-            "open"
-        };
-        let child = Command::new(env::current_exe()?)
-            .args([
-                "child",
-                name,
-                &point.name(),
-                &count.to_string(),
-                &seed.to_string(),
-            ])
-            .arg(&self.place)
-            .arg(&self.folder)
-            .arg(fence)
-            // The process that watches ends with it.
-            .stdin(Stdio::piped())
-            .spawn()?;
-        Ok(child)
-    }
-}
-
-/// Waits for the end of a process, for at most a minute.
-fn wait(child: &mut Child) -> Result<ExitStatus, Fault> {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if begun.elapsed() > PATIENCE {
-            return Err("the process hangs".into());
-        }
-        thread::park_timeout(Duration::from_millis(1));
+    fn start(&self, name: &str, point: Point, count: u64, seed: u64) -> Result<Process, Fault> {
+        let mut process = Process::start(&Order {
+            name: name.to_owned(),
+            point,
+            count,
+            seed,
+            place: self.place.clone(),
+            folder: self.folder.clone(),
+            is_fenced: self.options.is_fenced,
+        })?;
+        let name = name.to_owned();
+        process.listen(move |heard: Heard<()>| {
+            if let Heard::Gone(Some(why)) = heard {
+                complain!("process {name}: {why}");
+            }
+        });
+        Ok(process)
     }
 }

@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 /// What happens to a process in one round.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Point {
     /// Nothing: the last process, which runs the remaining timers.
     None,
@@ -79,15 +81,6 @@ impl Point {
         Point::Restart,
         Point::Outage,
     ];
-
-    pub(crate) fn name(self) -> String {
-        format!("{self:?}")
-    }
-
-    pub(crate) fn named(name: &str) -> Option<Point> {
-        let mut points = Point::ALL.into_iter().chain([Point::None, Point::Watch]);
-        points.find(|point| point.name() == name)
-    }
 
     pub(crate) fn cause(self) -> Cause {
         match self {

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
+use chaos::journal;
+
 use crate::child;
 use crate::database::{Database, Fault};
-use crate::journal::{self, Entry};
+use crate::entry::Entry;
 
 /// What happened to all timers.
 #[derive(Debug, Default)]
@@ -75,7 +77,7 @@ struct Known {
 pub(crate) fn of(folder: &Path, database: &dyn Database) -> Result<Verdict, Fault> {
     let mut verdict = Verdict::default();
     let mut timers: BTreeMap<String, Known> = BTreeMap::new();
-    for entry in journal::read(folder)? {
+    for entry in journal::read_all(folder)? {
         match entry {
             Entry::Accepted { key, due } => timers.entry(key).or_default().accepted = Some(due),
             Entry::Cancelling { key } => timers.entry(key).or_default().is_cancelling = true,
