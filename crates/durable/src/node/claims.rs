@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::adoption::{Adoption, Orphan};
 use super::clock::Estimate;
-use super::coming::Expected;
 use super::interface::Mono;
 use super::load::Load;
 use super::queue::Queue;
 use super::runs::{HeldRuns, Place};
+use super::upcoming::Expected;
 use crate::store::{Claim, Epoch, Run, StoreTime, Wanted};
 
 /// The greatest number of timers in a claim.
@@ -206,13 +206,13 @@ impl Claims {
                 if startable[number] == 0 || self.wanted.len() >= self.limit {
                     continue;
                 }
-                let bytes = queues[number].coming.due_bytes(store_now, false);
+                let bytes = queues[number].upcoming.due_bytes(store_now, false);
                 if bytes.is_some_and(|bytes| !load.fits(bytes)) {
                     startable[number] = 0;
                     next_turn.get_or_insert(number);
                     continue;
                 }
-                if let Some((key, expected)) = queues[number].coming.take_due(store_now, false) {
+                if let Some((key, expected)) = queues[number].upcoming.take_due(store_now, false) {
                     open += 1;
                     let place = (number, key);
                     // The run of a held key ends first. The next look finds the key again.
@@ -243,12 +243,12 @@ impl Claims {
             .iter()
             .enumerate()
             .filter(|(_, queue)| queue.startable(now) > 0)
-            .filter_map(|(number, queue)| Some((queue.coming.first(true)?, number)))
+            .filter_map(|(number, queue)| Some((queue.upcoming.first(true)?, number)))
             .min();
         let Some((_, number)) = first else {
             return;
         };
-        while let Some((key, expected)) = queues[number].coming.take_due(store_now, true) {
+        while let Some((key, expected)) = queues[number].upcoming.take_due(store_now, true) {
             let place = (number, key);
             if !runs.is_held(&place) {
                 queues[number].take(now, 1);
@@ -263,8 +263,8 @@ impl Claims {
 fn next(clock: &Estimate, now: Mono, queues: &[Queue], runs: &HeldRuns) -> Option<Mono> {
     let with_room = queues.iter().filter(|queue| queue.room() > 0);
     let times = with_room.flat_map(|queue| {
-        let suspect = queue.coming.first(true).filter(|_| runs.suspects() == 0);
-        let first = queue.coming.first(false).into_iter().chain(suspect).min();
+        let suspect = queue.upcoming.first(true).filter(|_| runs.suspects() == 0);
+        let first = queue.upcoming.first(false).into_iter().chain(suspect).min();
         let due = first.and_then(|due| clock.when(due));
         due.map(|due| due.max(queue.next_free()))
     });

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::adoption::{Adoption, Orphan};
 use super::bell::Bell;
 use super::claims::Claims;
-use super::coming::{Expected, Unread};
 use super::interface::Mono;
 use super::marks::Marks;
 use super::membership::Membership;
@@ -14,6 +13,7 @@ use super::queue::Queue;
 use super::runs::{HeldRuns, Place};
 use super::shards::{self, LAST_RANK, Part};
 use super::sleep::{Sleep, Took};
+use super::upcoming::{Expected, Unread};
 use crate::store::{Epoch, Look, Offset, Range, SHARDS, Seen, SeenNode, Sight, StoreTime};
 use crate::sync::Arc;
 
@@ -189,7 +189,7 @@ impl Looks {
             }
             // Of thousands of queues nearly all end here.
             let is_wanted = self.sleep.wants_queue(number)
-                || queue.coming.has_unread()
+                || queue.upcoming.has_unread()
                 || has_any(self.adoption.doubtful(), number)
                 || self.turns && self.sleep.is_turn_of(number);
             if self.sleep.is_on() && !is_wanted && !rang && !woken {
@@ -198,20 +198,20 @@ impl Looks {
             let is_woken = |part: &Part| fresh.contains(&(number, part.shard));
             // A shard whose overdue timers are not all known has older work than what rang.
             let answers = |queue: &Queue, part: &Part| {
-                let unread = queue.coming.unread(part.shard);
+                let unread = queue.upcoming.unread(part.shard);
                 let backlog = unread.is_some_and(|unread| Some(unread.from) <= store_now);
                 rang && part.rank == 0 && !backlog
             };
             let whole = self.whole_shards(number);
             let held = runs.in_shards(number);
             let claiming = claims.in_shards(number);
-            let refused = queue.coming.refused_in_shards();
+            let refused = queue.upcoming.refused_in_shards();
             let mut asked: Vec<Part> = match (queue.paused, everything) {
                 (true, _) => Vec::new(),
                 (false, true) => {
                     let parts = self.parts[number].iter().filter(|part| {
                         self.sleep.wants((number, part.shard))
-                            || queue.coming.unread(part.shard).is_some()
+                            || queue.upcoming.unread(part.shard).is_some()
                     });
                     parts.copied().collect()
                 }
@@ -220,17 +220,17 @@ impl Looks {
                     .filter(|part| {
                         answers(queue, part)
                             || is_woken(part)
-                            || hungry && queue.coming.unread(part.shard).is_some()
+                            || hungry && queue.upcoming.unread(part.shard).is_some()
                     })
                     .copied()
                     .collect(),
             };
             let share = match everything {
                 // Twice the mean, since keys do not fall evenly into the shards.
-                true => 2 * queue.coming.limit() / own_of(&self.parts[number]),
+                true => 2 * queue.upcoming.limit() / own_of(&self.parts[number]),
                 // Not more than there is room for: timers beyond it would have to be read again, and the
                 // next look may follow at once.
-                false => (queue.coming.limit() - queue.coming.len()) / own_of(&asked),
+                false => (queue.upcoming.limit() - queue.upcoming.len()) / own_of(&asked),
             };
             let share = share.max(LEAST_SHARE);
             for shard in &whole {
@@ -262,12 +262,12 @@ impl Looks {
                 };
                 // Timers that the node knows already must not use up the limit. Refused ones count twice,
                 // so that a look finds its way past many of them soon.
-                let known = queue.coming.in_shard(part.shard)
+                let known = queue.upcoming.in_shard(part.shard)
                     + [&held, &claiming, &refused, &refused]
                         .iter()
                         .filter_map(|counts| counts.get(&part.shard))
                         .sum::<usize>();
-                let unread = queue.coming.unread(part.shard);
+                let unread = queue.upcoming.unread(part.shard);
                 let from_start = everything || is_whole || answers(queue, &part) || is_woken(&part);
                 let goes_on = unread.filter(|_| !from_start);
                 let (from, known) = match goes_on {
@@ -386,12 +386,12 @@ impl Looks {
                     from: last.due,
                     ties: rows.iter().filter(|row| row.due == last.due).count(),
                 });
-                queue.coming.set_unread(part.shard, unread);
+                queue.upcoming.set_unread(part.shard, unread);
             }
             if !range.goes_on {
                 let shown: BTreeSet<&str> = rows.iter().map(|row| &*row.key).collect();
                 let is_shown = |key: &str| shown.contains(key);
-                queue.coming.keep_refused(part.shard, is_shown);
+                queue.upcoming.keep_refused(part.shard, is_shown);
             }
             let mut orphans = Vec::new();
             let late_enough = sight.now.back_by(self.overdue(part.rank));
@@ -415,10 +415,10 @@ impl Looks {
                         suspect: row.crashes >= SUSPECT,
                         bytes: row.bytes,
                     };
-                    match queue.coming.refused_until(&row.key, row.due) {
+                    match queue.upcoming.refused_until(&row.key, row.due) {
                         Some(pause_end) if now < pause_end => {}
                         Some(_) => refused.push((place, expected)),
-                        None => queue.coming.insert(&row.key, expected),
+                        None => queue.upcoming.insert(&row.key, expected),
                     }
                 }
             }
@@ -430,7 +430,7 @@ impl Looks {
             }
         }
         for ((number, key), expected) in refused {
-            queues[number].coming.try_again(&key, expected);
+            queues[number].upcoming.try_again(&key, expected);
         }
         let (parts, interval) = (&self.parts, self.interval);
         let late_enough = |(number, shard): (usize, u16), whole: bool| {
@@ -509,7 +509,7 @@ impl Looks {
             let paused = !all.is_empty() && all.contains(&*queue.config.name);
             if paused != queue.paused {
                 queue.paused = paused;
-                queue.coming.clear();
+                queue.upcoming.clear();
                 self.marks.drop_queue(number);
                 self.sleep.paused(number, paused, &self.parts[number]);
                 self.soon |= !paused;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::claims::{ClaimTerm, Claims};
 use super::clock::Estimate;
-use super::coming::Expected;
 use super::interface::{Command, Input, Lane, Mono, Near, NodeConfig, StoreCall};
 use super::lane::{LaneState, UnderWay};
 use super::looks::Looks;
@@ -14,6 +13,7 @@ use super::numbers::Numbers;
 use super::queue::Queue;
 use super::runs::{HeldRuns, Place};
 use super::stopping::Stopping;
+use super::upcoming::Expected;
 use crate::store::{Epoch, NewNode, Outcome, Run, Settle};
 use crate::sync::Arc;
 
@@ -119,8 +119,8 @@ impl Node {
     }
 
     /// The number of timers that are due soon and are held in memory.
-    pub(crate) fn coming(&self) -> usize {
-        self.queues.iter().map(|queue| queue.coming.len()).sum()
+    pub(crate) fn upcoming(&self) -> usize {
+        self.queues.iter().map(|queue| queue.upcoming.len()).sum()
     }
 
     /// When the next step is due at the latest, even without an input. `None`: only with an input.
@@ -321,7 +321,7 @@ impl Node {
             }
             let place = (number, near.key);
             let queue = &mut self.queues[number];
-            let known = near.bytes.or_else(|| queue.coming.bytes_of(&place.1));
+            let known = near.bytes.or_else(|| queue.upcoming.bytes_of(&place.1));
             let bytes = known.unwrap_or(queue.usual_bytes);
             if self.runs.is_held(&place) || self.claims.contains(&place) {
                 self.runs.set_next(&place, near.due, bytes);
@@ -333,7 +333,7 @@ impl Node {
                 suspect: false,
                 bytes,
             };
-            queue.coming.insert(&place.1, expected);
+            queue.upcoming.insert(&place.1, expected);
         }
     }
 
@@ -372,7 +372,7 @@ impl Node {
             self.queues[queue].running -= 1;
         }
         for queue in &mut self.queues {
-            queue.coming.clear();
+            queue.upcoming.clear();
         }
         self.looks.start_anew();
         let epoch = new_epoch(&mut self.numbers);
@@ -389,7 +389,7 @@ impl Node {
             None => {
                 self.stopping = Some(Stopping::new(now, grace, extra));
                 for queue in &mut self.queues {
-                    queue.coming.clear();
+                    queue.upcoming.clear();
                 }
                 self.looks.adoption.clear();
                 self.give_back(now);

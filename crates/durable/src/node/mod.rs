@@ -21,7 +21,7 @@
 //! A timer, as the node sees it:
 //!
 //! ```text
-//!  seen or hinted --> coming --> in a claim --> waits --> runs --> ended --> settled
+//!  seen or hinted -> upcoming -> in a claim --> waits --> runs --> ended --> settled
 //!                       ^          |   |                              ^        |
 //!                       |  not due |   | not returned: forgotten      '--------'
 //!                       '----------'   '--> the next look               locked, or no answer
@@ -108,7 +108,6 @@ mod adoption;
 mod bell;
 mod claims;
 mod clock;
-mod coming;
 mod interface;
 mod lane;
 mod load;
@@ -125,6 +124,7 @@ mod sleep;
 mod stopping;
 #[cfg(test)]
 mod tests;
+mod upcoming;
 
 #[allow(unused_imports, reason = "the shell uses them")]
 pub(crate) use interface::{

@@ -1,16 +1,16 @@
-//! One queue of a node: what it may start now, and what is coming.
+//! One queue of a node: what it may start now, and its upcoming timers.
 
 use std::time::Duration;
 
-use super::coming::Coming;
 use super::interface::{Mono, QueueConfig};
+use super::upcoming::UpcomingTimers;
 
 /// The greatest number of timers that are known of one queue.
-const MOST_COMING: usize = 2_000;
+const MOST_UPCOMING: usize = 2_000;
 /// The bytes that a payload of unknown length counts before one of its queue is known.
 const UNKNOWN_BYTES: u64 = 256 * 1024;
 /// The least such number, so that a slow pace does not cause many looks.
-const LEAST_COMING: usize = 64;
+const LEAST_UPCOMING: usize = 64;
 
 /// The state of one queue.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Queue {
     pub(super) paused: bool,
     /// Whether too many of its ends are not settled, so that nothing more is claimed.
     pub(super) is_clogged: bool,
-    pub(super) coming: Coming,
+    pub(super) upcoming: UpcomingTimers,
     /// Runs that were claimed and have not ended, and runs of an earlier epoch that still go on.
     pub(super) running: usize,
     /// Timers in the claim that is under way.
@@ -37,12 +37,12 @@ impl Queue {
             // The number of timers that can start until the look after the next one.
             Some(pace) => {
                 let soon = Duration::from_secs(u64::from(pace)).as_secs_f64() * look.as_secs_f64();
-                (2.0 * soon).min(1e6) as usize + config.running.min(MOST_COMING)
+                (2.0 * soon).min(1e6) as usize + config.running.min(MOST_UPCOMING)
             }
-            None => MOST_COMING,
+            None => MOST_UPCOMING,
         };
         Queue {
-            coming: Coming::new(limit.clamp(LEAST_COMING, MOST_COMING)),
+            upcoming: UpcomingTimers::new(limit.clamp(LEAST_UPCOMING, MOST_UPCOMING)),
             pace: config.pace.map(Pace::new),
             config,
             paused: false,
@@ -105,7 +105,7 @@ impl Queue {
 
     /// Whether timers that the last look left unread are wanted before the next look is due.
     pub(super) fn is_hungry(&self) -> bool {
-        !self.paused && self.progressed && self.coming.runs_out()
+        !self.paused && self.progressed && self.upcoming.runs_out()
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::coming::Expected;
 use super::interface::{Lane, Mono, Reply};
 use super::lane::{LaneState, UnderWay};
 use super::looks::SUSPECT;
 use super::machine::{MOST_SETTLED, Node, Watching};
 use super::runs::Place;
+use super::upcoming::Expected;
 use crate::store::{Beat, Claimed, ClaimedRun, Outcome, Settled, Sight, StoreError, StoreTime};
 
 /// The longest pause after which an end is asked for again that the store refuses, or a timer is claimed again,
@@ -154,13 +154,13 @@ impl Node {
                 if let ([((queue, key), one)], 1) = (requested.wanted.as_slice(), asked) {
                     // It is claimed again when nothing else is due.
                     let longest = LONGEST_REFUSED.max(self.look);
-                    let coming = &mut self.queues[*queue].coming;
+                    let upcoming = &mut self.queues[*queue].upcoming;
                     match result {
                         Err(StoreError::Refused(_)) => {
-                            coming.refuse_later(key.clone(), one, now, longest);
+                            upcoming.refuse_later(key.clone(), one, now, longest);
                         }
                         // An outage. The lane pauses already.
-                        _ => coming.refuse(key.clone(), one),
+                        _ => upcoming.refuse(key.clone(), one),
                     }
                     self.looks.wake(*queue, one.shard);
                 }
@@ -225,18 +225,18 @@ impl Node {
             let place = queue.map(|queue| (*queue, refused.key));
             if let Some((place, expected)) = place.and_then(|place| left.remove_entry(&place)) {
                 self.looks.wake(place.0, expected.shard);
-                let coming = &mut self.queues[place.0].coming;
-                coming.refuse_later(place.1, &expected, now, longest);
+                let upcoming = &mut self.queues[place.0].upcoming;
+                upcoming.refuse_later(place.1, &expected, now, longest);
             }
         }
         for ((queue, key), expected) in left {
-            let coming = &mut self.queues[queue].coming;
+            let upcoming = &mut self.queues[queue].upcoming;
             if expected.due <= answer.now {
-                coming.refuse(key, &expected);
+                upcoming.refuse(key, &expected);
                 // A look at its part shows whether it is still there.
                 self.looks.wake(queue, expected.shard);
             } else if expected.due < window && self.stopping.is_none() {
-                coming.insert(&key, expected);
+                upcoming.insert(&key, expected);
             }
         }
     }
@@ -246,7 +246,7 @@ impl Node {
             return;
         }
         let suspect = run.crashes >= SUSPECT;
-        self.queues[place.0].coming.granted(&place.1);
+        self.queues[place.0].upcoming.granted(&place.1);
         self.queues[place.0].running += 1;
         self.runs.add(place, shard, suspect, run);
         if self.stopping.is_some() {
@@ -331,7 +331,7 @@ impl Node {
                 shard: held.shard,
                 suspect: held.suspect && settled == Settled::Waits,
             };
-            self.queues[place.0].coming.insert(&place.1, expected);
+            self.queues[place.0].upcoming.insert(&place.1, expected);
         }
     }
 }

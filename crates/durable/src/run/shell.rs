@@ -329,8 +329,8 @@ impl Shell {
                     next = receiver.try_recv().ok();
                 }
             }
-            let coming = self.node.coming();
-            self.runs.counters.coming.set(coming as u64);
+            let upcoming = self.node.upcoming();
+            self.runs.counters.coming.set(upcoming as u64);
             self.arm();
             next = Some(receiver.recv().ok()?);
         }

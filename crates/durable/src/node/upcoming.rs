@@ -20,7 +20,7 @@ pub(super) struct Expected {
 
 /// Timers by their due times. The number is bounded; the earliest are kept.
 #[derive(Debug)]
-pub(super) struct Coming {
+pub(super) struct UpcomingTimers {
     limit: usize,
     by_key: BTreeMap<Box<str>, Expected>,
     by_due: BTreeSet<(StoreTime, Box<str>)>,
@@ -64,9 +64,9 @@ pub(super) struct Unread {
     pub(super) ties: usize,
 }
 
-impl Coming {
+impl UpcomingTimers {
     pub(super) fn new(limit: usize) -> Self {
-        Coming {
+        UpcomingTimers {
             limit,
             by_key: BTreeMap::new(),
             by_due: BTreeSet::new(),
@@ -299,6 +299,6 @@ impl Coming {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Coming::new(self.limit);
+        *self = UpcomingTimers::new(self.limit);
     }
 }
