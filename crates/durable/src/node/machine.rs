@@ -108,8 +108,8 @@ impl Node {
     }
 
     /// When the node's term ends. `None` if it has none.
-    pub(crate) fn term_end(&self) -> Option<Mono> {
-        self.membership.term_end()
+    pub(crate) fn lease_end(&self) -> Option<Mono> {
+        self.membership.lease_end()
     }
 
     /// Whether the node may start runs, and its claims are live.
@@ -263,8 +263,8 @@ impl Node {
     }
 
     fn use_claims(&mut self, now: Mono, out: &mut Vec<Command>) {
-        let term_end = self.membership.term_end().filter(|end| now < *end);
-        let Some(end) = term_end.filter(|_| self.stopping.is_none()) else {
+        let lease_end = self.membership.lease_end().filter(|end| now < *end);
+        let Some(end) = lease_end.filter(|_| self.stopping.is_none()) else {
             return;
         };
         if let Err(time) = self.claiming.is_free(now) {

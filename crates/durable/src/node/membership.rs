@@ -34,7 +34,7 @@ pub(super) struct Membership {
     /// When the next beat is due.
     pub(super) next_beat: Mono,
     term: Duration,
-    term_end: Option<Mono>,
+    lease_end: Option<Mono>,
     last_good_beat: Option<Mono>,
     /// When a call has found another store, or an older one.
     replaced: Option<Mono>,
@@ -56,7 +56,7 @@ impl Membership {
             join_sent: false,
             next_beat: Mono::ZERO,
             term,
-            term_end: None,
+            lease_end: None,
             last_good_beat: None,
             replaced: None,
             good_beats: 0,
@@ -112,18 +112,18 @@ impl Membership {
         self.term
     }
 
-    pub(super) fn term_end(&self) -> Option<Mono> {
-        self.term_end
+    pub(super) fn lease_end(&self) -> Option<Mono> {
+        self.lease_end
     }
 
     /// Whether the node may start runs.
     pub(super) fn is_held(&self, now: Mono) -> bool {
-        self.term_end.is_some_and(|end| now < end)
+        self.lease_end.is_some_and(|end| now < end)
     }
 
     /// Ends the term by the node's own will.
     pub(super) fn let_go(&mut self) {
-        self.term_end = None;
+        self.lease_end = None;
     }
 
     /// A beat that was sent at `sent` was good.
@@ -142,7 +142,7 @@ impl Membership {
         }
         self.last_good_beat = Some(sent);
         self.good_beats += 1;
-        self.term_end = Some(sent + self.term);
+        self.lease_end = Some(sent + self.term);
         self.next_beat = sent + self.beat_interval();
     }
 

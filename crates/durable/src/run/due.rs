@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use super::term::Term;
+use super::node_lease::NodeLease;
 use crate::calls::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
 use crate::store::{ClaimedRun, Run, StoreTime};
 use crate::sync::Arc;
@@ -38,12 +38,12 @@ pub struct Due<T> {
     payload: T,
 }
 
-/// A run, with its node's term.
+/// A run, with its node's lease.
 #[derive(Debug)]
 pub(crate) struct RunInfo {
     pub(crate) claimed: ClaimedRun,
-    /// The term of the node that has claimed it.
-    pub(crate) term: Arc<Term>,
+    /// The lease of the node that has claimed it.
+    pub(crate) lease: Arc<NodeLease>,
     /// The store's clock when the run was about to start, as far as it is known here.
     pub(crate) started: StoreTime,
     /// See [`Store::namespace`](crate::store::Store::namespace).
@@ -55,13 +55,13 @@ pub(crate) struct RunInfo {
 impl RunInfo {
     pub(crate) fn new(
         claimed: ClaimedRun,
-        term: Arc<Term>,
+        lease: Arc<NodeLease>,
         started: StoreTime,
         namespace: &Arc<str>,
     ) -> Arc<Self> {
         Arc::new(RunInfo {
             claimed,
-            term,
+            lease,
             started,
             namespace: Arc::clone(namespace),
             completing: AtomicBool::new(false),
@@ -153,7 +153,7 @@ impl<T> Due<T> {
     /// unless this node was declared gone meanwhile.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.info.term.is_held()
+        self.info.lease.is_held()
     }
 
     /// Returns the idempotency token: it is the same in all runs of this timer, and no other timer
@@ -185,7 +185,7 @@ impl<T> Due<T> {
     pub fn complete_in<X: CompletesRun>(&self, transaction: X) -> Result<(), CompleteError> {
         // Before the call, which may panic.
         self.info.will_complete();
-        transaction.complete(&self.info.namespace, self.info.term.epoch, self.info.run())
+        transaction.complete(&self.info.namespace, self.info.lease.epoch, self.info.run())
     }
 
     /// Ends the run within a transaction of a driver whose calls are futures, such as `tokio_postgres`.
@@ -222,7 +222,7 @@ impl<T> Due<T> {
         let info = Arc::clone(&self.info);
         async move {
             info.will_complete();
-            let (epoch, run) = (info.term.epoch, info.run());
+            let (epoch, run) = (info.lease.epoch, info.run());
             transaction.complete(&info.namespace, epoch, run).await
         }
     }
@@ -264,7 +264,7 @@ impl<T> Due<T> {
     #[must_use]
     pub fn completion(&self) -> Completion<'_> {
         self.info.will_complete();
-        Completion::of(self.info.term.epoch, self.info.run())
+        Completion::of(self.info.lease.epoch, self.info.run())
     }
 }
 

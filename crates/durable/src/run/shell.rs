@@ -10,10 +10,10 @@ use tourbillon::{BuildError, Scheduler, Timer};
 
 use super::handler::Handler;
 use super::lanes::{Lanes, LanesError, Wake};
+use super::node_lease::{LocalClock, NodeLease};
 use super::queue_options::QueueOptions;
 use super::rings::Rings;
 use super::task::{Runs, Task};
-use super::term::{LocalClock, Term};
 use crate::calls::StartError;
 use crate::client::StoreHandle;
 use crate::events::Event;
@@ -149,7 +149,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
     let rings = rings(&parts);
     let node = Node::new(parts.config);
     let mut shell = Shell {
-        term: Term::new(node.epoch(), parts.clock.clone()),
+        lease: NodeLease::new(node.epoch(), parts.clock.clone()),
         node,
         clock: parts.clock,
         sender: parts.sender,
@@ -273,15 +273,15 @@ struct Shell {
     pool: Option<Timer>,
     queues: HashMap<Arc<str>, (Arc<QueueOptions>, Handler)>,
     runs: Arc<Runs>,
-    /// The term of the present epoch.
-    term: Arc<Term>,
+    /// The lease of the present epoch.
+    lease: Arc<NodeLease>,
     watch: Arc<Watch>,
 }
 
 impl Shell {
     fn run(mut self, receiver: &Receiver<Message>) -> NodeEnd {
         let stopped = self.work(receiver);
-        self.term.set_end(Duration::ZERO);
+        self.lease.set_end(Duration::ZERO);
         // Relaxed: see `Watch::saw`.
         let has_left = self.watch.has_left.load(Ordering::Relaxed);
         // Handlers capture values of the user, whose drop may panic.
@@ -315,7 +315,7 @@ impl Shell {
                     _ => {}
                 }
                 self.node.step(self.clock.now(), input, &mut commands);
-                // Before the starts: a run asks for its term.
+                // Before the starts: a run asks for its lease.
                 self.publish();
                 for command in commands.drain(..) {
                     match command {
@@ -366,17 +366,18 @@ impl Shell {
         drop(catch_panic(move || drop(listening)));
     }
 
-    /// Publishes the end of the term. A term of an epoch that is over never comes back.
+    /// Publishes the end of the lease. A lease of an epoch that is over never comes back.
     fn publish(&mut self) {
         let epoch = self.node.epoch();
-        if epoch != self.term.epoch {
-            self.term.set_end(Duration::ZERO);
-            self.term = Term::new(epoch, self.clock.clone());
+        if epoch != self.lease.epoch {
+            self.lease.set_end(Duration::ZERO);
+            self.lease = NodeLease::new(epoch, self.clock.clone());
             self.runs.new_epoch(epoch);
             self.runs.counters.gone.increment();
             self.runs.events.send(|| Event::NodeGone);
         }
-        self.term.set_end(self.node.term_end().unwrap_or_default());
+        self.lease
+            .set_end(self.node.lease_end().unwrap_or_default());
     }
 
     /// Arms the node's next wake-up.
@@ -405,7 +406,7 @@ impl Shell {
         let Some((options, handler)) = self.queues.get(&claimed.run.queue) else {
             return;
         };
-        let task = Task::new(claimed, &self.term, options, &self.runs);
+        let task = Task::new(claimed, &self.lease, options, &self.runs);
         match handler {
             Handler::Closure(run) => {
                 let run = Arc::clone(run);

@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use super::due::{Due, RunInfo};
 use super::ending::{Ending, HandlerError};
 use super::late::Late;
+use super::node_lease::{NodeLease, StoreClock};
 use super::queue_options::QueueOptions;
-use super::term::{StoreClock, Term};
 use crate::calls::CompleteError;
 use crate::events::{Counters, Event, EventSink};
 use crate::store::{ClaimedRun, Epoch, Outcome, Run, Settled, Settlement, StoreError};
@@ -175,7 +175,7 @@ impl fmt::Debug for Runs {
 /// A claimed timer that has not started. If it is dropped, it is given back.
 pub(crate) struct Task {
     claimed: Option<ClaimedRun>,
-    term: Arc<Term>,
+    lease: Arc<NodeLease>,
     options: Arc<QueueOptions>,
     runs: Arc<Runs>,
 }
@@ -183,13 +183,13 @@ pub(crate) struct Task {
 impl Task {
     pub(crate) fn new(
         claimed: ClaimedRun,
-        term: &Arc<Term>,
+        lease: &Arc<NodeLease>,
         options: &Arc<QueueOptions>,
         runs: &Arc<Runs>,
     ) -> Self {
         Task {
             claimed: Some(claimed),
-            term: Arc::clone(term),
+            lease: Arc::clone(lease),
             options: Arc::clone(options),
             runs: Arc::clone(runs),
         }
@@ -198,7 +198,7 @@ impl Task {
     /// Starts the run, unless it may not start. Then it is settled.
     pub(crate) fn begin<T: DeserializeOwned>(mut self) -> Option<(Due<T>, Running)> {
         let runs = &self.runs;
-        if runs.is_stopping() || !self.term.is_held() {
+        if runs.is_stopping() || !self.lease.is_held() {
             // The drop gives it back.
             return None;
         }
@@ -232,7 +232,7 @@ impl Task {
         };
         runs.counters.runs.increment();
         runs.counters.running.increment();
-        let info = RunInfo::new(claimed, Arc::clone(&self.term), started, &runs.namespace);
+        let info = RunInfo::new(claimed, Arc::clone(&self.lease), started, &runs.namespace);
         let running = Running {
             info: Arc::clone(&info),
             options: Arc::clone(&self.options),
@@ -246,7 +246,7 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         if let Some(claimed) = self.claimed.take() {
-            let is_over = self.runs.is_stopping() || !self.term.is_held();
+            let is_over = self.runs.is_stopping() || !self.lease.is_held();
             let pause = match is_over {
                 true => Duration::ZERO,
                 // This process can't run it: the runtime of its handler was shut down.
@@ -348,7 +348,7 @@ impl Running {
         runs.counters.running.decrement();
         let outcome = match end {
             End::Succeeded(_) if self.info.is_completing() => {
-                let epoch = self.info.term.epoch;
+                let epoch = self.info.lease.epoch;
                 runs.completing.lock().insert((epoch, run.clone()));
                 // If the transaction was committed, the store answers that the run is fenced.
                 self.after_failure(NOT_COMMITTED.to_owned())

@@ -14,14 +14,14 @@ fn the_term_counts_from_the_sending_of_the_last_good_beat() {
     script.reply(id, Reply::Joined);
     let (id, call) = script.asks.pop_front().unwrap();
     assert!(matches!(call, StoreCall::Beat(_)));
-    assert_eq!(script.node.term_end(), None);
+    assert_eq!(script.node.lease_end(), None);
     script.now = secs(4);
     let beat = Beat {
         now: store(secs(2)),
         horizon: None,
     };
     script.reply(id, Reply::Beat(Some(beat)));
-    assert_eq!(script.node.term_end(), Some(secs(16)));
+    assert_eq!(script.node.lease_end(), Some(secs(16)));
     assert!(script.node.is_held(secs(16) - millis(1)));
     assert!(!script.node.is_held(secs(16)));
 }
@@ -32,7 +32,7 @@ fn a_run_that_is_claimed_at_the_end_of_the_term_waits_for_the_next_good_beat() {
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", store(secs(2)))];
     let (id, claim) = script.claim(secs(2));
-    let end = script.node.term_end().unwrap();
+    let end = script.node.lease_end().unwrap();
     assert!(claim.deadline <= store(end), "{claim:?}");
     script.rows.clear();
     // The answer comes when the term is over.
@@ -49,7 +49,7 @@ fn a_run_that_is_claimed_at_the_end_of_the_term_waits_for_the_next_good_beat() {
 fn nothing_is_claimed_after_the_end_of_the_term() {
     // NODE-1
     let mut script = Script::joined(alone());
-    let end = script.node.term_end().unwrap();
+    let end = script.node.lease_end().unwrap();
     let due = store(end) + secs(1);
     script.now = end - millis(500);
     script.input(Input::Near(vec![Near {

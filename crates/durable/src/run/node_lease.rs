@@ -1,4 +1,4 @@
-//! The time by the local clock, the end of a node's term, and an estimate of the store's clock.
+//! The time by the local clock, the end of a node's lease, and an estimate of the store's clock.
 
 use std::time::Duration;
 
@@ -34,21 +34,21 @@ impl LocalClock {
     }
 }
 
-/// The term of one life of a node.
+/// The lease of one life of a node, which lasts for a [term](crate::Builder::term).
 #[derive(Debug)]
-pub(crate) struct Term {
+pub(crate) struct NodeLease {
     pub(crate) epoch: Epoch,
     clock: LocalClock,
-    /// When the term ends, in nanoseconds by the local clock. 0: it has ended.
+    /// When the lease ends, in nanoseconds by the local clock. 0: it has ended.
     end: AtomicU64,
     /// A forked copy of this process holds no run.
     origin: Origin,
 }
 
-impl Term {
+impl NodeLease {
     pub(crate) fn new(epoch: Epoch, clock: LocalClock) -> Arc<Self> {
         let end = AtomicU64::new(0);
-        Arc::new(Term {
+        Arc::new(NodeLease {
             epoch,
             clock,
             end,
@@ -56,14 +56,14 @@ impl Term {
         })
     }
 
-    /// Publishes when the term ends.
+    /// Publishes when the lease ends.
     pub(crate) fn set_end(&self, end: Duration) {
         let nanos = u64::try_from(end.as_nanos()).unwrap_or(u64::MAX);
         // Relaxed: the number alone is read; nothing else is published by it.
         self.end.store(nanos, Ordering::Relaxed);
     }
 
-    /// Whether the term goes on, by the local clock.
+    /// Whether the lease goes on, by the local clock.
     pub(crate) fn is_held(&self) -> bool {
         // Relaxed: as in `set_end`. A reader that sees an older end only says no too early.
         let end = Duration::from_nanos(self.end.load(Ordering::Relaxed));
