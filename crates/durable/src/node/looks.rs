@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::adoption::{Adoption, Orphan};
-use super::bell::Bell;
 use super::claims::Claims;
 use super::interface::Mono;
 use super::marks::Marks;
@@ -13,6 +12,7 @@ use super::queue::Queue;
 use super::runs::{HeldRuns, Place};
 use super::shards::{self, LAST_RANK, Part};
 use super::sleep::{Sleep, Took};
+use super::throttle::RingThrottle;
 use super::upcoming::{Expected, Unread};
 use crate::store::{Epoch, Look, Offset, Range, SHARDS, Seen, SeenNode, Sight, StoreTime};
 use crate::sync::Arc;
@@ -52,7 +52,7 @@ pub(super) struct Looks {
     pub(super) marks: Marks,
     sleep: Sleep,
     pub(super) adoption: Adoption,
-    pub(super) bell: Bell,
+    pub(super) throttle: RingThrottle,
     /// When the next look at everything is due.
     next: Mono,
     /// Whether it is wanted at once.
@@ -86,7 +86,7 @@ impl Looks {
             marks: Marks::default(),
             sleep: Sleep::new(most_awake, queues),
             adoption: Adoption::default(),
-            bell: Bell::default(),
+            throttle: RingThrottle::default(),
             next: Mono::ZERO,
             soon: true,
             turn: (seed % u64::from(SHARDS)) as u16,
@@ -139,7 +139,7 @@ impl Looks {
 
     /// When the next look is due at the latest.
     pub(super) fn next(&self) -> Mono {
-        self.bell.next().unwrap_or(self.next).min(self.next)
+        self.throttle.next().unwrap_or(self.next).min(self.next)
     }
 
     /// Writes a look: at everything, or only at the queues whose timers run out, and the own shards of
@@ -173,7 +173,7 @@ impl Looks {
             }
         };
         let fresh = self.sleep.take_fresh();
-        let rung = self.bell.answer(now);
+        let rung = self.throttle.answer(now);
         self.adoption.look_sent();
         self.asked.clear();
         self.touched = claims.places();

@@ -107,7 +107,7 @@ impl Node {
         self.membership.epoch
     }
 
-    /// When the node's term ends. `None` if it has none.
+    /// When the node's lease ends. `None` if it has none.
     pub(crate) fn lease_end(&self) -> Option<Mono> {
         self.membership.lease_end()
     }
@@ -349,7 +349,7 @@ impl Node {
             // A look that finds out about a resume reads the whole queue.
             let wanted = self.stopping.is_none() && !self.queues[number].paused;
             if wanted && self.looks.may_own(number) {
-                self.looks.bell.ring(number);
+                self.looks.throttle.ring(number);
             }
         }
     }

@@ -105,7 +105,6 @@
 //!   is later than now, or something is sent.
 
 mod adoption;
-mod bell;
 mod claims;
 mod clock;
 mod interface;
@@ -124,6 +123,7 @@ mod sleep;
 mod stopping;
 #[cfg(test)]
 mod tests;
+mod throttle;
 mod upcoming;
 
 #[allow(unused_imports, reason = "the shell uses them")]

@@ -10,10 +10,10 @@ mod handler;
 mod lanes;
 mod late;
 mod node_lease;
+mod notifications;
 mod plan;
 mod queue_options;
 mod retry;
-mod rings;
 mod shell;
 mod task;
 

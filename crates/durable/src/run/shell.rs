@@ -11,8 +11,8 @@ use tourbillon::{BuildError, Scheduler, Timer};
 use super::handler::Handler;
 use super::lanes::{Lanes, LanesError, Wake};
 use super::node_lease::{LocalClock, NodeLease};
+use super::notifications::NotificationForwarder;
 use super::queue_options::QueueOptions;
-use super::rings::Rings;
 use super::task::{Runs, Task};
 use crate::calls::StartError;
 use crate::client::StoreHandle;
@@ -146,7 +146,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
         })?
     };
     let pool = pool(&parts)?;
-    let rings = rings(&parts);
+    let notifications = notifications(&parts);
     let node = Node::new(parts.config);
     let mut shell = Shell {
         lease: NodeLease::new(node.epoch(), parts.clock.clone()),
@@ -154,7 +154,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
         clock: parts.clock,
         sender: parts.sender,
         lanes,
-        rings,
+        notifications,
         store_handle: parts.store_handle,
         listening: None,
         listen_failures: 0,
@@ -177,7 +177,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
 }
 
 /// Passes the rings of the doorbell on to the node.
-fn rings(parts: &NodeParts) -> Arc<Rings> {
+fn notifications(parts: &NodeParts) -> Arc<NotificationForwarder> {
     let queues = parts
         .config
         .queues
@@ -186,7 +186,7 @@ fn rings(parts: &NodeParts) -> Arc<Rings> {
     let (counters, events) = (Arc::clone(&parts.runs.counters), parts.runs.events.clone());
     let sender = parts.sender.clone();
     let tell = Box::new(move |queue| sender.send(Input::Rang(queue)));
-    Rings::new(queues, counters, events, tell)
+    NotificationForwarder::new(queues, counters, events, tell)
 }
 
 /// The pool that runs closures, if there are any.
@@ -261,7 +261,7 @@ struct Shell {
     clock: LocalClock,
     sender: NodeSender,
     lanes: Lanes,
-    rings: Arc<Rings>,
+    notifications: Arc<NotificationForwarder>,
     store_handle: Arc<StoreHandle>,
     /// `None` if the store has no doorbell or could not listen to it, and after a stop.
     listening: Option<Listening>,
@@ -310,7 +310,7 @@ impl Shell {
                 };
                 match &input {
                     Input::Wake => self.wakes_at = None,
-                    Input::Rang(Some(queue)) => self.rings.taken(queue),
+                    Input::Rang(Some(queue)) => self.notifications.taken(queue),
                     Input::Stop { .. } => self.stop_listening(),
                     _ => {}
                 }
@@ -341,13 +341,13 @@ impl Shell {
         if self.is_stopping || self.listening.is_some() {
             return;
         }
-        let rings = Arc::clone(&self.rings);
-        let hear = Box::new(move |heard: Heard<'_>| rings.hear(heard));
+        let notifications = Arc::clone(&self.notifications);
+        let hear = Box::new(move |heard: Heard<'_>| notifications.hear(heard));
         self.listening = self.store_handle.listen(hear).unwrap_or_else(|error| {
-            self.rings.hear(Heard::Lost(&error));
+            self.notifications.hear(Heard::Lost(&error));
             None
         });
-        if self.listening.is_some() || !self.rings.is_down() {
+        if self.listening.is_some() || !self.notifications.is_down() {
             return;
         }
         let pause = FIRST_LISTEN.saturating_mul(1 << self.listen_failures.min(16));

@@ -9,16 +9,16 @@ use super::interface::Mono;
 /// second at most, and a ring waits for 20 ms at most while the store answers.
 const SPAN: Duration = Duration::from_millis(20);
 
-/// See the module.
+/// Bounds how often rings cause looks.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
+pub(super) struct RingThrottle {
     /// The queues that rang since the last look at them was sent.
     rung: BTreeSet<usize>,
     /// From when on a look may answer.
     free_at: Mono,
 }
 
-impl Bell {
+impl RingThrottle {
     pub(super) fn ring(&mut self, queue: usize) {
         self.rung.insert(queue);
     }

@@ -1,4 +1,4 @@
-//! The way of a ring from the store's doorbell to the node.
+//! Forwards what the store's doorbell says to the node.
 
 use std::collections::HashMap;
 
@@ -10,9 +10,9 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// Tells the node which queue rang. `None` is any queue.
 type Tell = Box<dyn Fn(Option<Arc<str>>) + Send + Sync>;
 
-/// Passes rings on to the node, at most one of each queue at a time: while one waits for the node,
+/// Forwards rings to the node, at most one of each queue at a time: while one waits for the node,
 /// others of the same queue say nothing new.
-pub(crate) struct Rings {
+pub(crate) struct NotificationForwarder {
     /// The queues of the node, and whether a ring of each waits for the node.
     waiting: HashMap<Arc<str>, AtomicBool>,
     is_down: AtomicBool,
@@ -21,14 +21,14 @@ pub(crate) struct Rings {
     tell: Tell,
 }
 
-impl Rings {
+impl NotificationForwarder {
     pub(crate) fn new(
         queues: impl Iterator<Item = Arc<str>>,
         counters: Arc<Counters>,
         events: EventSink,
         tell: Tell,
     ) -> Arc<Self> {
-        Arc::new(Rings {
+        Arc::new(NotificationForwarder {
             waiting: queues
                 .map(|queue| (queue, AtomicBool::new(false)))
                 .collect(),
