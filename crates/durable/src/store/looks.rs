@@ -83,7 +83,7 @@ pub struct Sight {
     pub nodes: Vec<SeenNode>,
     /// The queues that are paused.
     pub paused: Vec<String>,
-    /// Which writes it contains, if the look has asked for that and the store has [horizons](Horizon).
+    /// Which writes it contains, if the look has asked for that and the store has [horizons](super::Horizon).
     pub complete: Option<Complete>,
 }
 
