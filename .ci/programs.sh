@@ -50,11 +50,11 @@ two_holders_never_overlap() {
 # As the README says it: on SQLite in a folder of its own, while worker processes are killed.
 orders_end_once() {
     local output last
-    output=$(timeout 300 cargo run --release -p tourbillon-durable --example order_timeout --locked)
+    output=$(timeout 300 cargo run --release -p chaos --bin orders --locked)
     last=$(tail -n 1 <<<"$output")
     echo "$last"
     grep -qxE 'orders [1-9][0-9]* paid [1-9][0-9]* cancelled [1-9][0-9]* both 0 neither 0' <<<"$last" ||
-        complain "the last line of order_timeout is not what the README says"
+        complain "the last line of orders is not what the README says"
 }
 
 # crash_points ROUNDS MORE..: prints the report of these rounds, and fails if the program does.

@@ -4,7 +4,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-fn main() {
+pub(crate) fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let root = env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the manifest's directory");
     postgres(Path::new(&root));

@@ -12,9 +12,6 @@ use terminal_size::{Width, terminal_size};
 /// The width if it is unknown.
 const USUAL: usize = 80;
 
-/// The exit code that shells report for a program that was ended by an interrupt.
-const INTERRUPTED: i32 = 128 + SIGINT;
-
 /// Returns the width of the terminal from `COLUMNS`, or else from the terminal itself.
 pub(crate) fn columns() -> usize {
     let told = env::var("COLUMNS").ok();
@@ -26,9 +23,17 @@ pub(crate) fn columns() -> usize {
 
 /// Makes an interrupt set the flag from now on. If the flag is set already, it ends the program.
 pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    // The order matters: the first handler reads the flag before the second handler sets it.
-    flag::register_conditional_shutdown(SIGINT, INTERRUPTED, Arc::clone(&interrupted))?;
-    flag::register(SIGINT, Arc::clone(&interrupted))?;
-    Ok(interrupted)
+    asked(&[SIGINT])
+}
+
+/// The same for these signals.
+pub(crate) fn asked(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
+    let asked = Arc::new(AtomicBool::new(false));
+    for &signal in signals {
+        // The order matters: the first handler reads the flag before the second handler sets it. The
+        // exit code is the one that shells report for a program that was ended by the signal.
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))?;
+        flag::register(signal, Arc::clone(&asked))?;
+    }
+    Ok(asked)
 }

@@ -305,13 +305,6 @@ where
         return None;
     }
     end_with_the_parent();
-    let say = |line: Line<W>| {
-        let mut line = serde_json::to_vec(&line).expect("words are plain data");
-        line.push(b'\n');
-        let mut out = io::stdout().lock();
-        // Without a parent there is nobody to tell.
-        let _ = out.write_all(&line).and_then(|()| out.flush());
-    };
     let (tell, told) = channel();
     thread::spawn(move || {
         for line in io::stdin().lock().lines().map_while(Result::ok) {
@@ -324,14 +317,27 @@ where
     let order = serde_json::from_str(&arguments.next().unwrap_or_default());
     let ended = order
         .map_err(io::Error::other)
-        .and_then(|order| work(order, &told, &|word| say(Line::Says(word))));
+        .and_then(|order| work(order, &told, &|word| write(&Line::Says(word))));
     Some(match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(Line::Fails(error.to_string()));
+            write(&Line::<W>::Fails(error.to_string()));
             ExitCode::FAILURE
         }
     })
+}
+
+/// Says a word from anywhere in the process of a member.
+pub fn say(word: &impl Serialize) {
+    write(&Line::Says(word));
+}
+
+fn write(line: &Line<impl Serialize>) {
+    let mut line = serde_json::to_vec(line).expect("words are plain data");
+    line.push(b'\n');
+    let mut out = io::stdout().lock();
+    // Without a parent there is nobody to tell.
+    let _ = out.write_all(&line).and_then(|()| out.flush());
 }
 
 /// The parent's end, however it comes, is the child's end too, also if it is stopped.

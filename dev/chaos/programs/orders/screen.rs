@@ -1,6 +1,7 @@
-//! The live line on stderr. On a terminal it is updated in place; otherwise each second has a line.
+//! The live line on stderr. On a terminal it is updated in place; otherwise each second has a line. A reader
+//! that has gone is no fault.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use crate::database::{Cancellation, Progress};
@@ -34,12 +35,7 @@ impl<'a> Screen<'a> {
         self.last.elapsed() >= interval
     }
 
-    pub(crate) fn line(
-        &mut self,
-        progress: &Progress,
-        workers: usize,
-        kills: u32,
-    ) -> io::Result<()> {
+    pub(crate) fn line(&mut self, progress: &Progress, workers: usize, kills: u32) {
         self.last = Instant::now();
         let Progress {
             orders,
@@ -60,26 +56,25 @@ impl<'a> Screen<'a> {
         if self.in_place {
             let width = (self.columns)().saturating_sub(1);
             let line: String = line.chars().take(width).collect();
-            write!(self.err, "\r{line}\x1b[K")?;
+            let _ = write!(self.err, "\r{line}\x1b[K");
             self.shown = true;
         } else {
-            writeln!(self.err, "{line}")?;
+            let _ = writeln!(self.err, "{line}");
         }
-        self.err.flush()
+        let _ = self.err.flush();
     }
 
     /// Writes a line that stays.
-    pub(crate) fn note(&mut self, text: &str) -> io::Result<()> {
-        self.close()?;
-        writeln!(self.err, "{text}")
+    pub(crate) fn note(&mut self, text: &str) {
+        self.close();
+        let _ = writeln!(self.err, "{text}");
     }
 
     /// Keeps the current line.
-    pub(crate) fn close(&mut self) -> io::Result<()> {
+    pub(crate) fn close(&mut self) {
         if std::mem::take(&mut self.shown) {
-            writeln!(self.err)?;
+            let _ = writeln!(self.err);
         }
-        Ok(())
     }
 }
 
@@ -136,8 +131,8 @@ mod tests {
         let progress = Progress::default();
         let mut err = Vec::new();
         let mut screen = Screen::new(&mut err, true, || 20);
-        screen.line(&progress, 3, 0).expect("written");
-        screen.note("a note").expect("written");
+        screen.line(&progress, 3, 0);
+        screen.note("a note");
         let text = String::from_utf8(err).expect("text");
         assert_eq!(text, "\r  0.0 s  orders 0  \x1b[K\na note\n");
     }

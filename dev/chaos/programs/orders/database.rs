@@ -1,16 +1,20 @@
-//! What the example asks of a database. Both kinds of journal entries are written independently of
+//! What the program asks of a database. Both kinds of journal entries are written independently of
 //! each other, so the count at the end can show an order that was paid and cancelled.
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tourbillon_durable::Durable;
 
+use crate::postgres::Server;
+use crate::sqlite::File;
+
 /// The errors of databases and of timers. They are only shown.
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
 
-/// The queue of all timers of the example.
+/// The queue of all timers of the program.
 pub(crate) const QUEUE: &str = "pay-by";
 
 /// How long customers have to pay. A real shop gives them 15 minutes.
@@ -38,7 +42,25 @@ pub(crate) fn key(order: i64) -> String {
     format!("order:{order}")
 }
 
-/// Where orders and timers are.
+/// Where orders and timers are: what a worker process has to know.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Place {
+    /// A SQLite file.
+    File(PathBuf),
+    /// The URL of a PostgreSQL server.
+    Server(String),
+}
+
+impl Place {
+    pub(crate) fn open(&self, sabotage: bool) -> Box<dyn Database> {
+        match self.clone() {
+            Place::File(path) => Box::new(File { path, sabotage }),
+            Place::Server(url) => Box::new(Server { url, sabotage }),
+        }
+    }
+}
+
+/// Orders and timers.
 pub(crate) trait Database: Sync {
     /// A name for the user.
     fn describe(&self) -> String;
@@ -54,9 +76,6 @@ pub(crate) trait Database: Sync {
 
     /// Starts the timers of a worker process.
     fn work(&self, name: &str) -> Result<Durable, Fault>;
-
-    /// The arguments by which a worker process finds the same database.
-    fn arguments(&self) -> Vec<std::ffi::OsString>;
 }
 
 /// The connection of a shop.
@@ -123,7 +142,7 @@ impl Audit {
     }
 }
 
-/// The last line of the example.
+/// The last line of the program.
 impl std::fmt::Display for Audit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Audit {

@@ -1,12 +1,11 @@
 //! Orders and timers in one SQLite file. This is what a user of durable timers writes.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use tourbillon_durable::rusqlite::{self, Connection, Transaction, TransactionBehavior, params};
 use tourbillon_durable::{Due, Durable, Retry, Sqlite};
 
 use crate::database::{
@@ -100,16 +99,12 @@ impl Database for File {
             .name(name)
             .term(TERM)
             .look(LOOK)
-            .on_event(|event| worker::say(&format!("{event:?}")))
+            .on_event(|event| worker::note(format!("{event:?}")))
             .handle(QUEUE, cancel_unpaid)
             .running(16)
             .retry(retry)
             .start()?;
         Ok(timers)
-    }
-
-    fn arguments(&self) -> Vec<OsString> {
-        vec!["--file".into(), self.path.clone().into()]
     }
 }
 

@@ -1,6 +1,5 @@
 //! The same as `sqlite.rs` on a PostgreSQL server, in a schema of its own.
 
-use std::ffi::OsString;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -106,16 +105,12 @@ impl Database for Server {
             .name(name)
             .term(TERM)
             .look(LOOK)
-            .on_event(|event| worker::say(&format!("{event:?}")))
+            .on_event(|event| worker::note(format!("{event:?}")))
             .handle(QUEUE, cancel_unpaid)
             .running(16)
             .retry(retry)
             .start()?;
         Ok(timers)
-    }
-
-    fn arguments(&self) -> Vec<OsString> {
-        vec!["--postgres".into(), self.url.clone().into()]
     }
 }
 

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use chaos::random::Random;
+
 use crate::database::{Fault, PAY_WITHIN, Shop};
 
 /// A shop that was held up makes up for this time.
@@ -62,21 +64,14 @@ pub(crate) fn run(
 /// When the customer of an order pays. One in five never does. One in ten pays at the last moment, so
 /// that payment and timer compete.
 fn pays_after(order: i64) -> Option<Duration> {
-    let chance = mixed(order.unsigned_abs());
+    // The same order always has the same chance.
+    let chance = Random::new(order.unsigned_abs()).number();
     let part = (chance >> 32) as f64 / f64::from(u32::MAX);
     match chance % 10 {
         0 | 1 => None,
         2 => Some(PAY_WITHIN.mul_f64(0.98 + 0.04 * part)),
         _ => Some(PAY_WITHIN.mul_f64(0.05 + 0.75 * part)),
     }
-}
-
-/// The finalizer of SplitMix64: the same number always gives the same chance.
-fn mixed(number: u64) -> u64 {
-    let z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -1,18 +1,19 @@
 //! A run: shops take orders while workers are killed, the last orders end, and the journals are
 //! counted.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::app::Console;
-use crate::cli::Options;
-use crate::crew::Crew;
-use crate::database::{Audit, Books, Cancellation, Database, Fault};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::Options;
+use crate::database::{Audit, Books, Cancellation, Database, Fault, Place};
 use crate::screen::{Lateness, Screen, millis};
 use crate::shop::{self, Sales};
+use crate::terminal;
+use crate::worker::Crew;
 
 /// The number of shop threads. SQLite has one writer, so more of them would only wait.
 const SHOPS: u32 = 2;
@@ -26,45 +27,27 @@ const STALLED: Duration = Duration::from_secs(15);
 /// The time between two looks at everything.
 const STEP: Duration = Duration::from_millis(50);
 
-/// Why a run ends without its last line.
-pub(crate) enum Failure {
-    /// A database, a shop or a worker has failed.
-    Fault(String),
-    /// Nobody reads what the program writes.
-    Output(io::Error),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Failure::Output(error)
-    }
-}
-
 #[allow(clippy::needless_pass_by_value, reason = "`map_err` gives it by value")]
-fn fault(error: impl ToString) -> Failure {
-    Failure::Fault(error.to_string())
+fn fault(error: impl ToString) -> String {
+    error.to_string()
 }
 
-/// Runs all of it, and returns what the journals say.
+/// Runs all of it, and returns what the journals say. An error is the reason why it did not reach its end.
 pub(crate) fn run(
-    program: &OsStr,
+    place: &Place,
     database: &dyn Database,
     options: &Options,
-    ended: &AtomicBool,
-    columns: fn() -> usize,
-    console: &mut Console<'_>,
-) -> Result<Audit, Failure> {
+) -> Result<Audit, String> {
+    let ended = terminal::asked(&[SIGINT, SIGTERM]).map_err(fault)?;
     database.prepare().map_err(fault)?;
     let mut books = database.books().map_err(fault)?;
-    let mut arguments: Vec<OsString> = database.arguments();
-    if options.sabotage {
-        arguments.push("--sabotage".into());
-    }
-    let crew = Crew::start(program, arguments, options.workers);
+    let crew = Crew::start(place, options.sabotage, options.workers);
+    let mut err = io::stderr();
+    let is_terminal = err.is_terminal();
     let mut stage = Stage {
-        crew: crew.map_err(|error| fault(format!("no worker can be started: {error}")))?,
+        crew: crew.map_err(|error| format!("no worker can be started: {error}"))?,
         books: books.as_mut(),
-        screen: Screen::new(console.err, console.err_is_terminal, columns),
+        screen: Screen::new(&mut err, is_terminal, terminal::columns),
         cancellations: Vec::new(),
     };
 
@@ -79,7 +62,7 @@ pub(crate) fn run(
             let closing = &closing;
             shops.push(scope.spawn(move || shop::run(shop.as_mut(), interval, closing)));
         }
-        stage.trade(&shops, Duration::from_secs(options.seconds.into()), ended)?;
+        stage.trade(&shops, Duration::from_secs(options.seconds), &ended)?;
         closing.store(true, Relaxed);
         let mut refused = 0;
         for shop in shops {
@@ -88,11 +71,11 @@ pub(crate) fn run(
             }
             refused += sales(shop).map_err(fault)?.refused;
         }
-        Ok::<_, Failure>(refused)
+        Ok::<_, String>(refused)
     })?;
     stage.drain()?;
     stage.show()?;
-    stage.screen.close()?;
+    stage.screen.close();
 
     let Stage {
         crew,
@@ -101,20 +84,15 @@ pub(crate) fn run(
         ..
     } = stage;
     let kills = crew.kills;
-    crew.stop().map_err(Failure::Fault)?;
+    crew.stop()?;
     let audit = books.audit().map_err(fault)?;
-    conclude(&cancellations, kills, refused, console.out)?;
+    conclude(&cancellations, kills, refused);
     Ok(audit)
 }
 
 /// Writes what is worth to be known besides the last line.
-fn conclude(
-    cancellations: &[Cancellation],
-    kills: u32,
-    refused: u64,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    writeln!(out, "workers killed by SIGKILL: {kills}")?;
+fn conclude(cancellations: &[Cancellation], kills: u32, refused: u64) {
+    say!("workers killed by SIGKILL: {kills}");
     let (first, again): (Vec<_>, Vec<_>) = cancellations
         .iter()
         .copied()
@@ -127,21 +105,17 @@ fn conclude(
         ),
     ] {
         match Lateness::of(&group) {
-            Some(Lateness { p50, p99, max }) => writeln!(
-                out,
+            Some(Lateness { p50, p99, max }) => say!(
                 "{name}: {}, lateness p50 {} p99 {} max {}",
                 group.len(),
                 millis(p50),
                 millis(p99),
                 millis(max)
-            )?,
-            None => writeln!(out, "{name}: 0")?,
+            ),
+            None => say!("{name}: 0"),
         }
     }
-    writeln!(
-        out,
-        "payments that came after the order was cancelled, and were refused: {refused}"
-    )
+    say!("payments that came after the order was cancelled, and were refused: {refused}");
 }
 
 fn sales(shop: ScopedJoinHandle<'_, Result<Sales, Fault>>) -> Result<Sales, String> {
@@ -175,13 +149,13 @@ impl Stage<'_> {
         shops: &[ScopedJoinHandle<'_, Result<Sales, Fault>>],
         time: Duration,
         ended: &AtomicBool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), String> {
         let start = Instant::now();
         let mut last_kill = start;
         while start.elapsed() < time {
             if ended.load(Relaxed) {
                 self.screen
-                    .note("no further orders; the last ones are paid or cancelled")?;
+                    .note("no further orders; the last ones are paid or cancelled");
                 break;
             }
             // A shop that has ended has failed, and says why when it is joined.
@@ -198,7 +172,7 @@ impl Stage<'_> {
     }
 
     /// Waits until each order is paid or cancelled.
-    fn drain(&mut self) -> Result<(), Failure> {
+    fn drain(&mut self) -> Result<(), String> {
         let mut least = i64::MAX;
         let mut since = Instant::now();
         loop {
@@ -212,16 +186,16 @@ impl Stage<'_> {
             if since.elapsed() > STALLED {
                 self.screen.note(&format!(
                     "{open} orders are neither paid nor cancelled, and nothing happens any more"
-                ))?;
+                ));
                 return Ok(());
             }
             self.step()?;
         }
     }
 
-    fn step(&mut self) -> Result<(), Failure> {
-        for line in self.crew.listen().map_err(Failure::Fault)? {
-            self.screen.note(&line)?;
+    fn step(&mut self) -> Result<(), String> {
+        for line in self.crew.listen()? {
+            self.screen.note(&line);
         }
         if self.screen.is_due() {
             self.show()?;
@@ -230,11 +204,11 @@ impl Stage<'_> {
         Ok(())
     }
 
-    fn show(&mut self) -> Result<(), Failure> {
+    fn show(&mut self) -> Result<(), String> {
         let progress = self.books.progress().map_err(fault)?;
         self.cancellations.extend_from_slice(&progress.fresh);
         let (workers, kills) = (self.crew.ready(), self.crew.kills);
-        self.screen.line(&progress, workers, kills)?;
+        self.screen.line(&progress, workers, kills);
         Ok(())
     }
 }
