@@ -13,12 +13,6 @@ pub fn example(name: &str) -> PathBuf {
     program
 }
 
-/// The program of an example, after a build with all features.
-pub fn built(name: &str) -> PathBuf {
-    build("--example", name);
-    profile().join("examples").join(file(name))
-}
-
 /// The program of a package, likewise.
 pub fn bin(name: &str) -> PathBuf {
     let program = profile().join(file(name));
