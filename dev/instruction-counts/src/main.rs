@@ -9,16 +9,41 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
+use lexopt::Parser;
+use lexopt::prelude::{Long, Short};
+
 use instruction_counts::{Baseline, Counts, Platform, Verdict};
 
+const HELP: &str = "\
+Counts the instructions of hot paths under valgrind, and compares them with the stored counts.
+
+Usage: cargo counts [--store]
+
+  --store     stores the new counts
+  -h, --help  this text";
+
+/// Whether to store the counts, or nothing if only help is asked for.
+fn parse(mut args: Parser) -> Result<Option<bool>, lexopt::Error> {
+    let mut store = false;
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("store") => store = true,
+            Short('h') | Long("help") => return Ok(None),
+            other => return Err(other.unexpected()),
+        }
+    }
+    Ok(Some(store))
+}
+
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    let store = match words[..] {
-        [] => false,
-        ["--store"] => true,
-        _ => {
-            complain!("usage: instructions [--store]");
+    let store = match parse(Parser::from_env()) {
+        Ok(Some(store)) => store,
+        Ok(None) => {
+            say!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            complain!("{error}; see --help");
             return ExitCode::from(2);
         }
     };
@@ -77,4 +102,20 @@ fn measured_with() -> Vec<String> {
         output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
     });
     versions.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_word_is_an_error_and_help_measures_nothing() {
+        let parsed = |line: &str| parse(Parser::from_args(line.split_whitespace()));
+        assert_eq!(parsed("").unwrap(), Some(false));
+        assert_eq!(parsed("--store").unwrap(), Some(true));
+        assert_eq!(parsed("--store --help").unwrap(), None);
+        for line in ["store", "--stor", "--store=1", "-x"] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+    }
 }

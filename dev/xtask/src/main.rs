@@ -10,23 +10,51 @@
 #[macro_use]
 mod say;
 
-use std::env;
 use std::path::Path;
 use std::process::ExitCode;
 
+use lexopt::Parser;
+use lexopt::prelude::{Long, Short, Value, ValueExt};
+
 mod teeth;
 
-const USAGE: &str = "usage: cargo run -p xtask -- teeth [--refresh] [name..]";
+const HELP: &str = "\
+Breaks the code on purpose, and expects the tests to notice.
+
+Usage: cargo teeth [--refresh] [NAME..]
+
+  NAME..      only these patches of loom-tests/teeth
+  --refresh   runs nothing: brings patches that no longer apply up to date with the last commit
+  -h, --help  this text";
+
+/// Whether to refresh, and the names; nothing if only help is asked for.
+fn parse(mut args: Parser) -> Result<Option<(bool, Vec<String>)>, lexopt::Error> {
+    let (mut command, mut refresh, mut names) = (None, false, Vec::new());
+    while let Some(arg) = args.next()? {
+        match arg {
+            Value(word) if command.is_none() && word == "teeth" => command = Some(()),
+            Value(name) if command.is_some() => names.push(name.string()?),
+            Long("refresh") => refresh = true,
+            Short('h') | Long("help") => return Ok(None),
+            other => return Err(other.unexpected()),
+        }
+    }
+    command.ok_or("the command is missing: teeth")?;
+    Ok(Some((refresh, names)))
+}
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
         .expect("a tool lies two folders below the workspace's root");
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    let outcome = match arguments.split_first() {
-        Some((command, names)) if command == "teeth" => teeth::run(root, names),
-        _ => Err(USAGE.to_owned()),
+    let outcome = match parse(Parser::from_env()) {
+        Ok(Some((refresh, names))) => teeth::run(root, refresh, &names),
+        Ok(None) => {
+            say!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => Err(format!("{error}; see --help")),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -34,6 +62,29 @@ fn main() -> ExitCode {
         Err(reason) => {
             complain!("xtask: {reason}");
             ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_word_is_an_error_and_help_runs_nothing() {
+        let parsed = |line: &str| parse(Parser::from_args(line.split_whitespace()));
+        assert_eq!(parsed("teeth").unwrap(), Some((false, Vec::new())));
+        let named = Some((true, vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(parsed("teeth a --refresh b").unwrap(), named);
+        assert_eq!(parsed("-h").unwrap(), None);
+        for line in [
+            "",
+            "tooth",
+            "teeth --fresh",
+            "teeth --refresh=1",
+            "--refresh",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
         }
     }
 }
