@@ -42,8 +42,8 @@ impl Backoff {
     /// outside of the range.
     ///
     /// If the range begins with zero, the first retry comes at once, and the second one after 1 ms,
-    /// from where the delays grow. If the end lies before the start, all delays have the length of the
-    /// end.
+    /// from where the delays grow. If the end lies before the start, all delays have the length of
+    /// the end.
     ///
     /// # Examples
     ///
@@ -96,10 +96,10 @@ impl Backoff {
     /// failed together do not try again together. The default is 0.0. Parts below 0.0 or above 1.0
     /// count as these; one that is not a number counts as 0.0.
     ///
-    /// A delay never leaves the range: it is drawn evenly from the part of the jitter that lies within.
-    /// So delays do not pile up at the end, and those that have reached it are only shortened. With 1.0,
-    /// a delay has any length of the range up to twice what it would be, which spreads callers best
-    /// (*full jitter*).
+    /// A delay never leaves the range: it is drawn evenly from the part of the jitter that lies
+    /// within. So delays do not pile up at the end, and those that have reached it are only
+    /// shortened. With 1.0, a delay has any length of the range up to twice what it would be, which
+    /// spreads callers best (*full jitter*).
     ///
     /// # Examples
     ///

@@ -13,8 +13,8 @@
 //! returns, and the count is one read-modify-write, so exactly one of these items is the first. The
 //! sender of that item reports the loss. **CHANNEL-3**
 //!
-//! In a forked copy of the process, a receiver of before the fork finds the channel ended, and takes no lock. An item
-//! that was in the channel is received in the original alone. **CHANNEL-4**
+//! In a forked copy of the process, a receiver of before the fork finds the channel ended, and
+//! takes no lock. An item that was in the channel is received in the original alone. **CHANNEL-4**
 
 use std::task::{Context, Poll, Waker};
 

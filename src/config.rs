@@ -71,8 +71,8 @@ impl Config {
         self.clock.clone().unwrap_or_else(Clock::fast)
     }
 
-    /// Returns the clock of a scheduler that a test steps, and what moves it. A manual clock that was given
-    /// is shared with the test.
+    /// Returns the clock of a scheduler that a test steps, and what moves it. A manual clock that
+    /// was given is shared with the test.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn stepped_clock(&self) -> (Clock, ManualClock) {
         let given = self.clock.as_ref();

@@ -1,18 +1,18 @@
 //! Turns for the runtime, for crates that build on this one.
 //!
-//! A future that is ready whenever it is polled never returns to its runtime: `loop { sleep(ZERO).await }`
-//! would keep the thread, no other task would run, and no `select!` could drop the loop. So each
-//! future of this crate that can be ready without having waited has a [`YieldPoint`]. After a bounded
-//! number of ready answers on one thread it wakes its task and returns [`Poll::Pending`] once, which
-//! works on every runtime.
+//! A future that is ready whenever it is polled never returns to its runtime: `loop {
+//! sleep(ZERO).await }` would keep the thread, no other task would run, and no `select!` could drop
+//! the loop. So each future of this crate that can be ready without having waited has a
+//! [`YieldPoint`]. After a bounded number of ready answers on one thread it wakes its task and
+//! returns [`Poll::Pending`] once, which works on every runtime.
 //!
 //! The count belongs to the thread and not to the future, because a loop can make a new future in
 //! each round. A task stays on its thread until it returns to the runtime, so the count finds each
-//! task that never returns. Tasks on a thread share its count. So a task may have to yield early, because
-//! earlier tasks on that thread have used most of the count.
+//! task that never returns. Tasks on a thread share its count. So a task may have to yield early,
+//! because earlier tasks on that thread have used most of the count.
 //!
-//! A future that has returned pending is not counted in its next poll: the runtime has had its turn.
-//! So no answer is put off twice, and none that was waited for is put off at all. **COOP-1**
+//! A future that has returned pending is not counted in its next poll: the runtime has had its
+//! turn. So no answer is put off twice, and none that was waited for is put off at all. **COOP-1**
 //!
 //! # Examples
 //!
@@ -84,8 +84,8 @@ pub struct YieldPoint {
 }
 
 impl YieldPoint {
-    /// Polls `answer`, unless it is time for a turn of the runtime. Then `answer` is not called, the
-    /// task is woken, and the result is [`Poll::Pending`].
+    /// Polls `answer`, unless it is time for a turn of the runtime. Then `answer` is not called,
+    /// the task is woken, and the result is [`Poll::Pending`].
     ///
     /// After a poll that was pending, `answer` is always called: the runtime has had its turn.
     #[inline]

@@ -147,16 +147,17 @@ pub enum ScheduleError<F> {
     /// The schedule function returned no first time, so nothing was armed. Only returned by
     /// `repeat`.
     NoRound(F),
-    /// The period has no such option: [`missed`](crate::Period::missed) and [`grace`](crate::Period::grace) are for
-    /// a fixed rate, and [`random_phase`](crate::Period::random_phase) is not for a schedule function. Only returned
+    /// The period has no such option: [`missed`](crate::Period::missed) and
+    /// [`grace`](crate::Period::grace) are for a fixed rate, and
+    /// [`random_phase`](crate::Period::random_phase) is not for a schedule function. Only returned
     /// by `repeat`, and permanent.
     PeriodOption(F),
     /// The calling thread is panicking and holds a lock of this crate. This happens only in panic
     /// hooks and in drops; see [panic hooks](crate#panic-hooks). The error passes when the panic
     /// has left the call that took the lock.
     UnderLock(F),
-    /// This process is a forked copy of the one that built the scheduler, and has none of its threads; see
-    /// [forks](crate::guide::shutdown#forks). This is permanent.
+    /// This process is a forked copy of the one that built the scheduler, and has none of its
+    /// threads; see [forks](crate::guide::shutdown#forks). This is permanent.
     Forked(F),
 }
 
@@ -193,8 +194,8 @@ impl<F> ScheduleError<F> {
 
     /// Drops the refused task, and keeps the reason as an error.
     ///
-    /// The reason can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>`. This
-    /// error itself can't be passed on if the task is not `Sync`, which many closures are not.
+    /// The reason can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>`.
+    /// This error itself can't be passed on if the task is not `Sync`, which many closures are not.
     ///
     /// # Examples
     ///
@@ -331,8 +332,8 @@ pub enum WaitError {
     WouldDeadlock,
     /// The run had not ended when the limit had passed.
     TimedOut,
-    /// This process is a forked copy of the one that built the scheduler. Nothing was cancelled, and nothing
-    /// runs here; see [forks](crate::guide::shutdown#forks).
+    /// This process is a forked copy of the one that built the scheduler. Nothing was cancelled,
+    /// and nothing runs here; see [forks](crate::guide::shutdown#forks).
     Forked,
 }
 

@@ -39,8 +39,8 @@ pub(crate) trait Claim: Send + Sync + 'static {
     fn give_back(&self, tickets: &[Ticket]);
 }
 
-/// Says that a worker's thread claims, completes or rests, so that it can only wait for a lock of this
-/// crate or for tickets. A thread that waits inside a task looks the same to the kernel.
+/// Says that a worker's thread claims, completes or rests, so that it can only wait for a lock of
+/// this crate or for tickets. A thread that waits inside a task looks the same to the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct AtLock(AtomicBool);
 
@@ -75,8 +75,8 @@ impl Drop for AtLockScope<'_> {
 /// Greatest size of a value that [`prefetch`] reads: two cache lines.
 const PREFETCHED: usize = 128;
 
-/// Reads a value of the user into the cache of this processor, and runs no user code. A read through
-/// the value's own type would need its help, so the value is exchanged with itself.
+/// Reads a value of the user into the cache of this processor, and runs no user code. A read
+/// through the value's own type would need its help, so the value is exchanged with itself.
 #[inline]
 pub(crate) fn prefetch<T>(value: &mut T) {
     if (1..=PREFETCHED).contains(&size_of::<T>()) {

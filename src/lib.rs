@@ -124,8 +124,8 @@
 //! [`Timer::timeout`], [`Handle::cancel_and_wait_async`], and [`Closing`] as a future.
 //!
 //! A loop of awaits that are ready at once, such as sleeps of zero, returns to the runtime after a
-//! bounded number of them; see [`coop`]. So other tasks go on, and a timeout or a `select!` around the
-//! loop can end it.
+//! bounded number of them; see [`coop`]. So other tasks go on, and a timeout or a `select!` around
+//! the loop can end it.
 //!
 //! # Panic hooks
 //!
@@ -150,8 +150,8 @@
 //!
 //! The error of a call that takes a task, or a key and a value, contains what was refused. Such an
 //! error can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>` only if its
-//! content is `Sync`, and many closures are not. `into_reason` drops the content and keeps the reason
-//! as an error, for each of these types: [`ScheduleError::into_reason`],
+//! content is `Sync`, and many closures are not. `into_reason` drops the content and keeps the
+//! reason as an error, for each of these types: [`ScheduleError::into_reason`],
 //! [`InsertError::into_reason`], [`GetOrInsertError::into_reason`] and
 //! [`wheel::Full::into_reason`].
 //!
@@ -233,8 +233,8 @@ pub mod wheel;
 /// The receiving end of channels, as [`build_channel`](ExpiryMapBuilder::build_channel) returns it.
 ///
 /// The items are those of the crate `crossbeam-channel`, so a program that uses that crate can mix
-/// both. A program that does not use it needs nothing but this module: it can name the types, handle
-/// the errors, and wait for several channels.
+/// both. A program that does not use it needs nothing but this module: it can name the types,
+/// handle the errors, and wait for several channels.
 ///
 /// # Examples
 ///

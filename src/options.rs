@@ -62,8 +62,8 @@ macro_rules! engine_options {
         /// read, it adds one worker every 10 ms while a task has waited for 2 ms, whatever the
         /// tasks do.
         ///
-        /// If the system refuses a thread, the pool asks again after 10 ms. With each further refusal
-        /// this pause doubles, up to 1 s.
+        /// If the system refuses a thread, the pool asks again after 10 ms. With each further
+        /// refusal this pause doubles, up to 1 s.
         pub fn max_workers(mut self, max_workers: usize) -> Self {
             self.config.max_workers = Some(max_workers);
             self

@@ -120,9 +120,9 @@ pub fn check() -> Result<(), UnderLock> {
     Ok(())
 }
 
-/// Runs `work` at once, or, if the calling thread has a lock of a map or a scheduler, as soon as the
-/// thread has released it: before it returns from the call that took the lock, also if a panic releases
-/// it.
+/// Runs `work` at once, or, if the calling thread has a lock of a map or a scheduler, as soon as
+/// the thread has released it: before it returns from the call that took the lock, also if a panic
+/// releases it.
 ///
 /// A panic of work that was put off is caught, and the panic hook has told of it.
 ///

@@ -3,12 +3,12 @@
 //! The locks of this crate have no poison. User code that runs under one (the `Eq` and `Clone` of a
 //! key, a closure that gets a value) is called before anything is changed for its entry. All other
 //! user code runs without a lock, and what its panic interrupts is finished by drops. So a panic
-//! leaves an engine as it was before the call, or as it is after it. Only a value that a closure has
-//! changed in part stays like that, and the user's own types answer for it. **UNWIND-1**
+//! leaves an engine as it was before the call, or as it is after it. Only a value that a closure
+//! has changed in part stays like that, and the user's own types answer for it. **UNWIND-1**
 //!
 //! The front ends, their handles, futures and guards consist of engines, so they need no impl of
-//! their own. What contains closures or futures of the user, such as builders, tasks and reports, is
-//! not marked: it is as safe as they are.
+//! their own. What contains closures or futures of the user, such as builders, tasks and reports,
+//! is not marked: it is as safe as they are.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 

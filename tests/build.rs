@@ -9,8 +9,8 @@ fn main() {
     let tests = env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the manifest's directory");
     let log = Path::new(&tests).join("../../shared/data/apache_access.log");
     println!("cargo::rustc-env=LARGE_LOG={}", log.display());
-    // Only an existing file is watched: a missing one would run this, and build the tests, each time
-    // anew.
+    // Only an existing file is watched: a missing one would run this, and build the tests, each
+    // time anew.
     if log.is_file() {
         println!("cargo::rerun-if-changed={}", log.display());
         println!("cargo::rustc-cfg=large_log");

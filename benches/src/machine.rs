@@ -170,7 +170,8 @@ fn cpu_of_others() -> Option<Duration> {
     None
 }
 
-/// Stops a child with everything that it started, or lets it go on. Where that can't be done it runs on.
+/// Stops a child with everything that it started, or lets it go on. Where that can't be done it
+/// runs on.
 #[cfg(target_os = "linux")]
 pub(crate) fn pause(child: &Child, stop: bool) {
     use rustix::process::{Pid, Signal, kill_process_group};

@@ -1,4 +1,5 @@
-//! The benchmark program: keyed timers of this crate and of its peers, on the same work, in one run.
+//! The benchmark program: keyed timers of this crate and of its peers, on the same work, in one
+//! run.
 //!
 //! ```text
 //! parent                                        child: one system, one fill, a process of its own
@@ -10,8 +11,8 @@
 //!   repeats what was disturbed
 //! ```
 //!
-//! Modules point one way. `run` lets `systems` do `workloads` and makes `rows` of what it finds out. `figures`
-//! reads rows, and makes tables, plots and verdicts of them.
+//! Modules point one way. `run` lets `systems` do `workloads` and makes `rows` of what it finds
+//! out. `figures` reads rows, and makes tables, plots and verdicts of them.
 //!
 //! A system is a file in `systems` and a line in its table; a workload is a file in `workloads`, a
 //! line in its table and an arm where it is served.

@@ -1,8 +1,9 @@
 //! In which mode a virtual machine is: how far apart the cores are that its two threads run on.
 //!
-//! The host moves virtual cores between real ones, within seconds. What a cache line takes to the other core
-//! and back shows where they are, and a point with two threads runs at another rate in each of these modes.
-//! So its rounds are kept apart. `benches/README.md` has the histogram that the borders come from.
+//! The host moves virtual cores between real ones, within seconds. What a cache line takes to the
+//! other core and back shows where they are, and a point with two threads runs at another rate in
+//! each of these modes. So its rounds are kept apart. `benches/README.md` has the histogram that
+//! the borders come from.
 
 use serde::{Deserialize, Serialize};
 
@@ -64,8 +65,8 @@ impl Borders {
         }
     }
 
-    /// The mode of a round, from the round trips before and after it. `None` if it changed in between: such a
-    /// round belongs to no mode.
+    /// The mode of a round, from the round trips before and after it. `None` if it changed in
+    /// between: such a round belongs to no mode.
     pub(crate) fn of_round(self, pings_ns: Option<[f64; 2]>) -> Option<Mode> {
         let Some(pings_ns) = pings_ns else {
             return Some(Mode::Unknown);
@@ -82,8 +83,8 @@ impl Borders {
     }
 }
 
-/// How often round trips of each length were seen: a line for each step of an eighth, with the mode that it
-/// is in.
+/// How often round trips of each length were seen: a line for each step of an eighth, with the mode
+/// that it is in.
 pub(crate) fn histogram(pings_ns: &[f64], borders: Borders) -> String {
     const STEP: f64 = 1.125;
     const WIDTH: f64 = 50.0;

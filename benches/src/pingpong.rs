@@ -1,6 +1,6 @@
 //! How long a cache line takes to another core and back: the state of the machine, as two threads
-//! feel it. Virtual machines have modes in which every contended figure is off by a factor, at full CPU;
-//! they show here, and [`mode`](crate::mode) tells them apart.
+//! feel it. Virtual machines have modes in which every contended figure is off by a factor, at full
+//! CPU; they show here, and [`mode`](crate::mode) tells them apart.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +17,13 @@ const STOP: u64 = u64::MAX;
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// A trip that takes longer is no trip between cores: both threads are on the same one, and the scheduler
-/// has to swap them.
+/// A trip that takes longer is no trip between cores: both threads are on the same one, and the
+/// scheduler has to swap them.
 const ON_ONE_CORE_NS: f64 = 5_000.0;
 const TRIES: usize = 3;
 
-/// The median round trip in nanoseconds; `None` with a single core, or if the two threads were never on two
-/// cores at the same time.
+/// The median round trip in nanoseconds; `None` with a single core, or if the two threads were
+/// never on two cores at the same time.
 pub(crate) fn round_trip_ns() -> Option<f64> {
     if thread::available_parallelism().map_or(1, usize::from) < 2 {
         return None;

@@ -308,7 +308,8 @@ pub(crate) mod observed {
 
     static FIRED: Mutex<Vec<(u64, Instant)>> = Mutex::new(Vec::new());
 
-    /// Held by whoever lets timers fire or stamps them: what is recorded belongs to the whole process.
+    /// Held by whoever lets timers fire or stamps them: what is recorded belongs to the whole
+    /// process.
     pub(crate) fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -5,8 +5,8 @@
 //! {"workload":"W2","system":"heap",..,"figures":{"":[2.1,2.2]}}  each other line: a row of it
 //! ```
 //!
-//! A row is one system at one point. With several threads, each mode of the machine has a row of its own. So no
-//! median and no ratio is over rounds of different modes.
+//! A row is one system at one point. With several threads, each mode of the machine has a row of
+//! its own. So no median and no ratio is over rounds of different modes.
 
 use std::collections::BTreeMap;
 
@@ -57,10 +57,12 @@ pub(crate) struct Row {
     /// `None` where rounds are not kept apart by mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<Mode>,
-    /// What each round found out, by the name of the metric. `None` where the platform does not tell.
+    /// What each round found out, by the name of the metric. `None` where the platform does not
+    /// tell.
     pub(crate) figures: BTreeMap<String, Vec<Option<f64>>>,
-    /// Rounds that were done again, since the mode changed meanwhile, since the machine was in its slow mode, or
-    /// since others kept it busy. They are in no mode, so the system's first row has them.
+    /// Rounds that were done again, since the mode changed meanwhile, since the machine was in its
+    /// slow mode, or since others kept it busy. They are in no mode, so the system's first row has
+    /// them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) mixed: u64,
     #[serde(default, skip_serializing_if = "is_zero")]

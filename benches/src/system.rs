@@ -11,10 +11,11 @@ pub(crate) trait System: Sync + Sized + 'static {
     /// Whether its timers may run before they are due, for a reason that its file tells. Others
     /// fail a round in which that happens; here it is counted and stands in the table.
     const MAY_BE_EARLY: bool = false;
-    /// The most timers that it is filled with, unless it is asked for by name: some take so much memory or
-    /// time that all of them together would not fit.
+    /// The most timers that it is filled with, unless it is asked for by name: some take so much
+    /// memory or time that all of them together would not fit.
     const MOST_KEYS: u64 = u64::MAX;
-    /// If there are any, it has no timers and fires nothing: a floor for these workloads and no peer.
+    /// If there are any, it has no timers and fires nothing: a floor for these workloads and no
+    /// peer.
     const FLOOR_OF: &'static [&'static str] = &[];
 
     /// How many timers are pending.
@@ -75,8 +76,8 @@ pub(crate) trait Handles: System {
     fn stop(&self, timeout: Self::Timeout) -> bool;
 }
 
-/// A map whose entries expire when nobody has touched them for a while: sessions. Keys and values are
-/// eight bytes each; what expires calls [`fired`](crate::recorder::fired) with its value.
+/// A map whose entries expire when nobody has touched them for a while: sessions. Keys and values
+/// are eight bytes each; what expires calls [`fired`](crate::recorder::fired) with its value.
 pub(crate) trait Sessions: System {
     /// Empty, for entries that live as long as nobody leaves them alone for `idle`.
     fn new(idle: Duration) -> Self;

@@ -11,8 +11,8 @@ pub(crate) struct Workload {
     pub(crate) metrics: &'static [Metric],
     /// What is measured on one fill, one after the other.
     pub(crate) cases: &'static [Case],
-    /// How many timers are there beforehand, by form. Empty in all forms where that is not a question, and in
-    /// one form if the workload has no part in it.
+    /// How many timers are there beforehand, by form. Empty in all forms where that is not a
+    /// question, and in one form if the workload has no part in it.
     pub(crate) keys: [&'static [u64]; 3],
     /// How much a round does, in the workload's own measure, by form.
     pub(crate) amount: [u64; 3],
@@ -43,8 +43,8 @@ pub(crate) struct Metric {
     pub(crate) name: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) less_is_better: bool,
-    /// The least of the rounds stands for them, not the median. For maxima, since being preempted alone makes
-    /// some milliseconds.
+    /// The least of the rounds stands for them, not the median. For maxima, since being preempted
+    /// alone makes some milliseconds.
     pub(crate) least: bool,
 }
 
@@ -128,8 +128,8 @@ pub(crate) enum By {
 }
 
 impl Workload {
-    /// The numbers of keys in this form; one 0 where there is nothing to choose. Empty if the workload has no part
-    /// in the form.
+    /// The numbers of keys in this form; one 0 where there is nothing to choose. Empty if the
+    /// workload has no part in the form.
     pub(crate) fn keys_in(&self, form: Form) -> &'static [u64] {
         match self.keys[form as usize] {
             [] if self.has_no_keys() => &[0],
@@ -141,8 +141,8 @@ impl Workload {
         self.keys.iter().all(|keys| keys.is_empty())
     }
 
-    /// What is measured on one fill: the cases of the table, or those with the chosen numbers of threads where
-    /// that is the question.
+    /// What is measured on one fill: the cases of the table, or those with the chosen numbers of
+    /// threads where that is the question.
     pub(crate) fn cases_with(&self, threads: &[usize]) -> Vec<Cased> {
         if self.by_threads() && !threads.is_empty() {
             let chosen = threads.iter().map(|threads| Cased {

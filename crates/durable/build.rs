@@ -45,7 +45,8 @@ fn postgres(root: &Path) {
     }
 }
 
-/// The tests with PgBouncer are ignored where it is missing. Debian keeps it where not every user looks.
+/// The tests with PgBouncer are ignored where it is missing. Debian keeps it where not every user
+/// looks.
 fn pgbouncer(folders: &[PathBuf]) {
     let name = format!("pgbouncer{}", env::consts::EXE_SUFFIX);
     let debian = PathBuf::from("/usr/sbin");

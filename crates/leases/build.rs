@@ -1,5 +1,5 @@
-//! Looks for a `redis-server`, which some tests need. The crate's own code does not depend on what is
-//! found here.
+//! Looks for a `redis-server`, which some tests need. The crate's own code does not depend on what
+//! is found here.
 
 use std::env;
 use std::path::{Path, PathBuf};

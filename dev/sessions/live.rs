@@ -182,8 +182,8 @@ struct Producer {
 }
 
 impl Producer {
-    /// Logs in the sessions of `share`, then works on all of them, until `stop`. Returns how many of the
-    /// share were not logged in by then.
+    /// Logs in the sessions of `share`, then works on all of them, until `stop`. Returns how many
+    /// of the share were not logged in by then.
     fn work(
         &self,
         mut share: Range<u64>,

@@ -30,8 +30,8 @@ pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
 pub(crate) fn asked(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     for &signal in signals {
-        // The order matters: the first handler reads the flag before the second handler sets it. The
-        // exit code is the one that shells report for a program that was ended by the signal.
+        // The order matters: the first handler reads the flag before the second handler sets it.
+        // The exit code is the one that shells report for a program that was ended by the signal.
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))?;
         flag::register(signal, Arc::clone(&asked))?;
     }

@@ -17,7 +17,8 @@
     reason = "the crate's files are used in part, and nothing in here is public"
 )]
 
-// The files of the leases import these names from the crate `tourbillon`, and name each other's rooms.
+// The files of the leases import these names from the crate `tourbillon`, and name each other's
+// rooms.
 extern crate self as tourbillon;
 use clock::{Clock, ClockParker, ClockUnparker};
 use leases::{keep_alive, manager, store};

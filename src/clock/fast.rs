@@ -43,8 +43,8 @@ impl TimeSource for SystemSource {
 /// What Linux says about the source of its clock.
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// Returns whether the kernel's own clock is made of the counter, which means that the kernel has found it
-/// to run steadily and alike on all cores. Not known means no.
+/// Returns whether the kernel's own clock is made of the counter, which means that the kernel has
+/// found it to run steadily and alike on all cores. Not known means no.
 pub(super) fn kernel_trusts_counter(answer: std::io::Result<String>) -> bool {
     answer.is_ok_and(|source| source.trim_end() == "tsc")
 }
@@ -66,8 +66,8 @@ impl Process {
         if kernel_trusts_counter(clock_source) {
             return true;
         }
-        // The kernel may change its mind while the process runs. Then the clocks that were made before
-        // are exact from now on, too. An answer that can't be read says nothing about them.
+        // The kernel may change its mind while the process runs. Then the clocks that were made
+        // before are exact from now on, too. An answer that can't be read says nothing about them.
         if is_known {
             self.anchors.give_up();
         }
@@ -119,8 +119,8 @@ impl FastClock {
         self.start
     }
 
-    /// Returns a moment that is not after the present, and the margin of a deadline that is counted from
-    /// it.
+    /// Returns a moment that is not after the present, and the margin of a deadline that is counted
+    /// from it.
     #[inline]
     pub(super) fn low(&self) -> (Time, u64) {
         let Process { anchors, source } = self.process;
@@ -130,8 +130,8 @@ impl FastClock {
         }
     }
 
-    /// Returns the moment of a new anchor, and the margin. This finds the thread's anchors by itself, so that
-    /// nothing is kept for it in a reading that needs none.
+    /// Returns the moment of a new anchor, and the margin. This finds the thread's anchors by
+    /// itself, so that nothing is kept for it in a reading that needs none.
     #[cold]
     #[inline(never)]
     fn low_by_new_anchor(&self) -> (Time, u64) {
@@ -139,13 +139,14 @@ impl FastClock {
         self.since_start(THREAD.with(|thread| anchors.take_anchor(thread, source)))
     }
 
-    /// Like [`low`](Self::low), but takes no anchor: returns `None` if the thread's anchor does not serve.
+    /// Like [`low`](Self::low), but takes no anchor: returns `None` if the thread's anchor does not
+    /// serve.
     #[inline(always)]
     pub(super) fn quick(&self) -> Option<QuickReading> {
         let counter = self.process.source.counter();
         let nanos = THREAD.with(|thread| thread.time_at(counter))?;
-        // The true sum is not negative: a reading is less than the margin before the clock's start. And no process
-        // runs for a century.
+        // The true sum is not negative: a reading is less than the margin before the clock's start.
+        // And no process runs for a century.
         let start = Time::from_nanos(nanos.wrapping_add(self.shift));
         Some(QuickReading::new(start, MARGIN))
     }

@@ -1,5 +1,5 @@
-//! A clock that a test moves. A thread that waits for a moment of it is woken by the thread that moves
-//! the clock.
+//! A clock that a test moves. A thread that waits for a moment of it is woken by the thread that
+//! moves the clock.
 
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ struct Manual {
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     followed: OnceLock<TokioClock>,
     origin: Origin,
-    /// The threads that wait in this process, and in copies of it, by the number of forks in between. So no copy
-    /// takes a lock that may have been held at the fork.
+    /// The threads that wait in this process, and in copies of it, by the number of forks in
+    /// between. So no copy takes a lock that may have been held at the fork.
     waiters: [Mutex<Waiters>; GENERATIONS],
 }
 

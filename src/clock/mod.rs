@@ -48,10 +48,10 @@ fn rarely() {}
 ///
 /// The clock is chosen in the builder:
 ///
-/// - [`Clock::fast`] is the default. It is the system's clock, read in a cheaper way by calls with a
-///   long delay.
-/// - [`Clock::system`] is `std::time::Instant`, which is monotonic. Whether it counts the time while
-///   the machine is suspended depends on the platform (Linux does not count it).
+/// - [`Clock::fast`] is the default. It is the system's clock, read in a cheaper way by calls with
+///   a long delay.
+/// - [`Clock::system`] is `std::time::Instant`, which is monotonic. Whether it counts the time
+///   while the machine is suspended depends on the platform (Linux does not count it).
 /// - [`Clock::boottime`] counts that time.
 /// - [`Clock::manual`] is for tests.
 ///
@@ -117,27 +117,28 @@ impl Clock {
     /// Returns [`Clock::system`], with a cheap way to read it for calls whose delay is at least one
     /// second. It is the default of all builders.
     ///
-    /// Reading the system's clock makes the processor wait for all memory that it has asked for. A call
-    /// such as a touch spends most of its time waiting for memory. With this clock, it reads a counter
-    /// of the processor instead, which does not wait.
+    /// Reading the system's clock makes the processor wait for all memory that it has asked for. A
+    /// call such as a touch spends most of its time waiting for memory. With this clock, it reads a
+    /// counter of the processor instead, which does not wait.
     ///
     /// What it changes:
     ///
     /// - A deadline that is a delay of at least one second from now lies up to 1 ms later than with
-    ///   [`Clock::system`], usually by nearly that, and never earlier. The calls return the deadline that they have set.
+    ///   [`Clock::system`], usually by nearly that, and never earlier. The calls return the
+    ///   deadline that they have set.
     /// - A call that moves a timer to the earlier of two deadlines, such as
-    ///   [`pull_in`](crate::Handle::pull_in), counts from the system's clock. So it may find that its deadline
-    ///   is earlier by up to 1 ms, where with [`Clock::system`] both are the same.
+    ///   [`pull_in`](crate::Handle::pull_in), counts from the system's clock. So it may find that
+    ///   its deadline is earlier by up to 1 ms, where with [`Clock::system`] both are the same.
     ///
-    /// [`now`](Clock::now), shorter delays, deadlines that are given as a [`Time`], and the decision that a
-    /// timer is due all use the system's clock.
+    /// [`now`](Clock::now), shorter delays, deadlines that are given as a [`Time`], and the
+    /// decision that a timer is due all use the system's clock.
     ///
     /// It is used on x86-64 with Linux, while the kernel itself takes its time from that counter
-    /// (`/sys/devices/system/clocksource/clocksource0/current_clocksource` says `tsc`). Elsewhere this
-    /// is [`Clock::system`]. It also becomes [`Clock::system`], for all schedulers of the process and
-    /// until the process ends, if the counter and the system's clock disagree three times within a
-    /// second. A process reads the system's clock for the first 40 ms, while it measures the rate of
-    /// the counter.
+    /// (`/sys/devices/system/clocksource/clocksource0/current_clocksource` says `tsc`). Elsewhere
+    /// this is [`Clock::system`]. It also becomes [`Clock::system`], for all schedulers of the
+    /// process and until the process ends, if the counter and the system's clock disagree three
+    /// times within a second. A process reads the system's clock for the first 40 ms, while it
+    /// measures the rate of the counter.
     ///
     /// # Examples
     ///
@@ -281,8 +282,8 @@ impl Clock {
     /// Returns the moment of a call, read in the cheapest way that this clock has.
     #[inline]
     pub(crate) fn reading(&self) -> Reading {
-        // Only what is short is inlined into all calls. The usual clock is asked for first: a match over all
-        // of them becomes a table of jumps.
+        // Only what is short is inlined into all calls. The usual clock is asked for first: a match
+        // over all of them becomes a table of jumps.
         #[cfg(not(loom))]
         if let ClockKind::Fast(clock) = &self.0 {
             let (low, margin) = clock.low();

@@ -9,9 +9,9 @@ use crate::tick::Time;
 
 /// Blocks a thread until a moment of a [`Clock`], or until another thread unparks it.
 ///
-/// It is for threads of your own that go by the clock of a scheduler: on a manual clock they wake when
-/// the clock is moved to their moment. It holds one token, as `std::thread::park` does: an unpark
-/// before the park makes that park return at once.
+/// It is for threads of your own that go by the clock of a scheduler: on a manual clock they wake
+/// when the clock is moved to their moment. It holds one token, as `std::thread::park` does: an
+/// unpark before the park makes that park return at once.
 ///
 /// # Examples
 ///
@@ -48,9 +48,9 @@ impl ClockParker {
         }
     }
 
-    /// Blocks this thread until the clock shows `until`, or until it is unparked; with [`Time::MAX`]
-    /// until it is unparked. It may also return a little earlier, or for no reason: look at the clock,
-    /// and at what the thread waits for, and park again.
+    /// Blocks this thread until the clock shows `until`, or until it is unparked; with
+    /// [`Time::MAX`] until it is unparked. It may also return a little earlier, or for no reason:
+    /// look at the clock, and at what the thread waits for, and park again.
     ///
     /// # Blocking
     ///

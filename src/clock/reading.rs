@@ -1,15 +1,16 @@
 //! The moment of a call: exact, or cheap and a little early.
 //!
 //! - **READING-1** `low` is never after the present.
-//! - **READING-2** `low` plus the margin is never before the moment at which the call began. So a deadline
-//!   that is counted from there is never early.
-//! - **READING-3** An exact reading has no margin. Whether a moment has come is decided by an exact reading,
-//!   unless the moment is far from the cheap one.
-//! - **READING-4** A quick reading is a cheap reading, the moment of a manual clock, or a moment that the caller
-//!   gives. Delays from a second to 146 years are counted from it. It can show that a moment has not come, and never
-//!   that one has. A call for which this is not enough begins anew, with a reading.
-//! - **READING-5** A moment that the caller gives may be old, or ahead of the clock. Deadlines are counted from it, and
-//!   nothing else: it neither makes a deadline due nor moves a wheel.
+//! - **READING-2** `low` plus the margin is never before the moment at which the call began. So a
+//!   deadline that is counted from there is never early.
+//! - **READING-3** An exact reading has no margin. Whether a moment has come is decided by an exact
+//!   reading, unless the moment is far from the cheap one.
+//! - **READING-4** A quick reading is a cheap reading, the moment of a manual clock, or a moment
+//!   that the caller gives. Delays from a second to 146 years are counted from it. It can show that
+//!   a moment has not come, and never that one has. A call for which this is not enough begins
+//!   anew, with a reading.
+//! - **READING-5** A moment that the caller gives may be old, or ahead of the clock. Deadlines are
+//!   counted from it, and nothing else: it neither makes a deadline due nor moves a wheel.
 
 use std::time::Duration;
 
@@ -18,13 +19,14 @@ use crate::tick::Time;
 
 /// How much later a deadline is that is counted from a cheap reading.
 ///
-/// A cheap reading lies before the call: by at most 0.0125 ms because the counter is taken to be slow
-/// (see `anchors/`), and by as long as the processor executed `rdtsc` before the reads that come
-/// first in the program. It does so even across a fence, and 0.127 ms were measured. With this margin
-/// no deadline lies before the call plus its delay.
+/// A cheap reading lies before the call: by at most 0.0125 ms because the counter is taken to be
+/// slow (see `anchors/`), and by as long as the processor executed `rdtsc` before the reads that
+/// come first in the program. It does so even across a fence, and 0.127 ms were measured. With this
+/// margin no deadline lies before the call plus its delay.
 pub(super) const MARGIN: u64 = 1_000_000;
 
-/// Delays from this one on are counted from a cheap reading. To a shorter one the margin would matter.
+/// Delays from this one on are counted from a cheap reading. To a shorter one the margin would
+/// matter.
 const LONG: u64 = 1_000_000_000;
 
 /// 146 years. A moment and a delay below this have a sum below `Time::MAX`.
@@ -52,16 +54,16 @@ impl Reading {
         Reading::new(now, 0)
     }
 
-    /// A moment that a caller has read and may have kept for a while. Delays are counted from it, and nothing else
-    /// (READING-5).
+    /// A moment that a caller has read and may have kept for a while. Delays are counted from it,
+    /// and nothing else (READING-5).
     #[inline]
     pub(crate) fn given(now: Time) -> Self {
         Reading::exact(now)
     }
 
-    /// Returns a moment that is not after the present, for a call that counts `deadline` from the moment `given` by
-    /// its caller. The clock is read if the deadline is not after that moment, because then it may have come. Otherwise
-    /// the clock's start is all that is known (READING-5).
+    /// Returns a moment that is not after the present, for a call that counts `deadline` from the
+    /// moment `given` by its caller. The clock is read if the deadline is not after that moment,
+    /// because then it may have come. Otherwise the clock's start is all that is known (READING-5).
     #[inline]
     pub(crate) fn low_beside(given: Time, deadline: Time, clock: &Clock) -> Time {
         if deadline > given {
@@ -126,7 +128,8 @@ impl Reading {
         self.after_nanos(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Returns the moment that is so many nanoseconds after the call, or up to a margin later; `u64::MAX` means forever.
+    /// Returns the moment that is so many nanoseconds after the call, or up to a margin later;
+    /// `u64::MAX` means forever.
     #[inline]
     pub(crate) fn after_nanos(self, delay: u64) -> Time {
         let from = self.low.as_nanos().saturating_add(self.margin);
@@ -145,8 +148,8 @@ pub(crate) struct QuickReading {
 }
 
 impl QuickReading {
-    /// Makes a reading from which delays count from `start` on, which is below [`LONGEST`]. `start` minus `margin`
-    /// is not after the present, unless a caller gave `start`.
+    /// Makes a reading from which delays count from `start` on, which is below [`LONGEST`]. `start`
+    /// minus `margin` is not after the present, unless a caller gave `start`.
     #[inline(always)]
     pub(super) fn new(start: Time, margin: u64) -> Self {
         debug_assert!(start.as_nanos() < LONGEST, "{start:?}");
@@ -156,8 +159,8 @@ impl QuickReading {
         }
     }
 
-    /// Makes a reading without a margin, of the present or of a moment that the caller gives. Returns `None`
-    /// from [`LONGEST`] on, where sums could overflow.
+    /// Makes a reading without a margin, of the present or of a moment that the caller gives.
+    /// Returns `None` from [`LONGEST`] on, where sums could overflow.
     #[inline(always)]
     pub(crate) fn exact(now: Time) -> Option<Self> {
         (now.as_nanos() < LONGEST).then(|| QuickReading::new(now, 0))
@@ -169,8 +172,8 @@ impl QuickReading {
         (LONG..LONGEST).contains(&delay)
     }
 
-    /// Converts a delay to nanoseconds, if it [can be counted](Self::counts) and is shorter than 136 years: longer
-    /// ones have more than 32 bits of seconds, and need more steps.
+    /// Converts a delay to nanoseconds, if it [can be counted](Self::counts) and is shorter than
+    /// 136 years: longer ones have more than 32 bits of seconds, and need more steps.
     #[inline(always)]
     pub(crate) fn counted(delay: Duration) -> Option<u64> {
         let seconds = u32::try_from(delay.as_secs()).ok()?;
@@ -184,16 +187,16 @@ impl QuickReading {
         self.low
     }
 
-    /// Returns the moment that is `delay` nanoseconds after the call, or up to a margin later, if the reading
-    /// [counts](Self::counts) such a delay.
+    /// Returns the moment that is `delay` nanoseconds after the call, or up to a margin later, if
+    /// the reading [counts](Self::counts) such a delay.
     #[inline(always)]
     pub(crate) fn after_nanos(self, delay: u64) -> Option<Time> {
         Self::counts(delay).then(|| self.after_counted(delay))
     }
 
-    /// Returns the moment that is `delay` nanoseconds after the call, or up to a margin later. The reading is known
-    /// to count such a delay. The result is not `Time::MAX`, and it lies in the future, unless a caller gave the
-    /// moment of the reading.
+    /// Returns the moment that is `delay` nanoseconds after the call, or up to a margin later. The
+    /// reading is known to count such a delay. The result is not `Time::MAX`, and it lies in the
+    /// future, unless a caller gave the moment of the reading.
     #[inline(always)]
     pub(crate) fn after_counted(self, delay: u64) -> Time {
         debug_assert!(Self::counts(delay), "{delay}");

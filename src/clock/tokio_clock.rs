@@ -35,8 +35,8 @@ impl TokioClock {
     }
 }
 
-/// Returns the present of this runtime. It must be entered: on other threads tokio reads the system's
-/// clock.
+/// Returns the present of this runtime. It must be entered: on other threads tokio reads the
+/// system's clock.
 fn now_in(runtime: &Handle) -> Instant {
     let _entered = runtime.enter();
     Instant::now()

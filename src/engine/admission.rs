@@ -1,5 +1,5 @@
-//! Admission of armings: a refusal for want of a permit is exact only after the permits that lie unused
-//! in other stripes were collected.
+//! Admission of armings: a refusal for want of a permit is exact only after the permits that lie
+//! unused in other stripes were collected.
 
 use super::{Engine, Frontend, LockedBy};
 use crate::shard::{Refusal, Stripe};

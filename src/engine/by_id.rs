@@ -11,8 +11,8 @@ type UsualEngineCall<'a, F> =
     UsualCall<'a, <F as super::FrontendTypes>::Key, <F as super::FrontendTypes>::Payload>;
 
 impl<F: Frontend> Engine<F> {
-    /// Moves the arming `id` to `delay` from now. Each path converts its own answer, so that the functions for the
-    /// rare cases are called last.
+    /// Moves the arming `id` to `delay` from now. Each path converts its own answer, so that the
+    /// functions for the rare cases are called last.
     #[inline(always)]
     pub(crate) fn reschedule_id<R: From<Moving>>(
         &self,
@@ -34,7 +34,8 @@ impl<F: Frontend> Engine<F> {
         Moving::Moved { before }.into()
     }
 
-    /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is not free.
+    /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is
+    /// not free.
     #[inline(always)]
     fn usual_by_id(&self, stripe: usize, delay: Duration) -> Option<(u64, UsualEngineCall<'_, F>)> {
         let nanos = QuickReading::counted(delay)?;

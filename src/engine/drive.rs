@@ -35,10 +35,10 @@
 //! Steps 4 and 5 are the ticker's half of `shard/doorbell.rs` and of `shard/backlog.rs`.
 //!
 //! In steps 4 and 5, a stripe that is held back counts as due when the share begins, whatever is
-//! published for it. Nothing of this shard can expire earlier, so no deadline is slept through. All other
-//! stripes count with their published moments. So a ticker that holds entries back still wakes for
-//! another stripe's cascade. It may also wake only to find that the other stripe must be held, too;
-//! then it sleeps again.
+//! published for it. Nothing of this shard can expire earlier, so no deadline is slept through. All
+//! other stripes count with their published moments. So a ticker that holds entries back still
+//! wakes for another stripe's cascade. It may also wake only to find that the other stripe must be
+//! held, too; then it sleeps again.
 
 use super::pace::Share;
 use super::{Engine, ExecutorKind, Frontend, Server};
@@ -396,8 +396,8 @@ mod tests {
     fn a_ticker_that_stalls_keeps_its_buffers_while_timers_are_due() {
         let ((server, mut tickers), hand) = Timer::builder().stepped_parts(7).unwrap();
         let timer = Timer::of(Arc::clone(&server));
-        // A ticker hands over at most 65,536 tickets before workers claim some. The first 40,000 timers are
-        // fewer, so their buffer is emptied.
+        // A ticker hands over at most 65,536 tickets before workers claim some. The first 40,000
+        // timers are fewer, so their buffer is emptied.
         for (count, due) in [(40_000, 1), (60_000, 2)] {
             for _ in 0..count {
                 let _ = timer.after(Duration::from_secs(due), || ()).unwrap();

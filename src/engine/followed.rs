@@ -1,5 +1,5 @@
-//! The shutdown of an engine that a task steps. That task does it, since only it knows what waits for
-//! time to pass, and what has to happen before.
+//! The shutdown of an engine that a task steps. That task does it, since only it knows what waits
+//! for time to pass, and what has to happen before.
 
 use super::closing::Asked;
 use super::{Engine, FrontendTypes};

@@ -172,20 +172,22 @@ pub(crate) trait Frontend:
     /// Reports that a run panicked. Also called under `catch_unwind`.
     fn panicked(access: &Self::Access, info: &RunInfo<'_, Self::Key>, message: &str);
 
-    /// Removes the payloads that must not wait for running tasks from those that are handed back, or
-    /// dropped with the engine. Called once and without a lock, before a shutdown waits for running
-    /// tasks. Must not panic.
+    /// Removes the payloads that must not wait for running tasks from those that are handed back,
+    /// or dropped with the engine. Called once and without a lock, before a shutdown waits for
+    /// running tasks. Must not panic.
     fn keep_back(&self, taken: &mut Vec<Taken<Self::Key, Self::Payload>>, handed_back: bool) {
         let _ = (taken, handed_back);
     }
 
-    /// Returns whether a run would find room; `None` if runs need none. Asked only where runs make room.
+    /// Returns whether a run would find room; `None` if runs need none. Asked only where runs make
+    /// room.
     #[cfg(any(test, feature = "test-util"))]
     fn room(&self) -> Option<bool> {
         None
     }
 
-    /// Called when all gates have been closed, perhaps more than once, without a lock. Must not panic.
+    /// Called when all gates have been closed, perhaps more than once, without a lock. Must not
+    /// panic.
     fn closing(&self) {}
 
     /// Called when the engine is closed, nothing is pending and nothing runs any more. This may run
@@ -392,7 +394,8 @@ impl<F: Frontend> Engine<F> {
         self.clock.reading()
     }
 
-    /// Returns the moment of a call, and the clock, which tells more if the reading is not exact enough.
+    /// Returns the moment of a call, and the clock, which tells more if the reading is not exact
+    /// enough.
     #[inline]
     pub(crate) fn clock_and_reading(&self) -> (&Clock, Reading) {
         (&self.clock, self.clock.reading())
@@ -424,8 +427,8 @@ impl<F: Frontend> Engine<F> {
         })
     }
 
-    /// Runs `serve` for located keys sorted by stripe, under the locks of several stripes at a time, and then does the
-    /// deferred actions.
+    /// Runs `serve` for located keys sorted by stripe, under the locks of several stripes at a
+    /// time, and then does the deferred actions.
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
         located: &[batch::LocatedKey<'k, Q>],
@@ -435,8 +438,8 @@ impl<F: Frontend> Engine<F> {
         self.shards.with_groups(located, serve, run_deferred);
     }
 
-    /// Runs `operate` under the locks of two stripes, or of one if both numbers are the same, and then does the
-    /// deferred actions.
+    /// Runs `operate` under the locks of two stripes, or of one if both numbers are the same, and
+    /// then does the deferred actions.
     pub(crate) fn with_pair<R>(
         &self,
         numbers: [usize; 2],
@@ -455,8 +458,8 @@ impl<F: Frontend> Engine<F> {
         StripeGuard::lock(self, stripe)
     }
 
-    /// Returns the stripes for a usual call that reads the clock, if the clock has quick readings. Asked before the
-    /// key is hashed, so that calls on other clocks do nothing twice.
+    /// Returns the stripes for a usual call that reads the clock, if the clock has quick readings.
+    /// Asked before the key is hashed, so that calls on other clocks do nothing twice.
     #[inline(always)]
     pub(crate) fn usual(&self) -> Option<&Shards<F::Key, F::Payload>> {
         self.clock.has_quick_readings().then_some(&self.shards)

@@ -17,8 +17,8 @@
 //!   entries back. So tickers that hold entries back take turns: between two shares of one ticker,
 //!   each other ticker has at most one. A ticker with little to do waits for at most one share
 //!   of each other ticker, however many entries the others have.
-//! - **PACE-3** The rest of a share is kept until it is used. So a ticker that has an entry only now
-//!   and then need not wait for a turn for each one.
+//! - **PACE-3** The rest of a share is kept until it is used. So a ticker that has an entry only
+//!   now and then need not wait for a turn for each one.
 //! - **PACE-4** Each ticker has at most one share that has not begun. So at any moment these shares
 //!   reach no farther ahead than one share length per shard. A moment that is farther ahead dates
 //!   from before the clock was set back, and the pace starts anew.

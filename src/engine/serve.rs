@@ -5,10 +5,10 @@
 //! waiting task can still be cancelled. Completing one run and claiming the next ticket of the same
 //! stripe take one hold of the lock.
 //!
-//! A payload that only wakes a task ends with its claim, since there is nothing about its run that a
-//! call could ask. So the wake-ups of one stripe that follow each other are claimed under one hold
-//! of the lock, and then the tasks are woken. A sleep that is reset or dropped in between has missed
-//! its entry, and its task is polled once more than needed.
+//! A payload that only wakes a task ends with its claim, since there is nothing about its run that
+//! a call could ask. So the wake-ups of one stripe that follow each other are claimed under one
+//! hold of the lock, and then the tasks are woken. A sleep that is reset or dropped in between has
+//! missed its entry, and its task is polled once more than needed.
 //!
 //! A payload that runs again becomes the successor of its own run. This happens before the run is
 //! completed, in a hold of the lock of its own. So a payload that does not run again is dropped
@@ -100,9 +100,10 @@ impl<F: Frontend> Server<F> {
         &self.engine
     }
 
-    /// Completes `done`, if there is one, and claims `ticket`. If that is a wake-up, the wake-ups of
-    /// the same stripe that `more` has next are claimed, too. If only what is light may be claimed, and
-    /// the ticket stands for something else, this changes nothing and says so in `wake_ups`.
+    /// Completes `done`, if there is one, and claims `ticket`. If that is a wake-up, the wake-ups
+    /// of the same stripe that `more` has next are claimed, too. If only what is light may be
+    /// claimed, and the ticket stands for something else, this changes nothing and says so in
+    /// `wake_ups`.
     ///
     /// A shutdown must not miss the user code that follows, such as the drop of the completed run's
     /// key. If the claim yields a run, that run is counted while the key is dropped. Otherwise the
@@ -279,8 +280,8 @@ impl<F: Frontend> WakeUps<F> {
         }
     }
 
-    /// Claims `first` if it is a wake-up, and then the wake-ups of this stripe that `more` has next.
-    /// The executor bounds the number of tickets, so it bounds the hold of the lock.
+    /// Claims `first` if it is a wake-up, and then the wake-ups of this stripe that `more` has
+    /// next. The executor bounds the number of tickets, so it bounds the hold of the lock.
     #[inline(never)]
     fn claim(
         &mut self,
@@ -301,8 +302,9 @@ impl<F: Frontend> WakeUps<F> {
 }
 
 impl<F: Frontend> Server<F> {
-    /// Serves a ticket on a ticker, unless it stands for a payload that is not light. Returns whether
-    /// it did. It takes the path of all tickets, so that the compiler inlines that one as before.
+    /// Serves a ticket on a ticker, unless it stands for a payload that is not light. Returns
+    /// whether it did. It takes the path of all tickets, so that the compiler inlines that one as
+    /// before.
     #[inline(never)]
     pub(super) fn serve_if_light(&self, ticket: Ticket) -> bool {
         let served = self.serve_all(ticket, &AtLock::default(), &mut || None, true);
@@ -312,8 +314,8 @@ impl<F: Frontend> Server<F> {
         served
     }
 
-    /// Serves tickets until `more` has none. With `only_light`, there must be a single ticket; it is
-    /// left alone if it stands for a payload that is not light, and then this returns false.
+    /// Serves tickets until `more` has none. With `only_light`, there must be a single ticket; it
+    /// is left alone if it stands for a payload that is not light, and then this returns false.
     fn serve_all(
         &self,
         first: Ticket,

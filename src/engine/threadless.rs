@@ -6,9 +6,10 @@
 //! and a thread that waits does not depend on tickers: with inline execution, or in the call of a
 //! foreign executor, a ticker may be in user code for long.
 //!
-//! - **THREADLESS-1** Whoever takes a step has taken the work out under the lock, and takes the step
-//!   without the lock, since it may call wakers. So each step is taken exactly once. Whoever takes
-//!   the last step joins the threads and sends the report. A ticker does that after its own loop.
+//! - **THREADLESS-1** Whoever takes a step has taken the work out under the lock, and takes the
+//!   step without the lock, since it may call wakers. So each step is taken exactly once. Whoever
+//!   takes the last step joins the threads and sends the report. A ticker does that after its own
+//!   loop.
 //! - **THREADLESS-2** Nobody sleeps through a step that need not wait. The work is left before the
 //!   bells ring, and a ticker looks for it after its promise. A thread is registered to be woken
 //!   (CLOSE-4) before it looks. It sleeps until the limit that it has read, or, while the work is

@@ -344,8 +344,9 @@ impl<F: Frontend> Engine<F> {
     }
 }
 
-/// Runs `body` until it returns, and returns its result. If it panics, the panic is counted and `body` starts again after a
-/// pause; the panic hook has reported it. So a broken ticker is neither silent nor gone.
+/// Runs `body` until it returns, and returns its result. If it panics, the panic is counted and
+/// `body` starts again after a pause; the panic hook has reported it. So a broken ticker is neither
+/// silent nor gone.
 fn supervise<R>(panics: &AtomicU64, mut body: impl FnMut() -> R) -> R {
     loop {
         if let Ok(result) = catch_panic(&mut body) {

@@ -6,8 +6,8 @@
 //!
 //! A worker that waits for a stripe's lock looks like one that waits inside a task. It soon has the
 //! lock, and one more worker would only wait for that lock, too. So a worker marks itself while it
-//! claims or completes (`AtLock` in `job.rs`), and counts as able then. So does one that rests: a waker
-//! takes it out of the list of sleepers a moment before it wakes it. The mark is a hint, and
+//! claims or completes (`AtLock` in `job.rs`), and counts as able then. So does one that rests: a
+//! waker takes it out of the list of sleepers a moment before it wakes it. The mark is a hint, and
 //! nothing is ordered by it:
 //!
 //! - It is set, and the thread waits inside a task. That task began after one of the two reads, so

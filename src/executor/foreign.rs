@@ -17,8 +17,8 @@ use crate::sync::Arc;
 /// task can still be cancelled, moved and replaced.
 ///
 /// Sleeps of a [`Timer`](crate::Timer), and the spawns of futures, do not come to an executor: the
-/// shard's thread wakes and spawns itself, so they do not wait for tasks that hang. Only while 65,536
-/// tasks of a shard wait for the executor, they wait like all timers of the shard.
+/// shard's thread wakes and spawns itself, so they do not wait for tasks that hang. Only while
+/// 65,536 tasks of a shard wait for the executor, they wait like all timers of the shard.
 ///
 /// # Blocking
 ///

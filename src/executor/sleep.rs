@@ -89,8 +89,8 @@ const BITS: usize = u64::BITS as usize;
 pub(super) struct Sleepers {
     /// Number of workers in `idle`. Written under its lock only; wakers read it without the lock.
     count: AtomicUsize,
-    /// One bit per worker slot whose worker has announced itself and was not chosen yet. Unpark after
-    /// unlocking.
+    /// One bit per worker slot whose worker has announced itself and was not chosen yet. Unpark
+    /// after unlocking.
     idle: Mutex<Box<[u64]>>,
     unparkers: Box<[Unparker]>,
 }

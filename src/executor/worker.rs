@@ -157,8 +157,9 @@ impl Worker {
         loop {
             let worked = self.step(claim);
             if self.pool.is_forked() {
-                // A task that this thread ran forked, and has returned in the copy. There the thread ends. Its
-                // slot stays taken, because the lock for its return may be locked forever.
+                // A task that this thread ran forked, and has returned in the copy. There the
+                // thread ends. Its slot stays taken, because the lock for its return may be locked
+                // forever.
                 return std::mem::forget(self);
             }
             if worked {
@@ -178,7 +179,8 @@ impl Worker {
     fn rest(&self, clock: &Clock, leave_at: Option<Time>) -> Rested {
         let pool = &*self.pool;
         let slot = self.slot();
-        // A waker takes this worker out of the list first, and may then be stopped by the kernel before it wakes it.
+        // A waker takes this worker out of the list first, and may then be stopped by the kernel
+        // before it wakes it.
         let _able = pool.at_lock(slot.number).enter();
         pool.sleep.announce(slot.number);
         // The flag is read before the queues, so that the check sees all tickets that were pushed

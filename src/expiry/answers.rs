@@ -290,10 +290,11 @@ pub enum InsertRefusal {
     Full,
     /// The map is closing or closed. The error is permanent.
     Closed,
-    /// There is an entry for the key. Only `insert_if_absent` and `insert_in_if_absent` return this.
+    /// There is an entry for the key. Only `insert_if_absent` and `insert_in_if_absent` return
+    /// this.
     Occupied,
-    /// The group has `max_per_group` entries, and full groups refuse. Only calls that insert in a group
-    /// return this. The error passes when one of the entries ends.
+    /// The group has `max_per_group` entries, and full groups refuse. Only calls that insert in a
+    /// group return this. The error passes when one of the entries ends.
     GroupFull,
     /// The calling thread is panicking and holds a lock of this crate. This happens only in panic
     /// hooks and in drops, see [panic hooks](crate#panic-hooks). The error passes when the panic
@@ -320,8 +321,8 @@ impl InsertRefusal {
 impl<K, V> InsertError<K, V> {
     /// Drops key and value, and keeps the reason as an error.
     ///
-    /// The reason can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>`. This
-    /// error itself can't if the key or the value is not `Sync`.
+    /// The reason can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>`.
+    /// This error itself can't if the key or the value is not `Sync`.
     ///
     /// # Examples
     ///
@@ -383,8 +384,8 @@ impl<K, V> std::error::Error for InsertError<K, V> {}
 
 impl std::error::Error for InsertRefusal {}
 
-/// A `get_or_try_insert_with` or `get_or_compute` that failed: there was no value, and this call has
-/// inserted none.
+/// A `get_or_try_insert_with` or `get_or_compute` that failed: there was no value, and this call
+/// has inserted none.
 ///
 /// # Examples
 ///
@@ -413,8 +414,8 @@ pub enum GetOrInsertError<K, V, E> {
     /// The computation of the value has asked for the same value, and would wait for itself. Only
     /// `get_or_compute` and `get_or_compute_async` return this.
     ///
-    /// The call from inside the computation gets `None`. If the computation then fails, its own caller gets the error
-    /// of the computation.
+    /// The call from inside the computation gets `None`. If the computation then fails, its own
+    /// caller gets the error of the computation.
     Recursive(Option<E>),
     /// The map is shut down, and another caller still computes the value. Only `get_or_compute` and
     /// `get_or_compute_async` return this.
@@ -424,9 +425,9 @@ pub enum GetOrInsertError<K, V, E> {
 impl<K, V, E> GetOrInsertError<K, V, E> {
     /// Drops key and value of an insertion that was refused, and keeps the reason as an error.
     ///
-    /// The reason can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>` if the
-    /// error of the caller's own code can. This error itself can't if the key or the value is not
-    /// `Sync`.
+    /// The reason can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>` if
+    /// the error of the caller's own code can. This error itself can't if the key or the value is
+    /// not `Sync`.
     ///
     /// # Examples
     ///

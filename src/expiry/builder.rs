@@ -170,9 +170,10 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     }
 
     /// Calls `report` with the first entry that expires after the last receiver of the channel, or
-    /// the stream, was dropped, or the runtime has ended. A lost receiver never comes back, so this happens at most once
-    /// in the life of a map. [`ExpiryStats::unreceived`](crate::ExpiryStats::unreceived) is the number of
-    /// entries dropped since then.
+    /// the stream, was dropped, or the runtime has ended. A lost receiver never comes back, so this
+    /// happens at most once in the life of a map.
+    /// [`ExpiryStats::unreceived`](crate::ExpiryStats::unreceived) is the number of entries dropped
+    /// since then.
     ///
     /// `report` runs on the thread that sends expired entries, without a lock. It may call the map,
     /// but must not wait for the map's shutdown. While it blocks, no entry is delivered. If it
@@ -289,14 +290,15 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
         self
     }
 
-    /// Sets what an insertion in a full group does: it is [refused](GroupFull::Refuse), which is the
-    /// default, or it evicts the [oldest](GroupFull::EvictOldest) or the [least recently
+    /// Sets what an insertion in a full group does: it is [refused](GroupFull::Refuse), which is
+    /// the default, or it evicts the [oldest](GroupFull::EvictOldest) or the [least recently
     /// touched](GroupFull::EvictLeastRecentlyTouched) entry of the group. So the newest login can
-    /// sign the oldest session out. Without [`max_per_group`](Self::max_per_group) no group is full.
+    /// sign the oldest session out. Without [`max_per_group`](Self::max_per_group) no group is
+    /// full.
     ///
     /// **The evicted entry** leaves the group and is due at once. It is delivered like an expired
-    /// entry, exactly once, with [`Reason::GroupFull`](crate::Reason::GroupFull). Until then it is in
-    /// the map like an entry whose lifetime is over:
+    /// entry, exactly once, with [`Reason::GroupFull`](crate::Reason::GroupFull). Until then it is
+    /// in the map like an entry whose lifetime is over:
     ///
     /// - No lookup, update or touch finds it alive. A touch answers
     ///   [`Touch::Expired`](crate::Touch::Expired), and can't save it.
@@ -306,17 +308,17 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     ///   channel is slow, evicted entries wait in the map. Set `max_pending` to bound their number.
     /// - A shutdown treats it like other entries that are due.
     ///
-    /// An entry whose lifetime is over, but whose delivery has not begun, still counts in its group.
-    /// If it is evicted, it is delivered with its own reason.
+    /// An entry whose lifetime is over, but whose delivery has not begun, still counts in its
+    /// group. If it is evicted, it is delivered with its own reason.
     ///
     /// **The insertion** returns after the eviction. Exactly one entry makes room, and none if the
-    /// insertion replaces an entry of the same group. A refused insertion evicts nothing, for example
-    /// if the map is full or closed. For calls of groups the insertion and the eviction are one step.
-    /// Calls by key may find both entries while the insertion runs.
+    /// insertion replaces an entry of the same group. A refused insertion evicts nothing, for
+    /// example if the map is full or closed. For calls of groups the insertion and the eviction are
+    /// one step. Calls by key may find both entries while the insertion runs.
     ///
-    /// **Races.** A touch takes effect before or after the eviction: it moves the entry in the order,
-    /// or it answers `Expired`, or `NotFound` after the delivery. The order of touches that are less than a
-    /// millisecond apart, or that run during the insertion, may be taken wrong.
+    /// **Races.** A touch takes effect before or after the eviction: it moves the entry in the
+    /// order, or it answers `Expired`, or `NotFound` after the delivery. The order of touches that
+    /// are less than a millisecond apart, or that run during the insertion, may be taken wrong.
     ///
     /// # Complexity
     ///
@@ -330,8 +332,9 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     /// | removal, expiry | no extra cost | amortized O(1) | amortized O(1) |
     /// | memory | none | 40 bytes for a group, 32 to 128 for an entry of it | the same |
     ///
-    /// `EvictLeastRecentlyTouched` looks at the entries that may come first and were touched since an
-    /// eviction looked at them last: at most 2 n, and usually few. The group's lock is held meanwhile.
+    /// `EvictLeastRecentlyTouched` looks at the entries that may come first and were touched since
+    /// an eviction looked at them last: at most 2 n, and usually few. The group's lock is held
+    /// meanwhile.
     ///
     /// # Examples
     ///
@@ -517,7 +520,8 @@ where
         Ok((map, receiver))
     }
 
-    /// For a map that sends: a worker that waits for room holds an entry that no call finds any more.
+    /// For a map that sends: a worker that waits for room holds an entry that no call finds any
+    /// more.
     pub(crate) fn one_worker(mut self) -> Self {
         self.executor_kind = ExecutorKind::Pool;
         self.config.workers = Some(1);

@@ -52,14 +52,16 @@ where
     ///
     /// As for [`get_or_try_insert_with`](Self::get_or_try_insert_with). In addition,
     /// [`Recursive`](GetOrInsertError::Recursive) is the error of a call from inside the
-    /// computation of the same key, and of the computation's own caller if the computation fails then.
-    /// [`Closed`](GetOrInsertError::Closed) is the error of a caller that would wait in a map that is shut down.
+    /// computation of the same key, and of the computation's own caller if the computation fails
+    /// then. [`Closed`](GetOrInsertError::Closed) is the error of a caller that would wait in a map
+    /// that is shut down.
     ///
     /// # Blocking
     ///
-    /// Blocks while another caller computes, without a limit, until the map is shut down. `compute` should
-    /// have a limit of its own. A call from the map's handler keeps a worker waiting. If the map delivers
-    /// [`inline`](crate::ExpiryMapBuilder::inline), it keeps back everything that is due.
+    /// Blocks while another caller computes, without a limit, until the map is shut down. `compute`
+    /// should have a limit of its own. A call from the map's handler keeps a worker waiting. If the
+    /// map delivers [`inline`](crate::ExpiryMapBuilder::inline), it keeps back everything that is
+    /// due.
     ///
     /// A computation that waits for a caller that waits for it never ends. Only a call of the same
     /// thread, or from the same future, is detected ([`Recursive`](GetOrInsertError::Recursive)).
@@ -253,9 +255,9 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Hash + Eq + Send + 'static,
 {
-    /// Like [`get_or_compute`](Self::get_or_compute), with an insertion in a group. An entry that is
-    /// there is returned, whatever group it is in. Callers that name different groups wait for each
-    /// other, and the value goes to the group of the caller that computes it.
+    /// Like [`get_or_compute`](Self::get_or_compute), with an insertion in a group. An entry that
+    /// is there is returned, whatever group it is in. Callers that name different groups wait for
+    /// each other, and the value goes to the group of the caller that computes it.
     ///
     /// # Errors
     ///
@@ -509,8 +511,8 @@ fn failed<K, V, E>(
     lead: Option<&FlightLead<K, Computed<V>>>,
     error: E,
 ) -> GetOrInsertError<K, V, E> {
-    // The computation has perhaps wrapped what it was told of the recursion. Here it is named again, where its caller
-    // looks first.
+    // The computation has perhaps wrapped what it was told of the recursion. Here it is named
+    // again, where its caller looks first.
     match lead.is_some_and(FlightLead::asked_itself) {
         true => GetOrInsertError::Recursive(Some(error)),
         false => GetOrInsertError::Make(error),

@@ -6,7 +6,8 @@ use crate::clock::{Clock, QuickReading, Reading};
 use crate::shard::{KeyHash, splitmix64};
 use crate::tick::Time;
 
-/// The content of an entry besides its key. The times come last, next to the fields that a touch reads.
+/// The content of an entry besides its key. The times come last, next to the fields that a touch
+/// reads.
 #[repr(C)]
 pub(crate) struct MapEntry<V, T> {
     /// The entry's membership in its group. The entry leaves the group before the value is dropped.
@@ -77,15 +78,16 @@ impl<V, T: Tag> MapEntry<V, T> {
         self.end == Time::MAX || !reading.has_come(self.end, clock)
     }
 
-    /// Returns whether the entry's lifetime is not over now. The clock is not asked if there is no lifetime.
+    /// Returns whether the entry's lifetime is not over now. The clock is not asked if there is no
+    /// lifetime.
     #[inline]
     pub(super) fn lives_now(&self, clock: &Clock) -> bool {
         self.end == Time::MAX || self.lives(clock.reading(), clock)
     }
 
-    /// Touches the entry at `now` and returns its new deadline, unless its lifetime is over. `now` may be
-    /// old, so it does not tell that, but it is not `Time::MAX`. The clock is not asked if there is no
-    /// lifetime.
+    /// Touches the entry at `now` and returns its new deadline, unless its lifetime is over. `now`
+    /// may be old, so it does not tell that, but it is not `Time::MAX`. The clock is not asked if
+    /// there is no lifetime.
     #[inline]
     pub(super) fn touched_at(&mut self, now: Time, clock: &Clock) -> Option<Time> {
         if !self.lives_now(clock) {
@@ -120,9 +122,10 @@ impl<V, T: Tag> MapEntry<V, T> {
         lives.then(|| deadline.min(self.end))
     }
 
-    /// Returns the deadline of an entry that is touched at a given moment, if quick readings are good enough for
-    /// it. The clock is not asked if there is no lifetime. If there is one, and the clock has no quick readings, it is
-    /// read exactly here: otherwise each such call would begin anew.
+    /// Returns the deadline of an entry that is touched at a given moment, if quick readings are
+    /// good enough for it. The clock is not asked if there is no lifetime. If there is one, and the
+    /// clock has no quick readings, it is read exactly here: otherwise each such call would begin
+    /// anew.
     #[inline(always)]
     pub(super) fn after_touch_at(&self, given: QuickReading, clock: &Clock) -> Option<Time> {
         let deadline = given.after_nanos(self.idle)?;
@@ -183,8 +186,8 @@ impl QuickTimes {
 }
 
 impl Expiry {
-    /// Returns the times to idle and to live in nanoseconds, if a quick reading counts both. The second one may
-    /// also be `u64::MAX`, which means forever. Returns `None` if there is jitter.
+    /// Returns the times to idle and to live in nanoseconds, if a quick reading counts both. The
+    /// second one may also be `u64::MAX`, which means forever. Returns `None` if there is jitter.
     #[inline(always)]
     pub(super) fn quick(&self) -> Option<(u64, u64)> {
         self.steady().filter(|(idle, lifetime)| {
@@ -193,8 +196,8 @@ impl Expiry {
         })
     }
 
-    /// Returns the times to idle and to live of an entry that starts now, and a reading that is good
-    /// enough to count them from. The hash of the entry's key seeds its jitter.
+    /// Returns the times to idle and to live of an entry that starts now, and a reading that is
+    /// good enough to count them from. The hash of the entry's key seeds its jitter.
     #[inline]
     pub(super) fn drawn_for(
         &self,

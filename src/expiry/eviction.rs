@@ -13,14 +13,14 @@
 //! - **EVICT-1** The last touch of an entry never moves back. So the touch that the order knows is
 //!   never later than the last one.
 //! - **EVICT-2** The first member is evicted if its last touch is not later than the one that the
-//!   order knows of the second. By EVICT-1 every other member was then touched later. Comparison and
-//!   eviction take one hold of the candidate's stripe's lock, so this holds at the moment of the
-//!   eviction.
+//!   order knows of the second. By EVICT-1 every other member was then touched later. Comparison
+//!   and eviction take one hold of the candidate's stripe's lock, so this holds at the moment of
+//!   the eviction.
 //! - **EVICT-3** A candidate that was touched since is ranked again. Without racing touches this
 //!   happens once for each member at most. After two looks for each member the next candidate is
 //!   evicted without a comparison. So racing touches do not keep an insertion from its end.
-//! - **EVICT-4** A member that has left stays in the order until it comes first, or until the order is
-//!   more than twice as long as the list of members.
+//! - **EVICT-4** A member that has left stays in the order until it comes first, or until the order
+//!   is more than twice as long as the list of members.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -61,9 +61,9 @@ pub enum GroupFull {
     /// from its own insertion.
     EvictOldest,
     /// The entry whose last touch is longest ago is evicted. An insertion counts as a touch, and so
-    /// does a call that moves the time to idle, such as `set_expiry`. A touch counts even if it can't
-    /// move the deadline any more. Among entries that were touched at the same time, the one that
-    /// was inserted first is evicted.
+    /// does a call that moves the time to idle, such as `set_expiry`. A touch counts even if it
+    /// can't move the deadline any more. Among entries that were touched at the same time, the one
+    /// that was inserted first is evicted.
     EvictLeastRecentlyTouched,
 }
 
@@ -73,7 +73,8 @@ pub(super) enum Judged<M> {
     Evicted(M),
     /// The entry was touched later than allowed, at this time. It was not changed.
     Touched(Time),
-    /// The entry has ended. Its membership will leave the group, or waits for the group's lock to do so.
+    /// The entry has ended. Its membership will leave the group, or waits for the group's lock to
+    /// do so.
     Ended,
 }
 
@@ -160,8 +161,8 @@ impl EvictionOrder {
         });
     }
 
-    /// Notes the new place of a member whose entry has another key now. It keeps its rank. This takes
-    /// linear time.
+    /// Notes the new place of a member whose entry has another key now. It keeps its rank. This
+    /// takes linear time.
     pub(super) fn moved(&mut self, number: u32, from: Member, to: Member) {
         let mut ranked = std::mem::take(&mut self.ranked).into_vec();
         for candidate in &mut ranked {
@@ -299,8 +300,8 @@ mod tests {
         assert_eq!(crowd.evict(), Some((0, 1)));
     }
 
-    /// A candidate that was touched at the time of the second one comes before it only if it arrived
-    /// before it.
+    /// A candidate that was touched at the time of the second one comes before it only if it
+    /// arrived before it.
     #[test]
     fn a_tie_is_decided_by_arrival_even_if_it_shows_only_at_a_look() {
         let policy = GroupFull::EvictLeastRecentlyTouched;

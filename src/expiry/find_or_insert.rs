@@ -72,12 +72,12 @@ where
     /// device.
     ///
     /// Exactly one of both happens, unless the call fails. `change` does not get a value that was
-    /// inserted. An entry whose lifetime is over counts as absent: if it has not been delivered yet,
-    /// it is replaced.
+    /// inserted. An entry whose lifetime is over counts as absent: if it has not been delivered
+    /// yet, it is replaced.
     ///
-    /// `change` runs [under a lock](Self#user-code-under-a-lock). `make` runs without a lock and may
-    /// call the map. If another thread inserts an entry meanwhile, that entry is touched, and the
-    /// value is dropped.
+    /// `change` runs [under a lock](Self#user-code-under-a-lock). `make` runs without a lock and
+    /// may call the map. If another thread inserts an entry meanwhile, that entry is touched, and
+    /// the value is dropped.
     ///
     /// # Errors
     ///
@@ -264,14 +264,14 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Hash + Eq + Send + 'static,
 {
-    /// Like [`insert_in`](Self::insert_in), unless there is an entry for the key, in any group or in
-    /// none. An entry whose lifetime is over does not count: if it has not been delivered yet, it is
-    /// replaced.
+    /// Like [`insert_in`](Self::insert_in), unless there is an entry for the key, in any group or
+    /// in none. An entry whose lifetime is over does not count: if it has not been delivered yet,
+    /// it is replaced.
     ///
     /// # Errors
     ///
-    /// As for [`insert_in`](Self::insert_in), and [`Occupied`](InsertRefusal::Occupied). If there is
-    /// an entry for the key, a full group does not matter.
+    /// As for [`insert_in`](Self::insert_in), and [`Occupied`](InsertRefusal::Occupied). If there
+    /// is an entry for the key, a full group does not matter.
     ///
     /// # Examples
     ///

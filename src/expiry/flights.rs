@@ -26,9 +26,10 @@
 //!   finds the entry of the flight that has just ended.
 //! - **FLIGHT-3** A seat is written once, under its own lock. A waiting caller reads it, and leaves
 //!   its waker, under that lock. A thread parks with a token. So no wake-up is lost.
-//! - **FLIGHT-5** A shutdown closes every shard under its lock, and takes all seats out there. A caller that takes its
-//!   seat earlier finds its seat ended, and one that comes later finds the shard closed. So nobody waits for a
-//!   computation, which may hang, of a map that is shut down. The flights themselves stay until their leads end them.
+//! - **FLIGHT-5** A shutdown closes every shard under its lock, and takes all seats out there. A
+//!   caller that takes its seat earlier finds its seat ended, and one that comes later finds the
+//!   shard closed. So nobody waits for a computation, which may hang, of a map that is shut down.
+//!   The flights themselves stay until their leads end them.
 //! - **FLIGHT-4** Under a shard's lock a key's `Eq` and `Clone` run, and no other user code. A call
 //!   of the map from there panics, as it does from under a stripe's lock (STRIPE-2). No other lock
 //!   is taken inside of it. Answers are cloned, wakers woken, and keys dropped without a lock.
@@ -49,14 +50,14 @@ const SHARDS: usize = 64;
 
 /// The flights of a map. A waiting caller gets an `A`.
 pub(super) struct Flights<K, A> {
-    /// In a copy of this process no lock of a shard or a seat is taken, and every flight has ended without an answer
-    /// (FORK-1).
+    /// In a copy of this process no lock of a shard or a seat is taken, and every flight has ended
+    /// without an answer (FORK-1).
     origin: Origin,
     shards: Box<[FlightShard<K, A>]>,
 }
 
-/// A 64th of the computations in progress. A key's `Eq` and `Clone` run under this lock, and no other
-/// lock is taken inside of it (FLIGHT-4).
+/// A 64th of the computations in progress. A key's `Eq` and `Clone` run under this lock, and no
+/// other lock is taken inside of it (FLIGHT-4).
 type FlightShard<K, A> = CachePadded<Mutex<FlightTable<K, A>>>;
 
 /// The flights of one shard.

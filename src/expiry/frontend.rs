@@ -79,8 +79,8 @@ pub enum Reason {
     Lifetime,
     /// [`Shutdown::RunNow`](crate::Shutdown::RunNow) shut the map down before the entry's deadline.
     Shutdown,
-    /// A newer entry took the entry's place in its full group, before the entry's lifetime was over;
-    /// see [`when_group_full`](crate::ExpiryMapBuilder::when_group_full).
+    /// A newer entry took the entry's place in its full group, before the entry's lifetime was
+    /// over; see [`when_group_full`](crate::ExpiryMapBuilder::when_group_full).
     GroupFull,
     /// A call removed the entry: [`remove`](crate::ExpiryMap::remove),
     /// [`retain`](crate::ExpiryMap::retain) or `remove_group`.
@@ -363,8 +363,8 @@ where
         }
     }
 
-    /// Removes nothing: entries may wait. This is where all entries that leave together with the map
-    /// pass.
+    /// Removes nothing: entries may wait. This is where all entries that leave together with the
+    /// map pass.
     fn keep_back(&self, taken: &mut Vec<Taken<K, MapEntry<V, S::Tag>>>, handed_back: bool) {
         let reason = match handed_back {
             true => Reason::HandedBack,
@@ -390,11 +390,12 @@ where
     /// Releases the callers that wait for a computation, which may hang (FLIGHT-5).
     fn closing(&self) {
         if is_under_lock() {
-            // The thread panics, and may hold a lock that is taken here. The end of the shutdown calls this again.
+            // The thread panics, and may hold a lock that is taken here. The end of the shutdown
+            // calls this again.
             return;
         }
-        // Made here if there are none, so that a caller that comes later finds these, which are closed. Nobody waits
-        // any more, so one lock is enough.
+        // Made here if there are none, so that a caller that comes later finds these, which are
+        // closed. Nobody waits any more, so one lock is enough.
         self.flights
             .get_or_init(|| Arc::new(Flights::with_shards(1)))
             .close();

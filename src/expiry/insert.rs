@@ -80,12 +80,12 @@ where
     }
 
     /// Calls [`insert`](Self::insert) with the entry's times counted from `now`, a time of the
-    /// [map's clock](Self::now) that the caller has read before. The call does not read the clock, unless
-    /// the entry has a time of zero, or a listener has to learn whether the lifetime of the replaced entry was over. Use it
-    /// in an event loop that reads the clock once per iteration.
+    /// [map's clock](Self::now) that the caller has read before. The call does not read the clock,
+    /// unless the entry has a time of zero, or a listener has to learn whether the lifetime of the
+    /// replaced entry was over. Use it in an event loop that reads the clock once per iteration.
     ///
-    /// The entry never expires before `now` plus its time, even if `now` is ahead of the clock. An entry whose time has
-    /// passed already expires at once.
+    /// The entry never expires before `now` plus its time, even if `now` is ahead of the clock. An
+    /// entry whose time has passed already expires at once.
     ///
     /// # Errors
     ///

@@ -179,8 +179,8 @@ where
         self.look(key, |_, deadline| deadline)
     }
 
-    /// Returns how long the entry has to live unless it is touched, and `Duration::MAX` for an entry
-    /// that never expires. The result is zero for an entry that is due and not delivered.
+    /// Returns how long the entry has to live unless it is touched, and `Duration::MAX` for an
+    /// entry that never expires. The result is zero for an entry that is due and not delivered.
     ///
     /// # Examples
     ///

@@ -244,9 +244,9 @@ where
     }
 
     /// Iterates over clones of all entries, in no particular order;
-    /// [`with_deadlines`](Entries::with_deadlines) adds when they expire. Entries are cloned in portions,
-    /// each under one stripe's lock. An entry that is inserted or removed meanwhile may or may not
-    /// be included.
+    /// [`with_deadlines`](Entries::with_deadlines) adds when they expire. Entries are cloned in
+    /// portions, each under one stripe's lock. An entry that is inserted or removed meanwhile may
+    /// or may not be included.
     ///
     /// # Complexity
     ///

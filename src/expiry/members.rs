@@ -14,8 +14,8 @@
 //! - **MEMBER-3** The number of a displaced member is behind the end, so it is no position.
 //! - **MEMBER-4** There is memory for at most four times as many members as there are, or for
 //!   [`LEAST`].
-//! - **MEMBER-5** A member is *present* from its naming until it leaves or is forgotten. A forgotten
-//!   member holds its position until it leaves.
+//! - **MEMBER-5** A member is *present* from its naming until it leaves or is forgotten. A
+//!   forgotten member holds its position until it leaves.
 
 use crate::shard::EntryId;
 use crate::wheel::NO_ENTRY;

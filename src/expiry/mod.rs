@@ -133,11 +133,11 @@ use crate::tick::Time;
 /// before the call returns.
 ///
 /// If such code panics, the call panics and the map stays usable. Only the changes to values that
-/// such a closure made before the panic remain. The captures of such a closure are dropped under the
-/// lock, too. All other user code runs without a lock: `Hash`, the drops of keys and values, and
-/// the handler. Computations in progress have a lock of their own, under which a key's `Eq` and
-/// `Clone` run in [`get_or_compute`](Self::get_or_compute). [Groups](crate::GroupedExpiryMap) have locks of their own, and their documentation says
-/// what runs under them.
+/// such a closure made before the panic remain. The captures of such a closure are dropped under
+/// the lock, too. All other user code runs without a lock: `Hash`, the drops of keys and values,
+/// and the handler. Computations in progress have a lock of their own, under which a key's `Eq` and
+/// `Clone` run in [`get_or_compute`](Self::get_or_compute). [Groups](crate::GroupedExpiryMap) have
+/// locks of their own, and their documentation says what runs under them.
 ///
 /// # Panic hooks
 ///
@@ -149,8 +149,8 @@ use crate::tick::Time;
 /// # Blocking
 ///
 /// Each call takes one stripe's lock at a time ([`touch_many`](Self::touch_many): a few at a time,
-/// [`rename`](Self::rename): two), for well under a microsecond plus the time of user code under it. Only
-/// [`shutdown`](Self::shutdown) waits for a handler. Only
+/// [`rename`](Self::rename): two), for well under a microsecond plus the time of user code under
+/// it. Only [`shutdown`](Self::shutdown) waits for a handler. Only
 /// [`get_or_compute`](Self::get_or_compute) waits for another caller.
 ///
 /// # Examples
@@ -279,8 +279,8 @@ where
         self.engine.frontend.expiry
     }
 
-    /// Returns the moment of a call that touches many entries. It is exact if the map's own time to idle
-    /// needs that, so that the clock is not read for each entry.
+    /// Returns the moment of a call that touches many entries. It is exact if the map's own time to
+    /// idle needs that, so that the clock is not read for each entry.
     fn reading_for_touches(&self) -> (&Clock, Reading) {
         let (clock, reading) = self.engine.clock_and_reading();
         let idle = self.engine.frontend.expiry.idle_nanos();
@@ -358,8 +358,9 @@ where
     /// first call does this. Every later call returns an empty report at once, with
     /// [`ExpiryReport::already_closed`] set.
     ///
-    /// The shutdown runs on a thread of its own, as [`Scheduler::shutdown`](crate::Scheduler::shutdown)
-    /// explains. The returned [`Closing`] yields the report.
+    /// The shutdown runs on a thread of its own, as
+    /// [`Scheduler::shutdown`](crate::Scheduler::shutdown) explains. The returned [`Closing`]
+    /// yields the report.
     ///
     /// # Blocking
     ///
@@ -369,7 +370,8 @@ where
     ///
     /// # Panics
     ///
-    /// Panics on a map that a test drives, unless it follows a runtime. Use its driver's `shutdown`.
+    /// Panics on a map that a test drives, unless it follows a runtime. Use its driver's
+    /// `shutdown`.
     ///
     /// # Examples
     ///

@@ -1,7 +1,8 @@
 //! Expired entries that are handled by futures, on a tokio runtime.
 //!
 //! The only worker takes a place for each entry, waits if there is none, and spawns a [`Handling`].
-//! The handling owns the run of its entry, as for tasks that are futures. At its end, in this order:
+//! The handling owns the run of its entry, as for tasks that are futures. At its end, in this
+//! order:
 //!
 //! 1. The user's future is dropped. An entry whose future was never made has no receiver.
 //! 2. The place becomes free.
@@ -255,12 +256,12 @@ where
     V: Send + 'static,
     S: MapHasher,
 {
-    /// Like [`build`](Self::build), but the handler returns a future, which runs on `runtime`; needs
-    /// the feature `tokio`. At most `most` futures exist at a time. The runtime needs neither its
-    /// time driver nor its I/O driver for this.
+    /// Like [`build`](Self::build), but the handler returns a future, which runs on `runtime`;
+    /// needs the feature `tokio`. At most `most` futures exist at a time. The runtime needs neither
+    /// its time driver nor its I/O driver for this.
     ///
-    /// The handling of an entry lasts from the moment that its future is spawned until the future is
-    /// ready, has panicked, or was dropped by its runtime:
+    /// The handling of an entry lasts from the moment that its future is spawned until the future
+    /// is ready, has panicked, or was dropped by its runtime:
     ///
     /// - Two entries of one key are never handled at the same time.
     /// - A shutdown waits for it. On a thread of the runtime, await the shutdown.
@@ -268,18 +269,19 @@ where
     ///   [`on_panic`](Self::on_panic).
     ///
     /// One thread takes expired entries and spawns futures. While there are `most` of them, expired
-    /// entries wait in the map, as they do for a full [channel](Self::build_channel): they can be touched
-    /// and removed, except for one, which is next. The options `workers`, `max_workers`, `executor` and
-    /// `inline` are ignored.
+    /// entries wait in the map, as they do for a full [channel](Self::build_channel): they can be
+    /// touched and removed, except for one, which is next. The options `workers`, `max_workers`,
+    /// `executor` and `inline` are ignored.
     ///
-    /// A runtime that has ended receives nothing, like a receiver that was dropped: entries that expire
-    /// later are dropped and counted; see [`on_receiver_lost`](Self::on_receiver_lost) and
-    /// [`when_receiver_lost`](Self::when_receiver_lost). A future that the runtime drops before it is
-    /// ready takes its entry along.
+    /// A runtime that has ended receives nothing, like a receiver that was dropped: entries that
+    /// expire later are dropped and counted; see [`on_receiver_lost`](Self::on_receiver_lost) and
+    /// [`when_receiver_lost`](Self::when_receiver_lost). A future that the runtime drops before it
+    /// is ready takes its entry along.
     ///
-    /// A handler `async |map, expired| ..` that captures something does not compile: *async closure does
-    /// not implement `Fn` because it captures state from its environment*. The way out is a closure that
-    /// clones what the future needs, and returns an `async move` block, as in the example.
+    /// A handler `async |map, expired| ..` that captures something does not compile: *async closure
+    /// does not implement `Fn` because it captures state from its environment*. The way out is a
+    /// closure that clones what the future needs, and returns an `async move` block, as in the
+    /// example.
     ///
     /// # Errors
     ///

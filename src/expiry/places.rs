@@ -2,8 +2,8 @@
 //!
 //! One thread takes places, the map's only worker. Futures end on any thread, and free theirs. The
 //! worker finds no place and leaves its handle under one hold of the lock. Under the same lock, a
-//! place becomes free and the handle is taken out. So either the worker finds the place, or the place
-//! finds the worker. **PLACES-1**
+//! place becomes free and the handle is taken out. So either the worker finds the place, or the
+//! place finds the worker. **PLACES-1**
 
 use crate::sync::fork::Origin;
 use crate::sync::{Arc, Mutex, Parker, Unparker};

@@ -5,10 +5,10 @@ use super::frontend::{OnRemoval, Reason};
 use super::{ExpiryMap, ExpiryMapBuilder, MapHasher};
 
 impl<K, V, S> ExpiryMapBuilder<K, V, S> {
-    /// Sets a function that is called with each entry that leaves the map, and the reason. It is for
-    /// whatever must follow *every* end of an entry, such as a count or the release of something
-    /// outside; the handler, channel or stream gets only entries that expire. Maps without a
-    /// listener pay nothing for it.
+    /// Sets a function that is called with each entry that leaves the map, and the reason. It is
+    /// for whatever must follow *every* end of an entry, such as a count or the release of
+    /// something outside; the handler, channel or stream gets only entries that expire. Maps
+    /// without a listener pay nothing for it.
     ///
     /// Each entry that was inserted leaves exactly once:
     ///
@@ -19,8 +19,8 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     /// | [`HandedBack`](Reason::HandedBack) | is in the report of a shutdown | the thread of the shutdown |
     /// | [`Dropped`](Reason::Dropped) | is dropped with the map | the thread that dropped it |
     ///
-    /// If an entry whose lifetime is over, or that was evicted, is replaced before it is delivered, the
-    /// reason says so: `Lifetime` or `GroupFull`.
+    /// If an entry whose lifetime is over, or that was evicted, is replaced before it is delivered,
+    /// the reason says so: `Lifetime` or `GroupFull`.
     ///
     /// The function runs without a lock and may call the map. It must not wait for the map's
     /// shutdown. If two threads end two entries of one key at about the same time, their calls may

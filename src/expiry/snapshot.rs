@@ -102,16 +102,16 @@ pub struct Restored<K, V> {
     /// The number of inserted entries whose deadline had passed. They are delivered at once, as any
     /// entry that expires.
     pub past_due: usize,
-    /// The entries that the map refused, with the reason: it is full or closed, their group is full,
-    /// or it has an entry of the same key, which stays.
+    /// The entries that the map refused, with the reason: it is full or closed, their group is
+    /// full, or it has an entry of the same key, which stays.
     pub refused: Vec<InsertError<K, V>>,
     /// How far the calendar has been set back since the snapshot, if it is earlier now than it was
     /// then. In this case the entries have as long to live as at the snapshot, and not longer.
     pub set_back: Option<Duration>,
 }
 
-/// The error of a restoration: the snapshot was written by a newer version of this crate. Nothing was
-/// restored.
+/// The error of a restoration: the snapshot was written by a newer version of this crate. Nothing
+/// was restored.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NewerFormat<K, V, G = ()> {
@@ -120,8 +120,9 @@ pub struct NewerFormat<K, V, G = ()> {
 }
 
 impl<K, V, G> NewerFormat<K, V, G> {
-    /// Drops the entries of the snapshot, and keeps the reason as an error, which can be passed on by
-    /// `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>`, also if the values are not `Sync`.
+    /// Drops the entries of the snapshot, and keeps the reason as an error, which can be passed on
+    /// by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>`, also if the values are not
+    /// `Sync`.
     #[must_use]
     pub fn into_reason(self) -> NewerFormat<(), ()> {
         let Snapshot { format, taken, .. } = self.snapshot;
@@ -207,8 +208,8 @@ impl Arrival {
         let deadline = self.time_of(deadline);
         let mut end = self.time_of(end);
         if is_idle {
-            // Both may lie before the start of the clock, where all times are the same. The end must
-            // not become the reason why the entry expires.
+            // Both may lie before the start of the clock, where all times are the same. The end
+            // must not become the reason why the entry expires.
             end = end.max(deadline + Duration::from_nanos(1));
         }
         let entry = MapEntry::of_times(value, idle.unwrap_or(u64::MAX), end);
@@ -216,8 +217,8 @@ impl Arrival {
     }
 }
 
-/// Checks the format, and sorts the entries: where the order counts, the one that expires first comes
-/// first, or the one whose lifetime ends first.
+/// Checks the format, and sorts the entries: where the order counts, the one that expires first
+/// comes first, or the one whose lifetime ends first.
 fn opened<K, V, G>(
     mut snapshot: Snapshot<K, V, G>,
     by_lifetime: bool,
@@ -267,8 +268,8 @@ where
     V: Clone + Send + 'static,
     S: MapHasher,
 {
-    /// Takes a snapshot. Under the stripe's lock, `locate` returns what is needed to find the group,
-    /// and `group_of` finds it without the lock. It returns `None` if the entry has ended.
+    /// Takes a snapshot. Under the stripe's lock, `locate` returns what is needed to find the
+    /// group, and `group_of` finds it without the lock. It returns `None` if the entry has ended.
     fn take_snapshot<M, G>(
         &self,
         anchor: &WallAnchor,
@@ -281,8 +282,8 @@ where
             let mut next = Some(0);
             while let Some(from) = next {
                 let (clock, reading) = self.engine.clock_and_reading();
-                // Separate vectors, declared outside the lock: if a clone panics under the lock, the
-                // earlier clones are dropped without it.
+                // Separate vectors, declared outside the lock: if a clone panics under the lock,
+                // the earlier clones are dropped without it.
                 let (mut keys, mut rest) = (Vec::new(), Vec::new());
                 next = shards.peek(number, |stripe| {
                     stripe.for_each_range(from, PORTION, |slot, key, session, deadline| {
@@ -356,17 +357,17 @@ where
         self.take_snapshot(anchor, |_, _, _, _| (), |()| Some(None))
     }
 
-    /// Inserts the entries of a snapshot with the times that they have left by the calendar. Entries
-    /// that are past due are delivered at once. An entry whose key is in the map is refused: the one
-    /// in the map is newer.
+    /// Inserts the entries of a snapshot with the times that they have left by the calendar.
+    /// Entries that are past due are delivered at once. An entry whose key is in the map is
+    /// refused: the one in the map is newer.
     ///
     /// The times are those of the snapshot, also if the map's own times are others. Restored into a
     /// map that is smaller, the entries that expire first are inserted, and the others come back.
     ///
     /// # Errors
     ///
-    /// [`NewerFormat`], which gives the snapshot back. All else is counted in [`Restored`], and what was
-    /// refused comes back there.
+    /// [`NewerFormat`], which gives the snapshot back. All else is counted in [`Restored`], and
+    /// what was refused comes back there.
     ///
     /// # Complexity
     ///
@@ -379,8 +380,8 @@ where
         self.restore_at(snapshot, &self.clock().wall_anchor())
     }
 
-    /// Calls [`restore`](Self::restore) with the present by the map's clock and by the calendar. For
-    /// tests.
+    /// Calls [`restore`](Self::restore) with the present by the map's clock and by the calendar.
+    /// For tests.
     ///
     /// # Errors
     ///
@@ -450,8 +451,8 @@ where
         self.restore_at(snapshot, &self.clock().wall_anchor())
     }
 
-    /// Calls [`restore`](Self::restore) with the present by the map's clock and by the calendar. For
-    /// tests.
+    /// Calls [`restore`](Self::restore) with the present by the map's clock and by the calendar.
+    /// For tests.
     ///
     /// # Errors
     ///

@@ -9,8 +9,9 @@ use crate::sync::atomic::Ordering;
 
 /// Counters and gauges of an [`ExpiryMap`] at one moment; see [`ExpiryMap::stats`].
 ///
-/// The entries balance: `inserted = expired + evicted + removed + replaced + handed_back + pending`.
-/// An entry that is renamed while the counters are read may count as pending twice, or not at all.
+/// The entries balance: `inserted = expired + evicted + removed + replaced + handed_back +
+/// pending`. An entry that is renamed while the counters are read may count as pending twice, or
+/// not at all.
 ///
 /// # Examples
 ///
@@ -38,8 +39,8 @@ pub struct ExpiryStats {
     /// Counter: entries whose delivery began, except evicted ones. Entries that a shutdown delivers
     /// count here, too.
     pub expired: u64,
-    /// Counter: entries whose delivery began since their [group was full](crate::Reason::GroupFull).
-    /// An evicted entry counts as `pending` until then.
+    /// Counter: entries whose delivery began since their [group was
+    /// full](crate::Reason::GroupFull). An evicted entry counts as `pending` until then.
     pub evicted: u64,
     /// Counter: entries that were removed, cleared, or dropped with the map.
     pub removed: u64,
@@ -56,8 +57,8 @@ pub struct ExpiryStats {
     /// Counter: deliveries that panicked.
     pub panicked: u64,
     /// Counter: entries that expired when the channel or stream had no receiver any more, or the
-    /// runtime of the handler's futures had ended, and were dropped. They also count as `expired`. Entries that were in the channel when its last receiver
-    /// was dropped are not counted here.
+    /// runtime of the handler's futures had ended, and were dropped. They also count as `expired`.
+    /// Entries that were in the channel when its last receiver was dropped are not counted here.
     pub unreceived: u64,
     /// Counter: touches that found an entry that lives on.
     pub touched: u64,
@@ -162,8 +163,8 @@ where
     #[must_use]
     pub fn stats(&self) -> ExpiryStats {
         let frontend = &self.engine.frontend;
-        // Read first: an evicted entry is counted after its start, so `ran` contains it. Acquire pairs
-        // with the Release in `leaves`.
+        // Read first: an evicted entry is counted after its start, so `ran` contains it. Acquire
+        // pairs with the Release in `leaves`.
         let evicted = frontend.evicted.load(Ordering::Acquire);
         let stats = collect_stats(&self.engine);
         let shards = self.engine.shards();

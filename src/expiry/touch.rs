@@ -66,7 +66,8 @@ where
         put_off.into()
     }
 
-    /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is not free.
+    /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is
+    /// not free.
     #[inline(always)]
     fn usual<Q>(&self, key: &Q) -> Option<(KeyHash, UsualMapCall<'_, K, V, S>)>
     where
@@ -75,7 +76,8 @@ where
         self.usual_in(self.engine.usual()?, key)
     }
 
-    /// Begins a usual call in `shards`, whatever the clock is. A call that is given its moment needs no reading.
+    /// Begins a usual call in `shards`, whatever the clock is. A call that is given its moment
+    /// needs no reading.
     #[inline(always)]
     fn usual_in<'a, Q>(
         &self,
@@ -120,14 +122,14 @@ where
         })
     }
 
-    /// Calls [`touch`](Self::touch) with the time to idle counted from `now`, a time of the
-    /// [map's clock](Self::now) that the caller has read before. The call hardly ever reads the clock if the entry has
-    /// no lifetime, a time to idle of at least a second, and a deadline that does not become earlier. Use it in an
-    /// event loop that reads the clock once per iteration.
+    /// Calls [`touch`](Self::touch) with the time to idle counted from `now`, a time of the [map's
+    /// clock](Self::now) that the caller has read before. The call hardly ever reads the clock if
+    /// the entry has no lifetime, a time to idle of at least a second, and a deadline that does not
+    /// become earlier. Use it in an event loop that reads the clock once per iteration.
     ///
     /// An old `now` does not move a deadline back. Then the answer is
-    /// [`Unchanged`](Touch::Unchanged). Whether a lifetime is over is always decided by the clock. A
-    /// `now` that is ahead of the clock makes the entry live longer.
+    /// [`Unchanged`](Touch::Unchanged). Whether a lifetime is over is always decided by the clock.
+    /// A `now` that is ahead of the clock makes the entry live longer.
     ///
     /// # Examples
     ///
@@ -222,8 +224,8 @@ where
     /// [`update`](Self::update), the entry can end between the two calls.
     ///
     /// `change` runs [under a lock](Self#user-code-under-a-lock), before the deadline moves. If it
-    /// panics, the call panics. Then the entry keeps its deadline, and what `change` has done to the
-    /// value so far remains.
+    /// panics, the call panics. Then the entry keeps its deadline, and what `change` has done to
+    /// the value so far remains.
     ///
     /// # Complexity
     ///
@@ -334,7 +336,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        // The functions for the other cases get the parts in registers. An `Expiry` would be passed in memory.
+        // The functions for the other cases get the parts in registers. An `Expiry` would be passed
+        // in memory.
         let (idle, lifetime, jitter) = expiry.parts();
         let Some(times) = expiry.quick() else {
             return self.set_unusual(key, idle, lifetime, jitter);

@@ -49,7 +49,8 @@ where
 ///   idle: at the end of each iteration of an event loop, for example.
 /// - **It can't say whether the key still existed.** `flush` returns how many of the touches have
 ///   found an entry that lives on. To know it of one key, use [`ExpiryMap::touch`].
-/// - **It belongs to the key.** If the entry is replaced before the flush, the new entry is touched.
+/// - **It belongs to the key.** If the entry is replaced before the flush, the new entry is
+///   touched.
 ///
 /// After the map's shutdown, touches find nothing, as without a buffer.
 ///
@@ -58,14 +59,14 @@ where
 ///
 /// # Panics
 ///
-/// If `Hash` or `Eq` of a key panics, `flush` panics, and so does the `touch` that fills the buffer.
-/// Some of the touches have been applied then, and the others are lost. The buffer is empty. A drop
-/// flushes while the thread panics, too, and does not panic itself.
+/// If `Hash` or `Eq` of a key panics, `flush` panics, and so does the `touch` that fills the
+/// buffer. Some of the touches have been applied then, and the others are lost. The buffer is
+/// empty. A drop flushes while the thread panics, too, and does not panic itself.
 ///
 /// [Under a lock](ExpiryMap#user-code-under-a-lock), `flush` panics and loses nothing. `touch` only
-/// adds to the buffer there, beyond 1,024 if it has to, and a drop flushes as soon as the thread has
-/// released the lock. In a [panic hook](crate#panic-hooks) under a lock, `flush` does nothing and
-/// returns 0.
+/// adds to the buffer there, beyond 1,024 if it has to, and a drop flushes as soon as the thread
+/// has released the lock. In a [panic hook](crate#panic-hooks) under a lock, `flush` does nothing
+/// and returns 0.
 ///
 /// # Examples
 ///

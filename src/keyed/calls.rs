@@ -1,13 +1,13 @@
 //! The windows of all keys, and the timer of each of them.
 //!
 //! The windows are in a table, behind 64 locks. A key that has a window has one repeating timer of
-//! the scheduler, whose rounds look at the window: they run the value that is due, and decide when to
-//! look again. A call of an open window only writes to it. So a stream of calls moves no timer: the
-//! round that comes too early asks for a later one.
+//! the scheduler, whose rounds look at the window: they run the value that is due, and decide when
+//! to look again. A call of an open window only writes to it. So a stream of calls moves no timer:
+//! the round that comes too early asks for a later one.
 //!
 //! - **CALLS-1** A window enters the table under its lock, in the same hold in which its timer is
-//!   armed. It leaves the table under its lock, at the end of the last round. So a window has a timer
-//!   until the scheduler is closed, and a call that was accepted is seen by a later round.
+//!   armed. It leaves the table under its lock, at the end of the last round. So a window has a
+//!   timer until the scheduler is closed, and a call that was accepted is seen by a later round.
 //! - **CALLS-2** The timer is armed with the whole wait as its delay, so nothing is handed to an
 //!   executor under the lock. A leading run is pulled in after unlocking. So is a flush.
 //! - **CALLS-3** A round may come too early, never too late: its deadline is at most the end of the
@@ -16,8 +16,9 @@
 //!   overlap, so neither do runs.
 //! - **CALLS-5** A round that starts after the scheduler has begun to close is the last one of its
 //!   key. It removes the window and runs all of its values.
-//! - **CALLS-6** A table's lock is taken before a stripe's lock, never inside of it. Under the table's
-//!   lock a key's `Hash`, `Eq` and `Clone` run, and the merging closure. Values are dropped without it.
+//! - **CALLS-6** A table's lock is taken before a stripe's lock, never inside of it. Under the
+//!   table's lock a key's `Hash`, `Eq` and `Clone` run, and the merging closure. Values are dropped
+//!   without it.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -81,8 +82,8 @@ where
         })
     }
 
-    /// Returns whether the thread must not take a lock: it panics under one, or the locks belong to the
-    /// original of this process. Panics if it is under a lock and does not panic.
+    /// Returns whether the thread must not take a lock: it panics under one, or the locks belong to
+    /// the original of this process. Panics if it is under a lock and does not panic.
     fn is_refused(&self) -> bool {
         let refused = is_under_lock();
         if refused {

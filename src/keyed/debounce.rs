@@ -18,8 +18,8 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 ///
 /// A call opens a window, which ends when the key has not been called for the *wait*. Each further
 /// call extends it. The values of these calls become one run, at the end; see [`Edges`] and
-/// [`merge`](DebounceBuilder::merge). With a [maximum wait](DebounceBuilder::max_wait), a key that is
-/// called without end runs all the same.
+/// [`merge`](DebounceBuilder::merge). With a [maximum wait](DebounceBuilder::max_wait), a key that
+/// is called without end runs all the same.
 ///
 /// | edges | one call | several calls in one window |
 /// |---|---|---|
@@ -32,17 +32,17 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 /// next one. A panic is counted and reported as that of any task, and changes nothing for later
 /// calls. A key without a window takes no memory and no timer.
 ///
-/// The keys need a scheduler in which they have no other timers, since the window's timer has the same
-/// key. Do not cancel, replace or move it by the scheduler's [`Handle`]. Dropping a debounce cancels
-/// nothing.
+/// The keys need a scheduler in which they have no other timers, since the window's timer has the
+/// same key. Do not cancel, replace or move it by the scheduler's [`Handle`]. Dropping a debounce
+/// cancels nothing.
 ///
 /// # Shutdown
 ///
 /// After a shutdown began, calls are refused. In a shutdown that still runs its timers
 /// ([`Drain`](crate::Shutdown::Drain), [`RunNow`](crate::Shutdown::RunNow)), the timer of each key
 /// runs all its values. Values whose run did not start are left for
-/// [`take_pending`](Self::take_pending). That includes trailing values of a key whose leading run was
-/// in progress when the shutdown began.
+/// [`take_pending`](Self::take_pending). That includes trailing values of a key whose leading run
+/// was in progress when the shutdown began.
 ///
 /// # Panics
 ///
@@ -178,8 +178,8 @@ where
         self
     }
 
-    /// Builds the debounce. `run` gets the run of the scheduler, with the key, and the value. It may
-    /// call the debounce and the scheduler.
+    /// Builds the debounce. `run` gets the run of the scheduler, with the key, and the value. It
+    /// may call the debounce and the scheduler.
     #[must_use]
     pub fn build(
         self,

@@ -19,7 +19,8 @@ macro_rules! keyed_calls {
             /// - [`Full`](ScheduleError::Full): the call needs a timer, and the scheduler has
             ///   `max_pending` of them.
             /// - [`Closed`](ScheduleError::Closed): the scheduler was shut down or dropped.
-            /// - [`Closing`](ScheduleError::Closing): `cancel_and_wait` waits for a run of this key.
+            /// - [`Closing`](ScheduleError::Closing): `cancel_and_wait` waits for a run of this
+            ///   key.
             /// - [`UnderLock`](ScheduleError::UnderLock): the call comes from a panic hook; see
             ///   [panic hooks](crate#panic-hooks).
             ///
@@ -106,9 +107,9 @@ macro_rules! keyed_calls {
                 self.calls.is_pending(key)
             }
 
-            /// Takes all values that have not run, with their keys. Use it after a shutdown, to keep
-            /// the values whose runs did not start. If a key has values for a leading and for a
-            /// trailing run, the leading one comes first.
+            /// Takes all values that have not run, with their keys. Use it after a shutdown, to
+            /// keep the values whose runs did not start. If a key has values for a leading and for
+            /// a trailing run, the leading one comes first.
             ///
             /// This forgets the windows, too. While the scheduler runs, the next call of each key
             /// opens a new one.
@@ -177,9 +178,9 @@ macro_rules! keyed_options {
             /// By default the latest value wins, and the one before is dropped. The value of a
             /// leading run is never merged.
             ///
-            /// `merge` runs under a lock. It must be short, and must not call this crate: such a call
-            /// panics. If `merge` panics, so does the call. The waiting value stays as `merge` left
-            /// it, and its run is not delayed.
+            /// `merge` runs under a lock. It must be short, and must not call this crate: such a
+            /// call panics. If `merge` panics, so does the call. The waiting value stays as `merge`
+            /// left it, and its run is not delayed.
             ///
             /// # Examples
             ///

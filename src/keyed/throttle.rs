@@ -16,10 +16,10 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 /// Runs each key at most once per window, however often it is called, as `throttle` of lodash and
 /// RxJS does: a progress display, or an alarm that must not flood its readers.
 ///
-/// A run opens a window of the *wait*, counted from its start by the scheduler's clock, which is read
-/// right before the run. Calls that come
-/// in the window become one run at its end, with the latest value; see [`Edges`] and
-/// [`merge`](ThrottleBuilder::merge). That run opens the next window.
+/// A run opens a window of the *wait*, counted from its start by the scheduler's clock, which is
+/// read right before the run. Calls that come in the window become one run at its end, with the
+/// latest value; see [`Edges`] and [`merge`](ThrottleBuilder::merge). That run opens the next
+/// window.
 ///
 /// | edges | one call | several calls in one window |
 /// |---|---|---|
@@ -32,18 +32,18 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 /// after [`take_pending`](Self::take_pending).
 ///
 /// Runs are tasks of the scheduler. They start on a worker, never inside of a call, and two runs of
-/// one key never overlap. If a run takes longer than its window, the next one follows it. A panic is
-/// counted and reported as that of any task, and the window stays as it is. A key without a window
-/// takes no memory and no timer.
+/// one key never overlap. If a run takes longer than its window, the next one follows it. A panic
+/// is counted and reported as that of any task, and the window stays as it is. A key without a
+/// window takes no memory and no timer.
 ///
-/// The keys need a scheduler in which they have no other timers, since the window's timer has the same
-/// key. Do not cancel, replace or move it by the scheduler's [`Handle`]. Dropping a throttle cancels
-/// nothing.
+/// The keys need a scheduler in which they have no other timers, since the window's timer has the
+/// same key. Do not cancel, replace or move it by the scheduler's [`Handle`]. Dropping a throttle
+/// cancels nothing.
 ///
 /// # Shutdown
 ///
-/// As for [`Debounce`](crate::Debounce#shutdown). The last values of a key run without waiting for the
-/// end of its window.
+/// As for [`Debounce`](crate::Debounce#shutdown). The last values of a key run without waiting for
+/// the end of its window.
 ///
 /// # Panics
 ///
@@ -113,9 +113,9 @@ where
         }
     }
 
-    /// Drops the values of `key` that have not run. A run in progress continues. A window that a run
-    /// has opened stays open, so that the next run is not too early. Returns whether there was a
-    /// value.
+    /// Drops the values of `key` that have not run. A run in progress continues. A window that a
+    /// run has opened stays open, so that the next run is not too early. Returns whether there was
+    /// a value.
     ///
     /// # Examples
     ///
@@ -146,8 +146,8 @@ where
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Builds the throttle. `run` gets the run of the scheduler, with the key, and the value. It may
-    /// call the throttle and the scheduler.
+    /// Builds the throttle. `run` gets the run of the scheduler, with the key, and the value. It
+    /// may call the throttle and the scheduler.
     #[must_use]
     pub fn build(
         self,

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! `due` is the end of the window, and the time at which the trailing value runs. For a debounce it
-//! is `quiet`, the wait after the last call, and at most `cap`, the maximum wait after the last run.
-//! For a throttle it is the wait after the start of the last run.
+//! is `quiet`, the wait after the last call, and at most `cap`, the maximum wait after the last
+//! run. For a throttle it is the wait after the start of the last run.
 
 use std::time::Duration;
 

@@ -25,10 +25,11 @@ impl Timer {
     /// Calls `attempt` and awaits its future, again and again, until the output is `Ok` or `policy`
     /// gives up. It waits between the attempts on this timer, on any runtime.
     ///
-    /// Nothing happens before the first poll. Attempts that fail at once and are tried again without a
-    /// delay still [give the runtime its turns](crate::coop), so a timeout or a `select!` can end the
-    /// call. Dropping the returned future drops the attempt that runs, and leaves nothing behind. The futures of attempts are not limited in time; put each
-    /// into a [`timeout`](Self::timeout) for that.
+    /// Nothing happens before the first poll. Attempts that fail at once and are tried again
+    /// without a delay still [give the runtime its turns](crate::coop), so a timeout or a `select!`
+    /// can end the call. Dropping the returned future drops the attempt that runs, and leaves
+    /// nothing behind. The futures of attempts are not limited in time; put each into a
+    /// [`timeout`](Self::timeout) for that.
     ///
     /// # Errors
     ///
@@ -178,7 +179,8 @@ where
                 Stage::Begins => this.stage = Stage::Attempt(Box::pin((this.attempt)())),
                 Stage::Attempt(future) => {
                     let output = ready!(future.as_mut().poll(context));
-                    // The attempt ends here: what it holds is free while the next one is waited for.
+                    // The attempt ends here: what it holds is free while the next one is waited
+                    // for.
                     this.stage = Stage::Ended;
                     let error = match output {
                         Ok(value) => return Poll::Ready(Ok(value)),

@@ -14,8 +14,8 @@ use crate::tick::Time;
 pub enum Verdict {
     /// The error may pass: try again after the delay of the backoff.
     Again,
-    /// The error may pass: try again after this delay or that of the backoff, whichever is longer. This
-    /// is for servers that say when to come back, as by `Retry-After`.
+    /// The error may pass: try again after this delay or that of the backoff, whichever is longer.
+    /// This is for servers that say when to come back, as by `Retry-After`.
     After(Duration),
     /// The error is permanent: give up.
     GiveUp,
@@ -37,8 +37,8 @@ pub enum GaveUp {
     Timer,
 }
 
-/// When a call is tried again: the delays, and the limits. A call goes on until one of the limits is
-/// reached, and without a limit until it succeeds.
+/// When a call is tried again: the delays, and the limits. A call goes on until one of the limits
+/// is reached, and without a limit until it succeeds.
 ///
 /// See [`Timer::retry`](crate::Timer::retry).
 ///

@@ -191,13 +191,13 @@ where
     /// thread in [`Closing::wait`] helps them. Modes and limits are the same. There is one
     /// difference: with [`inline`](crate::Builder::inline) or an
     /// [`executor`](crate::Builder::executor), the threads of all shards may be in user code. Then
-    /// the limits hold for a thread that waits, and a shutdown that nobody waits for, or that a task
-    /// awaits, goes on when that user code returns.
+    /// the limits hold for a thread that waits, and a shutdown that nobody waits for, or that a
+    /// task awaits, goes on when that user code returns.
     ///
     /// # Blocking
     ///
-    /// Does not wait for a task. [`Closing::wait`] does, but no longer than the limits in `mode` and
-    /// in the builder's `shutdown_limit`, both by the scheduler's clock.
+    /// Does not wait for a task. [`Closing::wait`] does, but no longer than the limits in `mode`
+    /// and in the builder's `shutdown_limit`, both by the scheduler's clock.
     ///
     /// # Examples
     ///

@@ -176,7 +176,8 @@ impl<R: Default> Closing<R> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn wait(self) -> Result<R, InsideTask<R>> {
-        // In a panic hook the thread may have a lock that the shutdown needs; the guard is inert then.
+        // In a panic hook the thread may have a lock that the shutdown needs; the guard is inert
+        // then.
         let under_lock = ReentrancyGuard::begin().is_inert();
         let engine = self.engine.as_ref();
         if under_lock || engine.is_some_and(|engine| task_scope::is_inside(engine.tag)) {

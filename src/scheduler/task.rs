@@ -40,14 +40,15 @@ pub(crate) trait RunTask<K, S>: Send {
     /// Decides how the task starts. Called under the stripe's lock, so it must not run user code.
     fn start(&mut self, deadline: Time, now: Time) -> Start;
 
-    /// Makes the pending round of a task that repeats, which is due at `kept`, an extra round that is due at `at`.
-    /// Called under the stripe's lock, so it must not run user code. Does nothing for other tasks.
+    /// Makes the pending round of a task that repeats, which is due at `kept`, an extra round that
+    /// is due at `at`. Called under the stripe's lock, so it must not run user code. Does nothing
+    /// for other tasks.
     fn run_now(&mut self, kept: Time, at: Time) {
         let _ = (kept, at);
     }
 
-    /// Reads the task, so that it is in the cache of this processor. Called under the stripe's lock,
-    /// so it must not run user code.
+    /// Reads the task, so that it is in the cache of this processor. Called under the stripe's
+    /// lock, so it must not run user code.
     fn prefetch(&mut self);
 
     /// Returns whether the task only spawns a future.
@@ -107,7 +108,8 @@ where
         self.0.start(deadline, now)
     }
 
-    /// Makes the pending round of a task that repeats an extra round. Called under the stripe's lock.
+    /// Makes the pending round of a task that repeats an extra round. Called under the stripe's
+    /// lock.
     pub(super) fn run_now(&mut self, kept: Time, at: Time) {
         self.0.run_now(kept, at);
     }

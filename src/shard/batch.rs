@@ -2,9 +2,10 @@
 //!
 //! The keys are sorted by stripe once, so that one hold of a lock serves several of them. A call
 //! can also hold the locks of several stripes at a time. A processor executes some hundreds of
-//! instructions out of order, and about as many go from one key's reads to the next one's. So their cache
-//! misses hardly overlap. A pass that only reads has few instructions for each key. With 256 keys on 128
-//! stripes, one lock covers only two keys. So several locks are held at once, and a pass covers all of them.
+//! instructions out of order, and about as many go from one key's reads to the next one's. So their
+//! cache misses hardly overlap. A pass that only reads has few instructions for each key. With 256
+//! keys on 128 stripes, one lock covers only two keys. So several locks are held at once, and a
+//! pass covers all of them.
 
 use std::borrow::Borrow;
 use std::hint::black_box;
@@ -195,7 +196,8 @@ impl<K, V, Q: ?Sized> LockedStripes<'_, '_, '_, '_, K, V, Q> {
         }
     }
 
-    /// Searches a key whose candidate is another key's slot: the bits are equal, or the line was removed.
+    /// Searches a key whose candidate is another key's slot: the bits are equal, or the line was
+    /// removed.
     #[cold]
     #[inline(never)]
     fn search(stripe: &Stripe<K, V>, located_key: &LocatedKey<'_, Q>) -> u32

@@ -66,7 +66,8 @@ impl Doorbell {
         }
     }
 
-    /// Makes the bell wake this task. The task must step the ticker afterwards, which promises anew.
+    /// Makes the bell wake this task. The task must step the ticker afterwards, which promises
+    /// anew.
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     pub(crate) fn wakes(&self, task: &Waker) {
         leave(task, |show| show(&mut self.task.lock()));

@@ -44,13 +44,13 @@ pub(super) enum Slot<K, V> {
 }
 
 const _: () = assert!(size_of::<Slot<u64, u64>>() == 40);
-// A boxed task, and a value of a map with its time to idle and the end of its lifetime. DESIGN has a
-// table of these bytes.
+// A boxed task, and a value of a map with its time to idle and the end of its lifetime. DESIGN has
+// a table of these bytes.
 const _: () = assert!(size_of::<Slot<u64, [u64; 2]>>() == 48);
 const _: () = assert!(size_of::<Slot<u64, [u64; 3]>>() == 56);
 
-/// An entry that is Pending or Queued. What a touch reads comes last, so that it is in one cache line
-/// rather than in two. A map's payload has its times at its end.
+/// An entry that is Pending or Queued. What a touch reads comes last, so that it is in one cache
+/// line rather than in two. A map's payload has its times at its end.
 #[repr(C)]
 pub(super) struct Armed<K, V> {
     pub(super) hash: u32,
@@ -92,8 +92,9 @@ impl<K, V> Armed<K, V> {
         deadline > now && deadline != Time::MAX && self.put_off_to_future(deadline)
     }
 
-    /// Moves the entry to `deadline` if writing it down is enough. The caller knows that the deadline is not
-    /// `Time::MAX`, and that it lies in the future or that a later look at an overdue entry is soon enough.
+    /// Moves the entry to `deadline` if writing it down is enough. The caller knows that the
+    /// deadline is not `Time::MAX`, and that it lies in the future or that a later look at an
+    /// overdue entry is soon enough.
     ///
     /// WHEEL-3: a filed or staged entry is looked at no later than at its old deadline, or at the
     /// wheel's present. So a deadline that is not earlier, as in most touches, needs no look at the
@@ -306,8 +307,8 @@ impl<K, V> Table<K, V> {
         Self::free(entry, &mut self.free, slot, generation, ticket, end)
     }
 
-    /// Frees a slot if its entry is Pending or Queued and `is_it` returns true for that. Returns the
-    /// entry.
+    /// Frees a slot if its entry is Pending or Queued and `is_it` returns true for that. Returns
+    /// the entry.
     #[inline(always)]
     pub(super) fn vacate_armed(
         &mut self,

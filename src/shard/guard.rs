@@ -1,5 +1,5 @@
-//! Guards of a stripe's lock: for calls that move keys and values into a stripe or out of it, and for usual
-//! calls.
+//! Guards of a stripe's lock: for calls that move keys and values into a stripe or out of it, and
+//! for usual calls.
 //!
 //! Calls for one key take a stripe's lock in three ways:
 //!
@@ -7,12 +7,13 @@
 //! - A call that arms or cancels holds a [`StripeGuard`]. It drops some keys and values without the
 //!   lock, or returns them to its caller. With a closure, each of those would need a variable
 //!   outside.
-//! - A touch or a move that writes a later deadline, and needs no change in the wheel, is a [`UsualCall`]. It has
-//!   no deferred actions. If more has to be done, or if it would have to wait for the lock, it changes nothing, and the
-//!   caller begins anew in the first way. So it keeps only its arguments for the other cases.
+//! - A touch or a move that writes a later deadline, and needs no change in the wheel, is a
+//!   [`UsualCall`]. It has no deferred actions. If more has to be done, or if it would have to wait
+//!   for the lock, it changes nothing, and the caller begins anew in the first way. So it keeps
+//!   only its arguments for the other cases.
 //!
-//! A function that is still needed after a call saves registers when it begins: six, in a touch. So a usual call
-//! leaves what is rare to functions that it calls last, and that return to the user.
+//! A function that is still needed after a call saves registers when it begins: six, in a touch. So
+//! a usual call leaves what is rare to functions that it calls last, and that return to the user.
 //!
 //! A guard costs what a closure costs, as long as it stays in registers: it is inlined, and no
 //! function that is not inlined gets it by reference. So it is taken apart before its drop calls
@@ -71,7 +72,8 @@ impl<'a, K, V, O: RunDeferred<K, V>> StripeGuard<'a, K, V, O> {
         }
     }
 
-    /// Releases in a drop, which is not the usual way: not inlined into each early return and unwinding.
+    /// Releases in a drop, which is not the usual way: not inlined into each early return and
+    /// unwinding.
     #[inline(never)]
     fn release_in_drop(owner: &O, number: usize, locked: Locked<'a, K, V>) {
         Self::release(owner, number, locked);

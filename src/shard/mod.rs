@@ -23,8 +23,8 @@
 //! - **STRIPE-3** `next_due` is written under the stripe's lock only. A thread that files an
 //!   earlier entry lowers it; only the ticker raises it.
 //! - **STRIPE-4** After the lock is released, the caller performs the deferred actions in the
-//!   [`DeferredActions`]: it rings the doorbell and hands a ticket over. Keys and values are dropped
-//!   after that, too.
+//!   [`DeferredActions`]: it rings the doorbell and hands a ticket over. Keys and values are
+//!   dropped after that, too.
 
 mod backlog;
 pub(crate) mod batch;
@@ -109,9 +109,10 @@ pub(crate) struct Shards<K, V> {
     permits: Option<Arc<PermitPool>>,
     /// The process whose threads serve the stripes.
     origin: Origin,
-    /// Stripes for calls that must not take a lock: the first one in the own process, and the others in
-    /// copies, by the number of forks in between. So no process uses the stripe of another one, which may have
-    /// been locked at the fork. They are always empty, so no user code runs under their locks.
+    /// Stripes for calls that must not take a lock: the first one in the own process, and the
+    /// others in copies, by the number of forks in between. So no process uses the stripe of
+    /// another one, which may have been locked at the fork. They are always empty, so no user code
+    /// runs under their locks.
     inert: [InertStripe<K, V>; GENERATIONS],
     tick: TickSize,
 }
@@ -143,8 +144,8 @@ struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>, ReentrancyGuard);
 impl<'a, K, V> Locked<'a, K, V> {
     #[inline(always)]
     fn new(shards: &'a Shards<K, V>, stripe: usize) -> Self {
-        // The usual way asks for the state of the thread once. FORK-1: that also says that this process is no
-        // copy.
+        // The usual way asks for the state of the thread once. FORK-1: that also says that this
+        // process is no copy.
         match ReentrancyGuard::begin_alone() {
             Some(no_calls) => Locked(shards.stripes[stripe].lock_in_original(), no_calls),
             None => Locked::new_beside(shards, stripe),
@@ -293,8 +294,8 @@ impl<K, V> Shards<K, V> {
     }
 
     /// Runs `operate` under the stripe's lock, then publishes the due moment and rings the
-    /// doorbell. The remaining actions of the [`DeferredActions`] (a ticket, "emptied") are passed to
-    /// `act`, which is called only if there are any.
+    /// doorbell. The remaining actions of the [`DeferredActions`] (a ticket, "emptied") are passed
+    /// to `act`, which is called only if there are any.
     #[inline]
     pub(crate) fn with<R>(
         &self,

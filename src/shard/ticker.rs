@@ -12,8 +12,8 @@
 //! - All other stripes go on: cascading, and filing entries again that were moved to a later
 //!   deadline, do not wait for the pace. Checks that cannot expire anything use a second
 //!   cursor. Otherwise they would decide which stripe uses what the pace allows.
-//! - The buffers that a wheel no longer needs are freed when nothing will be due for a while, and not between two
-//!   batches.
+//! - The buffers that a wheel no longer needs are freed when nothing will be due for a while, and
+//!   not between two batches.
 //! - Only the ticker raises `next_due` of a stripe, under the stripe's lock, to its exact value.
 
 use std::time::Duration;
@@ -30,11 +30,12 @@ const EXPIRED_PER_HOLD: usize = 256;
 /// of the two limits.
 const CASCADED_PER_HOLD: usize = 64;
 
-/// Room, in numbers, of the emptied buffers that all tickers together keep until nothing is due: 32 MB, which the
-/// slots of some 8 million timers take.
+/// Room, in numbers, of the emptied buffers that all tickers together keep until nothing is due: 32
+/// MB, which the slots of some 8 million timers take.
 const SPARE_ROOM: usize = 1 << 23;
 
-/// Buffers are freed if nothing will be due for this long. While many timers come due, that is a tick.
+/// Buffers are freed if nothing will be due for this long. While many timers come due, that is a
+/// tick.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// Number of batches after which a cascade has its turn. A stripe that is always due must not keep
@@ -74,12 +75,12 @@ pub(crate) struct Ticker {
     since_cascade: u32,
     /// Slots of the batch, reused to avoid allocations.
     slots: Vec<u32>,
-    /// Emptied buffers of the wheels, and their room. They are freed before a sleep if nothing will be due for
-    /// `QUIET`, or at the ticker's part of `SPARE_ROOM`.
+    /// Emptied buffers of the wheels, and their room. They are freed before a sleep if nothing will
+    /// be due for `QUIET`, or at the ticker's part of `SPARE_ROOM`.
     ///
-    /// The thread that armed the timers has allocated them. So when one is freed, glibc merges all that the
-    /// workers have freed in that thread's arena meanwhile. Where many timers come due, that delays them by
-    /// 30 to 100 ms for every million tasks.
+    /// The thread that armed the timers has allocated them. So when one is freed, glibc merges all
+    /// that the workers have freed in that thread's arena meanwhile. Where many timers come due,
+    /// that delays them by 30 to 100 ms for every million tasks.
     spare: Vec<Vec<u32>>,
     spare_room: usize,
     /// Tickets of the last batch, to be handed over.
@@ -164,8 +165,8 @@ impl Ticker {
         }
     }
 
-    /// Prepares for a sleep. `due` is when the shard has work next. It has come already if the ticker is stalled:
-    /// then it sleeps in the middle of a mass of due timers.
+    /// Prepares for a sleep. `due` is when the shard has work next. It has come already if the
+    /// ticker is stalled: then it sleeps in the middle of a mass of due timers.
     pub(crate) fn before_sleep(&mut self, now: Time, due: Time) {
         if now + QUIET <= due {
             self.free_spare();

@@ -10,17 +10,18 @@
 //!
 //! While the thread panics, such a call must not panic either: in a panic hook, or in a drop during
 //! unwinding, a second panic would abort the process. Then its [`ReentrancyGuard`] is
-//! [inert](ReentrancyGuard::is_inert), and the call gets a stripe that is empty, belongs to no shard and
-//! refuses everything.
+//! [inert](ReentrancyGuard::is_inert), and the call gets a stripe that is empty, belongs to no
+//! shard and refuses everything.
 //!
-//! The flag is in the word of the thread that a fork changes ([`UNCHECKED`]). A thread clears that bit at its
-//! first call, and in a forked copy it stays set. So the comparison with 0 at the beginning of each call
-//! also tells whether the process may be a copy, and only then the call asks whether its engine is of before the
-//! fork. **FORK-1** In a copy, no lock of an engine of before the fork is taken: its calls get an inert guard and a
-//! stripe that refuses everything.
+//! The flag is in the word of the thread that a fork changes ([`UNCHECKED`]). A thread clears that
+//! bit at its first call, and in a forked copy it stays set. So the comparison with 0 at the
+//! beginning of each call also tells whether the process may be a copy, and only then the call asks
+//! whether its engine is of before the fork. **FORK-1** In a copy, no lock of an engine of before
+//! the fork is taken: its calls get an inert guard and a stripe that refuses everything.
 //!
-//! - **DEFER-1** Deferred work runs while the thread holds no lock of the crate. A [`ReentrancyGuard`] is
-//!   dropped after its lock, and a [`Barrier`] covers a lock that is held around other locks.
+//! - **DEFER-1** Deferred work runs while the thread holds no lock of the crate. A
+//!   [`ReentrancyGuard`] is dropped after its lock, and a [`Barrier`] covers a lock that is held
+//!   around other locks.
 //! - **DEFER-2** Deferred work runs exactly once. The thread checks the list whenever it clears the
 //!   flag, and work is deferred only while the flag is set.
 
@@ -68,8 +69,8 @@ pub(crate) fn is_under_lock() -> bool {
 /// Marks the thread as holding a lock under which user code must not call the scheduler: a stripe's
 /// lock, or a lock of a front end. It must outlive the lock.
 ///
-/// Whether it is inert is in the state of the thread and not in the guard, so that the guard takes no
-/// register in a call.
+/// Whether it is inert is in the state of the thread and not in the guard, so that the guard takes
+/// no register in a call.
 pub(crate) struct ReentrancyGuard(());
 
 impl ReentrancyGuard {
@@ -85,8 +86,8 @@ impl ReentrancyGuard {
         Self::begin_alone().or_else(Self::begin_beside)
     }
 
-    /// Begins a guard if nothing is set. Nearly all calls begin so, and one comparison with memory is all that
-    /// they need.
+    /// Begins a guard if nothing is set. Nearly all calls begin so, and one comparison with memory
+    /// is all that they need.
     #[inline(always)]
     pub(crate) fn begin_alone() -> Option<Self> {
         Self::may_begin_alone().then(Self::begin_allowed)
@@ -136,7 +137,8 @@ impl ReentrancyGuard {
     }
 
     /// Returns whether the thread holds a lock already and is panicking, or whether the engine
-    /// belongs to the original of this process. Then it must take no other lock. Only for the guard that began last: guards end in reverse order.
+    /// belongs to the original of this process. Then it must take no other lock. Only for the guard
+    /// that began last: guards end in reverse order.
     #[inline(always)]
     pub(crate) fn is_inert(&self) -> bool {
         state() >= INERT

@@ -9,8 +9,9 @@
 //!   changed for its entry, except by the closure itself.
 //! - [`Parker`] holds one token. An unpark before the park is not lost.
 //! - In a forked copy of a process, a [`Mutex`] is polled and never parks: another thread of the
-//!   original may have had a lock of `parking_lot`'s own table of parked threads, which stays locked
-//!   in the copy, and that table leads to threads that are gone. Nothing locks a mutex of before the fork there.
+//!   original may have had a lock of `parking_lot`'s own table of parked threads, which stays
+//!   locked in the copy, and that table leads to threads that are gone. Nothing locks a mutex of
+//!   before the fork there.
 //! - The deque and the injector are those of crossbeam. The stand-ins of the models are weaker.
 
 mod number;

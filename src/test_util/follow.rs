@@ -1,8 +1,8 @@
 //! A stepped engine whose clock follows the clock of a tokio runtime.
 //!
 //! With its clock paused, tokio moves on only when all tasks wait, and only to the next of its own
-//! timers. So one sleep of tokio stands for everything of the engine that is due next. Whoever makes
-//! something due earlier rings the bell of a shard, which wakes the task that has this sleep.
+//! timers. So one sleep of tokio stands for everything of the engine that is due next. Whoever
+//! makes something due earlier rings the bell of a shard, which wakes the task that has this sleep.
 //!
 //! The engine's clock does not wait for that task: each call reads the clock of the runtime.
 
@@ -18,8 +18,8 @@ use crate::engine::{Asked, Ending, Engine, Frontend, Shutdown, StepTaken, Windin
 use crate::sync::Arc;
 use crate::tick::Time;
 
-/// How long a full channel is left alone at first. Its receiver does not tell when it makes room, so
-/// this doubles while nothing could be sent, up to `FULL_AT_MOST`.
+/// How long a full channel is left alone at first. Its receiver does not tell when it makes room,
+/// so this doubles while nothing could be sent, up to `FULL_AT_MOST`.
 const FULL: Duration = Duration::from_millis(1);
 const FULL_AT_MOST: Duration = Duration::from_secs(1);
 

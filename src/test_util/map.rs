@@ -70,8 +70,9 @@ where
         self.stepped(seed, Delivery::Handler(Box::new(handler)))
     }
 
-    /// Builds a map without threads, like [`build_stepped`](Self::build_stepped), whose expired entries
-    /// go to a channel, as for [`build_channel`](Self::build_channel). A capacity of 0 counts as 1.
+    /// Builds a map without threads, like [`build_stepped`](Self::build_stepped), whose expired
+    /// entries go to a channel, as for [`build_channel`](Self::build_channel). A capacity of 0
+    /// counts as 1.
     ///
     /// While the channel is full, nothing is delivered, and time may pass. Receive, and then
     /// [`settle`](SteppedMap::settle).
@@ -102,9 +103,9 @@ where
         Ok((stepped, receiver.into_receiver()))
     }
 
-    /// Builds a map without threads, like
-    /// [`build_stepped_channel`](Self::build_stepped_channel), whose expired entries are a stream, as
-    /// for [`build_stream`](Self::build_stream). Read it in [`run_until`](SteppedMap::run_until).
+    /// Builds a map without threads, like [`build_stepped_channel`](Self::build_stepped_channel),
+    /// whose expired entries are a stream, as for [`build_stream`](Self::build_stream). Read it in
+    /// [`run_until`](SteppedMap::run_until).
     ///
     /// # Errors
     ///
@@ -134,10 +135,10 @@ where
         Ok((stepped, crate::expiry::Expirations::new(receiver)))
     }
 
-    /// Builds a map without threads, like [`build_stepped`](Self::build_stepped), whose expired entries
-    /// are handled by futures, as for [`build_on_tokio`](Self::build_on_tokio). Let it
-    /// [follow](SteppedMap::follow_tokio) the runtime, or let the runtime run between two steps. While
-    /// `most` futures exist, nothing is delivered, and time may pass.
+    /// Builds a map without threads, like [`build_stepped`](Self::build_stepped), whose expired
+    /// entries are handled by futures, as for [`build_on_tokio`](Self::build_on_tokio). Let it
+    /// [follow](SteppedMap::follow_tokio) the runtime, or let the runtime run between two steps.
+    /// While `most` futures exist, nothing is delivered, and time may pass.
     ///
     /// # Errors
     ///
@@ -348,16 +349,16 @@ where
     }
 
     /// Returns a future that drives the map by the clock of the present tokio runtime, for tests
-    /// under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and use the
-    /// map as in production. While all tasks wait, tokio's clock jumps to the next deadline,
+    /// under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and use
+    /// the map as in production. While all tasks wait, tokio's clock jumps to the next deadline,
     /// whether it is one of tokio or one of the map.
     ///
     /// From this call on, the clock of the map moves with tokio's clock. tokio stops at whole
-    /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock is
-    /// not paused, the map runs in real time. Several drivers can follow one runtime.
+    /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock
+    /// is not paused, the map runs in real time. Several drivers can follow one runtime.
     ///
-    /// The handler runs inside the poll of this future, so it must not block. Await what the map can
-    /// wait for: a call that blocks would wait in vain.
+    /// The handler runs inside the poll of this future, so it must not block. Await what the map
+    /// can wait for: a call that blocks would wait in vain.
     ///
     /// The future ends with a shutdown of the map, which can be awaited. Dropping the future closes
     /// the map.

@@ -119,8 +119,8 @@ where
     /// Returns the scheduler, for code that owns one. Dropping this driver closes it.
     ///
     /// Only a scheduler that [follows tokio](Self::follow_tokio) is shut down by its own
-    /// [`shutdown`](Scheduler::shutdown). Otherwise the driver's [`shutdown`](Self::shutdown) does it, since no time
-    /// passes by itself.
+    /// [`shutdown`](Scheduler::shutdown). Otherwise the driver's [`shutdown`](Self::shutdown) does
+    /// it, since no time passes by itself.
     ///
     /// # Examples
     ///
@@ -164,20 +164,20 @@ where
         self.driver.hand().clone()
     }
 
-    /// Returns a future that drives the scheduler by the clock of the present tokio runtime, for tests
-    /// under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and use the
-    /// scheduler as in production. While all tasks wait, tokio's clock jumps to the next deadline,
-    /// whether it is one of tokio or one of the scheduler.
+    /// Returns a future that drives the scheduler by the clock of the present tokio runtime, for
+    /// tests under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and
+    /// use the scheduler as in production. While all tasks wait, tokio's clock jumps to the next
+    /// deadline, whether it is one of tokio or one of the scheduler.
     ///
     /// From this call on, the clock of the scheduler moves with tokio's clock. tokio stops at whole
-    /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock is
-    /// not paused, the scheduler runs in real time. Several drivers can follow one runtime.
+    /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock
+    /// is not paused, the scheduler runs in real time. Several drivers can follow one runtime.
     ///
-    /// Tasks run inside the poll of this future, so they must not block. Await what the handles can wait
-    /// for: a call that blocks would wait in vain.
+    /// Tasks run inside the poll of this future, so they must not block. Await what the handles can
+    /// wait for: a call that blocks would wait in vain.
     ///
-    /// The future ends with a shutdown of the [`scheduler`](Self::scheduler), which can be awaited. Dropping the
-    /// future closes the scheduler.
+    /// The future ends with a shutdown of the [`scheduler`](Self::scheduler), which can be awaited.
+    /// Dropping the future closes the scheduler.
     ///
     /// # Panics
     ///
@@ -283,10 +283,10 @@ where
     /// Polls `future` until it is ready, and returns its output. When nothing is left to do and the
     /// future waits, time moves to the next deadline at once.
     ///
-    /// The future has to wait for something of this scheduler, or of the same thread. Nothing waits for
-    /// other threads, so that every run is the same. Other drivers do not move; see
-    /// [`Together`]. A future that wakes itself in each poll, or waits
-    /// beside a task that repeats without end, keeps this call busy.
+    /// The future has to wait for something of this scheduler, or of the same thread. Nothing waits
+    /// for other threads, so that every run is the same. Other drivers do not move; see
+    /// [`Together`]. A future that wakes itself in each poll, or waits beside a task that repeats
+    /// without end, keeps this call busy.
     ///
     /// # Panics
     ///

@@ -38,9 +38,9 @@ impl TimerBuilder {
     /// [`test_util`](crate::test_util). `seed` decides how the ticker and the workers interleave.
     /// The timer has one shard and one stripe; other values are only checked.
     ///
-    /// The clock starts at [`Time::ZERO`], unless a manual clock was given. Then that clock is used.
-    /// A timer is over at the end of its tick. So times are exact if all delays are whole ticks, and
-    /// the clock starts at one.
+    /// The clock starts at [`Time::ZERO`], unless a manual clock was given. Then that clock is
+    /// used. A timer is over at the end of its tick. So times are exact if all delays are whole
+    /// ticks, and the clock starts at one.
     ///
     /// # Errors
     ///
@@ -104,19 +104,19 @@ impl SteppedTimer {
     }
 
     /// Returns a future that drives the timer by the clock of the present tokio runtime, for tests
-    /// under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and use the
-    /// timer as in production. While all tasks wait, tokio's clock jumps to the next deadline,
+    /// under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and use
+    /// the timer as in production. While all tasks wait, tokio's clock jumps to the next deadline,
     /// whether it is one of tokio or one of the timer.
     ///
     /// From this call on, the clock of the timer moves with tokio's clock. tokio stops at whole
-    /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock is
-    /// not paused, the timer runs in real time. Several drivers can follow one runtime.
+    /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock
+    /// is not paused, the timer runs in real time. Several drivers can follow one runtime.
     ///
-    /// Tasks run inside the poll of this future, so they must not block. Await what the timer can wait
-    /// for: a call that blocks would wait in vain.
+    /// Tasks run inside the poll of this future, so they must not block. Await what the timer can
+    /// wait for: a call that blocks would wait in vain.
     ///
-    /// The future ends with a shutdown of the timer, which can be awaited. Dropping the future closes
-    /// the timer.
+    /// The future ends with a shutdown of the timer, which can be awaited. Dropping the future
+    /// closes the timer.
     ///
     /// # Panics
     ///

@@ -64,8 +64,8 @@ impl sealed::Parts for SteppedTimer {
     }
 }
 
-/// Several drivers of one program on one [`ManualClock`], which moves to the next deadline of any of
-/// them. The drivers take their steps in the order in which they were given.
+/// Several drivers of one program on one [`ManualClock`], which moves to the next deadline of any
+/// of them. The drivers take their steps in the order in which they were given.
 ///
 /// # Examples
 ///
@@ -165,8 +165,8 @@ impl<'a> Together<'a> {
         self.0.advance_to(to);
     }
 
-    /// Polls `future` until it is ready, and returns its output. When no driver has anything left to
-    /// do and the future waits, time moves to the next deadline of any driver. Nothing waits for
+    /// Polls `future` until it is ready, and returns its output. When no driver has anything left
+    /// to do and the future waits, time moves to the next deadline of any driver. Nothing waits for
     /// other threads.
     ///
     /// # Panics

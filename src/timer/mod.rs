@@ -1,6 +1,6 @@
 //! The keyless front end: timers that run once and are named by a handle, like `newTimeout` of
-//! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into a few
-//! stripes in turn. `sleep.rs` has the same for tasks that await.
+//! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into a
+//! few stripes in turn. `sleep.rs` has the same for tasks that await.
 
 mod builder;
 mod interval;
@@ -266,8 +266,8 @@ impl Timer {
     ///
     /// # Panics
     ///
-    /// Panics if a test drives the timer, unless it follows a runtime. Its driver has a `shutdown` of
-    /// its own.
+    /// Panics if a test drives the timer, unless it follows a runtime. Its driver has a `shutdown`
+    /// of its own.
     ///
     /// # Blocking
     ///
@@ -446,8 +446,8 @@ impl Timeout {
             return Fate::Cancelled;
         }
         if is_under_lock() || self.link.is_forked() {
-            // No stripe was searched: the thread panics under a lock, or the timer is in another process. Nothing
-            // is known.
+            // No stripe was searched: the thread panics under a lock, or the timer is in another
+            // process. Nothing is known.
             return Fate::Pending;
         }
         match (entry_info.map(|entry_info| entry_info.phase), end) {

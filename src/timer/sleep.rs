@@ -139,9 +139,9 @@ impl Timer {
     ///
     /// The delay counts from this call, but nothing is armed before the first poll. Each sleep that
     /// was polled counts as one pending timer. The timer's workers wake the task. While all of them
-    /// are in long tasks, or if an executor runs the tasks, a thread of the shard wakes it instead, so a
-    /// sleep ends although tasks hang. A waker should not block. For very many
-    /// sleeps, a timer that is built [`inline`](super::TimerBuilder::inline) saves the hand-over.
+    /// are in long tasks, or if an executor runs the tasks, a thread of the shard wakes it instead,
+    /// so a sleep ends although tasks hang. A waker should not block. For very many sleeps, a timer
+    /// that is built [`inline`](super::TimerBuilder::inline) saves the hand-over.
     ///
     /// # Errors
     ///
@@ -268,8 +268,8 @@ impl Sleep {
     }
 
     /// Gives the runtime a turn if there have been too many answers without one; see
-    /// [`coop`](crate::coop). A sleep that was armed has waited, so it is not counted. Neither is one
-    /// that has yielded, until it is ready or [cancelled](Self::cancel).
+    /// [`coop`](crate::coop). A sleep that was armed has waited, so it is not counted. Neither is
+    /// one that has yielded, until it is ready or [cancelled](Self::cancel).
     pub(crate) fn poll_yield(&mut self, context: &Context<'_>) -> Poll<()> {
         if let SleepState::Idle = self.state {
             // Before the waker is called, which is code of its runtime.

@@ -33,9 +33,9 @@ pub(super) fn next_stripe_of_thread(engine: &Engine<TimerFrontend>) -> usize {
 
 /// Returns the stripe that takes all sleeps of the current thread.
 ///
-/// With one stripe, one ticker wakes up for them, and it takes all sleeps of a tick under one hold of
-/// the lock. Each wake-up of a thread costs more than a hundred claims. Workers do not meet at the
-/// lock as they do for tasks, since wake-ups are claimed together.
+/// With one stripe, one ticker wakes up for them, and it takes all sleeps of a tick under one hold
+/// of the lock. Each wake-up of a thread costs more than a hundred claims. Workers do not meet at
+/// the lock as they do for tasks, since wake-ups are claimed together.
 pub(super) fn stripe_of_sleeps(engine: &Engine<TimerFrontend>) -> usize {
     let number = THREAD_ARMED.with(|(number, _)| *number);
     number as usize & (engine.shards().stripes() - 1)

@@ -105,9 +105,9 @@ impl Timer {
     /// This is cancel-safe: dropping the returned future drops `future` and cancels the timer. So
     /// does reaching the limit.
     ///
-    /// The limit ends `future` between two of its polls. The futures of this crate return to the runtime
-    /// now and then, even if they are ready [without end](crate::coop). Code that blocks, or never
-    /// returns from a poll, can't be ended.
+    /// The limit ends `future` between two of its polls. The futures of this crate return to the
+    /// runtime now and then, even if they are ready [without end](crate::coop). Code that blocks,
+    /// or never returns from a poll, can't be ended.
     ///
     /// # Errors
     ///

@@ -18,9 +18,9 @@ pub(super) enum FiledBy {
     Call,
     /// `advance`: the entries move to a larger buffer, and the old one is left to the owner.
     ///
-    /// The old buffer was allocated by the thread that armed the timers. If it grew, glibc might first
-    /// merge all blocks of that thread's memory that other threads have freed. After some 100,000 boxed
-    /// tasks that takes 30 to 100 ms, and the wheel is locked meanwhile.
+    /// The old buffer was allocated by the thread that armed the timers. If it grew, glibc might
+    /// first merge all blocks of that thread's memory that other threads have freed. After some
+    /// 100,000 boxed tasks that takes 30 to 100 ms, and the wheel is locked meanwhile.
     Advance,
 }
 
@@ -44,9 +44,9 @@ impl Buffers {
         (ids.len() - 1) as u32
     }
 
-    /// Gives the full `ids` more room: one of the reusable buffers if it has none, twice as much if it
-    /// is small, and a quarter more if it is large. A vector would double that, too, and millions of
-    /// timers wait in such slots.
+    /// Gives the full `ids` more room: one of the reusable buffers if it has none, twice as much if
+    /// it is small, and a quarter more if it is large. A vector would double that, too, and
+    /// millions of timers wait in such slots.
     #[cold]
     fn make_room(&mut self, ids: &mut Vec<u32>, by: FiledBy) {
         let capacity = ids.capacity();

@@ -46,7 +46,8 @@ impl Level {
         }
     }
 
-    /// Adds `id` to `slot` and returns its position there. A full slot gets its room from `buffers`.
+    /// Adds `id` to `slot` and returns its position there. A full slot gets its room from
+    /// `buffers`.
     #[inline]
     pub(super) fn push(&mut self, slot: u32, id: u32, buffers: &mut Buffers, by: FiledBy) -> u32 {
         let slots = self.slots.get_or_insert_with(Self::empty_slots);

@@ -29,8 +29,8 @@ pub(crate) struct Slab<E> {
     only: Vec<E>,
     len: u32,
     capacity: u32,
-    /// All chunks, if there are several. Those behind the first one are allocated whole, so that they
-    /// never move.
+    /// All chunks, if there are several. Those behind the first one are allocated whole, so that
+    /// they never move.
     several: Vec<Vec<E>>,
 }
 

@@ -1,4 +1,5 @@
-//! Where a wheel keeps its values, and the keys that name them: a slab with a free list and generations.
+//! Where a wheel keeps its values, and the keys that name them: a slab with a free list and
+//! generations.
 
 use std::fmt;
 

@@ -40,7 +40,8 @@ fn fifty_touches_of_a_session_take_no_more_memory_than_one() {
     for key in 0..SESSIONS {
         map.insert(key, key).unwrap();
     }
-    // Until the wheel has turned once below them: the ticker's own memory comes with its first work.
+    // Until the wheel has turned once below them: the ticker's own memory comes with its first
+    // work.
     for _ in 0..35 {
         touch_all();
     }
@@ -49,8 +50,8 @@ fn fifty_touches_of_a_session_take_no_more_memory_than_one() {
         touch_all();
     }
     let grown = resident().saturating_sub(before);
-    // One cancelled timer a touch, kept until its deadline, would be 20 MB at 40 bytes each. What is
-    // allowed is less than 53 bytes for each session, in all.
+    // One cancelled timer a touch, kept until its deadline, would be 20 MB at 40 bytes each. What
+    // is allowed is less than 53 bytes for each session, in all.
     assert!(grown <= 512 * 1_024, "50 touches took {grown} bytes");
     assert_eq!(map.len(), SESSIONS as usize);
 }

@@ -1,4 +1,5 @@
-//! What the programs of the package `sessions` have in common: they say what they are, and refuse what they do not know.
+//! What the programs of the package `sessions` have in common: they say what they are, and refuse
+//! what they do not know.
 
 use std::process::Command;
 

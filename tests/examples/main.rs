@@ -1,5 +1,5 @@
-//! The examples: what each of them prints, and the parts of the program `sessions`, which are modules here, under
-//! the names that they have there.
+//! The examples: what each of them prints, and the parts of the program `sessions`, which are
+//! modules here, under the names that they have there.
 
 mod arguments;
 mod outputs;

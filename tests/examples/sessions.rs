@@ -630,7 +630,8 @@ fn an_interrupt_ends_a_run_with_its_table() {
     }
 }
 
-/// The program itself: the first interrupt brings the table, and a second one would not have waited.
+/// The program itself: the first interrupt brings the table, and a second one would not have
+/// waited.
 #[cfg(unix)]
 #[test]
 fn the_program_itself_prints_its_table_when_it_is_interrupted() {

@@ -1,5 +1,5 @@
-//! Executors of the user: nothing that they refuse, drop, keep or break is lost, and what waits with
-//! them can still be cancelled, moved and handed back.
+//! Executors of the user: nothing that they refuse, drop, keep or break is lost, and what waits
+//! with them can still be cancelled, moved and handed back.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, channel, sync_channel};

@@ -1,5 +1,5 @@
-//! The scheduler's own workers: where tasks run, what a blocked one holds up (nothing), how the pool
-//! grows, what a panic leaves behind.
+//! The scheduler's own workers: where tasks run, what a blocked one holds up (nothing), how the
+//! pool grows, what a panic leaves behind.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

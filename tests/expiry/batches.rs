@@ -1,5 +1,5 @@
-//! An `ExpiryMap` whose handler gets batches: on its own workers, on tickers, and on an executor of the
-//! user's.
+//! An `ExpiryMap` whose handler gets batches: on its own workers, on tickers, and on an executor of
+//! the user's.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};

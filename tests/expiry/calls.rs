@@ -1,4 +1,5 @@
-//! `ExpiryMap`: what every call answers, for one key, for many, and while the handler runs for a key.
+//! `ExpiryMap`: what every call answers, for one key, for many, and while the handler runs for a
+//! key.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -91,8 +92,8 @@ fn a_touch_reads_and_changes_the_value_of_the_entry_that_lives_on() {
     assert_eq!((gone.len(), gone[0].value.as_str()), (1, "value 1!!!"));
 }
 
-/// Sessions expire and are removed while other threads touch them. Whoever was told that a session lives on has changed it,
-/// so the changes add up.
+/// Sessions expire and are removed while other threads touch them. Whoever was told that a session
+/// lives on has changed it, so the changes add up.
 #[test]
 fn a_touch_that_is_told_of_an_entry_has_changed_that_entry() {
     const KEYS: u32 = 8;

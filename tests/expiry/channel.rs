@@ -298,7 +298,8 @@ fn a_report_of_a_loss_may_call_the_map_and_panic() {
     assert!(told.try_recv().is_err());
 }
 
-/// A key and a value whose drops panic once they are armed. Two panics at once would end the process.
+/// A key and a value whose drops panic once they are armed. Two panics at once would end the
+/// process.
 struct Bomb(u32, Arc<AtomicBool>);
 
 impl Clone for Bomb {
@@ -355,8 +356,8 @@ fn entries_that_nobody_receives_may_panic_in_their_drops() {
     assert!(stats.balances() && map.state() == Lifecycle::Running);
 }
 
-/// However many are due and however long nobody receives, the queue is bounded; the rest waits in the
-/// wheel, and all of it can be touched.
+/// However many are due and however long nobody receives, the queue is bounded; the rest waits in
+/// the wheel, and all of it can be touched.
 #[test]
 fn c150_a_storm_that_nobody_receives_is_bounded_and_can_be_saved() {
     const BOUND: u64 = 65_536;
@@ -764,8 +765,8 @@ fn receiver_goes(capacity: usize, policy: ReceiverLost) {
     assert!(setting.map.stats().balances());
 }
 
-/// On the thread that sends nothing can be waited for; the report comes later, and the receiver sees
-/// the end all the same.
+/// On the thread that sends nothing can be waited for; the report comes later, and the receiver
+/// sees the end all the same.
 #[test]
 fn a_key_that_is_dropped_after_its_delivery_may_shut_the_map_down() {
     within_patience(|| {

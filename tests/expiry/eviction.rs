@@ -436,7 +436,8 @@ fn an_entry_without_a_deadline_is_evicted_at_once() {
     }
 }
 
-/// A handler has one entry of the key while another one is inserted and evicted: one after the other.
+/// A handler has one entry of the key while another one is inserted and evicted: one after the
+/// other.
 #[test]
 fn an_entry_that_waits_for_a_run_of_its_key_is_evicted_and_delivered_after_that() {
     for policy in POLICIES {

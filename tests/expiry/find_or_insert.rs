@@ -182,7 +182,8 @@ fn a_key_that_is_there_is_told_before_a_group_that_is_full() {
     assert_eq!(refusal(2, 9), InsertRefusal::Closed);
 }
 
-/// Entries expire and are removed while devices report. Each message is counted once: by the touch, or by the insertion.
+/// Entries expire and are removed while devices report. Each message is counted once: by the touch,
+/// or by the insertion.
 #[test]
 fn every_message_is_counted_once_however_touches_and_insertions_meet() {
     const KEYS: u32 = 4;

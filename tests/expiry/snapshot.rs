@@ -59,7 +59,8 @@ fn entries_go_on_with_the_time_that_they_have_left() {
         (restored.inserted, restored.past_due, restored.set_back),
         (3, 0, None)
     );
-    // Touched at 20 with 60 s to idle, of which 15 s have passed; a lifetime of 100 s, of which 35 s.
+    // Touched at 20 with 60 s to idle, of which 15 s have passed; a lifetime of 100 s, of which 35
+    // s.
     assert_eq!(map.remaining(&1), Some(IDLE - 15 * S));
     assert_eq!(map.remaining(&2), Some(Duration::MAX));
     assert_eq!(map.remaining(&3), Some(15 * S));
@@ -369,7 +370,8 @@ fn a_restoration_by_an_anchor_that_is_ahead_of_the_clock_delivers_nothing_early(
     let snapshot = old.map().snapshot_at(&anchor(0, 0));
     let (new, gone) = collecting(builder(), 1);
     let map = new.map();
-    // By the anchor, 59 s have passed since the snapshot, and an hour since the start of the map's clock.
+    // By the anchor, 59 s have passed since the snapshot, and an hour since the start of the map's
+    // clock.
     let restored = map
         .restore_at(snapshot.clone(), &anchor(3_600, 59))
         .unwrap();

@@ -1,5 +1,5 @@
-//! The buffer for the touches of one thread: when they are applied, what comes too late, and what a panic
-//! leaves.
+//! The buffer for the touches of one thread: when they are applied, what comes too late, and what a
+//! panic leaves.
 
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};

@@ -236,8 +236,8 @@ fn a_stream_that_is_dropped_keeps_no_waker() {
     assert_eq!(wakes.count(), 0);
 }
 
-/// A key whose clone waits at a gate, once it is closed: the second clone is made by the worker between
-/// its claim and the delivery.
+/// A key whose clone waits at a gate, once it is closed: the second clone is made by the worker
+/// between its claim and the delivery.
 struct Slow {
     clones: Arc<AtomicUsize>,
     gate: Gate,

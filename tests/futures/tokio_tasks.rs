@@ -234,8 +234,8 @@ fn a_run_can_select_on_its_cancellation() {
     });
 }
 
-/// A clone that outlives the run is told of its end; and cancelling what is kept for after a run by its
-/// id tells nobody.
+/// A clone that outlives the run is told of its end; and cancelling what is kept for after a run by
+/// its id tells nobody.
 #[test]
 fn who_watches_a_run_hears_of_its_end() {
     on_all(|| async {

@@ -348,8 +348,8 @@ impl Plain {
 fn tasks_take_turns_on_a_runtime_that_knows_no_budget() {
     let timer = Arc::new(Timer::new().unwrap());
     let mut runtime = Plain::default();
-    // As many tasks as there are ready answers between two turns, and more: none is left out, though
-    // each one hits the bound at the same place in each round.
+    // As many tasks as there are ready answers between two turns, and more: none is left out,
+    // though each one hits the bound at the same place in each round.
     let others = Arc::new(Mutex::new(vec![0_u32; 130]));
     let stop = Arc::new(AtomicBool::new(false));
     for task in 0..130 {

@@ -1,5 +1,5 @@
-//! An `ExpiryMap` whose keys, values and handlers panic, or call the map where they may and where they
-//! must not.
+//! An `ExpiryMap` whose keys, values and handlers panic, or call the map where they may and where
+//! they must not.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -103,7 +103,8 @@ fn user_code_under_the_lock_that_panics_leaves_the_map_whole() {
     assert_eq!((stats.removed, stats.expired), (49, 51));
 }
 
-/// What makes a value runs without a lock, so it may call the map, and its panic leaves nothing behind.
+/// What makes a value runs without a lock, so it may call the map, and its panic leaves nothing
+/// behind.
 #[test]
 fn a_value_that_can_not_be_made_leaves_no_trace() {
     hush();

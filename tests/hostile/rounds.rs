@@ -1,5 +1,5 @@
-//! Closures that repeat and call the scheduler from their drop, wherever that happens; and keys that are
-//! being shut while their rounds arm them again.
+//! Closures that repeat and call the scheduler from their drop, wherever that happens; and keys
+//! that are being shut while their rounds arm them again.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};

@@ -1,5 +1,5 @@
-//! A panic that a program catches leaves everything that it has reached usable. So the main types need
-//! no `AssertUnwindSafe`.
+//! A panic that a program catches leaves everything that it has reached usable. So the main types
+//! need no `AssertUnwindSafe`.
 
 use std::cell::Cell;
 use std::future::Ready;

@@ -12,7 +12,8 @@ use super::{Runs, until};
 
 const EDGES: [Edges; 3] = [Edges::Leading, Edges::Trailing, Edges::Both];
 
-/// Calls key 1 at the given ticks, each with its tick as the value. Returns the runs until tick 1,000.
+/// Calls key 1 at the given ticks, each with its tick as the value. Returns the runs until tick
+/// 1,000.
 fn runs_of(
     calls: &[u64],
     options: impl Fn(DebounceBuilder<u64, u64>) -> DebounceBuilder<u64, u64>,

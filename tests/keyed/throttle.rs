@@ -9,7 +9,8 @@ use tourbillon::{Edges, Throttle, ThrottleBuilder};
 
 use super::{Runs, until};
 
-/// Calls key 1 at the given ticks, each with its tick as the value. Returns the runs until tick 1,000.
+/// Calls key 1 at the given ticks, each with its tick as the value. Returns the runs until tick
+/// 1,000.
 fn runs_of(
     calls: &[u64],
     options: impl Fn(ThrottleBuilder<u64, u64>) -> ThrottleBuilder<u64, u64>,

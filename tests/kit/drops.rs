@@ -1,4 +1,5 @@
-//! Counts dropped values: a task that captures a mark has been dropped when its mark has been dropped.
+//! Counts dropped values: a task that captures a mark has been dropped when its mark has been
+//! dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

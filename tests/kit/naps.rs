@@ -1,13 +1,13 @@
-//! Reads from Linux how often a thread of this process went to sleep. Nothing else shows from outside
-//! that a ticker was not woken.
+//! Reads from Linux how often a thread of this process went to sleep. Nothing else shows from
+//! outside that a ticker was not woken.
 
 use std::fs;
 use std::time::Duration;
 
 /// The number of voluntary context switches of the thread `name`, and whether it sleeps now.
 ///
-/// `None` while there is no thread of that name, or more than one: a thread gets its name only after
-/// it has started, and a thread of an earlier scheduler may still be ending.
+/// `None` while there is no thread of that name, or more than one: a thread gets its name only
+/// after it has started, and a thread of an earlier scheduler may still be ending.
 fn look(name: &str) -> Option<(u64, bool)> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let mut found = tasks.filter_map(|task| {
@@ -28,8 +28,8 @@ fn look(name: &str) -> Option<(u64, bool)> {
     Some((switches, field("State:").starts_with('S')))
 }
 
-/// Waits until no thread of a scheduler is left. A thread that still ends may be the only one of its
-/// name, while the thread of a new scheduler has none yet.
+/// Waits until no thread of a scheduler is left. A thread that still ends may be the only one of
+/// its name, while the thread of a new scheduler has none yet.
 #[track_caller]
 pub fn none_is_left() {
     crate::wait::until("the threads of schedulers end", || {

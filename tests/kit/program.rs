@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The program of an example. `cargo test --workspace` has built it; `cargo test --test NAME` has not, and
-/// then this call builds it.
+/// The program of an example. `cargo test --workspace` has built it; `cargo test --test NAME` has
+/// not, and then this call builds it.
 pub fn example(name: &str) -> PathBuf {
     let program = profile().join("examples").join(file(name));
     if !program.exists() {
@@ -22,7 +22,8 @@ pub fn bin(name: &str) -> PathBuf {
     program
 }
 
-/// Builds a program as `cargo test --workspace --all-features` does, so that nothing is built twice.
+/// Builds a program as `cargo test --workspace --all-features` does, so that nothing is built
+/// twice.
 fn build(kind: &str, name: &str) {
     let profile = profile();
     let target = profile.parent().expect("target/debug");

@@ -29,8 +29,8 @@ fn is_wanted(payload: &(dyn Any + Send)) -> bool {
     payload.is::<Bomb>() || text.contains(WANTED) || text.contains("called the scheduler")
 }
 
-/// Silences the reports of panics on purpose, from now on and in the whole process. All other panics
-/// are reported as before.
+/// Silences the reports of panics on purpose, from now on and in the whole process. All other
+/// panics are reported as before.
 pub fn hush() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,9 +1,9 @@
 //! A system that starts no further thread.
 //!
-//! The tests run as a user for whom the limit on threads may not hold. So the address space is limited
-//! instead: there is no room for the stack of a thread. That holds for the whole process, and a thread
-//! that is just starting aborts the process if it gets no memory. So a test that needs this is the only
-//! one of its test binary.
+//! The tests run as a user for whom the limit on threads may not hold. So the address space is
+//! limited instead: there is no room for the stack of a thread. That holds for the whole process,
+//! and a thread that is just starting aborts the process if it gets no memory. So a test that needs
+//! this is the only one of its test binary.
 
 use std::fs;
 use std::io;
@@ -63,7 +63,8 @@ fn others_wait() -> bool {
     let threads = fs::read_dir("/proc/self/task").expect("Linux has it");
     threads.flatten().all(|thread| {
         let stat = fs::read_to_string(thread.path().join("stat"));
-        // The state follows the name, which may have any character. A thread that has ended is none.
+        // The state follows the name, which may have any character. A thread that has ended is
+        // none.
         let state = stat.as_ref().ok().and_then(|stat| stat.rsplit_once(") "));
         thread.file_name() == *own || state.is_none_or(|(_, rest)| rest.starts_with('S'))
     })

@@ -56,16 +56,16 @@ impl Beats {
         self.take().iter().map(|beat| beat.at).collect()
     }
 
-    /// Takes the rounds since the last call. Returns when each started, and how many rounds were missed
-    /// before it.
+    /// Takes the rounds since the last call. Returns when each started, and how many rounds were
+    /// missed before it.
     pub fn told(&self) -> Vec<(u64, u64)> {
         let beats = self.take();
         beats.iter().map(|beat| (beat.at, beat.missed)).collect()
     }
 }
 
-/// A stepped scheduler with a task that repeats under key 1. Each round is recorded, and `then` returns
-/// its answer.
+/// A stepped scheduler with a task that repeats under key 1. Each round is recorded, and `then`
+/// returns its answer.
 pub fn beating<R: IntoNext + 'static>(
     seed: u64,
     period: Period,

@@ -1,5 +1,5 @@
-//! Tokio runtimes of four kinds: on the calling thread or on several threads, with or without tokio's own
-//! time driver.
+//! Tokio runtimes of four kinds: on the calling thread or on several threads, with or without
+//! tokio's own time driver.
 
 use std::future::Future;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Waiting for a condition or a message. The time limit is so long that only a broken scheduler reaches
-//! it.
+//! Waiting for a condition or a message. The time limit is so long that only a broken scheduler
+//! reaches it.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;

@@ -35,9 +35,9 @@ pub fn poll<F: Future + Unpin>(future: &mut F, wakes: &Arc<Wakes>) -> Poll<F::Ou
     Pin::new(future).poll(&mut Context::from_waker(&waker))
 }
 
-/// Awaits `answer` again and again without a wait, as a loop of a task does that has nothing else to
-/// do. Checks that the loop returns to its runtime now and then, with a wake-up for itself, and goes
-/// on after that.
+/// Awaits `answer` again and again without a wait, as a loop of a task does that has nothing else
+/// to do. Checks that the loop returns to its runtime now and then, with a wake-up for itself, and
+/// goes on after that.
 pub fn yields<T>(name: &str, mut answer: impl AsyncFnMut() -> T) {
     // A hundred is far above the bound, and far below what blocks a runtime.
     const MOST: usize = 100;

@@ -1,5 +1,5 @@
-//! Calls that are given a moment, which may be old, or ahead of the clock: nothing runs before its deadline, and nothing
-//! waits for longer than until the tick of its deadline.
+//! Calls that are given a moment, which may be old, or ahead of the clock: nothing runs before its
+//! deadline, and nothing waits for longer than until the tick of its deadline.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -108,7 +108,8 @@ impl Due {
         Ok(())
     }
 
-    /// Checks that nothing has been left behind. A tick that does not end before the end of time never comes.
+    /// Checks that nothing has been left behind. A tick that does not end before the end of time
+    /// never comes.
     fn left_at(&self, now: Time) -> Result<(), TestCaseError> {
         for (key, (deadline, set)) in &self.0 {
             let last = *deadline.max(set) + T;

@@ -1,5 +1,5 @@
-//! A panic hook that calls the crate when user code has panicked under a lock. A panic inside of the
-//! hook would end the process, so every call answers or does nothing.
+//! A panic hook that calls the crate when user code has panicked under a lock. A panic inside of
+//! the hook would end the process, so every call answers or does nothing.
 //!
 //! One test: the hook is the whole process's.
 

@@ -1,6 +1,6 @@
-//! What happens when the system starts no further thread: the pool grows later, and a shutdown keeps
-//! its mode and its limits. One test, since the limit holds for the whole process, and a thread of
-//! another test must not start meanwhile.
+//! What happens when the system starts no further thread: the pool grows later, and a shutdown
+//! keeps its mode and its limits. One test, since the limit holds for the whole process, and a
+//! thread of another test must not start meanwhile.
 #![cfg(target_os = "linux")]
 
 use std::fs;

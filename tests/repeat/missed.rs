@@ -14,8 +14,8 @@ fn rate() -> Period {
     Period::fixed_rate(P * T)
 }
 
-/// Runs up to tick 100, stands still until tick `until`, and goes on until tick 300. The rounds from
-/// the pause on, as when they started and how many they were told were missed.
+/// Runs up to tick 100, stands still until tick `until`, and goes on until tick 300. The rounds
+/// from the pause on, as when they started and how many they were told were missed.
 fn after_a_pause(seed: u64, period: Period, until: u32) -> Vec<(u64, u64)> {
     let (scheduler, beats) = beating(seed, period, |_| ());
     scheduler.advance_to(at(100));

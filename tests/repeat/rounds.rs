@@ -541,8 +541,8 @@ fn huge_periods_are_ordinary() {
 
 // === where the numbers turn ===
 
-/// Periods of a level's span and one tick beside it, from moments at which levels turn or 32 bits end;
-/// and time that passes in steps that are no ticks.
+/// Periods of a level's span and one tick beside it, from moments at which levels turn or 32 bits
+/// end; and time that passes in steps that are no ticks.
 #[test]
 fn rounds_at_the_borders_of_levels_come_in_their_ticks() {
     let starts = [

@@ -1,5 +1,5 @@
-//! Cancelling: rows `c070` to `c083` of `docs/conformance.md`. What concerns a run in progress is in
-//! `cancel_running.rs`.
+//! Cancelling: rows `c070` to `c083` of `docs/conformance.md`. What concerns a run in progress is
+//! in `cancel_running.rs`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};

@@ -1,4 +1,5 @@
-//! Cancelling what runs: rows `c084` to `c089` of `docs/conformance.md`. Most of it on real threads.
+//! Cancelling what runs: rows `c084` to `c089` of `docs/conformance.md`. Most of it on real
+//! threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};

@@ -12,7 +12,8 @@ fn a_delay_is_counted_from_the_time_that_is_given() {
     let scheduler = stepped(1);
     let timers = scheduler.handle();
     scheduler.advance(10 * S);
-    // The present, an older time, one that is so old that the task is due, and one ahead of the clock.
+    // The present, an older time, one that is so old that the task is due, and one ahead of the
+    // clock.
     for (key, now, due) in [(1, 10, 40), (2, 5, 35), (3, 0, 30), (4, 20, 50)] {
         let armed = timers.schedule_from(at(now), key, 30 * S, |_| ()).unwrap();
         assert_eq!(armed.deadline, at(due));

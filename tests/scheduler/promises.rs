@@ -1,5 +1,5 @@
-//! The promises of the README, one test each (the sixth is in `tests/wake`, which can see wake-ups). The
-//! files beside this one go into the details.
+//! The promises of the README, one test each (the sixth is in `tests/wake`, which can see
+//! wake-ups). The files beside this one go into the details.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
@@ -42,7 +42,8 @@ fn promise_1_never_early() {
 #[test]
 fn promise_1_never_early_by_the_clocks_of_real_time() {
     // As the task itself sees it, and as a thread sees it that read the time before the call. The
-    // delays of one half lie around a second, from which on a call may read the clock in a cheap way.
+    // delays of one half lie around a second, from which on a call may read the clock in a cheap
+    // way.
     for clock in kit::clocks::real() {
         let builder = Scheduler::<u64>::builder().clock(clock);
         let scheduler = builder.build().unwrap();

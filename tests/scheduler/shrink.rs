@@ -1,4 +1,5 @@
-//! Memory that is given back when somebody asks: what is there goes on, and what is gone stays gone.
+//! Memory that is given back when somebody asks: what is there goes on, and what is gone stays
+//! gone.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -77,7 +77,8 @@ fn schedule_tokens(timers: &Handle<u32>, ledger: &Ledger, delays: &[Duration]) {
 /// Keys that nobody else uses, enough to meet every stripe.
 const PROBES: Range<u32> = 1_000_000..1_002_000;
 
-/// Whether all stripes are closed, which they are one by one. What still gets in is cancelled again.
+/// Whether all stripes are closed, which they are one by one. What still gets in is cancelled
+/// again.
 fn is_shut(timers: &Handle<u32>) -> bool {
     PROBES.into_iter().all(|key| {
         let answer = timers.schedule(key, HOUR, |_| ());

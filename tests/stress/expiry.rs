@@ -1,6 +1,6 @@
-//! An `ExpiryMap` on the system's clock and on real threads that touch, remove, replace and look while
-//! entries expire: each value has exactly one end, and no answer is a lie. A second for each kind of
-//! delivery by default; `STRESS_SECS` for longer.
+//! An `ExpiryMap` on the system's clock and on real threads that touch, remove, replace and look
+//! while entries expire: each value has exactly one end, and no answer is a lie. A second for each
+//! kind of delivery by default; `STRESS_SECS` for longer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,7 @@
 //! No argument that is made in any case is a value whose drop does something.
 //!
-//! `condition.then_some(Guard { .. })` makes the guard although the condition is false, and drops it.
+//! `condition.then_some(Guard { .. })` makes the guard although the condition is false, and drops
+//! it.
 
 use std::collections::BTreeSet;
 

@@ -119,8 +119,8 @@ const EXHAUSTIVE_ENUMS: &[(&str, &str, &str)] = &[
 
 const CARRIED_OUT: &str = "a store has to carry out each variant: a wildcard would lose timers";
 
-/// Public enums whose variants with named fields may get further fields. Only the crate makes values
-/// of these; what a backend makes, such as `Acquired`, can't be marked.
+/// Public enums whose variants with named fields may get further fields. Only the crate makes
+/// values of these; what a backend makes, such as `Acquired`, can't be marked.
 const GROWING_VARIANTS: &[&str] = &["BuildError", "LockError", "What"];
 
 /// Files that may be longer than the others: file, lines, reason.
@@ -337,8 +337,8 @@ fn nothing_is_left_over() {
 
 #[test]
 fn there_is_no_unsafe_code() {
-    // Not in `benches`: who counts allocations cannot do without. Nor in `fork-tests`: no safe function
-    // forks.
+    // Not in `benches`: who counts allocations cannot do without. Nor in `fork-tests`: no safe
+    // function forks.
     hold(
         &[
             "src",

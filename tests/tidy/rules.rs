@@ -34,8 +34,8 @@ pub(crate) fn in_package<'a>(path: &'a str, package: &Package) -> Option<&'a str
 
 // === what only the facade may name ===
 
-/// Only `src/sync/` of a package names std's atomics, locks and threads, crossbeam or loom: what names them
-/// itself would escape the models.
+/// Only `src/sync/` of a package names std's atomics, locks and threads, crossbeam or loom: what
+/// names them itself would escape the models.
 pub(crate) fn facade(source: &Source) -> Vec<String> {
     let inner = package_of(&source.path).and_then(|package| in_package(&source.path, package));
     if inner.is_some_and(|inner| inner.starts_with("sync/")) {
@@ -107,8 +107,8 @@ pub(crate) fn orderings(source: &Source) -> Vec<String> {
 
 // === leftovers ===
 
-/// No code that waits to be written, no prints for debugging, no test that is switched off, but
-/// for those of Redis and PostgreSQL where there is no server to start, no dead code without a reason.
+/// No code that waits to be written, no prints for debugging, no test that is switched off, but for
+/// those of Redis and PostgreSQL where there is no server to start, no dead code without a reason.
 pub(crate) fn leftovers(source: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for pair in source.tokens.windows(2) {

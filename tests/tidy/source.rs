@@ -145,8 +145,8 @@ impl Source {
         let mut pending: Vec<Attribute> = Vec::new();
         for (at, tree) in trees.iter().enumerate() {
             let range = tree.span().byte_range();
-            // A comment of the documentation is an attribute here, whose tokens all lie where it lies.
-            // The second `:` of a `::` is read with the first.
+            // A comment of the documentation is an attribute here, whose tokens all lie where it
+            // lies. The second `:` of a `::` is read with the first.
             if range.start < self.read {
                 continue;
             }

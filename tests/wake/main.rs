@@ -278,8 +278,9 @@ fn c146_a_later_insert_wakes_nobody() {
     use kit::naps::naps;
     const INSERTS: u32 = 5_000;
     let _alone = alone();
-    // With many wheels, each has its own moments at which it hands a far timer to a lower level, and
-    // the ticker has to know the earliest of them: that comes down a few times at the beginning.
+    // With many wheels, each has its own moments at which it hands a far timer to a lower level,
+    // and the ticker has to know the earliest of them: that comes down a few times at the
+    // beginning.
     for (stripes, more) in [(1, 0), (128, 40)] {
         let (scheduler, timers, hand) = on_manual_clock(stripes);
         timers.schedule(0, HOUR, |_| ()).unwrap();
@@ -314,8 +315,8 @@ fn c146_a_later_insert_wakes_nobody() {
     }
 }
 
-/// A touch that only puts an entry off is one write: it wakes nobody, and the wheel looks at the entry
-/// no more often than the old deadlines and its levels ask for.
+/// A touch that only puts an entry off is one write: it wakes nobody, and the wheel looks at the
+/// entry no more often than the old deadlines and its levels ask for.
 #[cfg(target_os = "linux")]
 #[test]
 fn c148_touches_are_no_work_for_a_ticker() {

@@ -1,9 +1,9 @@
 //! Runs the jobs of one peer, and prints how long that took.
 //!
-//! `durable-peers PEER DATABASE JOBS CONCURRENCY`: the database is a URL of PostgreSQL, or the path of a file for a
-//! peer on SQLite. Puts that many due jobs into the database, starts one
-//! worker, and prints `PEER JOBS SECONDS`: the seconds from the start of the worker to the end of the
-//! last job, with its row deleted or marked as done. Each peer has the options that made it fastest
+//! `durable-peers PEER DATABASE JOBS CONCURRENCY`: the database is a URL of PostgreSQL, or the path
+//! of a file for a peer on SQLite. Puts that many due jobs into the database, starts one worker,
+//! and prints `PEER JOBS SECONDS`: the seconds from the start of the worker to the end of the last
+//! job, with its row deleted or marked as done. Each peer has the options that made it fastest
 //! here.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -209,8 +209,8 @@ async fn apalis(wish: &Wish) -> Result<Duration, Failure> {
     }
 }
 
-/// Its `setup` turns off the waits for the disk, on the connection that it uses. The connections of the jobs wait
-/// for it, as those of the other systems do.
+/// Its `setup` turns off the waits for the disk, on the connection that it uses. The connections of
+/// the jobs wait for it, as those of the other systems do.
 async fn apalis_sqlite(wish: &Wish) -> Result<Duration, Failure> {
     use ::apalis::prelude::*;
     use ::apalis_sqlite::{Config, SqliteConnectOptions, SqlitePoolOptions, SqliteStorage};

@@ -1,8 +1,8 @@
 //! Counts what sleeps allocate: when they are made, when they are first polled, in the polls that
 //! follow, and when they are dropped before their time.
 //!
-//! A program of its own, since its allocator counts, which takes time from everything that allocates.
-//! Only the calling thread's allocations are counted: those that a task pays for.
+//! A program of its own, since its allocator counts, which takes time from everything that
+//! allocates. Only the calling thread's allocations are counted: those that a task pays for.
 //!
 //! ```text
 //! cargo run --release -p benches --bin allocations

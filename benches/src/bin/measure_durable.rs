@@ -9,7 +9,8 @@
 //!
 //! SQLite lies in a file in the build folder. PostgreSQL is a server of this program's own, on the
 //! loopback device, with its data in the temporary folder and with fsync; it ends with the program.
-//! `--peers PROGRAM` names the built program of `benches/durable-peers`, whose jobs are then run beside.
+//! `--peers PROGRAM` names the built program of `benches/durable-peers`, whose jobs are then run
+//! beside.
 
 #[macro_use]
 #[path = "../../../dev/xtask/src/say.rs"]

@@ -1,6 +1,6 @@
-//! Leases on a Redis server of this program's own: what it takes to keep a hundred thousand of them,
-//! what remains of lock and unlock, how long others wait when a holder dies, and how processes share
-//! one lock.
+//! Leases on a Redis server of this program's own: what it takes to keep a hundred thousand of
+//! them, what remains of lock and unlock, how long others wait when a holder dies, and how
+//! processes share one lock.
 //!
 //! ```text
 //! cargo run --release -p benches --bin measure_leases                # about five minutes
@@ -8,7 +8,8 @@
 //! cargo run --release -p benches --bin measure_leases -- --smoke     # seconds: does it work?
 //! ```
 //!
-//! A program of its own, since it needs a `redis-server`, on the loopback device, which ends with it.
+//! A program of its own, since it needs a `redis-server`, on the loopback device, which ends with
+//! it.
 
 #[macro_use]
 #[path = "../../../dev/xtask/src/say.rs"]
@@ -82,7 +83,8 @@ enum Wish {
     Contest,
     /// Hidden: this process holds a lock on that server, with a lease of so many milliseconds.
     Hold(String, u64),
-    /// Hidden: this process competes on that server for so many milliseconds, and holds the lock for so many.
+    /// Hidden: this process competes on that server for so many milliseconds, and holds the lock
+    /// for so many.
     Contend(String, [u64; 2]),
 }
 
@@ -483,12 +485,13 @@ const RIVALS: usize = 4;
 /// The largest share may be this many times the smallest one.
 const FAIR: f64 = 1.5;
 
-/// How long each of them holds it. Whoever asks again at once is ahead of those who have to be woken
-/// above all when the lock is held for longer than it is free.
+/// How long each of them holds it. Whoever asks again at once is ahead of those who have to be
+/// woken above all when the lock is held for longer than it is free.
 const HOLDS: [Duration; 2] = [Duration::ZERO, Duration::from_millis(3)];
 
-/// A process that locks one name again and again for some time. It prints a line when it is ready, begins
-/// when it reads one, and prints how often it held the lock and its longest wait in microseconds.
+/// A process that locks one name again and again for some time. It prints a line when it is ready,
+/// begins when it reads one, and prints how often it held the lock and its longest wait in
+/// microseconds.
 fn contend(url: &str, millis: u64, hold: u64) -> ExitCode {
     end_with_the_parent();
     let leases = Leases::builder(store(url, Duration::from_secs(30)))

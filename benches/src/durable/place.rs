@@ -79,8 +79,8 @@ impl Place {
         Ok(())
     }
 
-    /// Commits `batches` batches of `size` rows each from each of `threads` connections, as plain SQL.
-    /// Returns the rows per second.
+    /// Commits `batches` batches of `size` rows each from each of `threads` connections, as plain
+    /// SQL. Returns the rows per second.
     pub(crate) fn plain(&self, threads: u64, batches: u64, size: u64) -> Result<f64, Failure> {
         match self {
             Place::Sqlite(path) => plain_sqlite(path, threads, batches, size),
@@ -111,7 +111,8 @@ fn rate(
     Ok(rows as f64 / start.elapsed().as_secs_f64())
 }
 
-/// The columns and indexes of a timer without those that the protocol needs: what a user would make.
+/// The columns and indexes of a timer without those that the protocol needs: what a user would
+/// make.
 fn plain_sqlite(path: &Path, threads: u64, batches: u64, size: u64) -> Result<f64, Failure> {
     let open = || -> Result<rusqlite::Connection, Failure> {
         let connection = rusqlite::Connection::open(path)?;

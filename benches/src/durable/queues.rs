@@ -1,5 +1,5 @@
-//! Many queues on one node: what they cost while nothing is due, how late their timers are, and what the index for
-//! them costs those who write.
+//! Many queues on one node: what they cost while nothing is due, how late their timers are, and
+//! what the index for them costs those who write.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
@@ -69,7 +69,8 @@ fn measure(place: &Place, queues: u64, wish: &Wish) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the index costs by which a node surveys its queues: schedules with it and without it, in turn.
+/// What the index costs by which a node surveys its queues: schedules with it and without it, in
+/// turn.
 pub(crate) fn index(here: &Here, wish: &Wish) -> Result<(), Failure> {
     for writers in [1, 8] {
         let places = [here.postgres(), here.postgres()];
@@ -111,7 +112,8 @@ struct Writes {
     rate: f64,
     /// The CPU time of the server for each timer.
     cpu_micros: f64,
-    /// The share of the samples of all writers in which one waits for a page that another one writes.
+    /// The share of the samples of all writers in which one waits for a page that another one
+    /// writes.
     waiting: f64,
 }
 

@@ -1,5 +1,5 @@
-//! What is made of rows: tables, verdicts on targets, a model, plots. All of it reads [`rows`](crate::rows) and
-//! knows nothing of how they were measured.
+//! What is made of rows: tables, verdicts on targets, a model, plots. All of it reads
+//! [`rows`](crate::rows) and knows nothing of how they were measured.
 
 mod model;
 mod places;
@@ -26,7 +26,8 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Looks whether all of it can be written: a run of half an hour should not end with a file that can't be.
+    /// Looks whether all of it can be written: a run of half an hour should not end with a file
+    /// that can't be.
     pub(crate) fn check(&self) -> io::Result<()> {
         for path in &self.into {
             let check = |text: &str| places::check(text).map(|()| text.to_owned());

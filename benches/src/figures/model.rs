@@ -1,4 +1,5 @@
-//! A model of touches, fitted to the figures of a run, for machines and sizes that nobody has measured.
+//! A model of touches, fitted to the figures of a run, for machines and sizes that nobody has
+//! measured.
 //!
 //! ```text
 //! time = cpu + decade * log10(keys * bytes / cache)      the last part from a footprint of `cache` bytes on
@@ -8,8 +9,8 @@
 //! load = threads * hold / (time * stripes)               the share of its time that a lock is taken
 //! ```
 //!
-//! It is a calculation and no measurement: what it says of more cores than the machine has is a guess with
-//! stated assumptions.
+//! It is a calculation and no measurement: what it says of more cores than the machine has is a
+//! guess with stated assumptions.
 
 use crate::rows::{Row, Run, digits, short};
 
@@ -103,8 +104,8 @@ impl Model {
         if alone.len() < 3 {
             return Err(missing("touches of one thread at three sizes"));
         }
-        // The cache by trying sizes, the others by least squares of relative errors. The least number of keys
-        // lies in the cache: otherwise nothing would say what a touch costs there.
+        // The cache by trying sizes, the others by least squares of relative errors. The least
+        // number of keys lies in the cache: otherwise nothing would say what a touch costs there.
         let smallest =
             alone.iter().map(|point| point.keys).min().unwrap_or(0) as f64 * bytes_per_key;
         let mut best: Option<(f64, Model)> = None;
@@ -127,7 +128,8 @@ impl Model {
         }
         let (_, model) = best.ok_or_else(|| missing("touches"))?;
 
-        // What other threads add, by trying: the lines that travel show at many stripes, the lock at few.
+        // What other threads add, by trying: the lines that travel show at many stripes, the lock
+        // at few.
         let several: Vec<Point> = points.iter().filter(|p| p.threads > 1).copied().collect();
         if !several.iter().any(|point| point.stripes == STRIPES) {
             return Err(missing("touches of two threads in the near mode"));
@@ -169,8 +171,8 @@ impl Model {
         if threads == 1.0 {
             return alone;
         }
-        // The wait depends on the time, which contains it: the time is where both sides are equal. A longer
-        // time makes the load less, so there is one such place.
+        // The wait depends on the time, which contains it: the time is where both sides are equal.
+        // A longer time makes the load less, so there is one such place.
         let surplus = |time: f64| {
             let load = threads * self.hold_ns / (time * stripes);
             if load >= 1.0 {

@@ -1,5 +1,5 @@
-//! The places for tables in documents of the repository: everything between a line that names a table and the
-//! line that ends it is made by the program, so that no figure is copied by hand.
+//! The places for tables in documents of the repository: everything between a line that names a
+//! table and the line that ends it is made by the program, so that no figure is copied by hand.
 
 use super::targets::{Standing, Verdict, standings};
 use crate::rows::Run;

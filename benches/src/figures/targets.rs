@@ -1,9 +1,9 @@
 //! The targets P1 to P13, one a line in `targets.jsonl`, and what a run says of each.
 //!
-//! A target is a figure of ours at one point, compared with the best peer of the same run, with one named
-//! system, or with a bound. A floor is no peer. Where a target names several cases or several of our systems,
-//! all of them have to reach it, and the worst one stands first. Points with two threads are judged in the
-//! near mode only.
+//! A target is a figure of ours at one point, compared with the best peer of the same run, with one
+//! named system, or with a bound. A floor is no peer. Where a target names several cases or several
+//! of our systems, all of them have to reach it, and the worst one stands first. Points with two
+//! threads are judged in the near mode only.
 
 use std::sync::LazyLock;
 
@@ -42,8 +42,8 @@ pub(super) enum Reach {
     TimesBest(f64),
     /// So many times better than the system of that name.
     Times(f64, String),
-    /// At most this. Compared with as many digits behind the point as it has itself, which come second. Then
-    /// the unit.
+    /// At most this. Compared with as many digits behind the point as it has itself, which come
+    /// second. Then the unit.
     AtMost(f64, usize, String),
 }
 
@@ -101,7 +101,8 @@ pub(super) struct Found {
     system: String,
     case: String,
     pub(super) value: String,
-    /// How many times better, who the other is, and its figure. Nothing where a bound is the target.
+    /// How many times better, who the other is, and its figure. Nothing where a bound is the
+    /// target.
     pub(super) against: Option<(f64, String, String)>,
     /// The greater, the better, in comparison with others of the same target.
     lead: f64,
@@ -165,7 +166,8 @@ fn judged<'a>(run: &Run, rows: impl Iterator<Item = &'a Row>) -> Result<Vec<&'a 
     Ok(rows.into_iter().filter(|row| row.is_judged()).collect())
 }
 
-/// Peers that were the best one in that workload. Without one of them a lead over the best peer is not known.
+/// Peers that were the best one in that workload. Without one of them a lead over the best peer is
+/// not known.
 fn rivals(workload: &str) -> &'static [&'static str] {
     match workload {
         "W4i" | "W4h" => &["hash-wheel", "netty"],
@@ -266,8 +268,8 @@ impl Target {
         })
     }
 
-    /// Rows of the same work. Timers of one instant are compared with those by key, too, since no driver has
-    /// them by handle.
+    /// Rows of the same work. Timers of one instant are compared with those by key, too, since no
+    /// driver has them by handle.
     fn others<'a>(&self, run: &'a Run, ours: &'a Row) -> impl Iterator<Item = &'a Row> + use<'a> {
         let by_key = self.workload == "W4h";
         run.rows.iter().filter(move |row| {

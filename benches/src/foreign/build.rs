@@ -1,5 +1,5 @@
-//! Compiles drivers, into a folder beside the program that is named after what they are made of. The sources
-//! are part of the program, so a driver fits the program that starts it.
+//! Compiles drivers, into a folder beside the program that is named after what they are made of.
+//! The sources are part of the program, so a driver fits the program that starts it.
 
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -116,7 +116,8 @@ impl Driver {
         }
     }
 
-    /// Compiles it in a folder of this process, which then gets its name: somebody else may do the same.
+    /// Compiles it in a folder of this process, which then gets its name: somebody else may do the
+    /// same.
     fn compile(&self, built: &Path) -> io::Result<()> {
         let mut part = built.as_os_str().to_owned();
         part.push(format!(".{}.part", std::process::id()));

@@ -4,10 +4,10 @@
 //! parent  <- wire.rs ->  our child: ping-pong, what others do   <- foreign/wire.rs ->  driver: the work
 //! ```
 //!
-//! A driver is a program of a few files in `drivers`, compiled on first use. It has the workloads once more in
-//! its own language and reads the clock itself, so what passes between the processes is in no figure. Our
-//! child stays between the driver and the parent, because it looks at the machine as it does for every other
-//! system.
+//! A driver is a program of a few files in `drivers`, compiled on first use. It has the workloads
+//! once more in its own language and reads the clock itself, so what passes between the processes
+//! is in no figure. Our child stays between the driver and the parent, because it looks at the
+//! machine as it does for every other system.
 
 mod build;
 #[cfg(test)]
@@ -54,20 +54,20 @@ pub(crate) struct JavaLibrary {
     pub(crate) package: &'static str,
 }
 
-/// Enough for ten million timers and their keys; less than half of it is in use then. Everything else is left
-/// to the JVM.
+/// Enough for ten million timers and their keys; less than half of it is in use then. Everything
+/// else is left to the JVM.
 const JAVA_FLAGS: [&str; 1] = ["-Xmx6g"];
 
-/// Workloads that drivers don't have. The bytes per touched session are lost in what a collector leaves. Of mass
-/// expiry they have the form by key. W2t is for comparing locks.
+/// Workloads that drivers don't have. The bytes per touched session are lost in what a collector
+/// leaves. Of mass expiry they have the form by key. W2t is for comparing locks.
 const LEAVES_OUT: [&str; 3] = ["churn", "W2t", "W4h"];
 
 /// The variable by which the parent tells how long a JVM warms up, in milliseconds.
 pub(crate) const WARM_UP: &str = "BENCHES_WARM_UP_MS";
 
-/// How long a JVM warms up before it says that it is filled. HotSpot compiles a loop with all optimisations
-/// after some 0.1 s to 1 s of it, on a thread that takes a core meanwhile; a round of the quick form, in
-/// a process of its own, would measure mostly that.
+/// How long a JVM warms up before it says that it is filled. HotSpot compiles a loop with all
+/// optimisations after some 0.1 s to 1 s of it, on a thread that takes a core meanwhile; a round of
+/// the quick form, in a process of its own, would measure mostly that.
 pub(crate) fn warm_up_ms(form: Form) -> &'static str {
     match form {
         Form::Full => "3000",

@@ -54,8 +54,8 @@ fn start<F: Foreign>(workload: &str, keys: u64) -> Child {
         .expect("the driver starts")
 }
 
-/// A round in which a driver looks at each of its timers by its own clock. It is exact: a call that comes
-/// through a pipe takes longer than some timers might be early.
+/// A round in which a driver looks at each of its timers by its own clock. It is exact: a call that
+/// comes through a pipe takes longer than some timers might be early.
 pub(crate) fn no_timer_of_a_round_is_early<F: Foreign>() {
     let keys = 100;
     let millis = 50;
@@ -131,7 +131,8 @@ fn listen(told: ChildStdout, waiting: &Mutex<Waiting>) {
     lock(waiting).clear();
 }
 
-/// The system's monotonic clock, which drivers read too, beside `Instant`: at most a microsecond late.
+/// The system's monotonic clock, which drivers read too, beside `Instant`: at most a microsecond
+/// late.
 struct Clock {
     now: Instant,
     monotonic: Option<Duration>,

@@ -76,8 +76,9 @@ impl Pipes {
     }
 }
 
-/// The command that starts a driver by way of this program. A driver that is stopped cannot see that its
-/// input has ended, so it has to end with its parent, and only the process itself can ask for that.
+/// The command that starts a driver by way of this program. A driver that is stopped cannot see
+/// that its input has ended, so it has to end with its parent, and only the process itself can ask
+/// for that.
 fn through_ourselves(words: &[OsString]) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     if cfg!(target_os = "linux") {

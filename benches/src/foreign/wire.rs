@@ -1,5 +1,6 @@
 //! What our child and a driver say to each other: one JSON object a line. A driver says
-//! [`Filled`](crate::wire::Filled) once, then answers each [`Request`](crate::wire::Request) with a [`Driven`].
+//! [`Filled`](crate::wire::Filled) once, then answers each [`Request`](crate::wire::Request) with a
+//! [`Driven`].
 
 use serde::Deserialize;
 #[cfg(test)]

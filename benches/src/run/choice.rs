@@ -54,7 +54,8 @@ impl Options {
         mimalloc.into_iter().chain(lto)
     }
 
-    /// Whether the run has to end in its time: a number of rounds that somebody asks for is not cut down.
+    /// Whether the run has to end in its time: a number of rounds that somebody asks for is not cut
+    /// down.
     pub(crate) fn is_bounded(&self) -> bool {
         self.time.is_some() || self.rounds.is_none()
     }
@@ -109,8 +110,8 @@ pub(super) fn plan(options: &Options, skipped: &[&str]) -> Plan {
     }
 }
 
-/// Returns whether a system is left out because it can't hold `keys` timers in reasonable memory. A system that
-/// the command names is never left out.
+/// Returns whether a system is left out because it can't hold `keys` timers in reasonable memory. A
+/// system that the command names is never left out.
 pub(super) fn is_too_many_for(system: &Entry, options: &Options, keys: u64) -> bool {
     options.systems.is_empty() && keys > system.most_keys
 }
@@ -152,8 +153,8 @@ pub(super) fn is_chosen(options: &Options, workload: &Workload) -> bool {
     options.only.is_empty() || options.only.iter().any(|name| name == workload.name)
 }
 
-/// Rounds of other languages take long, so drivers take part if somebody asks for them. They know a case by its
-/// number, so their threads cannot be chosen.
+/// Rounds of other languages take long, so drivers take part if somebody asks for them. They know a
+/// case by its number, so their threads cannot be chosen.
 fn drivers_take_part(options: &Options) -> bool {
     let asked_for = options.foreign || !options.systems.is_empty() || options.form == Form::Smoke;
     asked_for && options.threads.is_empty()

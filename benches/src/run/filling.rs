@@ -1,4 +1,5 @@
-//! A child as its parent sees it: a process with one system that is filled, and the rounds that it is asked for.
+//! A child as its parent sees it: a process with one system that is filled, and the rounds that it
+//! is asked for.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -104,8 +105,8 @@ impl Filling {
         self.hear()
     }
 
-    /// Measures one round, split into `batches`. A ping-pong runs before and after each batch. All other
-    /// children are stopped meanwhile.
+    /// Measures one round, split into `batches`. A ping-pong runs before and after each batch. All
+    /// other children are stopped meanwhile.
     pub(super) fn measure(&mut self, request: &Request, batches: u64) -> io::Result<Vec<Answer>> {
         let mut answers = Vec::new();
         for batch in 0..batches {

@@ -33,20 +33,22 @@ const SLOW: f64 = 2.0;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// So long a system that was stopped has to do what it missed.
 const CATCH_UP: Duration = Duration::from_secs(3);
-/// So long a run may take longer in all because others keep the machine busy: waits, and rounds that
-/// are done again. The quick form has to end soon on a busy machine, too.
+/// So long a run may take longer in all because others keep the machine busy: waits, and rounds
+/// that are done again. The quick form has to end soon on a busy machine, too.
 const DELAY: [Duration; 3] = [
     Duration::from_secs(300),
     Duration::from_secs(20),
     Duration::ZERO,
 ];
-/// So long a run waits in all for the mode that targets are judged in, the rounds included that it does then.
+/// So long a run waits in all for the mode that targets are judged in, the rounds included that it
+/// does then.
 const NEAR_TIME: [Duration; 3] = [
     Duration::from_secs(300),
     Duration::from_secs(20),
     Duration::ZERO,
 ];
-/// So long a round waits for it at most: the mode changes within seconds. Less if it was never seen.
+/// So long a round waits for it at most: the mode changes within seconds. Less if it was never
+/// seen.
 const NEAR_PATIENCE: Duration = Duration::from_secs(10);
 const NEVER_SEEN_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -153,8 +155,8 @@ pub(crate) fn modes(time: Duration, borders: Borders) -> io::Result<()> {
     Ok(())
 }
 
-/// Compiles the drivers that this run needs. Returns their versions, a line for each driver that cannot run,
-/// and the names of those.
+/// Compiles the drivers that this run needs. Returns their versions, a line for each driver that
+/// cannot run, and the names of those.
 fn prepare_drivers(options: &Options) -> (Vec<Version>, Vec<String>, Vec<&'static str>) {
     let workloads = workloads::ALL
         .iter()
@@ -318,7 +320,8 @@ impl Run<'_> {
         }
     }
 
-    /// One round of all systems for which `wanted` holds. The same seed for all; the order turns round.
+    /// One round of all systems for which `wanted` holds. The same seed for all; the order turns
+    /// round.
     fn round_of_all(
         &mut self,
         each: &mut EachSystem,
@@ -373,9 +376,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Repeats rounds while the machine is in the mode that targets are judged in, until each system has as
-    /// many of that mode as are planned. It waits for the mode only for a bounded time, and says so if it
-    /// does not come.
+    /// Repeats rounds while the machine is in the mode that targets are judged in, until each
+    /// system has as many of that mode as are planned. It waits for the mode only for a bounded
+    /// time, and says so if it does not come.
     fn more_near_rounds(
         &mut self,
         each: &mut EachSystem,
@@ -461,15 +464,16 @@ impl Run<'_> {
         ns
     }
 
-    /// The median so far. Not less: on a shared core a trip takes a third of what it takes otherwise.
+    /// The median so far. Not less: on a shared core a trip takes a third of what it takes
+    /// otherwise.
     fn ordinary_ping_ns(&self) -> Option<f64> {
         let mut sorted = self.pings_ns.clone();
         sorted.sort_by(f64::total_cmp);
         sorted.get(sorted.len() / 2).copied()
     }
 
-    /// What a child missed while it stood still it does before its round. Not at the expense of what
-    /// is left for others.
+    /// What a child missed while it stood still it does before its round. Not at the expense of
+    /// what is left for others.
     fn let_catch_up(&mut self) {
         if self.options.form == Form::Smoke {
             return;
@@ -484,8 +488,9 @@ impl Run<'_> {
         self.delay_left = self.delay_left.saturating_sub(waited);
     }
 
-    /// One round that counts, and before it those that the machine disturbed: on average one for each that
-    /// counts, and only while there is time left for it. The machine is calm when it begins.
+    /// One round that counts, and before it those that the machine disturbed: on average one for
+    /// each that counts, and only while there is time left for it. The machine is calm when it
+    /// begins.
     ///
     /// With several threads a batch in which the mode changed never counts, so there may be none.
     fn round(
@@ -598,8 +603,9 @@ mod tests {
         }
     }
 
-    /// Makes the rows of these rounds of touches with `threads` threads: for each batch of a round its figure and
-    /// the ping-pongs around it. Returns them with the number of rounds that were done again.
+    /// Makes the rows of these rounds of touches with `threads` threads: for each batch of a round
+    /// its figure and the ping-pongs around it. Returns them with the number of rounds that were
+    /// done again.
     fn rows_of(threads: usize, rounds: &[&[(f64, f64, f64)]]) -> (Vec<Row>, usize) {
         let options = options("--only W2 --rounds 3");
         let workload = workloads::find("W2").expect("a workload");

@@ -1,5 +1,6 @@
-//! Other builds of the same program, since an allocator or link-time optimisation is chosen when a program is
-//! built. Some systems also run in these builds, and their rounds there alternate with all others.
+//! Other builds of the same program, since an allocator or link-time optimisation is chosen when a
+//! program is built. Some systems also run in these builds, and their rounds there alternate with
+//! all others.
 
 use std::io;
 use std::path::{Path, PathBuf};

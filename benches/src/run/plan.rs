@@ -1,8 +1,9 @@
 //! How long a run may take, and how many rounds of each point fit into that.
 //!
-//! The number of systems grows with every peer, but a form has to end in its time. So each point has an
-//! estimated cost, and where all of them take too long, the points that cost most lose rounds first. The run
-//! says so for each of them, and the report keeps it. Estimates are corrected by what the points before took.
+//! The number of systems grows with every peer, but a form has to end in its time. So each point
+//! has an estimated cost, and where all of them take too long, the points that cost most lose
+//! rounds first. The run says so for each of them, and the report keeps it. Estimates are corrected
+//! by what the points before took.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,8 @@ const TIME: [Option<Duration>; 3] = [
     Some(Duration::from_secs(285)),
     None,
 ];
-/// Rounds are cut down to these numbers, first to the one and then to the other. A median needs three.
+/// Rounds are cut down to these numbers, first to the one and then to the other. A median needs
+/// three.
 const FLOORS: [usize; 2] = [3, 1];
 /// Around a round: two ping-pongs, and a look at whether the machine is calm.
 const AROUND_A_ROUND: f64 = 0.12;
@@ -70,7 +72,8 @@ pub(super) fn point(workload: &Workload, keys: u64) -> String {
     }
 }
 
-/// A point of the plan: a workload with one number of keys, in all its cases and with all its systems.
+/// A point of the plan: a workload with one number of keys, in all its cases and with all its
+/// systems.
 #[derive(Debug)]
 pub(super) struct Point {
     pub(super) workload: &'static Workload,
@@ -167,8 +170,8 @@ impl Plan {
         Some(left.as_secs_f64())
     }
 
-    /// The next point with the rounds that fit, or nothing at the end; and the points for which there is no
-    /// time at all.
+    /// The next point with the rounds that fit, or nothing at the end; and the points for which
+    /// there is no time at all.
     pub(super) fn next(&mut self) -> (Option<Point>, Vec<Point>) {
         let mut out = Vec::new();
         if let Some(seconds) = self.seconds_left() {
@@ -184,8 +187,8 @@ impl Plan {
         self.took += took.as_secs_f64();
     }
 
-    /// Whether there is time for another `round` of a point that has done so many rounds, without taking it
-    /// from the points that come after it.
+    /// Whether there is time for another `round` of a point that has done so many rounds, without
+    /// taking it from the points that come after it.
     pub(super) fn has_time(&self, rounds_done: usize, round: Duration) -> bool {
         let Some(left) = self.seconds_left() else {
             return true;
@@ -231,8 +234,9 @@ impl Plan {
     }
 }
 
-/// Cuts rounds down until the points fit into so many seconds: those of the costliest point first, for all
-/// points down to three, then down to one. Points that do not fit even then are taken out and returned.
+/// Cuts rounds down until the points fit into so many seconds: those of the costliest point first,
+/// for all points down to three, then down to one. Points that do not fit even then are taken out
+/// and returned.
 fn fit(points: &mut Vec<Point>, seconds: f64) -> Vec<Point> {
     let total = |points: &[Point]| -> f64 { points.iter().map(|p| p.seconds(p.rounds)).sum() };
     for floor in FLOORS {

@@ -1,8 +1,10 @@
-//! What `--targets` runs: the points of the table of targets, within about 40 minutes on two cores and 20 GB.
+//! What `--targets` runs: the points of the table of targets, within about 40 minutes on two cores
+//! and 20 GB.
 //!
-//! A run of everything with all peers would take hours. So each point, a line of `preset.jsonl`, has the peers
-//! that were the best ones somewhere, a round of W2 is shorter, and the run names all peers that it leaves out.
-//! A round of W3 is as long as always: a heap keeps what was stopped, so short rounds would favour it.
+//! A run of everything with all peers would take hours. So each point, a line of `preset.jsonl`,
+//! has the peers that were the best ones somewhere, a round of W2 is shorter, and the run names all
+//! peers that it leaves out. A round of W3 is as long as always: a heap keeps what was stopped, so
+//! short rounds would favour it.
 
 use std::sync::LazyLock;
 use std::time::Duration;

@@ -1,13 +1,14 @@
 //! No timers, but what a touch costs at least: a map of deadlines, locked, looked up and written.
-//! Nothing ever fires, so this is a floor to compare with and no peer. It serves the workloads that only
-//! touch, and is left out when the best peer is determined.
+//! Nothing ever fires, so this is a floor to compare with and no peer. It serves the workloads that
+//! only touch, and is left out when the best peer is determined.
 //!
-//! The map is striped: each stripe is a mutex around a plain hash map with FxHash, on cache lines of its
-//! own. A call for many keys takes one lock over one map, as a loop in a service would; so `touch_many` is
-//! measured with a single stripe.
+//! The map is striped: each stripe is a mutex around a plain hash map with FxHash, on cache lines
+//! of its own. A call for many keys takes one lock over one map, as a loop in a service would; so
+//! `touch_many` is measured with a single stripe.
 //!
-//! The time is one atomic load. A thread publishes it every millisecond, so a deadline is up to that much
-//! too early, which no timer may be. With the name `bare-instant` the time is `Instant::now` instead.
+//! The time is one atomic load. A thread publishes it every millisecond, so a deadline is up to
+//! that much too early, which no timer may be. With the name `bare-instant` the time is
+//! `Instant::now` instead.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,11 +1,12 @@
 //! What users build today: a `tokio_util` `DelayQueue` and a map from the caller's key to the
-//! queue's, behind one mutex; a task on a runtime of one thread polls the queue. Or the queue alone,
-//! for callers that keep its key. Or, as the queue's own documentation shows it, a map of values beside
-//! their keys in the queue.
+//! queue's, behind one mutex; a task on a runtime of one thread polls the queue. Or the queue
+//! alone, for callers that keep its key. Or, as the queue's own documentation shows it, a map of
+//! values beside their keys in the queue.
 //!
 //! The eight bytes that a timer keeps are the key alone, which the task needs anyway to clean up
 //! the map: less than what ours keeps. The queue itself wakes the task when a new timer is the
-//! earliest. The clock is read before the mutex is locked, which favours this peer. Tasks that may block go to the runtime's blocking pool.
+//! earliest. The clock is read before the mutex is locked, which favours this peer. Tasks that may
+//! block go to the runtime's blocking pool.
 
 use std::collections::hash_map::Entry;
 use std::future::poll_fn;
@@ -229,8 +230,8 @@ impl Handles for Bare {
         self.0.shared.lock().queue.insert_at(value, deadline)
     }
 
-    /// A key of the queue may be given out again after its timer fired, so a caller of this peer has
-    /// to know that by itself; here nothing that is stopped has fired but by a rare accident.
+    /// A key of the queue may be given out again after its timer fired, so a caller of this peer
+    /// has to know that by itself; here nothing that is stopped has fired but by a rare accident.
     fn stop(&self, timeout: Key) -> bool {
         self.0.shared.lock().queue.try_remove(&timeout).is_some()
     }

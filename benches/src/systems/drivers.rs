@@ -1,15 +1,15 @@
-//! Peers in other languages, by way of the drivers in `drivers`. Each has the map in front that a user of
-//! that language would write.
+//! Peers in other languages, by way of the drivers in `drivers`. Each has the map in front that a
+//! user of that language would write.
 
 use crate::foreign::{Driver, Foreign, JavaLibrary, Language};
 
-/// Netty's `HashedWheelTimer` and a `ConcurrentHashMap`. Its tick is ours, 1 ms, and the number of its slots
-/// is the default, 512: every tick walks a slot with N / 512 timers, whose rounds it counts down. Tasks run
-/// on its one thread.
+/// Netty's `HashedWheelTimer` and a `ConcurrentHashMap`. Its tick is ours, 1 ms, and the number of
+/// its slots is the default, 512: every tick walks a slot with N / 512 timers, whose rounds it
+/// counts down. Tasks run on its one thread.
 pub(crate) struct Netty;
 
-/// The JDK's `ScheduledThreadPoolExecutor` and a `ConcurrentHashMap`: a heap in a lock, from which cancelled
-/// tasks are removed.
+/// The JDK's `ScheduledThreadPoolExecutor` and a `ConcurrentHashMap`: a heap in a lock, from which
+/// cancelled tasks are removed.
 pub(crate) struct Jdk;
 
 /// Go's `time.AfterFunc` and a map in 64 shards with a mutex each. A touch is a `Reset`.

@@ -1,5 +1,5 @@
-//! The wheels of `hierarchical_hash_wheel_timer` and a map behind one mutex, and a thread that ticks
-//! them every millisecond.
+//! The wheels of `hierarchical_hash_wheel_timer` and a map behind one mutex, and a thread that
+//! ticks them every millisecond.
 //!
 //! The crate's wheel that can cancel counts its entries by `Rc`, so it stays on one thread: see the
 //! crate's own timer thread for that. Between threads there are its plain wheels, to which a user

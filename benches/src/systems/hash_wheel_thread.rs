@@ -2,8 +2,8 @@
 //! without a bound, one thread does them, ticks the wheels and runs the tasks.
 //!
 //! Its state is a type of eight bytes where the crate's shorthand boxes a closure, and its ids are
-//! `u64`s where the shorthand draws random UUIDs; each thread has a reference of its own. A start or
-//! a touch is one command, since inserting an id replaces what has it; there is no other way to
+//! `u64`s where the shorthand draws random UUIDs; each thread has a reference of its own. A start
+//! or a touch is one command, since inserting an id replaces what has it; there is no other way to
 //! touch. All that favours the peer, and so does that nobody learns whether a stop or a touch found
 //! its timer: both say yes here, and a touch would start a timer that is not there. Settling waits
 //! for the channel.

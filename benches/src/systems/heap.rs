@@ -1,11 +1,11 @@
-//! What users write themselves: a `BinaryHeap` of deadlines and a map behind one mutex, and a thread
-//! that sleeps on a condition variable until the earliest one.
+//! What users write themselves: a `BinaryHeap` of deadlines and a map behind one mutex, and a
+//! thread that sleeps on a condition variable until the earliest one.
 //!
 //! A touch is *lazy*: it only writes the new deadline into the map. When the heap's item comes to
-//! the top at the old time, it goes back with the new one. A stop removes the map's entry alone; the
-//! dead item stays in the heap until its time comes. A start wakes the thread only if it sleeps past
-//! the new deadline. All that favours this peer, and so do plain nanoseconds instead of `Instant`s:
-//! they make its items and entries a third smaller.
+//! the top at the old time, it goes back with the new one. A stop removes the map's entry alone;
+//! the dead item stays in the heap until its time comes. A start wakes the thread only if it sleeps
+//! past the new deadline. All that favours this peer, and so do plain nanoseconds instead of
+//! `Instant`s: they make its items and entries a third smaller.
 //!
 //! Tasks run on the timer's own thread, outside the mutex, also those that may block: who wants a
 //! pool has to write one more. The eight bytes that a timer keeps are its key. Without keys the map

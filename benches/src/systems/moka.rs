@@ -1,19 +1,20 @@
-//! A cache that many use for sessions: `moka::sync::Cache` with a time to idle and an eviction listener,
-//! without a bound. FxHash in the place of its SipHash, as for the other peers, which favours it.
+//! A cache that many use for sessions: `moka::sync::Cache` with a time to idle and an eviction
+//! listener, without a bound. FxHash in the place of its SipHash, as for the other peers, which
+//! favours it.
 //!
-//! As timers with a delay each, by key, its values are the delays, and a policy (`Expiry`) makes the end
-//! of an entry of them: when it is inserted, when another delay replaces the value, and when it is read. So
-//! a touch by the delay that the entry has is a `get`, which favours it; by another one it is an `insert`
-//! as well.
+//! As timers with a delay each, by key, its values are the delays, and a policy (`Expiry`) makes
+//! the end of an entry of them: when it is inserted, when another delay replaces the value, and
+//! when it is read. So a touch by the delay that the entry has is a `get`, which favours it; by
+//! another one it is an `insert` as well.
 //!
-//! It has no thread. What is over its time is not found any more, but stays where it is, unseen by the
-//! listener, until housekeeping comes by: in some calls of users, at most every 64 of them, or when
-//! `run_pending_tasks` is called. So that a session that nobody looks at expires at all, there is a
-//! thread here that calls it every 100 ms; a listener may hear of an expiry so much later.
+//! It has no thread. What is over its time is not found any more, but stays where it is, unseen by
+//! the listener, until housekeeping comes by: in some calls of users, at most every 64 of them, or
+//! when `run_pending_tasks` is called. So that a session that nobody looks at expires at all, there
+//! is a thread here that calls it every 100 ms; a listener may hear of an expiry so much later.
 //!
 //! Its touch is `get`: it writes the time into the entry, and notes the read in a queue for
-//! housekeeping, which moves the entry to the end of a list; when the queue is full the note is dropped.
-//! Settling is a run of the pending tasks.
+//! housekeeping, which moves the entry to the end of a list; when the queue is full the note is
+//! dropped. Settling is a run of the pending tasks.
 
 use std::sync::{Arc, Weak};
 use std::thread;

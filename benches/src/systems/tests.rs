@@ -325,8 +325,8 @@ fn pending_counts_handles<S: Handles>(_: Promise) {
     });
 }
 
-/// Waits until sessions that are due within `idle` have expired, if they do: until a witness has that
-/// came after them.
+/// Waits until sessions that are due within `idle` have expired, if they do: until a witness has
+/// that came after them.
 fn pass_idle<S: Sessions>(system: &S, idle: Duration) {
     thread::sleep(idle);
     let witness = fresh();

@@ -1,30 +1,33 @@
-//! tokio's own `Sleep`, on the timer of its runtime: by key in a map, as a handle that the caller keeps,
-//! and as a future of the caller's tasks.
+//! tokio's own `Sleep`, on the timer of its runtime: by key in a map, as a handle that the caller
+//! keeps, and as a future of the caller's tasks.
 //!
-//! *By key* it is what a user of tokio writes who touches sessions from any thread: a `DashMap` from the key
-//! to a `Sleep` in a box. A touch is `Sleep::reset` under the lock of the key's shard. A later
-//! deadline is one compare-and-swap in the box, and no task is woken for it. That is this peer's best: a task
-//! per session, which selects between its sleep and a channel, wakes for each touch.
+//! *By key* it is what a user of tokio writes who touches sessions from any thread: a `DashMap`
+//! from the key to a `Sleep` in a box. A touch is `Sleep::reset` under the lock of the key's shard.
+//! A later deadline is one compare-and-swap in the box, and no task is woken for it. That is this
+//! peer's best: a task per session, which selects between its sleep and a channel, wakes for each
+//! touch.
 //!
-//! Every sleep is polled once when it starts, with a waker that knows the key. When the time comes, the
-//! runtime's timer calls that waker, which sends itself through tokio's unbounded channel. One task receives
-//! it. If the sleep that lies under the key has elapsed, the task takes it out and fires. If it was moved or replaced,
-//! the task polls it with the same waker.
+//! Every sleep is polled once when it starts, with a waker that knows the key. When the time comes,
+//! the runtime's timer calls that waker, which sends itself through tokio's unbounded channel. One
+//! task receives it. If the sleep that lies under the key has elapsed, the task takes it out and
+//! fires. If it was moved or replaced, the task polls it with the same waker.
 //!
 //! More that favours this peer:
 //!
 //! - FxHash, and more shards than the default of four for each core;
 //! - what wakers point to lives as long as the process, so they count no references to it;
 //! - a box is allocated before the shard is locked;
-//! - a runtime with one thread, which drives the timer and runs short tasks. Tasks that may block go to its
-//!   blocking pool.
+//! - a runtime with one thread, which drives the timer and runs short tasks. Tasks that may block
+//!   go to its blocking pool.
 //!
-//! Tried without gain: 8, 64 and 1,024 shards, and a runtime with two workers. A waker that does nothing would save
-//! its allocation of 48 bytes a timer and up to a tenth of a touch at 1 M keys, but nothing would fire.
+//! Tried without gain: 8, 64 and 1,024 shards, and a runtime with two workers. A waker that does
+//! nothing would save its allocation of 48 bytes a timer and up to a tenth of a touch at 1 M keys,
+//! but nothing would fire.
 //!
-//! *As a handle* the sleep stays with the caller, who drops it to stop it. A handle that goes out of scope
-//! is leaked, so that its timer still fires: a user who keeps no handle spawns a task, which is `tokio-task`.
-//! Whether it has elapsed is asked before the drop, so one that elapses in between counts as stopped.
+//! *As a handle* the sleep stays with the caller, who drops it to stop it. A handle that goes out
+//! of scope is leaked, so that its timer still fires: a user who keeps no handle spawns a task,
+//! which is `tokio-task`. Whether it has elapsed is asked before the drop, so one that elapses in
+//! between counts as stopped.
 
 use std::mem;
 use std::pin::Pin;
@@ -102,7 +105,8 @@ impl Wake for OfKey {
     }
 }
 
-/// A runtime of one thread, which runs what `task` makes of a channel. Both live as long as the process.
+/// A runtime of one thread, which runs what `task` makes of a channel. Both live as long as the
+/// process.
 fn run<W: Send + Sync, F: Future<Output = ()>>(
     task: impl FnOnce(UnboundedReceiver<Arc<W>>) -> F + Send + 'static,
 ) -> (Handle, &'static Elapsed<W>)
@@ -149,7 +153,8 @@ impl<V: Payload> Shared<V> {
                 return;
             }
         }
-        // The statement ends the hold of the shard. The sleep takes the timer's lock when it is dropped.
+        // The statement ends the hold of the shard. The sleep takes the timer's lock when it is
+        // dropped.
         let Armed { sleep, value } = armed.remove();
         drop(sleep);
         fire(value.value(key), self.tasks);
@@ -225,7 +230,8 @@ impl System for ByKey {
         self.0.shared.sleeps.len()
     }
 
-    /// Every call is done when it returns. All that it may leave is a wake-up of the timer's thread.
+    /// Every call is done when it returns. All that it may leave is a wake-up of the timer's
+    /// thread.
     fn settle(&self) {}
 
     fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {

@@ -1,13 +1,14 @@
-//! What most users of tokio write: a task per timer, which sleeps and then does its work. A stop aborts the
-//! task.
+//! What most users of tokio write: a task per timer, which sleeps and then does its work. A stop
+//! aborts the task.
 //!
-//! *As a handle* it is `spawn` and the `JoinHandle`. *By key* there is a `DashMap` with FxHash from the key to
-//! that handle. A touch aborts the task and spawns another one. A task that wakes up takes its own handle out
-//! of the map before it fires, so what was stopped or replaced never does.
+//! *As a handle* it is `spawn` and the `JoinHandle`. *By key* there is a `DashMap` with FxHash from
+//! the key to that handle. A touch aborts the task and spawns another one. A task that wakes up
+//! takes its own handle out of the map before it fires, so what was stopped or replaced never does.
 //!
-//! The runtime has one thread, which does W3 and W1k in three quarters of the time that two workers take: timers are
-//! started by threads outside, and each spawn or abort goes through the queue that the runtime has for those. Settling
-//! waits for that queue, where aborted tasks wait to be dropped. Tasks that may block go to the blocking pool.
+//! The runtime has one thread, which does W3 and W1k in three quarters of the time that two workers
+//! take: timers are started by threads outside, and each spawn or abort goes through the queue that
+//! the runtime has for those. Settling waits for that queue, where aborted tasks wait to be
+//! dropped. Tasks that may block go to the blocking pool.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -78,8 +79,8 @@ fn runtime() -> Handle {
     handle
 }
 
-/// The queue is first in, first out, so what was in it before these tasks has had its turn. The second one
-/// covers a task that the first turn only woke.
+/// The queue is first in, first out, so what was in it before these tasks has had its turn. The
+/// second one covers a task that the first turn only woke.
 fn settle(runtime: &Handle) {
     for _ in 0..2 {
         let (done, wait) = mpsc::channel();

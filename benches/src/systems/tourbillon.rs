@@ -1,7 +1,7 @@
 //! Ours, with its defaults, by face: `Scheduler<u64>` with a boxed closure per key that captures
-//! eight bytes; `ExpiryMap<u64, u64>` with one handler for all, as timers with delays of their own and
-//! as sessions that are idle for equally long; and `Timer` without keys, whose sleeps wake their tasks
-//! on its workers or, built inline, on its tickers.
+//! eight bytes; `ExpiryMap<u64, u64>` with one handler for all, as timers with delays of their own
+//! and as sessions that are idle for equally long; and `Timer` without keys, whose sleeps wake
+//! their tasks on its workers or, built inline, on its tickers.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! W5b: every task blocks, some only briefly. 4,000 timers a second are started, due 10 to 60 ms later,
-//! whose tasks sleep for 0.2 ms to 10 ms. How late do they start once the pool has had half a second to
-//! grow, and how many workers has it then?
+//! W5b: every task blocks, some only briefly. 4,000 timers a second are started, due 10 to 60 ms
+//! later, whose tasks sleep for 0.2 ms to 10 ms. How late do they start once the pool has had half
+//! a second to grow, and how many workers has it then?
 //!
-//! Tasks of 10 ms keep 40 workers busy. Tasks of 500 ms would need 2,000, and the pool has at most 64: of
-//! those 100 a second are started, which need 50.
+//! Tasks of 10 ms keep 40 workers busy. Tasks of 500 ms would need 2,000, and the pool has at most
+//! 64: of those 100 a second are started, which need 50.
 //!
 //! Timers of the first half second of a round, or of its first half if that is shorter, do not
 //! count. Each round is a process of its own: its pool is as small as it begins.

@@ -1,14 +1,14 @@
 //! W9: a storm of cascading. N timers are pending within 262 s, which is as wide as a slot of the
 //! fourth level is with 64 slots a level and a tick of 1 ms; the first is due in a minute. Beside
-//! them 10,000 timers a second are started, due 1 to 60 ms later, while such slots are taken apart: how
-//! late are those?
+//! them 10,000 timers a second are started, due 1 to 60 ms later, while such slots are taken apart:
+//! how late are those?
 //!
 //! When that happens is up to the system. In ours each stripe's wheel has an origin of its own, so
-//! its slot is taken apart at its own moment, anywhere within the 262 s: a window of 12 s meets about
-//! 12 of 262 stripes, that is 6 of 128 and half a million entries of 10 M, in every round. (The quick
-//! form's window meets one or none.) The peers with wheels count from their start and take a slot of
-//! that kind apart after 65 s or 262 s, which no window reaches, and a heap has none: their rows say how
-//! late they are beside timers that lie still.
+//! its slot is taken apart at its own moment, anywhere within the 262 s: a window of 12 s meets
+//! about 12 of 262 stripes, that is 6 of 128 and half a million entries of 10 M, in every round.
+//! (The quick form's window meets one or none.) The peers with wheels count from their start and
+//! take a slot of that kind apart after 65 s or 262 s, which no window reaches, and a heap has
+//! none: their rows say how late they are beside timers that lie still.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 //! Churn: sessions that are touched again and again must not grow. Resident bytes per session after
 //! one touch of each, and after many.
 //!
-//! Every touch pushes a deadline to 30 minutes from a *now* that has moved on: by a second with each
-//! pass, so that old and new deadlines lie in different places of whatever the system files them
-//! in. A handful of sessions come and go before the first look at the memory, so that stacks of
-//! threads and the like are there by then. What the system allocates for the places that it
+//! Every touch pushes a deadline to 30 minutes from a *now* that has moved on: by a second with
+//! each pass, so that old and new deadlines lie in different places of whatever the system files
+//! them in. A handful of sessions come and go before the first look at the memory, so that stacks
+//! of threads and the like are there by then. What the system allocates for the places that it
 //! files in does count: it is there for the sessions.
 
 use std::io;

@@ -1,12 +1,13 @@
-//! W8 and W8x: N keyed timers go in, 60 to 120 minutes out, from one thread or from two with keys of their
-//! own: how long all of it takes, and the longest single call, which is where something grows, is
-//! moved or is waited for. The keys of W8 are counted up, those of W8x are the same numbers mixed.
+//! W8 and W8x: N keyed timers go in, 60 to 120 minutes out, from one thread or from two with keys
+//! of their own: how long all of it takes, and the longest single call, which is where something
+//! grows, is moved or is waited for. The keys of W8 are counted up, those of W8x are the same
+//! numbers mixed.
 //!
 //! Mixing a key takes about 2 ns, which are in the figures of W8x, for all systems.
 //!
 //! The clock is read once per call, the end of one being the start of the next; that is in the
-//! figures, some 25 ns per call, and so is the random number for the delay. What each call leaves to
-//! other threads is in the time of all, not in that of the longest.
+//! figures, some 25 ns per call, and so is the random number for the delay. What each call leaves
+//! to other threads is in the time of all, not in that of the longest.
 
 use std::io;
 use std::time::{Duration, Instant};

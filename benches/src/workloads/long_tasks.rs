@@ -1,6 +1,6 @@
 //! W5: some tasks are long. 10,000 timers a second are started, due 10 to 60 ms later; a few of
-//! them sleep for half a second, 41 in the 5 s of the full form. How late are the others? And how late are
-//! they if none of them sleeps?
+//! them sleep for half a second, 41 in the 5 s of the full form. How late are the others? And how
+//! late are they if none of them sleeps?
 //!
 //! Each system is set up as a service would that knows of such tasks. Where tasks run on the
 //! timer's own thread there is no such set-up, and the others wait. Each round is a process of its

@@ -1,10 +1,11 @@
-//! W4, W4i and W4h: mass expiry. Many timers are armed ahead of time; then they come due, spread evenly
-//! over two seconds in random order (W4), or all at one instant, by key (W4i) or by handle (W4h).
+//! W4, W4i and W4h: mass expiry. Many timers are armed ahead of time; then they come due, spread
+//! evenly over two seconds in random order (W4), or all at one instant, by key (W4i) or by handle
+//! (W4h).
 //!
 //! The first is due so late that all are armed by then; a round in which arming took longer is
-//! wrong and is done again with twice the time. Lateness counts from the moment that the caller asked
-//! for. The CPU time is that of all threads but the producer's, from the end of arming until the last
-//! one has run.
+//! wrong and is done again with twice the time. Lateness counts from the moment that the caller
+//! asked for. The CPU time is that of all threads but the producer's, from the end of arming until
+//! the last one has run.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -57,8 +57,8 @@ pub(crate) fn find(name: &str) -> Option<&'static Workload> {
         .find(|workload| workload.name.eq_ignore_ascii_case(name))
 }
 
-/// In how many requests a round is done. With several threads a round of many seconds would hardly ever be in
-/// one mode of the machine.
+/// In how many requests a round is done. With several threads a round of many seconds would hardly
+/// ever be in one mode of the machine.
 pub(crate) fn batches(workload: &Workload, request: &Request) -> u64 {
     if workload.name == timeouts::ABOUT.name && request.threads > 1 {
         (request.amount / timeouts::BATCH).max(1)

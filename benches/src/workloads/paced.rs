@@ -31,9 +31,9 @@ impl Paced {
     /// Starts timers for as many milliseconds as the request says; returns how many they were.
     ///
     /// A timer is due its delay after the moment at which the producer should have started it. So
-    /// what a call takes, because it waits for a lock that a cascade holds, is lateness, also of the
-    /// timers that have to wait behind it. Only when the producer itself slept too long the plan
-    /// moves on by that.
+    /// what a call takes, because it waits for a lock that a cascade holds, is lateness, also of
+    /// the timers that have to wait behind it. Only when the producer itself slept too long the
+    /// plan moves on by that.
     pub(super) fn produce<S: Keyed>(&self, system: &S, request: &Request) -> u64 {
         let steps = request.amount as u32 / self.step.as_millis() as u32;
         let total = steps * self.per_step;

@@ -1,8 +1,9 @@
-//! S2: sessions that are touched many at a time, as by a gateway that collects who was active: random
-//! ones, one by one, and so many in a call.
+//! S2: sessions that are touched many at a time, as by a gateway that collects who was active:
+//! random ones, one by one, and so many in a call.
 //!
-//! A round does all of that in turns of some thousand keys, so that whatever the machine does meanwhile
-//! hits one by one and many at a time alike. The keys of a turn are drawn before its time runs.
+//! A round does all of that in turns of some thousand keys, so that whatever the machine does
+//! meanwhile hits one by one and many at a time alike. The keys of a turn are drawn before its time
+//! runs.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! S4: tasks that sleep. Each of N tasks on a tokio runtime sleeps once, for a random time within the
-//! span, all at once; the round ends when all of them have.
+//! S4: tasks that sleep. Each of N tasks on a tokio runtime sleeps once, for a random time within
+//! the span, all at once; the round ends when all of them have.
 //!
-//! The CPU time is that of the whole process but for the thread that waits for the round's end: tasks,
-//! their runtime, and whatever threads the timers have. The runtime is there before, and so are
-//! the threads of timers that are not the runtime's.
+//! The CPU time is that of the whole process but for the thread that waits for the round's end:
+//! tasks, their runtime, and whatever threads the timers have. The runtime is there before, and so
+//! are the threads of timers that are not the runtime's.
 
 use std::io;
 use std::thread;

@@ -1,14 +1,14 @@
-//! W1, W1k and W1x: request timeouts, nearly all of which are cancelled. N timers are pending, 60 to 120
-//! minutes out; one thread starts another one and stops it at once, by handle (W1) or by a key that
-//! is new (W1k). The keys of W1k are counted up. Those of W1x are the same numbers mixed, since some
-//! maps put keys that follow each other side by side.
+//! W1, W1k and W1x: request timeouts, nearly all of which are cancelled. N timers are pending, 60
+//! to 120 minutes out; one thread starts another one and stops it at once, by handle (W1) or by a
+//! key that is new (W1k). The keys of W1k are counted up. Those of W1x are the same numbers mixed,
+//! since some maps put keys that follow each other side by side.
 //!
 //! In the first case the new timer is due in 1 ms to 60 s, so it is often the earliest of all and
 //! somebody has to be woken. In the second one (W1b) a timer is pending that is due in 30 minutes,
 //! and the new ones are due after 60 to 120: nobody ever needs to be woken.
 //!
-//! With `--threads` several threads do so, each with keys of its own; a figure is the time that one thread
-//! takes for a pair.
+//! With `--threads` several threads do so, each with keys of its own; a figure is the time that one
+//! thread takes for a pair.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,12 +1,13 @@
 //! W3: request timeouts as a service has them. Each operation starts a keyed timer of 30 s under a
-//! new key and stops the one of 1,000 operations before, so at any time 1,000 are pending per thread.
+//! new key and stops the one of 1,000 operations before, so at any time 1,000 are pending per
+//! thread.
 //!
-//! A round lasts a given time rather than a given number of operations: a system that keeps what was
-//! stopped until its deadline grows with every one of them, and how much is the second figure. Each
-//! round needs a new process, whose memory nothing has grown before.
+//! A round lasts a given time rather than a given number of operations: a system that keeps what
+//! was stopped until its deadline grows with every one of them, and how much is the second figure.
+//! Each round needs a new process, whose memory nothing has grown before.
 //!
-//! With several threads a round is done in batches of a second, so that each of them is in one mode of the
-//! machine. A batch goes on in the process of the one before, under new keys.
+//! With several threads a round is done in batches of a second, so that each of them is in one mode
+//! of the machine. A batch goes on in the process of the one before, under new keys.
 
 use std::io;
 use std::time::{Duration, Instant};

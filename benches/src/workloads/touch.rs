@@ -1,11 +1,11 @@
-//! W2 and W2t: sessions that are touched. N keys have timers of 30 minutes; each of P threads pushes the
-//! deadlines of random keys to 30 minutes from now. W2 asks how many calls there are in a second, W2t how long
-//! single calls take.
+//! W2 and W2t: sessions that are touched. N keys have timers of 30 minutes; each of P threads
+//! pushes the deadlines of random keys to 30 minutes from now. W2 asks how many calls there are in
+//! a second, W2t how long single calls take.
 //!
-//! W2t reads the clock once per call, the end of one being the start of the next. Such a reading waits for all
-//! earlier reads from memory, so no call overlaps with the next one, and all figures contain it and the random number: some
-//! 30 ns. With more threads than cores, the longest calls are those that were preempted, or that waited for
-//! one that was.
+//! W2t reads the clock once per call, the end of one being the start of the next. Such a reading
+//! waits for all earlier reads from memory, so no call overlaps with the next one, and all figures
+//! contain it and the random number: some 30 ns. With more threads than cores, the longest calls
+//! are those that were preempted, or that waited for one that was.
 //!
 //! A system that files a touched timer again only when its old time comes does that work at most
 //! once per key and 30 minutes, however many touches there were; it is not in the figure.
@@ -72,7 +72,8 @@ pub(super) fn serve_single<S: Keyed>(child: &mut Child) -> io::Result<()> {
         let each = (request.amount / request.threads as u64).max(1);
         let (took, of_threads) = producers(&system, request.threads, |number| {
             let mut rng = Rng::new(request.seed ^ (number << 32));
-            // Written once before, so that no page is touched for the first time between two readings.
+            // Written once before, so that no page is touched for the first time between two
+            // readings.
             let mut calls = vec![u32::MAX; each as usize];
             calls.clear();
             let mut before = Instant::now();

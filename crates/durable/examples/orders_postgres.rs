@@ -1,6 +1,6 @@
-//! Orders that are paid in time or cancelled, with PostgreSQL and async handlers. It takes the URL of
-//! a database, and makes the schemas `example_timers` and `example_shop` there, which it drops at the
-//! end.
+//! Orders that are paid in time or cancelled, with PostgreSQL and async handlers. It takes the URL
+//! of a database, and makes the schemas `example_timers` and `example_shop` there, which it drops
+//! at the end.
 //!
 //! ```sh
 //! cargo run --release -p tourbillon-durable --example orders_postgres --features tokio,tokio-postgres \

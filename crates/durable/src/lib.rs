@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! Timers that survive restarts and dead machines: scheduled, moved and cancelled by key, and kept in
-//! a database.
+//! Timers that survive restarts and dead machines: scheduled, moved and cancelled by key, and kept
+//! in a database.
 //!
 //! - **Schedule, move and cancel** by your own key: [`Durable::schedule`], [`Durable::reschedule`],
 //!   [`Durable::cancel`]. The answers are exact: a timer that was cancelled never starts.
@@ -42,12 +42,12 @@
 //!
 //! # At least once
 //!
-//! A timer runs again if its process dies during the run, and if its handler fails. Commit the effect
-//! with [`Due::complete_in`], or make it idempotent by [`Due::token`]. No timer starts before its due
-//! time, by the store's clock.
+//! A timer runs again if its process dies during the run, and if its handler fails. Commit the
+//! effect with [`Due::complete_in`], or make it idempotent by [`Due::token`]. No timer starts
+//! before its due time, by the store's clock.
 //!
-//! A timer that another process has scheduled less than one [look](Builder::look) before its due time
-//! may start up to one look late, unless the store has a doorbell: `PostgresBuilder::notify`.
+//! A timer that another process has scheduled less than one [look](Builder::look) before its due
+//! time may start up to one look late, unless the store has a doorbell: `PostgresBuilder::notify`.
 //!
 //! # Vocabulary
 //!

@@ -36,7 +36,8 @@ impl Ledger {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut out = io::stdout();
-    // For workers in other processes: `RedisStore::open("redis://127.0.0.1/")?`, with the feature `redis`.
+    // For workers in other processes: `RedisStore::open("redis://127.0.0.1/")?`, with the feature
+    // `redis`.
     let store = MemoryStore::new();
     let lease = Duration::from_secs(2);
     // Each worker is a process of its own, and has leases of its own.

@@ -3,11 +3,11 @@
 //! An election is a lock, and a *term* is the time from its grant to its end. So everything that is
 //! promised of locks holds for leaders, and this module adds only the form in which they work.
 //!
-//! - **ELECT-1** A term ends by its guard: when the guard is released, or when its lease is lost by the
-//!   local clock. Either comes before anybody else can be granted the lock.
-//! - **ELECT-2** A resignation does not release the lock. It asks the leader's work to stop, and the
-//!   guard is released when the work has returned. So the work of two leaders never overlaps, unless it
-//!   goes on after its lease was lost.
+//! - **ELECT-1** A term ends by its guard: when the guard is released, or when its lease is lost by
+//!   the local clock. Either comes before anybody else can be granted the lock.
+//! - **ELECT-2** A resignation does not release the lock. It asks the leader's work to stop, and
+//!   the guard is released when the work has returned. So the work of two leaders never overlaps,
+//!   unless it goes on after its lease was lost.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -25,11 +25,11 @@ use crate::sync::{Arc, Mutex, catch_panic};
 
 /// A candidate in an election: among all candidates of one name, one leads at a time.
 ///
-/// [`run_while_leader`](Self::run_while_leader) waits until this candidate is elected, and then runs
-/// work. A leader that dies, is cut off or stands still is replaced when its lease has run out. A
-/// leader that still exists learns of that first, by its own clock: see
-/// [`Leadership::is_leader`]. As with locks, a leader that was paused in the middle of a write can't
-/// know that another one was elected. Its [token](Leadership::token) lets the resource
+/// [`run_while_leader`](Self::run_while_leader) waits until this candidate is elected, and then
+/// runs work. A leader that dies, is cut off or stands still is replaced when its lease has run
+/// out. A leader that still exists learns of that first, by its own clock: see
+/// [`Leadership::is_leader`]. As with locks, a leader that was paused in the middle of a write
+/// can't know that another one was elected. Its [token](Leadership::token) lets the resource
 /// [refuse](crate::Fence) the write.
 ///
 /// Clones are the same candidate. An elector has no threads of its own.
@@ -108,9 +108,9 @@ impl TermState {
     }
 
     fn resign(&self) {
-        // Release: the leader's work sees what was done before the resignation. The flag is set before
-        // the wakers are taken, and a task leaves its waker before it reads the flag. The lock puts the
-        // two in an order, so the task is woken or sees the flag.
+        // Release: the leader's work sees what was done before the resignation. The flag is set
+        // before the wakers are taken, and a task leaves its waker before it reads the flag. The
+        // lock puts the two in an order, so the task is woken or sees the flag.
         self.resigned.store(true, Ordering::Release);
         let wakers = std::mem::take(&mut self.wakers.lock().waiting);
         // Wakers are user code, so they run without the lock.
@@ -203,8 +203,8 @@ impl fmt::Display for Change {
 impl Leases {
     /// Returns a candidate in the election of this name. This does not call the store.
     ///
-    /// An election uses the lock of its name: who holds that lock leads. The lease of the leader is the
-    /// default of these leases.
+    /// An election uses the lock of its name: who holds that lock leads. The lease of the leader is
+    /// the default of these leases.
     pub fn elector(&self, name: impl Into<String>) -> Elector {
         Elector {
             leases: self.clone(),
@@ -216,11 +216,11 @@ impl Leases {
 }
 
 impl Elector {
-    /// Sets a callback that is called when this candidate is elected, before its work begins, and when
-    /// its term has ended, after its work.
+    /// Sets a callback that is called when this candidate is elected, before its work begins, and
+    /// when its term has ended, after its work.
     ///
-    /// It runs on the thread or task that campaigns. If it panics, the campaign panics, and the term
-    /// ends.
+    /// It runs on the thread or task that campaigns. If it panics, the campaign panics, and the
+    /// term ends.
     pub fn on_change(mut self, tell: impl Fn(&Change) + Send + Sync + 'static) -> Self {
         self.on_change = Some(Arc::new(tell));
         self
@@ -234,9 +234,9 @@ impl Elector {
 
     /// Waits until this candidate is elected, and runs `work`. The term ends when `work` returns.
     ///
-    /// `work` should ask [`Leadership::is_leader`] before each portion, and return when it is not the
-    /// leader any more. Nothing can stop it from outside. If it panics, the term ends and the panic
-    /// goes on.
+    /// `work` should ask [`Leadership::is_leader`] before each portion, and return when it is not
+    /// the leader any more. Nothing can stop it from outside. If it panics, the term ends and the
+    /// panic goes on.
     ///
     /// # Errors
     ///
@@ -258,8 +258,9 @@ impl Elector {
     /// Waits until this candidate is elected, and runs the future of `work`, as a future. The term
     /// ends when that future is ready.
     ///
-    /// The future of `work` is **dropped** when the lease is lost or the candidate resigns. Then the
-    /// result is `None`. It stops at its next `await`, so work between two of them should be short.
+    /// The future of `work` is **dropped** when the lease is lost or the candidate resigns. Then
+    /// the result is `None`. It stops at its next `await`, so work between two of them should be
+    /// short.
     ///
     /// The future needs no particular runtime. If it is dropped, the campaign or the term ends.
     ///
@@ -324,8 +325,8 @@ impl Elector {
         Ok(self.elected(self.leases.lock(&self.name)?))
     }
 
-    /// Waits until this candidate is elected, like [`campaign`](Self::campaign), as a future. Dropping
-    /// the future ends the campaign.
+    /// Waits until this candidate is elected, like [`campaign`](Self::campaign), as a future.
+    /// Dropping the future ends the campaign.
     ///
     /// # Errors
     ///
@@ -341,8 +342,8 @@ impl Elector {
     /// Asks this candidate to stop leading. Returns whether it had a term.
     ///
     /// From now on [`Leadership::is_leader`] is false, and the future of
-    /// [`run_while_leader_async`](Self::run_while_leader_async) is dropped. The next leader is elected
-    /// when the work has returned, and not before. A campaign that still waits goes on.
+    /// [`run_while_leader_async`](Self::run_while_leader_async) is dropped. The next leader is
+    /// elected when the work has returned, and not before. A campaign that still waits goes on.
     pub fn resign(&self) -> bool {
         let terms = self.terms.0.lock().clone();
         let mut led = false;
@@ -419,32 +420,34 @@ impl Leadership {
         guard.expect("only the calls that consume the leadership take it")
     }
 
-    /// Returns whether this candidate leads, by the clock of this machine. This calls nobody, and costs
-    /// about as much as [`LeaseGuard::is_held`].
+    /// Returns whether this candidate leads, by the clock of this machine. This calls nobody, and
+    /// costs about as much as [`LeaseGuard::is_held`].
     ///
-    /// It is false once the lease is lost or the candidate has [resigned](Elector::resign). The lease
-    /// is lost here before anybody else can be elected.
+    /// It is false once the lease is lost or the candidate has [resigned](Elector::resign). The
+    /// lease is lost here before anybody else can be elected.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         !self.state.is_resigned() && self.guard().is_held()
     }
 
-    /// Returns the token of the term. It is greater than that of every earlier term of the election.
-    /// Send it with every write, so that a [`Fence`](crate::Fence) can refuse those of former leaders.
+    /// Returns the token of the term. It is greater than that of every earlier term of the
+    /// election. Send it with every write, so that a [`Fence`](crate::Fence) can refuse those of
+    /// former leaders.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.guard().fencing_token()
     }
 
-    /// Returns how long the term lasts at least, if nobody resigns. It is renewed in the background.
+    /// Returns how long the term lasts at least, if nobody resigns. It is renewed in the
+    /// background.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.guard().remaining()
     }
 
-    /// Returns a future that is ready when this candidate does not lead any more. After a loss of the
-    /// lease it is ready with the next tick, as [`Lost`](crate::Lost) says, and after a resignation at
-    /// once.
+    /// Returns a future that is ready when this candidate does not lead any more. After a loss of
+    /// the lease it is ready with the next tick, as [`Lost`](crate::Lost) says, and after a
+    /// resignation at once.
     pub fn over(&self) -> Over {
         Over {
             lost: self.guard().lost(),
@@ -454,8 +457,8 @@ impl Leadership {
         }
     }
 
-    /// Ends the term, and returns how it ended. Another candidate can be elected when this returns, or
-    /// when the lease has run out if the store fails.
+    /// Ends the term, and returns how it ended. Another candidate can be elected when this returns,
+    /// or when the lease has run out if the store fails.
     ///
     /// # Blocking
     ///

@@ -1,5 +1,6 @@
-//! All texts of errors, as a user gets them. `UPDATE_EXPECT=1 cargo test error_texts` writes `error_texts.txt` anew; read
-//! it before it is committed: a text says what is wrong, and what to do if anything can be done.
+//! All texts of errors, as a user gets them. `UPDATE_EXPECT=1 cargo test error_texts` writes
+//! `error_texts.txt` anew; read it before it is committed: a text says what is wrong, and what to
+//! do if anything can be done.
 
 use std::error::Error;
 use std::fmt::Write;

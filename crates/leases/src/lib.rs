@@ -85,8 +85,8 @@
 //! ```
 //!
 //! **A failed renewal ends nothing, a loss is final.** A renewal that fails is tried again until
-//! the lease has run out. The lease is lost when it has run out, or when the store answers that
-//! the name is not held by this holder. No later answer brings it back, so acquire the lock anew. The
+//! the lease has run out. The lease is lost when it has run out, or when the store answers that the
+//! name is not held by this holder. No later answer brings it back, so acquire the lock anew. The
 //! holder learns of the loss in several ways:
 //!
 //! - from [`is_held`](LeaseGuard::is_held) and [`remaining`](LeaseGuard::remaining),

@@ -6,8 +6,8 @@
 /// Whether there is one is known when the program is compiled: it is there on x86-64, and not under
 /// Miri.
 ///
-/// The instruction is `rdtsc`, without a fence. The processor may execute it before earlier reads of
-/// memory have their data. That is why it is cheap, and why the count may be a little older than
+/// The instruction is `rdtsc`, without a fence. The processor may execute it before earlier reads
+/// of memory have their data. That is why it is cheap, and why the count may be a little older than
 /// what the thread has seen.
 ///
 /// # Complexity

@@ -1,4 +1,5 @@
-//! The clock that all processes of the machine share, and the wall clock beside it, which is the servers'.
+//! The clock that all processes of the machine share, and the wall clock beside it, which is the
+//! servers'.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

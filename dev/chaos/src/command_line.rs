@@ -1,7 +1,7 @@
 //! The command lines of the programs.
 //!
-//! `--help` and `--version` end with 0. A fault of the command line, or a server that is missing, is
-//! one line and exit code 2; what was found or has failed is exit code 1.
+//! `--help` and `--version` end with 0. A fault of the command line, or a server that is missing,
+//! is one line and exit code 2; what was found or has failed is exit code 1.
 
 use std::ops::RangeInclusive;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! Those who do the work that is disturbed: processes of this program, and threads of it. Both are told
-//! calls and say words, as lines of JSON or through channels.
+//! Those who do the work that is disturbed: processes of this program, and threads of it. Both are
+//! told calls and say words, as lines of JSON or through channels.
 
 use std::env;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! What a process has done, in a file that outlives it. Each entry is one line of JSON, written by one
-//! call: what was written is the system's, and stays when the process is killed.
+//! What a process has done, in a file that outlives it. Each entry is one line of JSON, written by
+//! one call: what was written is the system's, and stays when the process is killed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -1,9 +1,10 @@
 //! Whether two believed at one time that they hold a lock, and whether its tokens increase.
 //!
-//! All moments are nanoseconds of the clock that the processes of a machine share. A holder notes the
-//! moment at which the acquire returned, and every moment at which `is_held` said yes, read before it
-//! asked: between the first and the last one it *believes*. The server's own moment of a grant comes
-//! with the token, which is that moment in microseconds, unless the server's clock was set back.
+//! All moments are nanoseconds of the clock that the processes of a machine share. A holder notes
+//! the moment at which the acquire returned, and every moment at which `is_held` said yes, read
+//! before it asked: between the first and the last one it *believes*. The server's own moment of a
+//! grant comes with the token, which is that moment in microseconds, unless the server's clock was
+//! set back.
 //!
 //! - **JUDGE-1** No two beliefs touch. By the holders' own words alone: the earlier one's last yes
 //!   lies before the later one's acquire returned.
@@ -140,8 +141,8 @@ pub enum Apart {
 }
 
 impl Apart {
-    /// Compares the holders' words; `None` if the first one never said yes, or if it is unknown when the
-    /// next request was sent.
+    /// Compares the holders' words; `None` if the first one never said yes, or if it is unknown
+    /// when the next request was sent.
     pub fn of(before: &Grant, after: &Grant) -> Option<Apart> {
         let ((_, last), sent) = (before.believed?, after.sent?);
         Some(match () {
@@ -310,7 +311,8 @@ mod tests {
     fn a_grant_that_nobody_believed_in_shows_overlaps_too() {
         let log = [asked(1, 0, 1, Some(30)), asked(2, 10, 11, None)];
         assert_eq!(kinds(&log), (1, 0));
-        // It came back before the other one said yes: no overlap, but the tokens are in the wrong order.
+        // It came back before the other one said yes: no overlap, but the tokens are in the wrong
+        // order.
         let log = [asked(1, 0, 15, Some(16)), asked(2, 10, 11, None)];
         assert_eq!(kinds(&log), (0, 1));
     }

@@ -1,5 +1,5 @@
-//! What kills, stops, cuts off and judges: for the programs of this package, and for the tests of other
-//! crates. It depends on none of the crates that it is used on.
+//! What kills, stops, cuts off and judges: for the programs of this package, and for the tests of
+//! other crates. It depends on none of the crates that it is used on.
 //!
 //! | module | what |
 //! |---|---|

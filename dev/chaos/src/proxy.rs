@@ -1,5 +1,5 @@
-//! The way of clients to their server, with troubles in both directions: a proxy that passes bytes on. It
-//! counts them, and if it is told to it notes the commands of Redis among them.
+//! The way of clients to their server, with troubles in both directions: a proxy that passes bytes
+//! on. It counts them, and if it is told to it notes the commands of Redis among them.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -19,8 +19,8 @@ pub enum Trouble {
     Hold,
     /// Pieces are lost. A connection that lost some is cut when the trouble is over.
     Swallow,
-    /// Connections are cut as soon as so many bytes have passed, counted together from here on. With 0
-    /// the next piece is lost, and its connection is cut at once.
+    /// Connections are cut as soon as so many bytes have passed, counted together from here on.
+    /// With 0 the next piece is lost, and its connection is cut at once.
     CutAfter(usize),
 }
 

@@ -1,5 +1,5 @@
-//! The program `orders`: a short run, one that is sabotaged, what signals and kills leave behind, and
-//! faults of the command line.
+//! The program `orders`: a short run, one that is sabotaged, what signals and kills leave behind,
+//! and faults of the command line.
 #![cfg(target_os = "linux")]
 
 use std::fs;

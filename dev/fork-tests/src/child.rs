@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::stuck::Stuck;
 
-/// A copy whose next step takes longer hangs. Less than a lease, so that one that waits for the end of a lease does.
+/// A copy whose next step takes longer hangs. Less than a lease, so that one that waits for the end
+/// of a lease does.
 const HANGS: Duration = Duration::from_secs(25);
 
 /// A thread that has not started by then does not start.
@@ -32,7 +33,8 @@ pub(crate) fn without_threads() -> usize {
     WITHOUT_THREADS.load(Ordering::SeqCst)
 }
 
-/// From now on each fork is made beside a thread that is just ending, so that no thread starts in the copies.
+/// From now on each fork is made beside a thread that is just ending, so that no thread starts in
+/// the copies.
 pub(crate) fn beside_an_end() {
     BESIDE_AN_END.store(true, Ordering::SeqCst);
 }
@@ -105,7 +107,8 @@ impl Report {
     }
 }
 
-/// Runs `check` in a forked copy. Returns what was wrong: a check, the end of the copy, or that it did not end.
+/// Runs `check` in a forked copy. Returns what was wrong: a check, the end of the copy, or that it
+/// did not end.
 pub(crate) fn in_copy(check: impl FnOnce(&mut Report)) -> Option<String> {
     let (mut tells, told) = pipe().expect("a pipe");
     let stuck = BESIDE_AN_END.load(Ordering::SeqCst).then(Stuck::new);
@@ -147,7 +150,8 @@ pub(crate) fn in_copy(check: impl FnOnce(&mut Report)) -> Option<String> {
             }
         }
         #[allow(unsafe_code, reason = "no safe function of std kills by number")]
-        // SAFETY: a plain system call. The child was not waited for, so the number is still its own.
+        // SAFETY: a plain system call. The child was not waited for, so the number is still its
+        // own.
         unsafe {
             libc::kill(child, libc::SIGKILL);
         }

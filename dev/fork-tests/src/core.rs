@@ -1,7 +1,7 @@
 //! Schedulers, timers and maps.
 //!
-//! The original uses them from several threads, on one stripe each, so that their locks are held at most forks.
-//! The copy makes every call.
+//! The original uses them from several threads, on one stripe each, so that their locks are held at
+//! most forks. The copy makes every call.
 
 use std::future::Future;
 use std::pin::{Pin, pin};

@@ -1,4 +1,5 @@
-//! Durable timers in memory and in a SQLite file, and on a PostgreSQL server if the argument is its URL.
+//! Durable timers in memory and in a SQLite file, and on a PostgreSQL server if the argument is its
+//! URL.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -20,7 +21,8 @@ use crate::child::{Report, in_copy};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Forks beside threads that use timers in `store`, which may be opened again by `open` in a copy, or not.
+/// Forks beside threads that use timers in `store`, which may be opened again by `open` in a copy,
+/// or not.
 pub(crate) fn run<S: Store + Clone>(
     forks: u64,
     store: &S,

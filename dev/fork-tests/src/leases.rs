@@ -19,7 +19,8 @@ use crate::core::poll;
 const HAMMERS: usize = 4;
 /// What the original holds all the time.
 const WAITED_FOR: &str = "waited-for";
-/// The longest that the stores grant, and longer than a copy may take for a step: what waits for its end hangs.
+/// The longest that the stores grant, and longer than a copy may take for a step: what waits for
+/// its end hangs.
 const LEASE: Duration = Duration::from_secs(30);
 
 /// What a copy has of its original.
@@ -35,7 +36,8 @@ struct Inherited<S: LeaseStore> {
     dropped: Pin<Box<dyn Future<Output = Result<LeaseGuard, LockError>>>>,
 }
 
-/// Forks beside threads that use leases of `store`. Copies get a store of their own by `open`. Returns what was wrong.
+/// Forks beside threads that use leases of `store`. Copies get a store of their own by `open`.
+/// Returns what was wrong.
 pub(crate) fn run<S: LeaseStore + Clone + Debug>(
     forks: usize,
     store: &S,

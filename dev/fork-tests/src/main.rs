@@ -1,7 +1,8 @@
 //! Forks while other threads use timers or leases, and looks what the copies can do.
 //!
 //! - `fork-tests memory` and `fork-tests URL`: leases.
-//! - `fork-tests core`: schedulers, timers and maps, once in a quiet process, and then beside busy threads.
+//! - `fork-tests core`: schedulers, timers and maps, once in a quiet process, and then beside busy
+//!   threads.
 //! - `fork-tests durable`: durable timers in memory and in a SQLite file.
 //! - `fork-tests no-threads`: all of that but the server's, in copies in which no thread starts.
 //!

@@ -1,7 +1,7 @@
 //! A fork beside a thread that is just ending.
 //!
-//! The standard library has a list of all threads, and removes a thread that ends under a lock. There it frees the
-//! thread's name, and the allocator of this program can wait.
+//! The standard library has a list of all threads, and removes a thread that ends under a lock.
+//! There it frees the thread's name, and the allocator of this program can wait.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -64,7 +64,8 @@ fn stick() {
     }
 }
 
-/// A thread that is just ending, and goes on when this is released. In a copy that is forked meanwhile it never does.
+/// A thread that is just ending, and goes on when this is released. In a copy that is forked
+/// meanwhile it never does.
 pub(crate) struct Stuck(JoinHandle<()>);
 
 impl Stuck {

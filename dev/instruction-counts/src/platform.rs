@@ -25,8 +25,8 @@ impl Platform {
         Ok(Self::from_answers(&rustc, &libc, std::env::consts::ARCH))
     }
 
-    /// The platform of a compiler that answers `rustc 1.95.0 (hash date)` and a C library that answers
-    /// `glibc 2.36`.
+    /// The platform of a compiler that answers `rustc 1.95.0 (hash date)` and a C library that
+    /// answers `glibc 2.36`.
     #[must_use]
     pub fn from_answers(rustc: &str, libc: &str, arch: &str) -> Self {
         let libc: Vec<_> = libc.split_whitespace().collect();

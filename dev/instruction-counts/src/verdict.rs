@@ -8,8 +8,8 @@ use crate::Counts;
 /// The part of a stored count by which a path may change, 2 %.
 pub const TOLERANCE: f64 = 0.02;
 
-/// The end of the names of paths that read a clock which goes on while they are counted. How often such a
-/// clock takes an anchor is up to the machine, so these counts are shown and not judged.
+/// The end of the names of paths that read a clock which goes on while they are counted. How often
+/// such a clock takes an anchor is up to the machine, so these counts are shown and not judged.
 pub(crate) const REAL_TIME: &str = "_in_real_time";
 
 /// The result of a comparison.

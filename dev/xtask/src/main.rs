@@ -3,9 +3,10 @@
 //! `cargo run -p xtask -- teeth [name..]` breaks the code on purpose, once per patch in
 //! `loom-tests/teeth`, and expects the test that each patch names to fail.
 //!
-//! `cargo run -p xtask -- teeth --refresh [name..]` brings patches that no longer apply up to date with the last
-//! commit. It prints `refreshed NAME`, or `CANNOT NAME` with the files that have to be looked at by hand, and then ends
-//! with 1. Run the teeth afterwards: only a run shows whether the new patches are still caught.
+//! `cargo run -p xtask -- teeth --refresh [name..]` brings patches that no longer apply up to date
+//! with the last commit. It prints `refreshed NAME`, or `CANNOT NAME` with the files that have to
+//! be looked at by hand, and then ends with 1. Run the teeth afterwards: only a run shows whether
+//! the new patches are still caught.
 
 #[macro_use]
 mod say;

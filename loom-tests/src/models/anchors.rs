@@ -1,12 +1,15 @@
 //! What the anchors of the threads share: the rate of the counter, the number of disagreements, and
-//! that the counter was given up. All of it is relaxed, and ANCHOR-4 and ANCHOR-5 hold all the same.
+//! that the counter was given up. All of it is relaxed, and ANCHOR-4 and ANCHOR-5 hold all the
+//! same.
 //!
 //! Each thread of a model has a machine of its own, because the models are about the numbers that
 //! threads share. What passes on one machine stands for what a thread finds on the only one.
 //!
 //! Teeth:
-//! - `teeth/anchors-each-thread-counts-a-suspension.patch`: one suspension counts once for each thread.
-//! - `teeth/anchors-late-rate-revives-the-counter.patch`: a counter that was given up is used again.
+//! - `teeth/anchors-each-thread-counts-a-suspension.patch`: one suspension counts once for each
+//!   thread.
+//! - `teeth/anchors-late-rate-revives-the-counter.patch`: a counter that was given up is used
+//!   again.
 
 use std::cell::Cell;
 
@@ -93,7 +96,8 @@ fn measured(threads: usize) -> (Arc<Anchors>, Vec<User>) {
     (anchors, users)
 }
 
-/// Runs `step` for both users at once, and returns them. One of them is this thread's: loom has few threads.
+/// Runs `step` for both users at once, and returns them. One of them is this thread's: loom has few
+/// threads.
 fn both(mut users: Vec<User>, step: fn(&User)) -> Vec<User> {
     let other = users.pop().unwrap();
     let thread = thread::spawn(move || {
@@ -105,8 +109,8 @@ fn both(mut users: Vec<User>, step: fn(&User)) -> Vec<User> {
     users
 }
 
-/// Two threads find one suspension at the same moment. It counts once, so a third one within the second
-/// is needed before the counter is given up.
+/// Two threads find one suspension at the same moment. It counts once, so a third one within the
+/// second is needed before the counter is given up.
 #[test]
 fn a_suspension_that_two_threads_find_counts_once() {
     check(3, || {

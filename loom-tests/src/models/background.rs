@@ -1,6 +1,6 @@
 //! The background queue. Each queued release is sent, even if a flush hangs or is given up. A
-//! thread that waits for the releases goes on when they have been sent. `crates/leases/src/manager/background.rs`
-//! has the rules, BACKGROUND-1 and BACKGROUND-2.
+//! thread that waits for the releases goes on when they have been sent.
+//! `crates/leases/src/manager/background.rs` has the rules, BACKGROUND-1 and BACKGROUND-2.
 //!
 //! Nothing checks again here, as in reality, so a release that is forgotten is still there at the
 //! end. If a waiting thread is not woken, loom reports a deadlock.

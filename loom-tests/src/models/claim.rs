@@ -4,8 +4,8 @@
 //!
 //! Teeth:
 //! - `teeth/claim-touch-leaves-it-queued.patch`: the ticket under way runs a timer that was moved.
-//! - `teeth/claim-usual-touch-of-what-is-queued.patch`: a usual call moves a queued timer, and the ticket still
-//!   runs it.
+//! - `teeth/claim-usual-touch-of-what-is-queued.patch`: a usual call moves a queued timer, and the
+//!   ticket still runs it.
 
 use loom::thread;
 

@@ -211,7 +211,8 @@ fn a_shutdown_releases_whoever_waits_for_a_computation_that_hangs() {
     }
 }
 
-/// The computation ends while the map is shut down. The caller that waits gets its answer, or learns of the shutdown.
+/// The computation ends while the map is shut down. The caller that waits gets its answer, or
+/// learns of the shutdown.
 #[test]
 fn a_shutdown_beside_the_end_of_a_computation_leaves_nobody_behind() {
     check(3, || {

@@ -2,8 +2,8 @@
 //! expiry. If a thread has seen an inserted entry, a later removal finds it, too. No entry that has
 //! ended stays in a group. `expiry/groups/` has the rules.
 //!
-//! An insertion that evicts, versus a touch, a removal, a delivery and another insertion: every entry
-//! has one end, no group is ever too large, and a touch that finds its entry alive saves it.
+//! An insertion that evicts, versus a touch, a removal, a delivery and another insertion: every
+//! entry has one end, no group is ever too large, and a touch that finds its entry alive saves it.
 //! `expiry/eviction.rs` has the rules.
 //!
 //! An entry that gets another key, versus the removal of its group, lookups, and another one that

@@ -1,6 +1,7 @@
 //! Loss versus release. Exactly one of the two happens, and a loss is reported once. A thread or
-//! task that waits for the loss learns how the lease ended. `crates/leases/src/keep_alive/lease_state/`
-//! has the rules, and `lost.rs` in the same folder has the future.
+//! task that waits for the loss learns how the lease ended.
+//! `crates/leases/src/keep_alive/lease_state/` has the rules, and `lost.rs` in the same folder has
+//! the future.
 //!
 //! If a waiting thread or task is not notified, loom reports a deadlock.
 //!

@@ -1,6 +1,6 @@
 //! A future that awaits the answer of a worker. It is woken by the answer, or when there will be
-//! none. The drop of the future leaves no answer behind. `crates/leases/src/manager/oneshot.rs` has the rules,
-//! ONESHOT-1 and ONESHOT-2.
+//! none. The drop of the future leaves no answer behind. `crates/leases/src/manager/oneshot.rs` has
+//! the rules, ONESHOT-1 and ONESHOT-2.
 //!
 //! If a waiting task is not woken, loom reports a deadlock.
 //!

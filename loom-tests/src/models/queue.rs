@@ -1,6 +1,6 @@
 //! The queue of a destination. Each due renewal is taken once, by a flush of the current epoch. No
-//! renewal stays without a flush that will take it. `crates/leases/src/keep_alive/queue.rs` has the rules,
-//! QUEUE-1 and QUEUE-2.
+//! renewal stays without a flush that will take it. `crates/leases/src/keep_alive/queue.rs` has the
+//! rules, QUEUE-1 and QUEUE-2.
 //!
 //! In reality a registration checks its renewal again. In the model nothing does, so a renewal that
 //! is forgotten is still there at the end.

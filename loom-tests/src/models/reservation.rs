@@ -1,6 +1,7 @@
 //! Reservations of a released name. If a caller is due at the release, it gets the name, even if
 //! others ask at that moment. A reservation that no caller uses delays the others only until it
-//! ends. `crates/leases/src/store/memory.rs` reserves, `crates/leases/src/store/wait_queue.rs` wakes.
+//! ends. `crates/leases/src/store/memory.rs` reserves, `crates/leases/src/store/wait_queue.rs`
+//! wakes.
 //!
 //! If a waiting caller is not woken, loom reports a deadlock.
 //!

@@ -44,8 +44,8 @@ pub(crate) mod thread {
     }
 }
 
-/// As in the crate, except that the word of a thread is one of loom's, whose threads are no threads of the
-/// system. No model forks.
+/// As in the crate, except that the word of a thread is one of loom's, whose threads are no threads
+/// of the system. No model forks.
 pub(crate) mod fork {
     use std::cell::Cell;
 

@@ -1,39 +1,43 @@
 //! Times from the counter of the processor, between readings of the system's clock.
 //!
-//! Reading the system's clock takes `rdtscp`, which waits until all earlier reads of memory have their
-//! data. So two calls that read it never share a cache miss. Plain `rdtsc` does not wait. But a count
-//! alone is no time: its unit has to be measured, and it may jump when the machine is suspended or moved.
+//! Reading the system's clock takes `rdtscp`, which waits until all earlier reads of memory have
+//! their data. So two calls that read it never share a cache miss. Plain `rdtsc` does not wait. But
+//! a count alone is no time: its unit has to be measured, and it may jump when the machine is
+//! suspended or moved.
 //!
 //! So the counter is trusted for 0.1 ms at a time. An *anchor* is a count and a time that belong
-//! together. Each thread has one. A reading within 0.1 ms of its thread's anchor is the time of the anchor
-//! plus the counts since then. Every other reading takes a new anchor.
+//! together. Each thread has one. A reading within 0.1 ms of its thread's anchor is the time of the
+//! anchor plus the counts since then. Every other reading takes a new anchor.
 //!
 //! # The rules
 //!
-//! - **ANCHOR-1** An anchor is taken as *count, time, count*. It is the time and the second count, so what
-//!   passes in between makes readings earlier, never later. If the counts are more than 3 us apart, the
-//!   thread was interrupted, and the anchor is rejected.
+//! - **ANCHOR-1** An anchor is taken as *count, time, count*. It is the time and the second count,
+//!   so what passes in between makes readings earlier, never later. If the counts are more than 3
+//!   us apart, the thread was interrupted, and the anchor is rejected.
 //! - **ANCHOR-2** An anchor serves for 0.1 ms, and only while the counter moves forward.
-//! - **ANCHOR-3** Counts are converted at 7/8 of the measured rate. So a reading is not ahead of the system's
-//!   clock, even if that is slowed down by an eighth: NTP slows it by less than a tenth.
-//! - **ANCHOR-4** The rate is measured between two anchors of one thread that are 20 ms to 1 s apart, and
-//!   confirmed by the next two. Without the second measurement, a suspension during the first one
-//!   would give a rate that is wrong by any factor.
-//! - **ANCHOR-5** Each anchor is compared with an earlier one of its thread. If time and counts disagree by
-//!   more than a sixteenth, the anchor is rejected. A suspension causes one disagreement. The third within a
-//!   second means that the counter is no clock: all threads give it up until the process ends.
+//! - **ANCHOR-3** Counts are converted at 7/8 of the measured rate. So a reading is not ahead of
+//!   the system's clock, even if that is slowed down by an eighth: NTP slows it by less than a
+//!   tenth.
+//! - **ANCHOR-4** The rate is measured between two anchors of one thread that are 20 ms to 1 s
+//!   apart, and confirmed by the next two. Without the second measurement, a suspension during the
+//!   first one would give a rate that is wrong by any factor.
+//! - **ANCHOR-5** Each anchor is compared with an earlier one of its thread. If time and counts
+//!   disagree by more than a sixteenth, the anchor is rejected. A suspension causes one
+//!   disagreement. The third within a second means that the counter is no clock: all threads give
+//!   it up until the process ends.
 //!
 //! Until the rate is known, and after it was given up, a reading is one of the system's clock.
 //!
 //! # Threads
 //!
-//! A thread's anchor belongs to that thread. What threads share are two numbers: the rate, and how many
-//! disagreements there were. Each of them stands for itself and orders nothing else, so all accesses are
-//! relaxed. A thread that has not yet seen that the counter was given up uses its anchor for another 0.1 ms
-//! at most.
+//! A thread's anchor belongs to that thread. What threads share are two numbers: the rate, and how
+//! many disagreements there were. Each of them stands for itself and orders nothing else, so all
+//! accesses are relaxed. A thread that has not yet seen that the counter was given up uses its
+//! anchor for another 0.1 ms at most.
 //!
-//! Each thread has an anchor from before a suspension. The first one that disagrees advances the number of
-//! disagreements. Those of the others carry the old number, so they do not count once more.
+//! Each thread has an anchor from before a suspension. The first one that disagrees advances the
+//! number of disagreements. Those of the others carry the old number, so they do not count once
+//! more.
 
 use std::cell::Cell;
 
@@ -158,8 +162,8 @@ impl Anchors {
         }
     }
 
-    /// Returns a time that is not after the present, and the margin that makes a deadline of it, if the
-    /// thread's anchor serves for the count. Otherwise the caller takes an anchor.
+    /// Returns a time that is not after the present, and the margin that makes a deadline of it, if
+    /// the thread's anchor serves for the count. Otherwise the caller takes an anchor.
     #[inline]
     pub(crate) fn low_at(&self, thread: &ThreadAnchor, counter: u64) -> Option<(u64, u64)> {
         let nanos = thread.time_at(counter)?;
@@ -175,8 +179,8 @@ impl Anchors {
 
     /// Makes all threads use the system's clock from now on.
     pub(crate) fn give_up(&self) {
-        // Relaxed: see "Threads" at the top. A swap, because the checker of the models does not order a store
-        // against the exchange in `publish`, as the language does.
+        // Relaxed: see "Threads" at the top. A swap, because the checker of the models does not
+        // order a store against the exchange in `publish`, as the language does.
         self.rate.swap(GIVEN_UP, Ordering::Relaxed);
     }
 
@@ -199,8 +203,8 @@ impl Anchors {
         source: &impl TimeSource,
     ) -> (u64, u64) {
         thread.window.set(0);
-        // Relaxed, both: see "Threads" at the top. The number of disagreements is read before the anchor is
-        // taken: one that another thread finds meanwhile makes this anchor an old one.
+        // Relaxed, both: see "Threads" at the top. The number of disagreements is read before the
+        // anchor is taken: one that another thread finds meanwhile makes this anchor an old one.
         let rate = self.rate.load(Ordering::Relaxed);
         let disagreements = self.disagreements.load(Ordering::Relaxed);
         if rate == GIVEN_UP {
@@ -212,8 +216,8 @@ impl Anchors {
         } else {
             self.accept(thread, pair, rate, disagreements);
         }
-        // The margin is added here too, though the time is exact. Otherwise a deadline could be earlier than
-        // that of a call before.
+        // The margin is added here too, though the time is exact. Otherwise a deadline could be
+        // earlier than that of a call before.
         (pair.nanos, MARGIN)
     }
 
@@ -226,7 +230,8 @@ impl Anchors {
         match thread.previous.get() {
             Some((before, then)) if then == disagreements => {
                 if !self.agree(before, pair, rate) {
-                    // The next anchor has nothing to be compared with: this one's number is an old one.
+                    // The next anchor has nothing to be compared with: this one's number is an old
+                    // one.
                     self.disagree(disagreements, pair.nanos);
                     return;
                 }
@@ -267,8 +272,8 @@ impl Anchors {
         if counted.is_err() {
             return;
         }
-        // Only tried: a thread that finds the next disagreement meanwhile need not wait, and after a fork the
-        // thread that holds the lock may be missing.
+        // Only tried: a thread that finds the next disagreement meanwhile need not wait, and after
+        // a fork the thread that holds the lock may be missing.
         let Some(mut last_two) = self.last_two.try_lock() else {
             return;
         };
@@ -311,8 +316,8 @@ impl Anchors {
         }
     }
 
-    /// Makes the rate known. The first thread that has one decides, and a counter that was given up stays
-    /// so.
+    /// Makes the rate known. The first thread that has one decides, and a counter that was given up
+    /// stays so.
     fn publish(&self, rate: u64) {
         // Relaxed, both: see "Threads" at the top.
         let relaxed = Ordering::Relaxed;

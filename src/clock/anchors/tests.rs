@@ -2,7 +2,8 @@
 //!
 //! Teeth: `teeth/anchor-at-first-count.patch`, `teeth/anchor-of-an-interrupted-thread.patch`,
 //! `teeth/anchor-serves-for-long.patch`, `teeth/anchor-at-the-measured-rate.patch`,
-//! `teeth/anchor-rate-not-confirmed.patch`, `teeth/anchor-never-gives-up.patch`, `teeth/anchor-without-margin.patch`.
+//! `teeth/anchor-rate-not-confirmed.patch`, `teeth/anchor-never-gives-up.patch`,
+//! `teeth/anchor-without-margin.patch`.
 
 use std::cell::{Cell, RefCell};
 
@@ -197,8 +198,8 @@ fn a_thread_that_reads_rarely_measures_nothing() {
 #[test]
 fn a_clock_that_is_slowed_down_is_not_overtaken() {
     let process = SimulatedProcess::measured(1);
-    // By 6 %, which is as much as anchors may disagree. With the measured rate itself, readings would be ahead
-    // (ANCHOR-3).
+    // By 6 %, which is as much as anchors may disagree. With the measured rate itself, readings
+    // would be ahead (ANCHOR-3).
     process.machine.clock_speed.set(1_024 * 94 / 100);
     process.run(5 * MILLI, 1_000);
     assert!(process.is_right());
@@ -213,8 +214,8 @@ fn a_thread_that_is_interrupted_in_an_anchor_does_not_use_it() {
         process.read(0);
         process.run(MILLI, 1_000);
     }
-    // The clock was read within the call, so that call is not early; nor is one after it, which would be 50 ms
-    // behind until the window ends (ANCHOR-1).
+    // The clock was read within the call, so that call is not early; nor is one after it, which
+    // would be 50 ms behind until the window ends (ANCHOR-1).
     assert!(process.early.get() == 0 && !process.anchors.is_given_up());
 }
 

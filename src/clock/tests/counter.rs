@@ -1,5 +1,5 @@
-//! The counter of this machine, if its kernel trusts it. Where it does not, the tests say so: their clock is
-//! the system's then, and they hold all the same.
+//! The counter of this machine, if its kernel trusts it. Where it does not, the tests say so: their
+//! clock is the system's then, and they hold all the same.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

@@ -18,8 +18,8 @@ thread_local! {
     static NEXT_DIFFERS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A key that counts how often it is hashed, and that can be made to differ from all keys in the next
-/// comparison.
+/// A key that counts how often it is hashed, and that can be made to differ from all keys in the
+/// next comparison.
 #[derive(Clone, Copy, Eq, Debug)]
 struct Key(u64);
 
@@ -36,8 +36,8 @@ impl Hash for Key {
     }
 }
 
-/// Returns whether a call was not usual, and that became known only under the lock. Then it hashes its key once
-/// more.
+/// Returns whether a call was not usual, and that became known only under the lock. Then it hashes
+/// its key once more.
 fn begins_anew(call: impl FnOnce()) -> bool {
     HASHED.set(0);
     call();

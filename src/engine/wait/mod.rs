@@ -1,13 +1,13 @@
 //! Waiting for a run: for its end (`cancel_and_wait`), or for its cancellation.
 //!
-//! A thread and a task wait in the same way. Each leaves a [`Waiter`] with the run, under the lock of
-//! the run's stripe: a thread leaves its unparker, a task its waker. The event takes all of its waiters
-//! out of the run under the same lock, and wakes them after unlocking. So a waiter that finds its
-//! [`Registration`] will be woken, and no timeout is needed. A registration that is gone means that
-//! the event has occurred.
+//! A thread and a task wait in the same way. Each leaves a [`Waiter`] with the run, under the lock
+//! of the run's stripe: a thread leaves its unparker, a task its waker. The event takes all of its
+//! waiters out of the run under the same lock, and wakes them after unlocking. So a waiter that
+//! finds its [`Registration`] will be woken, and no timeout is needed. A registration that is gone
+//! means that the event has occurred.
 //!
-//! A wait for the end of a run registers in the same hold of the lock as its cancellation. From then
-//! on arming the key is refused. A wait for the cancellation keeps nobody from arming the key.
+//! A wait for the end of a run registers in the same hold of the lock as its cancellation. From
+//! then on arming the key is refused. A wait for the cancellation keeps nobody from arming the key.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,6 +1,7 @@
 //! Futures of the end of a run, and of its cancellation.
 //!
-//! A poll that finds its registration leaves its waker in it. A poll that does not find it is ready.
+//! A poll that finds its registration leaves its waker in it. A poll that does not find it is
+//! ready.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};

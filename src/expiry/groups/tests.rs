@@ -229,8 +229,8 @@ fn places_are_used_again_and_members_are_sorted_by_stripe() {
     assert_eq!(groups.count(hash(7), &7), 0);
 }
 
-/// A call for a whole group finds a member by the last of its ids, and forgets the moves when no call
-/// needs them.
+/// A call for a whole group finds a member by the last of its ids, and forgets the moves when no
+/// call needs them.
 #[test]
 fn a_call_for_a_group_follows_who_moves() {
     let groups = GroupIndex::with_shards(1, None, GroupFull::Refuse);

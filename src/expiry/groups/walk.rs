@@ -19,9 +19,9 @@ pub(in super::super) struct Walk<'a, G> {
 }
 
 impl<G> Walk<'_, G> {
-    /// Calls `act` with the members in portions of one stripe, each small enough for one hold of its
-    /// lock, and `finish` after each of them, without a lock. `act` returns those that it did not
-    /// find.
+    /// Calls `act` with the members in portions of one stripe, each small enough for one hold of
+    /// its lock, and `finish` after each of them, without a lock. `act` returns those that it did
+    /// not find.
     ///
     /// Then calls `act` under the group's lock with those that have moved before they were found,
     /// and `finish` again without the lock.

@@ -70,7 +70,8 @@ where
         Reschedule::Moved { before }
     }
 
-    /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is not free.
+    /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is
+    /// not free.
     #[inline(always)]
     fn usual<Q>(
         &self,
@@ -191,9 +192,9 @@ where
         })
     }
 
-    /// Runs the pending timer of `key` as soon as a worker is free. A repeating timer keeps its rhythm: this is an extra
-    /// round, and the round that was pending stays due when it was. So a job that runs every hour can be started by hand
-    /// without moving the hour.
+    /// Runs the pending timer of `key` as soon as a worker is free. A repeating timer keeps its
+    /// rhythm: this is an extra round, and the round that was pending stays due when it was. So a
+    /// job that runs every hour can be started by hand without moving the hour.
     ///
     /// | the key | answer and effect |
     /// |---|---|
@@ -203,10 +204,11 @@ where
     /// | runs, and nothing is pending for it | [`Running`](PullIn::Running): nothing changes. The next round of a repeating timer keeps its deadline. For another round right after this one, call `pull_in` with zero, which starts the rhythm anew |
     /// | is unknown | [`NotFound`](PullIn::NotFound) |
     ///
-    /// The extra round counts as a round, in [`Round::number`](crate::Round::number) too, and its answer is obeyed:
-    /// [`Next::Again`](crate::Next::Again) lets the pending round follow, and all others decide as always. If the extra
-    /// round ends after the pending one was due, that one starts at once, or is missed as the period says. A
-    /// [`reschedule`](Self::reschedule) before the extra round has started moves it, and is then an ordinary move. A
+    /// The extra round counts as a round, in [`Round::number`](crate::Round::number) too, and its
+    /// answer is obeyed: [`Next::Again`](crate::Next::Again) lets the pending round follow, and all
+    /// others decide as always. If the extra round ends after the pending one was due, that one
+    /// starts at once, or is missed as the period says. A [`reschedule`](Self::reschedule) before
+    /// the extra round has started moves it, and is then an ordinary move. A
     /// [`cancel`](Self::cancel) ends the repetition.
     ///
     /// # Complexity

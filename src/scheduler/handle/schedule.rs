@@ -73,10 +73,11 @@ where
 
     /// Like [`schedule`](Self::schedule), with the delay counted from `now`, a time of the
     /// [scheduler's clock](Self::now) that the caller has read before. The call does not read the
-    /// clock, unless the delay is zero. Use it in an event loop that reads the clock once per iteration.
+    /// clock, unless the delay is zero. Use it in an event loop that reads the clock once per
+    /// iteration.
     ///
-    /// The task never starts before `now` plus `delay`, even if `now` is ahead of the clock. If that moment has passed
-    /// already, the task is due at once.
+    /// The task never starts before `now` plus `delay`, even if `now` is ahead of the clock. If
+    /// that moment has passed already, the task is due at once.
     ///
     /// # Errors
     ///

@@ -95,10 +95,10 @@ where
     /// - `cancel_and_wait` waits for its end. A shutdown waits for it and counts it.
     /// - A cancelled run continues, but is notified: select on [`AsyncFiring::cancelled`].
     ///
-    /// The workers only spawn, so a few of them serve any number of futures. While all of them are in
-    /// long tasks of this scheduler, or if an executor runs its tasks, a thread of the shard spawns, which clones the key. So
-    /// a future is spawned although other tasks hang. Keys and ids are those of this handle: both handles
-    /// schedule into the same scheduler.
+    /// The workers only spawn, so a few of them serve any number of futures. While all of them are
+    /// in long tasks of this scheduler, or if an executor runs its tasks, a thread of the shard
+    /// spawns, which clones the key. So a future is spawned although other tasks hang. Keys and ids
+    /// are those of this handle: both handles schedule into the same scheduler.
     ///
     /// # Blocking
     ///
@@ -107,8 +107,8 @@ where
     /// current-thread runtime, await instead: the end of a run by
     /// [`cancel_and_wait_async`](Self::cancel_and_wait_async), and a
     /// [`shutdown`](crate::Scheduler::shutdown). For the same reason a scheduler that a test steps
-    /// does not wait for futures: let the runtime run between two steps, or let the scheduler follow
-    /// the runtime by `test_util::Stepped::follow_tokio`.
+    /// does not wait for futures: let the runtime run between two steps, or let the scheduler
+    /// follow the runtime by `test_util::Stepped::follow_tokio`.
     ///
     /// A runtime that has been shut down drops the future without polling it. That ends the run,
     /// which counts as one that *ran*.

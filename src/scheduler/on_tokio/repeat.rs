@@ -33,10 +33,11 @@ where
     /// A runtime that has been shut down drops the future before it is ready. That ends the
     /// repetition, since no later round could run.
     ///
-    /// A closure `async |round| ..` that captures something does not compile here, also after `move`: *async
-    /// closure does not implement `FnMut` because it captures state from its environment*. Its futures
-    /// would borrow from it. The way out is a closure that clones what a round needs, and returns an
-    /// `async move` block, as in the example. State that rounds change belongs into an `Arc`.
+    /// A closure `async |round| ..` that captures something does not compile here, also after
+    /// `move`: *async closure does not implement `FnMut` because it captures state from its
+    /// environment*. Its futures would borrow from it. The way out is a closure that clones what a
+    /// round needs, and returns an `async move` block, as in the example. State that rounds change
+    /// belongs into an `Arc`.
     ///
     /// A shutdown hands the task back only between two rounds. Its
     /// [`run`](crate::Task::run) spawns one more round, and

@@ -50,8 +50,8 @@ where
     ///
     /// As for [`schedule`](Self::schedule), and [`ZeroPeriod`](ScheduleError::ZeroPeriod), and
     /// [`NoRound`](ScheduleError::NoRound) if the schedule function returns no first time, and
-    /// [`PeriodOption`](ScheduleError::PeriodOption) if the period was given an option that it does not have. The
-    /// error contains the task, and nothing was changed. Key and period are dropped.
+    /// [`PeriodOption`](ScheduleError::PeriodOption) if the period was given an option that it does
+    /// not have. The error contains the task, and nothing was changed. Key and period are dropped.
     ///
     /// # Panics
     ///

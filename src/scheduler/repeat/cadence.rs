@@ -54,7 +54,8 @@ pub(crate) struct Cadence {
 /// A round between two rounds of the cadence.
 #[derive(Clone, Copy, Debug)]
 struct ExtraRound {
-    /// When it is due. If the timer is woken at another time, a call moved it, and it is no extra round any more.
+    /// When it is due. If the timer is woken at another time, a call moved it, and it is no extra
+    /// round any more.
     at: Time,
     /// When the round was due that was pending before it.
     kept: Time,
@@ -192,7 +193,8 @@ impl Cadence {
         Start::PutOff(self.expect(plan.next, now))
     }
 
-    /// Makes the pending round, which is due at `kept`, an extra round that is due at `at` (REPEAT-4).
+    /// Makes the pending round, which is due at `kept`, an extra round that is due at `at`
+    /// (REPEAT-4).
     pub(in crate::scheduler) fn run_now(&mut self, kept: Time, at: Time) {
         self.extra = Some(ExtraRound { at, kept });
     }

@@ -24,8 +24,9 @@
 //! - **REPEAT-2** The cadence knows the deadline that it asked for. If it is woken at another one,
 //!   a call moved the timer. Then a grid begins anew at that deadline, or, if it is in the past,
 //!   where the round runs. Such a round is never missed.
-//! - **REPEAT-4** An extra round touches neither the grid nor what was missed. The round that was pending before it
-//!   follows it, at its own deadline, unless the task or a call decides otherwise.
+//! - **REPEAT-4** An extra round touches neither the grid nor what was missed. The round that was
+//!   pending before it follows it, at its own deadline, unless the task or a call decides
+//!   otherwise.
 //! - **REPEAT-3** The rounds that ran and the rounds that were skipped and reported add up to the
 //!   points of the grid.
 

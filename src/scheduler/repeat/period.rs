@@ -92,8 +92,8 @@ pub enum AfterPanic {
     /// No further round follows. The key is gone, unless a move was answered during the round.
     Stop,
     /// The next round comes no earlier than `first` after the end of the round that panicked. Each
-    /// further panic in a row doubles this delay, up to `most`. If `first` is zero, the second delay
-    /// is 1 ms. A round that does not panic resets the delay.
+    /// further panic in a row doubles this delay, up to `most`. If `first` is zero, the second
+    /// delay is 1 ms. A round that does not panic resets the delay.
     ///
     /// A fixed rate stays on its grid. Rounds that are skipped because of the delay do not count as
     /// missed.
@@ -223,7 +223,8 @@ impl Period {
     /// [`first_after`](Self::first_after). So timers that were started together do not run together
     /// forever. The grid of a fixed rate begins there.
     ///
-    /// [`Handle::repeat`](crate::Handle::repeat) refuses it for a schedule function, which has no period.
+    /// [`Handle::repeat`](crate::Handle::repeat) refuses it for a schedule function, which has no
+    /// period.
     ///
     /// # Examples
     ///
@@ -263,7 +264,8 @@ impl Period {
 
     /// Sets what happens to rounds of a fixed rate that were missed; [`Missed::Skip`] by default.
     ///
-    /// [`Handle::repeat`](crate::Handle::repeat) refuses it for other periods, which miss no rounds.
+    /// [`Handle::repeat`](crate::Handle::repeat) refuses it for other periods, which miss no
+    /// rounds.
     ///
     /// # Examples
     ///
@@ -282,7 +284,8 @@ impl Period {
     /// is one period: a round counts as missed once the next round is due as well. Less than two
     /// ticks of the scheduler count as two ticks, since every start may be late by one tick.
     ///
-    /// [`Handle::repeat`](crate::Handle::repeat) refuses it for other periods, which miss no rounds.
+    /// [`Handle::repeat`](crate::Handle::repeat) refuses it for other periods, which miss no
+    /// rounds.
     ///
     /// # Examples
     ///

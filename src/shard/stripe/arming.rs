@@ -212,9 +212,9 @@ impl<K, V> Stripe<K, V> {
     ///
     /// `value` runs under the lock, so it must not be user code, and it must not panic.
     ///
-    /// On the usual way, `value` is called where the entry is written. A value that was made before would be
-    /// written to the stack word by word and copied from there in blocks of two words. A processor
-    /// waits with such a read until the writes have reached the cache.
+    /// On the usual way, `value` is called where the entry is written. A value that was made before
+    /// would be written to the stack word by word and copied from there in blocks of two words. A
+    /// processor waits with such a read until the writes have reached the cache.
     #[inline(always)]
     fn occupy(
         &mut self,

@@ -188,8 +188,8 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Claims a ticket whose payload only wakes a task, as `is_wake_up` decides, and completes that
-    /// run at once. The caller drops the key and wakes the task after unlocking. Returns `None`, and
-    /// changes nothing, if the ticket stands for something else.
+    /// run at once. The caller drops the key and wakes the task after unlocking. Returns `None`,
+    /// and changes nothing, if the ticket stands for something else.
     pub(crate) fn claim_wake_up(
         &mut self,
         slot: u32,

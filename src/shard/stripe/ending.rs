@@ -8,8 +8,9 @@ use crate::tick::{Tick, Time};
 use crate::wheel::WheelPosition;
 
 impl<K, V> Stripe<K, V> {
-    /// Refuses new armings from now on. Returns whether the stripe was open. `keeps` says whether what
-    /// follows a run is kept until [`take_kept`](Self::take_kept); only the first call decides that.
+    /// Refuses new armings from now on. Returns whether the stripe was open. `keeps` says whether
+    /// what follows a run is kept until [`take_kept`](Self::take_kept); only the first call decides
+    /// that.
     pub(crate) fn close(&mut self, keeps: bool) -> bool {
         let was_open = self.gate == StripeGate::Open;
         if matches!(self.gate, StripeGate::UnderLock | StripeGate::Forked) {

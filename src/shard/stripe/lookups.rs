@@ -1,7 +1,8 @@
 //! Counts what lookups of keys have found.
 //!
-//! Each lookup counts, so the counters lie in the line of the stripe's lock, which the call has in its
-//! cache anyway. There is room for one byte each. Every 256th count is carried to a wide counter.
+//! Each lookup counts, so the counters lie in the line of the stripe's lock, which the call has in
+//! its cache anyway. There is room for one byte each. Every 256th count is carried to a wide
+//! counter.
 
 use std::cell::Cell;
 

@@ -138,8 +138,8 @@ pub(crate) struct Stripe<K, V> {
     paced: bool,
     narrow: NarrowCounts,
     index: Index,
-    // Up to the first chunk of the table, which comes first in it, all is in the line of the lock. A
-    // touch reads no other line of a stripe with at most one chunk.
+    // Up to the first chunk of the table, which comes first in it, all is in the line of the lock.
+    // A touch reads no other line of a stripe with at most one chunk.
     table: Table<K, V>,
     /// The next due moment that the ticker sees for this stripe. It is never later than the real
     /// one.
@@ -312,8 +312,8 @@ impl<K, V> Stripe<K, V> {
         self.index.candidate_behind(hash.bits())
     }
 
-    /// Returns whether `slot` is the slot of `key`. A key in use is in one slot only, so this is what
-    /// [`find`](Self::find) returns. The key's `Eq` may panic.
+    /// Returns whether `slot` is the slot of `key`. A key in use is in one slot only, so this is
+    /// what [`find`](Self::find) returns. The key's `Eq` may panic.
     #[inline(always)]
     pub(crate) fn is_at<Q>(&self, slot: u32, key: &Q) -> bool
     where

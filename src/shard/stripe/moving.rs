@@ -268,8 +268,8 @@ impl<K, V> Stripe<K, V> {
 
     // === moving and cancelling ===
 
-    /// Moves the deadline of a pending arming of `key`. `read` returns the new deadline and the current
-    /// time; see [`usual_after`](Self::usual_after).
+    /// Moves the deadline of a pending arming of `key`. `read` returns the new deadline and the
+    /// current time; see [`usual_after`](Self::usual_after).
     #[inline(always)]
     pub(crate) fn reschedule<Q>(
         &mut self,
@@ -432,8 +432,8 @@ impl<K, V> Stripe<K, V> {
         self.cancel_if(slot, |_| true)
     }
 
-    /// Cancels the arming `id` if it is Pending or Queued. In all other cases the caller goes on with
-    /// [`cancel_run`](Self::cancel_run).
+    /// Cancels the arming `id` if it is Pending or Queued. In all other cases the caller goes on
+    /// with [`cancel_run`](Self::cancel_run).
     #[inline(always)]
     pub(crate) fn cancel_armed_id(&mut self, id: EntryId) -> Option<(Time, K, V)> {
         self.cancel_if(id.slot, |armed| armed.generation == id.generation)
@@ -530,8 +530,8 @@ impl<K, V> Stripe<K, V> {
         (armed.deadline, armed.key, armed.value)
     }
 
-    /// Takes the entry in `slot` out of the wheel and frees the slot, if it is armed and `is_it` returns
-    /// true for it. The caller removes its line from the index.
+    /// Takes the entry in `slot` out of the wheel and frees the slot, if it is armed and `is_it`
+    /// returns true for it. The caller removes its line from the index.
     #[inline(always)]
     fn take_armed(
         &mut self,

@@ -50,14 +50,15 @@ impl<K, V> Stripe<K, V> {
         self.usual_after(hash, key, || ()).1
     }
 
-    /// Returns the usual entry of `key` and its slot, and what `read` returns, which is called between the reads of the
-    /// row and of the entry.
+    /// Returns the usual entry of `key` and its slot, and what `read` returns, which is called
+    /// between the reads of the row and of the entry.
     ///
-    /// The clock is read there, since a reading waits for nothing. Before the row or behind the entry it
-    /// would take room in the processor's window, which the row of the next call then has not.
+    /// The clock is read there, since a reading waits for nothing. Before the row or behind the
+    /// entry it would take room in the processor's window, which the row of the next call then has
+    /// not.
     ///
-    /// Why the home row names no slot is not returned: it would have to be kept during the reading, in
-    /// every call, for the few that ask about it.
+    /// Why the home row names no slot is not returned: it would have to be kept during the reading,
+    /// in every call, for the few that ask about it.
     #[inline(always)]
     pub(super) fn usual_after<Q, T>(
         &mut self,
@@ -77,13 +78,13 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Puts the [usual](Self::usual) entry of `key` off, if writing the deadline down is enough. Otherwise this
-    /// changes nothing and returns `None`.
+    /// Puts the [usual](Self::usual) entry of `key` off, if writing the deadline down is enough.
+    /// Otherwise this changes nothing and returns `None`.
     ///
     /// `read` is called between the reads of the row and of the entry, as in
-    /// [`usual_after`](Self::usual_after). `judge` returns the new deadline and the argument of `change`. The
-    /// deadline lies in the future, unless a caller gave an old moment, and it is not `Time::MAX`. `change` is
-    /// called only if the entry is put off.
+    /// [`usual_after`](Self::usual_after). `judge` returns the new deadline and the argument of
+    /// `change`. The deadline lies in the future, unless a caller gave an old moment, and it is not
+    /// `Time::MAX`. `change` is called only if the entry is put off.
     #[inline(always)]
     pub(crate) fn put_usual_off<Q, T, U>(
         &mut self,
@@ -112,8 +113,9 @@ impl<K, V> Stripe<K, V> {
         Some(PutOff { before, deadline })
     }
 
-    /// Puts the armed entry `id` off to a deadline as in [`put_usual_off`](Self::put_usual_off), if writing the
-    /// deadline down is enough, and returns the deadline before. Otherwise this changes nothing and returns `None`.
+    /// Puts the armed entry `id` off to a deadline as in [`put_usual_off`](Self::put_usual_off), if
+    /// writing the deadline down is enough, and returns the deadline before. Otherwise this changes
+    /// nothing and returns `None`.
     #[inline(always)]
     pub(crate) fn put_usual_off_by_id(&mut self, id: EntryId, deadline: Time) -> Option<Time> {
         let armed = self.table.armed_mut(id.slot)?;
@@ -157,8 +159,8 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Moves the pending payload of `key` to the deadline that `judge` returns for it, unless that
-    /// is not later than the present one. `judge` may change the payload. It gets what `read` returns
-    /// behind the current time; see [`usual_after`](Self::usual_after).
+    /// is not later than the present one. `judge` may change the payload. It gets what `read`
+    /// returns behind the current time; see [`usual_after`](Self::usual_after).
     #[inline(always)]
     pub(crate) fn put_key_off<Q, T>(
         &mut self,
@@ -266,8 +268,8 @@ impl<K, V> Stripe<K, V> {
 
     /// Moves the successor of the run in `slot`, if there is one.
     ///
-    /// It is inlined, since a function that gets `judge` would get it in memory, and so would the usual
-    /// way.
+    /// It is inlined, since a function that gets `judge` would get it in memory, and so would the
+    /// usual way.
     #[inline(always)]
     fn move_successor_judged(
         &mut self,
@@ -346,8 +348,9 @@ impl<K, V> Stripe<K, V> {
         Some((key, successor.value))
     }
 
-    /// Calls `show` with slot, key, payload and deadline of each pending payload in up to `limit` slots, from slot `from` on. Returns
-    /// the slot to continue with, or `None` when all slots were visited.
+    /// Calls `show` with slot, key, payload and deadline of each pending payload in up to `limit`
+    /// slots, from slot `from` on. Returns the slot to continue with, or `None` when all slots were
+    /// visited.
     pub(crate) fn for_each_range(
         &self,
         from: u32,
@@ -439,8 +442,8 @@ impl<K, V> Stripe<K, V> {
 }
 
 impl<K, V> Armed<K, V> {
-    /// Moves the entry to the deadline that `judge` returns, unless `stays` returns true for that and the
-    /// present one.
+    /// Moves the entry to the deadline that `judge` returns, unless `stays` returns true for that
+    /// and the present one.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 //!
 //! During such a run, calls may set the deadline of the next round, or cancel it. At the end of the
 //! run, the payload becomes the successor of the run, unless no next round was asked for, the
-//! engine is closed and hands nothing back, the run was cancelled, another successor was armed, or no generation is left.
-//! From then on the run is like any other.
+//! engine is closed and hands nothing back, the run was cancelled, another successor was armed, or
+//! no generation is left. From then on the run is like any other.
 //!
 //! - **ROUND-1** The run keeps the permit of its arming for the next round. A successor that is
 //!   armed during the run takes this permit over, and returns it to the run if it is cancelled. So
@@ -174,8 +174,8 @@ impl<K, V> Stripe<K, V> {
         Moving::Moved { before }
     }
 
-    /// Makes the pending arming of `key` due at `now`, unless it is due no later. `keep` gets its payload and its
-    /// deadline before that. It runs under the lock, so it must not be user code.
+    /// Makes the pending arming of `key` due at `now`, unless it is due no later. `keep` gets its
+    /// payload and its deadline before that. It runs under the lock, so it must not be user code.
     pub(crate) fn run_now<Q>(
         &mut self,
         hash: KeyHash,

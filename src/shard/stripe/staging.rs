@@ -9,8 +9,9 @@
 //! is that of the wheel. All schemes of Varghese and Lauck (1987) pay for the filing at the start;
 //! deferring it is what a "lazy" or "buffered" priority queue does.
 //!
-//! - **STAGE-1** An entry whose place is [`WheelPosition::STAGED`](crate::wheel::WheelPosition::STAGED) lies at its
-//!   position here, and only such entries do.
+//! - **STAGE-1** An entry whose place is
+//!   [`WheelPosition::STAGED`](crate::wheel::WheelPosition::STAGED) lies at its position here, and
+//!   only such entries do.
 //! - **STAGE-2** The deadline kept here is not later than that of the entry. A later deadline is
 //!   written to the entry only, as in the wheel.
 

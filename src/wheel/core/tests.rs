@@ -1060,8 +1060,8 @@ fn large_buffers_are_left_to_the_owner() {
     }
     assert!(wheel.take_spare().is_empty());
     let _ = wheel.advance(Tick::new(100), &mut ALL.clone(), &mut arena, &mut |_, _| {});
-    // The buffer of the slot of level 1, that of the slot of level 0, and the smaller ones that the latter
-    // slot had before.
+    // The buffer of the slot of level 1, that of the slot of level 0, and the smaller ones that the
+    // latter slot had before.
     let spare = wheel.take_spare();
     let all = spare.iter().filter(|buffer| buffer.capacity() >= count);
     assert_eq!(all.count(), 2);

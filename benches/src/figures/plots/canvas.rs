@@ -1,8 +1,8 @@
-//! What plots are drawn on: an SVG with a background of its own, whose colours follow the reader's choice of
-//! light or dark.
+//! What plots are drawn on: an SVG with a background of its own, whose colours follow the reader's
+//! choice of light or dark.
 //!
-//! The drawing library writes colours as attributes. A style sheet in the picture replaces each of them when
-//! the reader prefers dark, so a colour has to be one of [`Ink`].
+//! The drawing library writes colours as attributes. A style sheet in the picture replaces each of
+//! them when the reader prefers dark, so a colour has to be one of [`Ink`].
 
 use plotters::coord::ranged1d::Ranged;
 use plotters::coord::types::RangedCoordf64;
@@ -143,8 +143,8 @@ impl Canvas<'_> {
     }
 }
 
-/// Draws a picture with a heading and these panels, two in a row, and returns it as SVG. `draw` gets the upper
-/// left corner of a panel and its width.
+/// Draws a picture with a heading and these panels, two in a row, and returns it as SVG. `draw`
+/// gets the upper left corner of a panel and its width.
 pub(super) fn picture<P>(
     (title, notes): (&str, &str),
     panels: &[P],
@@ -217,7 +217,8 @@ enum Coord {
 const ROOM: f64 = 1.25;
 
 impl Scale {
-    /// A logarithmic one that has all of the values in it. What is not above zero lies at its low end.
+    /// A logarithmic one that has all of the values in it. What is not above zero lies at its low
+    /// end.
     pub(super) fn log(values: impl IntoIterator<Item = f64>, pixels: (i32, i32)) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.into_iter().filter(|value| *value > 0.0) {

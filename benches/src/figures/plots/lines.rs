@@ -109,8 +109,9 @@ impl Lines<'_> {
         self.names(canvas, panel, axes);
     }
 
-    /// The names, each beside the end of its line, or as near as the others let it. A line that ends
-    /// before the right edge says where. It is not joined to its name, since that would look like more of it.
+    /// The names, each beside the end of its line, or as near as the others let it. A line that
+    /// ends before the right edge says where. It is not joined to its name, since that would look
+    /// like more of it.
     fn names(&self, canvas: &Canvas<'_>, panel: &Panel, axes: &Axes) {
         let (up, right) = (&axes.up, &axes.right);
         let lines = panel.lines.iter();
@@ -143,8 +144,8 @@ struct Axes {
     right: Positions,
 }
 
-/// Where the values of the axis to the right are: by their logarithm, and none at all a step before the
-/// first.
+/// Where the values of the axis to the right are: by their logarithm, and none at all a step before
+/// the first.
 struct Positions {
     values: Vec<u64>,
     scale: Scale,
@@ -196,8 +197,8 @@ fn place(values: &[u64], value: u64) -> f64 {
     }
 }
 
-/// Positions near the wanted ones, which are in order, at least `gap` apart and within the bounds if they
-/// have room there.
+/// Positions near the wanted ones, which are in order, at least `gap` apart and within the bounds
+/// if they have room there.
 pub(super) fn apart(wanted: &[i32], gap: i32, bounds: (i32, i32)) -> Vec<i32> {
     // Runs of labels that touch each other, each centred on what its labels want.
     let mut runs: Vec<Vec<i32>> = Vec::new();

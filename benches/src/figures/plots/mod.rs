@@ -1,7 +1,7 @@
 //! Plots of a run, as SVG: made from its rows by the program, so that they show what was measured.
 //!
-//! A panel has rounds of one mode of the machine only, as all rows have. The mode that targets are judged
-//! in stands beside a single thread; the other modes have pictures of their own.
+//! A panel has rounds of one mode of the machine only, as all rows have. The mode that targets are
+//! judged in stands beside a single thread; the other modes have pictures of their own.
 
 mod bars;
 mod canvas;
@@ -62,7 +62,8 @@ fn notes(run: &Run) -> String {
     format!("{}, commit {commit}{form}", run.machine.line())
 }
 
-/// The systems of a run: ours by name, so that they look the same in all runs, and the others in its order.
+/// The systems of a run: ours by name, so that they look the same in all runs, and the others in
+/// its order.
 struct Looks<'a> {
     ours: BTreeSet<&'a str>,
     others: Vec<&'a str>,
@@ -87,8 +88,8 @@ impl<'a> Looks<'a> {
     }
 }
 
-/// Whether a row belongs into a plot of the mode that targets are judged in, or of the other ones. An unknown
-/// mode is in neither: those are single rounds of a few systems.
+/// Whether a row belongs into a plot of the mode that targets are judged in, or of the other ones.
+/// An unknown mode is in neither: those are single rounds of a few systems.
 fn is_drawn(row: &Row, other_modes: bool) -> bool {
     row.mode != Some(Mode::Unknown) && row.is_judged() != other_modes
 }
@@ -135,8 +136,8 @@ impl<'a> Draw<'a> {
         self.drawn((name, other_modes), title, up, right, short, panels)
     }
 
-    /// Lines by the number of threads, with a panel for each number of keys and each mode. What one thread
-    /// does has no mode, and begins all lines.
+    /// Lines by the number of threads, with a panel for each number of keys and each mode. What one
+    /// thread does has no mode, and begins all lines.
     fn touch_by_threads(&self, other_modes: bool) -> Option<Plot> {
         let rows = || {
             let rows = self.run.of("W2");

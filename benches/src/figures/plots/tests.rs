@@ -59,8 +59,8 @@ fn every_row_is_drawn() {
     let plots = of(&run);
     let rows =
         |workloads: &[&str]| -> usize { workloads.iter().map(|name| run.of(name).count()).sum() };
-    // Of the touches two thirds are near or have no mode. What one thread does stands in both plots by threads,
-    // once for each of the three systems and two sizes.
+    // Of the touches two thirds are near or have no mode. What one thread does stands in both plots
+    // by threads, once for each of the three systems and two sizes.
     let expected = [
         ("touch-keys", 2 * rows(&["W2"]) / 3),
         ("touch-threads", 2 * 3 * 2),

@@ -10,7 +10,8 @@ use crate::store::{Epoch, Run, StoreError};
 /// [`Due::complete_in`](crate::Due::complete_in) calls it.
 pub trait CompletesRun {
     /// Ends the run within the transaction. The timer is deleted, or its successor takes its place,
-    /// when the transaction commits. `namespace` is that of the [store](crate::store::Store::namespace).
+    /// when the transaction commits. `namespace` is that of the
+    /// [store](crate::store::Store::namespace).
     ///
     /// # Errors
     ///
@@ -21,11 +22,11 @@ pub trait CompletesRun {
 
 /// A transaction that can end a run, for drivers whose calls are futures.
 ///
-/// It is implemented for `tokio_postgres`. [`Due::complete_in_async`](crate::Due::complete_in_async)
-/// calls it.
+/// It is implemented for `tokio_postgres`.
+/// [`Due::complete_in_async`](crate::Due::complete_in_async) calls it.
 pub trait CompletesRunAsync {
-    /// Ends the run within the transaction, as [`CompletesRun::complete`] does. A future that is dropped
-    /// early must leave a transaction that can be rolled back.
+    /// Ends the run within the transaction, as [`CompletesRun::complete`] does. A future that is
+    /// dropped early must leave a transaction that can be rolled back.
     ///
     /// # Errors
     ///
@@ -38,7 +39,8 @@ pub trait CompletesRunAsync {
     ) -> impl Future<Output = Result<(), CompleteError>> + Send;
 }
 
-/// The arguments of the SQL function `tourbillon.complete` for one run, with their types in PostgreSQL.
+/// The arguments of the SQL function `tourbillon.complete` for one run, with their types in
+/// PostgreSQL.
 ///
 /// [`Due::completion`](crate::Due::completion) returns it, with an example.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -11,23 +11,25 @@ use crate::store::StoreError;
 pub enum CallError {
     /// The arguments are refused. Nothing was sent to the store.
     Invalid(Invalid),
-    /// The store can't be reached, or is busy, and the call was not carried out. It may be repeated.
+    /// The store can't be reached, or is busy, and the call was not carried out. It may be
+    /// repeated.
     Unavailable(String),
-    /// The store's answer was lost: the call may have been carried out, or may still be. To repeat a schedule re-arms
-    /// the key; that is harmless unless the timer has run meanwhile, and
-    /// [`schedule_if_absent`](crate::Durable::schedule_if_absent) or
-    /// [`get`](crate::Durable::get) tell.
+    /// The store's answer was lost: the call may have been carried out, or may still be. To repeat
+    /// a schedule re-arms the key; that is harmless unless the timer has run meanwhile, and
+    /// [`schedule_if_absent`](crate::Durable::schedule_if_absent) or [`get`](crate::Durable::get)
+    /// tell.
     Unknown(String),
     /// The store refused the call and did not carry it out. The same call will be refused again.
     Refused(String),
-    /// The store is not the one that was opened: it was replaced, removed or emptied, or is older than it
-    /// was. The text says what to do. The call was not carried out, or only in what lies there no more.
+    /// The store is not the one that was opened: it was replaced, removed or emptied, or is older
+    /// than it was. The text says what to do. The call was not carried out, or only in what lies
+    /// there no more.
     Replaced(String),
     /// The timers have been [stopped](crate::Durable::stop), and the call was not carried out.
     Stopped,
-    /// This process was forked after the timers were started, and they belong to the original process. The call
-    /// was not carried out, unless it was made before the fork: then the original has its answer. Start timers, and open
-    /// their store, after the fork.
+    /// This process was forked after the timers were started, and they belong to the original
+    /// process. The call was not carried out, unless it was made before the fork: then the original
+    /// has its answer. Start timers, and open their store, after the fork.
     Forked,
 }
 

@@ -1,5 +1,6 @@
-//! The words between a user and a store: what a call may say, what it answers, and why it fails. The
-//! stores use them, too, for calls within a transaction of the user's. Nothing here calls a store.
+//! The words between a user and a store: what a call may say, what it answers, and why it fails.
+//! The stores use them, too, for calls within a transaction of the user's. Nothing here calls a
+//! store.
 //!
 //! May use `store`, whose calls and answers these are in the time of the system.
 

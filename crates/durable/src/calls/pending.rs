@@ -12,8 +12,8 @@ use crate::sync::{Arc, Origin, catch_panic, thread};
 
 /// The result of a call, on its way.
 ///
-/// The call has been sent when this exists, also if it is never awaited. **Dropping it does not undo
-/// the call**, and nothing then tells whether it succeeded.
+/// The call has been sent when this exists, also if it is never awaited. **Dropping it does not
+/// undo the call**, and nothing then tells whether it succeeded.
 ///
 /// It is a future for any runtime. A thread can [`wait`](Self::wait) for it.
 ///
@@ -62,7 +62,8 @@ enum PendingState<T> {
 /// The sender of a result.
 pub(crate) type ReplySender<T> = oneshot::Sender<Result<T, CallError>>;
 
-/// Sends a result. The waker of a runtime is called, whose panic must not end a thread of this crate.
+/// Sends a result. The waker of a runtime is called, whose panic must not end a thread of this
+/// crate.
 pub(crate) fn send<T>(reply: ReplySender<T>, result: Result<T, CallError>) {
     drop(catch_panic(|| drop(reply.send(result))));
 }

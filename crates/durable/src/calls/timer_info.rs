@@ -119,8 +119,8 @@ impl From<DeadLetter> for DeadTimer {
 
 /// Which part of a long list to read.
 ///
-/// A page also ends when its payloads have 8 MiB, so that it holds up no other call for long. Only an empty page says
-/// that there are no more timers.
+/// A page also ends when its payloads have 8 MiB, so that it holds up no other call for long. Only
+/// an empty page says that there are no more timers.
 ///
 /// # Examples
 ///

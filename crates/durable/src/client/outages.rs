@@ -1,12 +1,13 @@
-//! Which parts of the work with the store have stopped, and the events at the beginning and the end of an outage.
+//! Which parts of the work with the store have stopped, and the events at the beginning and the end
+//! of an outage.
 //!
-//! - **OUTAGE-1** An outage begins with the first part that stops, and ends when every part works again. Each
-//!   has one event, and none comes between them.
-//! - **OUTAGE-2** A part has stopped when a call of it fails, for whatever reason, or has no answer after
-//!   [`SLOW`]. It works again when a call of it has succeeded within that time.
-//! - **OUTAGE-3** A replaced store has an event of its own, which is sent once in an outage. From then on only a call
-//!   counts as a success that began after the last call that has found the store replaced: an earlier one may have
-//!   been carried out before the exchange.
+//! - **OUTAGE-1** An outage begins with the first part that stops, and ends when every part works
+//!   again. Each has one event, and none comes between them.
+//! - **OUTAGE-2** A part has stopped when a call of it fails, for whatever reason, or has no answer
+//!   after [`SLOW`]. It works again when a call of it has succeeded within that time.
+//! - **OUTAGE-3** A replaced store has an event of its own, which is sent once in an outage. From
+//!   then on only a call counts as a success that began after the last call that has found the
+//!   store replaced: an earlier one may have been carried out before the exchange.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -65,7 +66,8 @@ impl Outages {
 
     /// A call of this work has ended.
     pub(crate) fn ended(&self, work: StoreWork, began: Began, error: Option<&StoreError>) {
-        // In one step: a success of another call must not come between the two events of an exchange.
+        // In one step: a success of another call must not come between the two events of an
+        // exchange.
         let mut stopped = self.stopped.lock();
         match error {
             Some(error) => {
@@ -82,7 +84,8 @@ impl Outages {
         self.fail(&mut self.stopped.lock(), work, &why);
     }
 
-    /// Takes the end of a call whose failure is no outage. An exchange of the store is told even then.
+    /// Takes the end of a call whose failure is no outage. An exchange of the store is told even
+    /// then.
     pub(crate) fn notice(&self, error: Option<&StoreError>) {
         if let Some(error) = error {
             self.note(&mut self.stopped.lock(), error);

@@ -41,8 +41,8 @@ impl Reader {
             // A read that is dropped answers that the timers are stopped: one that came after the
             // close, and all that wait when they are given up.
             while let Ok(ReadMessage::Read(read)) = receiver.recv() {
-                // Relaxed, twice: the number need not be exact, and a thread that sees the mark late
-                // makes one call more.
+                // Relaxed, twice: the number need not be exact, and a thread that sees the mark
+                // late makes one call more.
                 let before = left.fetch_sub(1, Ordering::Relaxed);
                 debug_assert!(before > 0, "a read is counted before it is sent");
                 if gives_up.load(Ordering::Relaxed) {

@@ -104,8 +104,9 @@ impl ReconnectingConnection {
         result
     }
 
-    /// Makes a call, whose end the caller reports. After a failure the next one opens a new connection: after a refusal too, since the
-    /// rights, the settings or the server of another connection may be other ones.
+    /// Makes a call, whose end the caller reports. After a failure the next one opens a new
+    /// connection: after a refusal too, since the rights, the settings or the server of another
+    /// connection may be other ones.
     pub(crate) fn make<R>(
         &mut self,
         make: impl FnOnce(&mut dyn Connection) -> Result<R, StoreError>,

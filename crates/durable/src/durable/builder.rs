@@ -59,16 +59,16 @@ impl Builder {
         }
     }
 
-    /// Sets the name of this node in the table of nodes, for people. The default is the number of the
-    /// process.
+    /// Sets the name of this node in the table of nodes, for people. The default is the number of
+    /// the process.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Sets how long this node may be silent, by its own clock, before others take over what it runs.
-    /// The default is 15 s, the least is 100 ms and the greatest an hour. It must be at least four
-    /// times [`look`](Self::look). All nodes on one store should have the same term.
+    /// Sets how long this node may be silent, by its own clock, before others take over what it
+    /// runs. The default is 15 s, the least is 100 ms and the greatest an hour. It must be at least
+    /// four times [`look`](Self::look). All nodes on one store should have the same term.
     pub fn term(mut self, term: Duration) -> Self {
         self.term = term;
         self
@@ -76,16 +76,17 @@ impl Builder {
 
     /// Sets the time between two looks at the store, from 10 ms to a minute. The default is 1 s.
     ///
-    /// A look covers the next two intervals. A timer that was scheduled less than one look before it
-    /// is due may be up to one look late, if another process, a transaction of the user's or an SQL
-    /// function has scheduled it. All others start on time. A doorbell spares the wait:
+    /// A look covers the next two intervals. A timer that was scheduled less than one look before
+    /// it is due may be up to one look late, if another process, a transaction of the user's or an
+    /// SQL function has scheduled it. All others start on time. A doorbell spares the wait:
     /// `PostgresBuilder::notify`.
     pub fn look(mut self, look: Duration) -> Self {
         self.look = look;
         self
     }
 
-    /// Sets the greatest length of a payload as JSON, in bytes, up to 16 MiB. The default is 64 KiB.
+    /// Sets the greatest length of a payload as JSON, in bytes, up to 16 MiB. The default is 64
+    /// KiB.
     pub fn payload_limit(mut self, bytes: usize) -> Self {
         self.payload_limit = bytes;
         self
@@ -94,8 +95,8 @@ impl Builder {
     /// Sets what is called with each [`Event`]. A second listener replaces the first.
     ///
     /// It is called on a thread of its own, so it may be slow, and may call the timers. If 1,024
-    /// events wait for it, further ones are dropped, and [`Event::Dropped`] says how many. Its panics
-    /// are caught.
+    /// events wait for it, further ones are dropped, and [`Event::Dropped`] says how many. Its
+    /// panics are caught.
     ///
     /// # Examples
     ///

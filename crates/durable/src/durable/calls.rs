@@ -18,20 +18,20 @@ use crate::store::{Action, Call, When};
 /// were made.
 ///
 /// Up to 65,536 calls, with up to 64 MiB of keys and payloads, may wait for each connection that
-/// writes. A call or a batch of calls that comes below both bounds is taken as a whole. Further ones fail
-/// at once with [`CallError::Unavailable`]. So the `_async` forms never block, neither for the store nor
-/// for the other calls. Up to 1,000 calls with up to 8 MiB travel in one commit.
+/// writes. A call or a batch of calls that comes below both bounds is taken as a whole. Further
+/// ones fail at once with [`CallError::Unavailable`]. So the `_async` forms never block, neither
+/// for the store nor for the other calls. Up to 1,000 calls with up to 8 MiB travel in one commit.
 ///
-/// A call whose row a transaction of yours has locked waits for [`Store::lock_limit`], which is 1 s by
-/// default, and then fails with [`CallError::Unavailable`]. Later calls on the same key wait behind it.
-/// Calls on other keys do not.
+/// A call whose row a transaction of yours has locked waits for [`Store::lock_limit`], which is 1 s
+/// by default, and then fails with [`CallError::Unavailable`]. Later calls on the same key wait
+/// behind it. Calls on other keys do not.
 ///
 /// [`Store::lock_limit`]: crate::store::Store::lock_limit
 impl Durable {
     /// Schedules a timer, and replaces one with the same queue and key.
     ///
-    /// If a run of the key is under way, the new timer starts after it, and a retry of that run does
-    /// not take place. A delay of zero is due at once.
+    /// If a run of the key is under way, the new timer starts after it, and a retry of that run
+    /// does not take place. A delay of zero is due at once.
     ///
     /// # Errors
     ///

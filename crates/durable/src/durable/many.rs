@@ -17,16 +17,16 @@ type Results<A> = Vec<Result<A, CallError>>;
 
 /// # Many at once
 impl Durable {
-    /// Schedules several timers of a queue, each as by [`schedule`](Self::schedule). The results have
-    /// the order of the timers.
+    /// Schedules several timers of a queue, each as by [`schedule`](Self::schedule). The results
+    /// have the order of the timers.
     ///
     /// Each is a call of its own: one that is refused fails alone. They travel in commits of up to
     /// 1,000.
     ///
     /// # Errors
     ///
-    /// The name of the queue is refused, two of the timers have the same key, or the timers have been
-    /// stopped. Then none was scheduled.
+    /// The name of the queue is refused, two of the timers have the same key, or the timers have
+    /// been stopped. Then none was scheduled.
     ///
     /// # Blocking
     ///

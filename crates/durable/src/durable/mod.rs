@@ -138,8 +138,8 @@ impl Durable {
     }
 
     fn start(plan: Plan) -> Result<Self, StartError> {
-        // Before threads start: a copy may be unable to start one, and would wait for it. A store that panics here
-        // refuses nothing.
+        // Before threads start: a copy may be unable to start one, and would wait for it. A store
+        // that panics here refuses nothing.
         if let Ok(Some(refusal)) = catch_panic(|| plan.store.refusal()) {
             return Err(StartError::Store(refusal));
         }
@@ -267,14 +267,14 @@ impl From<NearTimer> for Near {
 }
 
 impl Builder {
-    /// Opens the store and starts. Without handlers there is no node, only a client: it schedules and
-    /// cancels, and other processes run the timers.
+    /// Opens the store and starts. Without handlers there is no node, only a client: it schedules
+    /// and cancels, and other processes run the timers.
     ///
     /// # Errors
     ///
     /// [`StartError`] names the option that is not allowed, or says why the store could not be
-    /// opened or a thread not be started. With handlers that includes a store that refuses any of the
-    /// calls of a node: each is tried once, with nothing to do.
+    /// opened or a thread not be started. With handlers that includes a store that refuses any of
+    /// the calls of a node: each is tried once, with nothing to do.
     ///
     /// # Blocking
     ///

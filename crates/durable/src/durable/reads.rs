@@ -12,8 +12,8 @@ use crate::store::{Connection, Page, QueueCounts, Revived, StoreError, StoreTime
 /// # Read and operate
 ///
 /// These calls have a connection of their own, so that a long list delays no call that schedules.
-/// They are carried out one after the other. Up to 4,096 of them may wait; further ones fail at once
-/// with [`CallError::Unavailable`].
+/// They are carried out one after the other. Up to 4,096 of them may wait; further ones fail at
+/// once with [`CallError::Unavailable`].
 impl Durable {
     /// Reads one timer.
     ///
@@ -106,8 +106,8 @@ impl Durable {
         })
     }
 
-    /// Counts the timers of all queues, and tells for each how far it is behind. It reads them all, so it takes
-    /// long if there are many.
+    /// Counts the timers of all queues, and tells for each how far it is behind. It reads them all,
+    /// so it takes long if there are many.
     ///
     /// # Errors
     ///
@@ -125,9 +125,9 @@ impl Durable {
         self.read(Ok(()), |(), connection| connection.counts())
     }
 
-    /// Pauses a queue for all nodes, until it is [resumed](Self::resume). Nodes that start later do not run
-    /// its timers either. Present runs go on. A timer that a node has
-    /// claimed already, or claims at this very moment, may still start.
+    /// Pauses a queue for all nodes, until it is [resumed](Self::resume). Nodes that start later do
+    /// not run its timers either. Present runs go on. A timer that a node has claimed already, or
+    /// claims at this very moment, may still start.
     ///
     /// # Errors
     ///
@@ -145,8 +145,8 @@ impl Durable {
         self.set_paused(queue, true)
     }
 
-    /// Resumes a queue that was [paused](Self::pause). Timers that are overdue start at once, by the
-    /// bounds of the queue, except for those that are [too late](crate::Late::ExpireAfter).
+    /// Resumes a queue that was [paused](Self::pause). Timers that are overdue start at once, by
+    /// the bounds of the queue, except for those that are [too late](crate::Late::ExpireAfter).
     ///
     /// # Errors
     ///
@@ -173,9 +173,10 @@ impl Durable {
         })
     }
 
-    /// Reads the dead letters of a queue in the order of their [numbers](DeadTimer::id): those with a
-    /// greater number than `after`, at most `limit`, from 1 to 10,000. The first page is after 0. A page also ends when
-    /// its payloads have 8 MiB, and only an empty one says that there are no more.
+    /// Reads the dead letters of a queue in the order of their [numbers](DeadTimer::id): those with
+    /// a greater number than `after`, at most `limit`, from 1 to 10,000. The first page is after 0.
+    /// A page also ends when its payloads have 8 MiB, and only an empty one says that there are no
+    /// more.
     ///
     /// # Errors
     ///

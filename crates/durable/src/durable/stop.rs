@@ -12,8 +12,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::channel::{RecvTimeoutError, Sender, bounded};
 use crate::sync::{Arc, thread};
 
-/// For how long the stop waits until the calls that were sent before are carried out, or for the term
-/// if that is shorter.
+/// For how long the stop waits until the calls that were sent before are carried out, or for the
+/// term if that is shorter.
 const CALLS_LIMIT: Duration = Duration::from_secs(5);
 
 /// For how long a drop waits until the store knows that the node has left.
@@ -23,16 +23,16 @@ const DROP_LIMIT: Duration = Duration::from_millis(250);
 const LONGEST_GRACE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
 impl Durable {
-    /// Stops: no further timer starts, and runs get the time of `grace` to end. Then the node leaves,
-    /// so that others go on at once, with the timers of unfinished runs too. Timers stay in the
-    /// store.
+    /// Stops: no further timer starts, and runs get the time of `grace` to end. Then the node
+    /// leaves, so that others go on at once, with the timers of unfinished runs too. Timers stay in
+    /// the store.
     ///
     /// When it has returned, all calls fail with [`CallError::Stopped`](crate::CallError::Stopped).
-    /// Until then they go on, since the handlers that run may need them. A second stop waits for the
-    /// end of the first, and may shorten its grace.
+    /// Until then they go on, since the handlers that run may need them. A second stop waits for
+    /// the end of the first, and may shorten its grace.
     ///
-    /// Within a handler it can't wait for the end. There it begins the stop and returns at once, with
-    /// the number of runs that go on.
+    /// Within a handler it can't wait for the end. There it begins the stop and returns at once,
+    /// with the number of runs that go on.
     ///
     /// # Blocking
     ///
@@ -72,9 +72,10 @@ impl Durable {
     ///
     /// # Errors
     ///
-    /// No stop fails: what did not end in time, or could not be told to the store, is in the report. But a copy of
-    /// the process that is forked before the stop has ended gets [`CallError::Forked`] from the result that it has
-    /// inherited, since the stop goes on in the original alone.
+    /// No stop fails: what did not end in time, or could not be told to the store, is in the
+    /// report. But a copy of the process that is forked before the stop has ended gets
+    /// [`CallError::Forked`] from the result that it has inherited, since the stop goes on in the
+    /// original alone.
     pub fn stop_async(&self, grace: Duration) -> Pending<StopReport> {
         let inner = &self.0.0;
         if inner.origin.is_elsewhere() {
@@ -103,8 +104,9 @@ impl Durable {
     }
 }
 
-/// The thread that will stop the timers. It is started with them, since the system may refuse a thread later: then
-/// nobody would wait for the runs. It ends without work when the timers are dropped, or not started.
+/// The thread that will stop the timers. It is started with them, since the system may refuse a
+/// thread later: then nobody would wait for the runs. It ends without work when the timers are
+/// dropped, or not started.
 pub(super) struct Stopper(Sender<(Arc<Inner>, Duration)>);
 
 impl Stopper {
@@ -209,7 +211,8 @@ fn is_in_runtime() -> bool {
 impl Drop for Owner {
     fn drop(&mut self) {
         if self.0.origin.is_elsewhere() {
-            // A clone that is never dropped: the drops of the rest would take locks of the original.
+            // A clone that is never dropped: the drops of the rest would take locks of the
+            // original.
             std::mem::forget(Arc::clone(&self.0));
             return;
         }

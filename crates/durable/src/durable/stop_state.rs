@@ -12,8 +12,8 @@ pub struct StopReport {
     /// The runs that had not ended when the grace was over. Their timers run again elsewhere, or
     /// after the next start. Such a run may still go on in this process, and can't settle.
     pub unfinished: usize,
-    /// Whether the store could be told that this node is gone. If not, the other nodes find out when
-    /// its term is over. Without handlers there is no node, and nothing to tell.
+    /// Whether the store could be told that this node is gone. If not, the other nodes find out
+    /// when its term is over. Without handlers there is no node, and nothing to tell.
     pub has_left: bool,
 }
 

@@ -14,8 +14,8 @@ pub use stats::Stats;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A handler returned an error, and the timer will be tried again unless a [`Dead`](Event::Dead)
-    /// follows.
+    /// A handler returned an error, and the timer will be tried again unless a
+    /// [`Dead`](Event::Dead) follows.
     #[non_exhaustive]
     Failed {
         /// The queue.
@@ -66,13 +66,14 @@ pub enum Event {
         /// The error of the parser.
         error: String,
     },
-    /// The store refuses to claim or to settle a timer, for instance since a trigger or a constraint of yours
-    /// refuses the change of its row. All other timers go on. This one is tried again less and less often, up to
-    /// once in 30 s, or at the next look if it was moved before its claim. If this process ends before the store has taken
-    /// the end of a run, another one runs the timer again.
+    /// The store refuses to claim or to settle a timer, for instance since a trigger or a
+    /// constraint of yours refuses the change of its row. All other timers go on. This one is tried
+    /// again less and less often, up to once in 30 s, or at the next look if it was moved before
+    /// its claim. If this process ends before the store has taken the end of a run, another one
+    /// runs the timer again.
     ///
-    /// It is sent for the first such timer of a queue. [`Stats::refused`](crate::Stats::refused) counts the
-    /// others. It is sent again for the queue if nothing was refused for five minutes.
+    /// It is sent for the first such timer of a queue. [`Stats::refused`](crate::Stats::refused)
+    /// counts the others. It is sent again for the queue if nothing was refused for five minutes.
     #[non_exhaustive]
     Refused {
         /// The queue.
@@ -93,8 +94,8 @@ pub enum Event {
         /// The number of the run, from 1.
         attempt: u32,
     },
-    /// An outage of the store has begun: a part of the node's work with it has stopped, since a call
-    /// failed, was refused, or has had no answer for a second. Whatever else stops until
+    /// An outage of the store has begun: a part of the node's work with it has stopped, since a
+    /// call failed, was refused, or has had no answer for a second. Whatever else stops until
     /// [`StoreUp`](Event::StoreUp) belongs to the same outage, and has no event of its own.
     ///
     /// A process without handlers has no work of its own. There the calls of users are meant.
@@ -105,19 +106,21 @@ pub enum Event {
         /// Why.
         error: String,
     },
-    /// The outage is over: each part of the work that had stopped has succeeded since, within a second.
+    /// The outage is over: each part of the work that had stopped has succeeded since, within a
+    /// second.
     StoreUp,
-    /// The store is not the one that this process has opened: it was replaced, removed or emptied, or is
-    /// older than it was. Stop this process, and put the right store in its place. Until then calls fail with
-    /// [`CallError::Replaced`](crate::CallError::Replaced), and no timer starts here. The event is sent once in an outage,
-    /// beside [`StoreDown`](Event::StoreDown), and [`StoreUp`](Event::StoreUp) says that the right one is back.
+    /// The store is not the one that this process has opened: it was replaced, removed or emptied,
+    /// or is older than it was. Stop this process, and put the right store in its place. Until then
+    /// calls fail with [`CallError::Replaced`](crate::CallError::Replaced), and no timer starts
+    /// here. The event is sent once in an outage, beside [`StoreDown`](Event::StoreDown), and
+    /// [`StoreUp`](Event::StoreUp) says that the right one is back.
     #[non_exhaustive]
     StoreReplaced {
         /// The reason, with what to do about it.
         error: String,
     },
-    /// The store's doorbell is not heard any more. Timers that others schedule for the next moments may
-    /// start up to one look late. The store connects again by itself.
+    /// The store's doorbell is not heard any more. Timers that others schedule for the next moments
+    /// may start up to one look late. The store connects again by itself.
     #[non_exhaustive]
     DoorbellDown {
         /// Why.
@@ -125,8 +128,8 @@ pub enum Event {
     },
     /// The store's doorbell is heard again, after [`DoorbellDown`](Event::DoorbellDown).
     DoorbellUp,
-    /// Others have declared this node gone, since it was silent for longer than its term. It goes on
-    /// under a new name; what it ran is run again by others.
+    /// Others have declared this node gone, since it was silent for longer than its term. It goes
+    /// on under a new name; what it ran is run again by others.
     NodeGone,
     /// This number of events were dropped, since the listener was too slow.
     #[non_exhaustive]
@@ -140,10 +143,11 @@ pub enum Event {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum StoreWork {
-    /// A node joins the others, or says that it handles no queue any more. Until it has joined it runs
-    /// nothing.
+    /// A node joins the others, or says that it handles no queue any more. Until it has joined it
+    /// runs nothing.
     Join,
-    /// A node shows that it lives. Without beats for a term it starts nothing, and others take over.
+    /// A node shows that it lives. Without beats for a term it starts nothing, and others take
+    /// over.
     Beat,
     /// A node looks for timers that are due soon.
     Look,

@@ -1,5 +1,5 @@
-//! Where events go: to the listener, on a thread of its own, so that a listener may call the timers,
-//! and may be slow.
+//! Where events go: to the listener, on a thread of its own, so that a listener may call the
+//! timers, and may be slow.
 
 use std::fmt;
 use std::io;

@@ -46,8 +46,8 @@ pub struct Stats {
     /// How many kinds of [work](crate::StoreWork) with the store have stopped now. It is not 0 from
     /// [`StoreDown`](crate::Event::StoreDown) until [`StoreUp`](crate::Event::StoreUp).
     pub stopped_work: u64,
-    /// Calls, of users and of the node, that found [another store](crate::Event::StoreReplaced) than the
-    /// one that was opened.
+    /// Calls, of users and of the node, that found [another store](crate::Event::StoreReplaced)
+    /// than the one that was opened.
     pub replaced: u64,
     /// How often others have declared this node gone.
     pub gone: u64,

@@ -1,8 +1,9 @@
 //! Claims whose answers were lost: rows that the node has claimed and does not hold.
 //!
-//! One look is no proof, since it may be older than a claim or a settlement whose answer has arrived
-//! in the meantime. Two looks in a row are, if no claim of the key was under way from the sending of
-//! each to its answer: the second one was sent after all that the first one could have missed.
+//! One look is no proof, since it may be older than a claim or a settlement whose answer has
+//! arrived in the meantime. Two looks in a row are, if no claim of the key was under way from the
+//! sending of each to its answer: the second one was sent after all that the first one could have
+//! missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +29,8 @@ pub(super) struct Adoption {
     sure: BTreeMap<Place, Orphan>,
     /// Shards that are looked at whole, whoever owns them, until nothing is in doubt there.
     doubtful: BTreeSet<(usize, u16)>,
-    /// Shards that came into doubt after the current look was sent. Its answer says nothing about them.
+    /// Shards that came into doubt after the current look was sent. Its answer says nothing about
+    /// them.
     new_doubts: BTreeSet<(usize, u16)>,
     /// Whether a claim was lost, so that the next looks are made at once. An orphan that can't be
     /// adopted, since its row is locked, must not keep the node looking.
@@ -90,9 +92,9 @@ impl Adoption {
         again
     }
 
-    /// Takes up to `limit` orphans for a claim, and of each queue no more than there is `room` for. Their payloads
-    /// fit into `load`, which then has them.
-    /// The others stay: the node has claimed them, so nobody else takes them meanwhile.
+    /// Takes up to `limit` orphans for a claim, and of each queue no more than there is `room` for.
+    /// Their payloads fit into `load`, which then has them. The others stay: the node has claimed
+    /// them, so nobody else takes them meanwhile.
     pub(super) fn take_sure(
         &mut self,
         limit: usize,

@@ -158,9 +158,9 @@ impl Claims {
         });
         Ok(Claim {
             epoch,
-            // The estimate is not later than the store's clock, so this moment is not later than the
-            // end of the term. If the store's clock runs slower, it is later by a round trip at most, and
-            // others wait for longer than the term by more than that.
+            // The estimate is not later than the store's clock, so this moment is not later than
+            // the end of the term. If the store's clock runs slower, it is later by a round trip at
+            // most, and others wait for longer than the term by more than that.
             deadline: store_now + end.saturating_sub(now),
             timers: wanted.collect(),
             adopt: adopt.collect(),
@@ -185,8 +185,8 @@ impl Claims {
         }
     }
 
-    /// Picks due timers of all queues in turn, so that none keeps another one out. A queue whose next payload does
-    /// not fit waits for the next claim, and is the first one there.
+    /// Picks due timers of all queues in turn, so that none keeps another one out. A queue whose
+    /// next payload does not fit waits for the next claim, and is the first one there.
     fn pick(
         &mut self,
         now: Mono,

@@ -3,25 +3,25 @@
 use super::interface::Mono;
 use crate::store::StoreTime;
 
-/// How far the store's clock may seem to go back, in microseconds, before that counts as a step. It is
-/// below the margin of a mark, which bears such a step.
+/// How far the store's clock may seem to go back, in microseconds, before that counts as a step. It
+/// is below the margin of a mark, which bears such a step.
 pub(super) const LEAST_STEP: i64 = 100_000;
 
-/// The part of the local clock's time by which the store's clock may fall behind without a step: one in
-/// this number. It is more than daemons take that correct a clock without setting it.
+/// The part of the local clock's time by which the store's clock may fall behind without a step:
+/// one in this number. It is more than daemons take that correct a clock without setting it.
 const DRIFT: i64 = 10;
 
 /// An answer that was read at the time `t` of the store's clock, to a call that was sent at `s` and
-/// answered at `a` by the local clock, shows that the store's clock was at least `t` at `a`, and that
-/// it was at most `t` at `s`. The greatest of the lower bounds is used. If it contradicts an upper
-/// bound, then it is replaced by the lower bound of the same answer.
+/// answered at `a` by the local clock, shows that the store's clock was at least `t` at `a`, and
+/// that it was at most `t` at `s`. The greatest of the lower bounds is used. If it contradicts an
+/// upper bound, then it is replaced by the lower bound of the same answer.
 ///
-/// There are two reasons for a contradiction. The store's clock may run slower than the local one, which
-/// is normal and harmless. Or somebody has set the store's clock back.
+/// There are two reasons for a contradiction. The store's clock may run slower than the local one,
+/// which is normal and harmless. Or somebody has set the store's clock back.
 ///
-/// A second bound distinguishes them. It starts as the greatest lower bound, too, and then falls with the
-/// local time, faster than a clock falls behind if nobody sets it. If an answer is more than
-/// [`LEAST_STEP`] below the second bound, the store's clock was set back. Small steps add up.
+/// A second bound distinguishes them. It starts as the greatest lower bound, too, and then falls
+/// with the local time, faster than a clock falls behind if nobody sets it. If an answer is more
+/// than [`LEAST_STEP`] below the second bound, the store's clock was set back. Small steps add up.
 #[derive(Debug, Default)]
 pub(super) struct Estimate {
     /// The store's clock minus the local clock, in microseconds.
@@ -58,8 +58,8 @@ impl Estimate {
         !was_set
     }
 
-    /// The least time that the store's clock can show, if it does not run slower than the local one.
-    /// `None` before the first answer.
+    /// The least time that the store's clock can show, if it does not run slower than the local
+    /// one. `None` before the first answer.
     pub(super) fn at(&self, now: Mono) -> Option<StoreTime> {
         self.offset
             .map(|offset| StoreTime::from_micros(offset.saturating_add(micros(now))))
@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(clock.when(store(1_087)), Some(millis(90)));
     }
 
-    /// Answers each second for an hour, 0.2 ms after their calls, from a clock of this rate. Returns how
-    /// often it seems to have gone back.
+    /// Answers each second for an hour, 0.2 ms after their calls, from a clock of this rate.
+    /// Returns how often it seems to have gone back.
     fn steps_seen(rate: f64, back: impl Fn(u64) -> f64) -> usize {
         let mut clock = Estimate::default();
         let mut steps = 0;

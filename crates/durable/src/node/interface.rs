@@ -22,7 +22,8 @@ pub(crate) struct NodeConfig {
     pub(crate) look: Duration,
     /// The queues that it handles.
     pub(crate) queues: Vec<QueueConfig>,
-    /// The greatest number of parts that are all awake. With more of them those sleep that have nothing due.
+    /// The greatest number of parts that are all awake. With more of them those sleep that have
+    /// nothing due.
     pub(crate) most_awake: usize,
     /// For epochs and for the choice of shards. The same seed makes the same node.
     pub(crate) seed: u64,
@@ -77,8 +78,8 @@ pub(crate) struct Near {
 /// An order of the node to its shell.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// A call to the store, whose answer comes as an [`Input::Reply`] with this number. The calls of
-    /// one lane are made in their order. No lane has more than one call under way.
+    /// A call to the store, whose answer comes as an [`Input::Reply`] with this number. The calls
+    /// of one lane are made in their order. No lane has more than one call under way.
     Ask { id: u64, call: StoreCall },
     /// A run to start. Its end comes as an [`Input::Finished`].
     Start(ClaimedRun),

@@ -19,8 +19,8 @@ use crate::sync::Arc;
 
 /// The least number of timers that a look asks for in one shard.
 const LEAST_SHARE: usize = 8;
-/// After a look with a shard that is looked at whole, the next such shard waits for this many times the time
-/// of that look. A shard may be full of deleted timers that the store can't remove yet.
+/// After a look with a shard that is looked at whole, the next such shard waits for this many times
+/// the time of that look. A shard may be full of deleted timers that the store can't remove yet.
 const TURNS_WAIT: u32 = 50;
 /// A timer whose nodes died this often is claimed alone.
 pub(super) const SUSPECT: u32 = 2;
@@ -31,7 +31,8 @@ struct Asked {
     queue: usize,
     part: Part,
     until: Offset,
-    /// Whether it goes on where an earlier look was cut, and so says nothing about what is due before.
+    /// Whether it goes on where an earlier look was cut, and so says nothing about what is due
+    /// before.
     goes_on: bool,
 }
 
@@ -142,8 +143,8 @@ impl Looks {
         self.throttle.next().unwrap_or(self.next).min(self.next)
     }
 
-    /// Writes a look: at everything, or only at the queues whose timers run out, and the own shards of
-    /// those that rang.
+    /// Writes a look: at everything, or only at the queues whose timers run out, and the own shards
+    /// of those that rang.
     pub(super) fn ask(
         &mut self,
         now: Mono,
@@ -228,8 +229,8 @@ impl Looks {
             let share = match everything {
                 // Twice the mean, since keys do not fall evenly into the shards.
                 true => 2 * queue.upcoming.limit() / own_of(&self.parts[number]),
-                // Not more than there is room for: timers beyond it would have to be read again, and the
-                // next look may follow at once.
+                // Not more than there is room for: timers beyond it would have to be read again,
+                // and the next look may follow at once.
                 false => (queue.upcoming.limit() - queue.upcoming.len()) / own_of(&asked),
             };
             let share = share.max(LEAST_SHARE);
@@ -254,14 +255,15 @@ impl Looks {
             }
             for part in asked {
                 let is_whole = whole.contains(&part.shard);
-                // A part that may sleep must be known up to the moment up to which the band shows it.
+                // A part that may sleep must be known up to the moment up to which the band shows
+                // it.
                 let until = match (part.rank, is_whole || self.sleep.is_on()) {
                     (0, _) => Offset::Ahead(self.interval * 2),
                     (_, true) => Offset::Ahead(Duration::ZERO),
                     (rank, false) => Offset::Overdue(self.overdue(rank)),
                 };
-                // Timers that the node knows already must not use up the limit. Refused ones count twice,
-                // so that a look finds its way past many of them soon.
+                // Timers that the node knows already must not use up the limit. Refused ones count
+                // twice, so that a look finds its way past many of them soon.
                 let known = queue.upcoming.in_shard(part.shard)
                     + [&held, &claiming, &refused, &refused]
                         .iter()

@@ -1,20 +1,21 @@
 //! Marks: the times behind which a shard has no timers that a look could find.
 //!
-//! They spare a look the index entries of timers that were deleted. A mark is exact, by these steps:
+//! They spare a look the index entries of timers that were deleted. A mark is exact, by these
+//! steps:
 //!
 //! 1. A beat or a claim returns a [`Horizon`]: its write read the clock, and then took its number.
 //! 2. A sight returns [`Complete`]. Take a write that is not in the sight. If it read the clock at
-//!    `complete.at` or later, then what it wrote is due at that time or later (ROW-2). Otherwise it has
-//!    at least the number `complete.below`. If that is not below the horizon's number, then the write
-//!    took its number after the horizon's. It read the clock after that (STORE-1), so what it wrote is
-//!    due at `horizon.at` or later.
-//! 3. So the shard has nothing that is due before the earlier one of both times, except what is in the
-//!    sight, and what live nodes have claimed. Timers of the latter kind come back only when their node
-//!    ends, and it is then missing from a sight: all marks are dropped.
+//!    `complete.at` or later, then what it wrote is due at that time or later (ROW-2). Otherwise it
+//!    has at least the number `complete.below`. If that is not below the horizon's number, then the
+//!    write took its number after the horizon's. It read the clock after that (STORE-1), so what it
+//!    wrote is due at `horizon.at` or later.
+//! 3. So the shard has nothing that is due before the earlier one of both times, except what is in
+//!    the sight, and what live nodes have claimed. Timers of the latter kind come back only when
+//!    their node ends, and it is then missing from a sight: all marks are dropped.
 //!
 //! A margin is taken off, for a clock that is set back by less than a node notices. A clock that
-//! falls behind by more, within the life of a mark, drops all marks: see the module `clock`. If that is
-//! noticed too late, then each shard is still looked at whole when its turn comes.
+//! falls behind by more, within the life of a mark, drops all marks: see the module `clock`. If
+//! that is noticed too late, then each shard is still looked at whole when its turn comes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -22,8 +23,8 @@ use std::time::Duration;
 use super::clock::LEAST_STEP;
 use crate::store::{Complete, Horizon, StoreTime};
 
-/// How far a mark stays behind its bound. A node notices a step back that is longer than [`LEAST_STEP`] and a
-/// tenth of the time between two answers together.
+/// How far a mark stays behind its bound. A node notices a step back that is longer than
+/// [`LEAST_STEP`] and a tenth of the time between two answers together.
 pub(super) const MARGIN: Duration = Duration::from_millis(500);
 
 const _: () = assert!(MARGIN.as_micros() > 4 * LEAST_STEP as u128);

@@ -17,7 +17,8 @@ struct Observed {
     since: Mono,
     /// The number of own good beats at that time.
     good_beats: u64,
-    /// Since when the next beat is awaited. An observation that begins anew does not make an overdue beat punctual.
+    /// Since when the next beat is awaited. An observation that begins anew does not make an
+    /// overdue beat punctual.
     awaited: Mono,
     /// When the node has known the others for long enough.
     knows_others: Mono,
@@ -77,25 +78,27 @@ impl Membership {
         self.term / 5
     }
 
-    /// How long a beat must stand still until its node is declared gone. It is longer than the term,
-    /// since the clocks of two machines do not run at exactly the same rate.
+    /// How long a beat must stand still until its node is declared gone. It is longer than the
+    /// term, since the clocks of two machines do not run at exactly the same rate.
     fn silence(&self) -> Duration {
         self.term + (self.term / 15).max(Duration::from_millis(10))
     }
 
-    /// How long a beat may stand still until the next one is overdue. The beat was written before it was seen, so
-    /// a node that lives has written the next one by then, unless it is late.
+    /// How long a beat may stand still until the next one is overdue. The beat was written before
+    /// it was seen, so a node that lives has written the next one by then, unless it is late.
     fn patience(&self) -> Duration {
         self.beat_interval() + self.beat_interval() / 12
     }
 
-    /// How long others look at the shards of a node that has just joined. It may not know yet whose beats are
-    /// overdue, and leave shards to a node that has died. It knows after its first sight and the patience.
+    /// How long others look at the shards of a node that has just joined. It may not know yet whose
+    /// beats are overdue, and leave shards to a node that has died. It knows after its first sight
+    /// and the patience.
     fn probation(&self) -> Duration {
         self.beat_interval() * 3 / 2
     }
 
-    /// The nodes whose beats are overdue, and those that joined a moment ago. Others look at their shards meanwhile.
+    /// The nodes whose beats are overdue, and those that joined a moment ago. Others look at their
+    /// shards meanwhile.
     pub(super) fn unranked(&self) -> &BTreeSet<Epoch> {
         &self.unranked
     }
@@ -152,8 +155,8 @@ impl Membership {
         self.observe_anew(now);
     }
 
-    /// A call has found another store than the one of the beats before, or an older one: the term ends at once. The next
-    /// good beat begins another one.
+    /// A call has found another store than the one of the beats before, or an older one: the term
+    /// ends at once. The next good beat begins another one.
     pub(super) fn store_was_replaced(&mut self, now: Mono) {
         self.let_go();
         self.replaced = Some(now);
@@ -212,7 +215,8 @@ impl Membership {
         nodes.len() > others
     }
 
-    /// The next node to declare gone. Its observation begins anew, so that it is asked for only once.
+    /// The next node to declare gone. Its observation begins anew, so that it is asked for only
+    /// once.
     pub(super) fn take_silent(&mut self, now: Mono) -> Option<(Epoch, i64)> {
         let (epoch, beat) = self.silent.pop_first()?;
         if let Some(observed) = self.others.get_mut(&epoch) {

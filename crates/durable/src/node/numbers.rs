@@ -1,4 +1,5 @@
-//! Numbers that look random: the same seed gives the same ones, on every machine and in every build.
+//! Numbers that look random: the same seed gives the same ones, on every machine and in every
+//! build.
 
 /// A generator with 64 bits of state (SplitMix64).
 #[derive(Clone, Debug)]

@@ -109,8 +109,8 @@ impl Queue {
     }
 }
 
-/// A bound on the rate of starts (the generic cell rate algorithm): within any span, at most what the
-/// rate allows in it and in 50 ms more.
+/// A bound on the rate of starts (the generic cell rate algorithm): within any span, at most what
+/// the rate allows in it and in 50 ms more.
 #[derive(Debug)]
 struct Pace {
     /// The time between two starts.

@@ -11,8 +11,8 @@ use super::runs::Place;
 use super::upcoming::Expected;
 use crate::store::{Beat, Claimed, ClaimedRun, Outcome, Settled, Sight, StoreError, StoreTime};
 
-/// The longest pause after which an end is asked for again that the store refuses, or a timer is claimed again,
-/// unless looks are rarer.
+/// The longest pause after which an end is asked for again that the store refuses, or a timer is
+/// claimed again, unless looks are rarer.
 const LONGEST_REFUSED: Duration = Duration::from_secs(30);
 
 impl Node {
@@ -279,8 +279,8 @@ impl Node {
                 }
             }
             Some(result) => {
-                // One of them may be the reason: smaller calls let the others through, and one that has
-                // failed alone waits, like one that the store has refused alone.
+                // One of them may be the reason: smaller calls let the others through, and one that
+                // has failed alone waits, like one that the store has refused alone.
                 self.settle_limit = (ends.len() / 2).max(1);
                 let is_alone = ends.len() == 1;
                 let longest = match result {

@@ -23,8 +23,8 @@ pub(super) struct Held {
     pub(super) suspect: bool,
     /// The length of its payload.
     pub(super) bytes: u64,
-    /// When the timer that waits for the end of the run is due, and the length of its payload, as far as the node
-    /// knows.
+    /// When the timer that waits for the end of the run is due, and the length of its payload, as
+    /// far as the node knows.
     pub(super) next: Option<(StoreTime, u64)>,
     /// How often its end has met a locked row, or was refused.
     tries: u32,
@@ -186,7 +186,8 @@ impl HeldRuns {
         self.ended.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes up to `limit` ends for a call, with the rows of as many bytes as a call may carry. `names` has the names of the queues.
+    /// Takes up to `limit` ends for a call, with the rows of as many bytes as a call may carry.
+    /// `names` has the names of the queues.
     pub(super) fn take_ended(
         &mut self,
         now: Mono,
@@ -238,8 +239,8 @@ impl HeldRuns {
         self.ask(place, at);
     }
 
-    /// An end has met a locked row, or was refused. It is asked for again after a pause, which doubles each time up to
-    /// `longest`, so that many of them leave time for other ends.
+    /// An end has met a locked row, or was refused. It is asked for again after a pause, which
+    /// doubles each time up to `longest`, so that many of them leave time for other ends.
     pub(super) fn settle_later(&mut self, place: Place, now: Mono, longest: Duration) {
         let Some(held) = self.held.get_mut(&place) else {
             return;

@@ -1,9 +1,10 @@
 //! Parts that sleep: a node with many queues does not ask for each of them.
 //!
-//! A *part* is a shard of a queue. With few parts all are awake, and each look asks for each of them by a range.
-//! With more than [`MOST_AWAKE`] they sleep until they have something due. A look at everything then asks for the
-//! parts that are awake, and has a *band* for each shard, which shows the parts that have timers within three
-//! intervals. So what an idle node costs does not depend on the number of its queues.
+//! A *part* is a shard of a queue. With few parts all are awake, and each look asks for each of
+//! them by a range. With more than [`MOST_AWAKE`] they sleep until they have something due. A look
+//! at everything then asks for the parts that are awake, and has a *band* for each shard, which
+//! shows the parts that have timers within three intervals. So what an idle node costs does not
+//! depend on the number of its queues.
 //!
 //! ```text
 //!            a band or a range shows a timer
@@ -13,24 +14,27 @@
 //!       its range is empty, and the band of the same sight does not show it
 //! ```
 //!
-//! The mark of a shard holds for each part in it that sleeps: none has a timer that is due before the mark, except
-//! what live nodes have claimed. The module `marks` says why a mark of one part is right. This one is right too:
+//! The mark of a shard holds for each part in it that sleeps: none has a timer that is due before
+//! the mark, except what live nodes have claimed. The module `marks` says why a mark of one part is
+//! right. This one is right too:
 //!
-//! 1. A band begins at the mark of its shard, and its sight shows what a range of each part would show there. So a
-//!    part that sleeps and is not shown has nothing before the bound of that sight, and the mark may go there.
+//! 1. A band begins at the mark of its shard, and its sight shows what a range of each part would
+//!    show there. So a part that sleeps and is not shown has nothing before the bound of that
+//!    sight, and the mark may go there.
 //! 2. A part that is shown wakes. Its own mark is not later than its first timer.
-//! 3. A node that is not the owner takes only what is overdue. A part of it that has such a timer, and is not
-//!    overdue enough, holds up the mark of the shard. It is overdue enough within three intervals.
-//! 4. A part goes to sleep by a sight that moves the mark of its shard, or while there is none, if neither its range
-//!    nor the band shows anything of it.
-//! 5. A band that its limit has cut shows nothing for sure: then
-//!    the next look asks for each part of the shard, and so do some further ones, since the next band would be cut
-//!    as well. Such a look also moves the mark of the shard: each part of it was asked.
-//! 6. When the parts change, and when marks are dropped, the mark of each shard is dropped. A paused queue has no
-//!    part that is awake. When it goes on, all its parts are.
+//! 3. A node that is not the owner takes only what is overdue. A part of it that has such a timer,
+//!    and is not overdue enough, holds up the mark of the shard. It is overdue enough within three
+//!    intervals.
+//! 4. A part goes to sleep by a sight that moves the mark of its shard, or while there is none, if
+//!    neither its range nor the band shows anything of it.
+//! 5. A band that its limit has cut shows nothing for sure: then the next look asks for each part
+//!    of the shard, and so do some further ones, since the next band would be cut as well. Such a
+//!    look also moves the mark of the shard: each part of it was asked.
+//! 6. When the parts change, and when marks are dropped, the mark of each shard is dropped. A
+//!    paused queue has no part that is awake. When it goes on, all its parts are.
 //!
-//! The mistakes that a whole shard in turn would mend are mended twice. The band of that shard begins without a
-//! mark. And some queues, in turn, are looked at whole in all their shards.
+//! The mistakes that a whole shard in turn would mend are mended twice. The band of that shard
+//! begins without a mark. And some queues, in turn, are looked at whole in all their shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -45,14 +49,14 @@ pub(crate) const MOST_AWAKE: usize = 1_024;
 /// The number of looks that ask for each part of a shard whose band was cut.
 const FULL_LOOKS: u8 = 8;
 
-/// The greatest number of queues that are looked at whole at one time, and the part of the queues that they are at
-/// most. A node whose parts sleep has 17 queues at least.
+/// The greatest number of queues that are looked at whole at one time, and the part of the queues
+/// that they are at most. A node whose parts sleep has 17 queues at least.
 const WHOLE_QUEUES: usize = 8;
 const WHOLE_PART: usize = 16;
 
-/// The number of timers that are read in the bands of a look, as a part of the number of parts, and the bounds for
-/// one band. A timer is read in about the time of a range, or less. So a survey that is cut costs little beside the
-/// look at all parts that follows.
+/// The number of timers that are read in the bands of a look, as a part of the number of parts, and
+/// the bounds for one band. A timer is read in about the time of a range, or less. So a survey that
+/// is cut costs little beside the look at all parts that follows.
 const LIMIT_PART: usize = 4;
 const LEAST_LIMIT: usize = 64;
 const MOST_LIMIT: usize = 1_024;
@@ -84,7 +88,8 @@ pub(super) struct Sleep {
     awake: Vec<u64>,
     /// The number of looks that ask for each part of a shard.
     full: Vec<u8>,
-    /// Parts that a band has woken and that the next look must show, since they are due before another one.
+    /// Parts that a band has woken and that the next look must show, since they are due before
+    /// another one.
     fresh: BTreeSet<PartName>,
     asked: Vec<AskedBand>,
     /// The shards of which the look that is under way asks for each part.
@@ -358,14 +363,16 @@ impl Sleep {
         }
     }
 
-    /// Wakes all parts of a queue that goes on after a pause, without marks, or lets all of them sleep.
+    /// Wakes all parts of a queue that goes on after a pause, without marks, or lets all of them
+    /// sleep.
     pub(super) fn paused(&mut self, queue: usize, paused: bool, parts: &[Part]) {
         self.awake[queue] = if paused { 0 } else { shards_of(parts) };
     }
 
-    /// Wakes the parts that the survey has shown, and moves the marks of the shards to `bound`. `late_enough`
-    /// returns the time before which a part's timer must be due for this node to take it, or `None` for a
-    /// part that it has nothing to do with now. Timers that are due before `soon` must be seen at once.
+    /// Wakes the parts that the survey has shown, and moves the marks of the shards to `bound`.
+    /// `late_enough` returns the time before which a part's timer must be due for this node to take
+    /// it, or `None` for a part that it has nothing to do with now. Timers that are due before
+    /// `soon` must be seen at once.
     pub(super) fn finish(
         &mut self,
         shown: &Shown,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::interface::{Mono, Stopped};
 
-/// A node that takes no more timers. It waits for its runs up to the grace, lets the store know their
-/// ends, and leaves.
+/// A node that takes no more timers. It waits for its runs up to the grace, lets the store know
+/// their ends, and leaves.
 #[derive(Debug)]
 pub(super) struct Stopping {
     /// When runs are no longer waited for.

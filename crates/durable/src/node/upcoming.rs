@@ -1,5 +1,5 @@
-//! The timers of one queue that are due soon, as far as the node knows them. They are hints: a timer
-//! may have been cancelled, moved or claimed since, and the claim decides.
+//! The timers of one queue that are due soon, as far as the node knows them. They are hints: a
+//! timer may have been cancelled, moved or claimed since, and the claim decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,15 +25,15 @@ pub(super) struct UpcomingTimers {
     by_key: BTreeMap<Box<str>, Expected>,
     by_due: BTreeSet<(StoreTime, Box<str>)>,
     suspects: BTreeSet<(StoreTime, Box<str>)>,
-    /// Timers that a claim has not returned. They are tried again when all others that are due have been
-    /// claimed.
+    /// Timers that a claim has not returned. They are tried again when all others that are due have
+    /// been claimed.
     again: BTreeSet<(StoreTime, Box<str>)>,
     in_shard: Vec<u32>,
-    /// Shards with further timers that are due within the window of a look and are not known here, and the
-    /// place where these begin.
+    /// Shards with further timers that are due within the window of a look and are not known here,
+    /// and the place where these begin.
     unread: BTreeMap<u16, Unread>,
-    /// Due timers that a claim did not return. Their rows are locked or gone, or the store refuses them. They must
-    /// not hide the timers behind them.
+    /// Due timers that a claim did not return. Their rows are locked or gone, or the store refuses
+    /// them. They must not hide the timers behind them.
     refused: BTreeMap<Box<str>, NotReturned>,
 }
 
@@ -60,7 +60,8 @@ const MOST_REFUSED: usize = 2_000;
 pub(super) struct Unread {
     /// The timers that the look left out are due at this time or later.
     pub(super) from: StoreTime,
-    /// Timers that are due at exactly this time and were read. A look that goes on reads them again.
+    /// Timers that are due at exactly this time and were read. A look that goes on reads them
+    /// again.
     pub(super) ties: usize,
 }
 
@@ -119,13 +120,14 @@ impl UpcomingTimers {
         }
     }
 
-    /// A claim did not return a timer that was due. The next look that shows it makes it claimed again.
+    /// A claim did not return a timer that was due. The next look that shows it makes it claimed
+    /// again.
     pub(super) fn refuse(&mut self, key: Box<str>, expected: &Expected) {
         self.note_refused(key, expected, 0, Mono::ZERO);
     }
 
-    /// The store refuses a timer. It is claimed again after a pause, which doubles each time up to `longest`, so that
-    /// many of them leave time for others.
+    /// The store refuses a timer. It is claimed again after a pause, which doubles each time up to
+    /// `longest`, so that many of them leave time for others.
     pub(super) fn refuse_later(
         &mut self,
         key: Box<str>,
@@ -160,7 +162,8 @@ impl UpcomingTimers {
         self.refused.remove(key);
     }
 
-    /// Until when a timer that a look shows is not claimed, since it was refused before. `None`: it was not.
+    /// Until when a timer that a look shows is not claimed, since it was refused before. `None`: it
+    /// was not.
     pub(super) fn refused_until(&self, key: &str, due: StoreTime) -> Option<Mono> {
         let refused = self.refused.get(key)?;
         (refused.due == due).then_some(refused.pause_end)
@@ -175,13 +178,15 @@ impl UpcomingTimers {
         counts
     }
 
-    /// A look has shown a shard from its beginning. Refused timers that it did not show are forgotten.
+    /// A look has shown a shard from its beginning. Refused timers that it did not show are
+    /// forgotten.
     pub(super) fn keep_refused(&mut self, shard: u16, is_shown: impl Fn(&str) -> bool) {
         self.refused
             .retain(|key, of| of.shard != shard || is_shown(key));
     }
 
-    /// Adds a refused timer, which is tried again when nothing else is due. It takes no room from others.
+    /// Adds a refused timer, which is tried again when nothing else is due. It takes no room from
+    /// others.
     pub(super) fn try_again(&mut self, key: &str, expected: Expected) {
         if self.len() >= self.limit / 2 {
             return;
@@ -201,7 +206,8 @@ impl UpcomingTimers {
     /// and its shard is noted as unread.
     pub(super) fn insert(&mut self, key: &str, expected: Expected) {
         self.remove(key);
-        // Suspects run one by one, so that many of them wait for long. They leave room for the others.
+        // Suspects run one by one, so that many of them wait for long. They leave room for the
+        // others.
         if expected.suspect && self.suspects.len() >= self.limit / 4 {
             self.leave_out(expected);
             return;

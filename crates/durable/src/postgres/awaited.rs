@@ -18,22 +18,22 @@ use crate::store::{Epoch, Run};
 
 /// # Calls within a transaction of `tokio_postgres`
 ///
-/// These are calls of the feature `tokio-postgres`, with the rules of those whose names have no `_async`.
-/// They return futures that do nothing until they are awaited, on any runtime that `tokio_postgres` runs
-/// on. They never block a thread: while another transaction holds the timer, the future waits. The payload
-/// is written as JSON before the future is returned.
+/// These are calls of the feature `tokio-postgres`, with the rules of those whose names have no
+/// `_async`. They return futures that do nothing until they are awaited, on any runtime that
+/// `tokio_postgres` runs on. They never block a thread: while another transaction holds the timer,
+/// the future waits. The payload is written as JSON before the future is returned.
 ///
-/// A future that was dropped early has sent its whole call or nothing. If it was sent, the server carries
-/// it out within the transaction, and its answer is lost. So roll such a transaction back; the drop of a
-/// `tokio_postgres::Transaction` does.
+/// A future that was dropped early has sent its whole call or nothing. If it was sent, the server
+/// carries it out within the transaction, and its answer is lost. So roll such a transaction back;
+/// the drop of a `tokio_postgres::Transaction` does.
 impl Postgres {
     /// Schedules a timer after a delay, and replaces one with the same key.
     ///
     /// # Errors
     ///
-    /// The arguments are [invalid](CallError::Invalid), and nothing was sent. Otherwise the transaction
-    /// must be rolled back. [`CallError::Unavailable`] means that the same transaction may succeed if it
-    /// is run again.
+    /// The arguments are [invalid](CallError::Invalid), and nothing was sent. Otherwise the
+    /// transaction must be rolled back. [`CallError::Unavailable`] means that the same transaction
+    /// may succeed if it is run again.
     ///
     /// # Examples
     ///
@@ -72,8 +72,8 @@ impl Postgres {
         )
     }
 
-    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is due
-    /// at once.
+    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is
+    /// due at once.
     ///
     /// # Errors
     ///

@@ -15,17 +15,17 @@ use crate::store::{Epoch, Run};
 
 /// # Calls within a transaction of the crate `postgres`
 ///
-/// These are calls of the feature `postgres`. The transaction is one on the database of this store, by any
-/// connection of the user's. An order and its timer are stored together, or not at all.
-/// The calls take what the same calls of `Durable` take, and answer the same. In addition:
+/// These are calls of the feature `postgres`. The transaction is one on the database of this store,
+/// by any connection of the user's. An order and its timer are stored together, or not at all. The
+/// calls take what the same calls of `Durable` take, and answer the same. In addition:
 ///
-/// - The timer is there once the transaction commits. Nodes find it at their next look, so a timer that is
-///   due at once may be late by the time between two looks: a second by default.
+/// - The timer is there once the transaction commits. Nodes find it at their next look, so a timer
+///   that is due at once may be late by the time between two looks: a second by default.
 /// - A delay counts from the moment at which the server carries out the call.
 /// - The payload has at most 64 KiB as JSON.
 /// - Until the transaction ends, no node starts a timer that it has changed.
-/// - In a transaction with the isolation `repeatable read` or `serializable`, a timer that was scheduled
-///   after its snapshot is not found.
+/// - In a transaction with the isolation `repeatable read` or `serializable`, a timer that was
+///   scheduled after its snapshot is not found.
 /// - After an error other than [`CallError::Invalid`] the transaction can't go on: roll it back.
 #[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
 impl Postgres {
@@ -33,14 +33,14 @@ impl Postgres {
     ///
     /// # Errors
     ///
-    /// The arguments are [invalid](CallError::Invalid), and nothing was sent. Otherwise the transaction
-    /// must be rolled back. [`CallError::Unavailable`] means that the same transaction may succeed if it
-    /// is run again.
+    /// The arguments are [invalid](CallError::Invalid), and nothing was sent. Otherwise the
+    /// transaction must be rolled back. [`CallError::Unavailable`] means that the same transaction
+    /// may succeed if it is run again.
     ///
     /// # Blocking
     ///
-    /// It waits for the server, and for another transaction that has changed the same timer. Like all
-    /// calls of the crate `postgres` it panics within an asynchronous runtime.
+    /// It waits for the server, and for another transaction that has changed the same timer. Like
+    /// all calls of the crate `postgres` it panics within an asynchronous runtime.
     ///
     /// # Examples
     ///
@@ -78,8 +78,8 @@ impl Postgres {
         )
     }
 
-    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is due
-    /// at once.
+    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is
+    /// due at once.
     ///
     /// # Errors
     ///

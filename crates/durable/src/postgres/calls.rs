@@ -50,13 +50,15 @@ impl PostgresConnection {
 }
 
 impl PostgresConnection {
-    /// Whether the server accepts no writes at all, since it has no numbers for transactions any more.
+    /// Whether the server accepts no writes at all, since it has no numbers for transactions any
+    /// more.
     pub(super) fn is_at_its_limit(&mut self) -> bool {
         let asked = self.link.query(Effect::Reads, NUMBER, &[]);
         asked.is_err_and(|failure| failure.is_limit())
     }
 
-    /// Writes a batch of `count` rows by one statement, and by the other one, row by row, if that fails.
+    /// Writes a batch of `count` rows by one statement, and by the other one, row by row, if that
+    /// fails.
     fn together_or_each(
         &mut self,
         together: &'static str,
@@ -74,7 +76,8 @@ impl PostgresConnection {
         }
     }
 
-    /// A statement has found no row of a node that is not gone. An error if that is the sign of an older database.
+    /// A statement has found no row of a node that is not gone. An error if that is the sign of an
+    /// older database.
     fn is_gone(&mut self, epoch: Epoch) -> Result<(), StoreError> {
         let rows = self.rows(ROW, &[&epoch.0])?;
         let row = one(&rows)?;
@@ -367,8 +370,8 @@ impl Connection for PostgresConnection {
         let declared = one(&rows)?.get(0);
         let rows = self.rows(OLD_NODES, &[])?;
         if one(&rows)?.get(0) {
-            // It reads the whole table, and beats wait for it. So it has little time, and on a huge table
-            // the rows of old nodes stay. They do no harm.
+            // It reads the whole table, and beats wait for it. So it has little time, and on a huge
+            // table the rows of old nodes stay. They do no harm.
             let _ = self.link.scan(Effect::Writes, FORGET, &[], FORGET_LIMIT);
         }
         Ok(declared)
@@ -382,8 +385,9 @@ impl Connection for PostgresConnection {
     }
 }
 
-/// The answers to all calls. Each part of them was a commit of its own, so a failure of one part leaves
-/// the answers of the others as they are, and the calls that were not sent are not carried out.
+/// The answers to all calls. Each part of them was a commit of its own, so a failure of one part
+/// leaves the answers of the others as they are, and the calls that were not sent are not carried
+/// out.
 fn all(
     answers: Vec<Option<Result<Answer, StoreError>>>,
     result: Result<(), Failure>,

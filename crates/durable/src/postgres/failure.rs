@@ -21,8 +21,8 @@ pub(super) enum Effect {
 pub(super) struct Failure {
     /// The server's reason, if the server has answered.
     pub(super) code: Option<SqlState>,
-    /// Whether somebody else has inserted a key that was new when the statement began. Other rows may have
-    /// the same code.
+    /// Whether somebody else has inserted a key that was new when the statement began. Other rows
+    /// may have the same code.
     pub(super) is_taken: bool,
     pub(super) error: StoreError,
 }
@@ -59,10 +59,11 @@ impl Failure {
         matches!(class, Some("22" | "23")) && !self.is_taken
     }
 
-    /// The server has met one of its limits. A value may be the reason: JSON that is nested too deep (54001), or has a
-    /// part that is too long (54000). So may the server itself, if it has no numbers for transactions any more
-    /// (54000). The other codes of this class, too many columns (54011) or arguments (54023), are those of
-    /// a function or a trigger, whatever the values are: see [`is_general`].
+    /// The server has met one of its limits. A value may be the reason: JSON that is nested too
+    /// deep (54001), or has a part that is too long (54000). So may the server itself, if it has no
+    /// numbers for transactions any more (54000). The other codes of this class, too many columns
+    /// (54011) or arguments (54023), are those of a function or a trigger, whatever the values are:
+    /// see [`is_general`].
     pub(super) fn is_limit(&self) -> bool {
         self.code.as_ref().is_some_and(is_limit)
     }
@@ -75,8 +76,8 @@ impl Failure {
         }
     }
 
-    /// One row of a batch may be the reason, for instance since a trigger of the user's refuses it. The others
-    /// must not fail with it.
+    /// One row of a batch may be the reason, for instance since a trigger of the user's refuses it.
+    /// The others must not fail with it.
     pub(super) fn may_be_of_one_row(&self) -> bool {
         self.code.as_ref().is_some_and(|code| {
             !ends_connection(code) && !matches!(&code.code()[..2], "25" | "53" | "57")
@@ -93,8 +94,8 @@ pub(super) fn is_of_key(error: &Error, schema: &str) -> bool {
     })
 }
 
-/// Errors that are hardly ever about one row: missing rights, tables and functions, and functions with more columns or
-/// arguments than there may be.
+/// Errors that are hardly ever about one row: missing rights, tables and functions, and functions
+/// with more columns or arguments than there may be.
 pub(super) fn is_general(code: &SqlState) -> bool {
     matches!(
         code.code(),
@@ -154,7 +155,8 @@ pub(super) fn refusal(effect: Effect, code: &SqlState, why: String) -> StoreErro
         (_, "3F000" | "42P01" | "42883" | "42703") => StoreError::Refused(format!(
             "{why}: the tables of tourbillon are not those that this version of the crate knows"
         )),
-        // The server accepts no writes until it was vacuumed. Where a row is the reason, the caller says so.
+        // The server accepts no writes until it was vacuumed. Where a row is the reason, the caller
+        // says so.
         (_, "54000") => StoreError::Unavailable(why),
         // A plan that a migration has made invalid, and statements that a proxy has lost.
         (_, "0A000" | "26000") => StoreError::Unavailable(why),
@@ -180,7 +182,8 @@ pub(super) fn not_connected(error: &Error) -> StoreError {
         return StoreError::Refused(why);
     }
     let why = message(error);
-    // The driver has no other sign of it. What is missing, such as a password, will be missing again.
+    // The driver has no other sign of it. What is missing, such as a password, will be missing
+    // again.
     if error.to_string().starts_with("invalid configuration") {
         return StoreError::Refused(why);
     }

@@ -1,10 +1,10 @@
 //! A guess: whether all keys of the next calls are new.
 //!
-//! The server need not look for keys that are new before it inserts them, which is a sixth of its work. A wrong
-//! guess costs an attempt in vain.
+//! The server need not look for keys that are new before it inserts them, which is a sixth of its
+//! work. A wrong guess costs an attempt in vain.
 
-/// The guess of one connection. After a wrong guess some calls go without one: 2 at first, twice as many
-/// after each further wrong guess, and at most 1,024.
+/// The guess of one connection. After a wrong guess some calls go without one: 2 at first, twice as
+/// many after each further wrong guess, and at most 1,024.
 #[derive(Debug, Default)]
 pub(super) struct Guess {
     /// The number of wrong guesses since the last right one, up to a bound.

@@ -1,5 +1,5 @@
-//! The servers that a URL names. Each of their addresses has a time limit of its own, so that one that
-//! accepts connections and never answers does not hide the next one.
+//! The servers that a URL names. Each of their addresses has a time limit of its own, so that one
+//! that accepts connections and never answers does not hide the next one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -103,9 +103,9 @@ impl Hosts {
         self.common.get_dbname()
     }
 
-    /// Connects to the first server that accepts it, with these settings, and carries out the statements
-    /// there. It must be awaited on a runtime, which drives the connection then, and calls `notified` with the channel and
-    /// the payload of each notification.
+    /// Connects to the first server that accepts it, with these settings, and carries out the
+    /// statements there. It must be awaited on a runtime, which drives the connection then, and
+    /// calls `notified` with the channel and the payload of each notification.
     pub(super) async fn connect(
         &self,
         session: &Session,

@@ -1,9 +1,9 @@
-//! One connection to a server: blocking calls with time limits, reconnects, and errors of the server
-//! as those of a store.
+//! One connection to a server: blocking calls with time limits, reconnects, and errors of the
+//! server as those of a store.
 //!
-//! The client is an asynchronous one, driven by a runtime of the connection's own on the thread that
-//! makes the call. So a call can end when the server does not answer any more. It must not be made on
-//! a thread of another runtime.
+//! The client is an asynchronous one, driven by a runtime of the connection's own on the thread
+//! that makes the call. So a call can end when the server does not answer any more. It must not be
+//! made on a thread of another runtime.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -148,7 +148,8 @@ impl Link {
         self.ended(Effect::Writes, result)
     }
 
-    /// Sends a statement once: one that the server has ended in favour of another one is not sent again.
+    /// Sends a statement once: one that the server has ended in favour of another one is not sent
+    /// again.
     pub(super) fn try_query(
         &mut self,
         effect: Effect,
@@ -189,8 +190,8 @@ impl Link {
         Ok(rows)
     }
 
-    /// Runs two statements that read, the first one without values, one after the other. The connection
-    /// is not opened again between them.
+    /// Runs two statements that read, the first one without values, one after the other. The
+    /// connection is not opened again between them.
     pub(super) fn read_both(
         &mut self,
         first: &'static str,
@@ -309,7 +310,8 @@ impl Link {
         };
         let is_taken = is_of_key(&error, self.settings.schema.name());
         let error = match code.code() {
-            // Something else may be missing: one table of several, or one that a trigger of the user's names.
+            // Something else may be missing: one table of several, or one that a trigger of the
+            // user's names.
             "3F000" | "42P01" | "42883" if self.are_removed() => {
                 let why = message(&error);
                 StoreError::Replaced(format!(

@@ -1,8 +1,8 @@
 //! The doorbell: a connection of its own that listens to the announcements of near timers.
 //!
-//! It has a thread, and a runtime on it. The connection is opened again when it was lost, after pauses
-//! that grow. It asks for nothing, so an end of the server without a word would go unnoticed. After
-//! each [`CHECK`] limits of a statement, a call without an effect finds out.
+//! It has a thread, and a runtime on it. The connection is opened again when it was lost, after
+//! pauses that grow. It asks for nothing, so an end of the server without a word would go
+//! unnoticed. After each [`CHECK`] limits of a statement, a call without an effect finds out.
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
@@ -114,8 +114,8 @@ async fn listen(settings: &Settings, hear: &Arc<Hear>) -> Infallible {
     }
 }
 
-/// The pause after this number of failures in a row: between a half and the whole of it by `random`,
-/// so that many processes do not come back to a server at one moment.
+/// The pause after this number of failures in a row: between a half and the whole of it by
+/// `random`, so that many processes do not come back to a server at one moment.
 fn pause(failures: u32, random: u64) -> Duration {
     let longest = FIRST_PAUSE
         .saturating_mul(1 << failures.min(16))
@@ -247,7 +247,8 @@ mod tests {
         let port = free.local_addr().expect("an address").port();
         drop(free);
         let (sender, heard) = mpsc::channel();
-        // As the runtime does where it gets no thread: within the connection, and not in the report of that.
+        // As the runtime does where it gets no thread: within the connection, and not in the report
+        // of that.
         let hear = move |heard: Heard<'_>| match heard {
             Heard::Lost(error) if !error.to_string().contains("panicked") => panic!("no thread"),
             heard => drop(sender.send(format!("{heard:?}"))),

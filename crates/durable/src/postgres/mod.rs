@@ -51,8 +51,8 @@ use crate::sync::{Arc, OnceLock, Origin, thread};
 /// A store in a PostgreSQL database, version 13 or newer, which many machines share.
 ///
 /// Its tables and functions are in the schema `tourbillon`, or in the one that
-/// [`PostgresBuilder::schema`] names. The first connection makes them. If programs must not make tables, an
-/// administrator runs [`Postgres::SCHEMA`] once.
+/// [`PostgresBuilder::schema`] names. The first connection makes them. If programs must not make
+/// tables, an administrator runs [`Postgres::SCHEMA`] once.
 ///
 /// # Schedule from other programs
 ///
@@ -67,16 +67,16 @@ use crate::sync::{Arc, OnceLock, Origin, thread};
 /// select tourbillon.complete('pay-by', 'order:7', generation, epoch, attempt); -- false: roll back
 /// ```
 ///
-/// The first three take a delay or a time, so that argument needs a type, as above or as in `$3::interval`, or its
-/// name, as in `delay => '15 min'` and `at => '2030-01-01 09:00+01'`. PostgreSQL answers `'15 min'` alone with
-/// "function .. is not unique".
+/// The first three take a delay or a time, so that argument needs a type, as above or as in
+/// `$3::interval`, or its name, as in `delay => '15 min'` and `at => '2030-01-01 09:00+01'`.
+/// PostgreSQL answers `'15 min'` alone with "function .. is not unique".
 ///
-/// [`Postgres::SCHEDULE`] and the others are such statements with parameters. A handler has the values of
-/// the last one from [`Due::completion`](crate::Due::completion).
+/// [`Postgres::SCHEDULE`] and the others are such statements with parameters. A handler has the
+/// values of the last one from [`Due::completion`](crate::Due::completion).
 ///
 /// An interval must not have months, whose length depends on the date. A day has 24 hours. In a
-/// transaction with the isolation `repeatable read` or `serializable` the functions see the timers as of
-/// the transaction's snapshot: a timer that was scheduled later is not found.
+/// transaction with the isolation `repeatable read` or `serializable` the functions see the timers
+/// as of the transaction's snapshot: a timer that was scheduled later is not found.
 ///
 /// # Grants
 ///
@@ -91,9 +91,9 @@ use crate::sync::{Arc, OnceLock, Origin, thread};
 ///
 /// # Durability
 ///
-/// An accepted call is as durable as a commit of the server. With `synchronous_commit = off` a crash
-/// of the server loses the last moments, and so does the promotion of an asynchronous standby: accepted
-/// calls may be missing, and runs that have ended may run again.
+/// An accepted call is as durable as a commit of the server. With `synchronous_commit = off` a
+/// crash of the server loses the last moments, and so does the promotion of an asynchronous
+/// standby: accepted calls may be missing, and runs that have ended may run again.
 ///
 /// # Examples
 ///
@@ -109,8 +109,8 @@ pub struct Postgres(Arc<Settings>);
 impl Postgres {
     /// All statements that make the schema, for databases where programs must not make tables.
     ///
-    /// Run it once, for instance by `psql --single-transaction`, with a role that may create a schema.
-    /// [`Postgres::in_schema`] has the statements for a schema of another name.
+    /// Run it once, for instance by `psql --single-transaction`, with a role that may create a
+    /// schema. [`Postgres::in_schema`] has the statements for a schema of another name.
     pub const SCHEMA: &'static str = schema::ALL;
 
     /// Opens the store at a URL, or a string of `key=value` pairs, as `psql` takes them. The tables
@@ -118,21 +118,21 @@ impl Postgres {
     ///
     /// # The environment and the files of `psql`
     ///
-    /// What the URL does not say comes from the service that `service` or `PGSERVICE` names, and then from
-    /// the environment: `PGHOST`, `PGHOSTADDR`, `PGPORT`, `PGUSER`, `PGDATABASE`, `PGPASSWORD`, `PGPASSFILE`,
-    /// `PGSSLMODE`, `PGSSLROOTCERT`, `PGAPPNAME`, `PGOPTIONS`, `PGCONNECT_TIMEOUT`, `PGTARGETSESSIONATTRS`
-    /// and others. A password that is not given is looked up at each connect in `~/.pgpass`, or in
-    /// `passfile`, unless others may read that file. Without a host the server of this machine is meant, by
-    /// its socket. An empty URL leaves everything to them. What is not supported is refused by its name,
-    /// such as `sslcert`, `sslcrl`, `requirepeer`, `require_auth` and `gssencmode=require`, also from the
-    /// environment.
+    /// What the URL does not say comes from the service that `service` or `PGSERVICE` names, and
+    /// then from the environment: `PGHOST`, `PGHOSTADDR`, `PGPORT`, `PGUSER`, `PGDATABASE`,
+    /// `PGPASSWORD`, `PGPASSFILE`, `PGSSLMODE`, `PGSSLROOTCERT`, `PGAPPNAME`, `PGOPTIONS`,
+    /// `PGCONNECT_TIMEOUT`, `PGTARGETSESSIONATTRS` and others. A password that is not given is
+    /// looked up at each connect in `~/.pgpass`, or in `passfile`, unless others may read that
+    /// file. Without a host the server of this machine is meant, by its socket. An empty URL leaves
+    /// everything to them. What is not supported is refused by its name, such as `sslcert`,
+    /// `sslcrl`, `requirepeer`, `require_auth` and `gssencmode=require`, also from the environment.
     ///
     /// # Several hosts
     ///
-    /// Each connection tries the hosts in the order of the URL, and with `target_session_attrs=read-write`
-    /// it finds the primary. `connect_timeout` is the limit for each address of each host, from the first
-    /// packet until the server is ready, in seconds; 5 by default. So a host that accepts connections and
-    /// never answers does not hide the next one.
+    /// Each connection tries the hosts in the order of the URL, and with
+    /// `target_session_attrs=read-write` it finds the primary. `connect_timeout` is the limit for
+    /// each address of each host, from the first packet until the server is ready, in seconds; 5 by
+    /// default. So a host that accepts connections and never answers does not hide the next one.
     ///
     /// # TLS
     ///
@@ -144,12 +144,12 @@ impl Postgres {
     /// | `verify-full`, `require` | is encrypted, with a server whose certificate is valid, was issued by a trusted authority, and has the host of the URL as a name |
     /// | `verify-ca` | the same, but the certificate may have any name |
     ///
-    /// There is no encryption without a check. So `require` is stricter than in `libpq`, and `prefer` does
-    /// not pretend to protect. The trusted authorities are those of the system, or those of
-    /// `sslrootcert` and `PostgresBuilder::tls_root_certificate_pem`. With `hostaddr` the connection goes to that address, and
-    /// the certificate is for `host`. A connection to a Unix socket is never encrypted, as in `libpq`.
-    /// Whether a certificate was revoked is not checked. Without the feature a URL that asks for TLS is
-    /// refused.
+    /// There is no encryption without a check. So `require` is stricter than in `libpq`, and
+    /// `prefer` does not pretend to protect. The trusted authorities are those of the system, or
+    /// those of `sslrootcert` and `PostgresBuilder::tls_root_certificate_pem`. With `hostaddr` the
+    /// connection goes to that address, and the certificate is for `host`. A connection to a Unix
+    /// socket is never encrypted, as in `libpq`. Whether a certificate was revoked is not checked.
+    /// Without the feature a URL that asks for TLS is refused.
     ///
     /// # Errors
     ///
@@ -207,7 +207,8 @@ impl Postgres {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(10));
         }
-        // A router forgets idle connections within minutes, and the driver's own default is two hours.
+        // A router forgets idle connections within minutes, and the driver's own default is two
+        // hours.
         config.keepalives_idle(config.get_keepalives_idle().min(Duration::from_secs(60)));
         Ok(PostgresBuilder {
             config,
@@ -248,8 +249,8 @@ impl Store for Postgres {
     }
 
     fn writers(&self) -> usize {
-        // More of them make smaller batches. With two cores, 16 threads made 28,000 calls a second by one
-        // connection, 22,000 by two and 18,000 by four.
+        // More of them make smaller batches. With two cores, 16 threads made 28,000 calls a second
+        // by one connection, 22,000 by two and 18,000 by four.
         1
     }
 
@@ -300,8 +301,9 @@ impl PostgresBuilder {
     }
 
     /// Sets how long one call waits for a row that another transaction has locked. 1 s by default,
-    /// at least 10 ms. Then it fails with [`CallError::Unavailable`](crate::CallError::Unavailable),
-    /// which names the lock. Other calls do not wait for it, except later ones on the same key.
+    /// at least 10 ms. Then it fails with
+    /// [`CallError::Unavailable`](crate::CallError::Unavailable), which names the lock. Other calls
+    /// do not wait for it, except later ones on the same key.
     #[must_use]
     pub fn lock_limit(mut self, limit: Duration) -> Self {
         self.lock_limit = limit.max(SHORTEST);
@@ -315,13 +317,14 @@ impl PostgresBuilder {
         self
     }
 
-    /// Sets how much of what the server has confirmed it may lose at a crash or a failover, without being taken for
-    /// an older database. 15 s by default.
+    /// Sets how much of what the server has confirmed it may lose at a crash or a failover, without
+    /// being taken for an older database. 15 s by default.
     ///
-    /// A server with `synchronous_commit = off` loses the last moments at a crash, and so does a failover to an
-    /// asynchronous standby. Processes go on by themselves after that. If more is missing, the database counts as
-    /// restored from a backup: calls fail with [`StoreError::Replaced`]. With `synchronous_commit = on`, and without an
-    /// asynchronous standby that may be promoted, nothing is lost. Then zero makes each older state known.
+    /// A server with `synchronous_commit = off` loses the last moments at a crash, and so does a
+    /// failover to an asynchronous standby. Processes go on by themselves after that. If more is
+    /// missing, the database counts as restored from a backup: calls fail with
+    /// [`StoreError::Replaced`]. With `synchronous_commit = on`, and without an asynchronous
+    /// standby that may be promoted, nothing is lost. Then zero makes each older state known.
     #[must_use]
     pub fn loss_limit(mut self, limit: Duration) -> Self {
         self.loss_limit = limit;
@@ -330,13 +333,13 @@ impl PostgresBuilder {
 
     /// Sets the schema that has the tables and functions: `tourbillon`, unless it is set here.
     ///
-    /// Programs that use one database and know nothing of each other take a schema each. Otherwise they share
-    /// queues by name: each runs the timers of the other one in queues that both have. A schema has its own
-    /// timers, nodes, functions and grants, its own doorbell, which is the channel of its name, and its own
-    /// setting, such as `shop.notify`.
+    /// Programs that use one database and know nothing of each other take a schema each. Otherwise
+    /// they share queues by name: each runs the timers of the other one in queues that both have. A
+    /// schema has its own timers, nodes, functions and grants, its own doorbell, which is the
+    /// channel of its name, and its own setting, such as `shop.notify`.
     ///
-    /// A name has 1 to 48 bytes: the letters a to z, digits and underscores, and no digit in front. It is
-    /// checked by [`connect`](Self::connect).
+    /// A name has 1 to 48 bytes: the letters a to z, digits and underscores, and no digit in front.
+    /// It is checked by [`connect`](Self::connect).
     ///
     /// # Examples
     ///
@@ -352,12 +355,14 @@ impl PostgresBuilder {
         self
     }
 
-    /// Sets a function that returns the password of each new connection, in place of the one in the URL:
-    /// for passwords that change, such as the tokens of a cloud provider, which are valid for minutes.
+    /// Sets a function that returns the password of each new connection, in place of the one in the
+    /// URL: for passwords that change, such as the tokens of a cloud provider, which are valid for
+    /// minutes.
     ///
-    /// It is called on a thread of its own before each connection is opened, and again after one was lost.
-    /// It may block, and should have a time limit: no connection is opened until it returns. An error or a
-    /// panic of it is [`StoreError::Unavailable`], and it is asked again at the next attempt.
+    /// It is called on a thread of its own before each connection is opened, and again after one
+    /// was lost. It may block, and should have a time limit: no connection is opened until it
+    /// returns. An error or a panic of it is [`StoreError::Unavailable`], and it is asked again at
+    /// the next attempt.
     ///
     /// # Examples
     ///
@@ -378,26 +383,28 @@ impl PostgresBuilder {
         self
     }
 
-    /// Sets whether calls announce timers that are due within two seconds by `NOTIFY tourbillon`, with
-    /// the name of the queue. Off by default: it slows down commits, and nodes find timers without it.
+    /// Sets whether calls announce timers that are due within two seconds by `NOTIFY tourbillon`,
+    /// with the name of the queue. Off by default: it slows down commits, and nodes find timers
+    /// without it.
     ///
-    /// The SQL functions do it where the setting `tourbillon.notify` is `on`, for instance by `alter
-    /// database .. set tourbillon.notify = on`. Nodes hear it with [`listen`](Self::listen).
+    /// The SQL functions do it where the setting `tourbillon.notify` is `on`, for instance by
+    /// `alter database .. set tourbillon.notify = on`. Nodes hear it with [`listen`](Self::listen).
     #[must_use]
     pub fn notify(mut self, notify: bool) -> Self {
         self.notify = notify;
         self
     }
 
-    /// Sets whether nodes listen to these announcements: the *doorbell*. A node that hears one looks at
-    /// the queue at once, at most 50 times a second. So a timer that another process, a transaction of
-    /// the user's or an SQL function has scheduled for the next moments starts on time, and not up to one
-    /// [look](crate::Builder::look) late.
+    /// Sets whether nodes listen to these announcements: the *doorbell*. A node that hears one
+    /// looks at the queue at once, at most 50 times a second. So a timer that another process, a
+    /// transaction of the user's or an SQL function has scheduled for the next moments starts on
+    /// time, and not up to one [look](crate::Builder::look) late.
     ///
-    /// The default is that of [`notify`](Self::notify): a doorbell that nobody rings costs a connection for
-    /// nothing. Turn it on by hand where only SQL functions announce timers. Each process with handlers
-    /// then has one more connection, which is opened again when it was lost, after 10 s at most. Until
-    /// then, and for announcements that are lost, timers are found by looks as before.
+    /// The default is that of [`notify`](Self::notify): a doorbell that nobody rings costs a
+    /// connection for nothing. Turn it on by hand where only SQL functions announce timers. Each
+    /// process with handlers then has one more connection, which is opened again when it was lost,
+    /// after 10 s at most. Until then, and for announcements that are lost, timers are found by
+    /// looks as before.
     ///
     /// # Examples
     ///
@@ -414,9 +421,9 @@ impl PostgresBuilder {
         self
     }
 
-    /// Adds one or more certificates of trusted authorities in PEM, for a URL that asks for TLS. Without
-    /// this call the store trusts the authorities that the system trusts. With one or more calls it trusts
-    /// the authorities of these calls and no others. Feature `postgres-tls`.
+    /// Adds one or more certificates of trusted authorities in PEM, for a URL that asks for TLS.
+    /// Without this call the store trusts the authorities that the system trusts. With one or more
+    /// calls it trusts the authorities of these calls and no others. Feature `postgres-tls`.
     ///
     /// # Examples
     ///
@@ -438,9 +445,9 @@ impl PostgresBuilder {
         self
     }
 
-    /// Sets the certificate of this client and its private key, both in PEM, for a server that asks for
-    /// certificates. `chain` also holds the intermediate certificates up to an authority that the server
-    /// trusts. Feature `postgres-tls`.
+    /// Sets the certificate of this client and its private key, both in PEM, for a server that asks
+    /// for certificates. `chain` also holds the intermediate certificates up to an authority that
+    /// the server trusts. Feature `postgres-tls`.
     #[cfg(feature = "postgres-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
     #[must_use]

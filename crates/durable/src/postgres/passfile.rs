@@ -12,7 +12,8 @@ pub(super) struct PasswordFile {
 }
 
 impl PasswordFile {
-    /// The password for a server that has any of these names. The error says why the file was left out.
+    /// The password for a server that has any of these names. The error says why the file was left
+    /// out.
     pub(super) fn password(&self, names: &[String], port: u16) -> Result<Option<String>, String> {
         let path = &self.path;
         let Ok(about) = fs::metadata(path) else {

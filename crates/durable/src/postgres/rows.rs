@@ -102,8 +102,8 @@ pub(super) fn refused(row: &Row) -> Option<(SqlState, StoreError)> {
     Some((code, error))
 }
 
-/// The rows of a statement that has carried out a batch of `count` rows one by one, or why all of them have
-/// failed. `reason` is why the batch had failed before.
+/// The rows of a statement that has carried out a batch of `count` rows one by one, or why all of
+/// them have failed. `reason` is why the batch had failed before.
 pub(super) fn each(
     result: Result<Vec<Row>, Failure>,
     reason: Failure,
@@ -156,7 +156,8 @@ pub(super) fn run(row: &Row, queue: &Arc<str>, key: &str) -> ClaimedRun {
     }
 }
 
-/// The answer to `OPEN_WRITES`. Without an open transaction every write is in the sight, or comes later.
+/// The answer to `OPEN_WRITES`. Without an open transaction every write is in the sight, or comes
+/// later.
 pub(super) fn complete(row: &Row) -> Complete {
     Complete {
         below: row.get::<_, Option<i64>>(1).map_or(u64::MAX, unsigned),

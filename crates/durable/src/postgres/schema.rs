@@ -33,8 +33,9 @@ pub(super) const ALL: &str = concat!(
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Schema(Namespace);
 
-/// Texts with the name alone: the channel of the doorbell, and the setting that lets functions ring it.
-/// Then the name of the schema before what is in it, also within a text that names a table, and alone.
+/// Texts with the name alone: the channel of the doorbell, and the setting that lets functions ring
+/// it. Then the name of the schema before what is in it, also within a text that names a table, and
+/// alone.
 const FORMS: [Form; 5] = [
     Form {
         before: "'",
@@ -79,8 +80,9 @@ impl Schema {
     }
 }
 
-/// Checks the server and the tables, and returns their identity. The first connection, which knows none, makes
-/// the tables if there are none. A later one never does: a backup may be about to be restored there.
+/// Checks the server and the tables, and returns their identity. The first connection, which knows
+/// none, makes the tables if there are none. A later one never does: a backup may be about to be
+/// restored there.
 pub(super) async fn check(
     client: &Client,
     schema: &Schema,

@@ -12,8 +12,8 @@ use crate::store::StoreError;
 /// The encryption that a URL asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Encryption {
-    /// None: `disable`, `prefer`, or no mode. `prefer` would not protect anything: an attacker who can read
-    /// the connection can also answer that there is no TLS.
+    /// None: `disable`, `prefer`, or no mode. `prefer` would not protect anything: an attacker who
+    /// can read the connection can also answer that there is no TLS.
     None,
     /// TLS with a certificate of a trusted authority: `verify-ca`.
     TrustedAuthority,
@@ -69,8 +69,8 @@ impl Security {
     }
 }
 
-/// The task that drives a connection. It ends with the client, with the connection, which may be an error,
-/// or with the runtime.
+/// The task that drives a connection. It ends with the client, with the connection, which may be an
+/// error, or with the runtime.
 pub(super) type Driven = JoinHandle<Result<(), Error>>;
 
 fn drive<S>(

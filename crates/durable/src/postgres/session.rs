@@ -1,10 +1,11 @@
 //! The settings of a session, and what stands between it and the server.
 //!
-//! The settings travel with the start of the connection, as `options`. So the server has them from the first
-//! moment, they belong to this connection, and nobody else can get them. A pooler such as PgBouncer refuses
-//! such options, or drops them. One that gives each session a connection of the server's own, and resets it
-//! afterwards, gets the settings by statements. One that shares connections between transactions is refused:
-//! the settings would reach other programs, and neither prepared statements nor `listen` would last.
+//! The settings travel with the start of the connection, as `options`. So the server has them from
+//! the first moment, they belong to this connection, and nobody else can get them. A pooler such as
+//! PgBouncer refuses such options, or drops them. One that gives each session a connection of the
+//! server's own, and resets it afterwards, gets the settings by statements. One that shares
+//! connections between transactions is refused: the settings would reach other programs, and
+//! neither prepared statements nor `listen` would last.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -25,8 +26,8 @@ impl Session {
         Session(settings.into_iter().collect())
     }
 
-    /// The settings as options of a new connection, after those that the URL has, and the mark by which
-    /// [`has`] recognizes that the server got them.
+    /// The settings as options of a new connection, after those that the URL has, and the mark by
+    /// which [`has`] recognizes that the server got them.
     pub(super) fn options(&self, of_url: Option<&str>, mark: &str) -> String {
         let mut options = of_url.unwrap_or_default().to_owned();
         let mark = [(MARK, mark.to_owned())];
@@ -79,8 +80,8 @@ pub(super) fn is_refused(error: &Error) -> bool {
     })
 }
 
-/// Refuses a pooler that shares connections of the server between sessions. The two clients have connections
-/// to it of their own, and have set nothing.
+/// Refuses a pooler that shares connections of the server between sessions. The two clients have
+/// connections to it of their own, and have set nothing.
 pub(super) async fn check_pooler(one: &Client, other: &Client) -> Result<(), StoreError> {
     const SHARED: &str = "a pooler such as PgBouncer stands before the server, and gives each transaction \
          another connection of it, on which neither settings nor prepared statements nor `listen` last: \

@@ -2,8 +2,9 @@
 //!
 //! Those that write several rows call functions of the server, which are in `functions.sql`.
 //!
-//! The last parameter of each is the identity of the tables, which the connection adds. It is asked for in a
-//! condition that names no row, so the server decides it first. `OPEN_WRITES` has none: a look follows it.
+//! The last parameter of each is the identity of the tables, which the connection adds. It is asked
+//! for in a condition that names no row, so the server decides it first. `OPEN_WRITES` has none: a
+//! look follows it.
 
 pub(super) const WRITE: &str = "select n, answer, due, other, shard, running, attempt \
      from tourbillon.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9) where (select tourbillon.same_1($10))";
@@ -39,8 +40,8 @@ pub(super) const GET: &str = timer!(
      where t.queue = $1 and t.key = $2 and (l.live or not t.cancelled) and (select tourbillon.same_1($3))"
 );
 
-/// Each shard is in order, and has no more of the page than the page has rows. The page ends when the payloads
-/// of the rows before have so many bytes.
+/// Each shard is in order, and has no more of the page than the page has rows. The page ends when
+/// the payloads of the rows before have so many bytes.
 pub(super) const LIST: &str = timer!(
     "with living as materialized (select d.epoch from tourbillon.node d where d.gone is null) ",
     "from (select t.*, sum(t.bytes) over (order by t.due, t.key) - t.bytes as before from ( \
@@ -90,8 +91,8 @@ pub(super) const JOIN: &str = "insert into tourbillon.node (epoch, name, queues)
      on conflict (epoch) do update set queues = excluded.queues, list = node.list + 1 \
      returning beat, clock_timestamp()";
 
-/// The time of the statement was taken before the number of its transaction. A beat that is less than the least
-/// one is of an older state: see [`Beats`](crate::store::Beats).
+/// The time of the statement was taken before the number of its transaction. A beat that is less
+/// than the least one is of an older state: see [`Beats`](crate::store::Beats).
 pub(super) const BEAT: &str = "update tourbillon.node set beat = beat + 1 where epoch = $1 and gone is null \
      and beat >= $2 and (select tourbillon.same_1($3)) \
      returning clock_timestamp(), statement_timestamp(), pg_current_xact_id()::text::bigint, beat";
@@ -101,13 +102,14 @@ pub(super) const ROW: &str = "select clock_timestamp(), d.beat, d.gone is not nu
      from (select) one left join tourbillon.node d on d.epoch = $1 \
      where (select tourbillon.same_1($2))";
 
-/// The clock, and the least number of the open transactions that may have written timers. It comes before
-/// the look, so that the look sees what a transaction has done that has given its lock back. See [`Complete`].
+/// The clock, and the least number of the open transactions that may have written timers. It comes
+/// before the look, so that the look sees what a transaction has done that has given its lock back.
+/// See [`Complete`].
 ///
-/// All calls that write lock the table before they read the clock. The transactions of users count from
-/// there on too, and no others: neither somebody's long transaction on other tables, nor an analysis of
-/// this one. The numbers of locks have 32 bits. None of them is below the
-/// oldest one that runs, which has 64. The time of the statement was taken before it reads the locks.
+/// All calls that write lock the table before they read the clock. The transactions of users count
+/// from there on too, and no others: neither somebody's long transaction on other tables, nor an
+/// analysis of this one. The numbers of locks have 32 bits. None of them is below the oldest one
+/// that runs, which has 64. The time of the statement was taken before it reads the locks.
 ///
 /// [`Complete`]: crate::store::Complete
 pub(super) const OPEN_WRITES: &str = "with locks as materialized ( \
@@ -121,15 +123,16 @@ pub(super) const OPEN_WRITES: &str = "with locks as materialized ( \
      and t.mode = 'RowExclusiveLock' \
      and n.locktype = 'transactionid' and n.mode = 'ExclusiveLock')";
 
-/// One statement, so that all of it is of one snapshot. Kinds of rows: 0 the clock, 1
-/// a node, 2 a paused queue, 3 a timer. The clock is read once; as a function in the condition it would
-/// be read for each row, and never be a bound of the index. The nodes are read once too: while a transaction
-/// stays open, each row of them has as many dead versions as there were beats.
+/// One statement, so that all of it is of one snapshot. Kinds of rows: 0 the clock, 1 a node, 2 a
+/// paused queue, 3 a timer. The clock is read once; as a function in the condition it would be read
+/// for each row, and never be a bound of the index. The nodes are read once too: while a
+/// transaction stays open, each row of them has as many dead versions as there were beats.
 ///
-/// A node may handle thousands of queues, so their names are sent once: `$13` and `$14` are the lists that this
-/// connection has.
+/// A node may handle thousands of queues, so their names are sent once: `$13` and `$14` are the
+/// lists that this connection has.
 ///
-/// The sum in the conditions of a band is that of the index `timer_survey`, which no other statement can use.
+/// The sum in the conditions of a band is that of the index `timer_survey`, which no other
+/// statement can use.
 pub(super) const LOOK: &str = "with clock as materialized (select clock_timestamp() as now), \
      living as materialized (select d.epoch, d.beat, d.list, d.queues from tourbillon.node d where d.gone is null), \
      me as materialized (select exists (select from living where epoch = $1) as live) \
@@ -182,8 +185,8 @@ pub(super) const DECLARE_GONE: &str = "select tourbillon.declare_gone_1($1, $2, 
 pub(super) const OLD_NODES: &str = "select exists (select from tourbillon.node \
      where gone < clock_timestamp() - interval '1 day') where (select tourbillon.same_1($1))";
 
-/// A claim of an epoch that is not in the table counts as none, so the row may go when no claim of it
-/// is left, and none can be made by a node that is gone.
+/// A claim of an epoch that is not in the table counts as none, so the row may go when no claim of
+/// it is left, and none can be made by a node that is gone.
 pub(super) const FORGET: &str = "delete from tourbillon.node d where d.gone < clock_timestamp() - interval '1 day' \
      and not exists (select from tourbillon.timer t where t.claim = d.epoch) \
      and (select tourbillon.same_1($1))";

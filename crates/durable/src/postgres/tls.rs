@@ -184,8 +184,8 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// Returns the reason of an error that will be repeated, or `None` for one that may pass, or that is not
-/// about TLS.
+/// Returns the reason of an error that will be repeated, or `None` for one that may pass, or that
+/// is not about TLS.
 pub(super) fn refusal(error: &tokio_postgres::Error) -> Option<String> {
     let mut next = std::error::Error::source(error);
     while let Some(error) = next {

@@ -1,4 +1,5 @@
-//! Calls within a transaction of the user's, whatever its driver: their statements, values and answers.
+//! Calls within a transaction of the user's, whatever its driver: their statements, values and
+//! answers.
 
 use serde::Serialize;
 use tokio_postgres::error::SqlState;
@@ -13,8 +14,8 @@ use crate::calls::{CallError, CompleteError, Completion, FromAnswer, Invalid, na
 use crate::store::{Action, StoreError, When};
 use crate::sync::Arc;
 
-/// The values of a statement, with their types. A statement whose types are given needs one message and
-/// one answer, so that it is sent as a whole or not at all.
+/// The values of a statement, with their types. A statement whose types are given needs one message
+/// and one answer, so that it is sent as a whole or not at all.
 pub(super) type Typed<'a, const N: usize> = [(&'a (dyn ToSql + Sync), Type); N];
 
 pub(super) const WRITE_ONE: &str = "select answer, due, other, shard, running, attempt \

@@ -1,4 +1,5 @@
-//! URLs, and strings of `key=value` pairs, as `libpq` reads them. Errors show no values: one may be a password.
+//! URLs, and strings of `key=value` pairs, as `libpq` reads them. Errors show no values: one may be
+//! a password.
 
 /// The parameters of a URL or of a string of pairs, in their order.
 pub(super) fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {

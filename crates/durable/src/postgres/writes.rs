@@ -1,4 +1,5 @@
-//! Calls of users: sent together, and each for itself where one of them may be the reason of a failure.
+//! Calls of users: sent together, and each for itself where one of them may be the reason of a
+//! failure.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -17,10 +18,11 @@ const PARTS: usize = 8;
 type Answers = [Option<Result<Answer, StoreError>>];
 
 impl PostgresConnection {
-    /// Carries out some of the calls, which are given by their indices in the order of queue and key.
-    /// Locked ones are left without an answer, with some of their neighbours if one of the keys is being
-    /// inserted: a statement ends at the first such key after 20 ms. So a list of calls `is_whole` at
-    /// first, is divided once, and waits for at most [`PARTS`] such keys and one more.
+    /// Carries out some of the calls, which are given by their indices in the order of queue and
+    /// key. Locked ones are left without an answer, with some of their neighbours if one of the
+    /// keys is being inserted: a statement ends at the first such key after 20 ms. So a list of
+    /// calls `is_whole` at first, is divided once, and waits for at most [`PARTS`] such keys and
+    /// one more.
     pub(super) fn write_some(
         &mut self,
         calls: &[Call],
@@ -138,7 +140,8 @@ impl PostgresConnection {
         let may_be_new = !wait && sent.actions.iter().all(|action| *action <= 1);
         if may_be_new && self.guess.is_new() {
             let result = send(true);
-            // An insert waits for a transaction that has changed the row. The search for known keys does not.
+            // An insert waits for a transaction that has changed the row. The search for known keys
+            // does not.
             let fails = |failure: &Failure| failure.is_conflict() || failure.is_locked();
             let was_wrong = result.as_ref().is_err_and(fails);
             self.guess.learn(!was_wrong);
@@ -149,7 +152,8 @@ impl PostgresConnection {
         send(false)
     }
 
-    /// Refuses the calls whose payloads the server does not take. Returns the others, and whether they are fewer.
+    /// Refuses the calls whose payloads the server does not take. Returns the others, and whether
+    /// they are fewer.
     fn without_bad_payloads(
         &mut self,
         calls: &[Call],

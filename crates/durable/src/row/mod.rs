@@ -10,8 +10,8 @@
 //!                                the node is gone: counts as waiting
 //! ```
 //!
-//! While a node holds a timer, `schedule` writes a *successor* beside it, and `cancel` marks it. The
-//! end of the run then puts the successor in its place, or deletes it.
+//! While a node holds a timer, `schedule` writes a *successor* beside it, and `cancel` marks it.
+//! The end of the run then puts the successor in its place, or deletes it.
 //!
 //! - **ROW-1** Only a held row has a successor or the mark of a cancel, and never both.
 //! - **ROW-2** A new due time is never in the past, so that nobody has to look behind a mark.
@@ -106,10 +106,11 @@ impl std::fmt::Debug for Moment<'_> {
 enum RowState {
     /// There is no row.
     Absent,
-    /// No live node holds the timer, and the table has this row. A claim in it is that of a gone node,
-    /// whose crash was not counted yet.
+    /// No live node holds the timer, and the table has this row. A claim in it is that of a gone
+    /// node, whose crash was not counted yet.
     Free(Row),
-    /// No live node holds the timer. It was the successor of a gone node's run, and is not written yet.
+    /// No live node holds the timer. It was the successor of a gone node's run, and is not written
+    /// yet.
     Promoted(Row),
     /// A live node holds the timer.
     Held(Row, Hold),
@@ -165,7 +166,8 @@ fn fresh(shard: u16, due: StoreTime, generation: i64, payload: Box<str>) -> Row 
     }
 }
 
-/// Carries out the call of a user on the row of its key. `shard` is the one that the key belongs to.
+/// Carries out the call of a user on the row of its key. `shard` is the one that the key belongs
+/// to.
 pub fn apply(
     row: Option<Row>,
     shard: u16,
@@ -289,8 +291,8 @@ fn cancel(state: RowState, was_there: bool) -> (Change, Answer) {
     }
 }
 
-/// The change that leaves no row. A row is deleted if it is there: a timer that was cancelled during a run of
-/// a node that is gone now.
+/// The change that leaves no row. A row is deleted if it is there: a timer that was cancelled
+/// during a run of a node that is gone now.
 fn absent(was_there: bool) -> Change {
     match was_there {
         true => Change::Delete,
@@ -403,8 +405,8 @@ fn later(now: StoreTime, span: Duration) -> StoreTime {
     (now + span).min(StoreTime::LATEST)
 }
 
-/// Turns a dead letter into the timer of its key, due now. `None` if there is a timer already, which
-/// is left as it is.
+/// Turns a dead letter into the timer of its key, due now. `None` if there is a timer already,
+/// which is left as it is.
 pub fn revive(
     row: Option<Row>,
     shard: u16,
@@ -422,9 +424,9 @@ pub fn revive(
 
 /// Returns the timer that users read. `None` if a gone node has left it behind cancelled.
 ///
-/// A row that a gone node holds is shown as a timer that does not run, at its place in the table. The next
-/// call that writes promotes it and counts the crash. So a list can go through the table in the order of
-/// the column `due`.
+/// A row that a gone node holds is shown as a timer that does not run, at its place in the table.
+/// The next call that writes promotes it and counts the crash. So a list can go through the table
+/// in the order of the column `due`.
 #[must_use]
 pub fn timer(queue: &str, key: &str, row: &Row, is_live: &dyn Fn(Epoch) -> bool) -> Option<Timer> {
     let hold = row.claim.filter(|hold| is_live(hold.epoch));

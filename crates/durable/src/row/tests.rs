@@ -601,8 +601,8 @@ fn a_new_due_time_is_neither_in_the_past_nor_after_the_last_one() {
     }
 }
 
-/// All sequences of six calls: ROW-1 holds, a fence that was passed on never opens again, and a cancel
-/// tells the truth. After `Cancelled` and `Running` no run of that generation starts.
+/// All sequences of six calls: ROW-1 holds, a fence that was passed on never opens again, and a
+/// cancel tells the truth. After `Cancelled` and `Running` no run of that generation starts.
 #[test]
 fn no_sequence_of_calls_breaks_an_invariant() {
     #[derive(Clone, Copy, Debug)]

@@ -80,7 +80,8 @@ impl RunInfo {
 
     /// Whether a transaction of the user's was about to end the run.
     pub(crate) fn is_completing(&self) -> bool {
-        // Relaxed: the handler's end, which comes before, orders it after the store in `will_complete`.
+        // Relaxed: the handler's end, which comes before, orders it after the store in
+        // `will_complete`.
         self.completing.load(Ordering::Relaxed)
     }
 }
@@ -108,7 +109,8 @@ impl<T> Due<T> {
         &self.payload
     }
 
-    /// Returns when this run was due, by the store's clock. For a retry it is the end of the backoff.
+    /// Returns when this run was due, by the store's clock. For a retry it is the end of the
+    /// backoff.
     #[must_use]
     pub fn due(&self) -> SystemTime {
         self.info.claimed.due.into()
@@ -145,12 +147,13 @@ impl<T> Due<T> {
         self.info.claimed.crashes
     }
 
-    /// Whether the timer is certainly still this node's, by the local clock. It does not ask the store.
+    /// Whether the timer is certainly still this node's, by the local clock. It does not ask the
+    /// store.
     ///
     /// After `false`, another node may have started the same timer already, and the end of this run
-    /// will be refused if it has. A handler with effects outside the database should ask before each
-    /// of them. The answer is `true` again after a pause of the store that was longer than the term,
-    /// unless this node was declared gone meanwhile.
+    /// will be refused if it has. A handler with effects outside the database should ask before
+    /// each of them. The answer is `true` again after a pause of the store that was longer than the
+    /// term, unless this node was declared gone meanwhile.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.info.lease.is_held()
@@ -168,8 +171,8 @@ impl<T> Due<T> {
         }
     }
 
-    /// Ends the run within a transaction, so that its effect happens exactly once: the effect and the
-    /// end are one commit.
+    /// Ends the run within a transaction, so that its effect happens exactly once: the effect and
+    /// the end are one commit.
     ///
     /// Call it last, commit if it returned `Ok`, and roll back if it did not. A handler that called
     /// it and returns `Ok` without having committed is tried again like one that failed. What it
@@ -188,11 +191,11 @@ impl<T> Due<T> {
         transaction.complete(&self.info.namespace, self.info.lease.epoch, self.info.run())
     }
 
-    /// Ends the run within a transaction of a driver whose calls are futures, such as `tokio_postgres`.
-    /// All else is as for [`complete_in`](Self::complete_in).
+    /// Ends the run within a transaction of a driver whose calls are futures, such as
+    /// `tokio_postgres`. All else is as for [`complete_in`](Self::complete_in).
     ///
-    /// The future does nothing until it is awaited. If it is dropped early, roll the transaction back: the
-    /// run may have been ended within it.
+    /// The future does nothing until it is awaited. If it is dropped early, roll the transaction
+    /// back: the run may have been ended within it.
     ///
     /// # Errors
     ///
@@ -227,13 +230,14 @@ impl<T> Due<T> {
         }
     }
 
-    /// Returns what a transaction of another driver or language needs to end the run: the values for the
-    /// function `tourbillon.complete` of PostgreSQL, in this order. `Postgres::COMPLETE` is its statement.
+    /// Returns what a transaction of another driver or language needs to end the run: the values
+    /// for the function `tourbillon.complete` of PostgreSQL, in this order. `Postgres::COMPLETE` is
+    /// its statement.
     ///
     /// Call it only in a handler that ends the run so. From this call on the rules of
-    /// [`complete_in`](Self::complete_in) hold: a handler that returns `Ok` without having committed is
-    /// tried again like one that failed. The statement answers `false` if the run is no longer this node's.
-    /// Then roll the transaction back, and return [`CompleteError::Fenced`].
+    /// [`complete_in`](Self::complete_in) hold: a handler that returns `Ok` without having
+    /// committed is tried again like one that failed. The statement answers `false` if the run is
+    /// no longer this node's. Then roll the transaction back, and return [`CompleteError::Fenced`].
     ///
     /// # Examples
     ///

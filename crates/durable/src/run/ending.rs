@@ -18,8 +18,8 @@ pub enum Ending {
 /// An error of a handler.
 pub(crate) type HandlerError = Box<dyn Error + Send + Sync>;
 
-/// The results that a handler may return: `()`, [`Ending`], `Result<(), E>` or `Result<Ending, E>`, where `E`
-/// is an error, or becomes one, such as a `String`.
+/// The results that a handler may return: `()`, [`Ending`], `Result<(), E>` or `Result<Ending, E>`,
+/// where `E` is an error, or becomes one, such as a `String`.
 pub trait IntoEnding {
     /// Returns the ending, or the error that the run failed with.
     ///

@@ -1,4 +1,5 @@
-//! The threads that call the store for a node, one for each lane, with a connection of its own each.
+//! The threads that call the store for a node, one for each lane, with a connection of its own
+//! each.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -128,7 +129,8 @@ impl LaneWorker {
         }
     }
 
-    /// The work that has stopped and that the node does not come back to unless there is something to do.
+    /// The work that has stopped and that the node does not come back to unless there is something
+    /// to do.
     fn stopped(&self) -> Option<StoreWork> {
         let work = match self.lane {
             Lane::Watch => return None,
@@ -175,7 +177,8 @@ fn work(call: &StoreCall) -> StoreWork {
     }
 }
 
-/// Makes the calls of a lane so that they change nothing: for an epoch that no node has, and without timers.
+/// Makes the calls of a lane so that they change nothing: for an epoch that no node has, and
+/// without timers.
 fn trial(lane: Lane, connection: &mut dyn Connection) -> Result<(), StoreError> {
     let epoch = Epoch(i64::try_from(RandomState::new().hash_one(0) >> 1).unwrap_or(i64::MAX));
     match lane {

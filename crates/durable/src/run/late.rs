@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The treatment of a timer that could not start in time, because all processes were down or its queue was
-/// paused.
+/// The treatment of a timer that could not start in time, because all processes were down or its
+/// queue was paused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Late {

@@ -1,8 +1,8 @@
-//! How timers run that are due: the threads around the state machine of `node`, the lanes by which it
-//! calls the store, and the life of each run, from its claim to its end.
+//! How timers run that are due: the threads around the state machine of `node`, the lanes by which
+//! it calls the store, and the life of each run, from its claim to its end.
 //!
-//! May use `node`, `client`, `calls`, `events` and `store`. What a user sets for a queue is here, too:
-//! [`Retry`], [`Late`], and the handlers.
+//! May use `node`, `client`, `calls`, `events` and `store`. What a user sets for a queue is here,
+//! too: [`Retry`], [`Late`], and the handlers.
 
 mod due;
 mod ending;

@@ -46,8 +46,8 @@ impl NotificationForwarder {
                     return;
                 };
                 self.counters.rings.increment();
-                // AcqRel: pairs with the swap in `taken`. Either that comes later and the node looks
-                // after this ring, or this one finds `false` and sends another ring.
+                // AcqRel: pairs with the swap in `taken`. Either that comes later and the node
+                // looks after this ring, or this one finds `false` and sends another ring.
                 if !waits.swap(true, Ordering::AcqRel) {
                     (self.tell)(Some(Arc::clone(queue)));
                 }

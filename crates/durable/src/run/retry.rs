@@ -7,8 +7,8 @@ use tourbillon::Backoff;
 
 /// When a run that returned an error, or panicked, is tried again, and how often.
 ///
-/// The default is `Retry::exponential(1 s ..= 10 min).jitter(0.2).attempts(20)`, which gives up after
-/// about two hours. A run whose process died counts elsewhere: see
+/// The default is `Retry::exponential(1 s ..= 10 min).jitter(0.2).attempts(20)`, which gives up
+/// after about two hours. A run whose process died counts elsewhere: see
 /// [`crash_limit`](crate::QueueBuilder::crash_limit).
 ///
 /// # Examples
@@ -62,8 +62,8 @@ impl Retry {
     /// Lengthens or shortens each span at random by up to this part of it, from 0.0 to 1.0, so that
     /// timers that failed together are not tried again together. The default is 0.0.
     ///
-    /// The spans of [`exponential`](Self::exponential) stay within its range: each is drawn evenly from
-    /// the part of the jitter that lies within.
+    /// The spans of [`exponential`](Self::exponential) stay within its range: each is drawn evenly
+    /// from the part of the jitter that lies within.
     pub const fn jitter(mut self, part: f64) -> Self {
         self.jitter = part;
         self

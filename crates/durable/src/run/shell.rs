@@ -29,7 +29,8 @@ const LEAST_MAX_WORKERS: usize = 64;
 /// The threads that the pool of the core may have at most.
 const MOST_WORKERS: usize = 1_024;
 
-/// The pause after the first attempt to listen to the doorbell that has failed. It doubles with each further one.
+/// The pause after the first attempt to listen to the doorbell that has failed. It doubles with
+/// each further one.
 const FIRST_LISTEN: Duration = Duration::from_millis(100);
 
 /// The longest of these pauses.
@@ -336,7 +337,8 @@ impl Shell {
         }
     }
 
-    /// Listens to the store's doorbell. If the store has one and can't listen to it, it is asked again.
+    /// Listens to the store's doorbell. If the store has one and can't listen to it, it is asked
+    /// again.
     fn listen(&mut self) {
         if self.is_stopping || self.listening.is_some() {
             return;

@@ -29,8 +29,8 @@ const DROPPED_PAUSE: Duration = Duration::from_secs(1);
 /// The greatest length of an error that is stored, in bytes.
 const LONGEST_ERROR: usize = 4 * 1024;
 
-/// A queue of which nothing was refused for this long begins anew. It is far longer than the pause between
-/// two attempts.
+/// A queue of which nothing was refused for this long begins anew. It is far longer than the pause
+/// between two attempts.
 const QUIET: Duration = Duration::from_secs(300);
 
 /// The error of a run that called `complete_in` and was not committed.
@@ -49,8 +49,8 @@ pub(crate) struct Runs {
     finish: Finish,
     /// Set at a stop: what has not started is given back.
     is_stopping: AtomicBool,
-    /// Runs that have called `complete_in` and returned `Ok`, until they are settled. To be fenced is
-    /// a success for them.
+    /// Runs that have called `complete_in` and returned `Ok`, until they are settled. To be fenced
+    /// is a success for them.
     completing: Mutex<HashSet<(Epoch, Run)>>,
     /// When the store has last refused a timer of each queue.
     refused: Mutex<HashMap<Box<str>, Instant>>,
@@ -138,8 +138,8 @@ impl Runs {
         self.completing.lock().retain(|(other, _)| *other == epoch);
     }
 
-    /// Notes that the store does not take the claim or the end of a timer. It is tried again and again, so only
-    /// the first refusal of each queue is an event.
+    /// Notes that the store does not take the claim or the end of a timer. It is tried again and
+    /// again, so only the first refusal of each queue is an event.
     pub(crate) fn refused(&self, queue: &str, key: &str, error: &StoreError) {
         self.counters.refused.increment();
         let now = Instant::now();

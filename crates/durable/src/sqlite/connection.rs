@@ -23,7 +23,8 @@ const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) struct SqliteConnection(pub(super) Link);
 
 impl SqliteConnection {
-    /// A statement has found no row of a node that is not gone. An error if that is the sign of an older file.
+    /// A statement has found no row of a node that is not gone. An error if that is the sign of an
+    /// older file.
     fn is_gone(&mut self, epoch: Epoch) -> Result<(), StoreError> {
         let (row, now) = self
             .0

@@ -59,8 +59,9 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether the error may be about one row of many: a trigger or a constraint refuses it, or its values can't be
-/// read. The transaction is rolled back all the same, since SQLite may have ended it.
+/// Whether the error may be about one row of many: a trigger or a constraint refuses it, or its
+/// values can't be read. The transaction is rolled back all the same, since SQLite may have ended
+/// it.
 pub(super) fn may_be_of_one_row(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
@@ -111,9 +112,9 @@ pub(super) fn before_commit(error: &rusqlite::Error) -> StoreError {
 /// The error of a commit.
 ///
 /// SQLite writes the frame that marks the commit last, and then asks the system to flush the file.
-/// If a write fails, the mark is not there, so nothing was carried out. If the flush fails, the mark
-/// may or may not reach the disk: this process sees the transaction as rolled back, but after a
-/// crash of the machine it may be there.
+/// If a write fails, the mark is not there, so nothing was carried out. If the flush fails, the
+/// mark may or may not reach the disk: this process sees the transaction as rolled back, but after
+/// a crash of the machine it may be there.
 pub(super) fn of_commit(error: &rusqlite::Error) -> StoreError {
     let written = match error.sqlite_error_code() {
         Some(ErrorCode::SystemIoFailure) => extended(error) != Some(ffi::SQLITE_IOERR_WRITE),

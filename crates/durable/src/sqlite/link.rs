@@ -58,8 +58,8 @@ const STATEMENTS: usize = 64;
 /// - A commit returns after the file was flushed: WAL with `synchronous = FULL`.
 /// - The cache holds the upper pages of the trees of 10 million timers.
 /// - The log is copied to the file every 16 MB: with random keys each timer changes a page of its
-///   own, and fewer copies write each page less often. The log shrinks to 64 MB when somebody's long
-///   read has made it grow.
+///   own, and fewer copies write each page less often. The log shrinks to 64 MB when somebody's
+///   long read has made it grow.
 /// - Sorting never writes files.
 const SETTINGS: &str = "
 pragma synchronous = full;
@@ -71,9 +71,10 @@ pragma temp_store = memory;
 
 /// The process in which this library has opened its first file.
 ///
-/// SQLite keeps a list of open files, their locks, and mutexes. A forked copy has the list, without the locks that
-/// it tells of: connections of the copy would count on locks that nobody holds, and could destroy the file. Nothing
-/// can be closed in the copy either, and a mutex may be locked forever.
+/// SQLite keeps a list of open files, their locks, and mutexes. A forked copy has the list, without
+/// the locks that it tells of: connections of the copy would count on locks that nobody holds, and
+/// could destroy the file. Nothing can be closed in the copy either, and a mutex may be locked
+/// forever.
 static OPENED: OnceLock<Origin> = OnceLock::new();
 
 /// Returns why this process can't open a file, if it is a copy of one that has opened one.
@@ -92,7 +93,8 @@ impl Link {
         if create {
             flags |= OpenFlags::SQLITE_OPEN_CREATE;
         }
-        // Before SQLite sees it: an end of the connection could remove what lies beside another file.
+        // Before SQLite sees it: an end of the connection could remove what lies beside another
+        // file.
         let original = &shared.original;
         let is_file = original
             .is_file(path)
@@ -134,8 +136,8 @@ impl Link {
         connection
             .busy_timeout(Duration::ZERO)
             .and_then(|()| {
-                // Without it SQLite compiles a statement anew whenever its limit is bound, since the
-                // planner looks at it: 17 µs for each range of a look.
+                // Without it SQLite compiles a statement anew whenever its limit is bound, since
+                // the planner looks at it: 17 µs for each range of a look.
                 connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
             })
             .map_err(|error| failure::before_commit(&error))?;
@@ -166,8 +168,8 @@ impl Link {
         self.shared.original.remember(&self.path, meta.identity)
     }
 
-    /// Whether the file is still the one that was opened, and nobody has written over it. It is asked within a
-    /// transaction, or after one.
+    /// Whether the file is still the one that was opened, and nobody has written over it. It is
+    /// asked within a transaction, or after one.
     fn is_untouched(&self) -> Result<(), StoreError> {
         let (path, shared) = (&self.path, &self.shared);
         let original = &shared.original;
@@ -202,8 +204,9 @@ impl Link {
         self.try_write(work).map_err(Failure::before_commit)
     }
 
-    /// Carries out `work` for each of the rows, in one transaction that writes. If that fails, and one of them may be the
-    /// reason, then halves of them are tried, so that such a row fails alone.
+    /// Carries out `work` for each of the rows, in one transaction that writes. If that fails, and
+    /// one of them may be the reason, then halves of them are tried, so that such a row fails
+    /// alone.
     pub(super) fn write_rows<I, T>(
         &mut self,
         rows: &[I],
@@ -379,7 +382,8 @@ impl Link {
         }
     }
 
-    /// The failure of a call of which nothing was carried out. What becomes of the file may be the reason.
+    /// The failure of a call of which nothing was carried out. What becomes of the file may be the
+    /// reason.
     fn explain(&self, failure: Failure) -> Failure {
         let failure = match failure {
             Failure::Sql(_) if self.shared.original.is_known() => match self.is_untouched() {
@@ -401,8 +405,8 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if self.is_untouched().is_err() {
-            // The end of the last connection to a file removes the log at its path, which may be that of
-            // another file by now.
+            // The end of the last connection to a file removes the log at its path, which may be
+            // that of another file by now.
             let keep = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
             let _ = self.connection.set_db_config(keep, true);
         }
@@ -430,8 +434,9 @@ fn sleep(span: Duration) {
     }
 }
 
-/// The reason why a file was not opened. SQLite does not say it, so the system is asked again, and the file
-/// is not opened for that: its end would take the locks of this process's other connections along.
+/// The reason why a file was not opened. SQLite does not say it, so the system is asked again, and
+/// the file is not opened for that: its end would take the locks of this process's other
+/// connections along.
 fn not_opened(path: &Path, error: &rusqlite::Error) -> StoreError {
     #[cfg(target_os = "linux")]
     {

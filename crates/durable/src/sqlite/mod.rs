@@ -23,56 +23,60 @@ use crate::sync::Arc;
 /// A store in a file of SQLite.
 ///
 /// Timers lie in tables whose names begin with `tourbillon_`, or with a prefix of the user's choice
-/// ([`open_with_prefix`](Sqlite::open_with_prefix)), beside those of the user. So an order and
-/// its timer can be committed together: [`schedule_in`](Sqlite::schedule_in). People read them with any
+/// ([`open_with_prefix`](Sqlite::open_with_prefix)), beside those of the user. So an order and its
+/// timer can be committed together: [`schedule_in`](Sqlite::schedule_in). People read them with any
 /// tool for SQLite: `select * from tourbillon_timers`.
 ///
 /// # Durability
 ///
-/// A call returns after its commit was flushed to the disk: the file has a write-ahead log, and every
-/// connection of the store uses `synchronous = full`. What was accepted survives a crash of the process,
-/// of the system, and a loss of power, if the disk flushes what it says it has flushed.
+/// A call returns after its commit was flushed to the disk: the file has a write-ahead log, and
+/// every connection of the store uses `synchronous = full`. What was accepted survives a crash of
+/// the process, of the system, and a loss of power, if the disk flushes what it says it has
+/// flushed.
 ///
 /// # Several processes
 ///
 /// Processes of one machine may share the file, each with a `Sqlite` of its own. Within a process,
-/// clones of one `Sqlite` should be used: their calls form a queue, so each gets its turn in order. Other
-/// processes, and the user's own connections, take turns by trying again each half millisecond, and a
-/// process that has met another one leaves the lock free for a moment between its transactions.
+/// clones of one `Sqlite` should be used: their calls form a queue, so each gets its turn in order.
+/// Other processes, and the user's own connections, take turns by trying again each half
+/// millisecond, and a process that has met another one leaves the lock free for a moment between
+/// its transactions.
 ///
 /// - One transaction writes at a time. A user's transaction that stays open stops all others, the
 ///   renewals of nodes too. Keep such transactions shorter than a part of the node's term.
-/// - Reads never wait for writes. A read transaction that stays open makes the log beside the file grow
-///   until it ends. Afterwards the log shrinks to at most 64 MB.
-/// - There is no doorbell between processes. A timer that another process has scheduled, or one that was
-///   scheduled in a user's transaction, is found at the next look of a node: a timer that is due within
-///   the time between two looks may be late by that time.
-/// - All processes go by the clock of the machine. If it is set back, timers wait for their time once
-///   more. None starts before the clock shows its due time.
+/// - Reads never wait for writes. A read transaction that stays open makes the log beside the file
+///   grow until it ends. Afterwards the log shrinks to at most 64 MB.
+/// - There is no doorbell between processes. A timer that another process has scheduled, or one
+///   that was scheduled in a user's transaction, is found at the next look of a node: a timer that
+///   is due within the time between two looks may be late by that time.
+/// - All processes go by the clock of the machine. If it is set back, timers wait for their time
+///   once more. None starts before the clock shows its due time.
 ///
 /// # Where the file may lie
 ///
-/// On a disk of this machine. Locks and shared memory do not work between machines, so a network file
-/// system is refused where it can be seen: on Linux NFS, SMB, CIFS, AFS, Ceph, Lustre, sshfs and some
-/// more. On other systems, and for folders that a virtual machine shares with its host, this is not
-/// seen. Copy the file with `sqlite3 FILE ".backup COPY"`, or with the log that lies beside it.
+/// On a disk of this machine. Locks and shared memory do not work between machines, so a network
+/// file system is refused where it can be seen: on Linux NFS, SMB, CIFS, AFS, Ceph, Lustre, sshfs
+/// and some more. On other systems, and for folders that a virtual machine shares with its host,
+/// this is not seen. Copy the file with `sqlite3 FILE ".backup COPY"`, or with the log that lies
+/// beside it.
 ///
 /// # A file that is replaced
 ///
-/// Each transaction looks whether the path still leads to the file that was opened. Once another one is
-/// there, or none, or one that was emptied, calls fail with [`StoreError::Replaced`], and nodes run nothing.
-/// It looks again after its commit. So a call that was answered with `Ok` is in the file that the path led
-/// to at that moment. The same holds for the `-wal` and `-shm` beside it. Should the right file come back,
-/// calls succeed again. Never copy over the file in its place, by `cp`, while processes use it: only a
-/// file with other tables is noticed. A file that is older than it was, with the same tables, is noticed by the
-/// next look of a process with handlers, if it lacks one of the beats of that process. There is one each fifth of the
+/// Each transaction looks whether the path still leads to the file that was opened. Once another
+/// one is there, or none, or one that was emptied, calls fail with [`StoreError::Replaced`], and
+/// nodes run nothing. It looks again after its commit. So a call that was answered with `Ok` is in
+/// the file that the path led to at that moment. The same holds for the `-wal` and `-shm` beside
+/// it. Should the right file come back, calls succeed again. Never copy over the file in its place,
+/// by `cp`, while processes use it: only a file with other tables is noticed. A file that is older
+/// than it was, with the same tables, is noticed by the next look of a process with handlers, if it
+/// lacks one of the beats of that process. There is one each fifth of the
 /// [term](crate::Builder::term).
 ///
 /// # Versions
 ///
-/// [`open`](Sqlite::open) brings the tables to the version of this crate. Processes with the version
-/// before go on during a deploy while the new tables admit them, and get a [`StoreError::Refused`] that
-/// says so when they do not.
+/// [`open`](Sqlite::open) brings the tables to the version of this crate. Processes with the
+/// version before go on during a deploy while the new tables admit them, and get a
+/// [`StoreError::Refused`] that says so when they do not.
 ///
 /// # Examples
 ///
@@ -114,18 +118,19 @@ pub struct Sqlite {
 const BUSY_LIMIT: Duration = Duration::from_secs(5);
 
 impl Sqlite {
-    /// Opens a file. It creates the file and the tables of the timers, or brings them to the version of
-    /// this crate.
+    /// Opens a file. It creates the file and the tables of the timers, or brings them to the
+    /// version of this crate.
     ///
-    /// Its folder must be there. A path that is not absolute begins at the current folder of this moment.
+    /// Its folder must be there. A path that is not absolute begins at the current folder of this
+    /// moment.
     ///
     /// # Errors
     ///
-    /// - [`StoreError::Refused`]: the path is empty, `:memory:` or a URI; the folder is missing, or lies
-    ///   on a network; the file or its folder can't be written, the file is no database, is corrupt, or
-    ///   has tables that need a newer version of the crate.
-    /// - [`StoreError::Unavailable`]: others have held the lock of the file for five seconds, or the
-    ///   disk is full.
+    /// - [`StoreError::Refused`]: the path is empty, `:memory:` or a URI; the folder is missing, or
+    ///   lies on a network; the file or its folder can't be written, the file is no database, is
+    ///   corrupt, or has tables that need a newer version of the crate.
+    /// - [`StoreError::Unavailable`]: others have held the lock of the file for five seconds, or
+    ///   the disk is full.
     ///
     /// # Blocking
     ///
@@ -134,14 +139,16 @@ impl Sqlite {
         Sqlite::open_with_prefix(path, DEFAULT)
     }
 
-    /// Opens a file whose tables of timers have names that begin with another word than `tourbillon`.
+    /// Opens a file whose tables of timers have names that begin with another word than
+    /// `tourbillon`.
     ///
-    /// Programs that use one file and know nothing of each other take a prefix each. Otherwise they share
-    /// queues by name: each runs the timers of the other one in queues that both have. With the prefix
-    /// `shop` the tables are `shop_timer` and so on. They have nothing in common with those of other
-    /// prefixes but the lock of the file.
+    /// Programs that use one file and know nothing of each other take a prefix each. Otherwise they
+    /// share queues by name: each runs the timers of the other one in queues that both have. With
+    /// the prefix `shop` the tables are `shop_timer` and so on. They have nothing in common with
+    /// those of other prefixes but the lock of the file.
     ///
-    /// A prefix has 1 to 48 bytes: the letters a to z, digits and underscores, and no digit in front.
+    /// A prefix has 1 to 48 bytes: the letters a to z, digits and underscores, and no digit in
+    /// front.
     ///
     /// # Errors
     ///
@@ -197,8 +204,9 @@ impl Sqlite {
         self
     }
 
-    /// Sets how long a call waits while others hold the lock of the file: five seconds, unless it is set
-    /// here. After this time the call fails with [`StoreError::Unavailable`], and was not carried out.
+    /// Sets how long a call waits while others hold the lock of the file: five seconds, unless it
+    /// is set here. After this time the call fails with [`StoreError::Unavailable`], and was not
+    /// carried out.
     ///
     /// It should be less than the term of the nodes.
     #[must_use]

@@ -1,9 +1,10 @@
 //! Whether the file is still the one that was opened.
 //!
-//! A process that has a file open goes on writing to it when another file takes its place, and all of that
-//! is lost. SQLite does not look, so each transaction does: whether the path still leads to the open file,
-//! and the names beside it to the open log and its index. A file that was written over in its place keeps
-//! its number, so the identity that the tables have is read from it again whenever the file has changed.
+//! A process that has a file open goes on writing to it when another file takes its place, and all
+//! of that is lost. SQLite does not look, so each transaction does: whether the path still leads to
+//! the open file, and the names beside it to the open log and its index. A file that was written
+//! over in its place keeps its number, so the identity that the tables have is read from it again
+//! whenever the file has changed.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -26,14 +27,15 @@ pub(super) struct Original {
     verified: Mutex<Option<FileState>>,
 }
 
-/// The write-ahead log and its index. While one of the connections is open, SQLite does not remove them.
+/// The write-ahead log and its index. While one of the connections is open, SQLite does not remove
+/// them.
 #[derive(Debug, Default)]
 struct Log {
     /// The number of connections that have it open.
     connections: usize,
     files: Beside,
-    /// They were removed under an open connection. What they had is lost to all connections that come later,
-    /// so the processes have to start anew.
+    /// They were removed under an open connection. What they had is lost to all connections that
+    /// come later, so the processes have to start anew.
     is_lost: bool,
 }
 
@@ -45,8 +47,8 @@ struct First {
     identity: i64,
 }
 
-/// What names a file on this machine, whatever its path. Other systems than Unix do not let anybody replace a
-/// file that is open.
+/// What names a file on this machine, whatever its path. Other systems than Unix do not let anybody
+/// replace a file that is open.
 type FileId = (u64, u64);
 
 #[cfg(unix)]
@@ -100,8 +102,9 @@ impl Original {
         Ok(())
     }
 
-    /// Whether the log and its index beside the file are those that the connections of this store have open.
-    /// `is_new`: the caller is a further connection, whose end calls [`Original::close`].
+    /// Whether the log and its index beside the file are those that the connections of this store
+    /// have open. `is_new`: the caller is a further connection, whose end calls
+    /// [`Original::close`].
     pub(super) fn is_log(&self, path: &Path, is_new: bool) -> Result<(), StoreError> {
         let mut log = self.log.lock();
         let now = beside(path);
@@ -129,8 +132,8 @@ impl Original {
         self.log.lock().connections -= 1;
     }
 
-    /// Whether nobody has written over the file in its place. It is read anew if it has changed since the
-    /// last time, by the log that was written back to it, or by somebody else.
+    /// Whether nobody has written over the file in its place. It is read anew if it has changed
+    /// since the last time, by the log that was written back to it, or by somebody else.
     pub(super) fn is_content(&self, path: &Path, prefix: &Prefix) -> Result<(), StoreError> {
         if self.first.get().is_none() {
             return Ok(());
@@ -140,8 +143,9 @@ impl Original {
         if *self.verified.lock() == Some(change) {
             return Ok(());
         }
-        // A connection without a cache, so that it reads the file. The row never changes, so it is not in the
-        // log. By SQLite, since a file that is closed by other means takes the locks of the process along.
+        // A connection without a cache, so that it reads the file. The row never changes, so it is
+        // not in the log. By SQLite, since a file that is closed by other means takes the locks of
+        // the process along.
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let Ok(fresh) = Connection::open_with_flags(path, flags) else {
             return Ok(());

@@ -47,7 +47,8 @@ pub(super) fn check(path: &Path) -> Result<PathBuf, StoreError> {
 /// The kind of the network file system that has the file, or `None` for a local one.
 #[cfg(target_os = "linux")]
 fn network(path: &Path, folder: &Path) -> Option<String> {
-    // Follow links, since the target has the file. A file that does not exist yet will be made in the folder.
+    // Follow links, since the target has the file. A file that does not exist yet will be made in
+    // the folder.
     let target = path
         .canonicalize()
         .or_else(|_| folder.canonicalize())

@@ -11,8 +11,8 @@ use crate::store::{
 };
 use crate::sync::Arc;
 
-/// Timers of a range that no live claim holds, and those of the node itself. SQLite knows the length of a text
-/// without reading it.
+/// Timers of a range that no live claim holds, and those of the node itself. SQLite knows the
+/// length of a text without reading it.
 const LOOK: &str = "
 select key, due, generation, attempt, crashes, claim,
        max(octet_length(payload), coalesce(octet_length(next_payload), 0))
@@ -290,8 +290,8 @@ mod tests {
     use super::*;
     use rusqlite::Connection;
 
-    /// A look at a queue reads no overdue timers of other queues and shards, and a page of a list does not
-    /// read the timers before it.
+    /// A look at a queue reads no overdue timers of other queues and shards, and a page of a list
+    /// does not read the timers before it.
     #[test]
     fn looks_and_lists_go_straight_to_their_part_of_the_index() {
         let connection = Connection::open_in_memory().expect("a connection");

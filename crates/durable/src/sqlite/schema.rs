@@ -1,7 +1,7 @@
 //! The tables in the file, and how an older form of them becomes the present one.
 //!
-//! All names begin with `tourbillon_`, or another [`Prefix`], since the file is the user's. Times are whole microseconds
-//! since 1970 (UTC), and payloads are JSON as text.
+//! All names begin with `tourbillon_`, or another [`Prefix`], since the file is the user's. Times
+//! are whole microseconds since 1970 (UTC), and payloads are JSON as text.
 //!
 //! The table `tourbillon_meta` has the version of the tables, and the oldest version of programs
 //! that can still use them. A migration adds what the version before does not need to know, so that
@@ -61,14 +61,14 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
 pub(super) const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
 /// - Timers lie in the order in which they were scheduled. With random keys a table in the order of
-///   its keys (`without rowid`) takes 1.7 times as long to insert and 1.4 times as long to claim and
-///   settle, since each timer then changes a page of its own in both.
+///   its keys (`without rowid`) takes 1.7 times as long to insert and 1.4 times as long to claim
+///   and settle, since each timer then changes a page of its own in both.
 /// - The index of due times ends with the key, so that a page of a list that ends within timers due
 ///   at one instant goes on without sorting them.
-/// - By the index of surveys a node finds out which of many queues have anything due. Its sum keeps the planner
-///   from it where a statement names a queue.
-/// - The identity is beside the version, in a page that only a migration writes. So it is not in the log but in
-///   the file, and a connection without a cache reads it from there.
+/// - By the index of surveys a node finds out which of many queues have anything due. Its sum keeps
+///   the planner from it where a statement names a queue.
+/// - The identity is beside the version, in a page that only a migration writes. So it is not in
+///   the log but in the file, and a connection without a cache reads it from there.
 /// - The index of claims has only what is held now. By it a node that is gone is known to have
 ///   left nothing behind.
 const FIRST: &str = "
@@ -252,7 +252,8 @@ fn admits_newer(meta: &Meta, mine: i64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Creates the tables, or brings them to the version of the last migration. It runs within a write transaction.
+/// Creates the tables, or brings them to the version of the last migration. It runs within a write
+/// transaction.
 pub(super) fn migrate(
     connection: &Connection,
     prefix: &Prefix,

@@ -16,8 +16,8 @@ pub(super) struct Tables<'c> {
     pub(super) now: StoreTime,
     /// The epochs that were asked for, and whether they are live.
     known: Vec<(Epoch, bool)>,
-    /// The next generation. The first one of a transaction is random, since a counter in the file could be
-    /// behind the rows that are there, in a copy of the file or of the rows.
+    /// The next generation. The first one of a transaction is random, since a counter in the file
+    /// could be behind the rows that are there, in a copy of the file or of the rows.
     generation: i64,
 }
 
@@ -149,7 +149,8 @@ impl<'c> Tables<'c> {
         self.connection.prepare_cached(&self.prefix.fill(sql))
     }
 
-    /// Lets one of the functions of [`row`](crate::row) decide. Epochs of rows that were read are known.
+    /// Lets one of the functions of [`row`](crate::row) decide. Epochs of rows that were read are
+    /// known.
     pub(super) fn decide<T>(&mut self, decide: impl FnOnce(&mut Moment<'_>) -> T) -> T {
         let known = &self.known;
         let next = &mut self.generation;

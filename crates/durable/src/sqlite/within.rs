@@ -1,4 +1,5 @@
-//! Calls within a transaction of the user's: they are committed together with the user's own changes.
+//! Calls within a transaction of the user's: they are committed together with the user's own
+//! changes.
 
 use std::time::{Duration, SystemTime};
 
@@ -21,8 +22,8 @@ use crate::store::{
 
 /// # Calls within a transaction of the user's
 ///
-/// An order and its timer are stored together, or not at all. The file is the same for both: that of this
-/// store.
+/// An order and its timer are stored together, or not at all. The file is the same for both: that
+/// of this store.
 ///
 /// These calls take what the same calls of `Durable` take, and answer the same. In addition:
 ///
@@ -31,29 +32,29 @@ use crate::store::{
 ///   whenever another connection writes.
 /// - The timer is there once the transaction commits. It is as durable as the commit of the user's
 ///   connection, whose `pragma synchronous` should be `full`, the default.
-/// - No node is told about the commit. Nodes find the timer at their next look, so a timer that is due
-///   at once may be late by the time between two looks: a second by default.
+/// - No node is told about the commit. Nodes find the timer at their next look, so a timer that is
+///   due at once may be late by the time between two looks: a second by default.
 /// - While the transaction is open no other connection can write, neither those of nodes. It should
 ///   be short. One that lasts longer than the term of a node stops its renewals.
 /// - The time is that of the system's clock, as the transaction sees it when it has the lock of the
 ///   file.
 /// - The payload has at most 64 KiB as JSON.
-/// - After an error nothing of the call was carried out, and the user decides whether the transaction
-///   goes on. If SQLite itself has rolled it back, which it does when the disk is full, the next call
-///   says so.
+/// - After an error nothing of the call was carried out, and the user decides whether the
+///   transaction goes on. If SQLite itself has rolled it back, which it does when the disk is full,
+///   the next call says so.
 impl Sqlite {
     /// Schedules a timer after a delay, and replaces one with the same key.
     ///
     /// # Errors
     ///
     /// The arguments are [invalid](CallError::Invalid). The transaction is a deferred one that has
-    /// read, was rolled back, or belongs to a file without timers: [`CallError::Refused`]. The file is
-    /// locked, or the disk is full: [`CallError::Unavailable`].
+    /// read, was rolled back, or belongs to a file without timers: [`CallError::Refused`]. The file
+    /// is locked, or the disk is full: [`CallError::Unavailable`].
     ///
     /// # Blocking
     ///
-    /// Within an immediate transaction for the time of some reads and writes of pages. In a deferred one
-    /// that has not read, until the lock is there, as long as the connection's
+    /// Within an immediate transaction for the time of some reads and writes of pages. In a
+    /// deferred one that has not read, until the lock is there, as long as the connection's
     /// [`busy_timeout`](rusqlite::Connection::busy_timeout) says.
     ///
     /// # Examples
@@ -91,8 +92,8 @@ impl Sqlite {
         schedule(self, tx, queue, key, names::delay(delay)?, payload)
     }
 
-    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is due
-    /// at once.
+    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is
+    /// due at once.
     ///
     /// # Errors
     ///

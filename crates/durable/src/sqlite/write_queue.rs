@@ -1,16 +1,16 @@
 //! The order in which the connections of one process write.
 //!
 //! SQLite has one writer, and a connection that finds the lock taken can only sleep and try again.
-//! Between connections of one process that is neither fair nor fast: whoever has just committed wins,
-//! and the sleeper wakes too late. So they stand in a queue of their own, and only its head asks for
-//! the lock of the file.
+//! Between connections of one process that is neither fair nor fast: whoever has just committed
+//! wins, and the sleeper wakes too late. So they stand in a queue of their own, and only its head
+//! asks for the lock of the file.
 //!
-//! Between processes the head of the queue sleeps and tries again. A process that has met another one
-//! pauses for one such sleep between its own transactions, so that the other one gets in. Four
+//! Between processes the head of the queue sleeps and tries again. A process that has met another
+//! one pauses for one such sleep between its own transactions, so that the other one gets in. Four
 //! processes that write without a break in a file in memory then wait for at most 52 ms and write
-//! within 20 % of each other. With the busy timeout of SQLite it was 2.5 s and a factor of three. The
-//! price is idle time between transactions where a commit costs next to nothing: 43 % fewer of them
-//! with two processes.
+//! within 20 % of each other. With the busy timeout of SQLite it was 2.5 s and a factor of three.
+//! The price is idle time between transactions where a commit costs next to nothing: 43 % fewer of
+//! them with two processes.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,20 +1,21 @@
-//! What a process remembers of its nodes, to see that a database is older than it was: restored from a
-//! backup, or emptied.
+//! What a process remembers of its nodes, to see that a database is older than it was: restored
+//! from a backup, or emptied.
 //!
-//! A beat that was confirmed can't be missing later, unless the server may lose what it has confirmed. A crash of
-//! a server with `synchronous_commit = off` loses the last moments, and so does the failover to a standby that
-//! lags. Both are meant to go on by themselves. So a *loss* of some span is admitted there, and the rest is an older
-//! database.
+//! A beat that was confirmed can't be missing later, unless the server may lose what it has
+//! confirmed. A crash of a server with `synchronous_commit = off` loses the last moments, and so
+//! does the failover to a standby that lags. Both are meant to go on by themselves. So a *loss* of
+//! some span is admitted there, and the rest is an older database.
 //!
-//! - **BEATS-1** The *least* number of a node is the greatest one that was confirmed before a loss could begin. A
-//!   loss ends after the last confirmed beat was sent. So the least number was confirmed, at the latest, the
-//!   span before that beat was sent. Without a span it is the last one. An outage in between moves nothing.
-//! - **BEATS-2** A row whose number is less than the least one is of an older database, also if it is marked as gone.
-//!   So is a row that is missing, if there is a least number. The row of a node stays for a day after the
-//!   node was declared gone.
+//! - **BEATS-1** The *least* number of a node is the greatest one that was confirmed before a loss
+//!   could begin. A loss ends after the last confirmed beat was sent. So the least number was
+//!   confirmed, at the latest, the span before that beat was sent. Without a span it is the last
+//!   one. An outage in between moves nothing.
+//! - **BEATS-2** A row whose number is less than the least one is of an older database, also if it
+//!   is marked as gone. So is a row that is missing, if there is a least number. The row of a node
+//!   stays for a day after the node was declared gone.
 //! - **BEATS-3** A beat increments no number that is less, so an older database never catches up.
-//! - **BEATS-4** From then on calls of this process are refused, until a beat or a look of the node finds the right
-//!   database, or the node has ended.
+//! - **BEATS-4** From then on calls of this process are refused, until a beat or a look of the node
+//!   finds the right database, or the node has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -41,8 +42,8 @@ pub(crate) struct Beats {
 /// The confirmed beats of a node.
 #[derive(Debug)]
 struct Confirmed {
-    /// The numbers, and when they were confirmed. The first one is the least one, as soon as it can be it, and the
-    /// last one is the greatest.
+    /// The numbers, and when they were confirmed. The first one is the least one, as soon as it can
+    /// be it, and the last one is the greatest.
     beats: VecDeque<(i64, Instant)>,
     /// When the last of the beats was sent.
     sent: Instant,
@@ -139,7 +140,8 @@ impl Beats {
             at,
             older: None,
         });
-        // Numbers that a loss has undone are counted again. The greatest one of them was confirmed all the same.
+        // Numbers that a loss has undone are counted again. The greatest one of them was confirmed
+        // all the same.
         let greatest = node.beats.back().map_or(i64::MIN, |(last, _)| *last);
         node.beats.push_back((beat.max(greatest), now));
         (node.sent, node.at, node.older) = (sent, at, None);

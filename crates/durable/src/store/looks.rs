@@ -14,7 +14,8 @@ pub struct Look {
     pub ranges: Vec<Range>,
     /// Shards in which all queues are asked at once whether they have anything: a [`Survey`].
     pub bands: Vec<Band>,
-    /// Whether the sight has to say which writes it contains. That may cost the store another statement.
+    /// Whether the sight has to say which writes it contains. That may cost the store another
+    /// statement.
     pub complete: bool,
 }
 
@@ -34,8 +35,8 @@ pub struct Range {
     pub limit: u32,
 }
 
-/// One shard of all queues. A look tells which queues have timers in it such as a [`Range`] shows, and not
-/// the timers. So a node need not ask for each of many queues that have nothing due.
+/// One shard of all queues. A look tells which queues have timers in it such as a [`Range`] shows,
+/// and not the timers. So a node need not ask for each of many queues that have nothing due.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Band {
     /// The shard.
@@ -83,7 +84,8 @@ pub struct Sight {
     pub nodes: Vec<SeenNode>,
     /// The queues that are paused.
     pub paused: Vec<String>,
-    /// Which writes it contains, if the look has asked for that and the store has [horizons](super::Horizon).
+    /// Which writes it contains, if the look has asked for that and the store has
+    /// [horizons](super::Horizon).
     pub complete: Option<Complete>,
 }
 
@@ -101,7 +103,8 @@ impl Sight {
 pub struct Survey {
     /// The parts of queues that have timers.
     pub parts: Vec<SurveyedPart>,
-    /// The indices of the bands that their limits cut. There may be timers of other queues behind the limit.
+    /// The indices of the bands that their limits cut. There may be timers of other queues behind
+    /// the limit.
     pub cut: Vec<usize>,
 }
 
@@ -116,8 +119,8 @@ pub struct SurveyedPart {
     pub first: StoreTime,
 }
 
-/// Which writes a sight contains: each write that is not in it, and was not undone, has a number of at
-/// least `below`, or read the clock at `at` or later.
+/// Which writes a sight contains: each write that is not in it, and was not undone, has a number of
+/// at least `below`, or read the clock at `at` or later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Complete {
     /// The least number of the writes that were open before the sight.
@@ -145,8 +148,8 @@ pub struct Seen {
     pub crashes: u32,
     /// Whether the node that asks has claimed it.
     pub mine: bool,
-    /// The length of its payload, or of that of the timer that takes its place, if that is longer. A node bounds
-    /// its claims by it.
+    /// The length of its payload, or of that of the timer that takes its place, if that is longer.
+    /// A node bounds its claims by it.
     pub bytes: u64,
 }
 

@@ -2,21 +2,21 @@
 //!
 //! A [`Store`] opens connections. Each thread of a node has a [`Connection`] of its own, and makes
 //! one call at a time. Every call of [`Connection`] is one step for all others: it happens as a
-//! whole, or not at all. The module [`row`](crate::row) says what each call does to a timer; a store
-//! may use these functions, or say the same in its own language.
+//! whole, or not at all. The module [`row`](crate::row) says what each call does to a timer; a
+//! store may use these functions, or say the same in its own language.
 //!
-//! - **STORE-1** The store's clock decides, and never that of the caller. A call reads it after it has
-//!   begun, and again after a wait for a row's lock. A store that has [horizons](Horizon) takes the
-//!   number of the write before it reads the clock, and shows the write as [open](Complete) until it has
-//!   ended, so that no mark passes what the write is about.
+//! - **STORE-1** The store's clock decides, and never that of the caller. A call reads it after it
+//!   has begun, and again after a wait for a row's lock. A store that has [horizons](Horizon) takes
+//!   the number of the write before it reads the clock, and shows the write as [open](Complete)
+//!   until it has ended, so that no mark passes what the write is about.
 //! - **STORE-2** A claim is *live* if its epoch belongs to a node that is in the table of nodes and
 //!   not gone. All other claims count as none, in every call.
 //! - **STORE-3** `attempt` never falls within a generation, and a generation never comes back for
 //!   the same key. So queue, key, generation, epoch and attempt name one run.
-//! - **STORE-4** A node that is gone stays gone. Its row is deleted only when no timer has a claim of
-//!   it any more.
-//! - **STORE-5** A row that can't be written, for instance since a trigger of the user's refuses it, fails
-//!   alone. No other row of the same call fails with it.
+//! - **STORE-4** A node that is gone stays gone. Its row is deleted only when no timer has a claim
+//!   of it any more.
+//! - **STORE-5** A row that can't be written, for instance since a trigger of the user's refuses
+//!   it, fails alone. No other row of the same call fails with it.
 
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
 mod beats;
@@ -48,13 +48,15 @@ pub(crate) use self::time::{StoreTime, WallClock, micros};
 /// The shards of each queue. A node asks for those that are its own; see [`Look`].
 pub const SHARDS: u16 = 64;
 
-/// A page of timers or dead letters ends when its payloads have this many bytes. It has one of them at least.
+/// A page of timers or dead letters ends when its payloads have this many bytes. It has one of them
+/// at least.
 pub const PAGE_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Where timers are kept.
 pub trait Store: Send + Sync + fmt::Debug + 'static {
-    /// Opens a connection, and creates or checks the tables when it is the first one of this value. Each
-    /// later one checks that the store is still [the same](StoreError::Replaced), and creates nothing.
+    /// Opens a connection, and creates or checks the tables when it is the first one of this value.
+    /// Each later one checks that the store is still [the same](StoreError::Replaced), and creates
+    /// nothing.
     ///
     /// It is called on threads of the crate, which are not part of any runtime. It may block.
     ///
@@ -63,16 +65,18 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// The store can't be reached, or refuses.
     fn connect(&self) -> Result<Box<dyn Connection>, StoreError>;
 
-    /// Returns why this process can't connect, where that is known without asking anybody. `None` by default.
+    /// Returns why this process can't connect, where that is known without asking anybody. `None`
+    /// by default.
     ///
-    /// A start asks it before it starts threads, so that it fails with [`StoreError::Forked`] also in a forked copy
-    /// in which no thread starts. It must not block.
+    /// A start asks it before it starts threads, so that it fails with [`StoreError::Forked`] also
+    /// in a forked copy in which no thread starts. It must not block.
     fn refusal(&self) -> Option<StoreError> {
         None
     }
 
-    /// Returns the part that the names of the store's tables have in common. A transaction of the user's finds the tables
-    /// by it: [`CompletesRun`](crate::CompletesRun) gets it. `tourbillon` by default.
+    /// Returns the part that the names of the store's tables have in common. A transaction of the
+    /// user's finds the tables by it: [`CompletesRun`](crate::CompletesRun) gets it. `tourbillon`
+    /// by default.
     fn namespace(&self) -> &str {
         "tourbillon"
     }
@@ -83,22 +87,25 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         1
     }
 
-    /// How long a call of a user is sent again and again while another transaction has locked its row,
-    /// that is, while [`Connection::try_write`] answers [`StoreError::Locked`]. 1 s by default.
+    /// How long a call of a user is sent again and again while another transaction has locked its
+    /// row, that is, while [`Connection::try_write`] answers [`StoreError::Locked`]. 1 s by
+    /// default.
     fn lock_limit(&self) -> Duration {
         Duration::from_secs(1)
     }
 
-    /// Listens to the store's *doorbell*, which rings when a timer is scheduled that is due soon. So a
-    /// node that has not scheduled it looks at its queue at once. A store without a doorbell returns
-    /// `None`, as this default does: nodes then find such a timer by their next look.
+    /// Listens to the store's *doorbell*, which rings when a timer is scheduled that is due soon.
+    /// So a node that has not scheduled it looks at its queue at once. A store without a doorbell
+    /// returns `None`, as this default does: nodes then find such a timer by their next look.
     ///
-    /// `hear` is called on a thread of the store's, until the result is dropped. A store that loses its
-    /// connection connects again by itself. A lost ring is no error, since looks go on as before.
+    /// `hear` is called on a thread of the store's, until the result is dropped. A store that loses
+    /// its connection connects again by itself. A lost ring is no error, since looks go on as
+    /// before.
     ///
-    /// It is called by each node at its start, and must not block. A store that has a doorbell and can't listen now, for
-    /// instance since no thread could be started, calls `hear` with [`Heard::Lost`] and returns `None`. Then it is
-    /// called again after a pause, which grows up to 10 s, and [`Heard::Open`] ends what `Lost` has begun.
+    /// It is called by each node at its start, and must not block. A store that has a doorbell and
+    /// can't listen now, for instance since no thread could be started, calls `hear` with
+    /// [`Heard::Lost`] and returns `None`. Then it is called again after a pause, which grows up to
+    /// 10 s, and [`Heard::Open`] ends what `Lost` has begun.
     ///
     /// # Examples
     ///
@@ -116,12 +123,12 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 
 /// One connection to a store.
 ///
-/// After a call that has failed as a whole the connection is dropped, and the next call opens another
-/// one.
+/// After a call that has failed as a whole the connection is dropped, and the next call opens
+/// another one.
 ///
-/// The start of a node makes some calls with nothing to do: a beat of an epoch that never joined, and a
-/// look, a claim and settlements of it without timers. So it fails if the store refuses them. During an
-/// outage such claims and settlements find out when it is over.
+/// The start of a node makes some calls with nothing to do: a beat of an epoch that never joined,
+/// and a look, a claim and settlements of it without timers. So it fails if the store refuses them.
+/// During an outage such claims and settlements find out when it is over.
 pub trait Connection: Send {
     /// Carries out calls of users, in one commit. The answers have the order of the calls.
     ///
@@ -138,11 +145,11 @@ pub trait Connection: Send {
 
     /// Carries out calls like [`write`](Self::write), but does not wait for a transaction that has
     /// locked some of the rows: these calls are not carried out, and their answers are
-    /// [`StoreError::Locked`]. The caller sends them again. A call may have that answer although its row
-    /// is free, if a locked one hides it; after a few repetitions it has another one.
+    /// [`StoreError::Locked`]. The caller sends them again. A call may have that answer although
+    /// its row is free, if a locked one hides it; after a few repetitions it has another one.
     ///
-    /// A store whose rows can't be locked by others needs no other form than this default, which calls
-    /// [`write`](Self::write).
+    /// A store whose rows can't be locked by others needs no other form than this default, which
+    /// calls [`write`](Self::write).
     ///
     /// # Errors
     ///
@@ -158,8 +165,8 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError>;
 
-    /// Reads the timers of a queue in the order of their due times and keys, at most as many as the page may have.
-    /// It ends early at [`PAGE_BYTES`], so that it holds up no other call for long.
+    /// Reads the timers of a queue in the order of their due times and keys, at most as many as the
+    /// page may have. It ends early at [`PAGE_BYTES`], so that it holds up no other call for long.
     ///
     /// # Errors
     ///
@@ -195,8 +202,8 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError>;
 
-    /// Adds a node. Another call with the same epoch sets its queues, and changes nothing else: a node
-    /// that stops handles none, so that the others take its part at once.
+    /// Adds a node. Another call with the same epoch sets its queues, and changes nothing else: a
+    /// node that stops handles none, so that the others take its part at once.
     ///
     /// # Errors
     ///
@@ -210,15 +217,16 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError>;
 
-    /// Reads what is due soon, all nodes that are not gone, and the paused queues. It writes nothing.
+    /// Reads what is due soon, all nodes that are not gone, and the paused queues. It writes
+    /// nothing.
     ///
     /// # Errors
     ///
     /// The store can't be reached, or refuses.
     fn look(&mut self, look: &Look) -> Result<Sight, StoreError>;
 
-    /// Claims timers that are due: [`row::claim`](crate::row::claim). A timer that the store can't write is
-    /// [refused](Claimed::refused) alone.
+    /// Claims timers that are due: [`row::claim`](crate::row::claim). A timer that the store can't
+    /// write is [refused](Claimed::refused) alone.
     ///
     /// # Errors
     ///
@@ -226,8 +234,8 @@ pub trait Connection: Send {
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError>;
 
     /// Ends or frees timers that the node has claimed: [`row::settle`](crate::row::settle). The
-    /// answers have the order of the settlements. A settlement that the store can't take fails alone: its
-    /// answer is an error, and it is sent again after a while.
+    /// answers have the order of the settlements. A settlement that the store can't take fails
+    /// alone: its answer is an error, and it is sent again after a while.
     ///
     /// # Errors
     ///
@@ -262,15 +270,16 @@ pub enum StoreError {
     Unknown(String),
     /// The store refused the call and did not carry it out. The same call will be refused again.
     Refused(String),
-    /// The store is not the one that this process has opened: it was replaced, removed or emptied, or is
-    /// older than it was. Nothing more is carried out on it. The text says what to do. Should the right
-    /// store come back, calls succeed again.
+    /// The store is not the one that this process has opened: it was replaced, removed or emptied,
+    /// or is older than it was. Nothing more is carried out on it. The text says what to do. Should
+    /// the right store come back, calls succeed again.
     Replaced(String),
-    /// Another transaction has locked the timer's row, and the call was not carried out. It may pass
-    /// when that transaction ends.
+    /// Another transaction has locked the timer's row, and the call was not carried out. It may
+    /// pass when that transaction ends.
     Locked(String),
-    /// This process was forked after the store was opened, and the store belongs to the original process. Open
-    /// it after the fork. A [`Sqlite`](crate::Sqlite) can't be opened in a copy of a process that has opened one.
+    /// This process was forked after the store was opened, and the store belongs to the original
+    /// process. Open it after the fork. A [`Sqlite`](crate::Sqlite) can't be opened in a copy of a
+    /// process that has opened one.
     Forked,
 }
 
@@ -357,7 +366,8 @@ pub enum When {
 }
 
 impl When {
-    /// Returns the due time of a call that reads the store's clock at `now`. It is never in the past.
+    /// Returns the due time of a call that reads the store's clock at `now`. It is never in the
+    /// past.
     #[must_use]
     pub fn due(self, now: StoreTime) -> StoreTime {
         match self {
@@ -459,7 +469,8 @@ pub struct Page {
     pub until: StoreTime,
     /// The due time and key of the last timer of the page before.
     pub after: Option<(StoreTime, String)>,
-    /// The greatest number of timers. There may be more although there are fewer in the page: see [`PAGE_BYTES`].
+    /// The greatest number of timers. There may be more although there are fewer in the page: see
+    /// [`PAGE_BYTES`].
     pub limit: u32,
 }
 
@@ -489,8 +500,8 @@ pub struct QueueCounts {
     pub overdue: u64,
     /// Timers that a node runs.
     pub running: u64,
-    /// The earliest due time of those that wait or are overdue. If it has passed, the queue is behind by the
-    /// time since then.
+    /// The earliest due time of those that wait or are overdue. If it has passed, the queue is
+    /// behind by the time since then.
     pub oldest: Option<StoreTime>,
     /// Dead letters.
     pub dead: u64,

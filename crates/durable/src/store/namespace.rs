@@ -1,7 +1,7 @@
 //! The name of the tables of a store: several stores lie beside each other in one database.
 //!
-//! All statements of the crate are written for the name `tourbillon`, so they can be read, and carried out
-//! by hand. [`Namespace::fill`] puts another name in its place.
+//! All statements of the crate are written for the name `tourbillon`, so they can be read, and
+//! carried out by hand. [`Namespace::fill`] puts another name in its place.
 
 use std::borrow::Cow;
 

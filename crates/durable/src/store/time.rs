@@ -136,8 +136,8 @@ impl WallClock {
     pub fn now(&self) -> StoreTime {
         match &self.0 {
             Source::System => StoreTime::from(SystemTime::now()),
-            // Acquire: pairs with the stores in `set` and `advance`, so that who sees a time also sees
-            // what was done before the clock was moved.
+            // Acquire: pairs with the stores in `set` and `advance`, so that who sees a time also
+            // sees what was done before the clock was moved.
             Source::Manual(time) => StoreTime(time.load(Ordering::Acquire)),
         }
     }

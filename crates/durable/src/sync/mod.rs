@@ -1,5 +1,5 @@
-//! The only module of this crate that names `std::sync`, `std::thread` or crossbeam. Beside them: how
-//! user code runs that may panic.
+//! The only module of this crate that names `std::sync`, `std::thread` or crossbeam. Beside them:
+//! how user code runs that may panic.
 
 mod panics;
 

@@ -1,7 +1,8 @@
 //! The outages that a node tells of.
 //!
-//! A call without an answer for a second is an outage of its own, and a busy machine makes such calls. A test that is
-//! about another reason passes over an outage of this kind, from its begin to its end.
+//! A call without an answer for a second is an outage of its own, and a busy machine makes such
+//! calls. A test that is about another reason passes over an outage of this kind, from its begin to
+//! its end.
 
 #![allow(dead_code, reason = "each test uses a part of the kit")]
 
@@ -32,8 +33,9 @@ impl Told {
         }
     }
 
-    /// Waits until an outage has begun in which calls fail, and returns its reason. `None`: it has begun with a
-    /// slow call, so it tells no other reason. Then the test can mend what it has broken, and break it again.
+    /// Waits until an outage has begun in which calls fail, and returns its reason. `None`: it has
+    /// begun with a slow call, so it tells no other reason. Then the test can mend what it has
+    /// broken, and break it again.
     #[track_caller]
     pub(crate) fn down(&self, timers: &Durable) -> Option<(StoreWork, String)> {
         loop {
@@ -63,7 +65,8 @@ impl Told {
         self.failed.set(timers.stats().store_errors);
     }
 
-    /// Ends the node. No call has failed since the last outage was over, and no other event has come.
+    /// Ends the node. No call has failed since the last outage was over, and no other event has
+    /// come.
     #[track_caller]
     pub(crate) fn ends(self, timers: Durable) {
         wait::until("all works", || timers.stats().stopped_work == 0);

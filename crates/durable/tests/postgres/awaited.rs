@@ -1,5 +1,5 @@
-//! Calls within transactions of `tokio_postgres`. Each test has a runtime with one thread: a call that
-//! blocked it would wait for itself.
+//! Calls within transactions of `tokio_postgres`. Each test has a runtime with one thread: a call
+//! that blocked it would wait for itself.
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -28,7 +28,8 @@ fn the_statements_schedule_move_and_cancel_with_plain_parameters() {
     assert_eq!(row.get::<_, SystemTime>("moved_from"), due);
     let took = start.elapsed();
     let ahead = due.duration_since(row.get("due")).expect("it was later");
-    // Each of them counts from its own moment. A clock of the machine may be set by a little meanwhile.
+    // Each of them counts from its own moment. A clock of the machine may be set by a little
+    // meanwhile.
     let (most, little) = (Duration::from_millis(59_750), Duration::from_millis(100));
     assert!(
         ahead <= most && ahead + took + little > most,

@@ -1,5 +1,5 @@
-//! The environment and the files that `psql` reads. Each case is a process of its own, which is this test
-//! program, started again: no other test meets its variables.
+//! The environment and the files that `psql` reads. Each case is a process of its own, which is
+//! this test program, started again: no other test meets its variables.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +22,8 @@ fn process() {
     }
 }
 
-/// Returns the answer that a process with these variables gets, without other variables that matter.
+/// Returns the answer that a process with these variables gets, without other variables that
+/// matter.
 fn connects(url: &str, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
     command

@@ -1,5 +1,5 @@
-//! Calls whose rows others have locked, beside calls that are free, and a failure between two parts of a
-//! batch.
+//! Calls whose rows others have locked, beside calls that are free, and a failure between two parts
+//! of a batch.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,8 +23,8 @@ fn is_answered(pending: &mut Pending<Scheduled>) -> bool {
     !matches!(Pin::new(pending).poll(&mut context), Poll::Pending)
 }
 
-/// Makes calls on free keys and on `key`, which `lock` has locked, and checks that the free ones are
-/// answered while the lock is held, and the locked one when it is not.
+/// Makes calls on free keys and on `key`, which `lock` has locked, and checks that the free ones
+/// are answered while the lock is held, and the locked one when it is not.
 fn beside_a_lock(key: &str, lock: impl FnOnce(&Postgres, &mut postgres::Transaction<'_>)) {
     let database = cluster::lent();
     let store = Postgres::builder(&database.url())
@@ -109,8 +109,8 @@ fn a_call_waits_for_a_lock_no_longer_than_its_limit() {
 )]
 fn answers_that_are_known_survive_a_failure_of_later_parts() {
     let database = cluster::lent();
-    // The first inserts of the key `z` seem to be locked, which divides the batch. The third one ends the
-    // connection.
+    // The first inserts of the key `z` seem to be locked, which divides the batch. The third one
+    // ends the connection.
     let trap = "create sequence public.tries;
         create function public.trap() returns trigger language plpgsql as $$
         begin

@@ -1,4 +1,5 @@
-//! Each outage of a node has one event when it begins and one when it ends, whatever stopped the work.
+//! Each outage of a node has one event when it begins and one when it ends, whatever stopped the
+//! work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -72,9 +73,10 @@ impl Node {
         while wait::next(&self.runs) != self.scheduled {}
     }
 
-    /// Waits for an outage, and returns its first reason. Calls without an answer for a second are outages
-    /// too, and on a machine with other work there may be some: those that pass are left out. `None` if one of them has
-    /// become the outage that was waited for, which has no event of its own then.
+    /// Waits for an outage, and returns its first reason. Calls without an answer for a second are
+    /// outages too, and on a machine with other work there may be some: those that pass are left
+    /// out. `None` if one of them has become the outage that was waited for, which has no event of
+    /// its own then.
     #[track_caller]
     fn goes_down(&self) -> Option<(StoreWork, String)> {
         loop {
@@ -132,8 +134,8 @@ fn end_connections(database: &Database) {
     ignore = "needs a PostgreSQL server: apt-get install postgresql"
 )]
 fn whatever_stops_a_node_is_told_once_with_the_reason() {
-    // What breaks it, what mends it, and what the reason says, unless there are several. `ROLE` and `DB` are
-    // those of the node.
+    // What breaks it, what mends it, and what the reason says, unless there are several. `ROLE` and
+    // `DB` are those of the node.
     let cases = [
         (
             "revoke select on tourbillon.timer from ROLE",
@@ -204,7 +206,8 @@ fn whatever_stops_a_node_is_told_once_with_the_reason() {
     }
 }
 
-/// Plays one case: what breaks the work, what mends it, and the reason. Whether the reason was told.
+/// Plays one case: what breaks the work, what mends it, and the reason. Whether the reason was
+/// told.
 #[track_caller]
 fn is_told_once((breaks, mends, reason): (&str, &str, &str)) -> bool {
     let database = cluster::database();

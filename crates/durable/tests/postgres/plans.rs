@@ -22,8 +22,9 @@ const EXPLAIN: &str = "
 const QUEUE: &str = "busy";
 const BACKLOG: &str = "backlog";
 
-/// Queues whose backlog stays: one is paused, one is in no program, and one runs a few timers a second.
-/// To the database the last two look alike but for a node that asks for a few rows of one of them.
+/// Queues whose backlog stays: one is paused, one is in no program, and one runs a few timers a
+/// second. To the database the last two look alike but for a node that asks for a few rows of one
+/// of them.
 const PAUSED: &str = "paused";
 const UNKNOWN: &str = "unknown";
 const PACED: &str = "paced";
@@ -135,7 +136,8 @@ fn assert_by_index(plan: &str) {
     for word in ["Seq Scan on timer", "Bitmap", "Filter: (due"] {
         assert!(!plan.contains(word), "{word}: {plan}");
     }
-    // The timers of a band are sorted by their queues, when its limit has cut them. All else has the order of the index.
+    // The timers of a band are sorted by their queues, when its limit has cut them. All else has
+    // the order of the index.
     let mut keys = plan.lines().filter(|line| line.contains("Sort Key:"));
     let by_queue = |line: &str| line.contains(".queue COLLATE") && !line.contains(',');
     assert!(keys.all(by_queue), "a sort of timers: {plan}");
@@ -381,7 +383,8 @@ fn beside_runs(runs: u32) -> Planned {
     planned
 }
 
-/// The row of a node has a dead version for each of its beats, as long as somebody's transaction stays open.
+/// The row of a node has a dead version for each of its beats, as long as somebody's transaction
+/// stays open.
 #[test]
 #[cfg_attr(
     not(has_postgres),

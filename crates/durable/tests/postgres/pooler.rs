@@ -63,7 +63,8 @@ impl Pooler {
         postgres::Client::connect(&self.url(database), postgres::NoTls)
     }
 
-    /// The settings and prepared statements that other programs meet on each connection of the pool.
+    /// The settings and prepared statements that other programs meet on each connection of the
+    /// pool.
     fn strangers(&self, database: &Database) -> Vec<String> {
         // All at one time, so that each has a connection of the server's.
         let mut clients: Vec<_> = (0..5)

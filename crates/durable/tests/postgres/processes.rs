@@ -1,5 +1,5 @@
-//! Several processes on one server, and what can happen to them. The processes are this test program,
-//! started again: each runs the function `child::process`.
+//! Several processes on one server, and what can happen to them. The processes are this test
+//! program, started again: each runs the function `child::process`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -85,8 +85,9 @@ mod child {
     }
 
     impl Work {
-        /// Has an effect, which is a row with the name of the process, and ends the run with it. The
-        /// key says where the run waits for a line: before its transaction, or before the commit.
+        /// Has an effect, which is a row with the name of the process, and ends the run with it.
+        /// The key says where the run waits for a line: before its transaction, or before the
+        /// commit.
         fn run(&self, due: &Due<()>) -> Result<(), Fault> {
             let key = due.key();
             if key.starts_with("slow") {
@@ -128,8 +129,8 @@ struct Process {
 }
 
 impl Process {
-    /// Starts a process whose node has this term and look interval, in milliseconds, and waits until
-    /// it has joined.
+    /// Starts a process whose node has this term and look interval, in milliseconds, and waits
+    /// until it has joined.
     fn start(name: &'static str, url: &str, term: u32, look: u32) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
         command
@@ -287,8 +288,8 @@ fn processes_share_the_work_by_affinity() {
 /// The timers of a batch.
 const BATCH: usize = 240;
 
-/// Schedules timers and waits for their runs. Returns how many timers of each shard each process has
-/// run.
+/// Schedules timers and waits for their runs. Returns how many timers of each shard each process
+/// has run.
 fn runs_of_a_batch(
     shop: &mut Shop,
     connection: &mut dyn Connection,

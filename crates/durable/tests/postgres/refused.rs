@@ -69,8 +69,8 @@ fn settle(runs: Vec<Run>, outcome: &Outcome) -> Settle {
     }
 }
 
-/// Ways in which the server may refuse to write the timer `bad`, each with the statements that make and
-/// remove it.
+/// Ways in which the server may refuse to write the timer `bad`, each with the statements that make
+/// and remove it.
 const TRAPS: [(&str, &str); 6] = [
     (
         "create function public.trap() returns trigger language plpgsql as $$
@@ -311,7 +311,8 @@ fn no_number_is_drawn_from_a_sequence_that_could_be_behind_the_rows() {
 fn letters_find_free_numbers_beside_those_of_a_copy() {
     let database = cluster::lent();
     let mut client = database.client();
-    // What a copy of rows may leave: numbers of the next days, of an old sequence, and one that is negative.
+    // What a copy of rows may leave: numbers of the next days, of an old sequence, and one that is
+    // negative.
     let copied = "insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, payload) \
                   select n, 'q', 'old:' || n, 1, now(), now(), 1, 1, 0, '', '1' from (select generate_series(-1, 100) \
                   union all select (extract(epoch from now()) * 1000000)::bigint + n * 1000000 from generate_series(1, 1000) n) r(n)";

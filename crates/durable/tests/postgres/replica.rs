@@ -19,7 +19,8 @@ use crate::cluster::Cluster;
 
 const QUEUE: &str = "pay-by";
 
-/// The timers that are accepted before, during and after the time in which the standby gets nothing.
+/// The timers that are accepted before, during and after the time in which the standby gets
+/// nothing.
 const TIMERS: usize = 60;
 
 type Times = Arc<Mutex<BTreeMap<String, Vec<SystemTime>>>>;
@@ -111,8 +112,8 @@ struct Differences {
     doubled: usize,
 }
 
-/// Kills the primary while timers are scheduled and run, and promotes the standby, which has not got
-/// the last moments before.
+/// Kills the primary while timers are scheduled and run, and promotes the standby, which has not
+/// got the last moments before.
 fn fail_over(is_synchronous: bool) -> Differences {
     let mut pair = Pair::start();
     let url = pair.url();
@@ -227,7 +228,8 @@ fn a_failover_to_a_synchronous_standby_loses_nothing() {
 fn a_failover_to_an_asynchronous_standby_may_lose_its_last_moments() {
     let differences = fail_over(false);
     println!("asynchronous: {differences:?}");
-    // The standby lacks the last moments on purpose: that some are found shows that they are counted.
+    // The standby lacks the last moments on purpose: that some are found shows that they are
+    // counted.
     assert!(differences.lost > 0, "{differences:?}");
     assert_eq!(
         (differences.early, differences.doubled),

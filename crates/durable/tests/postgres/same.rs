@@ -1,7 +1,7 @@
 //! The server and the memory answer the same to the same calls, whatever they are.
 //!
-//! Both have the machine's clock, and each call reads it at another moment. So the times of the calls
-//! lie hours apart, and times of the answers are compared in hours since the start.
+//! Both have the machine's clock, and each call reads it at another moment. So the times of the
+//! calls lie hours apart, and times of the answers are compared in hours since the start.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;

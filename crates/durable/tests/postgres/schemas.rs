@@ -13,8 +13,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 fn store(database: &Database, schema: &str) -> Postgres {
     let builder = Postgres::builder(&database.url()).expect("a URL");
-    // A connection that listens checks the server after three limits, and then the server shows this as its last
-    // statement, and not that it listens.
+    // A connection that listens checks the server after three limits, and then the server shows
+    // this as its last statement, and not that it listens.
     let builder = builder.statement_limit(MINUTE);
     let store = builder.schema(schema).notify(true).connect();
     store.expect("the cluster answers")
@@ -55,8 +55,8 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
         database.psql(listening).as_deref() == Ok("3")
     });
     let mut client = database.client();
-    // By the node's own process, within a transaction, and by SQL, each in one of the schemas: by the
-    // doorbell, since no other look comes within this test.
+    // By the node's own process, within a transaction, and by SQL, each in one of the schemas: by
+    // the doorbell, since no other look comes within this test.
     for (schema, store, timers) in &programs {
         let scheduled = timers.schedule("pay-by", "a", Duration::ZERO, &format!("own {schema}"));
         scheduled.expect("it is accepted");

@@ -47,7 +47,8 @@ struct Journal {
     lives: Mutex<HashMap<i64, Life>>,
     /// The runs that have begun and are not about to be settled.
     active: Mutex<HashMap<Box<str>, Epoch>>,
-    /// How often each node left, was declared gone, or is being declared gone. A node that lives has 0 in the end.
+    /// How often each node left, was declared gone, or is being declared gone. A node that lives
+    /// has 0 in the end.
     gone: Mutex<HashMap<Epoch, u32>>,
     payload: AtomicI64,
     epoch: AtomicI64,
@@ -249,8 +250,9 @@ fn join(connection: &mut dyn Connection, journal: &Journal) -> Epoch {
 
 /// Notes that a run begins: no node that may live runs the key.
 ///
-/// Whoever declares a node gone writes that down before. So if another node has claimed the run since, `epoch`
-/// stands among those that are gone, and what begins here is the run of a node that is late.
+/// Whoever declares a node gone writes that down before. So if another node has claimed the run
+/// since, `epoch` stands among those that are gone, and what begins here is the run of a node that
+/// is late.
 fn begin(journal: &Journal, run: &ClaimedRun, epoch: Epoch, now: StoreTime) {
     assert!(run.due <= now, "early by {:?}", run.due.since(now));
     let payload: i64 = run.payload.parse().expect("a number");

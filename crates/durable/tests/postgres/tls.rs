@@ -250,8 +250,8 @@ const URL: &str = "TLS_TEST_URL";
     ignore = "needs a PostgreSQL server: apt-get install postgresql"
 )]
 fn the_authorities_of_the_system_are_trusted_if_the_program_names_none() {
-    // A variable of the environment says which ones these are, so it takes a process of its own: this
-    // test again.
+    // A variable of the environment says which ones these are, so it takes a process of its own:
+    // this test again.
     if let Ok(url) = std::env::var(URL) {
         Postgres::connect(&url).expect("the server is trusted");
         return;

@@ -68,7 +68,8 @@ impl Claims {
         Durable::builder(store).look(ms(50)).payload_limit(LIMIT)
     }
 
-    /// Each claim has one large payload, or small ones. The small ones do not wait for all large ones.
+    /// Each claim has one large payload, or small ones. The small ones do not wait for all large
+    /// ones.
     fn are_bounded_and_take_turns(&self) {
         let claims = self.0.lock().unwrap();
         let is_bounded = |claim: &(usize, usize)| claim.0 == 0 || *claim == (1, 0);

@@ -1,5 +1,5 @@
-//! What happens when the system starts no further thread. One test, since the limit holds for the whole process,
-//! and a thread of another test must not start meanwhile.
+//! What happens when the system starts no further thread. One test, since the limit holds for the
+//! whole process, and a thread of another test must not start meanwhile.
 #![cfg(target_os = "linux")]
 
 use std::sync::mpsc;

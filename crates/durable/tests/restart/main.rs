@@ -130,7 +130,8 @@ impl Drop for Process {
     }
 }
 
-/// Waits until a number that is costly to look at has come to `goal`. It may take any time, as long as the number changes.
+/// Waits until a number that is costly to look at has come to `goal`. It may take any time, as long
+/// as the number changes.
 fn patiently(what: &str, goal: impl Fn(u64) -> bool, mut look: impl FnMut() -> u64) {
     let mut last = look();
     while !goal(last) {

@@ -1,5 +1,5 @@
-//! Several processes on one file. The other processes are this test program, started again: each runs
-//! one of the functions of the module `child`.
+//! Several processes on one file. The other processes are this test program, started again: each
+//! runs one of the functions of the module `child`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -62,7 +62,8 @@ mod child {
         }
     }
 
-    /// Writes batches and says which were accepted, without end, or until the store has a number of them.
+    /// Writes batches and says which were accepted, without end, or until the store has a number of
+    /// them.
     fn hammer(file: &str, word: &str) {
         let (name, batches) = word.split_once(' ').expect("a name and a number");
         let batches: u32 = batches.parse().expect("a number");
@@ -348,8 +349,8 @@ fn a_transaction_of_another_process_is_waited_for() {
 
 // === files that can't be written ===
 
-/// A limit on the size of files, which the shell sets for the process that it becomes. Without the trap
-/// the signal would end it.
+/// A limit on the size of files, which the shell sets for the process that it becomes. Without the
+/// trap the signal would end it.
 #[cfg(unix)]
 #[test]
 fn a_file_that_can_not_grow_keeps_all_that_was_accepted() {
@@ -371,8 +372,8 @@ fn a_file_that_can_not_grow_keeps_all_that_was_accepted() {
     assert_eq!(batches(&folder.store(), "q"), wanted);
 }
 
-/// What a task says on a disk of two megabytes. `None` without the right to mount one: the test says that
-/// it was skipped.
+/// What a task says on a disk of two megabytes. `None` without the right to mount one: the test
+/// says that it was skipped.
 #[cfg(target_os = "linux")]
 fn on_a_small_disk(task: &str) -> Option<String> {
     let folder = Folder::new();
@@ -436,8 +437,8 @@ mod read_only {
         let mut command = if is_root {
             // The folder of this program may be closed to others.
             let program = file.with_extension("program");
-            // By a process: a file that this one has open for writing can't be run, and a process that
-            // another test starts meanwhile would have it open too.
+            // By a process: a file that this one has open for writing can't be run, and a process
+            // that another test starts meanwhile would have it open too.
             let copied = Command::new("cp")
                 .arg(super::program())
                 .arg(&program)

@@ -68,8 +68,8 @@ fn is_one_outage(more: &[Event]) {
     assert!(downs.count() <= 1, "{more:?}");
 }
 
-/// Exchanges the file under a node, and checks that the node and the calls notice it, and that nothing
-/// was done on what lies there now.
+/// Exchanges the file under a node, and checks that the node and the calls notice it, and that
+/// nothing was done on what lies there now.
 #[track_caller]
 fn is_noticed(exchange: impl FnOnce(&Folder, &Path)) -> (Folder, Durable, Receiver<String>) {
     let folder = Folder::new();
@@ -106,7 +106,8 @@ fn is_noticed(exchange: impl FnOnce(&Folder, &Path)) -> (Folder, Durable, Receiv
     let more: Vec<Event> = events.try_iter().collect();
     is_one_outage(&more);
     assert_eq!(runs.try_recv().ok(), None);
-    // Somebody who opens the store anew does so on purpose; a connection of this one never makes tables.
+    // Somebody who opens the store anew does so on purpose; a connection of this one never makes
+    // tables.
     let Err(error) = store.connect() else {
         panic!("connected");
     };
@@ -185,7 +186,8 @@ fn a_file_that_was_removed_is_noticed_and_not_made_anew() {
 fn a_file_that_was_emptied_is_noticed() {
     let (folder, timers, _) = is_noticed(|folder, _| {
         let file = fs::File::options().write(true).open(folder.file());
-        // Leaked: its end would take the locks of this process along, unlike those of another program.
+        // Leaked: its end would take the locks of this process along, unlike those of another
+        // program.
         let file = std::mem::ManuallyDrop::new(file.expect("a file"));
         file.set_len(0).expect("emptied");
     });

@@ -293,7 +293,8 @@ impl Pair {
                 limit,
             })
         });
-        // Which one of the timers of one moment a limit cuts is left open, so the first bands have none.
+        // Which one of the timers of one moment a limit cuts is left open, so the first bands have
+        // none.
         let limits = [1_000, limit].into_iter();
         let bands = limits.flat_map(|limit| {
             (0..SHARDS).map(move |shard| Band {

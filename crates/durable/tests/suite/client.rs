@@ -40,8 +40,8 @@ impl Bench {
         }
     }
 
-    /// Lets the store's clock go on by `span`. Where no test can move it, this waits until the store
-    /// shows the time.
+    /// Lets the store's clock go on by `span`. Where no test can move it, this waits until the
+    /// store shows the time.
     pub(crate) fn pass(&self, span: Duration) {
         if let Some(clock) = &self.clock {
             clock.advance(span);
@@ -322,8 +322,8 @@ impl Client {
         claimed.runs.into_iter().next().expect("there is one")
     }
 
-    /// Claims one timer as soon as it is due and nobody has locked it. In the meantime the clock goes
-    /// on by steps of a millisecond.
+    /// Claims one timer as soon as it is due and nobody has locked it. In the meantime the clock
+    /// goes on by steps of a millisecond.
     #[track_caller]
     pub(crate) fn run_soon(&mut self, bench: &Bench, epoch: Epoch, key: &str) -> ClaimedRun {
         let mut run = None;

@@ -194,7 +194,8 @@ pub(crate) fn eight_writers_get_the_truth(bench: &Bench) {
     assert!(timers.iter().all(|timer| !timer.key.starts_with("gone")));
 }
 
-/// Of those who schedule a new key at one time, one inserts it and the others replace what is there.
+/// Of those who schedule a new key at one time, one inserts it and the others replace what is
+/// there.
 pub(crate) fn a_new_key_is_inserted_once(bench: &Bench) {
     const MANY: usize = 20;
     let mut clients: Vec<Client> = (0..4).map(|_| bench.client()).collect();

@@ -1,9 +1,10 @@
-//! What happens to the timers of three processes on one store when one of them is killed, or stands still. The term
-//! and the look are the defaults.
+//! What happens to the timers of three processes on one store when one of them is killed, or stands
+//! still. The term and the look are the defaults.
 //!
-//! No test measures lateness, which a busy machine makes as long as it likes. A test waits until the looks of the
-//! others say that they read all shards, and compares the timers of one process with those of the others in the
-//! same moments. `cargo test --test takeover -- --nocapture` prints the lateness.
+//! No test measures lateness, which a busy machine makes as long as it likes. A test waits until
+//! the looks of the others say that they read all shards, and compares the timers of one process
+//! with those of the others in the same moments. `cargo test --test takeover -- --nocapture` prints
+//! the lateness.
 
 #![cfg(unix)]
 
@@ -43,7 +44,8 @@ fn wait_until_shards_are_shared_out(processes: &mut [&mut Process]) {
     });
 }
 
-/// Waits until these two read all shards as their own. That must come before the third is declared gone.
+/// Waits until these two read all shards as their own. That must come before the third is declared
+/// gone.
 fn wait_until_the_others_look_at_all_shards(others: &mut [&mut Process]) {
     let mut nodes = BTreeSet::new();
     wait::until("the others look at all shards", || {
@@ -59,8 +61,8 @@ fn wait_until_the_others_look_at_all_shards(others: &mut [&mut Process]) {
     );
 }
 
-/// Schedules 240 timers: the first after `first`, the others evenly within `spread` after it. Returns the shard
-/// of each key.
+/// Schedules 240 timers: the first after `first`, the others evenly within `spread` after it.
+/// Returns the shard of each key.
 fn schedule(place: &Place, name: &str, first: Duration, spread: Duration) -> BTreeMap<String, u16> {
     let calls = (0..240).map(|number| Call {
         queue: QUEUE.into(),

@@ -10,8 +10,8 @@ use tourbillon_leases::{
     Resume, Resumed, Secret, StoreError,
 };
 
-// A row stays when its lease is over, so the next token is greater. The owner is for people. Only the
-// secret proves who holds the name. `ticket`, `lease` and `terms` are those of the last detach.
+// A row stays when its lease is over, so the next token is greater. The owner is for people. Only
+// the secret proves who holds the name. `ticket`, `lease` and `terms` are those of the last detach.
 const TABLE: &str = "create table if not exists leases
     (name text primary key, owner text not null, secret text not null, token integer not null,
     until integer not null, ticket text, lease integer, terms text)";

@@ -141,8 +141,8 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
         self.registration.renewed
     }
 
-    /// Renews the lease once for another length, by `call`, unless it lasts that long already. Waits
-    /// for a renewal that is in flight.
+    /// Renews the lease once for another length, by `call`, unless it lasts that long already.
+    /// Waits for a renewal that is in flight.
     pub(in super::super) fn extend(
         &self,
         lease: Duration,

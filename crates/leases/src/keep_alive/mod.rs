@@ -1,5 +1,5 @@
-//! Keeps alive whatever ends unless it is renewed. It knows nothing of locks: it may use `sync`, and of
-//! `store` the words in which a store answers.
+//! Keeps alive whatever ends unless it is renewed. It knows nothing of locks: it may use `sync`,
+//! and of `store` the words in which a store answers.
 //!
 //! | file | what |
 //! |---|---|
@@ -69,9 +69,9 @@ use renewal_loop::RenewalLoop;
 /// lease has run out by the local clock. Then the key is lost for good, and the application is
 /// notified.
 ///
-/// - The renewal function runs on workers of the `KeepAlive`. For leases of one
-///   destination and of similar length (between two powers of two), one call runs at a time. A second
-///   call begins only if the first has not returned in time.
+/// - The renewal function runs on workers of the `KeepAlive`. For leases of one destination and of
+///   similar length (between two powers of two), one call runs at a time. A second call begins only
+///   if the first has not returned in time.
 /// - A call that hangs or panics delays no other destination and ends no renewals. At most three
 ///   calls hang for one destination and length. Others wait only when 240 calls hang at one time.
 /// - The threads start with the first key: two schedulers, and a third one for a callback. They end

@@ -46,8 +46,8 @@ impl KeepOptions {
     /// Counts the lease from `sent`, a moment of the [`KeepAlive`](super::KeepAlive)'s clock.
     ///
     /// It has to be a moment *before* the request that created the lease was sent. By default the
-    /// lease counts from the call of [`keep_with`](super::KeepAlive::keep_with). A moment after that
-    /// call is replaced by the moment of the call.
+    /// lease counts from the call of [`keep_with`](super::KeepAlive::keep_with). A moment after
+    /// that call is replaced by the moment of the call.
     pub fn since(mut self, sent: Time) -> Self {
         self.since = Some(sent);
         self

@@ -85,8 +85,8 @@ impl<'a> Acquisition<'a> {
 
     /// Sets the length of the lease, which is **renewed** while the guard lives. Overrides the
     /// default of the [`Leases`](crate::Leases) and an earlier call of
-    /// [`fixed_lease`](Self::fixed_lease). `RedisStore` grants at most 30 s, unless its builder is told
-    /// another `longest_lease`.
+    /// [`fixed_lease`](Self::fixed_lease). `RedisStore` grants at most 30 s, unless its builder is
+    /// told another `longest_lease`.
     ///
     /// # Examples
     ///
@@ -149,8 +149,8 @@ impl<'a> Acquisition<'a> {
 
     /// Sets the shortest time for which the lock stays locked, counted from its grant. If it is
     /// released or dropped earlier, others have to wait for the rest. So a job of 5 ms that ten
-    /// nodes begin at the same minute, by clocks that differ, runs once. Choose a time that is longer than
-    /// these clocks differ, and shorter than the job's period.
+    /// nodes begin at the same minute, by clocks that differ, runs once. Choose a time that is
+    /// longer than these clocks differ, and shorter than the job's period.
     ///
     /// The rest is kept in the store: the release shortens the lease to it. So it also holds if the
     /// process ends right after the release. After the release this process has to wait like all
@@ -158,8 +158,9 @@ impl<'a> Acquisition<'a> {
     /// words ` (released)`.
     ///
     /// The time can't be longer than the lease, since the lock of a holder that dies is free after
-    /// one lease. For a lease of more than 30 s, `RedisStore` needs the option `longest_lease`. Zero is
-    /// the default. The lock does not stay locked if it is lost because the store has forgotten it.
+    /// one lease. For a lease of more than 30 s, `RedisStore` needs the option `longest_lease`.
+    /// Zero is the default. The lock does not stay locked if it is lost because the store has
+    /// forgotten it.
     ///
     /// # Errors
     ///

@@ -143,17 +143,17 @@ impl LeasesBuilder {
         self
     }
 
-    /// Sets the prefix of owners in the store, for people who look at it. By default it is the name of
-    /// the machine, on Linux, and `leases` elsewhere. Random digits follow, then the process id and the
-    /// number of the acquire.
+    /// Sets the prefix of owners in the store, for people who look at it. By default it is the name
+    /// of the machine, on Linux, and `leases` elsewhere. Random digits follow, then the process id
+    /// and the number of the acquire.
     pub fn instance(mut self, name: impl Into<String>) -> Self {
         self.instance = Some(name.into());
         self
     }
 
     /// Sets what the store says about these leases where they hold a lock, such as a version or a
-    /// URL; see [`Holder::data`](crate::Holder::data). Empty by default, since owners begin with the
-    /// [instance](Self::instance). At most 1,024 bytes. The store keeps it for each held lock.
+    /// URL; see [`Holder::data`](crate::Holder::data). Empty by default, since owners begin with
+    /// the [instance](Self::instance). At most 1,024 bytes. The store keeps it for each held lock.
     ///
     /// # Examples
     ///

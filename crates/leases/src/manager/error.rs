@@ -64,8 +64,8 @@ pub enum LockError {
         /// The shortest possible lease.
         least: Duration,
     },
-    /// The lease is longer than the store grants: for `RedisStore`, longer than the `longest_lease` of
-    /// its builder, which is 30 s by default.
+    /// The lease is longer than the store grants: for `RedisStore`, longer than the `longest_lease`
+    /// of its builder, which is 30 s by default.
     #[non_exhaustive]
     TooLong {
         /// The lock.

@@ -25,8 +25,8 @@ impl LeaseGuard {
     /// - [`LockError::Lost`] if the lease has run out, or the store answers that it is not held.
     /// - [`LockError::Renewed`] if the lease is renewed in the background.
     /// - [`LockError::TooLong`] if the store grants no leases of this length.
-    /// - [`LockError::Store`] if the store failed. The lease lasts as long as before, and the call may be
-    ///   repeated.
+    /// - [`LockError::Store`] if the store failed. The lease lasts as long as before, and the call
+    ///   may be repeated.
     ///
     /// # Blocking
     ///

@@ -63,8 +63,8 @@ impl Fence {
         }
     }
 
-    /// Returns the greatest token that the fence has seen, or 0 if it has seen none. Store it with the
-    /// resource, and [start](Self::starting_at) the next fence with it.
+    /// Returns the greatest token that the fence has seen, or 0 if it has seen none. Store it with
+    /// the resource, and [start](Self::starting_at) the next fence with it.
     ///
     /// # Examples
     ///

@@ -62,8 +62,8 @@ pub(super) struct Lease {
     pub(super) unsure: bool,
     /// Whether a drop waits for the store.
     waits: bool,
-    /// The secret of its ticket, once it was to be detached. If that failed, the next attempt has the
-    /// same one: a request of the first attempt may still arrive.
+    /// The secret of its ticket, once it was to be detached. If that failed, the next attempt has
+    /// the same one: a request of the first attempt may still arrive.
     pub(super) ticket: OnceLock<OwnedSecret>,
 }
 

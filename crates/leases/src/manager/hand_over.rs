@@ -79,13 +79,13 @@ impl LeaseGuard {
     ///
     /// - [`DetachError::Lost`] if the lease is lost.
     /// - [`DetachError::Entered`] if this is not the only guard.
-    /// - [`DetachError::Store`] if the store failed or [can't](crate::LeaseStore::detach) hand locks
-    ///   over. The lock is held as before, and the call may be repeated.
+    /// - [`DetachError::Store`] if the store failed or [can't](crate::LeaseStore::detach) hand
+    ///   locks over. The lock is held as before, and the call may be repeated.
     ///
     /// # Blocking
     ///
-    /// Blocks for one call to the store, for at most a sixth of the lease. Does not wait for a renewal
-    /// that is under way.
+    /// Blocks for one call to the store, for at most a sixth of the lease. Does not wait for a
+    /// renewal that is under way.
     ///
     /// # Examples
     ///
@@ -165,8 +165,8 @@ impl LeaseGuard {
         Ok(LeaseTicket::new(self.name().to_owned(), secret))
     }
 
-    /// Ends this guard of a lock that is lost. The store may still hold it: its clock differs from the
-    /// local one.
+    /// Ends this guard of a lock that is lost. The store may still hold it: its clock differs from
+    /// the local one.
     fn no_more(mut self, loss: Loss) -> DetachError {
         let lease = Arc::clone(self.lease());
         let loss = lease.kept.end().err().unwrap_or(loss);
@@ -217,8 +217,8 @@ struct DetachedTerms {
     feed: Option<Duration>,
     /// The rest of the longest hold.
     max_hold: Option<Duration>,
-    /// The secret of the holder before, if an attempt of it to acquire the lock may still arrive at the
-    /// store.
+    /// The secret of the holder before, if an attempt of it to acquire the lock may still arrive at
+    /// the store.
     unsure: Option<OwnedSecret>,
 }
 
@@ -296,8 +296,9 @@ impl Leases {
     ///
     /// - [`LockError::Lost`] if no lock is detached with this ticket: its lease has run out
     ///   meanwhile, or somebody has resumed or released it, or the ticket is made up.
-    /// - [`LockError::Store`] if the store failed. This ticket value may be used again, whether or not
-    ///   the call was executed. A ticket that is read from its text again works only if the call was not executed.
+    /// - [`LockError::Store`] if the store failed. This ticket value may be used again, whether or
+    ///   not the call was executed. A ticket that is read from its text again works only if the
+    ///   call was not executed.
     /// - [`LockError::TooLong`] and [`LockError::TooShort`] if these leases can't have the lease of
     ///   the lock. It is released then.
     /// - [`LockError::Closed`] as for [`lock`](Self::lock).
@@ -347,8 +348,8 @@ impl LeasesInner {
             &KeepOptions::for_lease(self.lease),
             self.lease,
         )?;
-        // Taken, and not copied: if two threads resume one ticket at one time, each of them is another
-        // claimant.
+        // Taken, and not copied: if two threads resume one ticket at one time, each of them is
+        // another claimant.
         let tried = ticket.tried().lock().take();
         let claimant = tried.unwrap_or_else(|| Claimant {
             owner: self.owner(),

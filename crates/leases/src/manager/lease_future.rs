@@ -10,9 +10,9 @@ use tourbillon::coop::YieldPoint;
 /// The future of a call whose name ends with `_async`, such as
 /// [`Leases::lock_async`](crate::Leases::lock_async), with what it returns.
 ///
-/// It owns what it needs: it can be stored in a struct, sent to another thread or spawned as a task,
-/// and awaited by reference without being pinned. Nothing happens before its first poll. Each call
-/// says what its drop does.
+/// It owns what it needs: it can be stored in a struct, sent to another thread or spawned as a
+/// task, and awaited by reference without being pinned. Nothing happens before its first poll. Each
+/// call says what its drop does.
 ///
 /// # Examples
 ///

@@ -286,8 +286,9 @@ impl Leases {
 
     /// Asks the store who holds a lock. Returns `None` if nobody does.
     ///
-    /// The answer may be outdated when it arrives. So it is for people who look, and nothing may be decided
-    /// by it: to learn whether this process holds a lock, ask its [guard](LeaseGuard::is_held).
+    /// The answer may be outdated when it arrives. So it is for people who look, and nothing may be
+    /// decided by it: to learn whether this process holds a lock, ask its
+    /// [guard](LeaseGuard::is_held).
     ///
     /// # Errors
     ///

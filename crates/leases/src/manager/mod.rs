@@ -1,5 +1,5 @@
-//! The locks of a process: acquired, held, released, handed over. It calls a store, and has its leases
-//! renewed by `keep_alive`. It knows no particular store.
+//! The locks of a process: acquired, held, released, handed over. It calls a store, and has its
+//! leases renewed by `keep_alive`. It knows no particular store.
 //!
 //! | file | what |
 //! |---|---|

@@ -40,7 +40,8 @@ pub(super) fn holder(answer: &Value, longest: Duration) -> Result<Option<Holder>
     }
 }
 
-/// The rest of a lease. The number is negative if somebody has removed the expiry of the key by hand.
+/// The rest of a lease. The number is negative if somebody has removed the expiry of the key by
+/// hand.
 pub(super) fn time_left(millis: i64, longest: Duration) -> Duration {
     u64::try_from(millis).map_or(longest, Duration::from_millis)
 }

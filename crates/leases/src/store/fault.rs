@@ -73,8 +73,8 @@ pub enum Fault {
     /// The call is executed. Then this function runs, on the caller's thread and without a lock,
     /// before the call returns.
     Then(Box<dyn FnOnce() + Send>),
-    /// The items at these positions of a batch of acquires, renewals or releases fail with the error. All
-    /// other items, and all calls without a batch, are executed.
+    /// The items at these positions of a batch of acquires, renewals or releases fail with the
+    /// error. All other items, and all calls without a batch, are executed.
     Some(Vec<usize>, StoreError),
 }
 

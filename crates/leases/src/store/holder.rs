@@ -23,8 +23,9 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner, which proves nothing: who knows it can neither renew nor release. Owners of [`Leases`](crate::Leases) begin with the
-    /// [instance](crate::LeasesBuilder::instance), which is the name of the machine by default.
+    /// The owner, which proves nothing: who knows it can neither renew nor release. Owners of
+    /// [`Leases`](crate::Leases) begin with the [instance](crate::LeasesBuilder::instance), which
+    /// is the name of the machine by default.
     pub owner: String,
     /// The token of the grant.
     pub token: u64,

@@ -1,6 +1,6 @@
-//! The interface between leases and the backend that stores them, and what backends share: the store in
-//! memory, the queue of waiting callers, and the adapter for async clients. A store knows nothing of
-//! those who use it. It may use `sync` alone.
+//! The interface between leases and the backend that stores them, and what backends share: the
+//! store in memory, the queue of waiting callers, and the adapter for async clients. A store knows
+//! nothing of those who use it. It may use `sync` alone.
 
 mod error;
 mod fault;
@@ -30,8 +30,8 @@ pub(crate) use wait_queue::WaitQueue;
 
 /// A backend that stores leases: which owner holds which name, and until when.
 ///
-/// [`MemoryStore`](crate::MemoryStore) keeps leases in memory. The example `sqlite_store` is a backend
-/// of some hundred lines, on a table of SQLite. A backend whose client is async implements
+/// [`MemoryStore`](crate::MemoryStore) keeps leases in memory. The example `sqlite_store` is a
+/// backend of some hundred lines, on a table of SQLite. A backend whose client is async implements
 /// `AsyncLeaseStore` instead (feature `tokio`).
 ///
 /// # What a backend promises
@@ -82,16 +82,17 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// releases it. After any other error the name was not granted.
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError>;
 
-    /// Acquires names of one destination, each as [`acquire`](Self::acquire) does. Returns one answer
-    /// for each item of `batch`, in the same order. A missing answer counts as a failure.
+    /// Acquires names of one destination, each as [`acquire`](Self::acquire) does. Returns one
+    /// answer for each item of `batch`, in the same order. A missing answer counts as a failure.
     ///
     /// The default calls [`acquire`](Self::acquire) for one item after the other, until `limit` is
     /// over. A backend on a network should send them together.
     ///
     /// # Errors
     ///
-    /// If all items have failed. After [`StoreError::Unavailable`] any of them may have been granted
-    /// all the same, and is released. After [`StoreError::Refused`] each item is tried alone.
+    /// If all items have failed. After [`StoreError::Unavailable`] any of them may have been
+    /// granted all the same, and is released. After [`StoreError::Refused`] each item is tried
+    /// alone.
     fn acquire_many(
         &self,
         destination: Destination,
@@ -194,8 +195,8 @@ pub trait LeaseStore: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// After [`StoreError::Unavailable`] it is unknown whether the name is detached. The caller still
-    /// holds it.
+    /// After [`StoreError::Unavailable`] it is unknown whether the name is detached. The caller
+    /// still holds it.
     fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
         let _ = limit;
         Err(StoreError::no_hand_over(detach.name))
@@ -211,8 +212,8 @@ pub trait LeaseStore: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// After [`StoreError::Unavailable`] it is unknown whether the name was resumed. After any other
-    /// error the ticket is still of use.
+    /// After [`StoreError::Unavailable`] it is unknown whether the name was resumed. After any
+    /// other error the ticket is still of use.
     fn resume(&self, resume: &Resume<'_>, limit: Duration) -> Result<Option<Resumed>, StoreError> {
         let _ = limit;
         Err(StoreError::no_hand_over(resume.name))

@@ -270,8 +270,8 @@ fn left(start: Instant, limit: Duration) -> Result<Duration, StoreError> {
 /// have a thread that runs: with a current-thread runtime, one that is in `block_on`.
 ///
 /// In async code, await the calls of [`Leases`](crate::Leases) whose name ends with `_async`. A
-/// blocking call on a thread that runs tasks fails with [`StoreError::Refused`], since tokio does not
-/// let such a thread wait for a future.
+/// blocking call on a thread that runs tasks fails with [`StoreError::Refused`], since tokio does
+/// not let such a thread wait for a future.
 ///
 /// Calls do not end by themselves at their `limit`: the store has to see to that, for example by
 /// `tokio::time::timeout`. After the runtime has shut down, calls fail or hang as the store makes

@@ -2,8 +2,8 @@
 //!
 //! All other modules take their atomics, locks and channels from here. So the models in
 //! `loom-tests` compile the very files that ship, with loom's types in this place. Threads wait
-//! with [`ClockParker`](tourbillon::ClockParker), which uses loom's types in the models, too. Beside them:
-//! how user code runs that may panic.
+//! with [`ClockParker`](tourbillon::ClockParker), which uses loom's types in the models, too.
+//! Beside them: how user code runs that may panic.
 
 mod origin;
 mod panics;

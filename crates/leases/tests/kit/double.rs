@@ -7,8 +7,8 @@ use tourbillon_leases::{
     Secret, StoreError,
 };
 
-/// Has what has no default: it knows nothing of batches of acquires or releases, can't tell of releases, and can't list
-/// or hand over.
+/// Has what has no default: it knows nothing of batches of acquires or releases, can't tell of
+/// releases, and can't list or hand over.
 pub(crate) struct StoreDouble {
     store: MemoryStore,
     longest: Duration,

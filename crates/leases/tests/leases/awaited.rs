@@ -87,8 +87,8 @@ fn who_waits_is_woken_by_the_release_and_not_by_the_clock() {
             let leases = leases.clone();
             async move { leases.lock_async("a").await.unwrap().fencing_token() }
         });
-        // It has asked twice. Timers are armed for the guard, for the time to ask anyway, and for the
-        // event that tells of the wait.
+        // It has asked twice. Timers are armed for the guard, for the time to ask anyway, and for
+        // the event that tells of the wait.
         eventually("it waits", || {
             claims.load(SeqCst) == 2 && leases.stats().armed == 3
         })
@@ -260,7 +260,8 @@ fn who_gives_up_waiting_lets_the_next_one_have_it() {
     let poll_until_it_sleeps = |waiting: &mut std::pin::Pin<Box<_>>, wakes: &_, waiters: usize| {
         until("it sleeps", || {
             assert!(poll(waiting, wakes).is_pending());
-            // It has asked twice, and has a timer for the time to ask anyway, and one for the event.
+            // It has asked twice, and has a timer for the time to ask anyway, and one for the
+            // event.
             claims.load(SeqCst) == 2 * waiters && leases.stats().armed == 1 + 2 * waiters
         });
     };

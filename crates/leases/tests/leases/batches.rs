@@ -1,5 +1,5 @@
-//! What goes out together: chunks, destinations, what is urgent, and how one that fails is kept from
-//! the others.
+//! What goes out together: chunks, destinations, what is urgent, and how one that fails is kept
+//! from the others.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

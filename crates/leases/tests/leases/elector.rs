@@ -164,8 +164,8 @@ fn a_store_that_fails_is_an_error_and_no_work_runs() {
     assert!(matches!(closed, Err(LockError::Closed { .. })));
 }
 
-/// Candidates in threads of their own, each with leases of its own, lead in turn. Each term writes its
-/// token, and checks that nobody else leads.
+/// Candidates in threads of their own, each with leases of its own, lead in turn. Each term writes
+/// its token, and checks that nobody else leads.
 #[test]
 fn candidates_lead_one_at_a_time_in_the_order_of_their_tokens() {
     let store = MemoryStore::new();

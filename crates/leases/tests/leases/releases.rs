@@ -1,5 +1,5 @@
-//! Locks that nobody waits to be rid of: they are given back in batches, each destination for itself,
-//! and the end of a program does not take them along.
+//! Locks that nobody waits to be rid of: they are given back in batches, each destination for
+//! itself, and the end of a program does not take them along.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -333,7 +333,8 @@ fn a_call_that_hangs_delays_its_own_destination_until_its_limit() {
     });
 }
 
-/// As many as may hang do. What comes then waits for one of them to come back, and is not forgotten.
+/// As many as may hang do. What comes then waits for one of them to come back, and is not
+/// forgotten.
 #[test]
 fn what_waits_behind_calls_that_hang_goes_when_one_comes_back() {
     let world = threads_of(1, |builder| builder.batch(1));

@@ -351,8 +351,8 @@ fn c165_r27_locks_of_one_moment_are_not_renewed_in_one_pulse() {
             assert!(names.len() <= 100);
         }
         let most = pulses.values().max().unwrap();
-        // Due within 4 s in the first round, so 250 in a tenth on the mean, and what is due in 200 ms
-        // goes out together.
+        // Due within 4 s in the first round, so 250 in a tenth on the mean, and what is due in 200
+        // ms goes out together.
         assert!(*most <= 700, "round {round}: {most} of {sum}");
         assert!(sum >= LOCKS / 3, "round {round}: {sum}");
     }

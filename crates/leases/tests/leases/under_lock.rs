@@ -1,4 +1,5 @@
-//! What the types of leases do when user code uses or drops them while it runs under a lock of a map.
+//! What the types of leases do when user code uses or drops them while it runs under a lock of a
+//! map.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;

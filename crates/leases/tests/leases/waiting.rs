@@ -1,5 +1,5 @@
-//! Who waits for a lock: woken in order, patient for as long as it was asked to be, and gone without
-//! a trace.
+//! Who waits for a lock: woken in order, patient for as long as it was asked to be, and gone
+//! without a trace.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
@@ -130,8 +130,8 @@ fn a_try_that_waits_gives_up_in_time_and_leaves_nothing() {
     );
     assert_eq!(took, 5 * S);
     trying.join().unwrap();
-    // Neither a lease nor anybody who would be woken instead of the next one, nor a timer, when the flush that may
-    // have followed has ended.
+    // Neither a lease nor anybody who would be woken instead of the next one, nor a timer, when the
+    // flush that may have followed has ended.
     until("only the renewal is armed", || {
         world.leases.stats().armed == 1
     });

@@ -18,7 +18,8 @@ const HELD: Duration = Duration::from_secs(30);
 /// Where a candidate finds its server.
 const URL: &str = "TOURBILLON_ELECTION_SERVER";
 
-/// The resource that leaders write to. It refuses the tokens of former leaders, and counts them by process.
+/// The resource that leaders write to. It refuses the tokens of former leaders, and counts them by
+/// process.
 const WRITE: &str = "local last = tonumber(redis.call('LINDEX', 'tokens', -1) or '0')
     local token = tonumber(ARGV[1])
     if token < last then redis.call('HINCRBY', 'stale', ARGV[2], 1) return 0 end
@@ -30,8 +31,8 @@ fn store(url: &str) -> RedisStore {
     RedisStore::builder(url).durable().build().unwrap()
 }
 
-/// A process of the test below: a candidate that leads whenever it can, until its input ends. A line of input
-/// makes it resign.
+/// A process of the test below: a candidate that leads whenever it can, until its input ends. A
+/// line of input makes it resign.
 #[test]
 fn candidate() {
     let Ok(url) = std::env::var(URL) else {
@@ -162,8 +163,8 @@ fn a_leader_that_ends_is_replaced() {
     );
     let leaders: BTreeSet<u32> = terms.iter().map(|(_, leader)| *leader).collect();
     assert!(leaders.len() >= 3, "{terms:?}");
-    // A leader that was stopped between its check and its write is late with that one write. Nobody else
-    // has written as a former leader.
+    // A leader that was stopped between its check and its write is late with that one write. Nobody
+    // else has written as a former leader.
     let mut connection = server.connect();
     let stale: Vec<(u32, u32)> = redis::cmd("HGETALL")
         .arg("stale")

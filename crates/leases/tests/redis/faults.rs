@@ -843,7 +843,8 @@ fn locks_of_two_processes_are_handed_over_by_the_server() {
 
 // === waits that are told ===
 
-/// The first event of a wait on `name`, and then the lock, once `mend` has put an end to the trouble.
+/// The first event of a wait on `name`, and then the lock, once `mend` has put an end to the
+/// trouble.
 fn told(url: &str, why: &str, mend: impl FnOnce()) {
     let store = RedisStore::builder(url).durable().build().unwrap();
     let leases = Leases::new(store).unwrap();
@@ -959,8 +960,8 @@ fn a_release_leaves_the_name_to_the_store_in_which_somebody_has_waited() {
     let server = Server::start();
     let [one, other, third] = [(); 3].map(|()| at(&server.url()));
     let mut round = 0;
-    // What is reserved is so for 25 ms of the server's clock. On a machine that is too busy for that
-    // nothing is seen, and it is tried again.
+    // What is reserved is so for 25 ms of the server's clock. On a machine that is too busy for
+    // that nothing is seen, and it is tried again.
     wait::until("everything is seen within a reservation", || {
         round += 1;
         let [a, b, c] = ["a", "b", "c"].map(|who| format!("{who}:{round}"));

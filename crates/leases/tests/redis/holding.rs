@@ -1,4 +1,5 @@
-//! Extended, detached, listed and short holds on Redis servers, and beside processes of an earlier version.
+//! Extended, detached, listed and short holds on Redis servers, and beside processes of an earlier
+//! version.
 
 use std::time::Duration;
 

@@ -32,8 +32,8 @@ const LONGEST: u64 = 400;
 
 const TERM: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(50);
-/// The term of the last process. It declares the others gone after a few beats of its own in time, which never come if
-/// the machine is busy and the term short.
+/// The term of the last process. It declares the others gone after a few beats of its own in time,
+/// which never come if the machine is busy and the term short.
 const LAST_TERM: Duration = Duration::from_secs(2);
 
 /// The length of a fault that has to be longer than the term: so long that others declare the node
@@ -295,7 +295,8 @@ impl Caller<'_> {
         }
     }
 
-    /// Every second time at the moment at which the timer is due: then the cancel and the claim meet.
+    /// Every second time at the moment at which the timer is due: then the cancel and the claim
+    /// meet.
     fn schedule_and_cancel(&mut self, queue: &str, key: String, number: u64) {
         let meets = self.random.below(2) == 0;
         let longest = if meets { 30 } else { LONGEST };

@@ -1,27 +1,28 @@
-//! Kills, stops and cuts off processes at the points where it hurts, over and over, and compares the
-//! answers that they got with what happened.
+//! Kills, stops and cuts off processes at the points where it hurts, over and over, and compares
+//! the answers that they got with what happened.
 //!
 //! ```sh
 //! cargo run --release -p chaos --bin crash-points -- 1000
 //! cargo run --release -p chaos --bin crash-points -- 1000 --postgres
 //! ```
 //!
-//! The arguments are the number of rounds (50 by default), a seed, and where the timers are: in a SQLite
-//! file by default, with `--postgres` on a PostgreSQL server that this program starts and ends, and
-//! with `--postgres postgres://user@host:port/database` in a database to play with, whose server is
-//! then left running.
+//! The arguments are the number of rounds (50 by default), a seed, and where the timers are: in a
+//! SQLite file by default, with `--postgres` on a PostgreSQL server that this program starts and
+//! ends, and with `--postgres postgres://user@host:port/database` in a database to play with, whose
+//! server is then left running.
 //!
 //! Each round is a process that schedules, moves and cancels timers, runs timers, and meets one
-//! [point]. Two such processes share the timers at any time, with a third one that lives through all
-//! rounds, so that each takes over what the others leave behind. All write their answers, and each run,
-//! into [journals](chaos::journal).
+//! [point]. Two such processes share the timers at any time, with a third one that lives through
+//! all rounds, so that each takes over what the others leave behind. All write their answers, and
+//! each run, into [journals](chaos::journal).
 //!
 //! After the rounds one more process runs the remaining timers. Then the last line of the output is
 //! `lost 0 early 0 doubled effects 0`. Anything else is exit code 1:
 //!
 //! - *lost*: a timer was accepted and not cancelled, and it never ran.
 //! - *early*: a run started before the time that the store had accepted.
-//! - *doubled effects*: an effect that was committed together with the end of its run is there twice.
+//! - *doubled effects*: an effect that was committed together with the end of its run is there
+//!   twice.
 //! - *wrong answers*, in a line before: a cancelled timer started afterwards, or one whose commit
 //!   never began exists.
 //!

@@ -20,8 +20,8 @@ use super::server_judge::ServerJudge;
 use super::tally::Tally;
 use super::watch::Watch;
 
-/// How long a server that lost its data may refuse to grant: the longest lease from the first acquire
-/// on, which may be as late as a waiter's next question.
+/// How long a server that lost its data may refuse to grant: the longest lease from the first
+/// acquire on, which may be as late as a waiter's next question.
 const GUARD: Duration = LONGEST.saturating_add(Duration::from_secs(1));
 /// What a busy machine may add to anything.
 const SLACK: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! Who competes for a lock: a thread, or a process of this program.
 //!
-//! What it says is said at once; when it believes is written into a journal, since a process that is
-//! killed says nothing any more.
+//! What it says is said at once; when it believes is written into a journal, since a process that
+//! is killed says nothing any more.
 
 use std::collections::HashMap;
 use std::io;

@@ -47,7 +47,8 @@ pub(crate) enum OnHolder {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Round {
     pub(crate) lease: Duration,
-    /// Those that compete: whether each is a process of its own, or a thread, and what it draws from.
+    /// Those that compete: whether each is a process of its own, or a thread, and what it draws
+    /// from.
     pub(crate) holders: Vec<(bool, u64)>,
     pub(crate) fault: OnHolder,
     /// If a way to the server is in trouble: what every answer to the first holder takes before and

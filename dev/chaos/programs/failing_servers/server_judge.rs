@@ -1,5 +1,5 @@
-//! What the servers tell of their locks, and the keys that they have in the end. The holders' words are
-//! judged by [`chaos::judge`].
+//! What the servers tell of their locks, and the keys that they have in the end. The holders' words
+//! are judged by [`chaos::judge`].
 
 use std::collections::HashMap;
 
@@ -56,8 +56,8 @@ impl ServerJudge {
 /// The key that says that a server has lost nothing. It stays for ever.
 const MARKER: &str = "tourbillon:{0}:marker";
 
-/// Of the keys of a server those that should be gone when nobody holds one of its locks: all but the
-/// marker, and the last token of each lock.
+/// Of the keys of a server those that should be gone when nobody holds one of its locks: all but
+/// the marker, and the last token of each lock.
 pub(crate) fn left_over(keys: &[String], locks: &[String]) -> Vec<Violation> {
     let tokens: Vec<_> = locks
         .iter()

@@ -15,7 +15,8 @@ use tourbillon_leases::{Event, LeaseGuard, LeaseId, LeaseStore, Leases, LockErro
 
 use crate::cable::Cable;
 
-/// What a holder is told. That it is to release the lock and to end is told by the end of the calls.
+/// What a holder is told. That it is to release the lock and to end is told by the end of the
+/// calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
     /// Cut the connection to the store.
@@ -27,7 +28,8 @@ pub(crate) enum Call {
 /// What a holder says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
-    /// It was granted the lock: the times before the granted call was sent, and after its answer came.
+    /// It was granted the lock: the times before the granted call was sent, and after its answer
+    /// came.
     Holds {
         token: u64,
         sent: Moment,
@@ -82,7 +84,8 @@ pub(crate) fn run(
         .map_err(io::Error::other)?;
     let events = leases.events(EVENTS);
     loop {
-        // Wait for a limited time, and look for calls in between. Without calls this would be `lock`.
+        // Wait for a limited time, and look for calls in between. Without calls this would be
+        // `lock`.
         let guard = match leases.try_lock_for(&order.lock, order.lease) {
             Ok(guard) => guard,
             Err(LockError::TimedOut { .. } | LockError::Unanswered { .. }) => {
@@ -119,8 +122,8 @@ pub(crate) fn run(
     }
 }
 
-/// Works until the lock is to be released, and returns whether the holder goes on then. One that has
-/// lost the lock stops working, but still calls `is_held`, which must never return true again.
+/// Works until the lock is to be released, and returns whether the holder goes on then. One that
+/// has lost the lock stops working, but still calls `is_held`, which must never return true again.
 fn work(
     order: &Order,
     guard: &LeaseGuard,

@@ -100,8 +100,8 @@ fn option(options: &mut Options, name: &str, values: &mut Values) -> Result<bool
     Ok(true)
 }
 
-/// The store of all processes. Its longest lease is the lease that the program uses. So the wait for a
-/// server that has just started is as short as possible.
+/// The store of all processes. Its longest lease is the lease that the program uses. So the wait
+/// for a server that has just started is as short as possible.
 fn redis(url: &str, lease: Duration) -> Result<RedisStore, RedisBuildError> {
     RedisStore::builder(url)
         .prefix(PREFIX)

@@ -40,8 +40,8 @@ fn open(url: &str) -> Result<Client, Fault> {
     Ok(Client::connect(url, NoTls)?)
 }
 
-/// The timers. They are in the schema of the orders: the database may have those of another program, whose
-/// queue may have the same name.
+/// The timers. They are in the schema of the orders: the database may have those of another
+/// program, whose queue may have the same name.
 fn timers(url: &str) -> Result<Postgres, Fault> {
     Ok(Postgres::builder(url)?.schema("order_timeout").connect()?)
 }

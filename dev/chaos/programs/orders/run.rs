@@ -32,7 +32,8 @@ fn fault(error: impl ToString) -> String {
     error.to_string()
 }
 
-/// Runs all of it, and returns what the journals say. An error is the reason why it did not reach its end.
+/// Runs all of it, and returns what the journals say. An error is the reason why it did not reach
+/// its end.
 pub(crate) fn run(
     place: &Place,
     database: &dyn Database,

@@ -1,5 +1,5 @@
-//! The live line on stderr. On a terminal it is updated in place; otherwise each second has a line. A reader
-//! that has gone is no fault.
+//! The live line on stderr. On a terminal it is updated in place; otherwise each second has a line.
+//! A reader that has gone is no fault.
 
 use std::io::Write;
 use std::time::{Duration, Instant};

@@ -20,8 +20,8 @@ pub(crate) struct Sales {
     pub(crate) refused: u64,
 }
 
-/// Runs a shop that creates an order in each `interval`, until `closing` is set and the last customer
-/// has paid.
+/// Runs a shop that creates an order in each `interval`, until `closing` is set and the last
+/// customer has paid.
 pub(crate) fn run(
     shop: &mut dyn Shop,
     interval: Duration,
@@ -61,8 +61,8 @@ pub(crate) fn run(
     }
 }
 
-/// When the customer of an order pays. One in five never does. One in ten pays at the last moment, so
-/// that payment and timer compete.
+/// When the customer of an order pays. One in five never does. One in ten pays at the last moment,
+/// so that payment and timer compete.
 fn pays_after(order: i64) -> Option<Duration> {
     // The same order always has the same chance.
     let chance = Random::new(order.unsigned_abs()).number();

@@ -38,14 +38,14 @@ fn open(path: &Path) -> Result<Connection, Fault> {
     Ok(connection)
 }
 
-/// The timers. They have tables of their own, since the file may have those of another program, whose queue
-/// may have the same name.
+/// The timers. They have tables of their own, since the file may have those of another program,
+/// whose queue may have the same name.
 fn timers(path: &Path) -> Result<Sqlite, Fault> {
     Ok(Sqlite::open_with_prefix(path, "order_timeout")?)
 }
 
-/// Begins a transaction that writes. A deferred one could find that others have written since it has
-/// read, and would have to be repeated.
+/// Begins a transaction that writes. A deferred one could find that others have written since it
+/// has read, and would have to be repeated.
 fn begin(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
     connection.transaction_with_behavior(TransactionBehavior::Immediate)
 }

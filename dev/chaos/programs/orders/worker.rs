@@ -139,8 +139,8 @@ impl Crew {
         self.workers.iter().filter(|worker| worker.ready).count()
     }
 
-    /// Takes what the workers have said, as lines for the user. A worker that has ended well, because
-    /// somebody has asked it to, is replaced.
+    /// Takes what the workers have said, as lines for the user. A worker that has ended well,
+    /// because somebody has asked it to, is replaced.
     ///
     /// # Errors
     ///
@@ -170,8 +170,8 @@ impl Crew {
         Ok(lines)
     }
 
-    /// Kills the worker that has run for the longest time, by SIGKILL, and starts another one. While
-    /// one is still starting, nobody is killed.
+    /// Kills the worker that has run for the longest time, by SIGKILL, and starts another one.
+    /// While one is still starting, nobody is killed.
     pub(crate) fn kill_one(&mut self) -> io::Result<()> {
         if self.workers.is_empty() || self.ready() < self.workers.len() {
             return Ok(());

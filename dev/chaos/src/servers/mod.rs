@@ -1,5 +1,5 @@
-//! Servers of this process's own: on a free port of the loopback device, in a temporary folder, ended
-//! with the value, or with the process whatever happens to that.
+//! Servers of this process's own: on a free port of the loopback device, in a temporary folder,
+//! ended with the value, or with the process whatever happens to that.
 
 use std::env;
 use std::fs::{self, File};
@@ -18,8 +18,8 @@ pub mod redis;
 /// To start takes some seconds at most, on a busy machine many times as long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A port that nobody has. The ports lie below those that the system gives to connections, since a port
-/// has to be free also when its server is started again.
+/// A port that nobody has. The ports lie below those that the system gives to connections, since a
+/// port has to be free also when its server is started again.
 fn free_port(ports: &Range<u16>) -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let many = u32::from(ports.end - ports.start);
@@ -33,8 +33,8 @@ fn free_port(ports: &Range<u16>) -> u16 {
     }
 }
 
-/// Starts a server where it finds a place: a port and a new folder. `start` answers `None` if another
-/// program took the port first.
+/// Starts a server where it finds a place: a port and a new folder. `start` answers `None` if
+/// another program took the port first.
 fn somewhere<S>(name: &str, ports: &Range<u16>, start: impl Fn(u16, PathBuf) -> Option<S>) -> S {
     let place = || {
         let port = free_port(ports);

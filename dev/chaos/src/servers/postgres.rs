@@ -39,8 +39,8 @@ pub fn log() -> Vec<u8> {
     SHARED.log()
 }
 
-/// A database of the shared cluster whose tables are empty, and made by `make` if it is a new one. It goes to another test after
-/// this one: to make a database takes a fifth of a second.
+/// A database of the shared cluster whose tables are empty, and made by `make` if it is a new one.
+/// It goes to another test after this one: to make a database takes a fifth of a second.
 pub fn lent(make: impl FnOnce(&str)) -> Lent {
     let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let database = free.unwrap_or_else(|| {
@@ -191,8 +191,8 @@ impl Cluster {
         ])
     }
 
-    /// One that has written what it has answered, and has it after a crash. The machine goes on, so it
-    /// is enough that the system has what was written: nobody waits for the disk.
+    /// One that has written what it has answered, and has it after a crash. The machine goes on, so
+    /// it is enough that the system has what was written: nobody waits for the disk.
     pub fn durable() -> Self {
         Cluster::with(&["fsync=off"])
     }
@@ -255,8 +255,9 @@ impl Cluster {
         );
     }
 
-    /// Starts it again without numbers for further transactions, as after two thousand million of them without a
-    /// vacuum. It accepts no writes until the result is dropped, and a moment longer.
+    /// Starts it again without numbers for further transactions, as after two thousand million of
+    /// them without a vacuum. It accepts no writes until the result is dropped, and a moment
+    /// longer.
     pub fn use_up_numbers(&mut self, database: &Database) -> Client {
         self.psql("checkpoint").expect("a superuser");
         self.crash();

@@ -1,7 +1,7 @@
 //! One reading of each clock by itself, and a touch that reads the fast one.
 //!
-//! The fast clock goes on while its path is counted. How often it takes an anchor is up to the machine, so
-//! that count is shown and not judged.
+//! The fast clock goes on while its path is counted. How often it takes an anchor is up to the
+//! machine, so that count is shown and not judged.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! The hot paths whose instructions are counted. Each function makes [`instruction_counts::CALLS`] calls, and
-//! gets what it needs from its setup, which is not counted. It returns that again, so that its drop is
-//! not counted either.
+//! The hot paths whose instructions are counted. Each function makes [`instruction_counts::CALLS`]
+//! calls, and gets what it needs from its setup, which is not counted. It returns that again, so
+//! that its drop is not counted either.
 //!
-//! Everything but the clocks of real time is the same in every run: the clock is moved by hand, there is one shard, and the seeds of
-//! hashes and of the test kit are fixed.
+//! Everything but the clocks of real time is the same in every run: the clock is moved by hand,
+//! there is one shard, and the seeds of hashes and of the test kit are fixed.
 
 #![allow(
     missing_docs,
@@ -42,8 +42,8 @@ fn delay(key: u32) -> std::time::Duration {
     std::time::Duration::from_millis(1_000 + u64::from(key) * 7_919 % 60_000)
 }
 
-/// Makes up for the length of the program's path, which lies on the stack twice. The addresses of local
-/// variables depend on it, and so does the way in which the C library fills and copies them.
+/// Makes up for the length of the program's path, which lies on the stack twice. The addresses of
+/// local variables depend on it, and so does the way in which the C library fills and copies them.
 fn padding() -> String {
     let path = std::env::current_exe().expect("the program has a path");
     let length = 2 * path.as_os_str().len();

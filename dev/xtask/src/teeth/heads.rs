@@ -15,8 +15,9 @@ pub(crate) struct Head {
 /// The package of the models.
 pub(crate) const MODELS: &str = "loom-tests";
 
-/// Reads the lines before the diff: `# test: models::doorbell::name`, then `# package: NAME` if it is no model but a
-/// test of that package's library, `# may hang` if it may run without an end, and any other comment.
+/// Reads the lines before the diff: `# test: models::doorbell::name`, then `# package: NAME` if it
+/// is no model but a test of that package's library, `# may hang` if it may run without an end, and
+/// any other comment.
 pub(crate) fn parse_head(patch: &str) -> Result<Head, String> {
     let first = patch.lines().next().unwrap_or_default();
     let test = first

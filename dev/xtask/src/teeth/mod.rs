@@ -1,4 +1,5 @@
-//! Runs the teeth: patches that break the code on purpose, which the models must notice, or tests of a library.
+//! Runs the teeth: patches that break the code on purpose, which the models must notice, or tests
+//! of a library.
 //!
 //! Each patch in `loom-tests/teeth` names, in its first lines, the test that has to fail. First
 //! these tests must succeed on the unbroken tree. Then these steps follow for each patch:

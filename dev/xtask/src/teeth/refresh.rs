@@ -1,12 +1,14 @@
-//! Brings teeth up to date after a refactoring: merges what a patch changes with what has changed in the tree since.
+//! Brings teeth up to date after a refactoring: merges what a patch changes with what has changed
+//! in the tree since.
 //!
-//! A patch that applies stays as it is. Any other one did apply at the commit that last wrote it. There git makes a
-//! commit of the broken tree, and merges it with `HEAD`, as it merges two branches: it follows moved files and changed
-//! context. What the merge changes in `HEAD` is the new patch. A renamed item is a conflict, which is named and left to
-//! be mended by hand.
+//! A patch that applies stays as it is. Any other one did apply at the commit that last wrote it.
+//! There git makes a commit of the broken tree, and merges it with `HEAD`, as it merges two
+//! branches: it follows moved files and changed context. What the merge changes in `HEAD` is the
+//! new patch. A renamed item is a conflict, which is named and left to be mended by hand.
 //!
-//! Nothing of this shows in the tree but the patches: the merge is made of objects alone. What is not committed yet
-//! takes no part. Only a run of the teeth shows whether the new patches still break the code as before.
+//! Nothing of this shows in the tree but the patches: the merge is made of objects alone. What is
+//! not committed yet takes no part. Only a run of the teeth shows whether the new patches still
+//! break the code as before.
 
 use std::fs;
 use std::io::Write;
@@ -70,7 +72,8 @@ fn applies(root: &Path, path: &str) -> bool {
     git::ask(root, &["apply", "--check", "--whitespace=nowarn", path]).is_some()
 }
 
-/// The latest commit whose patch applies to its own tree, and a commit of that tree after the patch.
+/// The latest commit whose patch applies to its own tree, and a commit of that tree after the
+/// patch.
 fn last_fit(root: &Path, path: &str) -> Result<(String, String), String> {
     let history = git::ask(root, &["log", "--format=%H", "--", path]).unwrap_or_default();
     history

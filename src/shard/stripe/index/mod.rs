@@ -53,8 +53,8 @@ const CELLS: usize = 7;
 const LANES: usize = CELLS + 1;
 
 /// The bit of the first cell in a bitmap of cells. The compiler compares all lanes with two
-/// instructions if each comparison is shifted; one that is shifted by zero is treated apart, and three
-/// others with it.
+/// instructions if each comparison is shifted; one that is shifted by zero is treated apart, and
+/// three others with it.
 const FIRST: u32 = 8;
 
 /// Returns the bit of a cell in a bitmap.
@@ -127,12 +127,12 @@ impl Row {
         lanes_equal(&self.slots, slot) & self.used()
     }
 
-    /// Returns the slot in the cell with these bits, or `NO_ENTRY` if no cell has them. Two cells with these
-    /// bits make a number that may be any slot but not `NO_ENTRY`.
+    /// Returns the slot in the cell with these bits, or `NO_ENTRY` if no cell has them. Two cells
+    /// with these bits make a number that may be any slot but not `NO_ENTRY`.
     ///
-    /// Each slot is joined to the others, or left out, with all lanes at once. So no branch depends on the
-    /// row, and nothing waits for the number of the cell. The last lane is no cell. If the bitmap happens to
-    /// be the bits, the number is another slot.
+    /// Each slot is joined to the others, or left out, with all lanes at once. So no branch depends
+    /// on the row, and nothing waits for the number of the cell. The last lane is no cell. If the
+    /// bitmap happens to be the bits, the number is another slot.
     #[inline(always)]
     fn candidate(&self, bits: u32) -> u32 {
         // The complements, since `NO_ENTRY` in a free cell is then zero (INDEX-5).
@@ -165,8 +165,8 @@ impl Row {
     }
 }
 
-/// Returns the lanes that are `wanted`, as a bitmap. The last lane is no cell: its bit is in no bitmap
-/// of used cells.
+/// Returns the lanes that are `wanted`, as a bitmap. The last lane is no cell: its bit is in no
+/// bitmap of used cells.
 #[inline]
 fn lanes_equal(lanes: &[u32; LANES], wanted: u32) -> u32 {
     let mut equal = 0;
@@ -243,8 +243,8 @@ impl Index {
         None
     }
 
-    /// Returns where the line of a key with these bits can be added, if the home row shows that the key
-    /// is absent and has room. Nearly always it does, if the key is absent.
+    /// Returns where the line of a key with these bits can be added, if the home row shows that the
+    /// key is absent and has room. Nearly always it does, if the key is absent.
     #[inline(always)]
     pub(crate) fn vacancy(&self, bits: u32) -> Result<Vacancy, NotUsual> {
         let at = home(bits, self.rows.len());
@@ -260,7 +260,8 @@ impl Index {
         }
     }
 
-    /// Returns the first line with these bits in their home row. That is nearly always the only one.
+    /// Returns the first line with these bits in their home row. That is nearly always the only
+    /// one.
     #[inline(always)]
     pub(crate) fn first_at_home(&self, bits: u32) -> Result<Line, NotUsual> {
         let at = home(bits, self.rows.len());
@@ -289,18 +290,20 @@ impl Index {
         self.rows.get(at).map_or(0, |row| row.used())
     }
 
-    /// Returns the slot of the line with these bits in their home row, or `NO_ENTRY` if there is none. If
-    /// there are two, the number may be any slot, so the caller has to see whether the key is in it.
+    /// Returns the slot of the line with these bits in their home row, or `NO_ENTRY` if there is
+    /// none. If there are two, the number may be any slot, so the caller has to see whether the key
+    /// is in it.
     ///
-    /// A search finds out which cells are in use, and goes on in a loop. This takes fewer instructions, and
-    /// no branch waits for the row. So more calls in a row overlap.
+    /// A search finds out which cells are in use, and goes on in a loop. This takes fewer
+    /// instructions, and no branch waits for the row. So more calls in a row overlap.
     #[inline(always)]
     pub(super) fn candidate(&self, bits: u32) -> u32 {
         let row = self.rows.get(home(bits, self.rows.len()));
         row.map_or(NO_ENTRY, |row| row.candidate(bits))
     }
 
-    /// Returns the slot of the line with these bits in the rows behind their home row, or `NO_ENTRY`.
+    /// Returns the slot of the line with these bits in the rows behind their home row, or
+    /// `NO_ENTRY`.
     pub(super) fn candidate_behind(&self, bits: u32) -> u32 {
         let mut at = home(bits, self.rows.len());
         while let Some(row) = self.rows.get(at)
@@ -315,8 +318,8 @@ impl Index {
         NO_ENTRY
     }
 
-    /// Adds a line to a vacancy. No other line was added since, and `slot` must not be in another one
-    /// (INDEX-4).
+    /// Adds a line to a vacancy. No other line was added since, and `slot` must not be in another
+    /// one (INDEX-4).
     #[inline(always)]
     pub(crate) fn fill(&mut self, vacancy: Vacancy, bits: u32, slot: u32) {
         self.lines += 1;
@@ -366,8 +369,8 @@ impl Index {
         }
     }
 
-    /// Corrects the counts after a line with this home row was removed. A line that passed the freed
-    /// cell moves up into it, and so on (INDEX-2).
+    /// Corrects the counts after a line with this home row was removed. A line that passed the
+    /// freed cell moves up into it, and so on (INDEX-2).
     #[inline(never)]
     fn close_gap(&mut self, mut row: usize, mut cell: usize, home: usize) {
         self.count_back(home, row);

@@ -89,8 +89,8 @@ impl BatchSender {
         self.connection.open().map(drop)
     }
 
-    /// Sends a batch, and answers its calls except those that are locked. It returns these, in their
-    /// order and each with the store's reason.
+    /// Sends a batch, and answers its calls except those that are locked. It returns these, in
+    /// their order and each with the store's reason.
     pub(super) fn send(&mut self, batch: Vec<WriteRequest>) -> Vec<(WriteRequest, String)> {
         let mut calls = Vec::with_capacity(batch.len());
         let mut rests = Vec::with_capacity(batch.len());
@@ -141,8 +141,8 @@ impl BatchSender {
                     };
                     locked.push((request, why));
                 }
-                // The reservation ends before the answers: a caller that waits for one sends the next call
-                // into a free place.
+                // The reservation ends before the answers: a caller that waits for one sends the
+                // next call into a free place.
                 answer => answered.push((reply, answer)),
             }
         }

@@ -9,8 +9,9 @@ const MOST_CALLS: usize = 65_536;
 /// The bytes of the keys and payloads that may wait for one thread.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
 
-/// The calls that wait for one thread. A call, or a batch of them, that comes while both numbers are
-/// below their bounds is taken as a whole, so that one large call is never refused for its size.
+/// The calls that wait for one thread. A call, or a batch of them, that comes while both numbers
+/// are below their bounds is taken as a whole, so that one large call is never refused for its
+/// size.
 #[derive(Debug, Default)]
 pub(super) struct Capacity {
     // Relaxed, everywhere: the numbers bound memory, and need not be exact.

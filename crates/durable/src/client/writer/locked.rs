@@ -22,11 +22,12 @@ use crate::sync::{Arc, Mutex, thread};
 /// The first pause between two attempts. Most transactions are short.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 
-/// The longest pause between two attempts, and about how long a call waits after the end of the lock.
+/// The longest pause between two attempts, and about how long a call waits after the end of the
+/// lock.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The size of a batch is divided by this after an attempt that has carried out nothing. Locked calls
-/// may hide others of their batch, and those of a small batch hide few.
+/// The size of a batch is divided by this after an attempt that has carried out nothing. Locked
+/// calls may hide others of their batch, and those of a small batch hide few.
 const SHRINK: usize = 8;
 
 /// The number of calls of each hash that are detained.
@@ -72,7 +73,8 @@ impl LockedSender {
     fn send(&self, detained: &mut HashMap<u64, usize>, mut request: WriteRequest) {
         request.until = Some(Instant::now() + self.limit);
         *detained.entry(request.hash).or_default() += 1;
-        // The thread ends after its writers. If it did not, the drop of the request would answer it.
+        // The thread ends after its writers. If it did not, the drop of the request would answer
+        // it.
         drop(self.sender.send(request));
     }
 }
@@ -165,7 +167,8 @@ impl LockedCalls {
             }
         }
         let mut detained = self.detained.lock();
-        // No batch has two calls with one hash, so each hash that was sent and not kept has an answer.
+        // No batch has two calls with one hash, so each hash that was sent and not kept has an
+        // answer.
         let mut left = kept.iter().map(|request| request.hash).peekable();
         for hash in &sent {
             if left.next_if_eq(hash).is_some() {
@@ -180,8 +183,8 @@ impl LockedCalls {
         }
         drop(detained);
         let has_answered = kept.len() < sent.len();
-        // Before the later calls on the same keys. Calls on other keys that did not fit into the batch
-        // have their turn first, or a thousand locked ones would keep them out.
+        // Before the later calls on the same keys. Calls on other keys that did not fit into the
+        // batch have their turn first, or a thousand locked ones would keep them out.
         let keys: HashSet<u64> = kept.iter().map(|request| request.hash).collect();
         let (same, others): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.waiting)
             .into_iter()

@@ -38,7 +38,8 @@ struct WriterThread {
 }
 
 impl Writers {
-    /// Starts the threads, which keep `alive`. The first of them opens its connection, to see whether the store is there.
+    /// Starts the threads, which keep `alive`. The first of them opens its connection, to see
+    /// whether the store is there.
     pub(crate) fn start(
         number: usize,
         store_handle: &Arc<StoreHandle>,

@@ -6,16 +6,17 @@
 //! cargo test --release -p tourbillon-durable --all-features --lib -- --ignored --nocapture within_a_day
 //! ```
 //!
-//! `SIMULATION_SEED`, `SIMULATION_NODES` and `SIMULATION_TIMERS` in the environment change the seed and the
-//! sizes. The test fails at the first promise that is broken. At its end it prints:
+//! `SIMULATION_SEED`, `SIMULATION_NODES` and `SIMULATION_TIMERS` in the environment change the seed
+//! and the sizes. The test fails at the first promise that is broken. At its end it prints:
 //!
-//! - how much virtual time was played, and how long that took. Idle stretches of the day are skipped.
-//! - what the nodes did: the starts of timers, calls to the store, and runs that a crash has cut off or whose
-//!   end was refused.
+//! - how much virtual time was played, and how long that took. Idle stretches of the day are
+//!   skipped.
+//! - what the nodes did: the starts of timers, calls to the store, and runs that a crash has cut
+//!   off or whose end was refused.
 //! - the number of faults of each kind.
 //!
-//! `for_a_long_time` in place of `within_a_day` plays `SIMULATION_MINUTES` without skipping anything. With odd
-//! seeds the store has a doorbell, which makes most of the events.
+//! `for_a_long_time` in place of `within_a_day` plays `SIMULATION_MINUTES` without skipping
+//! anything. With odd seeds the store has a doorbell, which makes most of the events.
 
 use std::time::{Duration, Instant};
 
@@ -84,8 +85,8 @@ struct Plan {
     timers: u64,
     /// The number of calls for each one that has a fault.
     every: u64,
-    /// The calls of users come in this number of bursts, and idle stretches between them are skipped.
-    /// Without it they come at any time.
+    /// The calls of users come in this number of bursts, and idle stretches between them are
+    /// skipped. Without it they come at any time.
     bursts: Option<u64>,
 }
 
@@ -269,7 +270,8 @@ fn random_faults_break_no_promise_for_a_long_time() {
     assert!(world.ledger.starts > 0);
 }
 
-/// A day: by default 100 nodes and a million timers in bursts, between which idle stretches are skipped.
+/// A day: by default 100 nodes and a million timers in bursts, between which idle stretches are
+/// skipped.
 #[test]
 #[ignore = "it takes minutes: run it with --release and --ignored"]
 fn random_faults_break_no_promise_within_a_day() {

@@ -1,5 +1,6 @@
-//! The argument of the module `marks`, played: transactions that write timers, in all orders of their steps,
-//! beside a node that looks. A bound is wrong if a timer is due before it that the look did not see.
+//! The argument of the module `marks`, played: transactions that write timers, in all orders of
+//! their steps, beside a node that looks. A bound is wrong if a timer is due before it that the
+//! look did not see.
 
 use std::time::Duration;
 

@@ -147,7 +147,8 @@ struct Asked {
     own: u64,
 }
 
-/// Lets one beat of the second of three nodes reach the store late. Returns what each node asked for from then on.
+/// Lets one beat of the second of three nodes reach the store late. Returns what each node asked
+/// for from then on.
 fn with_a_late_beat(sent: Duration, late: Duration) -> Vec<Asked> {
     const TIMERS: u64 = 400;
     let until = sent + secs(30);
@@ -200,7 +201,8 @@ fn with_a_late_beat(sent: Duration, late: Duration) -> Vec<Asked> {
     let ledger = &world.ledger;
     let claimed_twice = ledger.crashes + ledger.adopted + ledger.fenced;
     assert_eq!((u64::from(ledger.starts), claimed_twice), (TIMERS, 0));
-    // The node knows what is due within a second after the beat, and the others have noticed soon after that.
+    // The node knows what is due within a second after the beat, and the others have noticed soon
+    // after that.
     let beat = START + sent;
     for (due, lateness) in &ledger.unclaimed {
         let is_near = *due > beat && *due < beat + secs(5);
@@ -382,8 +384,8 @@ fn play(fate_of: Option<(usize, Fate)>, bell: bool, config: &NodeConfig) -> Show
     }
 }
 
-/// Plays the scenario once for each call of the undisturbed run, with this fate of the call. Near timers
-/// ring the doorbell of all nodes.
+/// Plays the scenario once for each call of the undisturbed run, with this fate of the call. Near
+/// timers ring the doorbell of all nodes.
 fn play_all(fate: Fate) -> Shown {
     let mut all = Shown::default();
     for config in awake_and_asleep(&SCENARIO_QUEUES) {

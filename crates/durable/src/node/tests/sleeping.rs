@@ -95,7 +95,8 @@ fn a_node_with_a_thousand_queues_asks_for_what_is_due_and_not_for_each_queue() {
     assert!(most < Some(8 * 64 + 100), "{most:?}");
 }
 
-/// The shards of a queue that the last look at everything has asked for, without what its turn has added.
+/// The shards of a queue that the last look at everything has asked for, without what its turn has
+/// added.
 fn asked(sent: &Sent, queue: &str) -> BTreeSet<u16> {
     let sent = sent.borrow();
     let mut looks = sent.iter().rev().map(|(_, look)| look);

@@ -1,5 +1,5 @@
-//! A world in virtual time: nodes over the store in memory, driven event by event. The same scenario
-//! with the same faults gives the same run.
+//! A world in virtual time: nodes over the store in memory, driven event by event. The same
+//! scenario with the same faults gives the same run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -74,8 +74,8 @@ enum Event {
         life: u32,
         input: Input,
     },
-    /// It counts only if it is the node's latest wish. An earlier one that counted would make the next one,
-    /// so that their number would only grow.
+    /// It counts only if it is the node's latest wish. An earlier one that counted would make the
+    /// next one, so that their number would only grow.
     Wake {
         node: usize,
         life: u32,
@@ -160,9 +160,11 @@ pub(super) struct World {
     pub(super) bounds: bool,
     /// Whether near timers ring the doorbell. One ring of this number is lost, none if it is zero.
     pub(super) bell: Option<u64>,
-    /// The rings on their way. Like the shell's, a ring is dropped while one for its queue is on its way.
+    /// The rings on their way. Like the shell's, a ring is dropped while one for its queue is on
+    /// its way.
     rings: BTreeSet<(usize, &'static str)>,
-    /// Whether the store can't say which parts have anything due, like one that does not know bands.
+    /// Whether the store can't say which parts have anything due, like one that does not know
+    /// bands.
     pub(super) without_surveys: bool,
     /// Dead and stopped nodes come back after this.
     pub(super) reborn: Option<Duration>,

@@ -1,5 +1,5 @@
-//! The parameters of a connection, by the rules of `libpq`: what a URL or a string of pairs says, then the
-//! file of services, then the environment. What the crate can't do is refused by its name.
+//! The parameters of a connection, by the rules of `libpq`: what a URL or a string of pairs says,
+//! then the file of services, then the environment. What the crate can't do is refused by its name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,8 +26,8 @@ enum Kind {
     Refused,
 }
 
-/// All parameters of `libpq`, with their variables of the environment. A variable that is missing here has
-/// no meaning without GSSAPI, or none that protects a connection.
+/// All parameters of `libpq`, with their variables of the environment. A variable that is missing
+/// here has no meaning without GSSAPI, or none that protects a connection.
 const PARAMETERS: &[(&str, &str, Kind)] = &[
     ("application_name", "PGAPPNAME", Kind::Used),
     ("channel_binding", "PGCHANNELBINDING", Kind::Used),

@@ -161,8 +161,8 @@ impl Pair {
             .any(|key| matches!(key, State::Running { .. }))
     }
 
-    /// Checks that stale ids change nothing, then closes and empties the stripe. `keeps` says whether
-    /// it keeps what follows a run.
+    /// Checks that stale ids change nothing, then closes and empties the stripe. `keeps` says
+    /// whether it keeps what follows a run.
     pub(super) fn finish(mut self, keeps: bool) {
         for (id, how) in self.ends.clone() {
             if how != Ended::Not && !self.stripe.is_running(id) {

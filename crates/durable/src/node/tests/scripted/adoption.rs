@@ -94,7 +94,8 @@ fn what_is_adopted_is_bounded_by_its_bytes_and_holds_up_no_other_queue() {
         };
         script.rows = (0..5).map(large).collect();
         script.rows.push(row("b", "small", START));
-        // The timer of the other queue is claimed at the first look, the rest is no orphan for certain.
+        // The timer of the other queue is claimed at the first look, the rest is no orphan for
+        // certain.
         let (id, _) = script.look();
         let sight = script.sight();
         script.reply(id, Reply::Sight(sight));

@@ -409,8 +409,8 @@ fn ends_of_runs_with_huge_payloads_are_settled_in_small_calls() {
     }
 }
 
-/// Runs until this time with a store that refuses a timer of a claim alone, or the whole claim. Returns how often the
-/// timer was claimed.
+/// Runs until this time with a store that refuses a timer of a claim alone, or the whole claim.
+/// Returns how often the timer was claimed.
 fn refused(script: &mut Script, until: Mono, is_alone: bool) -> usize {
     let mut claims = 0;
     while script.now < until {

@@ -166,8 +166,8 @@ fn a_shard_that_a_limit_has_cut_is_marked_at_its_first_timer_and_an_error_drops_
     assert!(asked.ranges.iter().all(|range| range.mark.is_none()));
 }
 
-/// A look each second. One that reads a shard whole takes `took`. Returns the numbers of looks without and
-/// with such a shard.
+/// A look each second. One that reads a shard whole takes `took`. Returns the numbers of looks
+/// without and with such a shard.
 fn looks_by_whole_shards(took: Duration) -> [usize; 2] {
     let mut script = Script::new(alone());
     join_with_horizon(&mut script);
