@@ -179,15 +179,13 @@ pub(crate) trait Frontend:
         let _ = (taken, handed_back);
     }
 
-    /// Returns whether a run would find room; `None` if runs need none. Asked only where runs make
-    /// room.
+    /// Returns whether a run would find room; `None` if runs need none. Asked where runs make room.
     #[cfg(any(test, feature = "test-util"))]
     fn room(&self) -> Option<bool> {
         None
     }
 
-    /// Called when all gates have been closed, perhaps more than once, without a lock. Must not
-    /// panic.
+    /// Called when all gates are closed, perhaps more than once, without a lock. Must not panic.
     fn closing(&self) {}
 
     /// Called when the engine is closed, nothing is pending and nothing runs any more. This may run
@@ -394,8 +392,7 @@ impl<F: Frontend> Engine<F> {
         self.clock.reading()
     }
 
-    /// Returns the moment of a call, and the clock, which tells more if the reading is not exact
-    /// enough.
+    /// Returns the moment of a call, and the clock, which tells more than an inexact reading.
     #[inline]
     pub(crate) fn clock_and_reading(&self) -> (&Clock, Reading) {
         (&self.clock, self.clock.reading())

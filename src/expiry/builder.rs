@@ -171,9 +171,8 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
 
     /// Calls `report` with the first entry that expires after the last receiver of the channel, or
     /// the stream, was dropped, or the runtime has ended. A lost receiver never comes back, so this
-    /// happens at most once in the life of a map.
-    /// [`ExpiryStats::unreceived`](crate::ExpiryStats::unreceived) is the number of entries dropped
-    /// since then.
+    /// happens at most once. [`ExpiryStats::unreceived`](crate::ExpiryStats::unreceived) is the
+    /// number of entries dropped since then.
     ///
     /// `report` runs on the thread that sends expired entries, without a lock. It may call the map,
     /// but must not wait for the map's shutdown. While it blocks, no entry is delivered. If it
@@ -293,8 +292,7 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     /// Sets what an insertion in a full group does: it is [refused](GroupFull::Refuse), which is
     /// the default, or it evicts the [oldest](GroupFull::EvictOldest) or the [least recently
     /// touched](GroupFull::EvictLeastRecentlyTouched) entry of the group. So the newest login can
-    /// sign the oldest session out. Without [`max_per_group`](Self::max_per_group) no group is
-    /// full.
+    /// sign the oldest one out. Without [`max_per_group`](Self::max_per_group) no group is full.
     ///
     /// **The evicted entry** leaves the group and is due at once. It is delivered like an expired
     /// entry, exactly once, with [`Reason::GroupFull`](crate::Reason::GroupFull). Until then it is
@@ -333,8 +331,7 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     /// | memory | none | 40 bytes for a group, 32 to 128 for an entry of it | the same |
     ///
     /// `EvictLeastRecentlyTouched` looks at the entries that may come first and were touched since
-    /// an eviction looked at them last: at most 2 n, and usually few. The group's lock is held
-    /// meanwhile.
+    /// an eviction looked at them last: at most 2 n, and usually few. This holds the group's lock.
     ///
     /// # Examples
     ///
@@ -520,8 +517,7 @@ where
         Ok((map, receiver))
     }
 
-    /// For a map that sends: a worker that waits for room holds an entry that no call finds any
-    /// more.
+    /// For a map that sends: a worker that waits for room holds an entry that no call finds.
     pub(crate) fn one_worker(mut self) -> Self {
         self.executor_kind = ExecutorKind::Pool;
         self.config.workers = Some(1);

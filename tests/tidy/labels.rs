@@ -126,10 +126,8 @@ mod tests {
 
     #[test]
     fn labels_are_found_in_prose_code_and_messages() {
-        let text =
-            "//! - **QUEUE-1** One.\n// QUEUE-2, (QUEUE-31).\nassert!(x, \"LEASE-1: no\");\n\
-                    // UTF-8, SHA-1, AB-1, QUEUE-1x, QUEUE-, aQUEUE-1, QUEUE_1, QUEUE-1-2,
-                    // X-QUEUE-1\n\
+        let text = "//! - **QUEUE-1** One.\n// QUEUE-2, (QUEUE-31).\nassert!(x, \"LEASE-1: no\");\n\
+                    // UTF-8, SHA-1, AB-1, QUEUE-1x, QUEUE-, aQUEUE-1, QUEUE_1, QUEUE-1-2, X-QUEUE-1\n\
                     /// **QUEUE-4**, and not in a head.\n";
         let found: Vec<_> = labels("src/x.rs", text)
             .into_iter()
