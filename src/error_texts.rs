@@ -10,8 +10,10 @@ use expect_test::expect_file;
 
 use crate::error::{BuildError, ScheduleError, WaitError};
 use crate::expiry::{GetOrInsertError, InsertError, InsertRefusal, RenameRefusal};
+use crate::reentrancy::UnderLock;
 use crate::retry::{GaveUp, RetryError};
 use crate::timer::{SleepError, TimeoutError};
+use crate::wheel::Full;
 
 /// Adds the values, their texts, and the texts of their sources.
 fn add<E: Error>(texts: &mut String, name: &str, errors: impl IntoIterator<Item = E>) {
@@ -120,5 +122,7 @@ fn the_texts_of_errors_are_those_that_were_read() {
         elapsed: Duration::from_secs(2),
     });
     add(&mut texts, "RetryError", retry);
+    add(&mut texts, "wheel::Full", [Full(())]);
+    add(&mut texts, "reentrancy::UnderLock", [UnderLock(())]);
     expect_file!["error_texts.txt"].assert_eq(&texts);
 }

@@ -152,7 +152,7 @@ pub fn when_unlocked(work: impl FnOnce() + 'static) {
 /// assert_eq!(checked, Ok(()));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnderLock(());
+pub struct UnderLock(pub(crate) ());
 
 impl fmt::Display for UnderLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

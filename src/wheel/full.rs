@@ -15,7 +15,7 @@ use std::fmt;
 /// assert_eq!(insert(&mut Wheel::new(), 'a'), Ok(()));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Full<T>(pub(super) T);
+pub struct Full<T>(pub(crate) T);
 
 impl<T> Full<T> {
     /// The value that was refused.
