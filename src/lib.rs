@@ -229,6 +229,7 @@ mod timer;
 mod unwind;
 mod waker;
 pub mod wheel;
+mod when;
 
 /// The receiving end of channels, as [`build_channel`](ExpiryMapBuilder::build_channel) returns it.
 ///
@@ -302,6 +303,7 @@ pub use timer::{
     Interval, NextTick, Sleep, SleepError, Timeout, TimeoutError, Timer, TimerBuilder,
     TimerHandedBack, TimerReport, WithTimeout,
 };
+pub use when::When;
 
 /// Compiles the README's examples.
 #[cfg(all(doctest, feature = "stream", feature = "tokio"))]

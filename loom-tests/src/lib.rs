@@ -64,6 +64,8 @@ mod waker;
 mod walks;
 #[path = "../../src/wheel/mod.rs"]
 mod wheel;
+#[path = "../../src/when.rs"]
+mod when;
 
 mod leases;
 mod models;

@@ -110,7 +110,7 @@ impl Clock {
     /// let timers = scheduler.handle();
     /// let date = SystemTime::now() + Duration::from_secs(3600); // from a calendar
     /// let deadline = timers.clock().wall_anchor().time_of(date);
-    /// timers.schedule_at("report", deadline, |_| println!("it is time"))?;
+    /// timers.schedule("report", deadline, |_| println!("it is time"))?;
     /// # Ok(())
     /// # }
     /// ```

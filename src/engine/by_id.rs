@@ -1,34 +1,33 @@
 //! Moves of one arming by its id.
 
-use std::time::Duration;
-
 use super::{Engine, Frontend};
 use crate::clock::QuickReading;
 use crate::shard::{EntryId, Moving, UsualCall};
+use crate::when::When;
 
 /// A usual call of an engine.
 type UsualEngineCall<'a, F> =
     UsualCall<'a, <F as super::FrontendTypes>::Key, <F as super::FrontendTypes>::Payload>;
 
 impl<F: Frontend> Engine<F> {
-    /// Moves the arming `id` to `delay` from now. Each path converts its own answer, so that the
+    /// Moves the arming `id`. Each path converts its own answer, so that the
     /// functions for the rare cases are called last.
     #[inline(always)]
     pub(crate) fn reschedule_id<R: From<Moving>>(
         &self,
         stripe: usize,
         id: EntryId,
-        delay: Duration,
+        when: When,
     ) -> R {
-        let Some((nanos, mut call)) = self.usual_by_id(stripe, delay) else {
-            return self.reschedule_id_unusual(stripe, id, delay);
+        let Some((nanos, mut call)) = self.usual_by_id(stripe, when) else {
+            return self.reschedule_id_unusual(stripe, id, when);
         };
         let put_off = |reading: QuickReading| {
             call.stripe()
                 .put_usual_off_by_id(id, reading.after_counted(nanos))
         };
         let Some(before) = self.clock.quick_reading().and_then(put_off) else {
-            return self.reschedule_id_after(call, stripe, id, delay);
+            return self.reschedule_id_after(call, stripe, id, when);
         };
         call.end();
         Moving::Moved { before }.into()
@@ -37,8 +36,8 @@ impl<F: Frontend> Engine<F> {
     /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is
     /// not free.
     #[inline(always)]
-    fn usual_by_id(&self, stripe: usize, delay: Duration) -> Option<(u64, UsualEngineCall<'_, F>)> {
-        let nanos = QuickReading::counted(delay)?;
+    fn usual_by_id(&self, stripe: usize, when: When) -> Option<(u64, UsualEngineCall<'_, F>)> {
+        let nanos = QuickReading::counted(when.delay()?)?;
         Some((nanos, UsualCall::lock(self.usual()?, stripe)?))
     }
 
@@ -50,23 +49,17 @@ impl<F: Frontend> Engine<F> {
         call: UsualEngineCall<'_, F>,
         stripe: usize,
         id: EntryId,
-        delay: Duration,
+        when: When,
     ) -> R {
         call.end();
-        self.reschedule_id_unusual(stripe, id, delay)
+        self.reschedule_id_unusual(stripe, id, when)
     }
 
     /// Moves the arming in all cases.
     #[cold]
     #[inline(never)]
-    fn reschedule_id_unusual<R: From<Moving>>(
-        &self,
-        stripe: usize,
-        id: EntryId,
-        delay: Duration,
-    ) -> R {
-        let reading = self.reading_for(delay);
-        let (deadline, now) = (reading.after(delay), reading.low());
+    fn reschedule_id_unusual<R: From<Moving>>(&self, stripe: usize, id: EntryId, when: When) -> R {
+        let (deadline, now) = self.resolve(when);
         self.with(stripe, |stripe| {
             stripe.reschedule_id(id, deadline, now, false).into()
         })

@@ -67,6 +67,7 @@ use crate::shard::{
 use crate::stats::Latenesses;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
 use crate::tick::{TickSize, Time};
+use crate::when::When;
 use faults::Faults;
 use pace::Pace;
 use std::num::NonZeroUsize;
@@ -377,10 +378,6 @@ impl<F: Frontend> Engine<F> {
         self.workers
     }
 
-    pub(crate) fn tick_size(&self) -> TickSize {
-        self.tick
-    }
-
     #[inline]
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
@@ -404,10 +401,21 @@ impl<F: Frontend> Engine<F> {
         self.clock.reading().for_moment(moment, &self.clock)
     }
 
-    /// Returns the moment of a call that counts `delay` from it.
+    /// Returns the deadline that a call asks for, and a moment that is not after the present.
+    #[inline(always)]
+    pub(crate) fn resolve(&self, when: When) -> (Time, Time) {
+        when.resolve(&self.clock, self.tick)
+    }
+
+    /// Returns the deadline that a call asks for, which has read the clock.
+    pub(crate) fn deadline_from(&self, now: Time, when: When) -> Time {
+        when.deadline_from(now, &self.clock, self.tick)
+    }
+
+    /// Returns the deadline that a call asks for, and the present.
     #[inline]
-    pub(crate) fn reading_for(&self, delay: Duration) -> Reading {
-        self.clock.reading_for(delay)
+    pub(crate) fn resolve_exactly(&self, when: When) -> (Time, Time) {
+        when.resolve_exactly(&self.clock, self.tick)
     }
 
     // === operations ===

@@ -120,7 +120,7 @@ impl Timer {
                 Err(error) => error,
             };
             let reason = match course.after(&error, self.now()) {
-                Ok(next) => match self.sleep_until(next).block() {
+                Ok(next) => match self.sleep(next).block() {
                     Ok(()) => continue,
                     Err(_) => GaveUp::Timer,
                 },
@@ -189,7 +189,7 @@ where
                     let now = this.clock.now();
                     match course.after(&error, now) {
                         Ok(next) => {
-                            this.sleep.reset_until(next);
+                            this.sleep.reset(next);
                             this.stage = Stage::Waits(error);
                         }
                         Err(reason) => {

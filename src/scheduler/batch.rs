@@ -3,12 +3,12 @@
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
-use std::time::Duration;
 
 use super::answers::{Cancel, Reschedule};
 use super::handle::Handle;
 use crate::job::drop_each;
 use crate::shard::batch::{KEYS_PER_HOLD, by_stripe, find_all, portions};
+use crate::when::When;
 
 impl<K, S> Handle<K, S>
 where
@@ -16,7 +16,8 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Calls [`reschedule`](Self::reschedule) for many keys. The results are in the order of the
-    /// keys, and all delays count from one reading of the clock.
+    /// keys, and the clock is read once: all timers get the same
+    /// deadline.
     ///
     /// The call is not atomic: each key is moved on its own, and other calls may act in between. If
     /// a key's `Eq` panics, some of the keys have been moved, and the others have not.
@@ -44,14 +45,13 @@ where
     pub fn reschedule_many<'a, Q>(
         &self,
         keys: impl IntoIterator<Item = &'a Q>,
-        delay: Duration,
+        when: impl Into<When>,
     ) -> Vec<Reschedule>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized + 'a,
     {
-        let now = self.now();
-        let deadline = now + delay;
+        let (deadline, now) = self.engine().resolve_exactly(when.into());
         let located = by_stripe(self.engine().shards().stripes(), keys, |key| {
             self.hash_of(key)
         });

@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
-use std::time::Duration;
 
 use super::answers::{Cancel, PullIn, Reschedule, TimerId, TimerInfo};
 use super::handle::Handle;
 use super::hasher::RandomState;
 use crate::job::drop_catching;
-use crate::tick::Time;
+use crate::when::When;
 
 /// Calls on one arming; see [`Handle::by_id`]. They are cheaper than by key, since nothing is
 /// hashed.
@@ -16,8 +15,7 @@ use crate::tick::Time;
 /// # Examples
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use tourbillon::Scheduler;
+/// # /// # use tourbillon::Scheduler;
 /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
 /// # let timers = scheduler.handle();
 /// let first = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
@@ -40,41 +38,27 @@ where
     /// Like [`Handle::reschedule`].
     // Inlined, as usual calls are.
     #[inline(always)]
-    pub fn reschedule(&self, delay: Duration) -> Reschedule {
+    pub fn reschedule(&self, when: impl Into<When>) -> Reschedule {
         match self.handle.stripe_of(self.id) {
             Some(stripe) => self
                 .handle
                 .engine()
-                .reschedule_id(stripe, self.id.entry, delay),
+                .reschedule_id(stripe, self.id.entry, when.into()),
             None => Reschedule::NotFound,
         }
     }
 
-    /// Like [`Handle::reschedule_at`].
-    pub fn reschedule_at(&self, at: Time) -> Reschedule {
-        let Some(stripe) = self.handle.stripe_of(self.id) else {
-            return Reschedule::NotFound;
-        };
-        let now = self.handle.engine().reading_until(at).low();
-        self.handle
-            .engine()
-            .with(stripe, |stripe| {
-                stripe.reschedule_id(self.id.entry, at, now, false)
-            })
-            .into()
-    }
-
     /// Like [`Handle::pull_in`].
-    pub fn pull_in(&self, delay: Duration) -> PullIn {
+    pub fn pull_in(&self, when: impl Into<When>) -> PullIn {
         let Some(stripe) = self.handle.stripe_of(self.id) else {
             return PullIn::NotFound;
         };
         // Exact, as in `Handle::pull_in`.
-        let now = self.handle.now();
+        let (deadline, now) = self.handle.engine().resolve_exactly(when.into());
         self.handle
             .engine()
             .with(stripe, |stripe| {
-                stripe.reschedule_id(self.id.entry, now + delay, now, true)
+                stripe.reschedule_id(self.id.entry, deadline, now, true)
             })
             .into()
     }
@@ -85,8 +69,7 @@ where
     /// # Examples
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Scheduler;
+    /// #     /// # use tourbillon::Scheduler;
     /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
     /// # let timers = scheduler.handle();
     /// let timer = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
@@ -134,8 +117,7 @@ where
     /// # Examples
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Scheduler;
+    /// #     /// # use tourbillon::Scheduler;
     /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
     /// # let timers = scheduler.handle();
     /// let timer = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;

@@ -9,6 +9,7 @@ use super::Timer;
 use super::sleep::{Sleep, SleepError};
 use crate::scheduler::{DueRound, Missed, PUT_OFF_AT_MOST, plan};
 use crate::tick::Time;
+use crate::when::When;
 
 /// Ticks at a fixed period; see [`Timer::interval`]. With the feature `stream` it is also a stream
 /// of its ticks, which ends after the error [`Closed`](SleepError::Closed).
@@ -62,8 +63,8 @@ pub struct Interval {
 pub struct NextTick<'a>(&'a mut Interval);
 
 impl Timer {
-    /// Returns an interval, whose first tick comes at once and each further tick one `period` after
-    /// the tick before. It is used like `tokio::time::interval`, and needs no particular runtime.
+    /// Returns an interval, whose first tick comes at once, or as [`Interval::first`] says, and each
+    /// further tick one `period` after the tick before. It is used like `tokio::time::interval`, and needs no particular runtime.
     ///
     /// Ticks keep to the grid that begins at this call. They do not drift, however long the caller
     /// takes between them.
@@ -103,38 +104,12 @@ impl Timer {
     /// # }
     /// ```
     pub fn interval(&self, period: Duration) -> Interval {
-        self.interval_at(self.now(), period)
-    }
-
-    /// Like [`interval`](Self::interval), with the first tick at `start`, a time of the timer's
-    /// clock.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `period` is zero.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Timer;
-    /// # let stepped = Timer::builder().build_stepped(1)?;
-    /// # let timer = stepped.timer();
-    /// let start = timer.now() + Duration::from_secs(3);
-    /// let mut ticks = timer.interval_at(start, Duration::from_secs(10));
-    /// # stepped.run_until(async {
-    /// assert_eq!(ticks.tick().await?, start);
-    /// # Ok::<(), tourbillon::SleepError>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn interval_at(&self, start: Time, period: Duration) -> Interval {
         assert!(
             !period.is_zero(),
             "the period of an interval must not be zero"
         );
         Interval {
-            sleep: self.sleep_until(start),
+            sleep: self.sleep(self.now()),
             period,
             missed: Missed::All,
             put_off: 0,
@@ -145,6 +120,29 @@ impl Timer {
 }
 
 impl Interval {
+    /// Sets when the first tick comes, which the grid begins with. Set later, it begins a new grid,
+    /// as [`reset`](Self::reset) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// # let stepped = Timer::builder().build_stepped(1)?;
+    /// # let timer = stepped.timer();
+    /// let start = timer.now() + Duration::from_secs(3);
+    /// let mut ticks = timer.interval(Duration::from_secs(10)).first(start);
+    /// # stepped.run_until(async {
+    /// assert_eq!(ticks.tick().await?, start);
+    /// # Ok::<(), tourbillon::SleepError>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn first(mut self, when: impl Into<When>) -> Self {
+        self.sleep.reset(when);
+        self
+    }
+
     /// Sets what happens to missed ticks; [`Missed::All`] by default. A tick that is late by less
     /// than a period is not missed.
     ///
@@ -186,7 +184,7 @@ impl Interval {
                 policy => policy,
             };
             let plan = plan(due, self.sleep.now(), policy, self.period);
-            self.sleep.reset_until(plan.next);
+            self.sleep.reset(plan.next);
             if let Some(tick) = plan.runs {
                 self.put_off = 0;
                 return Poll::Ready(Ok(tick));

@@ -29,6 +29,7 @@ use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_lock}
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, CachePadded};
 use crate::tick::Time;
+use crate::when::When;
 use stripes::next_stripe_of_thread;
 use task::TimerTask;
 
@@ -167,7 +168,8 @@ impl Timer {
         TimerBuilder::new()
     }
 
-    /// Runs `task` once, at or after `delay` from now. Dropping the returned value changes nothing.
+    /// Runs `task` once, at or after the time that `when` means: a delay from now, or one of the
+    /// other forms of [`When`]. Dropping the returned value changes nothing.
     ///
     /// # Errors
     ///
@@ -194,13 +196,12 @@ impl Timer {
     /// ```
     // Inlined, as `Timeout::cancel` is. Otherwise the `Timeout` passes through memory.
     #[inline]
-    pub fn after<F>(&self, delay: Duration, task: F) -> Result<Timeout, ScheduleError<F>>
+    pub fn after<F>(&self, when: impl Into<When>, task: F) -> Result<Timeout, ScheduleError<F>>
     where
         F: FnOnce() + Send + 'static,
     {
         let engine = self.server.engine();
-        let reading = engine.reading_for(delay);
-        let (deadline, now) = (reading.after(delay), reading.low());
+        let (deadline, now) = engine.resolve(when.into());
         let stripe = next_stripe_of_thread(engine);
         let task = Box::new(task);
         let action = |task: Box<F>| TimerAction::Run(task);
@@ -377,7 +378,7 @@ impl Timeout {
         }
     }
 
-    /// Moves the timer to `delay` from now.
+    /// Moves the timer; [`When`] says what `when` may be.
     ///
     /// # Examples
     ///
@@ -393,8 +394,8 @@ impl Timeout {
     /// ```
     // Inlined, as usual calls are.
     #[inline(always)]
-    pub fn reschedule(&self, delay: Duration) -> Reschedule {
-        self.link.reschedule_id(self.stripe, self.id, delay)
+    pub fn reschedule(&self, when: impl Into<When>) -> Reschedule {
+        self.link.reschedule_id(self.stripe, self.id, when.into())
     }
 
     /// Returns whether the task has started.

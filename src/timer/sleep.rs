@@ -13,7 +13,6 @@ use std::fmt;
 use std::mem::replace;
 use std::pin::Pin;
 use std::task::{Context, Poll, Wake, Waker, ready};
-use std::time::Duration;
 
 use super::stripes::stripe_of_sleeps;
 use super::{Link, Timer, TimerAction};
@@ -25,6 +24,7 @@ use crate::shard::{EntryId, Moving, Refusal, is_under_lock, when_unlocked};
 use crate::sync::{Arc, Parker, Unparker};
 use crate::tick::Time;
 use crate::waker::leave;
+use crate::when::When;
 
 /// Wakes a task when it is dropped, unless it was disarmed.
 pub(crate) struct WakeUp(Option<Waker>);
@@ -135,9 +135,10 @@ impl fmt::Display for SleepError {
 impl std::error::Error for SleepError {}
 
 impl Timer {
-    /// Returns a future that is ready at or after `delay` from now. It needs no particular runtime.
+    /// Returns a future that is ready at or after the time that `when` means: a delay from now, or
+    /// one of the other forms of [`When`]. It needs no particular runtime.
     ///
-    /// The delay counts from this call, but nothing is armed before the first poll. Each sleep that
+    /// A delay counts from this call, but nothing is armed before the first poll. Each sleep that
     /// was polled counts as one pending timer. The timer's workers wake the task. While all of them
     /// are in long tasks, or if an executor runs the tasks, a thread of the shard wakes it instead,
     /// so a sleep ends although tasks hang. A waker should not block. For very many sleeps, a timer
@@ -168,28 +169,8 @@ impl Timer {
     /// # })
     /// # }
     /// ```
-    pub fn sleep(&self, delay: Duration) -> Sleep {
-        self.sleep_until(self.server.engine().reading_for(delay).after(delay))
-    }
-
-    /// Like [`sleep`](Self::sleep), until a time of the timer's clock.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Timer;
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # runtime.block_on(async {
-    /// # let timer = Timer::new()?;
-    /// let deadline = timer.now() + Duration::from_millis(20);
-    /// timer.sleep_until(deadline).await?;
-    /// assert!(timer.now() >= deadline);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn sleep_until(&self, deadline: Time) -> Sleep {
+    pub fn sleep(&self, when: impl Into<When>) -> Sleep {
+        let (deadline, _) = self.server.engine().resolve(when.into());
         let stripe = stripe_of_sleeps(self.server.engine());
         Sleep {
             link: Arc::clone(&self.links[stripe]),
@@ -223,7 +204,7 @@ impl Sleep {
         self.link.reading_until(self.deadline).low() >= self.deadline
     }
 
-    /// Restarts the sleep: it is over at `delay` from now. This takes constant time, and a single
+    /// Restarts the sleep with another end; [`When`] says what `when` may be. This takes constant time, and a single
     /// write for a later deadline. So one sleep that each message resets can report an idle
     /// connection.
     ///
@@ -242,17 +223,12 @@ impl Sleep {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn reset(&mut self, delay: Duration) {
-        self.reset_until(self.link.reading_for(delay).after(delay));
-    }
-
-    /// Like [`reset`](Self::reset), to a time of the timer's clock.
-    pub fn reset_until(&mut self, deadline: Time) {
+    pub fn reset(&mut self, when: impl Into<When>) {
+        let (deadline, now) = self.link.resolve(when.into());
         self.deadline = deadline;
         let SleepState::Armed(stripe, id) = self.state else {
             return;
         };
-        let now = self.link.reading_until(deadline).low();
         let moved = self.link.with(stripe, |stripe| {
             stripe.reschedule_id(id, deadline, now, false)
         });

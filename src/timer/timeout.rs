@@ -3,13 +3,13 @@
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
 use super::Timer;
 use super::sleep::{Sleep, SleepError};
 use crate::tick::Time;
+use crate::when::When;
 
 /// The reason why [`Timer::timeout`] has no output.
 ///
@@ -99,8 +99,8 @@ pin_project! {
 }
 
 impl Timer {
-    /// Returns the output of `future` if it is ready within `limit` from now. If both are ready at
-    /// the same poll, the output wins.
+    /// Returns the output of `future` if it is ready within `limit`: a delay from now, or one of the
+    /// other forms of [`When`]. If both are ready at the same poll, the output wins.
     ///
     /// This is cancel-safe: dropping the returned future drops `future` and cancels the timer. So
     /// does reaching the limit.
@@ -131,7 +131,7 @@ impl Timer {
     /// # })
     /// # }
     /// ```
-    pub fn timeout<F: Future>(&self, limit: Duration, future: F) -> WithTimeout<F> {
+    pub fn timeout<F: Future>(&self, limit: impl Into<When>, future: F) -> WithTimeout<F> {
         WithTimeout {
             future: Some(future),
             sleep: self.sleep(limit),

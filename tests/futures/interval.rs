@@ -45,7 +45,7 @@ fn ticks_come_at_once_and_then_on_the_grid() {
         ticks.reset();
         assert_eq!(ticks.tick().await, Ok(at(59)));
         assert_eq!(ticks.tick().await, Ok(at(69)));
-        let mut later = timer.interval_at(at(75), SECOND);
+        let mut later = timer.interval(SECOND).first(at(75));
         assert_eq!(later.tick().await, Ok(at(75)));
         assert_eq!(timer.now(), at(75));
     });
@@ -120,7 +120,7 @@ fn with_skip_a_late_tick_comes_after_three_that_were_skipped() {
 fn an_interval_reports_a_full_or_closed_timer_and_its_stream_ends() {
     let stepped = Timer::builder().max_pending(1).build_stepped(1).unwrap();
     let timer = stepped.timer();
-    let mut ticks = timer.interval_at(at(5), SECOND);
+    let mut ticks = timer.interval(SECOND).first(at(5));
     let wakes = Wakes::new();
     let other = timer.after(SECOND, || ()).unwrap();
     let full = poll(&mut ticks.tick(), &wakes);

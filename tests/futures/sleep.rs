@@ -96,7 +96,7 @@ fn the_time_runs_from_the_call_on() {
     hand.advance(SECOND);
     assert_eq!(poll(&mut sleep, &Wakes::new()), Poll::Ready(Ok(())));
     assert_eq!(timer.stats().scheduled, 0);
-    let mut now = timer.sleep_until(timer.now());
+    let mut now = timer.sleep(timer.now());
     assert_eq!(poll(&mut now, &Wakes::new()), Poll::Ready(Ok(())));
 }
 
@@ -278,7 +278,7 @@ fn a_sleep_can_be_reset_in_every_state() {
     until("it wakes again", || wakes.count() == 2);
     assert_eq!(poll(&mut sleep, &wakes), Poll::Ready(Ok(())));
     // And after its end.
-    sleep.reset_until(hand.now() + SECOND);
+    sleep.reset(hand.now() + SECOND);
     assert!(poll(&mut sleep, &wakes).is_pending());
     drop(sleep);
     assert_eq!(counts(&timer.stats()), (3, 0, 2, 1));
@@ -438,7 +438,7 @@ fn a_sleep_that_each_message_resets_ends_when_none_comes() {
                 message = messages.recv() => {
                     assert_eq!(message, Some(count));
                     count += 1;
-                    idle.reset_until(Time::ZERO + SECOND * 9 / 10 * count + SECOND);
+                    idle.reset(Time::ZERO + SECOND * 9 / 10 * count + SECOND);
                 }
                 slept = &mut idle => {
                     slept.unwrap();

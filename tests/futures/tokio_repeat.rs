@@ -526,16 +526,10 @@ fn a_shutdown_waits_for_the_round_and_hands_the_task_back() {
 fn timers_within_overlapping_windows_run_together() {
     let rig = Rig::new();
     let window = || 30 * SECOND..=35 * SECOND;
-    let one = rig
-        .timers
-        .schedule_within(1, window(), async |_| ())
-        .unwrap();
+    let one = rig.timers.schedule(1, window(), async |_| ()).unwrap();
     rig.second();
-    let blocking = rig.timers.handle().schedule_within(2, window(), |_| ());
-    let other = rig
-        .timers
-        .schedule_within(3, window(), async |_| ())
-        .unwrap();
+    let blocking = rig.timers.handle().schedule(2, window(), |_| ());
+    let other = rig.timers.schedule(3, window(), async |_| ()).unwrap();
     assert_eq!(one.deadline, other.deadline);
     assert_eq!(one.deadline, blocking.unwrap().deadline);
     assert!((30..=35).contains(&one.deadline.since(Time::ZERO).as_secs()));

@@ -577,7 +577,7 @@ fn what_is_refused_comes_back() {
         let (_hand, scheduler) = scheduler();
         let timers = here(&scheduler).clone();
         timers
-            .schedule_at(1, Time::ZERO + SECOND, async |_| ())
+            .schedule(1, Time::ZERO + SECOND, async |_| ())
             .unwrap();
         let occupied = timers
             .schedule_if_absent(1, SECOND, async |_| ())

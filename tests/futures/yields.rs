@@ -37,7 +37,7 @@ fn busy(begun: Instant) -> Result<(), &'static str> {
 fn sleeps_that_are_over_yield() {
     let timer = Timer::new().unwrap();
     yields("zero", async || timer.sleep(ZERO).await);
-    yields("past", async || timer.sleep_until(Time::ZERO).await);
+    yields("past", async || timer.sleep(Time::ZERO).await);
     let mut sleep = timer.sleep(ZERO);
     yields("the same again", async || (&mut sleep).await);
     yields("reset", async || {
@@ -55,7 +55,7 @@ fn sleeps_that_fail_yield() {
         assert_eq!(full.sleep(HOUR).await, Err(SleepError::Full));
     });
     let sleep = full.sleep(HOUR);
-    let mut interval = full.interval_at(full.now() + HOUR, HOUR);
+    let mut interval = full.interval(HOUR).first(full.now() + HOUR);
     drop((full, first));
     let mut sleep = sleep;
     yields("closed", async || {

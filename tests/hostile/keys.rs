@@ -136,8 +136,8 @@ const CALLS: &[Call] = &[
     ("schedule", |timers| {
         timers.schedule(Key(2), T, |_| ()).unwrap();
     }),
-    ("schedule_at", |timers| {
-        timers.schedule_at(Key(2), timers.now(), |_| ()).unwrap();
+    ("schedule at a time", |timers| {
+        timers.schedule(Key(2), timers.now(), |_| ()).unwrap();
     }),
     ("schedule_if_absent", |timers| {
         timers.schedule_if_absent(Key(2), T, |_| ()).unwrap_err();

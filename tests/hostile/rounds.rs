@@ -135,7 +135,7 @@ fn c086_a_round_can_not_keep_a_key_that_is_being_shut() {
         let scheduler = Scheduler::<u64>::builder().workers(2).build().unwrap();
         let timers = scheduler.handle();
         let (send, started) = mpsc::channel();
-        let first = rate().first_after(Duration::ZERO);
+        let first = rate().first(Duration::ZERO);
         let armed = timers.repeat(1, first, move |round| {
             send.send(()).unwrap();
             let timers = round.handle();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kit::steps::T;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tourbillon::{Clock, ExpiryMap, Firing, ManualClock, Reschedule, Scheduler, Time, Touch};
+use tourbillon::{Clock, ExpiryMap, Firing, ManualClock, Reschedule, Scheduler, Time, Touch, When};
 
 const S: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -146,15 +146,15 @@ fn check_timers(steps: &[Step], start: Time) -> Result<(), TestCaseError> {
             let now = timers.now();
             let set = match call {
                 Call::From(moment, delay) => timers
-                    .schedule_from(moment.at(now), key, delay, run)
+                    .schedule(key, When::after(moment.at(now), delay), run)
                     .map(|armed| armed.deadline),
                 Call::At(moment) => timers
-                    .schedule_at(key, moment.at(now), run)
+                    .schedule(key, moment.at(now), run)
                     .map(|armed| armed.deadline),
                 Call::Delay(delay) => timers.schedule(key, delay, run).map(|armed| armed.deadline),
                 Call::Move(moment) => {
                     let to = moment.at(now);
-                    if let Reschedule::Moved { .. } = timers.reschedule_at(&key, to) {
+                    if let Reschedule::Moved { .. } = timers.reschedule(&key, to) {
                         due.set(key, to, now);
                     }
                     return;

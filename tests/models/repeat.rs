@@ -261,7 +261,7 @@ impl Pair {
                     Kind::Rate(length) => (length, Period::fixed_rate(length * T)),
                     Kind::Delay(length) => (length, Period::fixed_delay(length * T)),
                 };
-                period = period.first_after(first * T);
+                period = period.first(first * T);
                 // A delay has neither.
                 if let Kind::Rate(_) = kind {
                     period = period.missed(policy);

@@ -218,7 +218,7 @@ impl Actor {
             self.handle.schedule_if_absent(key, delay, task)
         } else if self.random.one_in(8) {
             let past = self.handle.now() - delay;
-            self.handle.schedule_at(key, past, task)
+            self.handle.schedule(key, past, task)
         } else {
             self.handle.schedule(key, delay, task)
         };

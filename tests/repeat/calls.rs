@@ -151,7 +151,7 @@ fn c088_cancelled_while_a_round_is_queued() {
     gate.crowd(1);
     let drops = Drops::default();
     let mark = drops.mark();
-    let armed = timers.repeat(1, rate().first_after(Duration::ZERO), move |_| {
+    let armed = timers.repeat(1, rate().first(Duration::ZERO), move |_| {
         let _ = &mark;
     });
     let deadline = armed.unwrap().deadline;
@@ -175,7 +175,7 @@ fn who_waits_for_the_run_finds_the_closure_gone() {
         let drops = Drops::default();
         let mark = drops.mark();
         let (send, started) = mpsc::channel();
-        let period = Period::fixed_rate(T).first_after(Duration::ZERO);
+        let period = Period::fixed_rate(T).first(Duration::ZERO);
         let armed = timers.repeat(1, period, move |round| {
             let _ = &mark;
             let _ = send.send(());
@@ -217,7 +217,7 @@ fn c103_moved_between_two_rounds_the_grid_begins_anew() {
         // To a time that has passed: at once, and from there.
         let (scheduler, beats) = beating(seed, rate(), |_| ());
         scheduler.advance(35 * T);
-        let _ = scheduler.handle().reschedule_at(&1, Time::ZERO);
+        let _ = scheduler.handle().reschedule(&1, Time::ZERO);
         scheduler.advance(25 * T);
         assert_eq!(beats.told()[3..], [(35, 0), (45, 0), (55, 0)]);
     }
@@ -252,7 +252,7 @@ fn c103_moved_during_a_round_the_next_one_is_due_then() {
 #[test]
 fn moved_during_a_round_into_the_past_the_next_one_follows_at_once() {
     let (starts, _) = in_the_second_round(|round| {
-        let moved = round.handle().reschedule_at(&1, Time::ZERO);
+        let moved = round.handle().reschedule(&1, Time::ZERO);
         assert!(matches!(moved, Reschedule::Moved { .. }));
         Next::Again
     });
@@ -663,7 +663,7 @@ fn c124_a_round_that_ends_after_closing_is_the_last_one_and_comes_back_if_asked(
         let gate = Gate::default();
         let drops = Drops::default();
         let (passing, mark) = (gate.clone(), drops.mark());
-        let period = Period::fixed_rate(T).first_after(Duration::ZERO);
+        let period = Period::fixed_rate(T).first(Duration::ZERO);
         let armed = timers.repeat(1, period, move |_| {
             let _ = &mark;
             passing.pass();

@@ -20,8 +20,8 @@ use tourbillon::{
 fn c091_the_first_round_has_a_delay_of_its_own() {
     for seed in SEEDS {
         for first in [0, 3, 25] {
-            let rate = Period::fixed_rate(10 * T).first_after(first * T);
-            let delay = Period::fixed_delay(10 * T).first_after(first * T);
+            let rate = Period::fixed_rate(10 * T).first(first * T);
+            let delay = Period::fixed_delay(10 * T).first(first * T);
             for period in [rate, delay] {
                 let (scheduler, beats) = beating(seed, period, |_| ());
                 scheduler.advance(100 * T);
@@ -496,7 +496,7 @@ fn c097_a_period_of_zero_is_refused_and_the_task_comes_back() {
     for seed in SEEDS {
         for zero in [
             || Period::fixed_rate(Duration::ZERO),
-            || Period::fixed_delay(Duration::ZERO).first_after(T),
+            || Period::fixed_delay(Duration::ZERO).first(T),
         ] {
             let scheduler = stepped(seed);
             let timers = scheduler.handle();
@@ -527,7 +527,7 @@ fn huge_periods_are_ordinary() {
         for period in [Period::fixed_rate, Period::fixed_delay] {
             let (scheduler, beats) = beating(
                 seed,
-                period(Duration::MAX).first_after(T).jitter(Duration::MAX),
+                period(Duration::MAX).first(T).jitter(Duration::MAX),
                 |_| (),
             );
             scheduler.advance(Duration::from_secs(1 << 30));

@@ -26,7 +26,7 @@ fn an_extra_round_keeps_the_rhythm_of_every_period() {
         || Period::fixed_delay(10 * T),
         // One that counts from its last deadline, which an extra round would move.
         || Period::schedule(|so_far| Some(so_far.deadline.unwrap_or(so_far.now) + 10 * T)),
-        || Period::fixed_rate(10 * T).first_after(10 * T).grace(2 * T),
+        || Period::fixed_rate(10 * T).first(10 * T).grace(2 * T),
         || Period::fixed_delay(10 * T).on_panic(AfterPanic::Stop),
     ];
     for seed in SEEDS {

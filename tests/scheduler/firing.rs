@@ -259,7 +259,7 @@ fn c007_a_deadline_right_after_an_edge_is_not_early() {
     let rig = Rig::new();
     let scheduler = rig.build();
     let deadline = Time::ZERO + rig.ticks(5) + Duration::from_nanos(1);
-    scheduler.handle().schedule_at(1, deadline, |_| ()).unwrap();
+    scheduler.handle().schedule(1, deadline, |_| ()).unwrap();
     // A deadline goes up to the next tick: firing at 5 ticks would be early by a nanosecond.
     assert_eq!(scheduler.jump_to(Time::ZERO + rig.ticks(5)), []);
     let fired = scheduler.jump_to(Time::ZERO + rig.ticks(6));
@@ -273,11 +273,11 @@ fn c008_fires_at_its_deadline_and_not_only_after_it() {
     let scheduler = rig.build();
     let timers = scheduler.handle();
     let deadline = Time::ZERO + rig.ticks(3);
-    timers.schedule_at(1, deadline, |_| ()).unwrap();
+    timers.schedule(1, deadline, |_| ()).unwrap();
     let fired = scheduler.jump_to(deadline);
     assert_eq!((keys(&fired), fired[0].at), (vec![1], deadline));
     // Armed for this very moment.
-    timers.schedule_at(2, deadline, |_| ()).unwrap();
+    timers.schedule(2, deadline, |_| ()).unwrap();
     assert_eq!(keys(&scheduler.settle()), [2]);
 }
 
@@ -363,7 +363,7 @@ fn c012_times_in_the_past_run_at_once() {
         timers.schedule(100, MS * 2, |_| ()).unwrap();
         timers.schedule(101, Duration::ZERO, |_| ()).unwrap();
         for back in 1..=5 {
-            let accepted = timers.schedule_at(back, rig.start - MS * back as u32, |_| ());
+            let accepted = timers.schedule(back, rig.start - MS * back as u32, |_| ());
             assert_eq!(accepted.unwrap().deadline, rig.start - MS * back as u32);
         }
         let fired = scheduler.settle();
@@ -388,10 +388,8 @@ fn c013_a_time_long_past_is_like_zero() {
     let scheduler = rig.build();
     let timers = scheduler.handle();
     timers.schedule(1, MS, |_| ()).unwrap();
-    timers.schedule_at(2, Time::ZERO, |_| ()).unwrap();
-    timers
-        .schedule_at(3, start - Duration::MAX, |_| ())
-        .unwrap();
+    timers.schedule(2, Time::ZERO, |_| ()).unwrap();
+    timers.schedule(3, start - Duration::MAX, |_| ()).unwrap();
     assert_eq!(sorted(&scheduler.settle()), [2, 3]);
     let fired = scheduler.advance(MS * 2);
     assert_eq!((keys(&fired), fired[0].at), (vec![1], start + MS));
@@ -407,7 +405,7 @@ fn c014_an_absolute_deadline_in_the_past_fires_at_the_next_look() {
     let timers = scheduler.handle();
     let (send, lateness) = mpsc::channel();
     timers
-        .schedule_at(1, rig.start - MS * 3, move |firing: &Firing<'_, u64>| {
+        .schedule(1, rig.start - MS * 3, move |firing: &Firing<'_, u64>| {
             send.send(firing.lateness()).unwrap();
         })
         .unwrap();
@@ -419,7 +417,7 @@ fn c014_an_absolute_deadline_in_the_past_fires_at_the_next_look() {
     assert_eq!(lateness.try_recv(), Ok(MS * 3));
     // And so does one that is moved there.
     timers.schedule(2, MS * 5, |_| ()).unwrap();
-    let moved = timers.reschedule_at(&2, rig.start - MS);
+    let moved = timers.reschedule(&2, rig.start - MS);
     assert_eq!(
         moved,
         Reschedule::Moved {
@@ -614,7 +612,7 @@ fn c022_the_greatest_delay_never_fires_and_can_be_cancelled() {
             let accepted = timers.schedule(key, delay, |_| ()).unwrap();
             assert_eq!(accepted.deadline, Time::MAX);
         }
-        timers.schedule_at(3, Time::MAX, |_| ()).unwrap();
+        timers.schedule(3, Time::MAX, |_| ()).unwrap();
         timers.schedule(4, rig.ticks(2), |_| ()).unwrap();
         assert_eq!(
             timers.reschedule(&4, Duration::MAX),
@@ -645,7 +643,7 @@ fn the_clock_may_stand_at_its_end() {
     timers.schedule(1, Duration::MAX, |_| ()).unwrap();
     // No tick comes after this deadline.
     timers
-        .schedule_at(2, Time::MAX - Duration::from_nanos(1), |_| ())
+        .schedule(2, Time::MAX - Duration::from_nanos(1), |_| ())
         .unwrap();
     assert_eq!(scheduler.advance_to(Time::MAX), []);
     assert_eq!(scheduler.jump_to(Time::MAX), []);
@@ -730,9 +728,9 @@ fn battery(rig: Rig) {
     let timers = scheduler.handle();
     // c012 c013 c014: the past, as far as there is one.
     timers
-        .schedule_at(1, rig.start - rig.tick * 3, |_| ())
+        .schedule(1, rig.start - rig.tick * 3, |_| ())
         .unwrap();
-    timers.schedule_at(2, Time::ZERO, |_| ()).unwrap();
+    timers.schedule(2, Time::ZERO, |_| ()).unwrap();
     // c003 c005: a spread of delays.
     let delays = [1, 5, 10, 50, 100, 500, 1_000];
     for delay in delays {
@@ -889,10 +887,10 @@ fn c026_from_the_clocks_zero_to_a_span_and_beyond() {
         };
         let scheduler = rig.build();
         let timers = scheduler.handle();
-        timers.schedule_at(0, Time::ZERO, |_| ()).unwrap();
+        timers.schedule(0, Time::ZERO, |_| ()).unwrap();
         for level in 0..=7 {
             let at = Time::ZERO + rig.ticks(SLOTS.pow(level));
-            timers.schedule_at(level.into(), at, |_| ()).unwrap();
+            timers.schedule(level.into(), at, |_| ()).unwrap();
         }
         // Key 0 was replaced by the one of level 0.
         let fired = scheduler.advance(rig.ticks(SLOTS.pow(7)));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use kit::map::{IDLE, LIFE, S, at, builder, collecting, keys};
 use kit::steps::{narrow, stepped};
-use tourbillon::{Clock, ExpiryMap, ManualClock, Reason, Scheduler, Time, Timer, Touch};
+use tourbillon::{Clock, ExpiryMap, ManualClock, Reason, Scheduler, Time, Timer, Touch, When};
 
 #[test]
 fn a_delay_is_counted_from_the_time_that_is_given() {
@@ -15,7 +15,9 @@ fn a_delay_is_counted_from_the_time_that_is_given() {
     // The present, an older time, one that is so old that the task is due, and one ahead of the
     // clock.
     for (key, now, due) in [(1, 10, 40), (2, 5, 35), (3, 0, 30), (4, 20, 50)] {
-        let armed = timers.schedule_from(at(now), key, 30 * S, |_| ()).unwrap();
+        let armed = timers
+            .schedule(key, When::after(at(now), 30 * S), |_| ())
+            .unwrap();
         assert_eq!(armed.deadline, at(due));
     }
     let fired = scheduler.advance(60 * S);
@@ -28,10 +30,10 @@ fn a_time_ahead_of_the_clock_begins_nothing_before_it() {
     let scheduler = stepped(1);
     let timers = scheduler.handle();
     timers
-        .schedule_from(at(5), 1, Duration::ZERO, |_| ())
+        .schedule(1, When::after(at(5), Duration::ZERO), |_| ())
         .unwrap();
     timers
-        .schedule_from(Time::MAX, 2, Duration::ZERO, |_| ())
+        .schedule(2, When::after(Time::MAX, Duration::ZERO), |_| ())
         .unwrap();
     let fired = scheduler.advance(60 * S);
     let runs: Vec<_> = fired.iter().map(|fired| (fired.key, fired.at)).collect();
@@ -55,7 +57,9 @@ fn times_ahead_of_the_clock_make_no_other_timer_late() {
     let timers = scheduler.handle();
     // More than a stripe stages, so its wheel files them.
     for key in 0..1_000 {
-        timers.schedule_from(at(3_600), key, S, |_| ()).unwrap();
+        timers
+            .schedule(key, When::after(at(3_600), S), |_| ())
+            .unwrap();
     }
     timers.schedule(7, S, |_| ()).unwrap();
     let fired = scheduler.advance(60 * S);
@@ -87,7 +91,9 @@ fn a_delay_that_has_passed_since_the_given_time_is_due_at_once() {
     timers.schedule(0, 9 * S, |_| ()).unwrap();
     scheduler.advance(10 * S);
     for (key, delay) in [(1, S), (2, Duration::ZERO)] {
-        timers.schedule_from(at(3), key, delay, |_| ()).unwrap();
+        timers
+            .schedule(key, When::after(at(3), delay), |_| ())
+            .unwrap();
     }
     let mut fired: Vec<_> = scheduler.settle().into_iter().map(|run| run.key).collect();
     fired.sort_unstable();
@@ -162,8 +168,14 @@ fn calls_that_are_given_the_time_are_refused_like_others() {
         .build_stepped(1)
         .unwrap();
     let timers = scheduler.handle();
-    timers.schedule_from(Time::ZERO, 1, S, |_| ()).unwrap();
-    assert!(timers.schedule_from(Time::ZERO, 2, S, |_| ()).is_err());
+    timers
+        .schedule(1, When::after(Time::ZERO, S), |_| ())
+        .unwrap();
+    assert!(
+        timers
+            .schedule(2, When::after(Time::ZERO, S), |_| ())
+            .is_err()
+    );
 }
 
 #[test]

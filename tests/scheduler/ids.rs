@@ -17,7 +17,7 @@ fn assert_stale(timers: &Handle<u64>, id: TimerId) {
     let by_id = timers.by_id(id);
     assert_eq!(by_id.get(), None);
     assert_eq!(by_id.reschedule(T), Reschedule::NotFound);
-    assert_eq!(by_id.reschedule_at(Time::ZERO), Reschedule::NotFound);
+    assert_eq!(by_id.reschedule(Time::ZERO), Reschedule::NotFound);
     assert_eq!(by_id.pull_in(Duration::ZERO), PullIn::NotFound);
     assert_eq!(by_id.cancel(), Cancel::NotFound);
     assert_eq!(timers.cancel_on_drop(id).cancel(), Cancel::NotFound);

@@ -171,7 +171,7 @@ fn c119_every_call_that_arms_is_refused_and_a_replacement_needs_no_place() {
         Err(ScheduleError::Full(_))
     ));
     assert!(matches!(
-        timers.schedule_at(3, timers.now(), |_| ()),
+        timers.schedule(3, timers.now(), |_| ()),
         Err(ScheduleError::Full(_))
     ));
     assert!(matches!(

@@ -18,4 +18,5 @@ mod running;
 mod shrink;
 mod shutdown;
 mod timer;
+mod when;
 mod within;

@@ -160,7 +160,7 @@ fn c054_moving_an_unknown_key_creates_nothing() {
         let before = timers.stats();
         for key in [1, 2, 3] {
             assert_eq!(timers.reschedule(&key, T), Reschedule::NotFound);
-            assert_eq!(timers.reschedule_at(&key, Time::ZERO), Reschedule::NotFound);
+            assert_eq!(timers.reschedule(&key, Time::ZERO), Reschedule::NotFound);
             assert_eq!(timers.pull_in(&key, Duration::ZERO), PullIn::NotFound);
             assert!(!timers.contains(&key));
             assert_eq!(timers.get(&key), None);
@@ -221,7 +221,7 @@ fn c057_moved_into_the_past_it_runs_at_once() {
         timers.schedule(2, 4 * T, |_| ()).unwrap();
         let undisturbed = timers.schedule(3, 4 * T, |_| ()).unwrap();
         for (key, to) in [(1, past), (2, one)] {
-            let Reschedule::Moved { before } = timers.reschedule_at(&key, to) else {
+            let Reschedule::Moved { before } = timers.reschedule(&key, to) else {
                 panic!("it was pending");
             };
             assert_eq!(before, undisturbed.deadline);

@@ -74,7 +74,7 @@ fn arm_in_shard(timers: &Handle<u64>, shard: usize, many: usize, first: u64, at:
     let mut key = first;
     let mut before = pending(timers)[shard];
     while keys.len() < many {
-        timers.schedule_at(key, at, |_| ()).unwrap();
+        timers.schedule(key, at, |_| ()).unwrap();
         if pending(timers)[shard] > before {
             before += 1;
             keys.push(key);
@@ -374,7 +374,7 @@ fn what_is_due_when_it_is_armed_or_moved_waits_for_the_pace() {
         let mut fired = scheduler.advance(S + Duration::from_micros(300));
         for key in 0..100 {
             timers.schedule(key, Duration::ZERO, |_| ()).unwrap();
-            timers.schedule_at(1_000 + key, Time::ZERO, |_| ()).unwrap();
+            timers.schedule(1_000 + key, Time::ZERO, |_| ()).unwrap();
             timers.schedule(2_000 + key, 3_600 * S, |_| ()).unwrap();
             timers.schedule(3_000 + key, 3_600 * S, |_| ()).unwrap();
             let moved = timers.reschedule(&(2_000 + key), Duration::ZERO);
@@ -465,7 +465,7 @@ fn a_shutdown_keeps_the_pace_and_hands_the_rest_back() {
             for key in 0..1_000 {
                 timers.schedule(key, S, |_| ()).unwrap();
             }
-            timers.schedule_at(1_000, Time::MAX, |_| ()).unwrap();
+            timers.schedule(1_000, Time::MAX, |_| ()).unwrap();
             let report = scheduler.shutdown(mode);
             let fired = scheduler.settle();
             assert_paced(starts(&fired), 100, 2);

@@ -330,7 +330,7 @@ fn promise_8_refusals_are_values() {
     let timers = scheduler.handle();
     scheduler.advance(HOUR);
     timers.schedule(1, Duration::ZERO, |_| ()).unwrap();
-    timers.schedule_at(2, Time::ZERO, |_| ()).unwrap();
+    timers.schedule(2, Time::ZERO, |_| ()).unwrap();
     timers.schedule(3, Duration::MAX, |_| ()).unwrap();
     let witness = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&witness);

@@ -106,7 +106,7 @@ fn moving_without_a_kept_arming_answers_running() {
     let ran = after(false, |firing, _| {
         let timers = firing.handle();
         assert_eq!(timers.reschedule(&1, T), Reschedule::Running);
-        assert_eq!(timers.reschedule_at(&1, Time::ZERO), Reschedule::Running);
+        assert_eq!(timers.reschedule(&1, Time::ZERO), Reschedule::Running);
         assert_eq!(timers.pull_in(&1, Duration::ZERO), PullIn::Running);
         assert_eq!(timers.reschedule_many(&[1], T), [Reschedule::Running]);
         let alone = TimerState::Running { next: None };
@@ -151,7 +151,7 @@ fn pull_in_with_a_kept_arming_pulls_that_in() {
 #[test]
 fn a_kept_arming_moved_into_the_past_runs_right_after_the_run() {
     let ran = after(true, |firing, _| {
-        let moved = firing.handle().reschedule_at(&1, Time::ZERO);
+        let moved = firing.handle().reschedule(&1, Time::ZERO);
         assert!(matches!(moved, Reschedule::Moved { .. }));
     });
     assert_eq!(ran, [(1, 1)]);
@@ -252,7 +252,7 @@ fn the_running_id_answers_running_and_leaves_what_is_kept() {
             let timers = firing.handle();
             let by_id = timers.by_id(firing.id());
             assert_eq!(by_id.reschedule(T), Reschedule::Running);
-            assert_eq!(by_id.reschedule_at(Time::ZERO), Reschedule::Running);
+            assert_eq!(by_id.reschedule(Time::ZERO), Reschedule::Running);
             assert_eq!(by_id.pull_in(Duration::ZERO), PullIn::Running);
             let next = kept.map(|kept| (kept.id, kept.deadline));
             let info = by_id.get().unwrap();
@@ -284,7 +284,7 @@ fn the_kept_id_acts_like_that_of_a_pending_timer() {
         assert_eq!(by_id.pull_in(6 * T), PullIn::Moved { before });
         let before = timers.now() + 6 * T;
         let to = timers.now() + 7 * T;
-        assert_eq!(by_id.reschedule_at(to), Reschedule::Moved { before });
+        assert_eq!(by_id.reschedule(to), Reschedule::Moved { before });
         assert_eq!(by_id.get().unwrap().deadline, to);
     });
     assert_eq!(ran, [(8, 1)]);
@@ -323,7 +323,7 @@ fn other_ids_of_the_key_are_not_found() {
             for id in others {
                 let by_id = timers.by_id(id);
                 assert_eq!(by_id.reschedule(T), Reschedule::NotFound);
-                assert_eq!(by_id.reschedule_at(Time::ZERO), Reschedule::NotFound);
+                assert_eq!(by_id.reschedule(Time::ZERO), Reschedule::NotFound);
                 assert_eq!(by_id.pull_in(Duration::ZERO), PullIn::NotFound);
                 assert_eq!(by_id.cancel(), Cancel::NotFound);
                 assert_eq!(by_id.get(), None);

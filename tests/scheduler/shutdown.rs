@@ -475,7 +475,7 @@ fn c125_after_the_end_every_call_answers_and_nothing_is_counted() {
                 assert!(matches!(error, ScheduleError::Closed(_)));
                 assert!(!error.is_transient());
                 assert_eq!(Arc::strong_count(&captured), 2, "the task is in the error");
-                let error = timers.schedule_at(2, at(1), error.into_task()).unwrap_err();
+                let error = timers.schedule(2, at(1), error.into_task()).unwrap_err();
                 let error = timers
                     .schedule_if_absent(2, delay, error.into_task())
                     .unwrap_err();
@@ -1009,7 +1009,7 @@ fn c133_what_was_handed_back_runs_on_another_scheduler_and_keys_are_free_again()
         for back in report.handed_back {
             let task = back.task;
             timers
-                .schedule_at(back.key, back.deadline, move |firing| task.run(firing))
+                .schedule(back.key, back.deadline, move |firing| task.run(firing))
                 .unwrap();
         }
         let fired = second.advance(TICK * 20);

@@ -1,4 +1,4 @@
-//! `schedule_within`: never before its window, and fewer wake-ups than exact timers need.
+//! Windows: never before their start, and fewer wake-ups than exact timers need.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn moments(width: Duration) -> usize {
     };
     for key in 0..1_000 {
         let scheduled = timers
-            .schedule_within(key, 30 * S..=30 * S + width, |_| ())
+            .schedule(key, 30 * S..=30 * S + width, |_| ())
             .unwrap();
         let start = scheduler.now();
         assert!((start + 30 * S..=start + 30 * S + width).contains(&scheduled.deadline));
@@ -57,13 +57,11 @@ fn a_window_may_be_empty_or_endless() {
     let scheduler = stepped(1);
     let timers = scheduler.handle();
     // Backwards: its start alone.
-    let backwards = timers.schedule_within(1, 2 * S..=S, |_| ()).unwrap();
+    let backwards = timers.schedule(1, 2 * S..=S, |_| ()).unwrap();
     assert_eq!(backwards.deadline, Time::ZERO + 2 * S);
-    let at_once = timers.schedule_within(2, Duration::ZERO..=Duration::ZERO, |_| ());
+    let at_once = timers.schedule(2, Duration::ZERO..=Duration::ZERO, |_| ());
     assert_eq!(at_once.unwrap().deadline, Time::ZERO);
-    let endless = timers
-        .schedule_within(3, S..=Duration::MAX, |_| ())
-        .unwrap();
+    let endless = timers.schedule(3, S..=Duration::MAX, |_| ()).unwrap();
     assert!(endless.deadline >= Time::ZERO + S);
     assert_eq!(scheduler.advance(2 * S).len(), 2);
 }

@@ -43,6 +43,8 @@ pub(crate) const CORE: &[Room] = &[
     // Knows jobs and never timers.
     spare(2, "executor", &["clock", "job", "sync", "tick"]),
     room(2, "shard"),
+    // The argument of calls that arm or move.
+    spare(2, "when", &["clock", "tick"]),
     room(3, "backoff"),
     room(3, "engine"),
     // For the crates that build on this one.

@@ -64,7 +64,7 @@ fn c139_an_insert_that_races_with_the_clock_is_not_slept_through() {
                 start.send(due).unwrap();
                 // Before, after, or while the clock gets there and the ticker goes to sleep.
                 timers
-                    .schedule_at(round % 97, due, move |_| tell.send(round).unwrap())
+                    .schedule(round % 97, due, move |_| tell.send(round).unwrap())
                     .unwrap();
                 assert_eq!(next(&told), round);
             }
@@ -85,7 +85,7 @@ fn c139_the_earlier_of_two_inserts_that_race_is_not_slept_through() {
         let far = timers.clone();
         scope.spawn(move || {
             for time in started {
-                far.schedule_at(u32::MAX, time + HOUR, |_| ()).unwrap();
+                far.schedule(u32::MAX, time + HOUR, |_| ()).unwrap();
                 done.send(()).unwrap();
             }
         });
@@ -94,7 +94,7 @@ fn c139_the_earlier_of_two_inserts_that_race_is_not_slept_through() {
             start.send(due).unwrap();
             let tell = tell.clone();
             timers
-                .schedule_at(round % 97, due, move |_| tell.send(round).unwrap())
+                .schedule(round % 97, due, move |_| tell.send(round).unwrap())
                 .unwrap();
             next(&far_is_in);
             hand.set(due);

@@ -16,7 +16,7 @@ use futures_core::Stream;
 use tourbillon::{
     Cancel, CancelGuard, Clock, Debounce, ExpiryMap, GetOrInsertError, GroupedExpiryMap, Handle,
     InsertRefusal, Lifecycle, ManualClock, Missed, Period, Removed, RenameRefusal, Retry,
-    ScheduleError, Scheduler, Shutdown, SleepError, Timeout, Timer, Touch, WaitError,
+    ScheduleError, Scheduler, Shutdown, SleepError, Timeout, Timer, Touch, WaitError, When,
 };
 
 use crate::child::{Report, in_copy};
@@ -296,19 +296,27 @@ fn scheduler(report: &mut Report, used: &Used) {
         answer.as_ref().is_err_and(forked),
         &answer,
     );
-    let answer = handle.schedule_at(1, handle.now() + HOUR, task);
-    report.check("schedule_at", answer.as_ref().is_err_and(forked), &answer);
-    let answer = handle.schedule_from(handle.now(), 1, HOUR, task);
-    report.check("schedule_from", answer.as_ref().is_err_and(forked), &answer);
+    let answer = handle.schedule(1, handle.now() + HOUR, task);
+    report.check(
+        "schedule at a time",
+        answer.as_ref().is_err_and(forked),
+        &answer,
+    );
+    let answer = handle.schedule(1, When::after(handle.now(), HOUR), task);
+    report.check(
+        "schedule after a given time",
+        answer.as_ref().is_err_and(forked),
+        &answer,
+    );
     let answer = handle.schedule_if_absent(1, HOUR, task);
     report.check(
         "schedule_if_absent",
         answer.as_ref().is_err_and(forked),
         &answer,
     );
-    let answer = handle.schedule_within(1, HOUR..=HOUR, task);
+    let answer = handle.schedule(1, HOUR..=HOUR, task);
     report.check(
-        "schedule_within",
+        "schedule in a window",
         answer.as_ref().is_err_and(forked),
         &answer,
     );
@@ -402,7 +410,7 @@ fn timer(report: &mut Report, used: &Used) {
     let answer = ready(timer.timeout(HOUR, std::future::pending::<()>()));
     let sleeps = tourbillon::TimeoutError::Sleep(SleepError::Forked);
     report.check("timeout", answer == Some(Err(sleeps)), &answer);
-    let mut interval = timer.interval_at(timer.now() + HOUR, HOUR);
+    let mut interval = timer.interval(HOUR).first(timer.now() + HOUR);
     let answer = ready(interval.tick());
     report.check("tick", answer == Some(Err(SleepError::Forked)), &answer);
     let policy = Retry::new(tourbillon::Backoff::fixed(HOUR));

@@ -126,7 +126,7 @@ fn a_scheduler_counts_by_boottime() {
             told.send((*firing.key(), firing.deadline(), clock.now()))
                 .unwrap();
         };
-        handle.schedule_at(key, time, tell).unwrap();
+        handle.schedule(key, time, tell).unwrap();
     }
     for _ in 0..2 {
         let (key, asked, started) = runs.recv_timeout(Duration::from_secs(60)).unwrap();

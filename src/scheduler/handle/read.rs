@@ -159,7 +159,7 @@ where
     /// # let scheduler = Scheduler::<&str>::new()?;
     /// # let timers = scheduler.handle();
     /// let deadline = Instant::now() + Duration::from_secs(5);
-    /// timers.schedule_at("request 7", timers.time_of(deadline), |_| println!("timed out"))?;
+    /// timers.schedule("request 7", timers.time_of(deadline), |_| println!("timed out"))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -2,14 +2,13 @@
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
-use std::time::Duration;
 
 use super::super::answers::{PullIn, Reschedule};
 use super::super::task::Task;
 use super::Handle;
 use crate::clock::QuickReading;
 use crate::shard::{KeyHash, PutOff, UsualCall};
-use crate::tick::Time;
+use crate::when::When;
 
 /// A usual call of a scheduler.
 type UsualHandleCall<'a, K, S> = UsualCall<'a, K, Task<K, S>>;
@@ -19,8 +18,8 @@ where
     K: Hash + Eq + Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Moves the pending timer of `key` to `delay` from now. The timer keeps its task and its id.
-    /// This never arms a timer.
+    /// Moves the pending timer of `key`; [`When`] says what `when` may be. The timer keeps its task
+    /// and its id. This never arms a timer.
     ///
     /// A timer that is due and queued but has not started is moved, too. While a round of a
     /// repeating timer runs, this sets when the next round is due; see [`repeat`](Self::repeat).
@@ -33,8 +32,7 @@ where
     /// # Examples
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Scheduler;
+    /// #     /// # use tourbillon::Scheduler;
     /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
     /// let timers = scheduler.handle();
     /// let idle = Duration::from_secs(30);
@@ -48,13 +46,14 @@ where
     /// ```
     // Inlined, as usual calls are. If more has to be done, a function of its own does it.
     #[inline(always)]
-    pub fn reschedule<Q>(&self, key: &Q, delay: Duration) -> Reschedule
+    pub fn reschedule<Q>(&self, key: &Q, when: impl Into<When>) -> Reschedule
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let Some((nanos, hash, mut call)) = self.usual(key, delay) else {
-            return self.reschedule_unusual(key, delay);
+        let when = when.into();
+        let Some((nanos, hash, mut call)) = self.usual(key, when) else {
+            return self.reschedule_unusual(key, when);
         };
         let put_off = call.stripe().put_usual_off(
             hash,
@@ -64,7 +63,7 @@ where
             |_, ()| (),
         );
         let Some(PutOff { before, .. }) = put_off else {
-            return self.reschedule_after(call, key, delay);
+            return self.reschedule_after(call, key, when);
         };
         call.end();
         Reschedule::Moved { before }
@@ -73,15 +72,11 @@ where
     /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is
     /// not free.
     #[inline(always)]
-    fn usual<Q>(
-        &self,
-        key: &Q,
-        delay: Duration,
-    ) -> Option<(u64, KeyHash, UsualHandleCall<'_, K, S>)>
+    fn usual<Q>(&self, key: &Q, when: When) -> Option<(u64, KeyHash, UsualHandleCall<'_, K, S>)>
     where
         Q: Hash + ?Sized,
     {
-        let nanos = QuickReading::counted(delay)?;
+        let nanos = QuickReading::counted(when.delay()?)?;
         let shards = self.engine.usual()?;
         let (stripe, hash) = self.hash_of(key);
         Some((nanos, hash, UsualCall::lock(shards, stripe)?))
@@ -94,57 +89,20 @@ where
         &self,
         call: UsualHandleCall<'_, K, S>,
         key: &Q,
-        delay: Duration,
+        when: When,
     ) -> Reschedule
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         call.end();
-        self.reschedule_unusual(key, delay)
+        self.reschedule_unusual(key, when)
     }
 
     /// Moves a timer in all cases.
     #[cold]
     #[inline(never)]
-    fn reschedule_unusual<Q>(&self, key: &Q, delay: Duration) -> Reschedule
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.move_to(key, || {
-            let reading = self.engine.reading_for(delay);
-            (reading.after(delay), reading.low())
-        })
-    }
-
-    /// Like [`reschedule`](Self::reschedule), to a time of the scheduler's clock.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Scheduler;
-    /// use tourbillon::Reschedule;
-    ///
-    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
-    /// # let timers = scheduler.handle();
-    /// let first = timers.schedule("report", Duration::from_secs(60), |_| ())?;
-    /// let moved = timers.reschedule_at("report", first.deadline + Duration::from_secs(60));
-    /// assert_eq!(moved, Reschedule::Moved { before: first.deadline });
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn reschedule_at<Q>(&self, key: &Q, at: Time) -> Reschedule
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.move_to(key, || (at, self.engine.reading_until(at).low()))
-    }
-
-    /// Moves to the deadline that `read` returns with the current time.
-    #[inline(always)]
-    fn move_to<Q>(&self, key: &Q, read: impl FnOnce() -> (Time, Time)) -> Reschedule
+    fn reschedule_unusual<Q>(&self, key: &Q, when: When) -> Reschedule
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -152,18 +110,18 @@ where
         let (stripe, hash) = self.hash_of(key);
         // Converted where the answer is made: after it, the conversion would be a table of jumps.
         self.engine.with(stripe, |stripe| {
+            let read = || self.engine.resolve(when);
             stripe.reschedule(hash, key, read, false).into()
         })
     }
 
-    /// Moves the pending timer of `key` to `delay` from now if that is earlier than its deadline.
-    /// This never delays a timer.
+    /// Moves the pending timer of `key` if `when` is earlier than its deadline. This never delays a
+    /// timer.
     ///
     /// # Examples
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Scheduler;
+    /// #     /// # use tourbillon::Scheduler;
     /// use tourbillon::PullIn;
     ///
     /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
@@ -177,18 +135,16 @@ where
     /// assert!(matches!(later, PullIn::Unchanged { .. }));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn pull_in<Q>(&self, key: &Q, delay: Duration) -> PullIn
+    pub fn pull_in<Q>(&self, key: &Q, when: impl Into<When>) -> PullIn
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         // Exact: the margin of a cheap reading would let the timer run later than it is asked to.
-        let now = self.now();
+        let resolved = self.engine.resolve_exactly(when.into());
         let (stripe, hash) = self.hash_of(key);
         self.engine.with(stripe, |stripe| {
-            stripe
-                .reschedule(hash, key, || (now + delay, now), true)
-                .into()
+            stripe.reschedule(hash, key, || resolved, true).into()
         })
     }
 
@@ -218,8 +174,7 @@ where
     /// # Examples
     ///
     /// ```
-    /// use std::time::Duration;
-    /// use tourbillon::{Period, PullIn, Scheduler, Time};
+    ///     /// use tourbillon::{Period, PullIn, Scheduler, Time};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;

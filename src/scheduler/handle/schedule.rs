@@ -1,29 +1,28 @@
 //! The calls that arm a timer that runs once.
 
 use std::hash::{BuildHasher, Hash};
-use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use super::super::answers::{Scheduled, refused};
 use super::super::firing::Firing;
 use super::super::task::{Once, RunTask, Task};
 use super::{Handle, Upsert};
-use crate::clock::Reading;
 use crate::error::ScheduleError;
 use crate::job::drop_catching;
 use crate::shard::{Admission, Arming, Refusal};
 use crate::tick::Time;
+use crate::when::When;
 
 impl<K, S> Handle<K, S>
 where
     K: Hash + Eq + Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Runs `task` once, at or after `delay` from now. A pending timer of the same key is replaced
-    /// in the same step and never runs.
+    /// Runs `task` once, at or after the time that `when` means: a delay from now, or one of the
+    /// other forms of [`When`]. A pending timer of the same key is replaced in the same step and
+    /// never runs.
     ///
-    /// Any delay is allowed. A delay of zero runs as soon as a worker is free, without waiting for
-    /// a tick. A delay that reaches [`Time::MAX`] never runs. If the key is running, the new task
+    /// Any time is allowed. A delay of zero, or a time in the past, runs as soon as a worker is free,
+    /// without waiting for a tick. [`Time::MAX`] never comes. If the key is running, the new task
     /// runs after that run, at its own deadline: [`Scheduled::after_run`].
     ///
     /// # Errors
@@ -55,89 +54,13 @@ where
     pub fn schedule<F>(
         &self,
         key: K,
-        delay: Duration,
+        when: impl Into<When>,
         task: F,
     ) -> Result<Scheduled, ScheduleError<F>>
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        let reading = self.engine.reading_for(delay);
-        self.arm(
-            key,
-            reading.after(delay),
-            reading.low(),
-            Upsert::Always,
-            task,
-        )
-    }
-
-    /// Like [`schedule`](Self::schedule), with the delay counted from `now`, a time of the
-    /// [scheduler's clock](Self::now) that the caller has read before. The call does not read the
-    /// clock, unless the delay is zero. Use it in an event loop that reads the clock once per
-    /// iteration.
-    ///
-    /// The task never starts before `now` plus `delay`, even if `now` is ahead of the clock. If
-    /// that moment has passed already, the task is due at once.
-    ///
-    /// # Errors
-    ///
-    /// As for [`schedule`](Self::schedule).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Scheduler;
-    /// # let scheduler = Scheduler::<u64>::builder().build_stepped(1)?;
-    /// # let timers = scheduler.handle();
-    /// let limit = Duration::from_secs(5);
-    /// let now = timers.now();
-    /// for request in 0..100 {
-    ///     timers.schedule_from(now, request, limit, |_| println!("too slow"))?;
-    /// }
-    /// assert_eq!(timers.get(&99).map(|timer| timer.deadline), Some(now + limit));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn schedule_from<F>(
-        &self,
-        now: Time,
-        key: K,
-        delay: Duration,
-        task: F,
-    ) -> Result<Scheduled, ScheduleError<F>>
-    where
-        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
-    {
-        let deadline = now + delay;
-        let low = Reading::low_beside(now, deadline, self.engine.clock());
-        self.arm(key, deadline, low, Upsert::Always, task)
-    }
-
-    /// Like [`schedule`](Self::schedule), at a time of the scheduler's clock. A time in the past is
-    /// due at once.
-    ///
-    /// # Errors
-    ///
-    /// As for [`schedule`](Self::schedule).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Scheduler;
-    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
-    /// # let timers = scheduler.handle();
-    /// let deadline = timers.now() + Duration::from_secs(3600);
-    /// let scheduled = timers.schedule_at("report", deadline, |_| println!("report"))?;
-    /// assert_eq!(scheduled.deadline, deadline);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn schedule_at<F>(&self, key: K, at: Time, task: F) -> Result<Scheduled, ScheduleError<F>>
-    where
-        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
-    {
-        let reading = self.engine.reading_until(at);
-        self.arm(key, at, reading.low(), Upsert::Always, task)
+        self.arm(key, when.into(), Upsert::Always, task)
     }
 
     /// Like [`schedule`](Self::schedule), unless a timer is pending for the key. A running key
@@ -166,85 +89,27 @@ where
     pub fn schedule_if_absent<F>(
         &self,
         key: K,
-        delay: Duration,
+        when: impl Into<When>,
         task: F,
     ) -> Result<Scheduled, ScheduleError<F>>
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        let reading = self.engine.reading_for(delay);
-        self.arm(
-            key,
-            reading.after(delay),
-            reading.low(),
-            Upsert::IfAbsent,
-            task,
-        )
+        self.arm(key, when.into(), Upsert::IfAbsent, task)
     }
 
-    /// Like [`schedule`](Self::schedule), at some time in `window`, counted from now. The time is
-    /// chosen so that timers with overlapping windows run together, which saves wake-ups. Wider
-    /// windows save more. Use it for a cache refresh "in 30 s, or 5 s later", for example.
-    ///
-    /// The timer never runs before the window, and late only as any timer may be. In a wide window
-    /// the time may lie near the end. A window that ends before it starts counts as its start.
-    ///
-    /// # Errors
-    ///
-    /// As for [`schedule`](Self::schedule).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tourbillon::Scheduler;
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let scheduler = Scheduler::<u64>::builder().build_stepped(1)?;
-    /// let timers = scheduler.handle();
-    /// let second = Duration::from_secs(1);
-    /// let one = timers.schedule_within(1, 30 * second..=35 * second, |_| ())?;
-    /// scheduler.advance(second);
-    /// let other = timers.schedule_within(2, 30 * second..=35 * second, |_| ())?;
-    /// assert_eq!(one.deadline, other.deadline);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn schedule_within<F>(
-        &self,
-        key: K,
-        window: RangeInclusive<Duration>,
-        task: F,
-    ) -> Result<Scheduled, ScheduleError<F>>
-    where
-        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
-    {
-        let (at, now) = self.shared_time_within(&window);
-        self.arm(key, at, now, Upsert::Always, task)
-    }
-
-    /// Returns the time in the window that timers share, and the current time.
-    pub(in crate::scheduler) fn shared_time_within(
-        &self,
-        window: &RangeInclusive<Duration>,
-    ) -> (Time, Time) {
-        let now = self.now();
-        let (earliest, latest) = (now + *window.start(), now + *window.end());
-        let at = self.engine.tick_size().shared_between(earliest, latest);
-        (at, now)
-    }
-
+    #[inline]
     fn arm<F>(
         &self,
         key: K,
-        deadline: Time,
-        now: Time,
+        when: When,
         upsert: Upsert,
         task: F,
     ) -> Result<Scheduled, ScheduleError<F>>
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
+        let (deadline, now) = self.engine.resolve(when);
         self.arm_task(key, Once(task), deadline, now, upsert, |once| once.0)
     }
 

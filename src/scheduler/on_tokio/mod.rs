@@ -15,7 +15,6 @@ pub use round::AsyncRound;
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
-use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -35,6 +34,7 @@ use crate::job::prefetch;
 use crate::shard::Start;
 use crate::sync::atomic::Ordering;
 use crate::tick::Time;
+use crate::when::When;
 
 /// Schedules tasks that are futures; see [`Handle::on_tokio`].
 ///
@@ -150,8 +150,8 @@ where
     K: Hash + Eq + Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Like [`Handle::schedule`]: spawns the future that `make` returns, once, at or after `delay`
-    /// from now. `make` itself runs on the runtime, too.
+    /// Like [`Handle::schedule`]: spawns the future that `make` returns. `make` itself runs on the
+    /// runtime, too.
     ///
     /// # Errors
     ///
@@ -174,40 +174,14 @@ where
     pub fn schedule<F, R>(
         &self,
         key: K,
-        delay: Duration,
+        when: impl Into<When>,
         make: F,
     ) -> Result<Scheduled, ScheduleError<F>>
     where
         F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let reading = self.handle.engine().reading_for(delay);
-        self.arm(
-            key,
-            reading.after(delay),
-            reading.low(),
-            Upsert::Always,
-            make,
-        )
-    }
-
-    /// Like [`Handle::schedule_at`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`Handle::schedule`].
-    pub fn schedule_at<F, R>(
-        &self,
-        key: K,
-        at: Time,
-        make: F,
-    ) -> Result<Scheduled, ScheduleError<F>>
-    where
-        F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
-        R: Future<Output = ()> + Send + 'static,
-    {
-        let reading = self.handle.engine().reading_until(at);
-        self.arm(key, at, reading.low(), Upsert::Always, make)
+        self.arm(key, when.into(), Upsert::Always, make)
     }
 
     /// Like [`Handle::schedule_if_absent`].
@@ -218,63 +192,21 @@ where
     pub fn schedule_if_absent<F, R>(
         &self,
         key: K,
-        delay: Duration,
+        when: impl Into<When>,
         make: F,
     ) -> Result<Scheduled, ScheduleError<F>>
     where
         F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let reading = self.handle.engine().reading_for(delay);
-        self.arm(
-            key,
-            reading.after(delay),
-            reading.low(),
-            Upsert::IfAbsent,
-            make,
-        )
-    }
-
-    /// Like [`Handle::schedule_within`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`Handle::schedule`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Scheduler;
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # let scheduler = Scheduler::<&str>::new()?;
-    /// let timers = scheduler.handle().on_tokio(runtime.handle().clone());
-    /// let second = Duration::from_secs(1);
-    /// timers.schedule_within("refresh", 30 * second..=35 * second, async |_| {
-    ///     // .. await an answer ..
-    /// })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn schedule_within<F, R>(
-        &self,
-        key: K,
-        window: RangeInclusive<Duration>,
-        make: F,
-    ) -> Result<Scheduled, ScheduleError<F>>
-    where
-        F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
-        R: Future<Output = ()> + Send + 'static,
-    {
-        let (at, now) = self.handle.shared_time_within(&window);
-        self.arm(key, at, now, Upsert::Always, make)
+        self.arm(key, when.into(), Upsert::IfAbsent, make)
     }
 
     /// Boxes the closure and arms it.
     fn arm<F, R>(
         &self,
         key: K,
-        deadline: Time,
-        now: Time,
+        when: When,
         upsert: Upsert,
         make: F,
     ) -> Result<Scheduled, ScheduleError<F>>
@@ -282,6 +214,7 @@ where
         F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
+        let (deadline, now) = self.handle.engine().resolve(when);
         let runtime = self.runtime.clone();
         let task = Spawn { make, runtime };
         (self.handle).arm_task(key, task, deadline, now, upsert, |task| task.make)

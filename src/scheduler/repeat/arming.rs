@@ -120,7 +120,8 @@ where
         let (_, hash) = self.hash_of(key);
         let random = splitmix64(hash.0 ^ now.as_nanos());
         let least_grace = self.engine().frontend.least_grace;
-        match Cadence::begin(period, now, random, least_grace) {
+        let first = (period.first).map(|when| self.engine().deadline_from(now, when));
+        match Cadence::begin(period, first, now, random, least_grace) {
             Ok((cadence, deadline)) => {
                 let begun = BegunCadence {
                     cadence,

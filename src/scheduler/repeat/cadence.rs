@@ -50,7 +50,6 @@ pub(crate) struct Cadence {
     answer: Option<Next>,
 }
 
-/// The rule for the next time.
 /// A round between two rounds of the cadence.
 #[derive(Clone, Copy, Debug)]
 struct ExtraRound {
@@ -61,6 +60,7 @@ struct ExtraRound {
     kept: Time,
 }
 
+/// The rule for the next time.
 enum Beat {
     Rate {
         period: u64,
@@ -72,10 +72,11 @@ enum Beat {
 }
 
 impl Cadence {
-    /// Makes the cadence and the first deadline. This calls a schedule function, which is user
-    /// code.
+    /// Makes the cadence and the first deadline: `first`, if the period has one. This calls a
+    /// schedule function, which is user code.
     pub(super) fn begin(
         asked: Period,
+        first: Option<Time>,
         now: Time,
         random: u64,
         least_grace: Duration,
@@ -97,13 +98,13 @@ impl Cadence {
             PeriodKind::Rate(length) | PeriodKind::Delay(length) => Some(*length),
             PeriodKind::Schedule(_) => None,
         };
-        // Refused also with `first_after`: all later rounds would be due at once.
+        // Refused also with `first`: all later rounds would be due at once.
         if length == Some(Duration::ZERO) {
             return Err(InvalidCadence::Zero);
         }
-        // A random phase counts from `first_after`, or from the call; then the period is not added.
-        let mut first = match (asked.first, &mut kind) {
-            (Some(first), _) => now + first,
+        // A random phase counts from `first`, or from the call; then the period is not added.
+        let mut first = match (first, &mut kind) {
+            (Some(first), _) => first,
             (None, PeriodKind::Rate(_) | PeriodKind::Delay(_)) if asked.random_phase => now,
             (None, PeriodKind::Rate(length) | PeriodKind::Delay(length)) => now + *length,
             (None, PeriodKind::Schedule(next)) => {
@@ -299,6 +300,8 @@ fn nanos(duration: Duration) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::clock::{Clock, ManualClock};
+    use crate::tick::TickSize;
 
     const P: Duration = Duration::from_nanos(100);
     const FINE: Duration = Duration::from_nanos(1);
@@ -308,10 +311,18 @@ mod tests {
     }
 
     fn begin(period: Period, now: u64) -> (Cadence, Time) {
-        match Cadence::begin(period, at(now), 7, FINE) {
+        match try_begin(period, now, 7) {
             Ok(begun) => begun,
             Err(why) => panic!("{why:?}"),
         }
+    }
+
+    /// Begins with the first time that the period has, as `repeat` does.
+    fn try_begin(period: Period, now: u64, random: u64) -> Result<(Cadence, Time), InvalidCadence> {
+        let (clock, ticks) = (ManualClock::new(), TickSize::from_nanos(1));
+        let first =
+            (period.first).map(|when| when.deadline_from(at(now), &Clock::manual(&clock), ticks));
+        Cadence::begin(period, first, at(now), random, FINE)
     }
 
     /// Runs a round that starts on time and takes `takes` nanoseconds. Returns the next deadline.
@@ -333,12 +344,12 @@ mod tests {
     fn a_period_of_zero_is_none() {
         for period in [
             Period::fixed_rate(Duration::ZERO),
-            Period::fixed_delay(Duration::ZERO).first_after(P),
+            Period::fixed_delay(Duration::ZERO).first(P),
         ] {
-            let refused = Cadence::begin(period, at(5), 7, FINE);
+            let refused = try_begin(period, 5, 7);
             assert_eq!(refused.err(), Some(InvalidCadence::Zero));
         }
-        let refused = Cadence::begin(Period::schedule(|_| None), at(5), 7, FINE);
+        let refused = try_begin(Period::schedule(|_| None), 5, 7);
         assert_eq!(refused.err(), Some(InvalidCadence::NoRound));
     }
 
@@ -353,17 +364,17 @@ mod tests {
             schedule().missed(Missed::All),
             schedule().grace(P),
             schedule().random_phase(),
-            schedule().random_phase().first_after(P),
+            schedule().random_phase().first(P),
         ] {
             let what = format!("{refused:?}");
-            let begun = Cadence::begin(refused, at(5), 7, FINE);
+            let begun = try_begin(refused, 5, 7);
             assert_eq!(begun.err(), Some(InvalidCadence::Option), "{what}");
         }
         for taken in [
             delay().random_phase().jitter(P).on_panic(AfterPanic::Stop),
-            schedule().jitter(P).first_after(P),
+            schedule().jitter(P).first(P),
         ] {
-            assert!(Cadence::begin(taken, at(5), 7, FINE).is_ok());
+            assert!(try_begin(taken, 5, 7).is_ok());
         }
     }
 
@@ -372,10 +383,10 @@ mod tests {
         for (period, first) in [
             (Period::fixed_rate(P), 150),
             (Period::fixed_delay(P), 150),
-            (Period::fixed_rate(P).first_after(Duration::ZERO), 50),
-            (Period::fixed_delay(P).first_after(7 * P), 750),
+            (Period::fixed_rate(P).first(Duration::ZERO), 50),
+            (Period::fixed_delay(P).first(7 * P), 750),
             (Period::schedule(|so_far| Some(so_far.now + 2 * P)), 250),
-            (Period::schedule(|_| None).first_after(P), 150),
+            (Period::schedule(|_| None).first(P), 150),
         ] {
             assert_eq!(begin(period, 50).1, at(first));
         }
@@ -388,10 +399,10 @@ mod tests {
         let mut seen = Vec::new();
         for seed in 0..200 {
             let period = Period::fixed_rate(P).random_phase();
-            let (_, first) = Cadence::begin(period, at(1_000), seed, FINE).ok().unwrap();
+            let (_, first) = try_begin(period, 1_000, seed).ok().unwrap();
             assert!((at(1_000)..at(1_100)).contains(&first));
-            let period = Period::fixed_delay(P).random_phase().first_after(3 * P);
-            let (_, later) = Cadence::begin(period, at(1_000), seed, FINE).ok().unwrap();
+            let period = Period::fixed_delay(P).random_phase().first(3 * P);
+            let (_, later) = try_begin(period, 1_000, seed).ok().unwrap();
             assert_eq!(later, first + 3 * P, "the same seed gives the same phase");
             seen.push(first);
         }

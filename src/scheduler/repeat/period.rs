@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::missed::Missed;
 use crate::tick::Time;
+use crate::when::When;
 
 /// The times at which the rounds of a repeating timer are due; see
 /// [`Handle::repeat`](crate::Handle::repeat).
@@ -18,7 +19,7 @@ use crate::tick::Time;
 ///
 /// let minute = Duration::from_secs(60);
 /// let period = Period::fixed_rate(minute)
-///     .first_after(Duration::ZERO)
+///     .first(Duration::ZERO)
 ///     .jitter(Duration::from_secs(2))
 ///     .missed(Missed::Once)
 ///     .grace(Duration::from_secs(5))
@@ -28,7 +29,7 @@ use crate::tick::Time;
 #[must_use = "a period does nothing until it is given to `Handle::repeat`"]
 pub struct Period {
     pub(super) kind: PeriodKind,
-    pub(super) first: Option<Duration>,
+    pub(super) first: Option<When>,
     pub(super) random_phase: bool,
     pub(super) jitter: Duration,
     /// `None` if it was not set.
@@ -167,7 +168,7 @@ impl Period {
     /// key is gone. The function runs without a lock. It is called:
     ///
     /// - once in [`Handle::repeat`](crate::Handle::repeat), unless
-    ///   [`first_after`](Self::first_after) says when the first round is due,
+    ///   [`first`](Self::first) says when the first round is due,
     /// - after each round that answers [`Next::Again`](super::Next::Again), or that panics and is
     ///   to be followed by another, on the thread that ran the round.
     ///
@@ -198,8 +199,8 @@ impl Period {
         Period::of(PeriodKind::Schedule(Box::new(next)))
     }
 
-    /// Sets the first round to be due `delay` after the call, whatever the period. Zero runs as
-    /// soon as a worker is free.
+    /// Sets when the first round is due, whatever the period. A delay counts from the call of
+    /// [`Handle::repeat`](crate::Handle::repeat), and zero runs as soon as a worker is free.
     ///
     /// # Examples
     ///
@@ -210,17 +211,17 @@ impl Period {
     /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
     /// let timers = scheduler.handle();
     /// let minute = Duration::from_secs(60);
-    /// timers.repeat("poll", Period::fixed_rate(minute).first_after(Duration::ZERO), |_| ())?;
+    /// timers.repeat("poll", Period::fixed_rate(minute).first(Duration::ZERO), |_| ())?;
     /// assert_eq!(scheduler.settle().len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn first_after(mut self, delay: Duration) -> Self {
-        self.first = Some(delay);
+    pub fn first(mut self, when: impl Into<When>) -> Self {
+        self.first = Some(when.into());
         self
     }
 
     /// Sets the first round to be due at a random time within one period after the call, or after
-    /// [`first_after`](Self::first_after). So timers that were started together do not run together
+    /// [`first`](Self::first). So timers that were started together do not run together
     /// forever. The grid of a fixed rate begins there.
     ///
     /// [`Handle::repeat`](crate::Handle::repeat) refuses it for a schedule function, which has no
@@ -316,7 +317,7 @@ impl fmt::Debug for Period {
             PeriodKind::Delay(delay) => text.field("fixed_delay", delay),
             PeriodKind::Schedule(_) => text.field("schedule", &format_args!("..")),
         };
-        text.field("first_after", &self.first)
+        text.field("first", &self.first)
             .field("random_phase", &self.random_phase)
             .field("jitter", &self.jitter)
             .field("missed", &self.missed)

@@ -240,7 +240,7 @@ fn perform(
         let timer = handle.by_id(id);
         return match call {
             Call::Reschedule(When::After(delay)) => moved(timer.reschedule(delay)),
-            Call::Reschedule(when) => moved(timer.reschedule_at(moment(when))),
+            Call::Reschedule(when) => moved(timer.reschedule(moment(when))),
             Call::PullIn(delay) => pulled(timer.pull_in(delay)),
             Call::Cancel => cancelled(timer.cancel()),
             Call::Get => {
@@ -263,14 +263,14 @@ fn perform(
         Call::Schedule(when, script) => armed(
             notes,
             name,
-            handle.schedule_at(key, moment(when), task(script)),
+            handle.schedule(key, moment(when), task(script)),
         ),
         Call::IfAbsent(delay, script) => {
             let answer = handle.schedule_if_absent(key, delay, task(script));
             armed(notes, name, answer)
         }
         Call::Reschedule(When::After(delay)) => moved(handle.reschedule(&key, delay)),
-        Call::Reschedule(when) => moved(handle.reschedule_at(&key, moment(when))),
+        Call::Reschedule(when) => moved(handle.reschedule(&key, moment(when))),
         Call::PullIn(delay) => pulled(handle.pull_in(&key, delay)),
         Call::Cancel => cancelled(handle.cancel(&key)),
         Call::Get => {

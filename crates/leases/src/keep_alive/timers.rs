@@ -151,7 +151,7 @@ impl Timers {
         // Each round returns its own next time, so this period is only a placeholder. A panic of a
         // round must not end the renewals.
         let period = Period::fixed_delay(Duration::from_secs(1))
-            .first_after(first.since(self.clock.now()))
+            .first(first.since(self.clock.now()))
             .on_panic(AfterPanic::BackOff {
                 first: Duration::from_millis(1),
                 most: Duration::from_millis(100),
@@ -166,7 +166,7 @@ impl Timers {
     pub(super) fn move_to(&self, registration: u64, at: Time) {
         if let Some(work) = self.work() {
             // A round that runs just now is followed by one at this time.
-            let _ = work.reschedule_at(&TimerKey::Registration(registration), at);
+            let _ = work.reschedule(&TimerKey::Registration(registration), at);
         }
     }
 
