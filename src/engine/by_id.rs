@@ -1,5 +1,7 @@
 //! Moves of one arming by its id.
 
+use std::time::Duration;
+
 use super::{Engine, Frontend};
 use crate::clock::QuickReading;
 use crate::shard::{EntryId, Moving, UsualCall};
@@ -19,15 +21,18 @@ impl<F: Frontend> Engine<F> {
         id: EntryId,
         when: When,
     ) -> R {
-        let Some((nanos, mut call)) = self.usual_by_id(stripe, when) else {
-            return self.reschedule_id_unusual(stripe, id, when);
+        let Some(delay) = when.delay() else {
+            return self.move_id_to(stripe, id, when);
+        };
+        let Some((nanos, mut call)) = self.usual_by_id(stripe, delay) else {
+            return self.reschedule_id_unusual(stripe, id, delay);
         };
         let put_off = |reading: QuickReading| {
             call.stripe()
                 .put_usual_off_by_id(id, reading.after_counted(nanos))
         };
         let Some(before) = self.clock.quick_reading().and_then(put_off) else {
-            return self.reschedule_id_after(call, stripe, id, when);
+            return self.reschedule_id_after(call, stripe, id, delay);
         };
         call.end();
         Moving::Moved { before }.into()
@@ -36,8 +41,8 @@ impl<F: Frontend> Engine<F> {
     /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is
     /// not free.
     #[inline(always)]
-    fn usual_by_id(&self, stripe: usize, when: When) -> Option<(u64, UsualEngineCall<'_, F>)> {
-        let nanos = QuickReading::counted(when.delay()?)?;
+    fn usual_by_id(&self, stripe: usize, delay: Duration) -> Option<(u64, UsualEngineCall<'_, F>)> {
+        let nanos = QuickReading::counted(delay)?;
         Some((nanos, UsualCall::lock(self.usual()?, stripe)?))
     }
 
@@ -49,16 +54,25 @@ impl<F: Frontend> Engine<F> {
         call: UsualEngineCall<'_, F>,
         stripe: usize,
         id: EntryId,
-        when: When,
+        delay: Duration,
     ) -> R {
         call.end();
-        self.reschedule_id_unusual(stripe, id, when)
+        self.reschedule_id_unusual(stripe, id, delay)
     }
 
-    /// Moves the arming in all cases.
+    /// Moves the arming in all cases. A delay is passed in registers, and a `When` would not be.
     #[cold]
     #[inline(never)]
-    fn reschedule_id_unusual<R: From<Moving>>(&self, stripe: usize, id: EntryId, when: When) -> R {
+    fn reschedule_id_unusual<R: From<Moving>>(
+        &self,
+        stripe: usize,
+        id: EntryId,
+        delay: Duration,
+    ) -> R {
+        self.move_id_to(stripe, id, delay.into())
+    }
+
+    fn move_id_to<R: From<Moving>>(&self, stripe: usize, id: EntryId, when: When) -> R {
         let (deadline, now) = self.resolve(when);
         self.with(stripe, |stripe| {
             stripe.reschedule_id(id, deadline, now, false).into()

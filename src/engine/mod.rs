@@ -3,6 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | operations on stripes, and the deferred actions that follow them outside the lock |
+//! | `moment.rs` | what a call knows of its moment, and the deadline that it asks for |
 //! | `by_id.rs` | moves of one arming by its id |
 //! | `serve.rs` | claims a ticket, runs its task and completes the run |
 //! | `detached.rs` | runs that continue on an async runtime |
@@ -28,6 +29,7 @@ mod drive;
 mod faults;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 mod followed;
+mod moment;
 mod pace;
 mod serve;
 mod submission;
@@ -55,7 +57,7 @@ pub(crate) use threads::{MakeReport, Owner, Threads};
 pub(crate) use wait::CancellationOfRun;
 pub(crate) use wait::EndOfRun;
 
-use crate::clock::{Clock, Reading};
+use crate::clock::Clock;
 use crate::config::Valid;
 use crate::executor::{Executor, Pool, PoolConfig};
 use crate::job::{Ticket, catch_panic};
@@ -67,7 +69,6 @@ use crate::shard::{
 use crate::stats::Latenesses;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
 use crate::tick::{TickSize, Time};
-use crate::when::When;
 use faults::Faults;
 use pace::Pace;
 use std::num::NonZeroUsize;
@@ -331,6 +332,7 @@ impl<F: Frontend> Engine<F> {
         self.tag
     }
 
+    #[inline]
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -381,41 +383,6 @@ impl<F: Frontend> Engine<F> {
     #[inline]
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
-    }
-
-    /// Returns the moment of a call, read in the cheapest way that the clock has.
-    #[inline]
-    pub(crate) fn reading(&self) -> Reading {
-        self.clock.reading()
-    }
-
-    /// Returns the moment of a call, and the clock, which tells more than an inexact reading.
-    #[inline]
-    pub(crate) fn clock_and_reading(&self) -> (&Clock, Reading) {
-        (&self.clock, self.clock.reading())
-    }
-
-    /// Returns the moment of a call that decides whether `moment` has come.
-    #[inline]
-    pub(crate) fn reading_until(&self, moment: Time) -> Reading {
-        self.clock.reading().for_moment(moment, &self.clock)
-    }
-
-    /// Returns the deadline that a call asks for, and a moment that is not after the present.
-    #[inline(always)]
-    pub(crate) fn resolve(&self, when: When) -> (Time, Time) {
-        when.resolve(&self.clock, self.tick)
-    }
-
-    /// Returns the deadline that a call asks for, which has read the clock.
-    pub(crate) fn deadline_from(&self, now: Time, when: When) -> Time {
-        when.deadline_from(now, &self.clock, self.tick)
-    }
-
-    /// Returns the deadline that a call asks for, and the present.
-    #[inline]
-    pub(crate) fn resolve_exactly(&self, when: When) -> (Time, Time) {
-        when.resolve_exactly(&self.clock, self.tick)
     }
 
     // === operations ===

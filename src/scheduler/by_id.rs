@@ -15,7 +15,8 @@ use crate::when::When;
 /// # Examples
 ///
 /// ```
-/// # /// # use tourbillon::Scheduler;
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
 /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
 /// # let timers = scheduler.handle();
 /// let first = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
@@ -69,7 +70,8 @@ where
     /// # Examples
     ///
     /// ```
-    /// #     /// # use tourbillon::Scheduler;
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
     /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
     /// # let timers = scheduler.handle();
     /// let timer = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
@@ -117,7 +119,8 @@ where
     /// # Examples
     ///
     /// ```
-    /// #     /// # use tourbillon::Scheduler;
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
     /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
     /// # let timers = scheduler.handle();
     /// let timer = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;

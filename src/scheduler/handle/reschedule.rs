@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
 
 use super::super::answers::{PullIn, Reschedule};
 use super::super::task::Task;
@@ -32,7 +33,8 @@ where
     /// # Examples
     ///
     /// ```
-    /// #     /// # use tourbillon::Scheduler;
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
     /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
     /// let timers = scheduler.handle();
     /// let idle = Duration::from_secs(30);
@@ -52,8 +54,11 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let when = when.into();
-        let Some((nanos, hash, mut call)) = self.usual(key, when) else {
-            return self.reschedule_unusual(key, when);
+        let Some(delay) = when.delay() else {
+            return self.move_to(key, when);
+        };
+        let Some((nanos, hash, mut call)) = self.usual(key, delay) else {
+            return self.reschedule_unusual(key, delay);
         };
         let put_off = call.stripe().put_usual_off(
             hash,
@@ -63,7 +68,7 @@ where
             |_, ()| (),
         );
         let Some(PutOff { before, .. }) = put_off else {
-            return self.reschedule_after(call, key, when);
+            return self.reschedule_after(call, key, delay);
         };
         call.end();
         Reschedule::Moved { before }
@@ -72,11 +77,15 @@ where
     /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is
     /// not free.
     #[inline(always)]
-    fn usual<Q>(&self, key: &Q, when: When) -> Option<(u64, KeyHash, UsualHandleCall<'_, K, S>)>
+    fn usual<Q>(
+        &self,
+        key: &Q,
+        delay: Duration,
+    ) -> Option<(u64, KeyHash, UsualHandleCall<'_, K, S>)>
     where
         Q: Hash + ?Sized,
     {
-        let nanos = QuickReading::counted(when.delay()?)?;
+        let nanos = QuickReading::counted(delay)?;
         let shards = self.engine.usual()?;
         let (stripe, hash) = self.hash_of(key);
         Some((nanos, hash, UsualCall::lock(shards, stripe)?))
@@ -89,20 +98,28 @@ where
         &self,
         call: UsualHandleCall<'_, K, S>,
         key: &Q,
-        when: When,
+        delay: Duration,
     ) -> Reschedule
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         call.end();
-        self.reschedule_unusual(key, when)
+        self.reschedule_unusual(key, delay)
     }
 
-    /// Moves a timer in all cases.
+    /// Moves a timer in all cases. A delay is passed in registers, and a `When` would not be.
     #[cold]
     #[inline(never)]
-    fn reschedule_unusual<Q>(&self, key: &Q, when: When) -> Reschedule
+    fn reschedule_unusual<Q>(&self, key: &Q, delay: Duration) -> Reschedule
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.move_to(key, delay.into())
+    }
+
+    fn move_to<Q>(&self, key: &Q, when: When) -> Reschedule
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -121,7 +138,8 @@ where
     /// # Examples
     ///
     /// ```
-    /// #     /// # use tourbillon::Scheduler;
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
     /// use tourbillon::PullIn;
     ///
     /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
@@ -174,7 +192,8 @@ where
     /// # Examples
     ///
     /// ```
-    ///     /// use tourbillon::{Period, PullIn, Scheduler, Time};
+    /// use std::time::Duration;
+    /// use tourbillon::{Period, PullIn, Scheduler, Time};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
