@@ -30,7 +30,6 @@ mod mode;
 mod pingpong;
 mod recorder;
 mod rng;
-mod rows;
 mod run;
 mod system;
 mod systems;

@@ -1,17 +1,18 @@
 //! What is made of rows: tables, verdicts on targets, a model, plots. All of it reads
-//! [`rows`](crate::rows) and knows nothing of how they were measured.
+//! [`row`] and knows nothing of how they were measured.
 
 mod model;
-mod places;
 mod plots;
-mod tables;
+pub(crate) mod row;
+mod store;
+mod table;
 mod targets;
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::rows::Run;
+use crate::figures::row::Run;
 
 /// What is to be made of a run, other than what is printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl Made {
     /// that can't be.
     pub(crate) fn check(&self) -> io::Result<()> {
         for path in &self.into {
-            let check = |text: &str| places::check(text).map(|()| text.to_owned());
+            let check = |text: &str| store::check(text).map(|()| text.to_owned());
             changed(path, check)?;
         }
         for path in [&self.json, &self.markdown].into_iter().flatten() {
@@ -50,7 +51,7 @@ impl Made {
             replace(path, &run.text()?)?;
         }
         if let Some(path) = &self.markdown {
-            replace(path, &tables::document(run))?;
+            replace(path, &table::document(run))?;
         }
         Ok(())
     }
@@ -65,7 +66,7 @@ impl Made {
                 complain!("drew {}", path.display());
             }
         }
-        self.rewrite(|text| places::filled(text, run))
+        self.rewrite(|text| store::filled(text, run))
     }
 
     /// Replaces the text of the documents.
@@ -80,20 +81,20 @@ impl Made {
 
 /// Prints the table of a run.
 pub(crate) fn print(run: &Run) -> io::Result<()> {
-    say(&tables::text(run))
+    say(&table::text(run))
 }
 
 /// Prints the document of an earlier run, and makes the rest of it.
 pub(crate) fn show(rows: &Path, made: &Made) -> io::Result<()> {
     let run = read(rows)?;
-    say(&tables::document(&run))?;
+    say(&table::document(&run))?;
     made.publish(&run)
 }
 
 /// Prints the model of an earlier run, and writes it into documents.
 pub(crate) fn model(rows: &Path, made: &Made) -> io::Result<()> {
     let model = model::of(&read(rows)?).map_err(io::Error::other)?;
-    made.rewrite(|text| places::with_model(text, &model))?;
+    made.rewrite(|text| store::with_model(text, &model))?;
     say(&model)
 }
 

@@ -12,7 +12,7 @@
 //! It is a calculation and no measurement: what it says of more cores than the machine has is a
 //! guess with stated assumptions.
 
-use crate::rows::{Row, Run, digits, short};
+use crate::figures::row::{Row, Run, digits, short};
 
 /// The system of the model, whose touches it describes.
 const SYSTEM: &str = "tourbillon-map";
@@ -307,8 +307,8 @@ fn document(run: &Run, points: &[Point], model: &Model) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures::row::tests::{in_modes, row, run, with_keys};
     use crate::mode::Mode;
-    use crate::rows::tests::{in_modes, row, run, with_keys};
 
     const TRUE: Model = Model {
         cpu_ns: 30.0,

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use crate::rows::{Row, Run, digits};
+use crate::figures::row::{Row, Run, digits};
 use crate::workload::{Form, Metric};
 
 #[derive(Debug, Deserialize)]
@@ -300,8 +300,8 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures::row::tests::{in_modes, row, run, with_keys};
     use crate::mode::Mode;
-    use crate::rows::tests::{in_modes, row, run, with_keys};
     use crate::workloads;
 
     const MILLION: u64 = 1_000_000;

@@ -18,10 +18,10 @@ use plan::{Plan, Point, point};
 use series::{Round, Series};
 
 use crate::figures;
+use crate::figures::row;
+use crate::figures::row::short;
 use crate::machine::{self, Machine, Version};
 use crate::mode::{self, Borders, Mode};
-use crate::rows;
-use crate::rows::short;
 use crate::systems;
 use crate::wire::Request;
 use crate::workload::{Cased, Children, Form, Workload};
@@ -77,7 +77,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         near_left: NEAR_TIME[options.form as usize],
         cuts: Vec::new(),
     };
-    let mut found = rows::Run {
+    let mut found = row::Run {
         machine: Machine::here(),
         versions: machine::versions().into_iter().chain(drivers).collect(),
         commit: machine::commit(),
@@ -579,7 +579,7 @@ impl EachSystem {
 mod tests {
     use super::*;
     use crate::cli::{self, Command as Parsed};
-    use crate::rows::Row;
+    use crate::figures::row::Row;
     use crate::wire::Reply;
 
     fn options(line: &str) -> Options {

@@ -1,7 +1,7 @@
 //! The rounds of one system at one point while they are measured, from which rows are made.
 
+use crate::figures::row::Row;
 use crate::mode::Mode;
-use crate::rows::Row;
 use crate::wire::Reply;
 use crate::workload::{Cased, Workload};
 

@@ -312,7 +312,7 @@ impl Scale {
 /// A number at an axis: short, and with as many digits as it needs.
 pub(super) fn tick_label(value: f64) -> String {
     if value >= 10_000.0 {
-        return crate::rows::short(value.round() as u64);
+        return crate::figures::row::short(value.round() as u64);
     }
     let digits = (0..4).find(|digits| {
         let shown: f64 = format!("{value:.digits$}").parse().unwrap_or(value);

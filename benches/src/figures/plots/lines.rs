@@ -3,7 +3,7 @@
 use plotters::style::text_anchor::HPos;
 
 use super::canvas::{AXIS, At, Canvas, GRID, Look, Scale, picture, tick_label};
-use crate::rows::digits;
+use crate::figures::row::digits;
 
 /// A system in a panel.
 pub(super) struct Line {

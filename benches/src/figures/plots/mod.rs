@@ -15,8 +15,8 @@ use bars::{Bar, Bars, Marks};
 use canvas::Look;
 use lines::{Line, Lines};
 
+use crate::figures::row::{Row, Run, short};
 use crate::mode::Mode;
-use crate::rows::{Row, Run, short};
 use crate::workload::Form;
 use crate::workloads::NONE_IS_LONG;
 

@@ -4,8 +4,8 @@ use roxmltree::{Document, Node};
 
 use super::lines::apart;
 use super::*;
-use crate::rows::digits;
-use crate::rows::tests::{in_modes, row, run, stored, with_keys};
+use crate::figures::row::digits;
+use crate::figures::row::tests::{in_modes, row, run, stored, with_keys};
 
 /// Draws the rows, and returns the plot with this name.
 fn drawn(rows: Vec<Row>, name: &str) -> String {

@@ -2,7 +2,7 @@
 //! table and the line that ends it is made by the program, so that no figure is copied by hand.
 
 use super::targets::{Standing, Verdict, standings};
-use crate::rows::Run;
+use crate::figures::row::Run;
 
 /// The lines around a table, as comments of Markdown.
 const TARGETS: &str = "<!-- benches: targets -->";
@@ -141,7 +141,7 @@ fn summary(run: &Run, standings: &[Standing]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::tests::{row, run};
+    use crate::figures::row::tests::{row, run};
     use crate::workload::Form;
 
     /// Timeouts of one thread, with the heap ahead if it does so much.

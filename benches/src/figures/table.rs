@@ -1,9 +1,9 @@
 //! The rows of a run for people: on a terminal, and as a document.
 
-use super::places;
+use super::store as places;
 use super::targets::standings;
+use crate::figures::row::{Row, Run, digits, short};
 use crate::mode::Mode;
-use crate::rows::{Row, Run, digits, short};
 use crate::workload::{Metric, Workload};
 use crate::workloads;
 
@@ -225,7 +225,7 @@ fn aligned(mut rows: Vec<Cells>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::tests::{in_modes, row, run};
+    use crate::figures::row::tests::{in_modes, row, run};
 
     #[test]
     fn systems_of_different_modes_stand_apart() {
