@@ -19,10 +19,10 @@ use crate::{systems, workloads};
 pub(crate) enum Command {
     Help,
     Run(Options),
-    /// The document made of an earlier run's rows, to stdout, and what else is to be made of them.
+    /// The document made of an earlier run's rows, to stdout, and its plots.
     Show(PathBuf, Made),
-    /// The model fitted to an earlier run's rows, to stdout, and documents that get it.
-    Model(PathBuf, Made),
+    /// The documents and plots of the repository, from its rows.
+    Keep,
     /// The histogram of the ping-pong over this time.
     Modes(Duration, Borders),
     /// Hidden: this process is a child of a run.
@@ -57,14 +57,10 @@ Options:
   --borders A,B    round trips (ns) below A are of two hyperthreads, from B on of cores that are far apart
                    (default: 45,160)
   --json FILE      writes machine, versions, commit, command and every round, a row a line
-  --markdown FILE  writes the same as a document
   --plots DIR      draws the figures into SVG files
-  --into FILE,..   writes the tables of targets into documents that have places for them
-  --keep           the files of the repository: benches/targets.jsonl, benches/TARGETS.md, docs/plots,
-                   docs/performance.md and README.md
+  --keep           with --targets: writes benches/targets.jsonl, and what --keep alone does. Alone: runs
+                   nothing, makes the documents and plots of the repository from benches/*.jsonl
   --show FILE      runs nothing: prints the document of a file that --json wrote, draws its --plots
-                   and writes its tables --into documents
-  --model FILE     runs nothing: fits the model of docs/model.md to a file that --json wrote
   --modes SECONDS  runs nothing: prints how long round trips between cores take, as a histogram
   -h, --help       this text
 
@@ -101,7 +97,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, E
         made: Made::default(),
     };
     let (mut shards, mut stripes) = (Vec::new(), Vec::new());
-    let (mut keep, mut show, mut model, mut modes) = (false, None, None, None);
+    let (mut show, mut modes) = (None, None);
     let made = &mut options.made;
     while let Some(arg) = args.next()? {
         match arg {
@@ -117,7 +113,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, E
             Long("targets") => options.targets = true,
             Long("mimalloc") => options.mimalloc = true,
             Long("lto") => options.lto = true,
-            Long("keep") => keep = true,
+            Long("keep") => made.keep = true,
             Long("rounds") => options.rounds = Some(number(&mut args, 1)? as usize),
             Long("minutes") => {
                 options.time = Some(Duration::from_secs(60 * number(&mut args, 1)?));
@@ -150,47 +146,28 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, E
                     options.systems.push(system.name.to_owned());
                 }
             }
-            Long("into") => {
-                let paths = args.value()?.string()?;
-                made.into.extend(paths.split(',').map(PathBuf::from));
-            }
             Long("json") => made.json = Some(args.value()?.into()),
-            Long("markdown") => made.markdown = Some(args.value()?.into()),
             Long("plots") => made.plots = Some(args.value()?.into()),
             Long("show") => show = Some(args.value()?.into()),
-            Long("model") => model = Some(args.value()?.into()),
             Long("modes") => modes = Some(Duration::from_secs(number(&mut args, 1)?)),
             other => return Err(other.unexpected()),
         }
     }
-    if keep {
-        if options.form != Form::Full || !options.targets && show.is_none() {
-            return Err("--keep is for the full form of --targets, and for --show".into());
-        }
-        if show.is_none() {
-            made.json
-                .get_or_insert_with(|| in_the_repository("benches/targets.jsonl"));
-            made.markdown
-                .get_or_insert_with(|| in_the_repository("benches/TARGETS.md"));
-        }
-        made.plots
-            .get_or_insert_with(|| in_the_repository("docs/plots"));
-        made.into
-            .extend(["docs/performance.md", "README.md"].map(in_the_repository));
-    }
     options.foreign |= options.targets;
     options.mimalloc |= options.targets;
     options.set_ups = SetUp::all(&shards, &stripes);
-    Ok(match (show, model, modes) {
-        (Some(rows), ..) => Command::Show(rows, options.made),
-        (_, Some(rows), _) => Command::Model(rows, options.made),
-        (.., Some(time)) => Command::Modes(time, options.borders),
+    if made.keep && options.targets {
+        if options.form != Form::Full {
+            return Err("--keep is for the full form of --targets".into());
+        }
+        options.made = options.made.of_targets();
+    }
+    Ok(match (show, modes) {
+        (Some(rows), _) => Command::Show(rows, options.made),
+        (_, Some(time)) => Command::Modes(time, options.borders),
+        _ if options.made.keep && !options.targets => Command::Keep,
         _ => Command::Run(options),
     })
-}
-
-fn in_the_repository(path: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(path)
 }
 
 /// The arguments are system, workload, keys, shards, and stripes, the last two 0 for the default.
@@ -267,30 +244,39 @@ mod tests {
         assert_eq!(quick.made.json, Some("out.jsonl".into()));
         assert!(options("--rounds 9 --minutes 2").is_bounded());
         assert!(!options("--rounds 9").is_bounded());
+        let targets = options("--targets --keep");
+        assert!(targets.foreign && targets.mimalloc && !targets.lto && targets.made.keep);
+        assert!(
+            targets
+                .made
+                .json
+                .is_some_and(|path| path.ends_with("benches/targets.jsonl"))
+        );
+        let swept = options("--threads 1,8 --shards 1,2 --stripes 64 --stripes 128 --borders 1,2");
+        assert_eq!(swept.threads, [1, 8]);
+        let words: Vec<String> = swept.set_ups.iter().map(SetUp::in_words).collect();
+        assert_eq!(words[0], ", 1 shards, 64 stripes");
+        assert_eq!((words.len(), &*words[3]), (4, ", 2 shards, 128 stripes"));
+        assert_eq!(
+            (swept.borders.shared_core_ns, swept.borders.far_ns),
+            (1.0, 2.0)
+        );
     }
 
     #[test]
     fn some_commands_run_nothing() {
-        let (plots, into) = (Some("d".into()), ["a.md", "b.md"].map(PathBuf::from).into());
         let made = Made {
-            plots,
-            into,
+            plots: Some("d".into()),
             ..Made::default()
         };
-        let one = Duration::from_secs(1);
+        let modes = Command::Modes(Duration::from_secs(1), Borders::default());
+        let drive = Command::Drive(vec!["a".to_owned(), "--b".to_owned()]);
         for (line, command) in [
             ("-h", Command::Help),
-            ("--show x", Command::Show("x".into(), Made::default())),
-            (
-                "--plots d --show x --into a.md,b.md",
-                Command::Show("x".into(), made),
-            ),
-            ("--model x", Command::Model("x".into(), Made::default())),
-            ("--modes 1", Command::Modes(one, Borders::default())),
-            (
-                "drive a --b",
-                Command::Drive(vec!["a".to_owned(), "--b".to_owned()]),
-            ),
+            ("--plots d --show x", Command::Show("x".into(), made)),
+            ("--keep", Command::Keep),
+            ("--modes 1", modes),
+            ("drive a --b", drive),
         ] {
             assert_eq!(parsed(line).expect(line), command);
         }
@@ -308,51 +294,6 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_the_repository_are_for_the_targets() {
-        let targets = options("--targets --keep --json x.jsonl");
-        assert!(targets.targets && targets.foreign && targets.mimalloc && !targets.lto);
-        let Made {
-            json,
-            markdown,
-            plots,
-            into,
-        } = targets.made;
-        assert_eq!(json, Some("x.jsonl".into()));
-        let ours = [markdown, plots].into_iter().flatten().chain(into);
-        let ends = [
-            "benches/TARGETS.md",
-            "docs/plots",
-            "docs/performance.md",
-            "README.md",
-        ];
-        for (path, end) in ours.zip(ends) {
-            assert!(path.ends_with(end) && path.exists(), "{path:?}");
-        }
-        // Less than all of it does not get there.
-        for line in ["--keep", "--targets --keep --quick", "--foreign --keep"] {
-            assert!(parsed(line).is_err(), "{line}");
-        }
-    }
-
-    #[test]
-    fn sweeps_try_all_set_ups() {
-        let swept = options(
-            "--only W2 --threads 1,8 --shards 1,2 --stripes 64 --stripes 128 --borders 10,20",
-        );
-        assert_eq!(swept.threads, [1, 8]);
-        let words: Vec<String> = swept.set_ups.iter().map(SetUp::in_words).collect();
-        let expected = [
-            ", 1 shards, 64 stripes",
-            ", 1 shards, 128 stripes",
-            ", 2 shards, 64 stripes",
-            ", 2 shards, 128 stripes",
-        ];
-        assert_eq!(words, expected);
-        let borders = (swept.borders.shared_core_ns, swept.borders.far_ns);
-        assert_eq!(borders, (10.0, 20.0));
-    }
-
-    #[test]
     fn what_makes_no_sense_is_refused() {
         for (line, words) in [
             ("--rounds 0", "\"0\" is no number from 1"),
@@ -361,14 +302,10 @@ mod tests {
             ("--system none", "no system is called"),
             ("--json", "--json"),
             ("--fast", "--fast"),
-            ("fast", "fast"),
             ("child a b", "missing argument"),
-            ("--threads 0", "from 1 to 65536"),
             ("--threads 100000", "from 1 to 65536"),
             ("--borders 160,45", "two numbers"),
-            ("--borders 45", "two numbers"),
-            ("--minutes 0", "no number"),
-            ("--quick=1", "--quick"),
+            ("--targets --keep --quick", "full form"),
         ] {
             let error = parsed(line).expect_err(line).to_string();
             assert!(error.contains(words), "{line}: {error}");

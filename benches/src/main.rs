@@ -11,7 +11,7 @@
 //!   repeats what was disturbed
 //! ```
 //!
-//! Modules point one way. `run` lets `systems` do `workloads` and makes `rows` of what it finds
+//! Modules point one way. `run` lets `systems` do `workloads` and makes rows of what it finds
 //! out. `figures` reads rows, and makes tables, plots and verdicts of them.
 //!
 //! A system is a file in `systems` and a line in its table; a workload is a file in `workloads`, a
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         }
         Ok(Command::Run(options)) => run::run(&options),
         Ok(Command::Show(rows, made)) => figures::show(&rows, &made),
-        Ok(Command::Model(rows, made)) => figures::model(&rows, &made),
+        Ok(Command::Keep) => figures::remake(),
         Ok(Command::Modes(time, borders)) => run::modes(time, borders),
         Ok(Command::Child(order)) => systems::serve(&order),
         Ok(Command::Drive(words)) => foreign::drive(&words),

@@ -16,6 +16,7 @@ use crate::machine::{Machine, Version};
 use crate::mode::{Borders, Mode};
 use crate::systems;
 use crate::workload::{Form, Metric, Workload};
+use crate::workloads;
 
 /// A run, with everything that its figures depend on.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,7 +47,6 @@ pub(crate) struct Run {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Row {
-    #[serde(with = "workload_by_name")]
     pub(crate) workload: &'static Workload,
     pub(crate) case: String,
     pub(crate) threads: usize,
@@ -81,26 +81,17 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-mod workload_by_name {
-    use serde::de::{Deserialize, Deserializer, Error};
-    use serde::ser::Serializer;
-
-    use crate::workload::Workload;
-    use crate::workloads;
-
-    pub(super) fn serialize<S: Serializer>(
-        workload: &&'static Workload,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.serialize_str(workload.name)
+impl Serialize for Workload {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.name)
     }
+}
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<&'static Workload, D::Error> {
+impl<'de> Deserialize<'de> for &'static Workload {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let name = String::deserialize(from)?;
-        workloads::find(&name)
-            .ok_or_else(|| D::Error::custom(format!("no workload is called {name:?}")))
+        let none = || serde::de::Error::custom(format!("no workload is called {name:?}"));
+        workloads::find(&name).ok_or_else(none)
     }
 }
 
@@ -112,33 +103,26 @@ pub(crate) struct Spread {
     pub(crate) max: f64,
 }
 
-fn spread(figures: impl IntoIterator<Item = f64>, least: bool) -> Option<Spread> {
-    let mut sorted: Vec<f64> = figures.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
-    let (min, max) = (*sorted.first()?, *sorted.last()?);
-    let middle = sorted.len() / 2;
-    let typical = if least {
-        min
-    } else if sorted.len() % 2 == 1 {
-        sorted[middle]
-    } else {
-        f64::midpoint(sorted[middle - 1], sorted[middle])
-    };
-    Some(Spread { typical, min, max })
+impl Spread {
+    fn of(figures: impl Iterator<Item = f64>, least: bool) -> Option<Self> {
+        let mut sorted: Vec<f64> = figures.collect();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let middle = f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+        let typical = if least { min } else { middle };
+        Some(Spread { typical, min, max })
+    }
 }
 
 impl Run {
     /// The text of a file. An error names the line.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let at = |number: usize, error: &dyn std::fmt::Display| {
-            format!("line {} is no row of figures: {error}", number + 1)
-        };
-        let mut lines = text.lines().enumerate();
-        let (number, head) = lines.next().unwrap_or_default();
-        let mut run: Run = serde_json::from_str(head).map_err(|error| at(number, &error))?;
-        for (number, line) in lines {
-            let row: Row = serde_json::from_str(line).map_err(|error| at(number, &error))?;
-            row.check().map_err(|error| at(number, &error))?;
+        let mut lines = text.lines();
+        let head = lines.next().unwrap_or_default();
+        let mut run: Run = serde_json::from_str(head).map_err(|error| no_row(1, &error))?;
+        for (number, line) in (2..).zip(lines) {
+            let row: Row = serde_json::from_str(line).map_err(|error| no_row(number, &error))?;
+            row.check().map_err(|error| no_row(number, &error))?;
             run.rows.push(row);
         }
         Ok(run)
@@ -146,12 +130,13 @@ impl Run {
 
     /// The text of a file that [`Run::parse`] reads.
     pub(crate) fn text(&self) -> serde_json::Result<String> {
-        let mut text = serde_json::to_string(self)? + "\n";
-        for row in &self.rows {
-            text += &serde_json::to_string(row)?;
-            text.push('\n');
-        }
-        Ok(text)
+        let rows = self.rows.iter().map(serde_json::to_string);
+        let lines = std::iter::once(serde_json::to_string(self)).chain(rows);
+        lines.map(|line| Ok(line? + "\n")).collect()
+    }
+
+    pub(crate) fn commit(&self) -> &str {
+        self.commit.as_deref().unwrap_or("unknown")
     }
 
     /// The rows of the workload with this name.
@@ -165,6 +150,10 @@ impl Run {
         let mut rows = self.of(row.workload.name);
         rows.any(|other| other.is_judged() && other.is_of_the_system_of(row))
     }
+}
+
+fn no_row(number: usize, error: &dyn std::fmt::Display) -> String {
+    format!("line {number} is no row of figures: {error}")
 }
 
 impl Row {
@@ -198,7 +187,7 @@ impl Row {
     /// What the rounds say of this metric.
     pub(crate) fn spread(&self, metric: &Metric) -> Option<Spread> {
         let figures = self.figures.get(metric.name)?;
-        spread(figures.iter().flatten().copied(), metric.least)
+        Spread::of(figures.iter().flatten().copied(), metric.least)
     }
 
     /// What the rounds say of the workload's first metric.
@@ -238,8 +227,8 @@ impl Row {
 
     /// Whether both are of one point, in any mode.
     fn is_at_the_point_of(&self, other: &Row) -> bool {
-        let point = |row: &Row| (row.workload.name, row.keys);
-        point(self) == point(other) && self.case == other.case
+        let same = (self.workload.name, self.keys) == (other.workload.name, other.keys);
+        same && self.case == other.case
     }
 
     /// Whether both are of one system at one point, in any mode.
@@ -284,7 +273,6 @@ pub(crate) fn short(keys: u64) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::workloads;
 
     /// A row of one round, in which every metric has this value.
     pub(crate) fn row(workload: &str, system: &str, value: f64) -> Row {
@@ -345,13 +333,6 @@ pub(crate) mod tests {
         }
     }
 
-    /// A file of the repository.
-    pub(crate) fn stored(name: &str) -> Run {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
-        let text = std::fs::read_to_string(path).expect("it lies there");
-        Run::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
-    }
-
     #[test]
     fn the_median_is_between_the_others_and_the_least_is_the_least() {
         for (figures, least, expected) in [
@@ -360,7 +341,7 @@ pub(crate) mod tests {
             (&[4.0, 1.0, 2.0, 3.0], false, Some((2.5, 1.0, 4.0))),
             (&[3.0, 1.0, 2.0], true, Some((1.0, 1.0, 3.0))),
         ] {
-            let found = spread(figures.iter().copied(), least);
+            let found = Spread::of(figures.iter().copied(), least);
             assert_eq!(found.map(|s| (s.typical, s.min, s.max)), expected);
         }
     }
@@ -375,38 +356,23 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_file_holds_what_was_written() {
-        let mut rows = in_modes(
-            "W2",
-            "a",
-            &[(Mode::Near, &[6.0]), (Mode::SharedCore, &[2.5])],
-        );
-        rows.push(row("W4", "b", 0.1));
-        rows[2].figures.get_mut("p99").expect("a metric")[0] = None;
-        rows[2].early = 3;
-        let run = run(rows);
-        let text = run.text().expect("plain data");
-        assert_eq!(text.lines().count(), 4);
-        assert!(text.contains("\"shared-core\""), "{text}");
-        let read = Run::parse(&text).expect("what was written");
-        assert_eq!(read.text().expect("plain data"), text);
-        assert_eq!(read.rows[2].early, 3);
-        assert_eq!(read.rows[1].first().map(|s| s.typical), Some(2.5));
-    }
-
-    #[test]
     fn what_is_no_row_is_refused_with_its_line() {
-        let good = run(vec![row("W4", "b", 0.1)]).text().expect("plain data");
-        let (head, line) = good.split_once('\n').expect("two lines");
+        let mut early = row("W4", "b", 0.1);
+        early.early = 3;
+        let good = run(vec![early]).text().expect("plain data");
+        let read = Run::parse(&good).expect("what was written");
+        assert_eq!(read.text().expect("plain data"), good);
+        assert_eq!(read.rows[0].early, 3);
         for (text, words) in [
             (String::new(), "line 1"),
-            (format!("{{\"figures\":[]}}\n{line}"), "line 1"),
             (format!("{good}\n"), "line 3"),
             (good.replace("\"W4\"", "\"W99\""), "no workload is called"),
             (good.replace("\"p50\"", "\"p49\""), "no metric \"p49\""),
             (good.replacen("[0.1]", "[0.1,1]", 1), "a round more or less"),
-            (good.replace("\"keys\"", "\"key\""), "unknown field"),
-            (format!("{head}\n{}", &line[..line.len() / 2]), "line 2"),
+            (
+                good.replace("\"keys\"", "\"key\""),
+                "line 2 is no row of figures: unknown field",
+            ),
         ] {
             let error = Run::parse(&text).expect_err(words);
             assert!(error.contains(words), "{error}");

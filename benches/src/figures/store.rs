@@ -1,213 +1,232 @@
-//! The places for tables in documents of the repository: everything between a line that names a
-//! table and the line that ends it is made by the program, so that no figure is copied by hand.
+//! Files: rows as JSON lines, and the documents and pictures of the repository that are made of
+//! them.
+//!
+//! In a document, everything between a line that names a table and the line that ends it is made
+//! by the program, so that no figure is copied by hand:
+//!
+//! ```text
+//! <!-- benches: targets -->       where each target stands        targets.jsonl
+//! <!-- benches: summary -->       the targets that are quoted     targets.jsonl
+//! <!-- benches: model -->         the model, fitted               model.jsonl
+//! <!-- benches: figures lto -->   all figures of a run            lto.jsonl
+//! <!-- benches: end -->
+//! ```
 
-use super::targets::{Standing, Verdict, standings};
-use crate::figures::row::Run;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
-/// The lines around a table, as comments of Markdown.
-const TARGETS: &str = "<!-- benches: targets -->";
-const SUMMARY: &str = "<!-- benches: summary -->";
-const MODEL: &str = "<!-- benches: model -->";
+use super::row::Run;
+use super::{model, plots, table};
+
+/// Where the rows of the targets lie in the repository.
+const TARGETS: &str = "benches/targets.jsonl";
+const DOCUMENTS: [&str; 4] = [
+    "benches/FIGURES.md",
+    "docs/model.md",
+    "docs/performance.md",
+    "README.md",
+];
+const PLACE: &str = "<!-- benches: ";
 const END: &str = "<!-- benches: end -->";
 
-/// Whether a document has places for tables of targets, each with an end.
-pub(crate) fn check(document: &str) -> Result<(), String> {
-    let none = [TARGETS, SUMMARY].map(|name| (name, String::new()));
-    replaced(document, &none).map(drop)
+/// What is to be made of a run, other than what is printed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Made {
+    /// A file for the rows.
+    pub(crate) json: Option<PathBuf>,
+    /// A folder for the plots.
+    pub(crate) plots: Option<PathBuf>,
+    /// The documents and plots of the repository.
+    pub(crate) keep: bool,
 }
 
-/// The document with this model in its place.
-pub(crate) fn with_model(document: &str, model: &str) -> Result<String, String> {
-    replaced(document, &[(MODEL, model.to_owned())])
-}
-
-/// The document with the tables of this run.
-pub(crate) fn filled(document: &str, run: &Run) -> Result<String, String> {
-    let standings = standings(run);
-    if standings.is_empty() {
-        return Err("the run has no figure of a target, or is no full one".to_owned());
+impl Made {
+    /// Those of the repository, with the rows of the targets.
+    pub(crate) fn of_targets(self) -> Self {
+        let json = self.json.or_else(|| Some(root().join(TARGETS)));
+        Made { json, ..self }
     }
-    let tables = [
-        (TARGETS, targets(run, &standings)),
-        (SUMMARY, summary(run, &standings)),
-    ];
-    replaced(document, &tables)
+
+    /// Looks whether the rows can be written: a run of half an hour should not end with a file that
+    /// can't be.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        if let Some(path) = &self.json {
+            let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+            opened.map_err(|error| named(&error, path))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the rows, also in the middle of a run.
+    pub(crate) fn keep(&self, run: &Run) -> io::Result<()> {
+        let write = |path: &PathBuf| replace(path, &run.text()?);
+        self.json.as_ref().map_or(Ok(()), write)
+    }
+
+    /// Draws, and writes documents.
+    pub(crate) fn publish(&self, run: &Run) -> io::Result<()> {
+        for plot in self.plots.iter().flat_map(|_| plots::of(run)) {
+            let folder = self.plots.as_deref().unwrap_or(Path::new("."));
+            write(&folder.join(format!("{}.svg", plot.name)), &plot.svg)?;
+        }
+        if self.keep { remake() } else { Ok(()) }
+    }
 }
 
-/// The document with each of these texts behind the line that names it.
-fn replaced(document: &str, texts: &[(&str, String)]) -> Result<String, String> {
+/// Makes the documents and plots of the repository again from its rows.
+pub(crate) fn remake() -> io::Result<()> {
+    all()?.iter().try_for_each(|(path, text)| write(path, text))
+}
+
+/// Each file of the repository that is made of rows, and what it has to be.
+fn all() -> io::Result<Vec<(PathBuf, String)>> {
+    let targets = read(&root().join(TARGETS))?;
+    let mut all = vec![(root().join("benches/TARGETS.md"), table::document(&targets))];
+    for plot in plots::of(&targets) {
+        all.push((
+            root().join(format!("docs/plots/{}.svg", plot.name)),
+            plot.svg,
+        ));
+    }
+    for name in DOCUMENTS {
+        let path = root().join(name);
+        let text = fs::read_to_string(&path).map_err(|error| named(&error, &path))?;
+        let filled = filled(&text, made).map_err(|error| named(&io::Error::other(error), &path))?;
+        all.push((path, filled));
+    }
+    Ok(all)
+}
+
+/// The text of a place.
+fn made(name: &str) -> Result<String, String> {
+    let of = |name: &str| {
+        let path = root().join(format!("benches/{name}.jsonl"));
+        read(&path).map_err(|error| error.to_string())
+    };
+    match name.split_once(' ').unwrap_or((name, "")) {
+        ("targets", "") => table::targets(&of("targets")?).ok_or_else(|| "no full run".to_owned()),
+        ("summary", "") => Ok(table::summary(&of("targets")?)),
+        ("model", "") => model::of(&of("model")?),
+        ("figures", run) => Ok(table::section(&of(run)?)),
+        _ => Err(format!("no table is called {name:?}")),
+    }
+}
+
+/// The document with what `made` returns behind each line that names a table.
+fn filled(document: &str, made: impl Fn(&str) -> Result<String, String>) -> Result<String, String> {
     let mut text = String::new();
     let (mut open, mut count) = (false, 0);
     for line in document.lines() {
-        if line.trim() == END {
-            if !open && count == 0 {
-                return Err(format!("{END} without a beginning"));
-            }
-            open = false;
-        }
-        if !open {
-            text += line;
-            text.push('\n');
-        }
-        if let Some((_, made)) = texts.iter().find(|(name, _)| *name == line.trim()) {
-            if open {
+        let name = line
+            .trim()
+            .strip_prefix(PLACE)
+            .and_then(|rest| rest.strip_suffix(" -->"));
+        if open && name != Some("end") {
+            if name.is_some() {
                 return Err(format!("a table without {END}"));
             }
-            text += made;
-            (open, count) = (true, count + 1);
+            continue;
         }
+        text += line;
+        text.push('\n');
+        open = match name {
+            Some("end") if !open => return Err(format!("{END} without a beginning")),
+            Some("end") | None => false,
+            Some(name) => {
+                text += &made(name)?;
+                count += 1;
+                true
+            }
+        };
     }
     match (open, count) {
         (true, _) => Err(format!("a table without {END}")),
-        (false, 0) => {
-            let names: Vec<&str> = texts.iter().map(|(name, _)| *name).collect();
-            Err(format!("it has no line {}", names.join(" or ")))
-        }
+        (false, 0) => Err("it has no place for a table".to_owned()),
         (false, _) => Ok(text),
     }
 }
 
-/// Where the figures are from.
-fn origin(run: &Run) -> String {
-    let commit = run.commit.as_deref().unwrap_or("unknown");
-    // A commit with changes says so.
-    let commit = match commit.split_once(' ') {
-        Some((hash, rest)) => format!("`{}` {rest}", &hash[..hash.len().min(7)]),
-        None => format!("`{}`", &commit[..commit.len().min(7)]),
-    };
-    format!(
-        "Made by `{}` at commit {commit}. {}.",
-        run.command,
-        run.machine.line()
-    )
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Every target.
-pub(super) fn targets(run: &Run, standings: &[Standing]) -> String {
-    let count = |verdict| standings.iter().filter(|s| s.verdict == verdict).count();
-    let mut text = format!(
-        "{}\n\n{} met, {} missed, {} not judged, {} not measured.\n\n",
-        origin(run),
-        count(Verdict::Met),
-        count(Verdict::Missed),
-        count(Verdict::NotJudged),
-        count(Verdict::NotMeasured),
-    );
-    text += "| | workload | to reach | | today |\n|---|---|---|---|---|\n";
-    for standing in standings {
-        text += &format!(
-            "| {} | {} | {} | {} | {} |\n",
-            standing.target.number,
-            standing.target.what,
-            standing.target.reach.in_words(),
-            standing.verdict.name(),
-            standing.today(),
-        );
-    }
-    text
+pub(crate) fn read(path: &Path) -> io::Result<Run> {
+    let text = fs::read_to_string(path).map_err(|error| named(&error, path))?;
+    Run::parse(&text).map_err(|error| named(&io::Error::other(error), path))
 }
 
-/// Those that the README quotes, also where a peer is ahead.
-fn summary(run: &Run, standings: &[Standing]) -> String {
-    let mut text = format!("{}\n\n", origin(run));
-    text += "| | tourbillon | best peer | ratio |\n|---|--:|--:|--:|\n";
-    let mut ahead = Vec::new();
-    for standing in standings.iter().filter(|s| s.target.quoted) {
-        // "W2: touches of .." without the name that only the benchmarks know.
-        let what = &*standing.target.what;
-        let what = what.split_once(": ").map_or(what, |(_, what)| what);
-        // The worst of ours.
-        let worst = standing.found.first();
-        let compared = worst.and_then(|found| Some((&found.value, found.against.as_ref()?)));
-        let Some((value, (times, other, other_value))) = compared else {
-            let why = standing.verdict.name().trim_matches('*');
-            text += &format!("| {what} | {why} | | |\n");
-            continue;
-        };
-        let (value, other) = if *times < 1.0 {
-            ahead.push(format!("{other} in \"{what}\""));
-            (value.clone(), format!("**{other_value}**, {other}"))
-        } else {
-            (format!("**{value}**"), format!("{other_value}, {other}"))
-        };
-        text += &format!("| {what} | {value} | {other} | {times:.2}x |\n");
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|error| named(&error, folder))?;
     }
-    if !ahead.is_empty() {
-        text += &format!("\nA peer is ahead: {}.\n", ahead.join("; "));
-    }
-    text
+    replace(path, text)?;
+    complain!("wrote {}", path.display());
+    Ok(())
+}
+
+/// All of it or nothing, whenever the program is interrupted.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".part");
+    fs::write(&beside, text)
+        .and_then(|()| fs::rename(&beside, path))
+        .map_err(|error| named(&error, path))
+}
+
+fn named(error: &io::Error, path: &Path) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::row::tests::{row, run};
-    use crate::workload::Form;
 
-    /// Timeouts of one thread, with the heap ahead if it does so much.
-    fn with_heap(heap: f64) -> Run {
-        let rows = [
-            ("tourbillon", 11.0),
-            ("heap", heap),
-            ("tokio-sleep", 1.0),
-            ("netty", 2.0),
-        ];
-        let mut run = run(rows.map(|(system, value)| row("W3", system, value)).into());
-        run.commit = Some("0123456789abcdef with changes".to_owned());
-        run
+    /// So a change of a table, a plot or the model shows here, as does a figure that was edited.
+    #[test]
+    fn the_repository_has_what_is_made_of_its_rows() {
+        let all = all().expect("every file is read");
+        assert!(all.len() > 10, "plots and documents: {}", all.len());
+        for (path, expected) in all {
+            let found = fs::read_to_string(&path).expect("it was made");
+            let differs = found
+                .lines()
+                .zip(expected.lines())
+                .find(|(one, other)| one != other);
+            let name = path.display();
+            assert!(
+                found == expected,
+                "{name}: run `benches -- --keep`; {differs:?}"
+            );
+        }
     }
 
     #[test]
     fn only_what_lies_between_the_lines_is_replaced() {
-        let document = format!("# Head\n{TARGETS}\nold\nold\n{END}\ntail\n{SUMMARY}\n{END}\n");
-        let once = filled(&document, &with_heap(10.0)).expect("there are places");
-        assert!(once.starts_with(&format!(
-            "# Head\n{TARGETS}\nMade by `a command` at commit `0123456` with changes."
-        )));
-        assert!(once.contains(&format!("{END}\ntail\n{SUMMARY}\nMade")));
-        assert!(!once.contains("old"));
-        assert!(once.contains(
-            "| P7 | W3: request timeouts, boxed, 1 thread | 1.1x the best peer | met | 1.10x: 11.0 Mops/s, heap 10.0 Mops/s |"
-        ));
-        assert!(once.contains("1 met, 0 missed, 0 not judged, "));
-        assert_eq!(filled(&once, &with_heap(10.0)), Ok(once), "it stays so");
-        let model = format!("head\n{MODEL}\nold\n{END}\n");
-        let expected = format!("head\n{MODEL}\nnew\n{END}\n");
-        assert_eq!(with_model(&model, "new\n"), Ok(expected));
-    }
-
-    #[test]
-    fn the_summary_quotes_where_a_peer_is_ahead() {
-        let document = format!("{SUMMARY}\n{END}\n");
-        let ahead = filled(&document, &with_heap(22.0)).expect("there is a place");
-        let row =
-            "| request timeouts, boxed, 1 thread | 11.0 Mops/s | **22.0 Mops/s**, heap | 0.50x |";
-        assert!(ahead.contains(row), "{ahead}");
-        let words = "A peer is ahead: heap in \"request timeouts, boxed, 1 thread\".";
-        assert!(ahead.contains(words), "{ahead}");
-        let behind = filled(&document, &with_heap(5.5)).expect("there is a place");
-        assert!(behind.contains("| **11.0 Mops/s** | 5.50 Mops/s, heap | 2.00x |"));
-        assert!(!behind.contains("ahead"), "{behind}");
-        // A target that was not measured has a row, too.
-        assert!(behind.contains("| not measured | | |"), "{behind}");
-    }
-
-    #[test]
-    fn a_document_without_places_is_refused() {
-        for document in [
-            "text\n".to_owned(),
-            format!("{TARGETS}\n"),
-            format!("{END}\n"),
-            format!("{TARGETS}\n{SUMMARY}\n{END}\n"),
-            format!("{MODEL}\n{END}\n"),
+        let made = |name: &str| match name {
+            "a" => Ok("new\n".to_owned()),
+            other => Err(format!("no {other}")),
+        };
+        let place = "<!-- benches: a -->";
+        let document = format!("head\n{place}\nold\nold\n{END}\ntail\n{place}\n{END}\n");
+        let once = filled(&document, made).expect("there are places");
+        assert_eq!(
+            once,
+            format!("head\n{place}\nnew\n{END}\ntail\n{place}\nnew\n{END}\n")
+        );
+        assert_eq!(filled(&once, made), Ok(once.clone()), "it stays so");
+        for (document, words) in [
+            ("text\n".to_owned(), "no place"),
+            (format!("{place}\n"), "without <!-- benches: end"),
+            (format!("{END}\n"), "without a beginning"),
+            (
+                format!("{place}\n{place}\n{END}\n"),
+                "without <!-- benches: end",
+            ),
+            (format!("<!-- benches: b -->\n{END}\n"), "no b"),
         ] {
-            assert!(check(&document).is_err(), "{document}");
+            let error = filled(&document, made).expect_err(&document);
+            assert!(error.contains(words), "{error}");
         }
-        let document = format!("{TARGETS}\n{END}\n");
-        assert!(check(&document).is_ok());
-        assert!(with_model(&document, "").is_err());
-        let mut quick = with_heap(1.0);
-        quick.form = Form::Quick;
-        assert!(filled(&document, &quick).is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! The rows of a run for people: on a terminal, and as a document.
+//! The rows of a run for people: on a terminal, and in Markdown, made by the program so that no
+//! figure is copied by hand.
 
-use super::store as places;
-use super::targets::standings;
-use crate::figures::row::{Row, Run, digits, short};
+use super::row::{Row, Run, digits, short};
+use super::targets::{Standing, Verdict, standings};
 use crate::mode::Mode;
 use crate::workload::{Metric, Workload};
 use crate::workloads;
@@ -21,12 +21,22 @@ const HEAD: [&str; 6] = ["", "system", "figure", "min - max", "ratio", "rounds"]
 /// A row of figures in words, one for each column of [`HEAD`].
 type Cells = [String; 6];
 
+/// A table of Markdown below its head.
+pub(super) fn markdown<C: AsRef<[String]>>(
+    head: &str,
+    rows: impl IntoIterator<Item = C>,
+) -> String {
+    let rows = rows.into_iter();
+    let lines = rows.map(|cells| format!("| {} |\n", cells.as_ref().join(" | ")));
+    format!("{head}\n") + &lines.collect::<String>()
+}
+
 /// All of a run on a terminal.
-pub(crate) fn text(run: &Run) -> String {
-    let mut text = String::new();
-    for (name, value) in circumstances(run) {
-        text += &format!("{name:<9} {value}\n");
-    }
+pub(super) fn text(run: &Run) -> String {
+    let circumstances = circumstances(run).into_iter();
+    let mut text: String = circumstances
+        .map(|(name, value)| format!("{name:<9} {value}\n"))
+        .collect();
     text += LEGEND;
     for (workload, rows) in of_workloads(run) {
         text += &format!("\n{}: {}\n", workload.name, workload.about);
@@ -35,56 +45,61 @@ pub(crate) fn text(run: &Run) -> String {
     text
 }
 
-/// All of a run in Markdown, made by the program so that no figure is copied by hand.
-pub(crate) fn document(run: &Run) -> String {
+/// All of a run in Markdown.
+pub(super) fn document(run: &Run) -> String {
     let mut text = String::from(
         "# Figures\n\n\
          Made by the command below, in the tree of the commit below; the figures of every round are in the \
          JSON beside.\n\n",
     );
-    text += LEGEND;
-    text.push('\n');
-    for (name, value) in circumstances(run) {
-        text += &format!("- {name}: {value}\n");
+    text += &format!("{LEGEND}\n{}", listed(run));
+    if let Some(targets) = targets(run) {
+        text += &format!("\n## Targets\n\n{targets}");
     }
-    for failure in &run.failures {
-        text += &format!("- **failed**: {failure}\n");
-    }
-    let standings = standings(run);
-    if !standings.is_empty() {
-        text += "\n## Targets\n\n";
-        text += &places::targets(run, &standings);
-    }
-    for (workload, rows) in of_workloads(run) {
-        text += &format!("\n## {}: {}\n\n", workload.name, workload.about);
-        text += &format!("| {} |\n|---|---|--:|--:|--:|---|\n", HEAD.join(" | "));
-        for cells in rows {
-            text += &format!("| {} |\n", cells.join(" | "));
-        }
-    }
-    text
+    text + &headed(run, "##")
+}
+
+/// The same as a part of a document that says what the columns mean.
+pub(super) fn section(run: &Run) -> String {
+    listed(run) + &headed(run, "###")
+}
+
+fn listed(run: &Run) -> String {
+    let failures = run
+        .failures
+        .iter()
+        .map(|failure| ("**failed**", failure.clone()));
+    let all = circumstances(run).into_iter().chain(failures);
+    all.map(|(name, value)| format!("- {name}: {value}\n"))
+        .collect()
+}
+
+/// A table under a heading for each workload.
+fn headed(run: &Run, level: &str) -> String {
+    let head = format!("| {} |\n|---|---|--:|--:|--:|---|", HEAD.join(" | "));
+    let tables = of_workloads(run).map(|(workload, rows)| {
+        let table = markdown(&head, rows);
+        format!("\n{level} {}: {}\n\n{table}", workload.name, workload.about)
+    });
+    tables.collect()
 }
 
 /// What was run, where and with what; a line each.
 fn circumstances(run: &Run) -> Vec<(&'static str, String)> {
     let versions = run.versions.iter();
     let versions: Vec<String> = versions
-        .map(|version| format!("{} {}", version.name, version.version))
+        .map(|v| format!("{} {}", v.name, v.version))
         .collect();
-    let commit = run.commit.as_deref().unwrap_or("unknown");
+    let form = format!("{}, {:.1} min", run.form.name(), run.seconds / 60.0);
     let mut lines = vec![
         ("machine", run.machine.line()),
         ("versions", versions.join(", ")),
-        ("commit", commit.to_owned()),
+        ("commit", run.commit().to_owned()),
         ("command", run.command.clone()),
-        (
-            "form",
-            format!("{}, {:.1} min", run.form.name(), run.seconds / 60.0),
-        ),
+        ("form", form),
     ];
-    if let Some(ns) = run.ping_ns {
-        lines.push(("ping-pong", format!("core to core and back {ns:.0} ns")));
-    }
+    let ping = |ns: f64| ("ping-pong", format!("core to core and back {ns:.0} ns"));
+    lines.extend(run.ping_ns.map(ping));
     lines.extend(modes_in_words(run).map(|words| ("modes", words)));
     lines.extend(run.cuts.iter().map(|line| ("cut", line.clone())));
     lines.extend(run.skipped.iter().map(|line| ("skipped", line.clone())));
@@ -107,10 +122,10 @@ fn modes_in_words(run: &Run) -> Option<String> {
     if seen.is_empty() {
         return Some("rounds with several threads: their modes are unknown".to_owned());
     }
-    let counts: Vec<String> = seen
+    let counts = seen
         .iter()
-        .map(|mode| format!("{} {}", mode.name(), count(*mode)))
-        .collect();
+        .map(|mode| format!("{} {}", mode.name(), count(*mode)));
+    let counts: Vec<String> = counts.collect();
     let mut words = format!("rounds with several threads: {}", counts.join(", "));
     if let [only] = seen[..] {
         words += &format!(" (only the mode {:?} was seen)", only.name());
@@ -135,7 +150,7 @@ fn modes_in_words(run: &Run) -> Option<String> {
 
 /// The tables of the workloads that have rows.
 fn of_workloads(run: &Run) -> impl Iterator<Item = (&'static Workload, Vec<Cells>)> {
-    let tables = workloads::ALL.iter().map(|workload| {
+    let tables = workloads::every().map(|workload| {
         let rows: Vec<&Row> = run.of(workload.name).collect();
         (workload, cells(&rows))
     });
@@ -170,23 +185,29 @@ fn line(row: &Row, lead: Option<&Row>, metric: &Metric) -> Cells {
             point += &format!(": {}", metric.name);
         }
     }
-    let system = match row.is_floor() {
-        true => format!("{} (no timers: a floor)", row.system),
-        false => row.system.clone(),
+    let floor = if row.is_floor() {
+        " (no timers: a floor)"
+    } else {
+        ""
     };
-    let (typical, range) = row.spread(metric).map_or_else(Default::default, |spread| {
-        (
-            format!("{} {}", digits(spread.typical), metric.unit),
-            format!("{} - {}", digits(spread.min), digits(spread.max)),
-        )
-    });
+    let spread = row.spread(metric);
+    let typical = spread.map(|s| format!("{} {}", digits(s.typical), metric.unit));
+    let range = spread.map(|s| format!("{} - {}", digits(s.min), digits(s.max)));
     // A system that may be early is not late; and a thousandth of nothing is no ratio.
     let seen = |row: &Row| row.spread(metric).is_some_and(|s| s.typical >= 0.005);
     let ratio = lead
         .filter(|lead| row.early == 0 && seen(lead) && seen(row))
         .and_then(|lead| lead.over(row, metric))
-        .map_or(String::new(), |ratio| format!("{ratio:.2}x"));
-    [point, system, typical, range, ratio, rounds_in_words(row)]
+        .map(|ratio| format!("{ratio:.2}x"));
+    let [typical, range, ratio] = [typical, range, ratio].map(Option::unwrap_or_default);
+    [
+        point,
+        row.system.clone() + floor,
+        typical,
+        range,
+        ratio,
+        rounds_in_words(row),
+    ]
 }
 
 /// The rounds that count, and what had to be repeated.
@@ -210,14 +231,84 @@ fn aligned(mut rows: Vec<Cells>) -> String {
     rows.insert(0, HEAD.map(str::to_owned));
     let width = |column: usize| rows.iter().map(|cells| cells[column].len()).max();
     let widths: [usize; 6] = std::array::from_fn(|column| width(column).unwrap_or_default());
-    let mut text = String::new();
-    for cells in rows {
-        let padded = cells.iter().zip(widths);
-        let padded: Vec<String> = padded
-            .map(|(cell, width)| format!("{cell:<width$}"))
-            .collect();
-        text += padded.join("  ").trim_end();
-        text.push('\n');
+    let lines = rows.iter().map(|cells| {
+        let padded = cells
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:<width$}  "));
+        padded.collect::<String>().trim_end().to_owned() + "\n"
+    });
+    lines.collect()
+}
+
+/// Where the figures are from.
+fn origin(run: &Run) -> String {
+    // A commit with changes says so.
+    let (hash, rest) = run
+        .commit()
+        .split_at(run.commit().find(' ').unwrap_or(run.commit().len()));
+    let hash = &hash[..hash.len().min(7)];
+    let (command, machine) = (&run.command, run.machine.line());
+    format!("Made by `{command}` at commit `{hash}`{rest}. {machine}.\n\n")
+}
+
+/// Every target, if the run has a figure of one.
+pub(super) fn targets(run: &Run) -> Option<String> {
+    let standings = standings(run);
+    let count = |verdict| standings.iter().filter(|s| s.verdict == verdict).count();
+    let counts = format!(
+        "{} met, {} missed, {} not judged, {} not measured.\n\n",
+        count(Verdict::Met),
+        count(Verdict::Missed),
+        count(Verdict::NotJudged),
+        count(Verdict::NotMeasured),
+    );
+    let cells = |standing: &Standing| {
+        let target = standing.target;
+        let verdict = standing.verdict.name().to_owned();
+        let (number, what) = (target.number.clone(), target.what.clone());
+        [
+            number,
+            what,
+            target.reach.in_words(),
+            verdict,
+            standing.today(),
+        ]
+    };
+    let head = "| | workload | to reach | | today |\n|---|---|---|---|---|";
+    let table = markdown(head, standings.iter().map(cells));
+    (!standings.is_empty()).then(|| origin(run) + &counts + &table)
+}
+
+/// Those that the README quotes, also where a peer is ahead.
+pub(super) fn summary(run: &Run) -> String {
+    let mut text = origin(run) + "| | tourbillon | best peer | ratio |\n|---|--:|--:|--:|\n";
+    let mut ahead = Vec::new();
+    for standing in standings(run)
+        .iter()
+        .filter(|standing| standing.target.quoted)
+    {
+        // "W2: touches of .." without the name that only the benchmarks know.
+        let what = &*standing.target.what;
+        let what = what.split_once(": ").map_or(what, |(_, what)| what);
+        // The worst of ours.
+        let worst = standing.found.first();
+        let compared = worst.and_then(|found| Some((&found.value, found.against.as_ref()?)));
+        let Some((value, (times, other, other_value))) = compared else {
+            let why = standing.verdict.name().trim_matches('*');
+            text += &format!("| {what} | {why} | | |\n");
+            continue;
+        };
+        let cells = if *times < 1.0 {
+            ahead.push(format!("{other} in \"{what}\""));
+            format!("{value} | **{other_value}**, {other}")
+        } else {
+            format!("**{value}** | {other_value}, {other}")
+        };
+        text += &format!("| {what} | {cells} | {times:.2}x |\n");
+    }
+    if !ahead.is_empty() {
+        text += &format!("\nA peer is ahead: {}.\n", ahead.join("; "));
     }
     text
 }
@@ -233,31 +324,24 @@ mod tests {
         let mut rows = in_modes("W2", "a", &[(near, &[6.0, 8.0]), (far, &[2.0])]);
         rows.extend(in_modes("W2", "b", &[(near, &[3.5]), (far, &[1.0])]));
         rows[0].mixed = 4;
-        let run_of = |rows| run(rows);
-        let both = run_of(rows.clone());
         let cells = cells(&rows.iter().collect::<Vec<_>>());
-        let cells: Vec<[&str; 4]> = cells
-            .iter()
-            .map(|[point, system, typical, _, ratio, _]| [&**point, system, typical, ratio])
-            .collect();
+        let cells = cells.iter().map(|cells| [0, 1, 2, 4].map(|at| &*cells[at]));
         let expected = [
             ["1 k, 2 threads, near", "a", "7.00 Mops/s", ""],
             ["", "b", "3.50 Mops/s", "2.00x"],
             ["1 k, 2 threads, far", "a", "2.00 Mops/s", ""],
             ["", "b", "1.00 Mops/s", "2.00x"],
         ];
-        assert_eq!(cells, expected);
-        let words = modes_in_words(&both).expect("there are modes");
+        assert_eq!(cells.collect::<Vec<_>>(), expected);
+        let words = modes_in_words(&run(rows)).expect("there are modes");
         assert!(
             words.contains("near 3, far 2; never shared core; 4 not counted"),
             "{words}"
         );
-        let far = run_of(in_modes("W2", "a", &[(far, &[2.0])]));
-        let words = modes_in_words(&far).expect("there is one");
+        let far = modes_in_words(&run(in_modes("W2", "a", &[(far, &[2.0])])));
+        let words = far.expect("there is one");
         assert!(words.contains("only the mode \"far\" was seen"), "{words}");
         assert!(words.contains("1 figures without a near round"), "{words}");
-        let alone = run_of(vec![row("W2", "a", 1.0)]);
-        assert_eq!(modes_in_words(&alone), None, "a single thread has no mode");
     }
 
     #[test]
@@ -278,5 +362,30 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("3.00x"), "early timers are not late: {text}");
+    }
+
+    #[test]
+    fn the_summary_quotes_where_a_peer_is_ahead() {
+        let with_heap = |heap: f64| {
+            let rows = [("tourbillon", 11.0), ("heap", heap), ("netty", 2.0)];
+            let mut run = run(rows.map(|(system, value)| row("W3", system, value)).into());
+            run.commit = Some("0123456789abcdef with changes".to_owned());
+            summary(&run)
+        };
+        let ahead = with_heap(22.0);
+        for words in [
+            "Made by `a command` at commit `0123456` with changes.",
+            "| request timeouts, boxed, 1 thread | 11.0 Mops/s | **22.0 Mops/s**, heap | 0.50x |",
+            "A peer is ahead: heap in \"request timeouts, boxed, 1 thread\".",
+        ] {
+            assert!(ahead.contains(words), "{ahead}");
+        }
+        let behind = with_heap(5.5);
+        assert!(behind.contains("| **11.0 Mops/s** | 5.50 Mops/s, heap | 2.00x |"));
+        // A target that was not measured has a row, too.
+        assert!(
+            behind.contains("| not measured | | |") && !behind.contains("ahead"),
+            "{behind}"
+        );
     }
 }

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use crate::figures::row::{Row, Run, digits};
+use super::row::{Row, Run, digits};
 use crate::workload::{Form, Metric};
 
 #[derive(Debug, Deserialize)]
@@ -48,6 +48,17 @@ pub(super) enum Reach {
 }
 
 impl Reach {
+    /// Whether this lead is enough. Where less is better, it is the figure below zero.
+    fn is_met(&self, lead: f64) -> bool {
+        match self {
+            Reach::TimesBest(times) | Reach::Times(times, _) => lead >= *times,
+            Reach::AtMost(value, digits, _) => {
+                let factor = 10_f64.powi(*digits as i32);
+                (-lead * factor).round() / factor <= *value
+            }
+        }
+    }
+
     pub(super) fn in_words(&self) -> String {
         match self {
             Reach::TimesBest(times) => format!("{times}x the best peer"),
@@ -125,27 +136,22 @@ pub(super) fn standings(run: &Run) -> Vec<Standing> {
 impl Standing {
     /// The figure, and what it is compared with.
     pub(super) fn today(&self) -> String {
-        let mut words = Vec::new();
-        // With one thing to look at, the target says what it is.
-        let several = self.found.len() > 1;
-        for found in &self.found {
-            let mut text = String::new();
-            if several {
-                text += &found.system;
-                if self.found.iter().any(|other| other.case != found.case) {
-                    text += &format!(", {}", found.case);
-                }
-                text += ": ";
-            }
+        let of = |found: &Found| {
+            let one_case = self.found.iter().all(|other| other.case == found.case);
+            // With one thing to look at, the target says what it is.
+            let name = match self.found.len() {
+                1 => String::new(),
+                _ if one_case => format!("{}: ", found.system),
+                _ => format!("{}, {}: ", found.system, found.case),
+            };
             match &found.against {
                 Some((times, other, value)) => {
-                    text += &format!("{times:.2}x: {}, {other} {value}", found.value);
+                    format!("{name}{times:.2}x: {}, {other} {value}", found.value)
                 }
-                None => text += &found.value,
+                None => name + &found.value,
             }
-            words.push(text);
-        }
-        words.extend(self.why.clone());
+        };
+        let words: Vec<String> = self.found.iter().map(of).chain(self.why.clone()).collect();
         words.join("; ")
     }
 }
@@ -178,41 +184,40 @@ fn rivals(workload: &str) -> &'static [&'static str] {
 
 impl Target {
     fn standing(&'static self, run: &Run) -> Standing {
-        let of = |verdict, found, why| Standing {
-            target: self,
+        let (verdict, found, why) = match self.found(run) {
+            Ok(mut found) => {
+                found.sort_by(|one, other| one.lead.total_cmp(&other.lead));
+                let is_met = self
+                    .reach
+                    .is_met(found.first().map_or(f64::NAN, |worst| worst.lead));
+                (
+                    if is_met {
+                        Verdict::Met
+                    } else {
+                        Verdict::Missed
+                    },
+                    found,
+                    None,
+                )
+            }
+            Err((verdict, why)) => (verdict, Vec::new(), Some(why)),
+        };
+        let target = self;
+        Standing {
+            target,
             verdict,
             found,
             why,
-        };
-        let mut found = match self.found(run) {
-            Ok(found) => found,
-            Err((verdict, why)) => return of(verdict, Vec::new(), Some(why)),
-        };
-        found.sort_by(|one, other| one.lead.total_cmp(&other.lead));
-        let lead = found.first().map_or(f64::NAN, |worst| worst.lead);
-        let met = match self.reach {
-            Reach::TimesBest(times) | Reach::Times(times, _) => lead >= times,
-            Reach::AtMost(value, digits, _) => {
-                let factor = 10_f64.powi(digits as i32);
-                (-lead * factor).round() / factor <= value
-            }
-        };
-        of(
-            [Verdict::Missed, Verdict::Met][usize::from(met)],
-            found,
-            None,
-        )
+        }
     }
 
     /// One for each case and each of ours.
     fn found(&self, run: &Run) -> Result<Vec<Found>, Trouble> {
         let rows = || run.of(&self.workload).filter(|row| row.keys == self.keys);
         let mut cases: Vec<&str> = self.cases.iter().map(String::as_str).collect();
-        if cases.is_empty() {
-            for row in rows() {
-                if !cases.contains(&&*row.case) {
-                    cases.push(&row.case);
-                }
+        for row in rows().filter(|_| self.cases.is_empty()) {
+            if !cases.contains(&&*row.case) {
+                cases.push(&row.case);
             }
         }
         let mut all = Vec::new();
@@ -322,14 +327,89 @@ mod tests {
 
     #[test]
     fn a_target_is_met_against_the_best_of_the_peers() {
-        let (verdict, today) = standing(rows("W3", 0, &PEERS), TIMEOUTS);
-        assert_eq!(verdict, Verdict::Met);
-        assert_eq!(today, "1.10x: 11.0 Mops/s, heap 10.0 Mops/s");
-        let mut behind = rows("W3", 0, &PEERS);
-        behind.push(row("W3", "go", 22.0));
-        let (verdict, today) = standing(behind, TIMEOUTS);
-        assert_eq!(verdict, Verdict::Missed);
-        assert_eq!(today, "0.50x: 11.0 Mops/s, go 22.0 Mops/s");
+        let (met, missed) = (Verdict::Met, Verdict::Missed);
+        let touches = "W2: touches of 1 M keys, 1 thread";
+        let cascades = "W9: p99.9 beside cascades of 10 M";
+        let of_touches = [
+            ("tourbillon", 8.0),
+            ("tourbillon-map", 8.0),
+            ("heap", 5.0),
+            ("tokio-sleep", 1.0),
+            ("netty", 2.0),
+            // A floor is no peer.
+            ("bare", 100.0),
+        ];
+        let best = [PEERS[0], PEERS[1], PEERS[2], ("go", 22.0)];
+        // As many digits as the target has, and the worst stands first.
+        let both = |boxed, map| [("tourbillon", boxed), ("tourbillon-map", map)];
+        let in_two = [("tourbillon-timer", 100.0), ("heap", 90.0)];
+        let many = |ours| [("tourbillon-map", ours), ("bare", 20.0)];
+        let of_many = "S2: `touch_many` of 1,024 among 10 M, 1 thread";
+        for (workload, keys, systems, what, verdict, today) in [
+            (
+                "W3",
+                0,
+                &PEERS[..],
+                TIMEOUTS,
+                met,
+                "1.10x: 11.0 Mops/s, heap 10.0 Mops/s",
+            ),
+            (
+                "W3",
+                0,
+                &best,
+                TIMEOUTS,
+                missed,
+                "0.50x: 11.0 Mops/s, go 22.0 Mops/s",
+            ),
+            (
+                "W2",
+                MILLION,
+                &of_touches,
+                touches,
+                met,
+                "1.60x: 8.00 Mops/s, heap",
+            ),
+            ("W9", 10 * MILLION, &both(1.0, 1.44), cascades, met, ""),
+            ("W9", 10 * MILLION, &both(1.46, 1.0), cascades, missed, ""),
+            (
+                "W9",
+                10 * MILLION,
+                &both(1.0, 2.0),
+                cascades,
+                missed,
+                "map: 2.00 ms; tourbillon: 1",
+            ),
+            (
+                "W9",
+                10 * MILLION,
+                &[("tourbillon", 1.0)],
+                cascades,
+                Verdict::NotMeasured,
+                "without",
+            ),
+            (
+                "W4h",
+                0,
+                &in_two,
+                "W4h: keyless",
+                Verdict::NotMeasured,
+                "without hash-wheel",
+            ),
+            ("S2", 10 * MILLION, &many(12.0), of_many, met, ""),
+            (
+                "S2",
+                10 * MILLION,
+                &many(11.9),
+                of_many,
+                missed,
+                "bare 20.0 M keys/s",
+            ),
+        ] {
+            let (found, words) = standing(rows(workload, keys, systems), what);
+            assert_eq!(found, verdict, "{what}: {words}");
+            assert!(words.contains(today), "{what}: {words}");
+        }
     }
 
     #[test]
@@ -344,81 +424,23 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_is_no_peer() {
-        let systems = [
-            ("tourbillon", 8.0),
-            ("tourbillon-map", 8.0),
-            ("heap", 5.0),
-            ("tokio-sleep", 1.0),
-            ("netty", 2.0),
-            ("bare", 100.0),
-        ];
-        let touches = rows("W2", MILLION, &systems);
-        let (verdict, today) = standing(touches, "W2: touches of 1 M keys, 1 thread");
-        assert_eq!(verdict, Verdict::Met);
-        assert!(today.contains("1.60x: 8.00 Mops/s, heap"), "{today}");
-    }
-
-    #[test]
-    fn all_of_ours_have_to_reach_a_target_and_the_worst_stands_first() {
-        let what = "W9: p99.9 beside cascades of 10 M";
-        let of = |systems: &[_]| standing(rows("W9", 10 * MILLION, systems), what);
-        let both = |boxed, inline| {
-            of(&[
-                ("tourbillon", boxed),
-                ("tourbillon-map", inline),
-                ("heap", 0.1),
-            ])
-        };
-        // As many digits as the target has.
-        assert_eq!(both(1.0, 1.44).0, Verdict::Met);
-        assert_eq!(both(1.46, 1.0).0, Verdict::Missed);
-        let (verdict, today) = both(1.0, 2.0);
-        assert_eq!(verdict, Verdict::Missed);
-        assert_eq!(today, "tourbillon-map: 2.00 ms; tourbillon: 1.00 ms");
-        assert_eq!(of(&[("tourbillon", 1.0)]).0, Verdict::NotMeasured);
-    }
-
-    #[test]
     fn two_threads_are_judged_in_the_near_mode_only() {
         let (near, far) = (Mode::Near, Mode::Far);
         let with = |ours: &[(Mode, &[f64])]| {
-            let peers: [(_, &[(_, &[_])]); 3] = [
-                ("heap", &[(far, &[90.0]), (near, &[10.0])]),
-                ("tokio-sleep", &[(near, &[1.0])]),
-                ("netty", &[(near, &[1.0])]),
-            ];
             let mut rows = in_modes("W3", "tourbillon", ours);
-            rows.extend(
-                peers
-                    .iter()
-                    .flat_map(|(name, modes)| in_modes("W3", name, modes)),
-            );
+            rows.extend(in_modes("W3", "heap", &[(far, &[90.0]), (near, &[10.0])]));
+            rows.extend(in_modes("W3", "netty", &[(near, &[1.0])]));
             let rows = rows.into_iter().map(|row| with_keys(0, row)).collect();
             standing(rows, "W3: request timeouts, boxed, 2 threads")
         };
         // Far, the heap is fast and ours is slow; neither counts.
         assert_eq!(with(&[(near, &[18.0]), (far, &[1.0])]).0, Verdict::Met);
-        let missed = with(&[(near, &[17.9]), (far, &[900.0])]);
-        assert_eq!(missed.0, Verdict::Missed);
+        assert_eq!(with(&[(near, &[17.9]), (far, &[900.0])]).0, Verdict::Missed);
         let never = with(&[(far, &[900.0])]);
-        let words = "tourbillon was never near".to_owned();
-        assert_eq!(never, (Verdict::NotJudged, words));
-    }
-
-    #[test]
-    fn many_in_a_call_are_compared_with_one_lock_over_a_map() {
-        let at = |many: f64| {
-            let systems = [("tourbillon-map", many), ("bare", 20.0)];
-            let mut rows = rows("S2", 10 * MILLION, &systems);
-            rows[0]
-                .figures
-                .insert("one by one".to_owned(), vec![Some(50.0)]);
-            standing(rows, "S2: `touch_many` of 1,024 among 10 M, 1 thread")
-        };
-        assert_eq!(at(12.0).0, Verdict::Met);
-        assert_eq!(at(11.9).0, Verdict::Missed);
-        assert_eq!(at(10.0).1, "0.50x: 10.0 M keys/s, bare 20.0 M keys/s");
+        assert_eq!(
+            never,
+            (Verdict::NotJudged, "tourbillon was never near".to_owned())
+        );
     }
 
     #[test]

@@ -19,7 +19,7 @@ use series::{Round, Series};
 
 use crate::figures;
 use crate::figures::row;
-use crate::figures::row::short;
+use crate::figures::short;
 use crate::machine::{self, Machine, Version};
 use crate::mode::{self, Borders, Mode};
 use crate::systems;
@@ -127,7 +127,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         return Err(io::Error::other(error));
     }
     options.made.keep(&found)?;
-    figures::print(&found)?;
+    figures::print(&found);
     options.made.publish(&found)?;
     match found.failures.len() {
         0 => Ok(()),
@@ -579,7 +579,7 @@ impl EachSystem {
 mod tests {
     use super::*;
     use crate::cli::{self, Command as Parsed};
-    use crate::figures::row::Row;
+    use crate::figures::Row;
     use crate::wire::Reply;
 
     fn options(line: &str) -> Options {

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::figures::row::short;
+use crate::figures::short;
 use crate::workload::{Children, Form, Workload};
 
 /// The time of each form. A little is left for the last round and the files.

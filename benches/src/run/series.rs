@@ -1,6 +1,6 @@
 //! The rounds of one system at one point while they are measured, from which rows are made.
 
-use crate::figures::row::Row;
+use crate::figures::Row;
 use crate::mode::Mode;
 use crate::wire::Reply;
 use crate::workload::{Cased, Workload};

@@ -52,9 +52,13 @@ pub(crate) const ALL: &[Workload] = &[
     sleeps::ABOUT,
 ];
 
-pub(crate) fn find(name: &str) -> Option<&'static Workload> {
+/// All that rows can be of.
+pub(crate) fn every() -> impl Iterator<Item = &'static Workload> {
     ALL.iter()
-        .find(|workload| workload.name.eq_ignore_ascii_case(name))
+}
+
+pub(crate) fn find(name: &str) -> Option<&'static Workload> {
+    every().find(|workload| workload.name.eq_ignore_ascii_case(name))
 }
 
 /// In how many requests a round is done. With several threads a round of many seconds would hardly

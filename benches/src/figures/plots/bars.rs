@@ -1,8 +1,6 @@
 //! Panels with a bar for each system, the best one first.
 
-use plotters::style::text_anchor::HPos;
-
-use super::canvas::{AXIS, At, Canvas, GRID, Look, Scale, picture, tick_label};
+use super::canvas::{AXIS, Align, At, Canvas, GRID, Look, Scale, picture, tick_label};
 use crate::figures::row::digits;
 
 /// A system in a panel.
@@ -61,7 +59,7 @@ impl Bars<'_> {
         )
     }
 
-    fn panel(&self, canvas: &Canvas<'_>, panel: &Panel, (x, y): At, width: i32) {
+    fn panel(&self, canvas: &Canvas, panel: &Panel, (x, y): At, width: i32) {
         let (left, right) = (x + LEFT, x + width - RIGHT);
         let (top, bottom) = (y + TOP, y + TOP + panel.bars.len() as i32 * ROW);
         let panels = if self.alike {
@@ -81,12 +79,12 @@ impl Bars<'_> {
         canvas.bold(&panel.title, (x + 22, y + 18), 14.0);
         for tick in scale.ticks(38) {
             let x = scale.pixel(tick);
-            canvas.line(vec![(x, top), (x, bottom)], GRID, 1);
-            canvas.note(&tick_label(tick), (x, bottom + 14), HPos::Center);
+            canvas.line(&[(x, top), (x, bottom)], GRID, 1);
+            canvas.note(&tick_label(tick), (x, bottom + 14), Align::Middle);
         }
-        canvas.line(vec![(left, bottom), (right, bottom)], AXIS, 1);
+        canvas.line(&[(left, bottom), (right, bottom)], AXIS, 1);
         let middle = i32::midpoint(left, right);
-        canvas.note(self.unit, (middle, bottom + 32), HPos::Center);
+        canvas.note(self.unit, (middle, bottom + 32), Align::Middle);
         let mut bars: Vec<&Bar> = panel.bars.iter().collect();
         bars.sort_by(|a, b| a.value.total_cmp(&b.value));
         for (number, bar) in (0..).zip(bars) {
@@ -94,7 +92,7 @@ impl Bars<'_> {
         }
     }
 
-    fn bar(&self, canvas: &Canvas<'_>, bar: &Bar, scale: &Scale, (left, y): At) {
+    fn bar(&self, canvas: &Canvas, bar: &Bar, scale: &Scale, (left, y): At) {
         let Look { ink, ours } = bar.look;
         let at = scale.pixel(bar.value);
         let mut end = at + 6;
@@ -106,8 +104,8 @@ impl Bars<'_> {
             Marks::Dots => {
                 if let Some((from, to)) = bar.range {
                     let (from, to) = (scale.pixel(from), scale.pixel(to));
-                    canvas.line(vec![(from, y), (to, y)], ink, if ours { 3 } else { 1 });
-                    canvas.line(vec![(to, y - 4), (to, y + 4)], ink, 1);
+                    canvas.line(&[(from, y), (to, y)], ink, if ours { 3 } else { 1 });
+                    canvas.line(&[(to, y - 4), (to, y + 4)], ink, 1);
                     end = end.max(to + 3);
                 }
                 canvas.dot((at, y), if ours { 5 } else { 4 }, ink);
@@ -117,7 +115,7 @@ impl Bars<'_> {
         if bar.early {
             value += ", some early";
         }
-        canvas.name(&bar.name, (left - 10, y), HPos::Right, 12.5, bar.look);
-        canvas.name(&value, (end + 4, y), HPos::Left, 12.5, bar.look);
+        canvas.name(&bar.name, (left - 10, y), Align::End, 12.5, bar.look);
+        canvas.name(&value, (end + 4, y), Align::Start, 12.5, bar.look);
     }
 }

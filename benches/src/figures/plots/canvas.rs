@@ -1,52 +1,50 @@
 //! What plots are drawn on: an SVG with a background of its own, whose colours follow the reader's
 //! choice of light or dark.
 //!
-//! The drawing library writes colours as attributes. A style sheet in the picture replaces each of
-//! them when the reader prefers dark, so a colour has to be one of [`Ink`].
+//! Colours are attributes. A style sheet in the picture replaces each of them when the reader
+//! prefers dark, so a colour has to be one of [`Ink`].
 
-use plotters::coord::ranged1d::Ranged;
-use plotters::coord::types::RangedCoordf64;
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::cell::RefCell;
+use std::fmt;
 
 /// A pixel.
 pub(super) type At = (i32, i32);
 
-/// A colour on light and the one on dark in its place, both as `#RRGGBB`.
+/// A colour on light and the one on dark in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ink {
-    light: (u8, u8, u8),
-    dark: (u8, u8, u8),
+    light: u32,
+    dark: u32,
 }
 
-const fn ink(light: (u8, u8, u8), dark: (u8, u8, u8)) -> Ink {
+const fn ink(light: u32, dark: u32) -> Ink {
     Ink { light, dark }
 }
 
-const PAGE: Ink = ink((0xff, 0xff, 0xff), (0x0d, 0x11, 0x17));
-const BORDER: Ink = ink((0xd0, 0xd7, 0xde), (0x30, 0x36, 0x3d));
-pub(super) const GRID: Ink = ink((0xe4, 0xe8, 0xec), (0x22, 0x28, 0x30));
-pub(super) const AXIS: Ink = ink((0x8c, 0x98, 0xa4), (0x6e, 0x76, 0x80));
-const TEXT: Ink = ink((0x1f, 0x23, 0x28), (0xe6, 0xed, 0xf3));
-const NOTE: Ink = ink((0x4d, 0x57, 0x61), (0xa9, 0xb4, 0xbf));
+const PAGE: Ink = ink(0xffffff, 0x0d1117);
+const BORDER: Ink = ink(0xd0d7de, 0x30363d);
+pub(super) const GRID: Ink = ink(0xe4e8ec, 0x222830);
+pub(super) const AXIS: Ink = ink(0x8c98a4, 0x6e7680);
+const TEXT: Ink = ink(0x1f2328, 0xe6edf3);
+const NOTE: Ink = ink(0x4d5761, 0xa9b4bf);
 /// Ours, in strong colours.
 const OURS: [Ink; 5] = [
-    ink((0x09, 0x69, 0xda), (0x58, 0xa6, 0xff)),
-    ink((0xc2, 0x41, 0x0c), (0xff, 0x9b, 0x4a)),
-    ink((0x1a, 0x7f, 0x37), (0x4a, 0xd0, 0x68)),
-    ink((0x9a, 0x1f, 0xb0), (0xe0, 0x8a, 0xf5)),
-    ink((0x00, 0x7d, 0x8a), (0x3d, 0xd6, 0xe0)),
+    ink(0x0969da, 0x58a6ff),
+    ink(0xc2410c, 0xff9b4a),
+    ink(0x1a7f37, 0x4ad068),
+    ink(0x9a1fb0, 0xe08af5),
+    ink(0x007d8a, 0x3dd6e0),
 ];
 /// The others, in muted ones.
 const PEERS: [Ink; 8] = [
-    ink((0x7a, 0x5c, 0x2e), (0xc9, 0xa8, 0x6a)),
-    ink((0x3d, 0x75, 0x85), (0x7f, 0xb8, 0xc8)),
-    ink((0x99, 0x49, 0x6a), (0xd9, 0x93, 0xae)),
-    ink((0x4d, 0x7a, 0x4d), (0x8f, 0xbf, 0x8f)),
-    ink((0x6a, 0x63, 0xa6), (0xa9, 0xa3, 0xe0)),
-    ink((0x6f, 0x70, 0x18), (0xb9, 0xba, 0x5f)),
-    ink((0x6b, 0x72, 0x80), (0xa3, 0xab, 0xb6)),
-    ink((0x8a, 0x5a, 0x44), (0xd0, 0xa0, 0x8a)),
+    ink(0x7a5c2e, 0xc9a86a),
+    ink(0x3d7585, 0x7fb8c8),
+    ink(0x99496a, 0xd993ae),
+    ink(0x4d7a4d, 0x8fbf8f),
+    ink(0x6a63a6, 0xa9a3e0),
+    ink(0x6f7018, 0xb9ba5f),
+    ink(0x6b7280, 0xa3abb6),
+    ink(0x8a5a44, 0xd0a08a),
 ];
 
 impl Ink {
@@ -54,10 +52,11 @@ impl Ink {
         let rest = [PAGE, BORDER, GRID, AXIS, TEXT, NOTE];
         rest.into_iter().chain(OURS).chain(PEERS)
     }
+}
 
-    fn color(self) -> RGBColor {
-        let (red, green, blue) = self.light;
-        RGBColor(red, green, blue)
+impl fmt::Display for Ink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{:06X}", self.light)
     }
 }
 
@@ -79,67 +78,74 @@ impl Look {
     }
 }
 
-const FONTS: &str = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
-/// What the library divides sizes by.
-const EM: f64 = 1.24;
+const FONTS: &str = "system-ui, &apos;Segoe UI&apos;, &apos;DejaVu Sans&apos;, sans-serif";
 const HEAD: i32 = 66;
 /// Of one panel among others, and of one alone.
 const WIDTH: i32 = 490;
 const ALONE: i32 = 760;
 const EDGE: i32 = 22;
 
-/// A picture that is being drawn.
-pub(super) struct Canvas<'a> {
-    root: DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
+/// A picture that is being drawn: the elements so far.
+pub(super) struct Canvas(RefCell<String>);
+
+/// On which side of its text a place is.
+#[derive(Clone, Copy)]
+pub(super) enum Align {
+    Start,
+    Middle,
+    End,
 }
 
-/// Nothing can go wrong in memory.
-const DRAWN: &str = "a string takes everything";
-
-impl Canvas<'_> {
-    pub(super) fn line(&self, points: Vec<At>, ink: Ink, width: u32) {
-        let style = ink.color().stroke_width(width);
-        let line = PathElement::new(points, style);
-        self.root.draw(&line).expect(DRAWN);
+impl Canvas {
+    fn add(&self, element: fmt::Arguments<'_>) {
+        *self.0.borrow_mut() += &format!("{element}\n");
     }
 
-    pub(super) fn dot(&self, at: At, radius: i32, ink: Ink) {
-        let dot = Circle::new(at, radius, ink.color().filled());
-        self.root.draw(&dot).expect(DRAWN);
+    pub(super) fn line(&self, points: &[At], ink: Ink, width: u32) {
+        let points: String = points.iter().map(|(x, y)| format!("{x},{y} ")).collect();
+        self.add(format_args!(
+            r#"<polyline fill="none" opacity="1" stroke="{ink}" stroke-width="{width}" points="{points}"/>"#
+        ));
+    }
+
+    pub(super) fn dot(&self, (x, y): At, radius: i32, ink: Ink) {
+        self.add(format_args!(
+            r#"<circle cx="{x}" cy="{y}" r="{radius}" opacity="1" fill="{ink}" stroke="none" stroke-width="1"/>"#
+        ));
     }
 
     /// A rectangle from one corner to the other.
-    pub(super) fn bar(&self, from: At, to: At, ink: Ink) {
-        let bar = Rectangle::new([from, to], ink.color().filled());
-        self.root.draw(&bar).expect(DRAWN);
+    pub(super) fn bar(&self, (x, y): At, to: At, ink: Ink) {
+        let (width, height) = (to.0 - x, to.1 - y);
+        self.add(format_args!(
+            r#"<rect x="{x}" y="{y}" width="{width}" height="{height}" opacity="1" fill="{ink}" stroke="none"/>"#
+        ));
     }
 
     /// A title that begins there.
     pub(super) fn bold(&self, text: &str, at: At, size: f64) {
-        self.write(text, at, HPos::Left, size, TEXT, true);
+        self.write(text, at, Align::Start, size, TEXT, true);
     }
 
-    pub(super) fn note(&self, text: &str, at: At, align: HPos) {
+    pub(super) fn note(&self, text: &str, at: At, align: Align) {
         self.write(text, at, align, 12.0, NOTE, false);
     }
 
     /// The name of a system, or its figure.
-    pub(super) fn name(&self, text: &str, at: At, align: HPos, size: f64, look: Look) {
+    pub(super) fn name(&self, text: &str, at: At, align: Align, size: f64, look: Look) {
         self.write(text, at, align, size, look.ink, look.ours);
     }
 
     /// In the middle of its height.
-    fn write(&self, text: &str, at: At, align: HPos, size: f64, ink: Ink, bold: bool) {
-        let font = match bold {
-            true => FontStyle::Bold,
-            false => FontStyle::Normal,
-        };
-        let color = ink.color();
-        let style = TextStyle::from((FONTS, size * EM, font).into_font())
-            .pos(Pos::new(align, VPos::Center))
-            .color(&color);
-        let text = Text::new(text.to_owned(), at, style);
-        self.root.draw(&text).expect(DRAWN);
+    fn write(&self, text: &str, (x, y): At, align: Align, size: f64, ink: Ink, bold: bool) {
+        let anchor = ["start", "middle", "end"][align as usize];
+        let weight = if bold { r#" font-weight="bold""# } else { "" };
+        let text = escaped(text);
+        self.add(format_args!(
+            r#"<text x="{x}" y="{y}" dy="0.5ex" text-anchor="{anchor}" font-family="{FONTS}" font-size="{size}" opacity="1" fill="{ink}"{weight}>
+{text}
+</text>"#
+        ));
     }
 }
 
@@ -149,49 +155,46 @@ pub(super) fn picture<P>(
     (title, notes): (&str, &str),
     panels: &[P],
     height: i32,
-    draw: impl Fn(&Canvas<'_>, &P, At, i32),
+    draw: impl Fn(&Canvas, &P, At, i32),
 ) -> String {
     let columns = panels.len().clamp(1, 2) as i32;
     let rows = (panels.len() as i32 + columns - 1) / columns;
-    let width = [ALONE, WIDTH][columns as usize - 1];
-    let size = (columns * width + 10, HEAD + rows * height);
-    let mut svg = String::new();
-    {
-        let backend = SVGBackend::with_string(&mut svg, (size.0 as u32, size.1 as u32));
-        let root = backend.into_drawing_area();
-        let canvas = Canvas { root };
-        canvas.bar((0, 0), size, PAGE);
-        let (right, bottom) = (size.0 - 1, size.1 - 1);
-        let frame = vec![(0, 0), (right, 0), (right, bottom), (0, bottom), (0, 0)];
-        canvas.line(frame, BORDER, 1);
-        canvas.bold(title, (EDGE, 25), 17.0);
-        canvas.note(notes, (EDGE, 47), HPos::Left);
-        for (number, panel) in (0..).zip(panels) {
-            let corner = (number % columns * width, HEAD + number / columns * height);
-            draw(&canvas, panel, corner, width);
-        }
-        canvas.root.present().expect(DRAWN);
+    let each = [ALONE, WIDTH][columns as usize - 1];
+    let (width, height_of_all) = (columns * each + 10, HEAD + rows * height);
+    let canvas = Canvas(RefCell::default());
+    // The colours on dark, and a description for those who do not see the picture.
+    let styles = Ink::all().map(|ink| {
+        let dark = ink.dark;
+        format!(
+            "[fill=\"{ink}\"] {{ fill: #{dark:06X}; }} [stroke=\"{ink}\"] {{ stroke: #{dark:06X}; }}\n"
+        )
+    });
+    canvas.add(format_args!(
+        r#"<svg role="img" width="{width}" height="{height_of_all}" viewBox="0 0 {width} {height_of_all}" xmlns="http://www.w3.org/2000/svg">
+<title>{}</title>
+<desc>{}</desc>
+<style>
+@media (prefers-color-scheme: dark) {{
+{}}}
+</style>"#,
+        escaped(title),
+        escaped(notes),
+        styles.collect::<String>()
+    ));
+    canvas.bar((0, 0), (width, height_of_all), PAGE);
+    let (right, bottom) = (width - 1, height_of_all - 1);
+    canvas.line(
+        &[(0, 0), (right, 0), (right, bottom), (0, bottom), (0, 0)],
+        BORDER,
+        1,
+    );
+    canvas.bold(title, (EDGE, 25), 17.0);
+    canvas.note(notes, (EDGE, 47), Align::Start);
+    for (number, panel) in (0..).zip(panels) {
+        let corner = (number % columns * each, HEAD + number / columns * height);
+        draw(&canvas, panel, corner, each);
     }
-    with_styles(&svg, title, notes)
-}
-
-/// With the colours on dark, and a description for those who do not see the picture.
-fn with_styles(svg: &str, title: &str, notes: &str) -> String {
-    let hex = |(red, green, blue): (u8, u8, u8)| format!("#{red:02X}{green:02X}{blue:02X}");
-    let mut style = String::from("@media (prefers-color-scheme: dark) {\n");
-    for ink in Ink::all() {
-        let (light, dark) = (hex(ink.light), hex(ink.dark));
-        style += &format!(
-            "[fill=\"{light}\"] {{ fill: {dark}; }} [stroke=\"{light}\"] {{ stroke: {dark}; }}\n"
-        );
-    }
-    style += "}\n";
-    let (tag, rest) = svg
-        .split_once('\n')
-        .expect("the first line is the first tag");
-    let tag = tag.replacen("<svg", "<svg role=\"img\"", 1);
-    let (title, notes) = (escaped(title), escaped(notes));
-    format!("{tag}\n<title>{title}</title>\n<desc>{notes}</desc>\n<style>\n{style}</style>\n{rest}")
+    canvas.0.into_inner() + "</svg>\n"
 }
 
 fn escaped(text: &str) -> String {
@@ -202,15 +205,10 @@ fn escaped(text: &str) -> String {
 
 /// From values to pixels.
 pub(super) struct Scale {
-    coord: Coord,
+    log: bool,
     pixels: (i32, i32),
     low: f64,
     high: f64,
-}
-
-enum Coord {
-    Linear(RangedCoordf64),
-    Log(plotters::coord::combinators::LogCoord<f64>),
 }
 
 /// Room beyond the least and the greatest value, as a factor.
@@ -235,7 +233,7 @@ impl Scale {
             (low, high) = (middle / 10_f64.sqrt(), middle * 10_f64.sqrt());
         }
         Scale {
-            coord: Coord::Log((low..high).log_scale().into()),
+            log: true,
             pixels,
             low,
             high,
@@ -250,7 +248,7 @@ impl Scale {
 
     pub(super) fn between(low: f64, high: f64, pixels: (i32, i32)) -> Self {
         Scale {
-            coord: Coord::Linear((low..high).into()),
+            log: false,
             pixels,
             low,
             high,
@@ -258,18 +256,23 @@ impl Scale {
     }
 
     pub(super) fn pixel(&self, value: f64) -> i32 {
-        let value = value.clamp(self.low, self.high);
-        match &self.coord {
-            Coord::Linear(coord) => coord.map(&value, self.pixels),
-            Coord::Log(coord) => coord.map(&value, self.pixels),
+        let place = |value: f64| if self.log { value.ln() } else { value };
+        let (low, high) = (place(self.low), place(self.high));
+        let part = (place(value.clamp(self.low, self.high)) - low) / (high - low);
+        let (from, to) = self.pixels;
+        // A place that is a whole pixel stays there, whatever the digits behind the point are.
+        match f64::from(to - from) * part {
+            right if to > from => from + (right + 1e-3).floor() as i32,
+            left => from + (left - 1e-3).ceil() as i32,
         }
     }
 
     /// Round values in it, at least so many pixels apart.
     pub(super) fn ticks(&self, apart: i32) -> Vec<f64> {
-        let choices: Vec<Vec<f64>> = match &self.coord {
-            Coord::Linear(_) => self.linear_ticks(),
-            Coord::Log(_) => self.log_ticks(),
+        let choices = if self.log {
+            self.log_ticks()
+        } else {
+            self.linear_ticks()
         };
         let fits = |ticks: &Vec<f64>| {
             let mut both = ticks.windows(2);

@@ -1,8 +1,6 @@
 //! Panels with a line for each system, whose name stands at its end.
 
-use plotters::style::text_anchor::HPos;
-
-use super::canvas::{AXIS, At, Canvas, GRID, Look, Scale, picture, tick_label};
+use super::canvas::{AXIS, Align, At, Canvas, GRID, Look, Scale, picture, tick_label};
 use crate::figures::row::digits;
 
 /// A system in a panel.
@@ -70,7 +68,7 @@ impl Lines<'_> {
         lines.flat_map(|line| line.points.iter().copied())
     }
 
-    fn panel(&self, canvas: &Canvas<'_>, panel: &Panel, axes: &Axes) {
+    fn panel(&self, canvas: &Canvas, panel: &Panel, axes: &Axes) {
         let Axes {
             from,
             to,
@@ -78,20 +76,20 @@ impl Lines<'_> {
             right,
         } = axes;
         canvas.bold(&panel.title, (from.0 - 36, from.1 - 36), 14.0);
-        canvas.note(self.up, (from.0 - 36, from.1 - 16), HPos::Left);
+        canvas.note(self.up, (from.0 - 36, from.1 - 16), Align::Start);
         for tick in up.ticks(22) {
             let y = up.pixel(tick);
-            canvas.line(vec![(from.0, y), (to.0, y)], GRID, 1);
-            canvas.note(&tick_label(tick), (from.0 - 8, y), HPos::Right);
+            canvas.line(&[(from.0, y), (to.0, y)], GRID, 1);
+            canvas.note(&tick_label(tick), (from.0 - 8, y), Align::End);
         }
-        canvas.line(vec![(from.0, to.1), (to.0, to.1)], AXIS, 1);
+        canvas.line(&[(from.0, to.1), (to.0, to.1)], AXIS, 1);
         for at in right.labelled() {
             let x = right.pixel(at);
-            canvas.line(vec![(x, to.1), (x, to.1 + 4)], AXIS, 1);
-            canvas.note(&(self.label)(at), (x, to.1 + 14), HPos::Center);
+            canvas.line(&[(x, to.1), (x, to.1 + 4)], AXIS, 1);
+            canvas.note(&(self.label)(at), (x, to.1 + 14), Align::Middle);
         }
         let middle = i32::midpoint(from.0, to.0);
-        canvas.note(self.right, (middle, to.1 + 32), HPos::Center);
+        canvas.note(self.right, (middle, to.1 + 32), Align::Middle);
         // Ours last: above the others.
         for ours in [false, true] {
             for line in panel.lines.iter().filter(|line| line.look.ours == ours) {
@@ -102,7 +100,7 @@ impl Lines<'_> {
                     canvas.dot(*pixel, radius, line.look.ink);
                 }
                 if pixels.len() > 1 {
-                    canvas.line(pixels, line.look.ink, width);
+                    canvas.line(&pixels, line.look.ink, width);
                 }
             }
         }
@@ -112,7 +110,7 @@ impl Lines<'_> {
     /// The names, each beside the end of its line, or as near as the others let it. A line that
     /// ends before the right edge says where. It is not joined to its name, since that would look
     /// like more of it.
-    fn names(&self, canvas: &Canvas<'_>, panel: &Panel, axes: &Axes) {
+    fn names(&self, canvas: &Canvas, panel: &Panel, axes: &Axes) {
         let (up, right) = (&axes.up, &axes.right);
         let lines = panel.lines.iter();
         let mut ends: Vec<(&Line, u64, f64)> = lines
@@ -126,12 +124,12 @@ impl Lines<'_> {
             let mut text = format!("{} {}", line.name, digits(value));
             if right.values.last() == Some(&at) {
                 let end = (right.pixel(at) + 6, up.pixel(value));
-                canvas.line(vec![end, (x - 4, y)], line.look.ink, 1);
+                canvas.line(&[end, (x - 4, y)], line.look.ink, 1);
             } else {
                 text += &format!(" at {}", (self.label)(at));
             }
             let size = if line.look.ours { 12.5 } else { 12.0 };
-            canvas.name(&text, (x, y), HPos::Left, size, line.look);
+            canvas.name(&text, (x, y), Align::Start, size, line.look);
         }
     }
 }
