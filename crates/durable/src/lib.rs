@@ -84,7 +84,7 @@ mod sync;
 
 pub use calls::{
     CallError, Cancelled, CompleteError, CompletesRun, CompletesRunAsync, Completion, DeadTimer,
-    IfAbsent, Invalid, Moved, Paging, Pending, Scheduled, StartError, TimerInfo,
+    IfAbsent, Invalid, Moved, Paging, Scheduled, Sent, StartError, TimerInfo,
 };
 pub use durable::{Builder, Durable, QueueBuilder, StopReport};
 pub use events::{Event, Stats, StoreWork};

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use tourbillon_durable::{
-    CallError, Due, Durable, Memory, Paging, Pending, Scheduled, Sqlite, StartError, StopReport,
+    CallError, Due, Durable, Memory, Paging, Scheduled, Sent, Sqlite, StartError, StopReport,
 };
 
 use tourbillon_durable::store::{Store, StoreError};
@@ -90,7 +90,7 @@ fn use_them(timers: &Durable, round: u64) {
 }
 
 /// Polls an answer, again if it only gives its runtime a turn.
-fn poll<T: Unpin>(pending: &mut Pending<T>) -> Poll<Result<T, CallError>> {
+fn poll<T: Unpin>(pending: &mut Sent<T>) -> Poll<Result<T, CallError>> {
     let mut context = Context::from_waker(Waker::noop());
     match Pin::new(&mut *pending).poll(&mut context) {
         Poll::Pending => Pin::new(pending).poll(&mut context),
@@ -100,11 +100,11 @@ fn poll<T: Unpin>(pending: &mut Pending<T>) -> Poll<Result<T, CallError>> {
 
 /// Calls that are on their way at the fork.
 struct OnTheirWay {
-    waited_for: Pending<Scheduled>,
-    polled: Pending<Scheduled>,
-    dropped: Pending<Scheduled>,
+    waited_for: Sent<Scheduled>,
+    polled: Sent<Scheduled>,
+    dropped: Sent<Scheduled>,
     stopping: Durable,
-    stop: Pending<StopReport>,
+    stop: Sent<StopReport>,
     owned: Durable,
 }
 

@@ -8,7 +8,7 @@ mod answers;
 mod complete;
 mod errors;
 pub(crate) mod names;
-pub(crate) mod pending;
+pub(crate) mod sent;
 mod timer_info;
 
 pub(crate) use answers::FromAnswer;
@@ -16,6 +16,6 @@ pub use answers::{Cancelled, IfAbsent, Moved, Scheduled};
 pub use complete::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
 pub use errors::{CallError, StartError};
 pub use names::Invalid;
-pub use pending::Pending;
-pub(crate) use pending::{AnswerList, ReplySender};
+pub use sent::Sent;
+pub(crate) use sent::{AnswerList, ReplySender};
 pub use timer_info::{DeadTimer, Paging, TimerInfo};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 
 use super::store_handle::{ReconnectingConnection, StoreHandle};
-use crate::calls::{CallError, Pending, ReplySender, pending};
+use crate::calls::{CallError, ReplySender, Sent, sent};
 use crate::store::{Connection, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};
@@ -64,22 +64,22 @@ impl Reader {
     pub(crate) fn send<T: Send + 'static>(
         &self,
         read: impl FnOnce(&mut dyn Connection) -> Result<T, StoreError> + Send + 'static,
-    ) -> Pending<T> {
+    ) -> Sent<T> {
         // Relaxed, twice: the number is a bound on memory, and need not be exact.
         if self.waiting.load(Ordering::Relaxed) >= MOST_WAITING {
-            return Pending::known(Err(CallError::Unavailable(format!(
+            return Sent::known(Err(CallError::Unavailable(format!(
                 "{MOST_WAITING} reads wait for the store already"
             ))));
         }
         // Relaxed: see above.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let (reply, pending) = Pending::value();
+        let (reply, sent) = Sent::value();
         let reply = Replying(Some(reply));
         let read: Read =
             Box::new(move |connection| reply.send(connection.call(read).map_err(CallError::from)));
         // If the thread has ended, the drop of the read answers.
         drop(self.sender.send(ReadMessage::Read(read)));
-        pending
+        sent
     }
 
     /// Ends the thread when the reads that wait are done.
@@ -119,7 +119,7 @@ impl<T> Replying<T> {
 
     fn send_once(&mut self, result: Result<T, CallError>) {
         if let Some(reply) = self.0.take() {
-            pending::send(reply, result);
+            sent::send(reply, result);
         }
     }
 }

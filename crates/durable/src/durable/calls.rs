@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Durable;
 use crate::calls::{
-    CallError, Cancelled, FromAnswer, IfAbsent, Invalid, Moved, Pending, Scheduled, names,
+    CallError, Cancelled, FromAnswer, IfAbsent, Invalid, Moved, Scheduled, Sent, names,
 };
 use crate::client::CallReply;
 use crate::store::{Action, Call, When};
@@ -72,7 +72,7 @@ impl Durable {
         key: &str,
         delay: Duration,
         payload: &T,
-    ) -> Pending<Scheduled> {
+    ) -> Sent<Scheduled> {
         self.call(queue, key, |limit| {
             let when = names::delay(delay)?;
             let payload = names::payload(payload, limit)?;
@@ -107,7 +107,7 @@ impl Durable {
         key: &str,
         at: SystemTime,
         payload: &T,
-    ) -> Pending<Scheduled> {
+    ) -> Sent<Scheduled> {
         self.call(queue, key, |limit| {
             let when = names::at(at)?;
             let payload = names::payload(payload, limit)?;
@@ -158,7 +158,7 @@ impl Durable {
         key: &str,
         delay: Duration,
         payload: &T,
-    ) -> Pending<IfAbsent> {
+    ) -> Sent<IfAbsent> {
         self.call(queue, key, |limit| {
             let when = names::delay(delay)?;
             let payload = names::payload(payload, limit)?;
@@ -184,7 +184,7 @@ impl Durable {
     }
 
     /// Moves like [`reschedule`](Self::reschedule), as a future.
-    pub fn reschedule_async(&self, queue: &str, key: &str, delay: Duration) -> Pending<Moved> {
+    pub fn reschedule_async(&self, queue: &str, key: &str, delay: Duration) -> Sent<Moved> {
         self.call(queue, key, |_| {
             let when = names::delay(delay)?;
             Ok(Action::Reschedule { when })
@@ -211,7 +211,7 @@ impl Durable {
     }
 
     /// Moves like [`reschedule_at`](Self::reschedule_at), as a future.
-    pub fn reschedule_at_async(&self, queue: &str, key: &str, at: SystemTime) -> Pending<Moved> {
+    pub fn reschedule_at_async(&self, queue: &str, key: &str, at: SystemTime) -> Sent<Moved> {
         self.call(queue, key, |_| {
             let when: When = names::at(at)?;
             Ok(Action::Reschedule { when })
@@ -232,7 +232,7 @@ impl Durable {
     }
 
     /// Cancels like [`cancel`](Self::cancel), as a future.
-    pub fn cancel_async(&self, queue: &str, key: &str) -> Pending<Cancelled> {
+    pub fn cancel_async(&self, queue: &str, key: &str) -> Sent<Cancelled> {
         self.call(queue, key, |_| Ok(Action::Cancel))
     }
 
@@ -242,10 +242,10 @@ impl Durable {
         queue: &str,
         key: &str,
         action: impl FnOnce(usize) -> Result<Action, Invalid>,
-    ) -> Pending<A> {
+    ) -> Sent<A> {
         let inner = self.inner();
         if let Some(refusal) = inner.refusal() {
-            return Pending::known(Err(refusal));
+            return Sent::known(Err(refusal));
         }
         let call = || {
             Ok(Call {
@@ -256,11 +256,11 @@ impl Durable {
         };
         match call() {
             Ok(call) => {
-                let (reply, pending) = Pending::answer(A::take);
+                let (reply, sent) = Sent::answer(A::take);
                 inner.writers.send(call, CallReply::one(reply));
-                pending
+                sent
             }
-            Err(invalid) => Pending::known(Err(CallError::Invalid(invalid))),
+            Err(invalid) => Sent::known(Err(CallError::Invalid(invalid))),
         }
     }
 }

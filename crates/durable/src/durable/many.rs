@@ -6,9 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Durable;
-use crate::calls::{
-    AnswerList, CallError, Cancelled, FromAnswer, Invalid, Pending, Scheduled, names,
-};
+use crate::calls::{AnswerList, CallError, Cancelled, FromAnswer, Invalid, Scheduled, Sent, names};
 use crate::client::{CallReply, Collector};
 use crate::store::{Action, Call};
 
@@ -59,7 +57,7 @@ impl Durable {
         &self,
         queue: &str,
         timers: impl IntoIterator<Item = (K, Duration, T)>,
-    ) -> Pending<Vec<Result<Scheduled, CallError>>> {
+    ) -> Sent<Vec<Result<Scheduled, CallError>>> {
         let limit = self.inner().payload_limit;
         let actions = timers.into_iter().map(|(key, delay, payload)| {
             let action = || {
@@ -97,7 +95,7 @@ impl Durable {
         &self,
         queue: &str,
         keys: impl IntoIterator<Item = K>,
-    ) -> Pending<Vec<Result<Cancelled, CallError>>> {
+    ) -> Sent<Vec<Result<Cancelled, CallError>>> {
         let actions = keys.into_iter().map(|key| (key, Ok(Action::Cancel)));
         self.call_many(queue, actions)
     }
@@ -106,14 +104,14 @@ impl Durable {
         &self,
         queue: &str,
         actions: impl Iterator<Item = (K, Result<Action, Invalid>)>,
-    ) -> Pending<Results<A>> {
+    ) -> Sent<Results<A>> {
         let inner = self.inner();
         if let Some(refusal) = inner.refusal() {
-            return Pending::known(Err(refusal));
+            return Sent::known(Err(refusal));
         }
         let queue = match inner.queue(queue) {
             Ok(queue) => queue,
-            Err(invalid) => return Pending::known(Err(invalid.into())),
+            Err(invalid) => return Sent::known(Err(invalid.into())),
         };
         // All are checked before the first one is sent.
         let calls: Vec<Result<Call, Invalid>> = actions
@@ -129,13 +127,13 @@ impl Durable {
         for call in calls.iter().flatten() {
             if !keys.insert(&call.key) {
                 let invalid = Invalid::SameKey(call.key.to_string());
-                return Pending::known(Err(invalid.into()));
+                return Sent::known(Err(invalid.into()));
             }
         }
         if calls.is_empty() {
-            return Pending::known(Ok(Vec::new()));
+            return Sent::known(Ok(Vec::new()));
         }
-        let (reply, pending) = Pending::answers(take_all);
+        let (reply, sent) = Sent::answers(take_all);
         let collector = Collector::new(calls.len(), reply);
         let calls = calls.into_iter().enumerate().filter_map(|(index, call)| {
             let reply = CallReply::part(&collector, index);
@@ -148,7 +146,7 @@ impl Durable {
             }
         });
         inner.writers.send_many(calls);
-        pending
+        sent
     }
 }
 

@@ -315,7 +315,7 @@ const _: () = {
     const fn is_shared<T: Send + Sync>() {}
     const fn is_sent<T: Send>() {}
     is_shared::<Durable>();
-    is_sent::<crate::calls::Pending<crate::calls::Scheduled>>();
+    is_sent::<crate::calls::Sent<crate::calls::Scheduled>>();
     is_sent::<crate::run::Due<()>>();
     is_shared::<crate::run::Due<()>>();
     is_sent::<Builder>();

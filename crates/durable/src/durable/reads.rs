@@ -4,7 +4,7 @@ use std::ops::{Bound, RangeBounds};
 use std::time::{Duration, SystemTime};
 
 use super::Durable;
-use crate::calls::{CallError, DeadTimer, Invalid, Paging, Pending, TimerInfo, names};
+use crate::calls::{CallError, DeadTimer, Invalid, Paging, Sent, TimerInfo, names};
 use crate::node::Input;
 use crate::run::NodeSender;
 use crate::store::{Connection, Page, QueueCounts, Revived, StoreError, StoreTime};
@@ -43,7 +43,7 @@ impl Durable {
     }
 
     /// Reads like [`get`](Self::get), as a future.
-    pub fn get_async(&self, queue: &str, key: &str) -> Pending<Option<TimerInfo>> {
+    pub fn get_async(&self, queue: &str, key: &str) -> Sent<Option<TimerInfo>> {
         let checked = || Ok((names::queue(queue)?, names::key(key)?));
         self.read(checked(), |(queue, key), connection| {
             Ok(connection.get(&queue, &key)?.map(TimerInfo::from))
@@ -77,7 +77,7 @@ impl Durable {
         queue: &str,
         range: impl RangeBounds<SystemTime>,
         paging: &Paging,
-    ) -> Pending<Vec<TimerInfo>> {
+    ) -> Sent<Vec<TimerInfo>> {
         // The store's times are whole microseconds.
         let behind = |time: &SystemTime| StoreTime::from(*time) + Duration::from_micros(1);
         let page = || {
@@ -121,7 +121,7 @@ impl Durable {
     }
 
     /// Counts like [`counts`](Self::counts), as a future.
-    pub fn counts_async(&self) -> Pending<Vec<QueueCounts>> {
+    pub fn counts_async(&self) -> Sent<Vec<QueueCounts>> {
         self.read(Ok(()), |(), connection| connection.counts())
     }
 
@@ -141,7 +141,7 @@ impl Durable {
     }
 
     /// Pauses like [`pause`](Self::pause), as a future.
-    pub fn pause_async(&self, queue: &str) -> Pending<()> {
+    pub fn pause_async(&self, queue: &str) -> Sent<()> {
         self.set_paused(queue, true)
     }
 
@@ -160,11 +160,11 @@ impl Durable {
     }
 
     /// Resumes like [`resume`](Self::resume), as a future.
-    pub fn resume_async(&self, queue: &str) -> Pending<()> {
+    pub fn resume_async(&self, queue: &str) -> Sent<()> {
         self.set_paused(queue, false)
     }
 
-    fn set_paused(&self, queue: &str, paused: bool) -> Pending<()> {
+    fn set_paused(&self, queue: &str, paused: bool) -> Sent<()> {
         let node = self.node_sender();
         self.read(names::queue(queue), move |queue, connection| {
             connection.set_paused(&queue, paused)?;
@@ -190,7 +190,7 @@ impl Durable {
     }
 
     /// Reads like [`dead`](Self::dead), as a future.
-    pub fn dead_async(&self, queue: &str, after: i64, limit: u32) -> Pending<Vec<DeadTimer>> {
+    pub fn dead_async(&self, queue: &str, after: i64, limit: u32) -> Sent<Vec<DeadTimer>> {
         let checked = || Ok((names::queue(queue)?, names::page_limit(limit)?));
         self.read(checked(), move |(queue, limit), connection| {
             let letters = connection.dead(&queue, after, limit)?.into_iter();
@@ -213,7 +213,7 @@ impl Durable {
     }
 
     /// Revives like [`revive`](Self::revive), as a future.
-    pub fn revive_async(&self, id: i64) -> Pending<Revived> {
+    pub fn revive_async(&self, id: i64) -> Sent<Revived> {
         let node = self.node_sender();
         self.read(Ok(id), move |id, connection| {
             let revived = connection.revive(id)?;
@@ -231,16 +231,16 @@ impl Durable {
         &self,
         checked: Result<C, Invalid>,
         read: impl FnOnce(C, &mut dyn Connection) -> Result<T, StoreError> + Send + 'static,
-    ) -> Pending<T> {
+    ) -> Sent<T> {
         let inner = self.inner();
         if let Some(refusal) = inner.refusal() {
-            return Pending::known(Err(refusal));
+            return Sent::known(Err(refusal));
         }
         match checked {
             Ok(checked) => inner
                 .reader
                 .send(move |connection| read(checked, connection)),
-            Err(invalid) => Pending::known(Err(CallError::Invalid(invalid))),
+            Err(invalid) => Sent::known(Err(CallError::Invalid(invalid))),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::stop_state::StopReport;
 use super::{Durable, Inner, Owner};
-use crate::calls::{CallError, Pending};
+use crate::calls::{CallError, Sent};
 use crate::node::Input;
 use crate::run::is_within;
 use crate::sync::atomic::Ordering;
@@ -76,10 +76,10 @@ impl Durable {
     /// report. But a copy of the process that is forked before the stop has ended gets
     /// [`CallError::Forked`] from the result that it has inherited, since the stop goes on in the
     /// original alone.
-    pub fn stop_async(&self, grace: Duration) -> Pending<StopReport> {
+    pub fn stop_async(&self, grace: Duration) -> Sent<StopReport> {
         let inner = &self.0.0;
         if inner.origin.is_elsewhere() {
-            return Pending::known(Ok(StopReport::default()));
+            return Sent::known(Ok(StopReport::default()));
         }
         begin(inner, grace);
         inner.stop.wait()

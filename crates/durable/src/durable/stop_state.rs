@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::calls::{Pending, ReplySender, pending};
+use crate::calls::{ReplySender, Sent, sent};
 use crate::sync::Mutex;
 
 /// How [`stop`](crate::Durable::stop) has ended.
@@ -38,15 +38,15 @@ impl StopState {
         self.0.lock().is_begun
     }
 
-    /// Returns the pending report of the end.
-    pub(crate) fn wait(&self) -> Pending<StopReport> {
-        let (reply, pending) = Pending::value();
+    /// Returns the report of the end, once it is there.
+    pub(crate) fn wait(&self) -> Sent<StopReport> {
+        let (reply, sent) = Sent::value();
         let mut state = self.0.lock();
         match state.report {
-            Some(report) => Pending::known(Ok(report)),
+            Some(report) => Sent::known(Ok(report)),
             None => {
                 state.waiting.push(reply);
-                pending
+                sent
             }
         }
     }
@@ -73,7 +73,7 @@ impl StopState {
         };
         // Without the lock, since wakers of runtimes are called.
         for reply in waiting {
-            pending::send(reply, Ok(report));
+            sent::send(reply, Ok(report));
         }
     }
 }

@@ -166,11 +166,11 @@ impl Connection for WatchedConnection {
 }
 
 /// A store at whose gate the first commit waits, with a call in that commit.
-fn held_up() -> (Watched, Durable, tourbillon_durable::Pending<Cancelled>) {
+fn held_up() -> (Watched, Durable, tourbillon_durable::Sent<Cancelled>) {
     held_up_on(Watched::default())
 }
 
-fn held_up_on(store: Watched) -> (Watched, Durable, tourbillon_durable::Pending<Cancelled>) {
+fn held_up_on(store: Watched) -> (Watched, Durable, tourbillon_durable::Sent<Cancelled>) {
     let timers = Durable::builder(store.clone()).start().unwrap();
     let first = timers.cancel_async("q", "first");
     store.gate.crowd(1);

@@ -1,6 +1,6 @@
 //! Where the answer to a call goes.
 
-use crate::calls::{AnswerList, CallError, ReplySender, pending};
+use crate::calls::{AnswerList, CallError, ReplySender, sent};
 use crate::store::Answer;
 use crate::sync::{Arc, Mutex};
 
@@ -28,7 +28,7 @@ impl CallReply {
 
     fn send_once(&mut self, result: Result<Answer, CallError>) {
         match self.0.take() {
-            Some(ReplyTo::One(reply)) => pending::send(reply, result),
+            Some(ReplyTo::One(reply)) => sent::send(reply, result),
             Some(ReplyTo::Part(collector, index)) => collector.put(index, result),
             None => {}
         }
@@ -78,7 +78,7 @@ impl Collector {
         };
         // Without the lock: the waker of a runtime is called.
         if let Some((reply, answers)) = complete {
-            pending::send(reply, Ok(answers));
+            sent::send(reply, Ok(answers));
         }
     }
 }

@@ -34,8 +34,8 @@ use crate::sync::{Arc, Origin, catch_panic, thread};
 /// # }
 /// ```
 #[must_use = "only the result says whether the call succeeded"]
-pub struct Pending<T> {
-    state: PendingState<T>,
+pub struct Sent<T> {
+    state: SentState<T>,
     yield_point: YieldPoint,
 }
 
@@ -48,7 +48,7 @@ pub(crate) type AnswerList = Vec<Result<Answer, CallError>>;
 /// Turns them into the answer to the caller.
 type TakeAll<T> = fn(AnswerList) -> T;
 
-enum PendingState<T> {
+enum SentState<T> {
     /// The result is known, unless it was taken.
     Known(Option<Result<T, CallError>>),
     /// A store's answer to a call.
@@ -83,9 +83,9 @@ enum ChannelState<T> {
     Taken,
 }
 
-impl<T> Pending<T> {
-    fn of(state: PendingState<T>) -> Self {
-        Pending {
+impl<T> Sent<T> {
+    fn of(state: SentState<T>) -> Self {
+        Sent {
             state,
             yield_point: YieldPoint::default(),
         }
@@ -93,27 +93,27 @@ impl<T> Pending<T> {
 
     /// Returns a result that is known already.
     pub(crate) fn known(result: Result<T, CallError>) -> Self {
-        Self::of(PendingState::Known(Some(result)))
+        Self::of(SentState::Known(Some(result)))
     }
 
     /// Returns the sender of a store's answer, and what waits for it.
     pub(crate) fn answer(take: Take<T>) -> (ReplySender<Answer>, Self) {
         let (sender, receiver) = oneshot::channel();
-        let state = PendingState::Answer(Channel::new(receiver), take);
+        let state = SentState::Answer(Channel::new(receiver), take);
         (sender, Self::of(state))
     }
 
     /// Returns the sender of several answers, and what waits for them.
     pub(crate) fn answers(take: TakeAll<T>) -> (ReplySender<AnswerList>, Self) {
         let (sender, receiver) = oneshot::channel();
-        let state = PendingState::Answers(Channel::new(receiver), take);
+        let state = SentState::Answers(Channel::new(receiver), take);
         (sender, Self::of(state))
     }
 
     /// Returns the sender of a result, and what waits for it.
     pub(crate) fn value() -> (ReplySender<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        let state = PendingState::Value(Channel::new(receiver));
+        let state = SentState::Value(Channel::new(receiver));
         (sender, Self::of(state))
     }
 
@@ -133,10 +133,10 @@ impl<T> Pending<T> {
     /// no other task of the same thread goes on meanwhile.
     pub fn wait(self) -> Result<T, CallError> {
         match self.state {
-            PendingState::Known(result) => result.expect("the result was taken before"),
-            PendingState::Answer(channel, take) => channel.wait().and_then(take),
-            PendingState::Answers(channel, take) => channel.wait().map(take),
-            PendingState::Value(channel) => channel.wait(),
+            SentState::Known(result) => result.expect("the result was taken before"),
+            SentState::Answer(channel, take) => channel.wait().and_then(take),
+            SentState::Answers(channel, take) => channel.wait().map(take),
+            SentState::Value(channel) => channel.wait(),
         }
     }
 }
@@ -217,37 +217,37 @@ fn block_on<T>(mut channel: Channel<T>) -> Received<T> {
 }
 
 /// Yields the result. It must not be polled again after that.
-impl<T: Unpin> Future for Pending<T> {
+impl<T: Unpin> Future for Sent<T> {
     type Output = Result<T, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // A call that is refused is known at once, and may be made in a loop.
-        let Pending { state, yield_point } = &mut *self;
+        let Sent { state, yield_point } = &mut *self;
         yield_point.poll(context, |context| state.poll(context))
     }
 }
 
-impl<T> PendingState<T> {
+impl<T> SentState<T> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Received<T>> {
         match self {
-            PendingState::Known(result) => {
+            SentState::Known(result) => {
                 Poll::Ready(result.take().expect("the result was taken before"))
             }
-            PendingState::Answer(channel, take) => {
+            SentState::Answer(channel, take) => {
                 let take = *take;
                 channel.poll(context).map(|result| result.and_then(take))
             }
-            PendingState::Answers(channel, take) => {
+            SentState::Answers(channel, take) => {
                 let take = *take;
                 channel.poll(context).map(|result| result.map(take))
             }
-            PendingState::Value(channel) => channel.poll(context),
+            SentState::Value(channel) => channel.poll(context),
         }
     }
 }
 
-impl<T> fmt::Debug for Pending<T> {
+impl<T> fmt::Debug for Sent<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").finish_non_exhaustive()
+        f.debug_struct("Sent").finish_non_exhaustive()
     }
 }
