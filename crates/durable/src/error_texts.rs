@@ -5,6 +5,7 @@
 use std::error::Error;
 use std::fmt::Write;
 use std::io;
+use std::time::Duration;
 
 use expect_test::expect_file;
 
@@ -47,6 +48,7 @@ fn the_texts_of_errors_are_those_that_were_read() {
         CallError::Invalid(Invalid::KeyNul),
         CallError::Unavailable(why()),
         CallError::Unknown(why()),
+        CallError::TimedOut(Duration::from_millis(1_500)),
         CallError::Refused(why()),
         CallError::Replaced(why()),
         CallError::Stopped,

@@ -1,6 +1,7 @@
 //! Why calls fail.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::names::Invalid;
 use crate::store::StoreError;
@@ -19,6 +20,10 @@ pub enum CallError {
     /// [`schedule_if_absent`](crate::Durable::schedule_if_absent) or [`get`](crate::Durable::get)
     /// tell.
     Unknown(String),
+    /// No answer has come within this [limit](crate::Sent::within). The call goes on: it may have
+    /// been carried out, or may still be. To repeat it is as safe as after
+    /// [`Unknown`](Self::Unknown).
+    TimedOut(Duration),
     /// The store refused the call and did not carry it out. The same call will be refused again.
     Refused(String),
     /// The store is not the one that was opened: it was replaced, removed or emptied, or is older
@@ -37,7 +42,10 @@ impl CallError {
     /// Whether the same call may succeed later.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        matches!(self, CallError::Unavailable(_) | CallError::Unknown(_))
+        matches!(
+            self,
+            CallError::Unavailable(_) | CallError::Unknown(_) | CallError::TimedOut(_)
+        )
     }
 }
 
@@ -50,6 +58,11 @@ impl fmt::Display for CallError {
                 f,
                 "the store's answer was lost, and the call may have been carried out, so look before you \
                  repeat it: {why}"
+            ),
+            CallError::TimedOut(limit) => write!(
+                f,
+                "no answer within {limit:?}, and the call may still be carried out, so look before you \
+                 repeat it"
             ),
             CallError::Refused(why) => write!(f, "the store refuses the call: {why}"),
             CallError::Replaced(why) => write!(f, "this is not the store as it was: {why}"),

@@ -7,6 +7,7 @@
 mod answers;
 mod complete;
 mod errors;
+mod limit;
 pub(crate) mod names;
 pub(crate) mod sent;
 mod timer_info;
@@ -15,6 +16,7 @@ pub(crate) use answers::FromAnswer;
 pub use answers::{Cancelled, IfAbsent, Moved, Scheduled};
 pub use complete::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
 pub use errors::{CallError, StartError};
+pub(crate) use limit::Alarm;
 pub use names::Invalid;
 pub use sent::Sent;
 pub(crate) use sent::{AnswerList, ReplySender};

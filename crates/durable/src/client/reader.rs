@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 
 use super::store_handle::{ReconnectingConnection, StoreHandle};
-use crate::calls::{CallError, ReplySender, Sent, sent};
+use crate::calls::{Alarm, CallError, ReplySender, Sent, sent};
 use crate::store::{Connection, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};
@@ -27,11 +27,16 @@ pub(crate) struct Reader {
     sender: Sender<ReadMessage>,
     waiting: Arc<AtomicUsize>,
     give_up: Arc<AtomicBool>,
+    alarm: Alarm,
 }
 
 impl Reader {
     /// Starts the thread, which keeps `alive`.
-    pub(crate) fn start(store_handle: &Arc<StoreHandle>, alive: Sender<()>) -> io::Result<Self> {
+    pub(crate) fn start(
+        store_handle: &Arc<StoreHandle>,
+        alarm: &Alarm,
+        alive: Sender<()>,
+    ) -> io::Result<Self> {
         let (sender, receiver) = unbounded();
         let waiting = Arc::new(AtomicUsize::new(0));
         let give_up = Arc::new(AtomicBool::new(false));
@@ -57,6 +62,7 @@ impl Reader {
             sender,
             waiting,
             give_up,
+            alarm: alarm.clone(),
         })
     }
 
@@ -73,7 +79,7 @@ impl Reader {
         }
         // Relaxed: see above.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let (reply, sent) = Sent::value();
+        let (reply, sent) = Sent::value(&self.alarm);
         let reply = Replying(Some(reply));
         let read: Read =
             Box::new(move |connection| reply.send(connection.call(read).map_err(CallError::from)));

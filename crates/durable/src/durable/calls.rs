@@ -256,7 +256,7 @@ impl Durable {
         };
         match call() {
             Ok(call) => {
-                let (reply, sent) = Sent::answer(A::take);
+                let (reply, sent) = Sent::answer(&inner.alarm, A::take);
                 inner.writers.send(call, CallReply::one(reply));
                 sent
             }

@@ -133,7 +133,7 @@ impl Durable {
         if calls.is_empty() {
             return Sent::known(Ok(Vec::new()));
         }
-        let (reply, sent) = Sent::answers(take_all);
+        let (reply, sent) = Sent::answers(&inner.alarm, take_all);
         let collector = Collector::new(calls.len(), reply);
         let calls = calls.into_iter().enumerate().filter_map(|(index, call)| {
             let reply = CallReply::part(&collector, index);

@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use self::stop::Stopper;
-use crate::calls::{Invalid, StartError, names};
+use crate::calls::{Alarm, Invalid, StartError, names};
 use crate::client::{Hints, NearTimer, Outages, Reader, StoreHandle, Writers};
 use crate::events::{Counters, EventSink, Stats};
 use crate::node::{MOST_AWAKE, Near, NodeConfig, QueueConfig};
@@ -76,6 +76,7 @@ struct Inner {
     reader: Reader,
     node: Option<NodeLink>,
     counters: Arc<Counters>,
+    alarm: Alarm,
     payload_limit: usize,
     term: Duration,
     /// The queues with handlers, so that their names need not be copied for each call.
@@ -161,6 +162,7 @@ impl Durable {
                 Arc::new(move |near| sender.near(near.into_iter().map(Near::from).collect()))
             },
         });
+        let alarm = Alarm::default();
         let stopper = Stopper::start().map_err(StartError::Spawn)?;
         let (alive, threads) = bounded(0);
         let number = plan.store.writers();
@@ -171,7 +173,7 @@ impl Durable {
         is_open
             .unwrap_or_else(|_| Err(StoreError::Unavailable("the thread has ended".to_owned())))
             .map_err(StartError::Store)?;
-        let reader = Reader::start(&store_handle, alive).map_err(StartError::Spawn)?;
+        let reader = Reader::start(&store_handle, &alarm, alive).map_err(StartError::Spawn)?;
 
         // The node, if there is something to run.
         let node = match node {
@@ -232,6 +234,7 @@ impl Durable {
             reader,
             node,
             counters,
+            alarm,
             payload_limit: plan.payload_limit,
             term: plan.term,
             queues,

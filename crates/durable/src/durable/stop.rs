@@ -62,7 +62,7 @@ impl Durable {
             return inner.present_report();
         }
         // The end of a stop is never an error.
-        inner.stop.wait().wait().unwrap_or_default()
+        inner.stop.wait(&inner.alarm).wait().unwrap_or_default()
     }
 
     /// Stops like [`stop`](Self::stop). The stop has begun when this returns, and goes on if the
@@ -82,7 +82,7 @@ impl Durable {
             return Sent::known(Ok(StopReport::default()));
         }
         begin(inner, grace);
-        inner.stop.wait()
+        inner.stop.wait(&inner.alarm)
     }
 
     /// Ends the node as if its process had died: it does not leave, and its runs can't settle. For

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::calls::{ReplySender, Sent, sent};
+use crate::calls::{Alarm, ReplySender, Sent, sent};
 use crate::sync::Mutex;
 
 /// How [`stop`](crate::Durable::stop) has ended.
@@ -39,8 +39,8 @@ impl StopState {
     }
 
     /// Returns the report of the end, once it is there.
-    pub(crate) fn wait(&self) -> Sent<StopReport> {
-        let (reply, sent) = Sent::value();
+    pub(crate) fn wait(&self, alarm: &Alarm) -> Sent<StopReport> {
+        let (reply, sent) = Sent::value(alarm);
         let mut state = self.0.lock();
         match state.report {
             Some(report) => Sent::known(Ok(report)),

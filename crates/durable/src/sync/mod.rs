@@ -6,9 +6,7 @@ mod panics;
 use std::sync::PoisonError;
 
 pub(crate) use panics::catch_panic;
-#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
-pub(crate) use std::sync::OnceLock;
-pub(crate) use std::sync::{Arc, MutexGuard};
+pub(crate) use std::sync::{Arc, MutexGuard, OnceLock};
 pub(crate) use std::thread_local;
 pub(crate) use tourbillon_fork::Origin;
 
@@ -23,7 +21,7 @@ pub(crate) mod atomic {
 }
 
 pub(crate) mod thread {
-    pub(crate) use std::thread::{JoinHandle, Thread, current, park, sleep};
+    pub(crate) use std::thread::{JoinHandle, Thread, current, park, park_timeout, sleep};
 
     /// Starts a thread with a name, which lists of threads show.
     pub(crate) fn spawn<F>(name: &str, run: F) -> std::io::Result<JoinHandle<()>>
