@@ -113,8 +113,8 @@ const FORKS: &str =
 const EXHAUSTIVE_ENUMS: &[(&str, &str, &str)] = &[
     ("crates/durable/src/row/mod.rs", "Change", CARRIED_OUT),
     ("crates/durable/src/row/mod.rs", "Claiming", CARRIED_OUT),
+    ("crates/durable/src/store/due_at.rs", "DueAt", CARRIED_OUT),
     ("crates/durable/src/store/looks.rs", "Offset", CARRIED_OUT),
-    ("crates/durable/src/store/mod.rs", "When", CARRIED_OUT),
 ];
 
 const CARRIED_OUT: &str = "a store has to carry out each variant: a wildcard would lose timers";

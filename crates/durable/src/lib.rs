@@ -99,6 +99,7 @@ pub use rusqlite;
 #[cfg(feature = "sqlite")]
 #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub use sqlite::Sqlite;
+pub use store::due_at::DueAt;
 pub use store::time::{StoreTime, WallClock};
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]

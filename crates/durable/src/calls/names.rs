@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use crate::store::{StoreTime, When};
+use crate::store::{DueAt, StoreTime};
 use crate::sync::Arc;
 
 /// The greatest length of the name of a queue, in bytes.
@@ -157,19 +157,19 @@ pub(crate) fn payload<T: Serialize + ?Sized>(
 }
 
 /// A due time after a delay. One beyond the year 9999 is refused by the clock of this machine.
-pub(crate) fn delay(delay: Duration) -> Result<When, Invalid> {
+pub(crate) fn delay(delay: Duration) -> Result<DueAt, Invalid> {
     match StoreTime::from(SystemTime::now()) + delay > StoreTime::LATEST {
         true => Err(Invalid::TooFar),
-        false => Ok(When::In(delay)),
+        false => Ok(DueAt::After(delay)),
     }
 }
 
 /// A due time. One that has passed is due at once.
-pub(crate) fn at(time: SystemTime) -> Result<When, Invalid> {
+pub(crate) fn at(time: SystemTime) -> Result<DueAt, Invalid> {
     let time = StoreTime::from(time);
     match time > StoreTime::LATEST {
         true => Err(Invalid::TooFar),
-        false => Ok(When::At(time)),
+        false => Ok(DueAt::At(time)),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::calls::{
     CallError, Cancelled, FromAnswer, IfAbsent, Invalid, Moved, Scheduled, Sent, names,
 };
 use crate::client::CallReply;
-use crate::store::{Action, Call, When};
+use crate::store::{Action, Call, DueAt};
 
 /// # Schedule, move and cancel
 ///
@@ -213,7 +213,7 @@ impl Durable {
     /// Moves like [`reschedule_at`](Self::reschedule_at), as a future.
     pub fn reschedule_at_async(&self, queue: &str, key: &str, at: SystemTime) -> Sent<Moved> {
         self.call(queue, key, |_| {
-            let when: When = names::at(at)?;
+            let when: DueAt = names::at(at)?;
             Ok(Action::Reschedule { when })
         })
     }

@@ -25,15 +25,15 @@ pub use self::fault::{Fault, MemoryCall};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon_durable::store::{Action, Answer, Call, Store, When};
-/// use tourbillon_durable::{Memory, StoreTime, WallClock};
+/// use tourbillon_durable::store::{Action, Answer, Call, Store};
+/// use tourbillon_durable::{DueAt, Memory, StoreTime, WallClock};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let clock = WallClock::manual(StoreTime::from_micros(0));
 /// let store = Memory::with_clock(clock.clone());
 /// let mut connection = store.connect()?;
 /// let action = Action::Schedule {
-///     when: When::In(Duration::from_secs(60)),
+///     when: DueAt::After(Duration::from_secs(60)),
 ///     payload: "{}".into(),
 /// };
 /// let call = Call { queue: "pay-by".into(), key: "order:7".into(), action };

@@ -11,7 +11,7 @@ use super::rows::{one, written};
 use super::values::parts;
 use super::wire::{Json, Span, Time};
 use crate::calls::{CallError, CompleteError, Completion, FromAnswer, Invalid, names};
-use crate::store::{Action, StoreError, When};
+use crate::store::{Action, DueAt, StoreError};
 use crate::sync::Arc;
 
 /// The values of a statement, with their types. A statement whose types are given needs one message
@@ -32,7 +32,7 @@ impl CallWithin {
     pub(super) fn schedule<T: Serialize + ?Sized>(
         queue: &str,
         key: &str,
-        when: Result<When, Invalid>,
+        when: Result<DueAt, Invalid>,
         payload: &T,
     ) -> Result<Self, Invalid> {
         let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
@@ -43,7 +43,7 @@ impl CallWithin {
     pub(super) fn schedule_if_absent<T: Serialize + ?Sized>(
         queue: &str,
         key: &str,
-        when: Result<When, Invalid>,
+        when: Result<DueAt, Invalid>,
         payload: &T,
     ) -> Result<Self, Invalid> {
         let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
@@ -54,7 +54,7 @@ impl CallWithin {
     pub(super) fn reschedule(
         queue: &str,
         key: &str,
-        when: Result<When, Invalid>,
+        when: Result<DueAt, Invalid>,
     ) -> Result<Self, Invalid> {
         CallWithin::new(queue, key, Action::Reschedule { when: when? })
     }

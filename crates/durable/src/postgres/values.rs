@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 
 use super::wire::{Json, Span, Time};
-use crate::store::{Action, Call, Outcome, When};
+use crate::store::{Action, Call, DueAt, Outcome};
 
 /// The values of some calls.
 pub(super) struct SentCalls<'a> {
@@ -64,8 +64,8 @@ pub(super) fn parts(action: &Action) -> (i16, Option<Span>, Option<Time>, Option
         Action::Cancel => (3, None, None),
     };
     match when {
-        Some(When::In(span)) => (number, Some(Span(*span)), None, payload),
-        Some(When::At(time)) => (number, None, Some(Time(*time)), payload),
+        Some(DueAt::After(span)) => (number, Some(Span(*span)), None, payload),
+        Some(DueAt::At(time)) => (number, None, Some(Time(*time)), payload),
         None => (number, None, None, payload),
     }
 }

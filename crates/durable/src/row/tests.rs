@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use super::*;
-use crate::store::When;
+use crate::store::DueAt;
 
 const NOW: StoreTime = StoreTime::from_micros(1_000_000_000);
 const LIVE: Epoch = Epoch(1);
@@ -218,7 +218,7 @@ fn check_action(call: &str, action: &Action, table: &[(&str, &str)]) {
     });
 }
 
-const MINUTE: When = When::In(Duration::from_secs(60));
+const MINUTE: DueAt = DueAt::After(Duration::from_secs(60));
 
 #[test]
 fn schedule_replaces_a_free_timer_and_follows_a_live_run() {
@@ -577,19 +577,19 @@ fn the_fence_is_node_generation_and_attempt() {
 #[test]
 fn a_new_due_time_is_neither_in_the_past_nor_after_the_last_one() {
     let at_times = [
-        (When::At(at(-100)), NOW),
-        (When::At(StoreTime::from_micros(i64::MIN)), NOW),
-        (When::At(at(7)), at(7)),
+        (DueAt::At(at(-100)), NOW),
+        (DueAt::At(StoreTime::from_micros(i64::MIN)), NOW),
+        (DueAt::At(at(7)), at(7)),
         (
-            When::At(StoreTime::from_micros(i64::MAX)),
+            DueAt::At(StoreTime::from_micros(i64::MAX)),
             StoreTime::LATEST,
         ),
-        (When::In(Duration::ZERO), NOW),
+        (DueAt::After(Duration::ZERO), NOW),
         (
-            When::In(Duration::from_nanos(1)),
+            DueAt::After(Duration::from_nanos(1)),
             StoreTime::from_micros(NOW.as_micros() + 1),
         ),
-        (When::In(Duration::MAX), StoreTime::LATEST),
+        (DueAt::After(Duration::MAX), StoreTime::LATEST),
     ];
     for (when, due) in at_times {
         assert_eq!(when.due(NOW), due, "{when:?}");
@@ -655,7 +655,7 @@ fn no_sequence_of_calls_breaks_an_invariant() {
                 is_live: &live,
                 generation: &mut next,
             };
-            let now = When::In(Duration::ZERO);
+            let now = DueAt::After(Duration::ZERO);
             let change = match step {
                 Step::Schedule => {
                     let payload = "p".into();

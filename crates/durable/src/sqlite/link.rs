@@ -469,7 +469,7 @@ mod tests {
     use super::super::Sqlite;
     use super::super::connection::SqliteConnection;
     use super::*;
-    use crate::store::{Action, Call, Connection as _, When};
+    use crate::store::{Action, Call, Connection as _, DueAt};
 
     #[test]
     fn a_file_that_may_not_grow_accepts_all_or_nothing_of_a_batch() {
@@ -488,7 +488,7 @@ mod tests {
                 queue: "q".into(),
                 key: format!("{number} {part}").into(),
                 action: Action::Schedule {
-                    when: When::In(Duration::from_secs(60)),
+                    when: DueAt::After(Duration::from_secs(60)),
                     payload: format!("{:?}", "x".repeat(1_000)).into(),
                 },
             };

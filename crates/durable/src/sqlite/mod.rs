@@ -82,8 +82,8 @@ use crate::sync::Arc;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon_durable::Sqlite;
-/// use tourbillon_durable::store::{Action, Answer, Call, Store, When};
+/// use tourbillon_durable::{DueAt, Sqlite};
+/// use tourbillon_durable::store::{Action, Answer, Call, Store};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = std::env::temp_dir().join(format!("sqlite-example-{}", std::process::id()));
@@ -92,7 +92,7 @@ use crate::sync::Arc;
 /// let store = Sqlite::open(&path)?;
 /// let mut connection = store.connect()?;
 /// let action = Action::Schedule {
-///     when: When::In(Duration::from_secs(60)),
+///     when: DueAt::After(Duration::from_secs(60)),
 ///     payload: "{}".into(),
 /// };
 /// let call = Call { queue: "pay-by".into(), key: "order:7".into(), action };

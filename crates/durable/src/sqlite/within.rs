@@ -17,7 +17,7 @@ use crate::calls::{
     names,
 };
 use crate::store::{
-    Action, Call, Epoch, Outcome, Run, Settled, Settlement, StoreError, WallClock, When,
+    Action, Call, DueAt, Epoch, Outcome, Run, Settled, Settlement, StoreError, WallClock,
 };
 
 /// # Calls within a transaction of the user's
@@ -186,7 +186,7 @@ fn schedule<T: Serialize + ?Sized>(
     tx: &Transaction<'_>,
     queue: &str,
     key: &str,
-    when: When,
+    when: DueAt,
     payload: &T,
 ) -> Result<Scheduled, CallError> {
     let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;

@@ -22,6 +22,7 @@
 mod beats;
 mod claims;
 mod doorbell;
+pub(crate) mod due_at;
 mod ends;
 mod looks;
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
@@ -37,6 +38,7 @@ use crate::sync::Arc;
 pub(crate) use self::beats::{Beats, FoundRow, REMEDY};
 pub use self::claims::{Claim, Claimed, ClaimedRun, RefusedClaim, Run, Wanted};
 pub use self::doorbell::{Hear, Heard, Listening};
+pub(crate) use self::due_at::DueAt;
 pub use self::ends::{Outcome, Settle, Settled, Settlement};
 pub use self::looks::{
     Band, Complete, Look, Offset, Range, Seen, SeenNode, Sight, Survey, SurveyedPart,
@@ -336,45 +338,24 @@ pub enum Action {
     /// Schedules the timer, and replaces one that is there.
     Schedule {
         /// When it is due.
-        when: When,
+        when: DueAt,
         /// The payload, as JSON.
         payload: Box<str>,
     },
     /// Schedules the timer, unless one is there or runs.
     ScheduleIfAbsent {
         /// When it is due.
-        when: When,
+        when: DueAt,
         /// The payload, as JSON.
         payload: Box<str>,
     },
     /// Moves the timer.
     Reschedule {
         /// When it is due.
-        when: When,
+        when: DueAt,
     },
     /// Cancels the timer.
     Cancel,
-}
-
-/// A due time, as the caller gave it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum When {
-    /// After this span, from the moment at which the store reads its clock.
-    In(Duration),
-    /// At this time. One that has passed is due at once.
-    At(StoreTime),
-}
-
-impl When {
-    /// Returns the due time of a call that reads the store's clock at `now`. It is never in the
-    /// past.
-    #[must_use]
-    pub fn due(self, now: StoreTime) -> StoreTime {
-        match self {
-            When::In(span) => (now + span).min(StoreTime::LATEST),
-            When::At(time) => time.max(now).min(StoreTime::LATEST),
-        }
-    }
 }
 
 /// The answer to a [`Call`].

@@ -5,10 +5,10 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tourbillon_durable::Postgres;
 use tourbillon_durable::store::{
-    Action, Answer, Call, Connection, Epoch, NewNode, Store, StoreError, When,
+    Action, Answer, Call, Connection, Epoch, NewNode, Store, StoreError,
 };
+use tourbillon_durable::{DueAt, Postgres};
 
 use crate::cluster::{self, Cluster};
 use crate::stopped::Stopped;
@@ -18,7 +18,7 @@ fn schedule(connection: &mut dyn Connection, key: &str) -> Result<Answer, StoreE
         queue: "q".into(),
         key: key.into(),
         action: Action::Schedule {
-            when: When::In(Duration::from_secs(60)),
+            when: DueAt::After(Duration::from_secs(60)),
             payload: "1".into(),
         },
     };

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tourbillon_durable::Postgres;
 use tourbillon_durable::store::{
     Answer, Claim, Epoch, NewNode, Outcome, Settle, Settled, Settlement, Store, StoreError, Wanted,
 };
+use tourbillon_durable::{DueAt, Postgres};
 
 use crate::cluster::{self, Database};
 
@@ -392,7 +392,7 @@ fn a_run_shows_in_the_answers_and_ends_by_complete() {
     ignore = "needs a PostgreSQL server: apt-get install postgresql"
 )]
 fn one_bad_payload_of_a_batch_fails_alone() {
-    use tourbillon_durable::store::{Action, Call, When};
+    use tourbillon_durable::store::{Action, Call};
     let database = database();
     let store = Postgres::connect(&database.url()).expect("the cluster answers");
     let mut connection = store.connect().expect("the cluster answers");
@@ -401,7 +401,7 @@ fn one_bad_payload_of_a_batch_fails_alone() {
             queue: "q".into(),
             key: format!("k{number}").into(),
             action: Action::Schedule {
-                when: When::In(Duration::from_secs(60)),
+                when: DueAt::After(Duration::from_secs(60)),
                 // The shells of users refuse such payloads. A number may still be too large.
                 payload: match number {
                     17 => "\"\\u0000\"".into(),

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tourbillon_durable::store::{Action, Answer, Call, Store, StoreError, When};
-use tourbillon_durable::{CallError, Durable, Postgres, Scheduled, Sent};
+use tourbillon_durable::store::{Action, Answer, Call, Store, StoreError};
+use tourbillon_durable::{CallError, DueAt, Durable, Postgres, Scheduled, Sent};
 
 use crate::cluster;
 use crate::transactions::MINUTE;
@@ -130,7 +130,7 @@ fn answers_that_are_known_survive_a_failure_of_later_parts() {
             queue: "q".into(),
             key: key.into(),
             action: Action::Schedule {
-                when: When::In(MINUTE),
+                when: DueAt::After(MINUTE),
                 payload: "1".into(),
             },
         })

@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use tourbillon_durable::StoreTime;
-use tourbillon_durable::store::{Action, Complete, Look, When};
+use tourbillon_durable::store::{Action, Complete, Look};
+use tourbillon_durable::{DueAt, StoreTime};
 
 use crate::transactions::{Bench, ME, MINUTE, bench};
 
@@ -88,7 +88,7 @@ fn a_transaction_counts_from_its_first_write_of_a_timer_until_it_ends() {
     let mut bench = bench();
     for way in ways {
         let schedule = Action::Schedule {
-            when: When::In(MINUTE),
+            when: DueAt::After(MINUTE),
             payload: "1".into(),
         };
         bench.call("old", schedule);

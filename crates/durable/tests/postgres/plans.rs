@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tourbillon_durable::store::{
     Action, Answer, Band, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Page, Range,
-    SHARDS, Store, Survey, Wanted, When,
+    SHARDS, Store, Survey, Wanted,
 };
-use tourbillon_durable::{Postgres, StoreTime};
+use tourbillon_durable::{DueAt, Postgres, StoreTime};
 
 use crate::cluster::{self, Database};
 
@@ -432,7 +432,7 @@ fn the_nodes_are_read_once_however_many_timers_run() {
             queue: BACKLOG.into(),
             key: format!("key:{number}").into(),
             action: Action::Reschedule {
-                when: When::In(Duration::from_secs(60)),
+                when: DueAt::After(Duration::from_secs(60)),
             },
         })
         .collect();

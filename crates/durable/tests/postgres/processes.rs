@@ -13,8 +13,8 @@ use chaos::proxy::{Proxy, Trouble, Way};
 use kit::pause::Paused;
 use kit::wait;
 use postgres::Client;
-use tourbillon_durable::store::{Action, Answer, Call, Connection, QueueCounts, Store, When};
-use tourbillon_durable::{CallError, Durable, Postgres};
+use tourbillon_durable::store::{Action, Answer, Call, Connection, QueueCounts, Store};
+use tourbillon_durable::{CallError, DueAt, Durable, Postgres};
 
 use crate::cluster::{self, Cluster, Database};
 
@@ -298,7 +298,7 @@ fn runs_of_a_batch(
         queue: QUEUE.into(),
         key: format!("{number}").into(),
         action: Action::Schedule {
-            when: When::In(Duration::from_millis(300 + number as u64)),
+            when: DueAt::After(Duration::from_millis(300 + number as u64)),
             payload: "null".into(),
         },
     });

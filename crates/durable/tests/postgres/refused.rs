@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tourbillon_durable::store::{
     Action, Answer, Call, Claim, Connection, Epoch, NewNode, Outcome, Revived, Run, Settle,
-    Settled, Settlement, Store, StoreError, Wanted, When,
+    Settled, Settlement, Store, StoreError, Wanted,
 };
-use tourbillon_durable::{Due, Durable, Event, Postgres, Retry, StoreTime};
+use tourbillon_durable::{Due, DueAt, Durable, Event, Postgres, Retry, StoreTime};
 
 use crate::cluster::{self, Database};
 use kit::wait;
@@ -39,7 +39,7 @@ fn call(key: &str, action: Action) -> Call {
 }
 
 fn schedule(key: &str, delay: Duration) -> Call {
-    let when = When::In(delay);
+    let when = DueAt::After(delay);
     let payload = "1".into();
     call(key, Action::Schedule { when, payload })
 }
@@ -186,7 +186,7 @@ fn a_row_that_the_server_refuses_fails_alone_in_every_call() {
             call(
                 key,
                 Action::Reschedule {
-                    when: When::In(HOUR),
+                    when: DueAt::After(HOUR),
                 },
             )
         });
@@ -440,7 +440,7 @@ fn a_limit_is_a_fault_of_the_value_or_of_the_row_that_meets_it() {
     // JSON that is nested too deep for the server: 54001.
     let payload = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let deep = || {
-        let when = When::In(HOUR);
+        let when = DueAt::After(HOUR);
         let payload = payload.as_str().into();
         call("bad", Action::Schedule { when, payload })
     };
@@ -468,7 +468,7 @@ fn a_limit_is_a_fault_of_the_value_or_of_the_row_that_meets_it() {
     let long = call(
         "bad",
         Action::Schedule {
-            when: When::In(HOUR),
+            when: DueAt::After(HOUR),
             payload: format!("\"{random}\"").into(),
         },
     );

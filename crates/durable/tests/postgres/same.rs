@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 use proptest::prelude::*;
 use tourbillon_durable::store::{
     Action, Answer, Band, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Outcome, Page,
-    Range, Run, SHARDS, Settle, Settlement, Store, Wanted, When,
+    Range, Run, SHARDS, Settle, Settlement, Store, Wanted,
 };
-use tourbillon_durable::{Memory, Postgres, StoreTime};
+use tourbillon_durable::{DueAt, Memory, Postgres, StoreTime};
 
 use crate::cluster;
 use crate::random::{outcome, places, writes};
@@ -145,10 +145,10 @@ impl Side {
         (time.as_micros() - self.start.as_micros() + 900_000_000).div_euclid(1_800_000_000)
     }
 
-    fn when(&self, due: Due) -> When {
+    fn when(&self, due: Due) -> DueAt {
         match due {
-            Due::In(hours) => When::In(HOUR * u32::try_from(hours).expect("few")),
-            Due::At(hours) => When::At(self.at(hours)),
+            Due::In(hours) => DueAt::After(HOUR * u32::try_from(hours).expect("few")),
+            Due::At(hours) => DueAt::At(self.at(hours)),
         }
     }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tourbillon_durable::store::{
     Action, Answer, Call, Claim, ClaimedRun, Connection, Epoch, Look, NewNode, Offset, Outcome,
-    Page, Range, SHARDS, Settle, Settled, Settlement, Store, Wanted, When,
+    Page, Range, SHARDS, Settle, Settled, Settlement, Store, Wanted,
 };
-use tourbillon_durable::{Postgres, StoreTime};
+use tourbillon_durable::{DueAt, Postgres, StoreTime};
 
 use crate::cluster::{self, Database};
 
@@ -141,7 +141,7 @@ fn note(journal: &Journal, known: &mut Known, new: Option<i64>, answer: Answer) 
     }
 }
 
-fn schedule(when: When, payload: i64) -> Action {
+fn schedule(when: DueAt, payload: i64) -> Action {
     Action::Schedule {
         when,
         payload: payload.to_string().into(),
@@ -160,9 +160,9 @@ fn scheduler(store: &Postgres, journal: &Journal, number: usize) {
                 continue;
             }
             let when = match random.below(4) {
-                0 => When::In(HOUR),
-                1 => When::In(Duration::from_millis(random.below(20) as u64)),
-                _ => When::In(Duration::ZERO),
+                0 => DueAt::After(HOUR),
+                1 => DueAt::After(Duration::from_millis(random.below(20) as u64)),
+                _ => DueAt::After(Duration::ZERO),
             };
             // The call after the last round leaves nothing that waits for an hour.
             let (action, new) = match random.below(if last { 1 } else { 10 }) {

@@ -5,10 +5,11 @@ use std::time::Duration;
 use postgres::IsolationLevel;
 use tourbillon_durable::store::{
     Action, Answer, Call, Claim, Connection, Epoch, NewNode, Outcome, Run, Settle, Settled,
-    Settlement, Store, StoreError, Wanted, When,
+    Settlement, Store, StoreError, Wanted,
 };
 use tourbillon_durable::{
-    Builder, CallError, Cancelled, CompleteError, CompletesRun, Durable, IfAbsent, Moved, Postgres,
+    Builder, CallError, Cancelled, CompleteError, CompletesRun, DueAt, Durable, IfAbsent, Moved,
+    Postgres,
 };
 
 use crate::cluster;
@@ -61,7 +62,7 @@ impl Bench {
 
     pub(crate) fn run(&mut self, key: &str) -> Run {
         let schedule = Action::Schedule {
-            when: When::In(Duration::ZERO),
+            when: DueAt::After(Duration::ZERO),
             payload: "1".into(),
         };
         self.call(key, schedule);
@@ -346,7 +347,7 @@ fn locks_of_a_user_hold_up_only_their_own_keys() {
         queue: "q".into(),
         key: key.into(),
         action: Action::Schedule {
-            when: When::In(Duration::ZERO),
+            when: DueAt::After(Duration::ZERO),
             payload: "1".into(),
         },
     };

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use kit::gate::Gate;
 use kit::{quiet, wait};
 use tourbillon_durable::store::{
-    Action, Call, Connection, Hear, Heard, Listening, Store, StoreError, When,
+    Action, Call, Connection, Hear, Heard, Listening, Store, StoreError,
 };
-use tourbillon_durable::{Builder, Due, Durable, Event, Fault, Memory, MemoryCall};
+use tourbillon_durable::{Builder, Due, DueAt, Durable, Event, Fault, Memory, MemoryCall};
 
 use super::setup::{HOUR, ms};
 
@@ -83,7 +83,7 @@ impl Belled {
             queue: "q".into(),
             key: key.into(),
             action: Action::Schedule {
-                when: When::In(ms(20)),
+                when: DueAt::After(ms(20)),
                 payload: "null".into(),
             },
         };

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tourbillon_durable::Sqlite;
-use tourbillon_durable::store::{Action, Call, When};
+use tourbillon_durable::store::{Action, Call};
+use tourbillon_durable::{DueAt, Sqlite};
 
 /// A folder that ends with its test.
 pub(crate) struct Folder(PathBuf);
@@ -47,7 +47,7 @@ pub(crate) fn schedule_in(queue: &str, key: &str, delay: Duration) -> Call {
         queue,
         key,
         Action::Schedule {
-            when: When::In(delay),
+            when: DueAt::After(delay),
             payload: "{}".into(),
         },
     )

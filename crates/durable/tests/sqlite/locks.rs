@@ -164,7 +164,7 @@ fn the_log_shrinks_after_a_long_read_has_made_it_grow() {
             let calls: Vec<_> = (0..100)
                 .map(|number| {
                     let action = tourbillon_durable::store::Action::Schedule {
-                        when: tourbillon_durable::store::When::In(HOUR),
+                        when: tourbillon_durable::DueAt::After(HOUR),
                         payload: payload.as_str().into(),
                     };
                     crate::folder::call("q", &format!("{batch} {number}"), action)

@@ -5,9 +5,9 @@ use std::time::Duration;
 use rusqlite::Connection as Raw;
 use tourbillon_durable::store::{
     Action, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Outcome, Range, Revived, Run,
-    SHARDS, Settle, Settled, Settlement, Store, StoreError, Wanted, When,
+    SHARDS, Settle, Settled, Settlement, Store, StoreError, Wanted,
 };
-use tourbillon_durable::{StoreTime, rusqlite};
+use tourbillon_durable::{DueAt, StoreTime, rusqlite};
 
 use crate::folder::{Folder, schedule_in};
 
@@ -113,7 +113,7 @@ fn a_row_that_the_file_refuses_fails_alone_in_every_call() {
 
         set(&file, way);
         let moved = all(&Action::Reschedule {
-            when: When::In(HOUR),
+            when: DueAt::After(HOUR),
         });
         only_bad_is_refused(&connection.write(&moved).expect("the others"));
         only_bad_is_refused(&connection.write(&all(&Action::Cancel)).expect("the others"));

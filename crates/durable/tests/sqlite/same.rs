@@ -7,9 +7,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tourbillon_durable::store::{
     Action, Answer, Band, Call, Claim, Claimed, Connection, Epoch, Look, NewNode, Offset, Outcome,
-    Page, Range, Run, SHARDS, Settle, Settlement, Sight, Store, StoreError, Wanted, When,
+    Page, Range, Run, SHARDS, Settle, Settlement, Sight, Store, StoreError, Wanted,
 };
-use tourbillon_durable::{Memory, StoreTime, WallClock};
+use tourbillon_durable::{DueAt, Memory, StoreTime, WallClock};
 
 use crate::folder::{Folder, call};
 use crate::random::{outcome, places, writes};
@@ -79,10 +79,10 @@ fn span() -> impl Strategy<Value = Duration> {
     (0_u64..10).prop_map(Duration::from_secs)
 }
 
-fn when() -> impl Strategy<Value = When> {
+fn when() -> impl Strategy<Value = DueAt> {
     prop_oneof![
-        span().prop_map(When::In),
-        (-10_i64..20).prop_map(|after| When::At(from_start(after))),
+        span().prop_map(DueAt::After),
+        (-10_i64..20).prop_map(|after| DueAt::At(from_start(after))),
     ]
 }
 
@@ -405,7 +405,7 @@ fn keys() -> Vec<String> {
     let mut connection = Memory::new().connect().expect("a connection");
     let mut shard_of = |key: &str| {
         let action = Action::Schedule {
-            when: When::In(Duration::ZERO),
+            when: DueAt::After(Duration::ZERO),
             payload: "1".into(),
         };
         match connection.write(&[call("q", key, action)]).as_deref() {

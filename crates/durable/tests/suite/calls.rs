@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tourbillon_durable::StoreTime;
-use tourbillon_durable::store::{Action, Answer, Epoch, Outcome, Page, SHARDS, Settled, When};
+use tourbillon_durable::store::{Action, Answer, Epoch, Outcome, Page, SHARDS, Settled};
+use tourbillon_durable::{DueAt, StoreTime};
 
 use crate::client::{
     Bench, CRASH_LIMIT, Client, NOW, QUEUE, assert_json, call, if_absent, ms, payload, reschedule,
@@ -12,7 +12,7 @@ use crate::client::{
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
-const LATER: When = When::In(HOUR);
+const LATER: DueAt = DueAt::After(HOUR);
 
 /// The answer of a call whose time is `HOUR` from the call.
 #[track_caller]
@@ -59,7 +59,8 @@ pub(crate) fn schedule_stores_a_timer(bench: &Bench) {
 
 pub(crate) fn schedule_replaces_a_waiting_timer(bench: &Bench) {
     let mut client = bench.client();
-    let Answer::Scheduled { due: old, .. } = client.call("k", schedule(When::In(2 * HOUR))) else {
+    let Answer::Scheduled { due: old, .. } = client.call("k", schedule(DueAt::After(2 * HOUR)))
+    else {
         panic!();
     };
     let (before, answer, after) = client.timed("k", schedule_text(LATER, "new"));
@@ -182,8 +183,8 @@ pub(crate) fn schedule_replaces_what_a_gone_node_ran(bench: &Bench) {
 pub(crate) fn schedule_replaces_the_successor_of_a_gone_nodes_run(bench: &Bench) {
     let mut client = bench.client();
     let when = client.now() + HOUR;
-    left_behind(&mut client, "k", &[schedule_text(When::At(when), "next")]);
-    let answer = client.call("k", schedule_text(When::At(when + HOUR), "new"));
+    left_behind(&mut client, "k", &[schedule_text(DueAt::At(when), "next")]);
+    let answer = client.call("k", schedule_text(DueAt::At(when + HOUR), "new"));
     assert!(
         matches!(answer, Answer::Scheduled { replaced, running: false, due, .. } if replaced == Some(when) && due == when + HOUR),
         "{answer:?}"
@@ -267,7 +268,7 @@ pub(crate) fn if_absent_leaves_what_a_gone_node_ran(bench: &Bench) {
     let when = client.now() + HOUR;
     let gone = client.join(78);
     client.running(gone, "k");
-    client.call("k", schedule_text(When::At(when), "next"));
+    client.call("k", schedule_text(DueAt::At(when), "next"));
     client.leave(gone);
     let exists = Answer::Exists {
         due: when,
@@ -308,7 +309,7 @@ pub(crate) fn reschedule_moves_a_timer_and_forgets_its_failures(bench: &Bench) {
     assert_eq!((before.attempt, before.fails, before.crashes), (2, 1, 1));
 
     let to = client.now() + HOUR;
-    let answer = client.call("k", reschedule(When::At(to)));
+    let answer = client.call("k", reschedule(DueAt::At(to)));
     let Answer::Moved {
         from,
         to: moved,
@@ -332,7 +333,7 @@ pub(crate) fn reschedule_moves_a_timer_and_forgets_its_failures(bench: &Bench) {
 pub(crate) fn reschedule_moves_to_an_earlier_time(bench: &Bench) {
     let mut client = bench.client();
     let node = client.join(1);
-    client.call("k", schedule(When::In(2 * HOUR)));
+    client.call("k", schedule(DueAt::After(2 * HOUR)));
     assert!(client.claim(node, &["k"]).runs.is_empty());
     let (before, answer, after) = client.timed("k", reschedule(NOW));
     assert!(
@@ -376,8 +377,8 @@ pub(crate) fn reschedule_moves_the_timer_that_waits_for_a_run(bench: &Bench) {
     let run = client.running(node, "k");
     let from = client.now() + HOUR;
     let to = from + HOUR;
-    client.call("k", schedule_text(When::At(from), "next"));
-    let answer = client.call("k", reschedule(When::At(to)));
+    client.call("k", schedule_text(DueAt::At(from), "next"));
+    let answer = client.call("k", reschedule(DueAt::At(to)));
     assert!(
         matches!(answer, Answer::Moved { from: f, to: t, running: true, .. } if (f, t) == (from, to)),
         "{answer:?}"
@@ -394,7 +395,7 @@ pub(crate) fn reschedule_moves_what_a_gone_node_ran(bench: &Bench) {
     let gone = left_behind(&mut client, "k", &[]);
     let from = client.timer("k").due;
     let to = client.now() + HOUR;
-    let answer = client.call("k", reschedule(When::At(to)));
+    let answer = client.call("k", reschedule(DueAt::At(to)));
     assert!(
         matches!(answer, Answer::Moved { from: f, to: t, running: false, .. } if (f, t) == (from, to)),
         "{answer:?}"
@@ -407,7 +408,7 @@ pub(crate) fn reschedule_moves_what_a_gone_node_ran(bench: &Bench) {
     client.running(gone, "followed");
     client.call("followed", schedule_text(LATER, "next"));
     client.leave(gone);
-    let answer = client.call("followed", reschedule(When::At(to)));
+    let answer = client.call("followed", reschedule(DueAt::At(to)));
     assert!(matches!(answer, Answer::Moved { to: t, running: false, .. } if t == to));
     let timer = client.timer("followed");
     assert_eq!((timer.due, timer.attempt, timer.next_due), (to, 0, None));
@@ -454,7 +455,7 @@ pub(crate) fn cancel_deletes_what_a_gone_node_ran(bench: &Bench) {
     for key in ["plain", "followed", "cancelled"] {
         client.running(gone, key);
     }
-    client.call("followed", schedule(When::At(next)));
+    client.call("followed", schedule(DueAt::At(next)));
     client.call("cancelled", Action::Cancel);
     client.leave(gone);
 
@@ -480,13 +481,13 @@ pub(crate) fn a_due_time_in_the_past_is_now(bench: &Bench) {
     let node = client.join(1);
     let long_ago = [0, -1, i64::MIN].map(StoreTime::from_micros);
     for past in long_ago {
-        let (before, answer, after) = client.timed("k", schedule(When::At(past)));
+        let (before, answer, after) = client.timed("k", schedule(DueAt::At(past)));
         let Answer::Scheduled { due, .. } = answer else {
             panic!("{answer:?}");
         };
         assert!((before..=after).contains(&due), "{past:?}: {due:?}");
         assert_eq!(client.timer("k").planned, due);
-        let (before, answer, after) = client.timed("k", reschedule(When::At(past)));
+        let (before, answer, after) = client.timed("k", reschedule(DueAt::At(past)));
         assert!(matches!(answer, Answer::Moved { to, .. } if (before..=after).contains(&to)));
     }
     client.run(node, "k");
@@ -495,10 +496,10 @@ pub(crate) fn a_due_time_in_the_past_is_now(bench: &Bench) {
 pub(crate) fn far_due_times_are_the_latest_one(bench: &Bench) {
     let mut client = bench.client();
     let far = [
-        When::At(StoreTime::LATEST),
-        When::At(StoreTime::from_micros(i64::MAX)),
-        When::In(Duration::MAX),
-        When::In(Duration::from_secs(8_000 * 366 * 86_400)),
+        DueAt::At(StoreTime::LATEST),
+        DueAt::At(StoreTime::from_micros(i64::MAX)),
+        DueAt::After(Duration::MAX),
+        DueAt::After(Duration::from_secs(8_000 * 366 * 86_400)),
     ];
     for when in far {
         let answer = client.call("k", schedule(when));
@@ -534,7 +535,7 @@ pub(crate) fn due_times_are_kept_to_the_microsecond(bench: &Bench) {
         assert_eq!(client.timer("k").due, due);
     }
     // A part of a microsecond is rounded up: never early.
-    let (before, answer, _) = client.timed("k", schedule(When::In(Duration::from_nanos(1))));
+    let (before, answer, _) = client.timed("k", schedule(DueAt::After(Duration::from_nanos(1))));
     assert!(
         matches!(answer, Answer::Scheduled { due, .. } if due >= before + Duration::from_micros(1))
     );
@@ -594,7 +595,7 @@ pub(crate) fn a_thousand_calls_travel_in_one_batch(bench: &Bench) {
         calls.collect::<Vec<_>>()
     };
     let scheduled = client.write(&batch(&|n| {
-        schedule_text(When::At(due_of(n)), &n.to_string())
+        schedule_text(DueAt::At(due_of(n)), &n.to_string())
     }));
     for (n, answer) in scheduled.into_iter().enumerate() {
         assert!(
@@ -607,7 +608,7 @@ pub(crate) fn a_thousand_calls_travel_in_one_batch(bench: &Bench) {
     assert_json(&timer.payload, &payload("777"));
     assert_eq!(timer.due, due_of(777));
 
-    let moved = client.write(&batch(&|n| reschedule(When::At(due_of(n) + HOUR))));
+    let moved = client.write(&batch(&|n| reschedule(DueAt::At(due_of(n) + HOUR))));
     for (n, answer) in moved.into_iter().enumerate() {
         assert!(
             matches!(answer, Answer::Moved { from, to, .. } if (from, to) == (due_of(n), due_of(n) + HOUR)),

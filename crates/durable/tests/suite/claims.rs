@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use tourbillon_durable::StoreTime;
-use tourbillon_durable::store::{
-    Action, Claim, ClaimedRun, Epoch, Outcome, Page, Run, Settled, When,
-};
+use tourbillon_durable::store::{Action, Claim, ClaimedRun, Epoch, Outcome, Page, Run, Settled};
+use tourbillon_durable::{DueAt, StoreTime};
 
 use crate::client::{
     Bench, CRASH_LIMIT, Client, NOW, QUEUE, assert_json, call, claim, ms, payload, schedule,
@@ -55,7 +53,7 @@ pub(crate) fn a_claim_starts_a_run_of_a_due_timer(bench: &Bench) {
 pub(crate) fn a_claim_leaves_what_is_not_due_or_not_there(bench: &Bench) {
     let mut client = bench.client();
     let node = client.join(1);
-    client.call("later", schedule(When::In(HOUR)));
+    client.call("later", schedule(DueAt::After(HOUR)));
     let before = client.timer("later");
     client.due("due");
     let claimed = client.claim(node, &["later", "due", "unknown"]);
@@ -83,7 +81,7 @@ pub(crate) fn no_claim_is_early_by_the_stores_clock(bench: &Bench) {
     let node = client.join(1);
     let due = client.now() + ms(30);
     // On a busy machine it is due by then.
-    client.call("k", schedule(When::At(due)));
+    client.call("k", schedule(DueAt::At(due)));
     client.run_soon(bench, node, "k");
     assert!(client.timer("k").running.is_some_and(|since| since >= due));
 }
@@ -208,7 +206,7 @@ pub(crate) fn a_claim_decides_what_gone_nodes_left_behind(bench: &Bench) {
     }
     let later = client.now() + HOUR;
     client.call("followed now", schedule_text(NOW, "next"));
-    client.call("followed later", schedule_text(When::At(later), "next"));
+    client.call("followed later", schedule_text(DueAt::At(later), "next"));
     client.call("cancelled", Action::Cancel);
     let planned = client.timer("followed now").next_due;
     client.leave(gone);
@@ -287,7 +285,7 @@ pub(crate) fn adoption_returns_a_run_whose_answer_was_lost(bench: &Bench) {
     let first = client.run(node, "k");
     client.settle(node, &first.run, &Outcome::Retry(Duration::ZERO));
     let lost = client.run(node, "k");
-    client.call("k", schedule(When::In(HOUR)));
+    client.call("k", schedule(DueAt::After(HOUR)));
     let before = client.timer("k");
     let mut adopting = claim(node, QUEUE, &[] as &[&str]);
     adopting.adopt.push(lost.run.clone());

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tourbillon_durable::store::{
     Action, Answer, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, Look, NewNode,
     Offset, Outcome, Page, QueueCounts, Range, Run, SHARDS, Seen, Settle, Settled, Settlement,
-    Sight, Store, Timer, Wanted, When,
+    Sight, Store, Timer, Wanted,
 };
-use tourbillon_durable::{StoreTime, WallClock};
+use tourbillon_durable::{DueAt, StoreTime, WallClock};
 
 /// The queue of most cases.
 pub(crate) const QUEUE: &str = "q";
@@ -89,27 +89,27 @@ pub(crate) fn call(queue: &str, key: &str, action: Action) -> Call {
     }
 }
 
-pub(crate) fn schedule(when: When) -> Action {
+pub(crate) fn schedule(when: DueAt) -> Action {
     let payload = payload("first");
     Action::Schedule { when, payload }
 }
 
-pub(crate) fn schedule_text(when: When, text: &str) -> Action {
+pub(crate) fn schedule_text(when: DueAt, text: &str) -> Action {
     let payload = payload(text);
     Action::Schedule { when, payload }
 }
 
-pub(crate) fn if_absent(when: When) -> Action {
+pub(crate) fn if_absent(when: DueAt) -> Action {
     let payload = payload("second");
     Action::ScheduleIfAbsent { when, payload }
 }
 
-pub(crate) fn reschedule(when: When) -> Action {
+pub(crate) fn reschedule(when: DueAt) -> Action {
     Action::Reschedule { when }
 }
 
 /// Due at the time of the call.
-pub(crate) const NOW: When = When::In(Duration::ZERO);
+pub(crate) const NOW: DueAt = DueAt::After(Duration::ZERO);
 
 pub(crate) fn range(queue: &str, shard: u16) -> Range {
     Range {
@@ -165,7 +165,7 @@ impl Client {
     /// Schedules a timer that is due at `time`, and returns its shard.
     #[track_caller]
     pub(crate) fn due_at(&mut self, key: &str, time: StoreTime) -> u16 {
-        match self.call(key, schedule(When::At(time))) {
+        match self.call(key, schedule(DueAt::At(time))) {
             Answer::Scheduled { shard, due, .. } => {
                 assert_eq!(due, time);
                 shard

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tourbillon_durable::store::{Action, DeadLetter, Outcome, Revived, When};
+use tourbillon_durable::DueAt;
+use tourbillon_durable::store::{Action, DeadLetter, Outcome, Revived};
 
 use crate::client::{Bench, Client, NOW, QUEUE, assert_json, payload, schedule, schedule_text};
 
@@ -99,7 +100,7 @@ pub(crate) fn revive_leaves_a_timer_that_is_there(bench: &Bench) {
     let mut client = bench.client();
     let node = client.join(1);
     let letter = bury(&mut client, QUEUE, "k", "broken");
-    client.call("k", schedule_text(When::In(HOUR), "new"));
+    client.call("k", schedule_text(DueAt::After(HOUR), "new"));
     let before = client.timer("k");
     assert_eq!(revive(&mut client, letter.id), Revived::Exists);
     assert_eq!(client.timer("k"), before);

@@ -5,7 +5,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use tourbillon_durable::store::{Action, Answer, ClaimedRun, Outcome, Page, Run, Settled, When};
+use tourbillon_durable::DueAt;
+use tourbillon_durable::store::{Action, Answer, ClaimedRun, Outcome, Page, Run, Settled};
 
 use crate::client::{
     Bench, Client, NOW, QUEUE, assert_json, call, payload, schedule, schedule_text,
@@ -136,7 +137,7 @@ pub(crate) fn a_schedule_and_a_settlement_lose_no_timer(bench: &Bench) {
             let mut client = bench.client();
             start.wait();
             for key in keys.iter().rev() {
-                let answer = client.call(key, schedule_text(When::In(HOUR), "next"));
+                let answer = client.call(key, schedule_text(DueAt::After(HOUR), "next"));
                 assert!(
                     matches!(answer, Answer::Scheduled { replaced: None, .. }),
                     "{answer:?}"
@@ -171,9 +172,13 @@ pub(crate) fn eight_writers_get_the_truth(bench: &Bench) {
                     let shared = format!("shared:{}", round % 5);
                     let text = format!("{writer}:{round}");
                     let calls = [
-                        call(QUEUE, &own("kept"), schedule_text(When::In(HOUR), &text)),
-                        call(QUEUE, &shared, schedule_text(When::In(HOUR), &text)),
-                        call(QUEUE, &own("gone"), schedule(When::In(HOUR))),
+                        call(
+                            QUEUE,
+                            &own("kept"),
+                            schedule_text(DueAt::After(HOUR), &text),
+                        ),
+                        call(QUEUE, &shared, schedule_text(DueAt::After(HOUR), &text)),
+                        call(QUEUE, &own("gone"), schedule(DueAt::After(HOUR))),
                     ];
                     let answers = client.write(&calls);
                     assert!(
@@ -205,7 +210,7 @@ pub(crate) fn a_new_key_is_inserted_once(bench: &Bench) {
         let many = if round % 2 == 0 { 1 } else { MANY };
         let keys = (0..many).map(|number| format!("{round}:{number}"));
         let calls: Vec<_> = keys
-            .map(|key| call(QUEUE, &key, schedule(When::In(HOUR))))
+            .map(|key| call(QUEUE, &key, schedule(DueAt::After(HOUR))))
             .collect();
         let answers: Vec<Vec<Answer>> = thread::scope(|scope| {
             let writers: Vec<_> = clients
@@ -243,7 +248,7 @@ pub(crate) fn replacements_of_one_key_form_a_chain(bench: &Bench) {
                     let mut client = bench.client();
                     let due = |round| base + Duration::from_secs(round * WRITERS + writer);
                     let calls = (0..ROUNDS).map(|round| {
-                        match client.call("k", schedule(When::At(due(round)))) {
+                        match client.call("k", schedule(DueAt::At(due(round)))) {
                             Answer::Scheduled { due, replaced, .. } => (replaced, due),
                             answer => panic!("{answer:?}"),
                         }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tourbillon_durable::StoreTime;
-use tourbillon_durable::store::{Action, Outcome, PAGE_BYTES, Page, QueueCounts, Timer, When};
+use tourbillon_durable::store::{Action, Outcome, PAGE_BYTES, Page, QueueCounts, Timer};
+use tourbillon_durable::{DueAt, StoreTime};
 
 use crate::client::{Bench, NOW, QUEUE, call, schedule, schedule_text};
 
@@ -66,7 +66,11 @@ pub(crate) fn pages_show_each_timer_once(bench: &Bench) {
     // Seven timers for each due time, so that pages end between timers of one due time.
     let calls = (0..200).map(|n: u64| {
         let due = base + Duration::from_secs(n / 7);
-        call(QUEUE, &format!("{}", n * 73 % 200), schedule(When::At(due)))
+        call(
+            QUEUE,
+            &format!("{}", n * 73 % 200),
+            schedule(DueAt::At(due)),
+        )
     });
     client.write(&calls.collect::<Vec<_>>());
     let whole = client.list(&Page::first(QUEUE, 1_000));
@@ -134,7 +138,7 @@ pub(crate) fn a_list_shows_runs_but_not_what_a_gone_node_left_cancelled(bench: &
     client.running(node, "running");
     client.running(node, "running cancelled");
     client.call("gone cancelled", Action::Cancel);
-    client.call("gone followed", schedule(When::In(HOUR)));
+    client.call("gone followed", schedule(DueAt::After(HOUR)));
     client.call("running cancelled", Action::Cancel);
     client.leave(gone);
     let page = Page::first(QUEUE, 4);
@@ -171,12 +175,12 @@ pub(crate) fn counts_are_those_of_each_queue(bench: &Bench) {
     // It was due first, and runs.
     client.running(node, "r1");
     for key in ["w1", "w2", "w3"] {
-        client.call(key, schedule(When::In(HOUR)));
+        client.call(key, schedule(DueAt::After(HOUR)));
     }
     for key in ["o1", "o2"] {
         client.due(key);
     }
-    client.call_in("Later", "k", schedule(When::In(HOUR)));
+    client.call_in("Later", "k", schedule(DueAt::After(HOUR)));
     let failed = client.running(node, "d1");
     client.settle(node, &failed, &Outcome::Dead("broken".to_owned()));
     // What a gone node has run is overdue; what was cancelled meanwhile is not there.
@@ -219,7 +223,7 @@ pub(crate) fn a_page_ends_where_its_payloads_are_long_enough(bench: &Bench) {
     let text = "x".repeat(usize::try_from(PAGE_BYTES).expect("a length") * 2 / 5);
     let due = client.now();
     for key in keys {
-        client.call(key, schedule_text(When::At(due), &text));
+        client.call(key, schedule_text(DueAt::At(due), &text));
     }
     let mut page = Page::first(QUEUE, 10);
     for expected in [3, 2, 0] {

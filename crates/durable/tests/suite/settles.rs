@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tourbillon_durable::store::{Action, Outcome, Page, Run, Settled, When};
+use tourbillon_durable::DueAt;
+use tourbillon_durable::store::{Action, Outcome, Page, Run, Settled};
 
 use crate::client::{Bench, NOW, QUEUE, assert_json, ms, payload, schedule, schedule_text};
 
@@ -148,7 +149,7 @@ pub(crate) fn every_end_makes_room_for_the_successor(bench: &Bench) {
     for outcome in every_outcome() {
         let run = client.running(node, "k");
         let due = client.now() + HOUR;
-        client.call("k", schedule_text(When::At(due), "next"));
+        client.call("k", schedule_text(DueAt::At(due), "next"));
         assert_eq!(
             client.settle(node, &run, &outcome),
             Settled::Ended,

@@ -20,7 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use kit::wait;
-use tourbillon_durable::store::{Action, Answer, Call, When};
+use tourbillon_durable::DueAt;
+use tourbillon_durable::store::{Action, Answer, Call};
 
 use crate::place::Place;
 use crate::process::{Process, Ran};
@@ -68,7 +69,7 @@ fn schedule(place: &Place, name: &str, first: Duration, spread: Duration) -> BTr
         queue: QUEUE.into(),
         key: format!("{name}-{number}").into(),
         action: Action::Schedule {
-            when: When::In(first + spread * number / 240),
+            when: DueAt::After(first + spread * number / 240),
             payload: "null".into(),
         },
     });

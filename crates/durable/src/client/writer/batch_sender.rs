@@ -7,7 +7,7 @@ use super::batch::WriteRequest;
 use crate::calls::CallError;
 use crate::client::store_handle::{ReconnectingConnection, StoreHandle};
 use crate::events::Counters;
-use crate::store::{Action, Answer, Call, StoreError, StoreTime, When};
+use crate::store::{Action, Answer, Call, DueAt, StoreError, StoreTime};
 use crate::sync::Arc;
 
 /// A timer that is due soon, as [`Hints`] report it.
@@ -41,9 +41,9 @@ impl Hints {
             Action::Schedule { when, .. }
             | Action::ScheduleIfAbsent { when, .. }
             | Action::Reschedule { when } => match when {
-                When::In(span) => *span <= self.within,
+                DueAt::After(span) => *span <= self.within,
                 // By the local clock: this is a hint only.
-                When::At(time) => *time <= StoreTime::from(SystemTime::now()) + self.within,
+                DueAt::At(time) => *time <= StoreTime::from(SystemTime::now()) + self.within,
             },
             Action::Cancel => false,
         };

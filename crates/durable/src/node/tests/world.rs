@@ -10,8 +10,8 @@ use crate::node::{
     Command, Input, MOST_AWAKE, Near, Node, NodeConfig, QueueConfig, Reply, Stopped, StoreCall,
 };
 use crate::store::{
-    Action, Answer, Call, ClaimedRun, Connection, Epoch, Outcome, Page, Run, Settled, StoreError,
-    StoreTime, WallClock, When,
+    Action, Answer, Call, ClaimedRun, Connection, DueAt, Epoch, Outcome, Page, Run, Settled,
+    StoreError, StoreTime, WallClock,
 };
 use crate::sync::Arc;
 
@@ -628,7 +628,7 @@ impl World {
                     queue,
                     key,
                     Action::Schedule {
-                        when: When::In(after),
+                        when: DueAt::After(after),
                         payload,
                     },
                 )
@@ -638,7 +638,7 @@ impl World {
                 queue,
                 key,
                 Action::Reschedule {
-                    when: When::In(after),
+                    when: DueAt::After(after),
                 },
             ),
             UserCall::SetPaused(queue, paused) => {
