@@ -99,30 +99,31 @@ impl Writers {
 
     /// Sends a call to the thread of its queue and key. It never blocks.
     pub(crate) fn send(&self, call: Call, reply: CallReply) {
-        self.send_many(std::iter::once((call, reply)));
+        let (at, hash) = self.place(&call);
+        let thread = &self.threads[at];
+        match thread.capacity.refusal() {
+            None => thread.send(call, reply, hash),
+            Some(why) => reply.send(Err(CallError::Unavailable(why))),
+        }
     }
 
     /// Sends calls. The bound on waiting calls is asked once for each thread, before the first one.
     pub(crate) fn send_many(&self, calls: impl Iterator<Item = (Call, CallReply)>) {
         let mut refusals = vec![None; self.threads.len()];
         for (call, reply) in calls {
-            let hash = self.hasher.hash_one((&call.queue, &call.key));
-            let at = (hash % self.threads.len() as u64) as usize;
+            let (at, hash) = self.place(&call);
             let thread = &self.threads[at];
-            if let Some(why) = refusals[at].get_or_insert_with(|| thread.capacity.refusal()) {
-                reply.send(Err(CallError::Unavailable(why.clone())));
-                continue;
+            match refusals[at].get_or_insert_with(|| thread.capacity.refusal()) {
+                None => thread.send(call, reply, hash),
+                Some(why) => reply.send(Err(CallError::Unavailable(why.clone()))),
             }
-            let reservation = thread.capacity.reserve(batch::bytes(&call));
-            // A thread that has ended drops the call, which answers it.
-            drop(thread.sender.send(WriteMessage::Write(WriteRequest {
-                call,
-                reply,
-                hash,
-                reservation,
-                until: None,
-            })));
         }
+    }
+
+    /// The index of the thread of a queue and key, and their hash.
+    fn place(&self, call: &Call) -> (usize, u64) {
+        let hash = self.hasher.hash_one((&call.queue, &call.key));
+        ((hash % self.threads.len() as u64) as usize, hash)
     }
 
     /// Ends the threads when the calls that wait have been carried out.
@@ -137,6 +138,20 @@ impl Writers {
         // Relaxed: the message that follows orders it.
         self.give_up.store(true, Ordering::Relaxed);
         self.close();
+    }
+}
+
+impl WriterThread {
+    /// Sends a call to the thread. One that has ended drops it, which answers it.
+    fn send(&self, call: Call, reply: CallReply, hash: u64) {
+        let reservation = self.capacity.reserve(batch::bytes(&call));
+        drop(self.sender.send(WriteMessage::Write(WriteRequest {
+            call,
+            reply,
+            hash,
+            reservation,
+            until: None,
+        })));
     }
 }
 
