@@ -313,12 +313,7 @@ fn schedule_at_rate(
         for _ in 0..per_step {
             number += 1;
             let delay = Duration::from_micros(500_000 + number * 7_919 % 1_000_000);
-            pending.push(timers.schedule_async(
-                queue,
-                &format!("at-rate:{number}"),
-                delay,
-                &number,
-            ));
+            pending.push(timers.schedule(queue, &format!("at-rate:{number}"), delay, &number));
         }
         if pending.len() > 1_000 {
             for answer in pending.drain(..) {
@@ -408,7 +403,9 @@ fn single_calls(timers: &Durable, queue: &str, each: u64) -> Result<f64, Failure
                 scope.spawn(move || -> Result<(), Failure> {
                     for call in 0..each {
                         let key = format!("order:{}", thread * each + call);
-                        timers.schedule(queue, &key, Duration::from_secs(3_600), &7)?;
+                        timers
+                            .schedule(queue, &key, Duration::from_secs(3_600), &7)
+                            .wait()?;
                     }
                     Ok(())
                 })
@@ -558,7 +555,9 @@ fn takeover(here: &Here, wish: &Wish) -> Result<(), Failure> {
     for place in here.both() {
         let client = Durable::builder(place.store()?).start()?;
         for number in 0..8 {
-            client.schedule("held", &format!("held:{number}"), Duration::ZERO, &number)?;
+            client
+                .schedule("held", &format!("held:{number}"), Duration::ZERO, &number)
+                .wait()?;
         }
         let mut holder = holder(&place, term)?;
         wait_until_it_holds(&mut holder)?;
@@ -584,7 +583,9 @@ fn takeover(here: &Here, wish: &Wish) -> Result<(), Failure> {
         for number in 8..208 {
             let delay = term / 15 + term * number / 400;
             let number = u64::from(number);
-            client.schedule("held", &format!("next:{number}"), delay, &number)?;
+            client
+                .schedule("held", &format!("next:{number}"), delay, &number)
+                .wait()?;
         }
         holder.kill()?;
         holder.wait()?;
@@ -628,7 +629,9 @@ fn idle(here: &Here, wish: &Wish) -> Result<(), Failure> {
         let timers = Durable::builder(store)
             .handle("idle", |_: &Due<u64>| {})
             .start()?;
-        timers.schedule("idle", "first", Duration::ZERO, &0)?;
+        timers
+            .schedule("idle", "first", Duration::ZERO, &0)
+            .wait()?;
         wait_for(&timers, 1)?;
         calls.take_looks();
         let (beats, used) = (calls.beats.load(Ordering::Relaxed), cpu_time()?);

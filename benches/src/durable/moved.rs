@@ -16,7 +16,9 @@ pub(crate) fn moved(here: &Here, wish: &Wish) -> Result<(), Failure> {
     let place = here.postgres();
     let timers = Durable::builder(place.store()?).start()?;
     for key in 0..KEYS {
-        timers.schedule(QUEUE, &format!("key:{key}"), DAY, &key)?;
+        timers
+            .schedule(QUEUE, &format!("key:{key}"), DAY, &key)
+            .wait()?;
     }
     for open in [false, true] {
         let mut other = client(&place.argument())?;

@@ -55,7 +55,9 @@ fn measure(place: &Place, queues: u64, wish: &Wish) -> Result<(), Failure> {
     for number in 0..AHEAD {
         let queue = name(number * 7 % queues);
         let due = SystemTime::now() + SPAN;
-        elsewhere.schedule_at(&queue, &format!("ahead:{number}"), due, &number)?;
+        elsewhere
+            .schedule(&queue, &format!("ahead:{number}"), due, &number)
+            .wait()?;
         std::thread::sleep(Duration::from_millis(37));
     }
     crate::wait_for(&timers, AHEAD)?;

@@ -94,7 +94,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             url: url.to_owned(),
             body: r#"{"paid":7}"#.to_owned(),
         };
-        timers.schedule(QUEUE, url, Duration::ZERO, &delivery)?;
+        timers
+            .schedule(QUEUE, url, Duration::ZERO, &delivery)
+            .wait()?;
     }
     // Both have ended: one was delivered at the third attempt, one became a dead letter.
     let is_pending = || -> Result<bool, CallError> {

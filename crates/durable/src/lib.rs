@@ -21,7 +21,7 @@
 //! let timers = Durable::builder(Memory::new())
 //!     .handle("pay-by", move |due: &Due<u64>| drop(sender.send(*due.payload())))
 //!     .start()?;
-//! timers.schedule("pay-by", "order:7", Duration::from_millis(5), &7)?;
+//! timers.schedule("pay-by", "order:7", Duration::from_millis(5), &7).wait()?;
 //! assert_eq!(cancelled.recv()?, 7);
 //! # Ok(())
 //! # }

@@ -146,7 +146,9 @@ fn on_postgresql_each_order_is_paid_or_cancelled_too() {
     let others = tourbillon_durable::Durable::builder(store.expect("the cluster answers")).start();
     let others = others.expect("the cluster answers");
     let queue = "pay-by";
-    let scheduled = others.schedule(queue, "order:1", std::time::Duration::ZERO, &1);
+    let scheduled = others
+        .schedule(queue, "order:1", std::time::Duration::ZERO, &1)
+        .wait();
     scheduled.expect("it is accepted");
     let (code, out, err) = output(&format!("--seconds 2 --postgres {}", database.url()));
     assert_eq!(code, Some(0), "{out}\n{err}");

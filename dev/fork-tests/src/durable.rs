@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use tourbillon_durable::{
-    CallError, Due, Durable, Memory, Paging, Scheduled, Sent, Sqlite, StartError, StopReport,
+    CallError, Due, Durable, Fault, Memory, Paging, Scheduled, Sent, Sqlite, StartError, StopReport,
 };
 
 use tourbillon_durable::store::{Store, StoreError};
@@ -69,7 +69,9 @@ pub(crate) fn run<S: Store + Clone>(
     }
     // The original goes on as before.
     let before = ran.load(Ordering::SeqCst);
-    let scheduled = timers.schedule("queue", "last", Duration::ZERO, &1_000_000);
+    let scheduled = timers
+        .schedule("queue", "last", Duration::ZERO, &1_000_000)
+        .wait();
     while scheduled.is_ok() && ran.load(Ordering::SeqCst) < before + 1_000_000 {
         thread::park_timeout(Duration::from_millis(1));
     }
@@ -83,8 +85,8 @@ pub(crate) fn run<S: Store + Clone>(
 /// Calls as others make them while one forks.
 fn use_them(timers: &Durable, round: u64) {
     let key = (round % 8).to_string();
-    let _ = timers.schedule("queue", &key, HOUR, &1);
-    let _ = timers.schedule("queue", "now", Duration::ZERO, &1);
+    let _ = timers.schedule("queue", &key, HOUR, &1).wait();
+    let _ = timers.schedule("queue", "now", Duration::ZERO, &1).wait();
     let _ = timers.get("queue", &key);
     let _ = timers.cancel("queue", &key);
 }
@@ -102,6 +104,7 @@ fn poll<T: Unpin>(pending: &mut Sent<T>) -> Poll<Result<T, CallError>> {
 struct OnTheirWay {
     waited_for: Sent<Scheduled>,
     polled: Sent<Scheduled>,
+    limited: Sent<Scheduled>,
     dropped: Sent<Scheduled>,
     stopping: Durable,
     stop: Sent<StopReport>,
@@ -117,7 +120,7 @@ fn one_copy<S: Store + Clone>(
 ) -> Option<String> {
     let call = |name: &str| {
         let key = format!("{name}-{number}");
-        timers.schedule_async("queue", &key, HOUR, &7)
+        timers.schedule("queue", &key, HOUR, &7)
     };
     // A stop that waits for a handler.
     let (release, held) = sync_channel::<()>(1);
@@ -130,15 +133,24 @@ fn one_copy<S: Store + Clone>(
         })
         .start()
         .expect("the store is new");
-    let scheduled = stopping.schedule("slow", "1", Duration::ZERO, &1);
+    let scheduled = stopping.schedule("slow", "1", Duration::ZERO, &1).wait();
     scheduled.expect("the store is new");
     began.recv().expect("it runs");
     let stop = stopping.stop_async(HOUR);
     let mut polled = call("polled");
     let _ = poll(&mut polled);
+    // An outage that outlasts the test: so the limit is armed.
+    let hangs = Memory::new();
+    let hung = Durable::builder(hangs.clone()).start().expect("it is new");
+    hangs.inject(|_| Fault::Hang);
+    let mut limited = hung.schedule("queue", "1", HOUR, &7).within(HOUR);
+    let is_armed = poll(&mut limited).is_pending();
+    // In the first copy the limit is all that is left of these timers.
+    let _hung = (number > 0).then_some(hung);
     let on_their_way = OnTheirWay {
         waited_for: call("waited-for"),
         polled,
+        limited,
         dropped: call("dropped"),
         stopping,
         stop,
@@ -158,19 +170,22 @@ fn one_copy<S: Store + Clone>(
     // Nothing of it has changed here.
     let OnTheirWay {
         waited_for,
+        limited,
         dropped,
         stop,
         owned,
         ..
     } = on_their_way.expect("only the copy takes it");
+    hangs.heal();
+    let limited = limited.wait();
     drop(release);
     let answers = (waited_for.wait().is_ok(), dropped.wait().is_ok());
     let stopped = stop.wait();
     let clean = stopped.as_ref().is_ok_and(|report| report.unfinished == 0);
-    let own = owned.schedule("queue", "1", HOUR, &1).is_ok();
-    if answers != (true, true) || !clean || !own {
+    let own = owned.schedule("queue", "1", HOUR, &1).wait().is_ok();
+    if answers != (true, true) || !is_armed || limited.is_err() || !clean || !own {
         return Some(format!(
-            "the original after copy {number}: {answers:?} {stopped:?} {own}"
+            "the original after copy {number}: {answers:?} {is_armed} {limited:?} {stopped:?} {own}"
         ));
     }
     None
@@ -187,11 +202,15 @@ fn complaints<S: Store + Clone>(
         report.check(what, refused, answer);
     }
     let now = SystemTime::now();
-    forked(report, "schedule", &timers.schedule("queue", "1", HOUR, &1));
     forked(
         report,
-        "schedule_at",
-        &timers.schedule_at("queue", "1", now, &1),
+        "schedule",
+        &timers.schedule("queue", "1", HOUR, &1).wait(),
+    );
+    forked(
+        report,
+        "schedule at a time",
+        &timers.schedule("queue", "1", now, &1).wait(),
     );
     let answer = timers.schedule_if_absent("queue", "1", HOUR, &1);
     forked(report, "schedule_if_absent", &answer);
@@ -219,10 +238,10 @@ fn complaints<S: Store + Clone>(
     forked(report, "resume", &timers.resume("queue"));
     forked(report, "dead", &timers.dead("queue", 0, 10));
     forked(report, "revive", &timers.revive(1));
-    let mut awaited = timers.schedule_async("queue", "1", HOUR, &1);
+    let mut awaited = timers.schedule("queue", "1", HOUR, &1);
     let answer = poll(&mut awaited);
     let refused = matches!(answer, Poll::Ready(Err(CallError::Forked)));
-    report.check("schedule_async", refused, &answer);
+    report.check("schedule, awaited", refused, &answer);
     report.step("stats");
     let _ = (timers.stats(), format!("{timers:?}"));
     report.step("stop");
@@ -234,6 +253,7 @@ fn complaints<S: Store + Clone>(
     let OnTheirWay {
         waited_for,
         mut polled,
+        mut limited,
         dropped,
         stopping,
         stop,
@@ -243,6 +263,11 @@ fn complaints<S: Store + Clone>(
     let answer = poll(&mut polled);
     let refused = matches!(answer, Poll::Ready(Err(CallError::Forked)));
     report.check("a polled call of before", refused, &answer);
+    let answer = poll(&mut limited);
+    let refused = matches!(answer, Poll::Ready(Err(CallError::Forked)));
+    report.check("a call of before with a limit", refused, &answer);
+    let again = limited.within(Duration::ZERO);
+    forked(report, "a call of before with two limits", &again.wait());
     forked(report, "a stop of before", &stop.wait());
     report.step("drops");
     drop((polled, dropped, stopping, owned));
@@ -279,7 +304,7 @@ fn of_its_own<S: Store + Clone>(
         Ok(own) => own,
         Err(error) => return report.check("its own start", false, &error),
     };
-    let answer = own.schedule("own", "1", Duration::ZERO, &8);
+    let answer = own.schedule("own", "1", Duration::ZERO, &8).wait();
     report.check("its own schedule", answer.is_ok(), &answer);
     report.check("its own run", told.recv() == Ok(8), &());
     let stopped = own.stop(HOUR);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::Serialize;
 
@@ -33,7 +33,7 @@ const DEEPEST: usize = 127;
 /// use tourbillon_durable::{CallError, Durable, Invalid, Memory};
 ///
 /// let timers = Durable::builder(Memory::new()).start()?;
-/// let refused = timers.schedule("pay-by", "", Duration::from_secs(60), &());
+/// let refused = timers.schedule("pay-by", "", Duration::from_secs(60), &()).wait();
 /// assert!(matches!(refused, Err(CallError::Invalid(Invalid::KeyLength(0)))));
 /// # Ok::<(), tourbillon_durable::StartError>(())
 /// ```
@@ -156,20 +156,16 @@ pub(crate) fn payload<T: Serialize + ?Sized>(
     Ok(text.into_boxed_str())
 }
 
-/// A due time after a delay. One beyond the year 9999 is refused by the clock of this machine.
-pub(crate) fn delay(delay: Duration) -> Result<DueAt, Invalid> {
-    match StoreTime::from(SystemTime::now()) + delay > StoreTime::LATEST {
+/// Checks a due time. A delay that ends after the year 9999 by the clock of this machine is refused.
+pub(crate) fn when(when: impl Into<DueAt>) -> Result<DueAt, Invalid> {
+    let when = when.into();
+    let due = match when {
+        DueAt::After(span) => StoreTime::from(SystemTime::now()) + span,
+        DueAt::At(time) => time,
+    };
+    match due > StoreTime::LATEST {
         true => Err(Invalid::TooFar),
-        false => Ok(DueAt::After(delay)),
-    }
-}
-
-/// A due time. One that has passed is due at once.
-pub(crate) fn at(time: SystemTime) -> Result<DueAt, Invalid> {
-    let time = StoreTime::from(time);
-    match time > StoreTime::LATEST {
-        true => Err(Invalid::TooFar),
-        false => Ok(DueAt::At(time)),
+        false => Ok(when),
     }
 }
 

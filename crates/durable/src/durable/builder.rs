@@ -156,7 +156,7 @@ impl Builder {
     ///         async move { drop(sender.send(due.payload().clone())) }
     ///     })
     ///     .start()?;
-    /// timers.schedule("greet", "world", Duration::ZERO, "hello")?;
+    /// timers.schedule("greet", "world", Duration::ZERO, "hello").wait()?;
     /// assert_eq!(receiver.recv()?, "hello");
     /// # Ok(())
     /// # }

@@ -13,14 +13,17 @@ use crate::store::{Action, Call, DueAt};
 
 /// # Schedule, move and cancel
 ///
-/// Calls of many threads travel to the store together, and each returns after its own commit. A
+/// A call is sent when it returns, and never blocks, neither for the store nor for other calls. Its
+/// answer comes by a [`Sent`].
+///
+/// Calls of many threads travel to the store together, and each is answered after its own commit. A
 /// single call is not delayed for that. Calls on one key are carried out in the order in which they
 /// were made.
 ///
 /// Up to 65,536 calls, with up to 64 MiB of keys and payloads, may wait for each connection that
 /// writes. A call or a batch of calls that comes below both bounds is taken as a whole. Further
-/// ones fail at once with [`CallError::Unavailable`]. So the `_async` forms never block, neither
-/// for the store nor for the other calls. Up to 1,000 calls with up to 8 MiB travel in one commit.
+/// ones fail at once with [`CallError::Unavailable`]. Up to 1,000 calls with up to 8 MiB travel in
+/// one commit.
 ///
 /// A call whose row a transaction of yours has locked waits for [`Store::lock_limit`], which is 1 s
 /// by default, and then fails with [`CallError::Unavailable`]. Later calls on the same key wait
@@ -30,8 +33,8 @@ use crate::store::{Action, Call, DueAt};
 impl Durable {
     /// Schedules a timer, and replaces one with the same queue and key.
     ///
-    /// If a run of the key is under way, the new timer starts after it, and a retry of that run
-    /// does not take place. A delay of zero is due at once.
+    /// `when` is a delay or a point in time; [`DueAt`] has the rules. If a run of the key is under
+    /// way, the new timer starts after it, and a retry of that run does not take place.
     ///
     /// # Errors
     ///
@@ -39,7 +42,7 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has committed the call.
+    /// Never. The answer comes when the store has committed the call: see [`Sent::wait`].
     ///
     /// # Examples
     ///
@@ -48,10 +51,11 @@ impl Durable {
     /// # use tourbillon_durable::{Durable, Memory};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let timers = Durable::builder(Memory::new()).start()?;
-    /// let first = timers.schedule("pay-by", "order:7", Duration::from_secs(900), &7)?;
+    /// let first = timers.schedule("pay-by", "order:7", Duration::from_secs(900), &7).wait()?;
     /// assert_eq!(first.replaced, None);
-    /// let second = timers.schedule("pay-by", "order:7", Duration::from_secs(60), &7)?;
-    /// assert_eq!(second.replaced, Some(first.due));
+    /// let sooner = first.due - Duration::from_secs(60);
+    /// let second = timers.schedule("pay-by", "order:7", sooner, &7).wait()?;
+    /// assert_eq!((second.due, second.replaced), (sooner, Some(first.due)));
     /// # Ok(())
     /// # }
     /// ```
@@ -59,57 +63,11 @@ impl Durable {
         &self,
         queue: &str,
         key: &str,
-        delay: Duration,
-        payload: &T,
-    ) -> Result<Scheduled, CallError> {
-        self.schedule_async(queue, key, delay, payload).wait()
-    }
-
-    /// Schedules like [`schedule`](Self::schedule), as a future.
-    pub fn schedule_async<T: Serialize + ?Sized>(
-        &self,
-        queue: &str,
-        key: &str,
-        delay: Duration,
+        when: impl Into<DueAt>,
         payload: &T,
     ) -> Sent<Scheduled> {
         self.call(queue, key, |limit| {
-            let when = names::delay(delay)?;
-            let payload = names::payload(payload, limit)?;
-            Ok(Action::Schedule { when, payload })
-        })
-    }
-
-    /// Schedules a timer at a point in time, like [`schedule`](Self::schedule). One that has passed
-    /// by the store's clock is due at once.
-    ///
-    /// # Errors
-    ///
-    /// As for [`schedule`](Self::schedule).
-    ///
-    /// # Blocking
-    ///
-    /// Blocks until the store has committed the call.
-    pub fn schedule_at<T: Serialize + ?Sized>(
-        &self,
-        queue: &str,
-        key: &str,
-        at: SystemTime,
-        payload: &T,
-    ) -> Result<Scheduled, CallError> {
-        self.schedule_at_async(queue, key, at, payload).wait()
-    }
-
-    /// Schedules like [`schedule_at`](Self::schedule_at), as a future.
-    pub fn schedule_at_async<T: Serialize + ?Sized>(
-        &self,
-        queue: &str,
-        key: &str,
-        at: SystemTime,
-        payload: &T,
-    ) -> Sent<Scheduled> {
-        self.call(queue, key, |limit| {
-            let when = names::at(at)?;
+            let when = names::when(when)?;
             let payload = names::payload(payload, limit)?;
             Ok(Action::Schedule { when, payload })
         })
@@ -160,7 +118,7 @@ impl Durable {
         payload: &T,
     ) -> Sent<IfAbsent> {
         self.call(queue, key, |limit| {
-            let when = names::delay(delay)?;
+            let when = names::when(delay)?;
             let payload = names::payload(payload, limit)?;
             Ok(Action::ScheduleIfAbsent { when, payload })
         })
@@ -186,7 +144,7 @@ impl Durable {
     /// Moves like [`reschedule`](Self::reschedule), as a future.
     pub fn reschedule_async(&self, queue: &str, key: &str, delay: Duration) -> Sent<Moved> {
         self.call(queue, key, |_| {
-            let when = names::delay(delay)?;
+            let when = names::when(delay)?;
             Ok(Action::Reschedule { when })
         })
     }
@@ -213,7 +171,7 @@ impl Durable {
     /// Moves like [`reschedule_at`](Self::reschedule_at), as a future.
     pub fn reschedule_at_async(&self, queue: &str, key: &str, at: SystemTime) -> Sent<Moved> {
         self.call(queue, key, |_| {
-            let when: DueAt = names::at(at)?;
+            let when = names::when(at)?;
             Ok(Action::Reschedule { when })
         })
     }

@@ -61,7 +61,7 @@ impl Durable {
         let limit = self.inner().payload_limit;
         let actions = timers.into_iter().map(|(key, delay, payload)| {
             let action = || {
-                let when = names::delay(delay)?;
+                let when = names::when(delay)?;
                 let payload = names::payload(&payload, limit)?;
                 Ok(Action::Schedule { when, payload })
             };

@@ -55,7 +55,7 @@ pub use stop_state::StopReport;
 /// let timers = Durable::builder(Memory::new())
 ///     .handle("pay-by", |due: &Due<PayBy>| println!("order {} is cancelled", due.payload().order))
 ///     .start()?;
-/// timers.schedule("pay-by", "order:7", Duration::from_secs(900), &PayBy { order: 7 })?;
+/// timers.schedule("pay-by", "order:7", Duration::from_secs(900), &PayBy { order: 7 }).wait()?;
 /// // The customer gets five minutes more ..
 /// assert!(timers.reschedule("pay-by", "order:7", Duration::from_secs(1_200))?.is_moved());
 /// // .. and pays.
@@ -124,7 +124,7 @@ impl Durable {
     /// # use tourbillon_durable::{Durable, Memory};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let timers = Durable::builder(Memory::new()).start()?;
-    /// timers.schedule("pay-by", "order:7", Duration::from_secs(900), &7)?;
+    /// timers.schedule("pay-by", "order:7", Duration::from_secs(900), &7).wait()?;
     /// assert_eq!(timers.stats().scheduled, 1);
     /// # Ok(())
     /// # }

@@ -32,7 +32,7 @@ impl Durable {
     /// # use tourbillon_durable::{Durable, Memory};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let timers = Durable::builder(Memory::new()).start()?;
-    /// timers.schedule("pay-by", "order:7", Duration::from_secs(900), &7)?;
+    /// timers.schedule("pay-by", "order:7", Duration::from_secs(900), &7).wait()?;
     /// let timer = timers.get("pay-by", "order:7")?.expect("it was scheduled");
     /// assert_eq!(timer.payload_as::<u64>()?, 7);
     /// # Ok(())

@@ -64,7 +64,7 @@ impl Postgres {
         delay: Duration,
         payload: &T,
     ) -> impl Future<Output = Result<Scheduled, CallError>> + Send + use<'t, 'c, T> {
-        let when = names::delay(delay);
+        let when = names::when(delay);
         call(
             self,
             transaction,
@@ -86,7 +86,7 @@ impl Postgres {
         at: SystemTime,
         payload: &T,
     ) -> impl Future<Output = Result<Scheduled, CallError>> + Send + use<'t, 'c, T> {
-        let when = names::at(at);
+        let when = names::when(at);
         call(
             self,
             transaction,
@@ -110,7 +110,7 @@ impl Postgres {
         delay: Duration,
         payload: &T,
     ) -> impl Future<Output = Result<IfAbsent, CallError>> + Send + use<'t, 'c, T> {
-        let when = names::delay(delay);
+        let when = names::when(delay);
         call(
             self,
             transaction,
@@ -130,7 +130,7 @@ impl Postgres {
         key: &str,
         delay: Duration,
     ) -> impl Future<Output = Result<Moved, CallError>> + Send + use<'t, 'c> {
-        let when = names::delay(delay);
+        let when = names::when(delay);
         call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 
@@ -146,7 +146,7 @@ impl Postgres {
         key: &str,
         at: SystemTime,
     ) -> impl Future<Output = Result<Moved, CallError>> + Send + use<'t, 'c> {
-        let when = names::at(at);
+        let when = names::when(at);
         call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 

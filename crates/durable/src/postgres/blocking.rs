@@ -70,7 +70,7 @@ impl Postgres {
         delay: Duration,
         payload: &T,
     ) -> Result<Scheduled, CallError> {
-        let when = names::delay(delay);
+        let when = names::when(delay);
         call(
             self,
             transaction,
@@ -96,7 +96,7 @@ impl Postgres {
         at: SystemTime,
         payload: &T,
     ) -> Result<Scheduled, CallError> {
-        let when = names::at(at);
+        let when = names::when(at);
         call(
             self,
             transaction,
@@ -124,7 +124,7 @@ impl Postgres {
         delay: Duration,
         payload: &T,
     ) -> Result<IfAbsent, CallError> {
-        let when = names::delay(delay);
+        let when = names::when(delay);
         call(
             self,
             transaction,
@@ -148,7 +148,7 @@ impl Postgres {
         key: &str,
         delay: Duration,
     ) -> Result<Moved, CallError> {
-        let when = names::delay(delay);
+        let when = names::when(delay);
         call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 
@@ -168,7 +168,7 @@ impl Postgres {
         key: &str,
         at: SystemTime,
     ) -> Result<Moved, CallError> {
-        let when = names::at(at);
+        let when = names::when(at);
         call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 

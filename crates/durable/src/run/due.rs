@@ -28,7 +28,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 ///         let _ = sender.send(format!("{}: {}", due.key(), due.payload()));
 ///     })
 ///     .start()?;
-/// timers.schedule("greet", "world", Duration::from_millis(5), "hello")?;
+/// timers.schedule("greet", "world", Duration::from_millis(5), "hello").wait()?;
 /// assert_eq!(receiver.recv()?, "world: hello");
 /// # Ok(())
 /// # }

@@ -89,7 +89,7 @@ impl Sqlite {
         delay: Duration,
         payload: &T,
     ) -> Result<Scheduled, CallError> {
-        schedule(self, tx, queue, key, names::delay(delay)?, payload)
+        schedule(self, tx, queue, key, names::when(delay)?, payload)
     }
 
     /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is
@@ -106,7 +106,7 @@ impl Sqlite {
         due: SystemTime,
         payload: &T,
     ) -> Result<Scheduled, CallError> {
-        schedule(self, tx, queue, key, names::at(due)?, payload)
+        schedule(self, tx, queue, key, names::when(due)?, payload)
     }
 
     /// Schedules a timer after a delay, unless one with the same key waits or runs.
@@ -122,7 +122,7 @@ impl Sqlite {
         delay: Duration,
         payload: &T,
     ) -> Result<IfAbsent, CallError> {
-        let when = names::delay(delay)?;
+        let when = names::when(delay)?;
         let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
         call(
             self,
@@ -145,7 +145,7 @@ impl Sqlite {
         key: &str,
         delay: Duration,
     ) -> Result<Moved, CallError> {
-        let when = names::delay(delay)?;
+        let when = names::when(delay)?;
         call(self, tx, queue, key, Action::Reschedule { when })
     }
 
@@ -161,7 +161,7 @@ impl Sqlite {
         key: &str,
         due: SystemTime,
     ) -> Result<Moved, CallError> {
-        let when = names::at(due)?;
+        let when = names::when(due)?;
         call(self, tx, queue, key, Action::Reschedule { when })
     }
 

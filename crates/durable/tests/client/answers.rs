@@ -23,12 +23,12 @@ fn at(seconds: u64) -> SystemTime {
 #[test]
 fn schedule_answers_the_due_time_and_what_it_replaced() {
     let (timers, _clock) = client_at(100);
-    let first = timers.schedule("q", "k", SECOND * 5, &1).unwrap();
+    let first = timers.schedule("q", "k", SECOND * 5, &1).wait().unwrap();
     assert_eq!(
         (first.due, first.replaced, first.running),
         (at(105), None, false)
     );
-    let second = timers.schedule("q", "k", SECOND * 7, &2).unwrap();
+    let second = timers.schedule("q", "k", SECOND * 7, &2).wait().unwrap();
     assert_eq!((second.due, second.replaced), (at(107), Some(at(105))));
     let timer = timers.get("q", "k").unwrap().unwrap();
     assert_eq!((timer.due, timer.planned), (at(107), at(107)));
@@ -40,17 +40,24 @@ fn schedule_answers_the_due_time_and_what_it_replaced() {
 fn a_time_that_has_passed_is_due_at_once() {
     let (timers, _clock) = client_at(100);
     assert_eq!(
-        timers.schedule_at("q", "a", at(50), &()).unwrap().due,
+        timers.schedule("q", "a", at(50), &()).wait().unwrap().due,
         at(100)
     );
     assert_eq!(
-        timers.schedule_at("q", "b", at(150), &()).unwrap().due,
+        timers.schedule("q", "b", at(150), &()).wait().unwrap().due,
         at(150)
     );
     let old = UNIX_EPOCH - SECOND;
-    assert_eq!(timers.schedule_at("q", "c", old, &()).unwrap().due, at(100));
     assert_eq!(
-        timers.schedule("q", "d", Duration::ZERO, &()).unwrap().due,
+        timers.schedule("q", "c", old, &()).wait().unwrap().due,
+        at(100)
+    );
+    assert_eq!(
+        timers
+            .schedule("q", "d", Duration::ZERO, &())
+            .wait()
+            .unwrap()
+            .due,
         at(100)
     );
     assert!(timers.reschedule_at("q", "b", at(20)).unwrap().is_moved());
@@ -72,7 +79,10 @@ fn schedule_if_absent_leaves_a_timer_that_is_there() {
 #[test]
 fn reschedule_moves_and_keeps_the_payload() {
     let (timers, clock) = client_at(100);
-    timers.schedule("q", "k", SECOND * 5, "text").unwrap();
+    timers
+        .schedule("q", "k", SECOND * 5, "text")
+        .wait()
+        .unwrap();
     clock.advance(SECOND);
     let moved = timers.reschedule("q", "k", SECOND * 5).unwrap();
     let Moved::Moved {
@@ -97,7 +107,7 @@ fn reschedule_moves_and_keeps_the_payload() {
 #[test]
 fn cancel_removes_a_timer() {
     let (timers, _clock) = client_at(100);
-    timers.schedule("q", "k", SECOND * 5, &()).unwrap();
+    timers.schedule("q", "k", SECOND * 5, &()).wait().unwrap();
     let cancelled = timers.cancel("q", "k").unwrap();
     assert!(matches!(cancelled, Cancelled::Cancelled { due, .. } if due == at(105)));
     assert!(cancelled.is_cancelled());
@@ -171,7 +181,7 @@ fn a_list_has_pages_and_ranges() {
     let (timers, _clock) = client_at(0);
     let many = (1..=10).map(|n| (format!("k{n}"), SECOND * n, n));
     timers.schedule_many("q", many).unwrap();
-    timers.schedule("other", "k", SECOND, &()).unwrap();
+    timers.schedule("other", "k", SECOND, &()).wait().unwrap();
 
     let mut seen = Vec::new();
     let mut paging = Paging::first(3);
@@ -199,9 +209,9 @@ fn a_list_has_pages_and_ranges() {
 #[test]
 fn counts_show_all_queues_and_their_pauses() {
     let (timers, clock) = client_at(0);
-    timers.schedule("a", "1", SECOND, &()).unwrap();
-    timers.schedule("a", "2", SECOND * 10, &()).unwrap();
-    timers.schedule("b", "1", SECOND * 10, &()).unwrap();
+    timers.schedule("a", "1", SECOND, &()).wait().unwrap();
+    timers.schedule("a", "2", SECOND * 10, &()).wait().unwrap();
+    timers.schedule("b", "1", SECOND * 10, &()).wait().unwrap();
     timers.pause("b").unwrap();
     clock.advance(SECOND * 2);
     let counts = timers.counts().unwrap();
@@ -230,7 +240,7 @@ fn there_are_no_dead_letters_without_failures() {
 fn clones_share_their_counters() {
     let (timers, _clock) = client_at(0);
     let clone = timers.clone();
-    clone.schedule("q", "k", SECOND, &()).unwrap();
+    clone.schedule("q", "k", SECOND, &()).wait().unwrap();
     clone.reschedule("q", "k", SECOND * 2).unwrap();
     drop(clone);
     let stats = timers.stats();

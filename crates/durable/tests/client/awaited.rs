@@ -23,11 +23,8 @@ fn every_call_can_be_awaited_on_every_runtime() {
         let (_, timers) = client();
         let day = SECOND * 86_400;
         let tomorrow = SystemTime::now() + day;
-        timers.schedule_async("q", "a", day, &1).await.unwrap();
-        timers
-            .schedule_at_async("q", "b", tomorrow, &2)
-            .await
-            .unwrap();
+        timers.schedule("q", "a", day, &1).await.unwrap();
+        timers.schedule("q", "b", tomorrow, &2).await.unwrap();
         let absent = timers.schedule_if_absent_async("q", "a", day, &3);
         assert!(!absent.await.unwrap().is_scheduled());
         assert!(
@@ -82,7 +79,7 @@ fn a_store_that_hangs_does_not_block_the_thread_of_the_runtime() {
             MemoryCall::Connect => Fault::None,
             _ => Fault::Hang,
         });
-        let write = tokio::spawn(timers.schedule_async("q", "k", SECOND, &()));
+        let write = tokio::spawn(timers.schedule("q", "k", SECOND, &()));
         let read = tokio::spawn(timers.counts_async());
         // This task goes on while both hang.
         tokio::task::yield_now().await;
@@ -97,7 +94,7 @@ fn a_store_that_hangs_does_not_block_the_thread_of_the_runtime() {
 fn blocking_calls_within_a_runtime_do_not_panic() {
     runtimes::on_all(|| async {
         let (_, timers) = client();
-        timers.schedule("q", "k", SECOND, &()).unwrap();
+        timers.schedule("q", "k", SECOND, &()).wait().unwrap();
         assert!(timers.get("q", "k").unwrap().is_some());
         assert!(timers.cancel("q", "k").unwrap().is_cancelled());
         timers.stop(SECOND);
@@ -107,7 +104,7 @@ fn blocking_calls_within_a_runtime_do_not_panic() {
 #[test]
 fn a_dropped_future_does_not_undo_its_call() {
     let (_, timers) = client();
-    drop(timers.schedule_async("q", "k", SECOND, &()));
+    drop(timers.schedule("q", "k", SECOND, &()));
     wait::until("the timer is there", || {
         timers.get("q", "k").unwrap().is_some()
     });
@@ -131,7 +128,7 @@ fn a_thread_can_wait_for_what_a_task_has_polled() {
     });
     let rung = Arc::new(Rung::default());
     let waker = Waker::from(Arc::clone(&rung));
-    let mut pending = timers.schedule_async("q", "k", SECOND, &());
+    let mut pending = timers.schedule("q", "k", SECOND, &());
     let polled = pin!(&mut pending).poll(&mut Context::from_waker(&waker));
     assert!(matches!(polled, Poll::Pending));
     let heal = std::thread::spawn(move || store.heal());
@@ -145,7 +142,7 @@ fn a_waker_is_woken_when_the_answer_is_there() {
     store.inject(|_| Fault::Hang);
     let rung = Arc::new(Rung::default());
     let waker = Waker::from(Arc::clone(&rung));
-    let mut pending = pin!(timers.schedule_async("q", "k", SECOND, &()));
+    let mut pending = pin!(timers.schedule("q", "k", SECOND, &()));
     let mut context = Context::from_waker(&waker);
     assert!(pending.as_mut().poll(&mut context).is_pending());
     store.heal();
@@ -166,12 +163,12 @@ fn a_waker_that_panics_ends_no_thread() {
     store.inject(|_| Fault::Hang);
     let waker = Waker::from(Arc::new(Panics));
     let mut context = Context::from_waker(&waker);
-    let mut write = pin!(timers.schedule_async("q", "k", SECOND, &()));
+    let mut write = pin!(timers.schedule("q", "k", SECOND, &()));
     let mut read = pin!(timers.counts_async());
     assert!(write.as_mut().poll(&mut context).is_pending());
     assert!(read.as_mut().poll(&mut context).is_pending());
     store.heal();
-    timers.schedule("q", "other", SECOND, &()).unwrap();
+    timers.schedule("q", "other", SECOND, &()).wait().unwrap();
     assert!(timers.get("q", "other").unwrap().is_some());
 }
 
@@ -179,11 +176,11 @@ fn a_waker_that_panics_ends_no_thread() {
 fn calls_that_are_refused_give_the_runtime_its_turns() {
     let (_, timers) = client();
     wakes::yields("invalid", async || {
-        let refused = timers.schedule_async("", "a", SECOND, &1).await;
+        let refused = timers.schedule("", "a", SECOND, &1).await;
         assert!(matches!(refused, Err(CallError::Invalid(_))));
     });
     let _ = timers.stop(SECOND);
     wakes::yields("stopped", async || {
-        assert!(timers.schedule_async("q", "a", SECOND, &1).await.is_err());
+        assert!(timers.schedule("q", "a", SECOND, &1).await.is_err());
     });
 }

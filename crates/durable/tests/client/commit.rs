@@ -185,7 +185,7 @@ fn calls_that_come_during_a_commit_share_the_next_one() {
             let timers = timers.clone();
             thread::spawn(move || {
                 let calls: Vec<_> = (0..10)
-                    .map(|m| timers.schedule_async("q", &format!("{n}-{m}"), SECOND, &m))
+                    .map(|m| timers.schedule("q", &format!("{n}-{m}"), SECOND, &m))
                     .collect();
                 // All are on their way.
                 calls
@@ -211,7 +211,7 @@ fn calls_that_come_during_a_commit_share_the_next_one() {
 fn a_commit_has_at_most_a_thousand_calls() {
     let (store, timers, first) = held_up();
     let calls: Vec<_> = (0..2_300)
-        .map(|n| timers.schedule_async("q", &n.to_string(), SECOND, &n))
+        .map(|n| timers.schedule("q", &n.to_string(), SECOND, &n))
         .collect();
     store.gate.open();
     first.wait().unwrap();
@@ -227,8 +227,8 @@ fn calls_on_one_key_are_carried_out_in_their_order() {
     let (store, timers, first) = held_up();
     let (mut calls, mut others) = (Vec::new(), Vec::new());
     for n in 1..=20_u32 {
-        calls.push(timers.schedule_async("q", "k", SECOND * 1_000 * n, &n));
-        others.push(timers.schedule_async("q", &format!("other-{n}"), SECOND, &n));
+        calls.push(timers.schedule("q", "k", SECOND * 1_000 * n, &n));
+        others.push(timers.schedule("q", &format!("other-{n}"), SECOND, &n));
     }
     store.gate.open();
     first.wait().unwrap();
@@ -255,7 +255,7 @@ fn calls_on_one_key_are_carried_out_in_their_order() {
 #[test]
 fn the_same_key_of_two_queues_is_two_timers() {
     let (store, timers, first) = held_up();
-    let calls = ["a", "b"].map(|queue| timers.schedule_async(queue, "k", SECOND, queue));
+    let calls = ["a", "b"].map(|queue| timers.schedule(queue, "k", SECOND, queue));
     store.gate.open();
     first.wait().unwrap();
     for call in calls {
@@ -268,7 +268,7 @@ fn the_same_key_of_two_queues_is_two_timers() {
 fn a_bad_call_fails_alone() {
     let (store, timers, first) = held_up();
     let keys = ["a", "bad", "b", "bad-2", "c"];
-    let calls = keys.map(|key| (key, timers.schedule_async("q", key, SECOND, &())));
+    let calls = keys.map(|key| (key, timers.schedule("q", key, SECOND, &())));
     store.gate.open();
     first.wait().unwrap();
     for (key, call) in calls {
@@ -290,7 +290,7 @@ fn an_answer_too_few_is_an_unknown_end() {
     };
     store.gate.open();
     let timers = Durable::builder(store).start().unwrap();
-    let error = timers.schedule("q", "k", SECOND, &()).unwrap_err();
+    let error = timers.schedule("q", "k", SECOND, &()).wait().unwrap_err();
     assert!(matches!(error, CallError::Unknown(_)));
 }
 
@@ -302,7 +302,7 @@ fn a_single_call_waits_for_no_company() {
     let mut fastest = Duration::MAX;
     for n in 0..200_u32 {
         let start = Instant::now();
-        timers.schedule("q", "k", SECOND, &n).unwrap();
+        timers.schedule("q", "k", SECOND, &n).wait().unwrap();
         fastest = fastest.min(start.elapsed());
     }
     // A timer that collects calls for a millisecond would delay each of them.
@@ -326,7 +326,7 @@ fn several_writers_keep_the_order_of_each_key() {
                     let calls: Vec<_> = (0..8)
                         .map(|key| {
                             let key = format!("{thread}-{key}");
-                            timers.schedule_async("q", &key, SECOND * round, &round)
+                            timers.schedule("q", &key, SECOND * round, &round)
                         })
                         .collect();
                     for call in calls {
@@ -375,10 +375,10 @@ const HOUR: Duration = Duration::from_secs(3_600);
 #[test]
 fn a_locked_call_holds_up_no_other_key_and_is_carried_out_after_the_lock() {
     let (store, timers) = with_locked(&["held"], HOUR);
-    let held = timers.schedule_async("q", "held", SECOND, &1);
+    let held = timers.schedule("q", "held", SECOND, &1);
     store.sent("held", 3);
     let many: Vec<_> = (0..1_000)
-        .map(|n| timers.schedule_async("q", &n.to_string(), SECOND, &n))
+        .map(|n| timers.schedule("q", &n.to_string(), SECOND, &n))
         .collect();
     for call in many {
         call.wait().unwrap();
@@ -389,7 +389,7 @@ fn a_locked_call_holds_up_no_other_key_and_is_carried_out_after_the_lock() {
     held.wait().unwrap();
     assert!(timers.get("q", "held").unwrap().is_some());
     // It goes straight to its writer again.
-    timers.schedule("q", "held", SECOND, &2).unwrap();
+    timers.schedule("q", "held", SECOND, &2).wait().unwrap();
 }
 
 #[test]
@@ -397,13 +397,13 @@ fn calls_behind_a_locked_one_keep_their_order() {
     let (store, timers) = with_locked(&["k"], HOUR);
     let mut calls = Vec::new();
     for n in 1..=20_u32 {
-        calls.push(timers.schedule_async("q", "k", SECOND * 1_000 * n, &n));
+        calls.push(timers.schedule("q", "k", SECOND * 1_000 * n, &n));
         // Some are in the batch of the first one, and some come later.
         if n % 5 == 0 {
             store.sent("k", n as usize);
         }
     }
-    timers.schedule("q", "other", SECOND, &0).unwrap();
+    timers.schedule("q", "other", SECOND, &0).wait().unwrap();
     store.unlock();
     let mut before = None;
     for call in calls {
@@ -420,7 +420,7 @@ fn a_locked_call_fails_after_the_limit() {
     let limit = Duration::from_millis(50);
     let (store, timers) = with_locked(&["k"], limit);
     let start = Instant::now();
-    let calls = [1, 2].map(|n| timers.schedule_async("q", "k", SECOND, &n));
+    let calls = [1, 2].map(|n| timers.schedule("q", "k", SECOND, &n));
     for call in calls {
         let error = call.wait().unwrap_err();
         assert_eq!(error, CallError::Unavailable("it is held".into()));
@@ -429,7 +429,7 @@ fn a_locked_call_fails_after_the_limit() {
     let stats = timers.stats();
     assert_eq!((stats.failed_calls, stats.commits), (2, 0));
     store.unlock();
-    timers.schedule("q", "k", SECOND, &3).unwrap();
+    timers.schedule("q", "k", SECOND, &3).wait().unwrap();
     assert_eq!(timers.stats().commits, 1);
 }
 
@@ -441,7 +441,7 @@ fn a_stop_ends_the_wait_for_a_lock() {
         .look(SECOND / 50)
         .term(SECOND / 5);
     let timers = builder.start().unwrap();
-    let calls = [1, 2].map(|n| timers.schedule_async("q", "k", SECOND, &n));
+    let calls = [1, 2].map(|n| timers.schedule("q", "k", SECOND, &n));
     store.sent("k", 2);
     timers.stop(Duration::from_millis(10));
     for call in calls {
@@ -461,9 +461,9 @@ fn more_locked_calls_than_a_commit_holds_keep_out_no_free_one() {
     let (store, timers, first) = held_up_on(store);
     let held: Vec<_> = keys
         .iter()
-        .map(|key| timers.schedule_async("q", key, SECOND, &()))
+        .map(|key| timers.schedule("q", key, SECOND, &()))
         .collect();
-    let late = timers.schedule_async("q", "late", SECOND, &());
+    let late = timers.schedule("q", "late", SECOND, &());
     store.gate.open();
     first.wait().unwrap();
     store.sent("late", 1);
@@ -486,7 +486,7 @@ fn batches_of_locked_calls_shrink_until_one_is_carried_out_and_then_grow() {
     let (store, timers, first) = held_up_on(store);
     let held: Vec<_> = keys
         .iter()
-        .map(|key| timers.schedule_async("q", key, SECOND, &()))
+        .map(|key| timers.schedule("q", key, SECOND, &()))
         .collect();
     store.gate.open();
     first.wait().unwrap();
@@ -510,7 +510,7 @@ fn a_commit_has_at_most_eight_mebibytes() {
     let (store, timers, first) = held_up();
     let payload = "x".repeat(60_000);
     let calls: Vec<_> = (0..300)
-        .map(|n| timers.schedule_async("q", &format!("{n:03}"), SECOND, &payload))
+        .map(|n| timers.schedule("q", &format!("{n:03}"), SECOND, &payload))
         .collect();
     store.gate.open();
     first.wait().unwrap();
@@ -527,7 +527,7 @@ fn a_commit_has_at_most_eight_mebibytes() {
 fn waiting_calls_are_bounded_by_their_bytes() {
     let (store, timers, first) = held_up();
     let payload = "x".repeat(60_000);
-    let schedule = |n: usize| timers.schedule_async("q", &format!("{n:04}"), SECOND, &payload);
+    let schedule = |n: usize| timers.schedule("q", &format!("{n:04}"), SECOND, &payload);
     let most = (64_usize << 20).div_ceil(60_006);
     let mut calls: Vec<_> = (0..most - 2).map(schedule).collect();
     // The bound is not reached yet, so the whole batch is accepted.

@@ -22,7 +22,7 @@ fn a_call_says_whether_it_may_have_been_carried_out() {
     let timers = Durable::builder(store.clone()).start().unwrap();
 
     store.inject(|_| Fault::Fail(unavailable()));
-    let error = timers.schedule("q", "a", SECOND, &()).unwrap_err();
+    let error = timers.schedule("q", "a", SECOND, &()).wait().unwrap_err();
     assert_eq!(error, CallError::Unavailable("the cable is cut".into()));
     assert!(error.may_pass());
     store.heal();
@@ -32,13 +32,13 @@ fn a_call_says_whether_it_may_have_been_carried_out() {
         MemoryCall::Write(_) => Fault::LoseAnswer(StoreError::Unknown("lost".into())),
         _ => Fault::None,
     });
-    let error = timers.schedule("q", "b", SECOND, &()).unwrap_err();
+    let error = timers.schedule("q", "b", SECOND, &()).wait().unwrap_err();
     assert_eq!(error, CallError::Unknown("lost".into()));
     store.heal();
     assert!(timers.get("q", "b").unwrap().is_some());
 
     store.inject(|_| Fault::Fail(StoreError::Refused("read-only".into())));
-    let error = timers.schedule("q", "c", SECOND, &()).unwrap_err();
+    let error = timers.schedule("q", "c", SECOND, &()).wait().unwrap_err();
     assert_eq!(error, CallError::Refused("read-only".into()));
     assert!(!error.may_pass());
     store.heal();
@@ -91,12 +91,12 @@ fn a_failed_connection_is_opened_again_and_a_good_one_is_kept() {
     let timers = Durable::builder(store).start().unwrap();
     assert_eq!(connects.load(Ordering::SeqCst), 1);
     for _ in 0..3 {
-        timers.schedule("q", "k", SECOND, &()).unwrap();
+        timers.schedule("q", "k", SECOND, &()).wait().unwrap();
     }
     assert_eq!(connects.load(Ordering::SeqCst), 1);
     fails.store(1, Ordering::SeqCst);
-    timers.schedule("q", "k", SECOND, &()).unwrap_err();
-    timers.schedule("q", "k", SECOND, &()).unwrap();
+    timers.schedule("q", "k", SECOND, &()).wait().unwrap_err();
+    timers.schedule("q", "k", SECOND, &()).wait().unwrap();
     assert_eq!(connects.load(Ordering::SeqCst), 2);
 }
 
@@ -145,11 +145,11 @@ fn a_store_that_panics_ends_no_thread() {
     let store = Memory::new();
     let timers = Durable::builder(store.clone()).start().unwrap();
     store.inject(|_| panic!("{}: in the store", quiet::WANTED));
-    let error = timers.schedule("q", "k", SECOND, &()).unwrap_err();
+    let error = timers.schedule("q", "k", SECOND, &()).wait().unwrap_err();
     assert!(matches!(&error, CallError::Unknown(why) if why.contains("in the store")));
     assert!(timers.get("q", "k").is_err());
     store.heal();
-    timers.schedule("q", "k", SECOND, &()).unwrap();
+    timers.schedule("q", "k", SECOND, &()).wait().unwrap();
     assert!(timers.get("q", "k").unwrap().is_some());
 }
 
@@ -163,11 +163,11 @@ fn the_outage_of_a_store_is_reported_once() {
         .unwrap();
     store.inject(|_| Fault::Fail(unavailable()));
     for _ in 0..3 {
-        timers.schedule("q", "k", SECOND, &()).unwrap_err();
+        timers.schedule("q", "k", SECOND, &()).wait().unwrap_err();
     }
     store.heal();
-    timers.schedule("q", "k", SECOND, &()).unwrap();
-    timers.schedule("q", "k", SECOND, &()).unwrap();
+    timers.schedule("q", "k", SECOND, &()).wait().unwrap();
+    timers.schedule("q", "k", SECOND, &()).wait().unwrap();
     let down = wait::next(&events);
     assert!(matches!(&down, Event::StoreDown { error, .. } if error.contains("cut")));
     assert_eq!(wait::next(&events), Event::StoreUp);
@@ -237,12 +237,12 @@ fn a_slow_listener_loses_events_and_is_told_how_many() {
 fn a_hanging_write_delays_no_read() {
     let store = Memory::new();
     let timers = Durable::builder(store.clone()).start().unwrap();
-    timers.schedule("q", "old", SECOND, &()).unwrap();
+    timers.schedule("q", "old", SECOND, &()).wait().unwrap();
     store.inject(|call| match call {
         MemoryCall::Write(_) => Fault::Hang,
         _ => Fault::None,
     });
-    let hangs = timers.schedule_async("q", "new", SECOND, &());
+    let hangs = timers.schedule("q", "new", SECOND, &());
     assert!(timers.get("q", "old").unwrap().is_some());
     store.heal();
     hangs.wait().unwrap();
@@ -257,7 +257,7 @@ fn a_hanging_read_delays_no_write() {
         _ => Fault::None,
     });
     let hangs = timers.counts_async();
-    timers.schedule("q", "k", SECOND, &()).unwrap();
+    timers.schedule("q", "k", SECOND, &()).wait().unwrap();
     store.heal();
     hangs.wait().unwrap();
 }
@@ -272,9 +272,9 @@ fn too_many_waiting_calls_fail_at_once() {
     });
     let most = 65_536;
     let mut waiting: Vec<_> = (0..most)
-        .map(|n| timers.schedule_async("q", &n.to_string(), SECOND, &()))
+        .map(|n| timers.schedule("q", &n.to_string(), SECOND, &()))
         .collect();
-    let error = timers.schedule("q", "k", SECOND, &()).unwrap_err();
+    let error = timers.schedule("q", "k", SECOND, &()).wait().unwrap_err();
     assert!(matches!(error, CallError::Unavailable(_)));
     // A call that was refused here is answered here, also within a batch.
     let many = timers
@@ -291,7 +291,7 @@ fn too_many_waiting_calls_fail_at_once() {
     assert!(waiting.into_iter().all(|one| one.wait().is_ok()));
     let refused = reads.into_iter().filter_map(|one| one.wait().err());
     assert!(refused.count() >= 1);
-    timers.schedule("q", "k", SECOND, &()).unwrap();
+    timers.schedule("q", "k", SECOND, &()).wait().unwrap();
 }
 
 #[test]
@@ -307,16 +307,16 @@ fn a_stop_waits_for_the_calls_that_were_sent_before() {
         }
         _ => Fault::None,
     });
-    let first = timers.schedule_async("q", "1", SECOND, &());
+    let first = timers.schedule("q", "1", SECOND, &());
     gate.crowd(1);
-    let second = timers.schedule_async("q", "2", SECOND, &());
+    let second = timers.schedule("q", "2", SECOND, &());
     let stop = timers.stop_async(SECOND);
     gate.open();
     first.wait().unwrap();
     second.wait().unwrap();
     stop.wait().unwrap();
     assert_eq!(
-        timers.schedule("q", "3", SECOND, &()),
+        timers.schedule("q", "3", SECOND, &()).wait(),
         Err(CallError::Stopped)
     );
     assert_eq!(timers.get("q", "1"), Err(CallError::Stopped));

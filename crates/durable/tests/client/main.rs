@@ -3,5 +3,8 @@
 mod answers;
 mod awaited;
 mod commit;
+#[cfg(feature = "jiff")]
+mod due_times;
 mod faults;
 mod refusals;
+mod waits;

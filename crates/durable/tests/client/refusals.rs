@@ -39,8 +39,11 @@ fn names_and_keys_have_their_lengths() {
     ] {
         let expected = CallError::Invalid(expected);
         let refused = [
-            timers.schedule(queue, key, SECOND, &()).err(),
-            timers.schedule_at(queue, key, SystemTime::now(), &()).err(),
+            timers.schedule(queue, key, SECOND, &()).wait().err(),
+            timers
+                .schedule(queue, key, SystemTime::now(), &())
+                .wait()
+                .err(),
             timers.schedule_if_absent(queue, key, SECOND, &()).err(),
             timers.reschedule(queue, key, SECOND).err(),
             timers.reschedule_at(queue, key, SystemTime::now()).err(),
@@ -62,10 +65,19 @@ fn names_and_keys_have_their_lengths() {
     assert_eq!(writes.load(Ordering::SeqCst), 0);
     timers
         .schedule(&longest_queue, &longest_key, SECOND, &())
+        .wait()
         .unwrap();
     // Bytes count, not characters.
-    assert!(timers.schedule("q", &"é".repeat(257), SECOND, &()).is_err());
-    timers.schedule("q", &"é".repeat(256), SECOND, &()).unwrap();
+    assert!(
+        timers
+            .schedule("q", &"é".repeat(257), SECOND, &())
+            .wait()
+            .is_err()
+    );
+    timers
+        .schedule("q", &"é".repeat(256), SECOND, &())
+        .wait()
+        .unwrap();
 }
 
 #[test]
@@ -89,7 +101,7 @@ fn payloads_have_a_size_a_depth_and_clean_strings() {
         Err(CallError::Invalid(invalid)) => invalid,
         other => panic!("{other:?}"),
     };
-    let schedule = |payload: &serde_json::Value| timers.schedule("q", "k", SECOND, payload);
+    let schedule = |payload: &serde_json::Value| timers.schedule("q", "k", SECOND, payload).wait();
     let text = |length| serde_json::Value::String("x".repeat(length));
     let nested = |depth| {
         (0..depth).fold(serde_json::Value::Null, |inner, _| {
@@ -105,7 +117,7 @@ fn payloads_have_a_size_a_depth_and_clean_strings() {
     assert_eq!(refused(schedule(&"a\0b".into())), Invalid::PayloadText);
     let keys = BTreeMap::from([((1, 2), 3)]);
     assert!(matches!(
-        refused(timers.schedule("q", "k", SECOND, &keys)),
+        refused(timers.schedule("q", "k", SECOND, &keys).wait()),
         Invalid::PayloadJson(_)
     ));
     assert_eq!(writes.load(Ordering::SeqCst), 0);
@@ -119,8 +131,11 @@ fn payloads_have_a_size_a_depth_and_clean_strings() {
 fn the_limit_of_payloads_is_an_option() {
     let start = |bytes| Durable::builder(Memory::new()).payload_limit(bytes).start();
     let timers = start(4).unwrap();
-    timers.schedule("q", "k", SECOND, &1_234).unwrap();
-    let error = timers.schedule("q", "k", SECOND, &12_345).unwrap_err();
+    timers.schedule("q", "k", SECOND, &1_234).wait().unwrap();
+    let error = timers
+        .schedule("q", "k", SECOND, &12_345)
+        .wait()
+        .unwrap_err();
     assert_eq!(error, CallError::Invalid(Invalid::PayloadSize(4)));
     assert!(matches!(start(0), Err(StartError::Option(_))));
     assert!(matches!(start(usize::MAX), Err(StartError::Option(_))));
@@ -132,11 +147,11 @@ fn far_dates_are_refused() {
     let far = CallError::Invalid(Invalid::TooFar);
     let year_10_000 = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_800);
     assert_eq!(
-        timers.schedule("q", "k", Duration::MAX, &()),
+        timers.schedule("q", "k", Duration::MAX, &()).wait(),
         Err(far.clone())
     );
     assert_eq!(
-        timers.schedule_at("q", "k", year_10_000, &()),
+        timers.schedule("q", "k", year_10_000, &()).wait(),
         Err(far.clone())
     );
     assert_eq!(timers.reschedule("q", "k", Duration::MAX), Err(far.clone()));
@@ -148,7 +163,8 @@ fn far_dates_are_refused() {
     assert_eq!(error, Err(far));
     assert_eq!(writes.load(Ordering::SeqCst), 0);
     timers
-        .schedule_at("q", "k", year_10_000 - SECOND, &())
+        .schedule("q", "k", year_10_000 - SECOND, &())
+        .wait()
         .unwrap();
 }
 

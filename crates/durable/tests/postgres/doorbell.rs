@@ -120,7 +120,9 @@ fn a_timer_of_another_process_runs_at_once_if_both_announce() {
     let client = client.expect("the cluster answers");
     for number in 0..20 {
         let key = number.to_string();
-        let scheduled = client.schedule("q", &key, Duration::from_millis(20), &number);
+        let scheduled = client
+            .schedule("q", &key, Duration::from_millis(20), &number)
+            .wait();
         scheduled.expect("it is accepted");
         node.runs_soon(&key);
     }
@@ -139,7 +141,7 @@ fn nobody_listens_where_nobody_is_asked_to() {
         builder(&database).notify(true).listen(false),
     ] {
         let node = Node::start(builder);
-        let scheduled = node.timers.schedule("q", "k", Duration::ZERO, &7);
+        let scheduled = node.timers.schedule("q", "k", Duration::ZERO, &7).wait();
         scheduled.expect("it is accepted");
         node.runs_soon("k");
         assert_eq!(listener(&database), None);

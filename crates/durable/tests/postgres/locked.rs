@@ -33,13 +33,14 @@ fn beside_a_lock(key: &str, lock: impl FnOnce(&Postgres, &mut postgres::Transact
     let timers = Durable::builder(store.clone()).start().expect("it starts");
     timers
         .schedule("q", "old", MINUTE, &1)
+        .wait()
         .expect("it is accepted");
     let mut client = database.client();
     let mut transaction = client.transaction().expect("it begins");
     lock(&store, &mut transaction);
-    let mut locked = timers.schedule_async("q", key, MINUTE, &2);
+    let mut locked = timers.schedule("q", key, MINUTE, &2);
     let free: Vec<_> = (0..FREE)
-        .map(|number| timers.schedule_async("q", &format!("free:{number}"), MINUTE, &3))
+        .map(|number| timers.schedule("q", &format!("free:{number}"), MINUTE, &3))
         .collect();
     for pending in free {
         pending.wait().expect("it is accepted");
@@ -93,7 +94,7 @@ fn a_call_waits_for_a_lock_no_longer_than_its_limit() {
     store
         .schedule_in(&mut transaction, "q", "new", MINUTE, &1)
         .expect("it is accepted");
-    let refused = timers.schedule("q", "new", MINUTE, &2);
+    let refused = timers.schedule("q", "new", MINUTE, &2).wait();
     match refused {
         Err(CallError::Unavailable(why)) => assert!(why.contains("lock"), "{why}"),
         other => panic!("{other:?}"),

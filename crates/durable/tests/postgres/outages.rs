@@ -329,6 +329,7 @@ fn the_settings_of_a_role_and_a_database_stop_nothing() {
     let now = Duration::ZERO;
     node.timers
         .schedule("q", "1", now, &1_u64)
+        .wait()
         .expect("accepted");
     node.scheduled = 1;
     node.runs();
@@ -480,19 +481,22 @@ fn a_server_that_has_used_up_its_transaction_numbers_is_an_outage() {
         .start()
         .expect("it answers");
     let later = Duration::from_secs(3_600);
-    client.schedule("q", "kept", later, &0).expect("accepted");
+    client
+        .schedule("q", "kept", later, &0)
+        .wait()
+        .expect("accepted");
     let holder = cluster.use_up_numbers(&database);
     // Its code is one of values, but the value is a good one.
-    let refused = client.schedule("q", "k", later, &0);
+    let refused = client.schedule("q", "k", later, &0).wait();
     assert!(
         matches!(&refused, Err(CallError::Unavailable(why) | CallError::Unknown(why)) if !why.is_empty()),
         "{refused:?}"
     );
     wait::until("it answers that it accepts no writes", || {
-        let refused = client.schedule("q", "k", later, &0);
+        let refused = client.schedule("q", "k", later, &0).wait();
         matches!(&refused, Err(CallError::Unavailable(why)) if why.contains("54000"))
     });
-    let many = ["a", "b", "c"].map(|key| client.schedule_async("q", key, later, &0));
+    let many = ["a", "b", "c"].map(|key| client.schedule("q", key, later, &0));
     for one in many {
         let refused = one.wait();
         assert!(
@@ -515,7 +519,7 @@ fn a_server_that_has_used_up_its_transaction_numbers_is_an_outage() {
     drop(holder);
     cluster.number_again();
     wait::until("it accepts", || {
-        client.schedule("q", "k", later, &0).is_ok()
+        client.schedule("q", "k", later, &0).wait().is_ok()
     });
     assert_eq!(wait::next(&events), Event::StoreUp);
     assert_eq!(wait::next(&node.events), Event::StoreUp);

@@ -126,7 +126,10 @@ fn a_pool_that_gives_each_session_its_connection_works() {
         for number in 0..20 {
             let key = number.to_string();
             let now = Duration::ZERO;
-            timers.schedule("q", &key, now, &number).expect("accepted");
+            timers
+                .schedule("q", &key, now, &number)
+                .wait()
+                .expect("accepted");
         }
         let mut seen: Vec<u32> = (0..20).map(|_| wait::next(&runs)).collect();
         seen.sort_unstable();

@@ -219,7 +219,7 @@ impl Shop {
 
     #[track_caller]
     fn schedule(&self, key: &str, delay: Duration) {
-        let scheduled = self.timers.schedule(QUEUE, key, delay, &());
+        let scheduled = self.timers.schedule(QUEUE, key, delay, &()).wait();
         scheduled.expect("the cluster answers");
     }
 
@@ -414,10 +414,11 @@ fn an_answer_that_is_lost_after_the_commit_neither_doubles_nor_loses_anything() 
         let key = format!("{number}");
         remote
             .schedule("other", &key, minute, &())
+            .wait()
             .expect("the server answers");
     }
     path.begin(Trouble::CutAfter(0), Way::Down);
-    let lost = remote.schedule("other", "lost", minute, &());
+    let lost = remote.schedule("other", "lost", minute, &()).wait();
     path.end();
     assert!(matches!(lost, Err(CallError::Unknown(_))), "{lost:?}");
     wait::until("the timer is found", || {
@@ -451,6 +452,7 @@ fn processes_outlive_the_end_of_all_their_connections() {
         wait::until("the call is accepted", || {
             shop.timers
                 .schedule(QUEUE, &key, Duration::ZERO, &())
+                .wait()
                 .is_ok()
         });
     }
@@ -494,7 +496,7 @@ fn nobody_is_declared_gone_since_the_server_was_down_for_longer_than_the_term() 
         let (key, delay) = (format!("later {number}"), outage + LOOK * number / 2);
         // The first call on each connection learns that it has ended.
         wait::until("the call is accepted", || {
-            shop.timers.schedule(QUEUE, &key, delay, &()).is_ok()
+            shop.timers.schedule(QUEUE, &key, delay, &()).wait().is_ok()
         });
     }
     cluster.crash();

@@ -394,10 +394,12 @@ fn dead_letters_that_can_not_be_written_hold_up_no_other_queue() {
         let key = format!("k{number}");
         timers
             .schedule("good", &key, NOW, &number)
+            .wait()
             .expect("accepted");
         if number < 20 {
             timers
                 .schedule("bad", &key, NOW, &number)
+                .wait()
                 .expect("accepted");
         }
     }
@@ -423,7 +425,10 @@ fn dead_letters_that_can_not_be_written_hold_up_no_other_queue() {
     let refused: Vec<Event> = refused.collect();
     assert_eq!(refused.len(), 1, "{refused:?}");
     let timers = start(None);
-    timers.schedule("good", "last", NOW, &0).expect("accepted");
+    timers
+        .schedule("good", "last", NOW, &0)
+        .wait()
+        .expect("accepted");
     wait::until("it has run", || timers.stats().succeeded == 1);
     assert_eq!(timers.stats().runs, 1);
     timers.stop(HOUR);

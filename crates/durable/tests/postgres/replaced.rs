@@ -58,10 +58,13 @@ fn working(store: Postgres) -> Node {
 impl Node {
     /// It runs a timer, and has another one.
     fn is_at_work(&self) {
-        let accepted = self.timers.schedule("q", "before", Duration::ZERO, &1);
+        let accepted = self
+            .timers
+            .schedule("q", "before", Duration::ZERO, &1)
+            .wait();
         accepted.expect("it is accepted");
         assert_eq!(wait::next(&self.runs), "before");
-        let accepted = self.timers.schedule("q", "kept", HOUR, &1);
+        let accepted = self.timers.schedule("q", "kept", HOUR, &1).wait();
         accepted.expect("it is accepted");
     }
 
@@ -72,7 +75,11 @@ impl Node {
             let told = wait::next(&self.events);
             matches!(&told, Event::StoreReplaced { error, .. } if error.contains("start them again"))
         });
-        let writes = self.timers.schedule("q", "lost", HOUR, &1).map(|_| ());
+        let writes = self
+            .timers
+            .schedule("q", "lost", HOUR, &1)
+            .wait()
+            .map(|_| ());
         assert!(matches!(writes, Err(CallError::Replaced(_))), "{writes:?}");
         let reads = self.timers.get("q", "kept").map(|_| ());
         assert!(matches!(reads, Err(CallError::Replaced(_))), "{reads:?}");
@@ -145,6 +152,7 @@ fn a_database_that_is_made_anew_stays_empty_until_its_backup_is_restored() {
     wait::until("the node goes on", || {
         node.timers
             .schedule("q", "after", Duration::ZERO, &1)
+            .wait()
             .is_ok()
     });
     assert_eq!(wait::next(&node.runs), "after");
@@ -276,6 +284,7 @@ fn a_switch_to_an_empty_server_is_noticed_and_the_way_back_too() {
     wait::until("the node goes on", || {
         node.timers
             .schedule("q", "after", Duration::ZERO, &1)
+            .wait()
             .is_ok()
     });
     assert_eq!(wait::next(&node.runs), "after");
@@ -454,6 +463,7 @@ fn a_backup_that_is_restored_under_a_node_is_noticed() {
     let node = node_with(store.expect("the cluster answers"), Duration::from_secs(5));
     node.timers
         .schedule("q", "kept", HOUR, &1)
+        .wait()
         .expect("it is accepted");
     let file =
         std::env::temp_dir().join(format!("{}-{}.dump", database.name(), std::process::id()));

@@ -141,7 +141,7 @@ fn fail_over(is_synchronous: bool) -> Differences {
                 let key = format!("order:{number}");
                 let delay = Duration::from_millis(number * 37 % 600);
                 // An answer that was lost, or no primary: nothing was accepted.
-                if let Ok(scheduled) = shop.schedule(QUEUE, &key, delay, &()) {
+                if let Ok(scheduled) = shop.schedule(QUEUE, &key, delay, &()).wait() {
                     let mut accepted = accepted.lock().expect("nothing panics under it");
                     accepted.insert(key, scheduled.due);
                 }

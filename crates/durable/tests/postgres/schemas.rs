@@ -58,7 +58,9 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
     // By the node's own process, within a transaction, and by SQL, each in one of the schemas: by
     // the doorbell, since no other look comes within this test.
     for (schema, store, timers) in &programs {
-        let scheduled = timers.schedule("pay-by", "a", Duration::ZERO, &format!("own {schema}"));
+        let scheduled = timers
+            .schedule("pay-by", "a", Duration::ZERO, &format!("own {schema}"))
+            .wait();
         scheduled.expect("it is accepted");
         assert_eq!(wait::next(&heard), format!("{schema} own {schema}"));
 
@@ -108,10 +110,13 @@ fn a_schema_has_nothing_of_another_one_and_is_dropped_alone() {
     assert_eq!(database.psql(foreign).as_deref(), Ok("0\n0"));
     let mail = Durable::builder(store(&database, "mail")).start();
     let mail = mail.expect("the cluster answers");
-    mail.schedule("q", "k", MINUTE, "kept").expect("accepted");
+    mail.schedule("q", "k", MINUTE, "kept")
+        .wait()
+        .expect("accepted");
     database.psql("drop schema shop cascade").expect("it may");
     assert_eq!(
         mail.schedule("q", "k", MINUTE, "kept")
+            .wait()
             .map(|it| it.replaced.is_some()),
         Ok(true)
     );
@@ -175,5 +180,8 @@ fn an_administrator_makes_the_tables_in_an_empty_schema_for_roles_that_may_not()
     database.psql(grant).expect("an administrator");
     let timers = Durable::builder(connect().expect("it may")).start();
     let timers = timers.expect("it may");
-    timers.schedule("q", "k", MINUTE, &1).expect("accepted");
+    timers
+        .schedule("q", "k", MINUTE, &1)
+        .wait()
+        .expect("accepted");
 }

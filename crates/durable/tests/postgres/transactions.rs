@@ -115,7 +115,7 @@ impl Bench {
     /// Runs a timer of the queue `effects`, whose effect is its payload in the table. Its last run
     /// succeeds after this number of runs that fail, and only that run has its effect.
     pub(crate) fn has_one_effect_after_failures(&self, timers: &Durable, failed: u64) {
-        let scheduled = timers.schedule("effects", "k", Duration::ZERO, &7);
+        let scheduled = timers.schedule("effects", "k", Duration::ZERO, &7).wait();
         scheduled.expect("it is accepted");
         kit::wait::until("a run succeeds", || timers.stats().succeeded == 1);
         assert_eq!((timers.stats().failed, timers.stats().fenced), (failed, 0));

@@ -18,7 +18,10 @@ fn at_the_defaults_unclaimed_timers_run_within_3_s_and_claimed_ones_within_20_s(
         .handle("q", move |_: &Due<()>| pass.pass())
         .start()
         .unwrap();
-    first.schedule("q", "claimed", Duration::ZERO, &()).unwrap();
+    first
+        .schedule("q", "claimed", Duration::ZERO, &())
+        .wait()
+        .unwrap();
     gate.crowd(1);
     let (sender, receiver) = mpsc::channel();
     let _second = Durable::builder(store.clone())

@@ -51,7 +51,9 @@ pub(crate) fn one_key_one_run(world: &impl World) {
             thread::spawn(move || {
                 for n in 0..150 {
                     let key = (n * 5 + thread) % KEYS;
-                    node.schedule("q", &key.to_string(), ms(0), &key).unwrap();
+                    node.schedule("q", &key.to_string(), ms(0), &key)
+                        .wait()
+                        .unwrap();
                 }
             })
         })
@@ -97,7 +99,7 @@ pub(crate) fn a_node_that_lost_its_term_settles_nothing(world: &impl World) {
         })
         .start()
         .unwrap();
-    first.schedule("q", "k", ms(0), &()).unwrap();
+    first.schedule("q", "k", ms(0), &()).wait().unwrap();
     gate.crowd(1);
     silent.store(true, Ordering::SeqCst);
     hang.crowd(1);

@@ -49,7 +49,10 @@ pub(crate) fn accepted_is_kept(world: &impl World) {
                 let mut kept = Vec::new();
                 for n in 0..200_u64 {
                     let key = format!("{writer}-{n}");
-                    client.schedule("q", &key, ms(n * 37 % 600), &()).unwrap();
+                    client
+                        .schedule("q", &key, ms(n * 37 % 600), &())
+                        .wait()
+                        .unwrap();
                     let is_cancelled =
                         n % 3 == 0 && client.cancel("q", &key).unwrap().is_cancelled();
                     match is_cancelled {
@@ -104,6 +107,7 @@ pub(crate) fn never_early(world: &impl World) {
         .unwrap();
     for n in 0..100_u32 {
         node.schedule("q", &format!("one-{n}"), ms(u64::from(n % 50)), &n)
+            .wait()
             .unwrap();
     }
     let client = world.client();
@@ -136,7 +140,7 @@ pub(crate) fn the_answer_is_the_truth(world: &impl World) {
                 let (mut cancels, mut moves) = (Vec::new(), Vec::new());
                 for n in 0..100 {
                     let key = format!("{racer}-{n}");
-                    node.schedule("q", &key, ms(n % 4), &()).unwrap();
+                    node.schedule("q", &key, ms(n % 4), &()).wait().unwrap();
                     // The starts come from now on.
                     let until = SystemTime::now() + ms(n * 7 % 5);
                     while SystemTime::now() < until {

@@ -35,6 +35,7 @@ fn schedule_large(client: &Durable) {
     for number in 0..LARGE {
         client
             .schedule("large", &number.to_string(), ms(0), &payload)
+            .wait()
             .unwrap();
     }
 }

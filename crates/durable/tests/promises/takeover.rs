@@ -102,8 +102,11 @@ pub(crate) fn timers_of_a_dead_node_run_after_its_term_if_claimed(world: &impl W
 
 pub(crate) fn a_crash_counts_towards_the_crash_limit(world: &impl World) {
     let client = world.client();
-    client.schedule("q", "poison", ms(0), &()).unwrap();
-    client.schedule("q", "neighbour", ms(0), &()).unwrap();
+    client.schedule("q", "poison", ms(0), &()).wait().unwrap();
+    client
+        .schedule("q", "neighbour", ms(0), &())
+        .wait()
+        .unwrap();
     let gate = Gate::default();
     let mut dead = Vec::new();
     for crashes in 0..2 {

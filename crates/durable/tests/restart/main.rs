@@ -210,7 +210,7 @@ fn ten_thousand_timers_survive_a_kill_and_run_at_least_once() {
     let due = |timer: usize| base + APART * u32::try_from(timer).expect("a small number");
     // They travel together: the calls wait for their commits when all have been sent.
     let calls: Vec<_> = (0..TIMERS)
-        .map(|timer| timers.schedule_at_async(QUEUE, &timer.to_string(), due(timer), &timer))
+        .map(|timer| timers.schedule(QUEUE, &timer.to_string(), due(timer), &timer))
         .collect();
     for call in calls {
         call.wait().expect("accepted");

@@ -59,7 +59,7 @@ fn a_run_that_its_transaction_has_ended_has_succeeded() {
         })
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     wait::until("it has succeeded", || timers.stats().succeeded == 1);
     assert_eq!(timers.get("q", "k").unwrap(), None);
     timers.stop(NOW);
@@ -87,12 +87,12 @@ fn a_transaction_that_was_not_committed_is_an_error_of_the_run() {
         .retry(Retry::never())
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     settled(&timers, "q", "k");
     wait::until("it has succeeded", || timers.stats().succeeded == 1);
     let stats = timers.stats();
     assert_eq!((stats.runs, stats.failed, stats.retried), (3, 2, 2));
-    timers.schedule("never", "k", NOW, &()).unwrap();
+    timers.schedule("never", "k", NOW, &()).wait().unwrap();
     wait::until("it is dead", || timers.stats().dead == 1);
     let letters = timers.dead("never", 0, 1).unwrap();
     assert!(
@@ -120,7 +120,7 @@ fn a_fenced_run_is_no_error_of_the_handler() {
         )
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     let event = wait::next(&events);
     assert!(
         matches!(&event, Event::Fenced { key, attempt: 1, .. } if key == "k"),
@@ -144,13 +144,13 @@ fn a_successor_takes_the_place_of_a_completed_run() {
         .handle("q", move |due: &Due<u32>| {
             sender.send(*due.payload()).unwrap();
             if *due.payload() == 1 {
-                assert!(other.schedule("q", "k", NOW, &2).unwrap().running);
+                assert!(other.schedule("q", "k", NOW, &2).wait().unwrap().running);
             }
             due.complete_in(&mut Transaction::begin(&own, true))
         })
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &1).unwrap();
+    timers.schedule("q", "k", NOW, &1).wait().unwrap();
     assert_eq!((wait::next(&receiver), wait::next(&receiver)), (1, 2));
     wait::until("both have succeeded", || timers.stats().succeeded == 2);
 }

@@ -166,7 +166,10 @@ fn nobody_listens_after_the_begin_of_a_stop_and_after_a_crash() {
         .handle("q", move |_: &Due<()>| pass.pass())
         .start()
         .unwrap();
-    timers.schedule("q", "k", Duration::ZERO, &()).unwrap();
+    timers
+        .schedule("q", "k", Duration::ZERO, &())
+        .wait()
+        .unwrap();
     gate.crowd(1);
     assert!(!store.is_over());
     let stop = timers.stop_async(HOUR);
@@ -188,7 +191,7 @@ fn nobody_listens_after_the_begin_of_a_stop_and_after_a_crash() {
 fn a_program_without_handlers_does_not_listen() {
     let store = Belled::new();
     let timers = Durable::builder(store.clone()).start().unwrap();
-    timers.schedule("q", "k", HOUR, &()).unwrap();
+    timers.schedule("q", "k", HOUR, &()).wait().unwrap();
     assert!(store.bell.hear.lock().unwrap().is_none());
 }
 
@@ -322,7 +325,10 @@ fn a_node_that_stops_does_not_ask_again() {
         .handle("q", move |_: &Due<()>| pass.pass())
         .start()
         .unwrap();
-    timers.schedule("q", "k", Duration::ZERO, &()).unwrap();
+    timers
+        .schedule("q", "k", Duration::ZERO, &())
+        .wait()
+        .unwrap();
     gate.crowd(1);
     let asked = || attempts.lock().unwrap().len();
     wait::until("it is asked again", || asked() > 1);
@@ -353,6 +359,9 @@ fn runs_go_on_without_a_doorbell_that_panics() {
         .handle("q", move |_: &Due<()>| sender.send(()).unwrap())
         .start()
         .unwrap();
-    timers.schedule("q", "k", Duration::ZERO, &()).unwrap();
+    timers
+        .schedule("q", "k", Duration::ZERO, &())
+        .wait()
+        .unwrap();
     wait::next(&runs);
 }

@@ -34,7 +34,7 @@ fn all_kinds_of_answers_are_handlers() {
         .start()
         .unwrap();
     for queue in ["unit", "ending", "result", "both"] {
-        timers.schedule(queue, "k", NOW, &()).unwrap();
+        timers.schedule(queue, "k", NOW, &()).wait().unwrap();
         settled(&timers, queue, "k");
     }
     assert_eq!(timers.stats().succeeded, 4);
@@ -51,7 +51,7 @@ fn an_error_is_retried_and_then_a_dead_letter() {
         .retry(soon(3))
         .start()
         .unwrap();
-    let scheduled = timers.schedule("q", "k", NOW, "luck").unwrap();
+    let scheduled = timers.schedule("q", "k", NOW, "luck").wait().unwrap();
     let letter = dead(&timers, "q");
     assert_eq!((letter.queue.as_str(), letter.key.as_str()), ("q", "k"));
     assert_eq!((letter.attempt, letter.fails, letter.crashes), (3, 3, 0));
@@ -88,7 +88,7 @@ fn a_backoff_moves_the_due_time_and_keeps_the_planned_one() {
         .retry(Retry::exponential(HOUR..=HOUR * 2).jitter(0.5))
         .start()
         .unwrap();
-    let scheduled = timers.schedule("q", "k", NOW, &()).unwrap();
+    let scheduled = timers.schedule("q", "k", NOW, &()).wait().unwrap();
     wait::until("it has failed", || {
         timers
             .get("q", "k")
@@ -121,16 +121,16 @@ fn a_panic_is_an_error_of_its_run() {
         .retry(soon(2))
         .start()
         .unwrap();
-    timers.schedule("q", "panics", NOW, &7).unwrap();
+    timers.schedule("q", "panics", NOW, &7).wait().unwrap();
     let letter = dead(&timers, "q");
     assert_eq!(letter.error, "the handler panicked: wanted: payload 7");
     assert_eq!(letter.fails, 2);
-    timers.schedule("q", "bomb", NOW, &0).unwrap();
+    timers.schedule("q", "bomb", NOW, &0).wait().unwrap();
     wait::until("it is dead, too", || {
         timers.dead("q", letter.id, 10).unwrap().len() == 1
     });
     // The threads go on.
-    timers.schedule("q", "good", NOW, &10).unwrap();
+    timers.schedule("q", "good", NOW, &10).wait().unwrap();
     settled(&timers, "q", "good");
     wait::until("all are counted", || timers.stats().dead == 2);
     let stats = timers.stats();
@@ -161,8 +161,8 @@ fn errors_are_stored_with_their_sources_and_not_in_full_length() {
         .retry(Retry::never())
         .start()
         .unwrap();
-    timers.schedule("sources", "k", NOW, &()).unwrap();
-    timers.schedule("long", "k", NOW, &()).unwrap();
+    timers.schedule("sources", "k", NOW, &()).wait().unwrap();
+    timers.schedule("long", "k", NOW, &()).wait().unwrap();
     let letter = dead(&timers, "sources");
     assert_eq!(letter.error, "can't pay\u{FFFD}: the bank is closed");
     assert_eq!(dead(&timers, "long").error, "é".repeat(2_048));
@@ -179,7 +179,7 @@ fn a_handler_may_ask_to_run_again() {
         })
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     for _ in 0..5 {
         wait::next(&receiver);
     }
@@ -204,8 +204,8 @@ fn calls_on_a_running_key_answer_running() {
         .retry(soon(20))
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &1).unwrap();
-    timers.schedule("q", "c", NOW, &3).unwrap();
+    timers.schedule("q", "k", NOW, &1).wait().unwrap();
+    timers.schedule("q", "c", NOW, &3).wait().unwrap();
     gate.crowd(2);
     let cancelled = timers.cancel("q", "c").unwrap();
     assert!(matches!(cancelled, Cancelled::Running { attempt: 1, .. }));
@@ -219,7 +219,7 @@ fn calls_on_a_running_key_answer_running() {
             .is_scheduled()
     );
     // The successor takes the place of the retry.
-    let next = timers.schedule("q", "k", HOUR, &2).unwrap();
+    let next = timers.schedule("q", "k", HOUR, &2).wait().unwrap();
     assert!(next.running && next.replaced.is_none());
     let moved = timers.reschedule("q", "k", HOUR * 2).unwrap();
     assert!(matches!(moved, Moved::Moved { running: true, .. }));
@@ -256,7 +256,10 @@ fn a_payload_that_does_not_parse_is_left_in_the_store() {
         .start()
         .unwrap();
     for (queue, expected) in [("q", 1), ("panics", 2)] {
-        let scheduled = timers.schedule(queue, "k", NOW, "not a number").unwrap();
+        let scheduled = timers
+            .schedule(queue, "k", NOW, "not a number")
+            .wait()
+            .unwrap();
         wait::until("it was given back", || {
             timers.get(queue, "k").unwrap().unwrap().due > scheduled.due
         });
@@ -276,8 +279,8 @@ fn a_queue_without_a_handler_is_left_alone() {
         .handle("known", move |_: &Due<()>| sender.send(()).unwrap())
         .start()
         .unwrap();
-    timers.schedule("unknown", "k", NOW, &()).unwrap();
-    timers.schedule("known", "k", ms(50), &()).unwrap();
+    timers.schedule("unknown", "k", NOW, &()).wait().unwrap();
+    timers.schedule("known", "k", ms(50), &()).wait().unwrap();
     wait::next(&receiver);
     let timer = timers.get("unknown", "k").unwrap().unwrap();
     assert_eq!((timer.attempt, timer.running), (0, None));

@@ -23,7 +23,7 @@ fn failures_panics_dead_letters_and_unreadable_payloads_are_reported() {
         .retry(soon(2))
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &7).unwrap();
+    timers.schedule("q", "k", NOW, &7).wait().unwrap();
     let first = wait::next(&events);
     assert!(
         matches!(&first, Event::Failed { queue, key, attempt: 1, error, .. }
@@ -42,7 +42,7 @@ fn failures_panics_dead_letters_and_unreadable_payloads_are_reported() {
             if key == "k" && error == "the handler panicked: wanted: a panic"),
         "{third:?}"
     );
-    timers.schedule("q", "text", NOW, "seven").unwrap();
+    timers.schedule("q", "text", NOW, "seven").wait().unwrap();
     let fourth = wait::next(&events);
     assert!(
         matches!(&fourth, Event::Unreadable { key, error, .. }

@@ -35,16 +35,16 @@ fn futures_run_to_their_end() {
         .retry(soon(2))
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, "once").unwrap();
+    timers.schedule("q", "k", NOW, "once").wait().unwrap();
     assert_eq!(wait::next(&receiver), "once");
     settled(&timers, "q", "k");
-    timers.schedule("q", "k", NOW, "fails").unwrap();
+    timers.schedule("q", "k", NOW, "fails").wait().unwrap();
     assert_eq!(
         (wait::next(&receiver), wait::next(&receiver)),
         ("fails".into(), "fails".into())
     );
     wait::until("it is dead", || timers.stats().dead == 1);
-    timers.schedule("q", "k", NOW, "again").unwrap();
+    timers.schedule("q", "k", NOW, "again").wait().unwrap();
     assert_eq!(
         (wait::next(&receiver), wait::next(&receiver)),
         ("again".into(), "again".into())
@@ -107,7 +107,7 @@ fn panics_of_futures_are_caught_wherever_they_are() {
         ("polled", "when it is polled"),
         ("dropped", "in the drop"),
     ]) {
-        timers.schedule("q", payload, NOW, payload).unwrap();
+        timers.schedule("q", payload, NOW, payload).wait().unwrap();
         wait::until("it is dead", || timers.stats().dead == n);
         let letters = timers.dead("q", 0, 10).unwrap();
         let letter = letters.iter().find(|letter| letter.key == payload).unwrap();
@@ -132,7 +132,7 @@ fn a_runtime_that_ends_during_a_run_fails_the_run() {
         .retry(Retry::never())
         .start()
         .unwrap();
-    timers.schedule("q", "runs", NOW, &()).unwrap();
+    timers.schedule("q", "runs", NOW, &()).wait().unwrap();
     wait::next(&receiver);
     runtime.shutdown_background();
     wait::until("it is dead", || timers.stats().dead == 1);
@@ -143,7 +143,7 @@ fn a_runtime_that_ends_during_a_run_fails_the_run() {
         letters[0].error
     );
     // Nothing can run there any more, so the timers are left alone for a while.
-    timers.schedule("q", "waits", NOW, &()).unwrap();
+    timers.schedule("q", "waits", NOW, &()).wait().unwrap();
     wait::until("it was given back", || timers.stats().given_back > 0);
     assert_eq!(timers.get("q", "waits").unwrap().unwrap().fails, 0);
 }
@@ -162,9 +162,7 @@ fn handlers_may_call_the_timers() {
                 let sender = sender.clone();
                 async move {
                     let timers = own.get().expect("it is there before the first timer");
-                    timers
-                        .schedule_async("second", "k", SECOND * 60, &())
-                        .await?;
+                    timers.schedule("second", "k", SECOND * 60, &()).await?;
                     sender.send(()).unwrap();
                     Ok::<(), tourbillon_durable::CallError>(())
                 }
@@ -172,7 +170,7 @@ fn handlers_may_call_the_timers() {
             .start()
             .unwrap();
         shared.set(timers.clone()).unwrap();
-        timers.schedule("first", "k", NOW, &()).unwrap();
+        timers.schedule("first", "k", NOW, &()).wait().unwrap();
         // A runtime on the calling thread runs tasks only while the thread is in it.
         runtime.block_on(runtimes::eventually("the handler has run", || {
             receiver.try_recv().is_ok()

@@ -28,7 +28,7 @@ fn start(store: &Memory) -> (Durable, Receiver<Event>) {
         .handle("q", |_: &Due<u32>| ())
         .start()
         .unwrap();
-    timers.schedule("q", "first", NOW, &0).unwrap();
+    timers.schedule("q", "first", NOW, &0).wait().unwrap();
     settled(&timers, "q", "first");
     (timers, events)
 }
@@ -72,7 +72,7 @@ fn each_part_of_the_work_that_is_refused_is_an_outage_with_one_begin_and_one_end
             .start()
             .unwrap();
         refuse(&store, is_it);
-        timers.schedule("q", "k", NOW, &0).unwrap();
+        timers.schedule("q", "k", NOW, &0).wait().unwrap();
         let mut seen = vec![wait::next(&events)];
         let errors = timers.stats().store_errors;
         wait::until("it is refused again and again", || {
@@ -118,7 +118,7 @@ fn a_connection_that_is_refused_is_an_outage_of_the_work_that_needs_it() {
     });
     store.heal();
     assert_eq!(wait::next(&events), Event::StoreUp);
-    timers.schedule("q", "k", NOW, &0).unwrap();
+    timers.schedule("q", "k", NOW, &0).wait().unwrap();
     settled(&timers, "q", "k");
     drop(timers);
     assert_eq!(wait::all(&events), []);
@@ -142,7 +142,7 @@ fn a_call_without_an_answer_is_told_within_a_second() {
             true => Fault::Hang,
             false => Fault::None,
         });
-        timers.schedule("q", "k", NOW, &0).unwrap();
+        timers.schedule("q", "k", NOW, &0).wait().unwrap();
         goes_down(&events, work, "no answer for 1s");
         store.heal();
         assert_eq!(wait::next(&events), Event::StoreUp);
@@ -156,7 +156,7 @@ fn an_outage_of_claims_ends_although_nothing_is_left_to_claim() {
     let store = Memory::new();
     let (timers, events) = start(&store);
     refuse(&store, |call| matches!(call, MemoryCall::Claim(_)));
-    timers.schedule("q", "k", NOW, &0).unwrap();
+    timers.schedule("q", "k", NOW, &0).wait().unwrap();
     goes_down(&events, StoreWork::Claim, "no rights");
     assert!(timers.cancel("q", "k").unwrap().is_cancelled());
     assert_eq!(timers.stats().stopped_work, 1);
@@ -170,7 +170,7 @@ fn an_outage_of_claims_ends_although_nothing_is_left_to_claim() {
 fn several_parts_are_one_outage() {
     let store = Memory::new();
     let (timers, events) = start(&store);
-    timers.schedule("q", "k", ms(100), &0).unwrap();
+    timers.schedule("q", "k", ms(100), &0).wait().unwrap();
     refuse(&store, |_| true);
     wait::until("several parts have stopped", || {
         timers.stats().stopped_work > 1
@@ -218,7 +218,7 @@ fn a_look_that_was_under_way_at_an_exchange_does_not_make_it_two() {
     });
     wait::next(&looked);
     store.inject(|_| Fault::Fail(StoreError::Replaced("another one".into())));
-    timers.schedule("q", "k", HOUR, &0).unwrap_err();
+    timers.schedule("q", "k", HOUR, &0).wait().unwrap_err();
     wait::next(&events);
     drop(answer);
     let before = timers.stats().replaced;
@@ -263,7 +263,7 @@ fn what_users_are_refused_is_no_outage_of_a_node() {
     let store = Memory::new();
     let (timers, events) = start(&store);
     refuse(&store, |call| matches!(call, MemoryCall::Write(_)));
-    assert!(timers.schedule("q", "k", HOUR, &0).is_err());
+    assert!(timers.schedule("q", "k", HOUR, &0).wait().is_err());
     assert_eq!(timers.stats().failed_calls, 1);
     store.heal();
     drop(timers);
@@ -280,12 +280,12 @@ fn the_calls_of_a_client_tell_of_an_outage() {
         .unwrap();
     refuse(&store, |call| matches!(call, MemoryCall::Write(_)));
     for _ in 0..3 {
-        client.schedule("q", "k", HOUR, &0).unwrap_err();
+        client.schedule("q", "k", HOUR, &0).wait().unwrap_err();
         client.get("q", "k").unwrap();
     }
     goes_down(&events, StoreWork::Write, "no rights");
     store.heal();
-    client.schedule("q", "k", HOUR, &0).unwrap();
+    client.schedule("q", "k", HOUR, &0).wait().unwrap();
     assert_eq!(wait::next(&events), Event::StoreUp);
     drop(client);
     assert_eq!(wait::all(&events), []);
@@ -304,6 +304,9 @@ fn an_outage_at_the_join_is_told_and_ends() {
     goes_down(&events, StoreWork::Join, "no rights");
     store.heal();
     assert_eq!(wait::next(&events), Event::StoreUp);
-    timers.schedule("q", "k", Duration::ZERO, &0).unwrap();
+    timers
+        .schedule("q", "k", Duration::ZERO, &0)
+        .wait()
+        .unwrap();
     settled(&timers, "q", "k");
 }

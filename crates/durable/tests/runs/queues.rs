@@ -21,8 +21,8 @@ fn a_paused_queue_does_not_run_until_it_is_resumed() {
         .start()
         .unwrap();
     timers.pause("paused").unwrap();
-    timers.schedule("paused", "k", NOW, &()).unwrap();
-    timers.schedule("other", "k", ms(100), &()).unwrap();
+    timers.schedule("paused", "k", NOW, &()).wait().unwrap();
+    timers.schedule("other", "k", ms(100), &()).wait().unwrap();
     assert_eq!(wait::next(&receiver), "other");
     assert!(timers.get("paused", "k").unwrap().is_some());
     timers.resume("paused").unwrap();
@@ -43,8 +43,8 @@ fn a_pause_outlives_its_process() {
         .handle("other", move |_: &Due<()>| other.send("other").unwrap())
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
-    timers.schedule("other", "k", ms(50), &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
+    timers.schedule("other", "k", ms(50), &()).wait().unwrap();
     assert_eq!(wait::next(&receiver), "other");
     timers.resume("q").unwrap();
     assert_eq!(wait::next(&receiver), "q");
@@ -71,7 +71,7 @@ fn no_more_runs_than_the_limit_at_one_time() {
     timers.schedule_many("q", many).unwrap();
     gate.crowd(3);
     // Another queue goes on meanwhile.
-    timers.schedule("other", "k", ms(50), &()).unwrap();
+    timers.schedule("other", "k", ms(50), &()).wait().unwrap();
     settled(&timers, "other", "k");
     assert_eq!((gate.waiting(), timers.stats().running), (3, 3));
     gate.open();
@@ -117,7 +117,7 @@ fn a_pace_spreads_what_is_due_together() {
 fn a_timer_that_is_too_late_becomes_a_dead_letter() {
     let store = Memory::new();
     let client = Durable::builder(store.clone()).start().unwrap();
-    client.schedule("q", "late", NOW, &()).unwrap();
+    client.schedule("q", "late", NOW, &()).wait().unwrap();
     let planned = client.get("q", "late").unwrap().unwrap().planned;
     wait::until("it is late", || {
         planned.elapsed().is_ok_and(|late| late > ms(100))
@@ -137,7 +137,7 @@ fn a_timer_that_is_too_late_becomes_a_dead_letter() {
         "{}",
         letters[0].error
     );
-    timers.schedule("patient", "k", NOW, &()).unwrap();
+    timers.schedule("patient", "k", NOW, &()).wait().unwrap();
     settled(&timers, "patient", "k");
     let stats = timers.stats();
     assert_eq!((stats.expired, stats.runs, stats.failed), (1, 1, 0));
@@ -147,7 +147,7 @@ fn a_timer_that_is_too_late_becomes_a_dead_letter() {
 fn a_timer_that_kills_its_processes_becomes_a_dead_letter() {
     let store = Memory::new();
     let client = Durable::builder(store.clone()).start().unwrap();
-    client.schedule("q", "poison", NOW, &()).unwrap();
+    client.schedule("q", "poison", NOW, &()).wait().unwrap();
     let gate = Gate::default();
     let mut killed = Vec::new();
     for crashes in 0..2 {

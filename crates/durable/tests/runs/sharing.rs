@@ -52,9 +52,9 @@ fn a_crashed_node_is_taken_over() {
         .handle("q", move |_: &Due<()>| pass.pass())
         .start()
         .unwrap();
-    first.schedule("q", "runs", NOW, &()).unwrap();
+    first.schedule("q", "runs", NOW, &()).wait().unwrap();
     gate.crowd(1);
-    first.schedule("q", "waits", ms(400), &()).unwrap();
+    first.schedule("q", "waits", ms(400), &()).wait().unwrap();
     first.crash();
     let (sender, receiver) = mpsc::channel();
     let second = short_node(&store)
@@ -97,7 +97,7 @@ fn a_silent_node_holds_nothing_any_more_and_comes_back() {
         })
         .start()
         .unwrap();
-    silent.schedule("q", "k", NOW, &()).unwrap();
+    silent.schedule("q", "k", NOW, &()).wait().unwrap();
     assert!(wait::next(&held));
     gate.crowd(1);
     // From now on its beats get lost. It is the only node that has one.
@@ -139,7 +139,7 @@ fn a_node_that_was_declared_gone_is_fenced_and_goes_on_anew() {
         })
         .start()
         .unwrap();
-    first.schedule("q", "k", NOW, &()).unwrap();
+    first.schedule("q", "k", NOW, &()).wait().unwrap();
     gate.crowd(1);
     let epoch = std::sync::Arc::new(std::sync::OnceLock::new());
     let silent = std::sync::Arc::clone(&epoch);
@@ -166,7 +166,7 @@ fn a_node_that_was_declared_gone_is_fenced_and_goes_on_anew() {
     assert_eq!(first.stats().panicked, 0);
     // It works again, under its new epoch.
     second.stop(SECOND);
-    first.schedule("q", "again", NOW, &()).unwrap();
+    first.schedule("q", "again", NOW, &()).wait().unwrap();
     settled(&first, "q", "again");
 }
 

@@ -24,11 +24,11 @@ fn a_stop_waits_for_its_runs() {
         .handle("q", move |_: &Due<()>| pass.pass())
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     gate.crowd(1);
     let stop = timers.stop_async(HOUR);
     // The calls go on while handlers run.
-    timers.schedule("q", "other", HOUR, &()).unwrap();
+    timers.schedule("q", "other", HOUR, &()).wait().unwrap();
     gate.open();
     let report = stop.wait().unwrap();
     assert_eq!(report.unfinished, 0);
@@ -74,7 +74,7 @@ fn others_go_on_at_once_with_what_a_stop_has_left() {
 fn a_stop_twice_and_from_several_threads_is_harmless() {
     let store = Memory::new();
     let timers = node(&store).handle("q", |_: &Due<()>| ()).start().unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     settled(&timers, "q", "k");
     let threads: Vec<_> = (0..4)
         .map(|_| {
@@ -101,7 +101,7 @@ fn a_second_stop_may_shorten_the_grace() {
         .handle("q", move |_: &Due<()>| pass.pass())
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     gate.crowd(1);
     let patient = timers.stop_async(Duration::MAX);
     let report = timers.stop(Duration::ZERO);
@@ -124,7 +124,7 @@ fn a_stop_within_a_handler_returns_at_once() {
         .start()
         .unwrap();
     shared.set(timers.clone()).unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     assert_eq!(wait::next(&receiver), 1);
     // The run ends, and with it the stop.
     let report = timers.stop(HOUR);
@@ -148,7 +148,7 @@ fn a_handler_may_stop_other_timers_and_wait() {
         })
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     assert!(wait::next(&receiver).has_left);
     assert_eq!(other.get("q", "k"), Err(CallError::Stopped));
 }
@@ -162,7 +162,7 @@ fn a_drop_leaves_as_a_stop_does() {
         .handle("q", move |_: &Due<()>| pass.pass())
         .start()
         .unwrap();
-    first.schedule("q", "k", NOW, &()).unwrap();
+    first.schedule("q", "k", NOW, &()).wait().unwrap();
     gate.crowd(1);
     drop(first);
     let second = hour_node(&store)
@@ -191,7 +191,7 @@ fn the_last_clone_may_be_dropped_in_a_handler() {
         })
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     *slot.lock().unwrap() = Some(timers);
     gate.open();
     wait::next(&receiver);
@@ -200,7 +200,7 @@ fn the_last_clone_may_be_dropped_in_a_handler() {
         .handle("q", |_: &Due<()>| ())
         .start()
         .unwrap();
-    second.schedule("q", "last", NOW, &()).unwrap();
+    second.schedule("q", "last", NOW, &()).wait().unwrap();
     settled(&second, "q", "last");
     settled(&second, "q", "k");
 }
@@ -212,11 +212,11 @@ fn a_store_that_hangs_does_not_hold_up_a_stop_for_good() {
         .handle("q", |_: &Due<()>| ())
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     settled(&timers, "q", "k");
     store.inject(|_| Fault::Hang);
-    let hangs = timers.schedule_async("q", "hangs", SECOND, &());
-    let waits = timers.schedule_async("q", "waits", SECOND, &());
+    let hangs = timers.schedule("q", "hangs", SECOND, &());
+    let waits = timers.schedule("q", "waits", SECOND, &());
     let start = Instant::now();
     let report = timers.stop(ms(10));
     assert!(!report.has_left);
@@ -274,7 +274,7 @@ fn a_client_joins_no_nodes() {
         Fault::None
     });
     let client = Durable::builder(store).start().unwrap();
-    client.schedule("q", "k", NOW, &()).unwrap();
+    client.schedule("q", "k", NOW, &()).wait().unwrap();
     let report = client.stop(SECOND);
     assert_eq!((report.unfinished, report.has_left), (0, false));
     assert_eq!(receiver.try_iter().count(), 0);

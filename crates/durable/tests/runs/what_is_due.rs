@@ -45,6 +45,7 @@ fn a_handler_gets_the_payload_and_all_that_is_known() {
     let start = SystemTime::now();
     let scheduled = timers
         .schedule("pay-by", "order:7", ms(30), &payload)
+        .wait()
         .unwrap();
     let (seen, got, due, lateness) = wait::next(&receiver);
     assert_eq!(seen, ("pay-by".to_owned(), "order:7".to_owned()));
@@ -68,8 +69,11 @@ fn a_timer_does_not_run_before_the_stores_clock_says_so() {
         .handle("q", move |_: &Due<()>| sender.send(seen.now()).unwrap())
         .start()
         .unwrap();
-    timers.schedule("q", "later", SECOND * 10, &()).unwrap();
-    timers.schedule("q", "now", NOW, &()).unwrap();
+    timers
+        .schedule("q", "later", SECOND * 10, &())
+        .wait()
+        .unwrap();
+    timers.schedule("q", "now", NOW, &()).wait().unwrap();
     assert_eq!(wait::next(&receiver), StoreTime::from_micros(0));
     clock.advance(SECOND * 10);
     assert_eq!(wait::next(&receiver), StoreTime::from_micros(10_000_000));
@@ -91,7 +95,7 @@ fn a_retry_has_the_same_token_and_another_attempt() {
         .retry(soon(20))
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
     let seen: Vec<_> = (0..3).map(|_| wait::next(&receiver)).collect();
     for (n, (token, attempt, fails, planned)) in (0..).zip(&seen) {
         assert_eq!((token, planned), (&seen[0].0, &seen[0].3));
@@ -116,11 +120,11 @@ fn a_timer_of_the_same_key_has_another_token() {
         })
         .start()
         .unwrap();
-    timers.schedule("q", "k", NOW, &true).unwrap();
+    timers.schedule("q", "k", NOW, &true).wait().unwrap();
     let (first, second) = (wait::next(&receiver), wait::next(&receiver));
     assert_ne!(first.0, second.0);
     assert_eq!((first.1, second.1), (1, 1));
-    timers.schedule("q", "k", NOW, &false).unwrap();
+    timers.schedule("q", "k", NOW, &false).wait().unwrap();
     settled(&timers, "q", "k");
     let last = receiver.try_iter().last().unwrap();
     assert_ne!(last.0, second.0);
@@ -138,14 +142,14 @@ fn a_cancelled_timer_does_not_run() {
         .start()
         .unwrap();
     for key in ["cancelled", "moved", "kept"] {
-        timers.schedule("q", key, SECOND, &()).unwrap();
+        timers.schedule("q", key, SECOND, &()).wait().unwrap();
     }
     assert!(timers.cancel("q", "cancelled").unwrap().is_cancelled());
     assert!(timers.reschedule("q", "moved", HOUR).unwrap().is_moved());
     clock.advance(SECOND);
     assert_eq!(wait::next(&receiver), "kept");
     // One that is due later has run, so the others would have, too.
-    timers.schedule("q", "last", SECOND, &()).unwrap();
+    timers.schedule("q", "last", SECOND, &()).wait().unwrap();
     clock.advance(SECOND);
     assert_eq!(wait::next(&receiver), "last");
     assert_eq!(receiver.try_iter().count(), 0);

@@ -77,7 +77,10 @@ fn tables_that_are_broken_stop_a_node_and_are_told_once() {
             }
         }
         let now = Duration::ZERO;
-        timers.schedule("q", "k", now, &7_u64).expect("accepted");
+        timers
+            .schedule("q", "k", now, &7_u64)
+            .wait()
+            .expect("accepted");
         assert_eq!(wait::next(&runs), 7);
         told.ends(timers);
     }
@@ -110,6 +113,7 @@ fn a_write_transaction_that_stays_open_is_an_outage_after_a_second() {
     // Looks only read, and beats are rare. The claim of this timer has to write.
     timers
         .schedule("q", "k", Duration::from_millis(300), &9_u64)
+        .wait()
         .expect("accepted");
     let begin = TransactionBehavior::Immediate;
     let transaction = shop.transaction_with_behavior(begin).expect("it begins");

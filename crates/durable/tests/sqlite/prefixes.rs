@@ -36,7 +36,7 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
     let mut shop = Connection::open(folder.file()).expect("a connection");
     shop.busy_timeout(Duration::from_secs(60)).expect("set");
     for (prefix, store, timers) in &programs {
-        let scheduled = timers.schedule("pay-by", "k", Duration::ZERO, "own");
+        let scheduled = timers.schedule("pay-by", "k", Duration::ZERO, "own").wait();
         scheduled.expect("it is accepted");
         assert_eq!(wait::next(&heard), format!("{prefix} own"));
         let tx = shop.transaction_with_behavior(TransactionBehavior::Immediate);

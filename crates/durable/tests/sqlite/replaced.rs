@@ -46,6 +46,7 @@ fn other(folder: &Folder) -> PathBuf {
     let timers = timers.expect("a store");
     timers
         .schedule("q", "foreign", Duration::ZERO, &1)
+        .wait()
         .expect("accepted");
     timers.stop(Duration::ZERO);
     drop(timers);
@@ -78,11 +79,15 @@ fn is_noticed(exchange: impl FnOnce(&Folder, &Path)) -> (Folder, Durable, Receiv
     let (timers, events, runs) = node(&store);
     timers
         .schedule("q", "before", Duration::ZERO, &1)
+        .wait()
         .expect("accepted");
     assert_eq!(wait::next(&runs), "before");
-    timers.schedule("q", "kept", HOUR, &1).expect("accepted");
+    timers
+        .schedule("q", "kept", HOUR, &1)
+        .wait()
+        .expect("accepted");
     exchange(&folder, &copy);
-    let refused = timers.schedule("q", "lost", HOUR, &1);
+    let refused = timers.schedule("q", "lost", HOUR, &1).wait();
     let Err(CallError::Replaced(why)) = refused else {
         panic!("{refused:?}");
     };
@@ -144,7 +149,10 @@ fn another_file_in_its_place_is_noticed_and_the_right_one_is_used_again() {
         timers.get("q", "kept").is_ok_and(|timer| timer.is_some())
     });
     wait::until("it accepts", || {
-        timers.schedule("q", "after", Duration::ZERO, &1).is_ok()
+        timers
+            .schedule("q", "after", Duration::ZERO, &1)
+            .wait()
+            .is_ok()
     });
     assert_eq!(wait::next(&runs), "after");
     timers.stop(Duration::ZERO);
@@ -163,7 +171,9 @@ fn another_file_over_it_is_noticed_and_its_log_is_left_alone() {
     fs::remove_file(wal).expect("removed");
     fs::remove_file(shm).expect("removed");
     let next = Durable::builder(folder.store()).start().expect("a store");
-    next.schedule("q", "new", HOUR, &1).expect("accepted");
+    next.schedule("q", "new", HOUR, &1)
+        .wait()
+        .expect("accepted");
     // The end of the old process removes nothing of it.
     timers.stop(Duration::ZERO);
     drop(timers);
@@ -229,10 +239,13 @@ fn a_link_that_leads_elsewhere_is_noticed() {
     std::os::unix::fs::symlink(folder.file(), &link).expect("a link");
     let timers = Durable::builder(Sqlite::open(&link).expect("a store")).start();
     let timers = timers.expect("a store");
-    timers.schedule("q", "k", HOUR, &1).expect("accepted");
+    timers
+        .schedule("q", "k", HOUR, &1)
+        .wait()
+        .expect("accepted");
     fs::remove_file(&link).expect("removed");
     std::os::unix::fs::symlink(copy, &link).expect("a link");
-    let refused = timers.schedule("q", "k", HOUR, &1);
+    let refused = timers.schedule("q", "k", HOUR, &1).wait();
     assert!(
         matches!(refused, Err(CallError::Replaced(_))),
         "{refused:?}"
@@ -380,6 +393,7 @@ fn a_node_notices_an_older_file_by_its_next_look() {
         let (timers, events, runs) = node_with(&store, HOUR);
         timers
             .schedule("q", "before", Duration::ZERO, &1)
+            .wait()
             .expect("accepted");
         assert_eq!(wait::next(&runs), "before");
         let plain = Connection::open(folder.file()).expect("a connection");
@@ -389,7 +403,7 @@ fn a_node_notices_an_older_file_by_its_next_look() {
             "the node says what to do",
             || matches!(wait::next(&events), Event::StoreReplaced { error, .. } if error.contains("start them again")),
         );
-        let refused = timers.schedule("q", "lost", HOUR, &1);
+        let refused = timers.schedule("q", "lost", HOUR, &1).wait();
         assert!(
             matches!(refused, Err(CallError::Replaced(_))),
             "{refused:?}"
@@ -398,6 +412,7 @@ fn a_node_notices_an_older_file_by_its_next_look() {
         let other = Durable::builder(folder.store()).start().expect("a store");
         other
             .schedule("q", "due", Duration::ZERO, &1)
+            .wait()
             .expect("accepted");
         let before = timers.stats().store_errors;
         wait::until("the node looks again", || {
@@ -407,7 +422,10 @@ fn a_node_notices_an_older_file_by_its_next_look() {
         is_one_outage(&events.try_iter().collect::<Vec<_>>());
         plain.execute_batch(back).expect("set");
         assert_eq!(wait::next(&runs), "due");
-        timers.schedule("q", "after", HOUR, &1).expect("accepted");
+        timers
+            .schedule("q", "after", HOUR, &1)
+            .wait()
+            .expect("accepted");
         timers.stop(Duration::ZERO);
     }
 }

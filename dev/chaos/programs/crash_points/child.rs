@@ -268,7 +268,7 @@ impl Caller<'_> {
 
     /// Returns when the timer is due, if it was certainly accepted.
     fn schedule(&self, queue: &str, key: &str, delay: Duration, number: u64) -> Option<SystemTime> {
-        let due = match self.timers.schedule(queue, key, delay, &number) {
+        let due = match self.timers.schedule(queue, key, delay, &number).wait() {
             Ok(scheduled) => scheduled.due,
             // A timer that is there was accepted. One that is not there may have run already.
             Err(CallError::Unknown(_)) => answer(self.timers.get(queue, key))??.planned,
