@@ -11,10 +11,12 @@ use super::membership::Membership;
 use super::queue::Queue;
 use super::runs::{HeldRuns, Place};
 use super::shards::{self, LAST_RANK, Part};
-use super::sleep::{Sleep, Took};
+use super::sleep::{Shown, Sleep, Took};
 use super::throttle::RingThrottle;
-use super::upcoming::{Expected, Unread};
-use crate::store::{Epoch, Look, Offset, Range, SHARDS, Seen, SeenNode, Sight, StoreTime};
+use super::upcoming::{Expected, Unread, UpcomingTimers};
+use crate::store::{
+    Band, Complete, Epoch, Look, Offset, Range, SHARDS, Seen, SeenNode, Sight, StoreTime,
+};
 use crate::sync::Arc;
 
 /// The least number of timers that a look asks for in one shard.
@@ -34,6 +36,70 @@ struct Asked {
     /// Whether it goes on where an earlier look was cut, and so says nothing about what is due
     /// before.
     goes_on: bool,
+}
+
+/// What one queue is looked at for.
+struct Triggers<'a> {
+    number: usize,
+    everything: bool,
+    /// Its known timers run out.
+    hungry: bool,
+    rang: bool,
+    /// The parts, of all queues, that a band has woken.
+    woken: &'a BTreeSet<(usize, u16)>,
+    store_now: Option<StoreTime>,
+}
+
+impl Triggers<'_> {
+    fn any(&self) -> bool {
+        self.everything || self.hungry || self.rang || self.has_woken()
+    }
+
+    fn has_woken(&self) -> bool {
+        has_any(self.woken, self.number)
+    }
+
+    fn woke(&self, part: &Part) -> bool {
+        self.woken.contains(&(self.number, part.shard))
+    }
+
+    /// Whether the look answers a ring in this part. A shard whose overdue timers are not all known
+    /// has older work than what rang.
+    fn answers(&self, queue: &Queue, part: &Part) -> bool {
+        let unread = queue.upcoming.unread(part.shard);
+        let backlog = unread.is_some_and(|unread| Some(unread.from) <= self.store_now);
+        self.rang && part.rank == 0 && !backlog
+    }
+}
+
+/// What one range of a sight has shown, in the order of due times.
+struct ReadRange<'a> {
+    asked: &'a Asked,
+    rows: Vec<&'a Seen>,
+    /// Whether its limit has left timers out.
+    cut: bool,
+    /// The store's time of the sight.
+    now: StoreTime,
+}
+
+impl ReadRange<'_> {
+    /// Notes where the next look has to go on, and forgets the refused timers that are gone.
+    fn learn_rest(&self, upcoming: &mut UpcomingTimers) {
+        let Asked { part, goes_on, .. } = *self.asked;
+        // A part of the last rank is not among the node's parts, so no look would read its rest.
+        if part.rank < LAST_RANK {
+            let unread = self.rows.last().filter(|_| self.cut).map(|last| Unread {
+                from: last.due,
+                ties: self.rows.iter().filter(|row| row.due == last.due).count(),
+            });
+            upcoming.set_unread(part.shard, unread);
+        }
+        // What lies before the start of such a range was not asked for, and may still be there.
+        if !goes_on {
+            let shown: BTreeSet<&str> = self.rows.iter().map(|row| &*row.key).collect();
+            upcoming.keep_refused(part.shard, |key| shown.contains(key));
+        }
+    }
 }
 
 /// See the module.
@@ -155,144 +221,33 @@ impl Looks {
         claims: &Claims,
     ) -> Look {
         let everything = self.soon || now >= self.next;
-        self.turns = everything && self.knows_nodes && now >= self.next_turn;
-        if everything {
-            self.soon = false;
-            self.next = now + self.interval;
-        }
-        if self.turns {
-            self.turn = (self.turn + 1) % SHARDS;
-        }
-        let bands = match everything {
-            true => {
-                let turn = self.turns.then_some(self.turn);
-                self.sleep.ask(self.interval, turn, &self.marks)
-            }
-            false => {
-                self.sleep.look_ended();
-                Vec::new()
-            }
-        };
-        let fresh = self.sleep.take_fresh();
+        let bands = self.begin(now, everything);
+        let woken = self.sleep.take_fresh();
         let rung = self.throttle.answer(now);
         self.adoption.look_sent();
         self.asked.clear();
+        // The sight may be older or newer than the claim that is under way.
         self.touched = claims.places();
         let mut ranges = Vec::new();
         for (number, queue) in queues.iter_mut().enumerate() {
-            let (hungry, rang) = (queue.is_hungry(), rung.contains(&number));
-            let woken = has_any(&fresh, number);
-            if !everything && !hungry && !rang && !woken {
+            let triggers = Triggers {
+                number,
+                everything,
+                hungry: queue.is_hungry(),
+                rang: rung.contains(&number),
+                woken: &woken,
+                store_now,
+            };
+            if !triggers.any() {
                 continue;
             }
-            if everything || hungry {
+            if everything || triggers.hungry {
                 queue.progressed = false;
             }
-            // Of thousands of queues nearly all end here.
-            let is_wanted = self.sleep.wants_queue(number)
-                || queue.upcoming.has_unread()
-                || has_any(self.adoption.doubtful(), number)
-                || self.turns && self.sleep.is_turn_of(number);
-            if self.sleep.is_on() && !is_wanted && !rang && !woken {
+            if !self.has_parts_to_ask(&triggers, queue) {
                 continue;
             }
-            let is_woken = |part: &Part| fresh.contains(&(number, part.shard));
-            // A shard whose overdue timers are not all known has older work than what rang.
-            let answers = |queue: &Queue, part: &Part| {
-                let unread = queue.upcoming.unread(part.shard);
-                let backlog = unread.is_some_and(|unread| Some(unread.from) <= store_now);
-                rang && part.rank == 0 && !backlog
-            };
-            let whole = self.whole_shards(number);
-            let held = runs.in_shards(number);
-            let claiming = claims.in_shards(number);
-            let refused = queue.upcoming.refused_in_shards();
-            let mut asked: Vec<Part> = match (queue.paused, everything) {
-                (true, _) => Vec::new(),
-                (false, true) => {
-                    let parts = self.parts[number].iter().filter(|part| {
-                        self.sleep.wants((number, part.shard))
-                            || queue.upcoming.unread(part.shard).is_some()
-                    });
-                    parts.copied().collect()
-                }
-                (false, false) => self.parts[number]
-                    .iter()
-                    .filter(|part| {
-                        answers(queue, part)
-                            || is_woken(part)
-                            || hungry && queue.upcoming.unread(part.shard).is_some()
-                    })
-                    .copied()
-                    .collect(),
-            };
-            let share = match everything {
-                // Twice the mean, since keys do not fall evenly into the shards.
-                true => 2 * queue.upcoming.limit() / own_of(&self.parts[number]),
-                // Not more than there is room for: timers beyond it would have to be read again,
-                // and the next look may follow at once.
-                false => (queue.upcoming.limit() - queue.upcoming.len()) / own_of(&asked),
-            };
-            let share = share.max(LEAST_SHARE);
-            for shard in &whole {
-                let doubtful = self.adoption.doubtful().contains(&(number, *shard));
-                let present = asked.iter().any(|part| part.shard == *shard);
-                if !present && (doubtful || !queue.paused) {
-                    asked.push(self.part(number, *shard));
-                }
-            }
-            // A part that only a band has shown has no owner that this node is next to.
-            let strangers = fresh.range((number, 0)..(number + 1, 0));
-            let strangers: Vec<u16> = strangers.map(|(_, shard)| *shard).collect();
-            for shard in strangers {
-                let part = self.part(number, shard);
-                if part.rank == LAST_RANK
-                    && !queue.paused
-                    && !asked.iter().any(|asked| asked.shard == shard)
-                {
-                    asked.push(part);
-                }
-            }
-            for part in asked {
-                let is_whole = whole.contains(&part.shard);
-                // A part that may sleep must be known up to the moment up to which the band shows
-                // it.
-                let until = match (part.rank, is_whole || self.sleep.is_on()) {
-                    (0, _) => Offset::Ahead(self.interval * 2),
-                    (_, true) => Offset::Ahead(Duration::ZERO),
-                    (rank, false) => Offset::Overdue(self.overdue(rank)),
-                };
-                // Timers that the node knows already must not use up the limit. Refused ones count
-                // twice, so that a look finds its way past many of them soon.
-                let known = queue.upcoming.in_shard(part.shard)
-                    + [&held, &claiming, &refused, &refused]
-                        .iter()
-                        .filter_map(|counts| counts.get(&part.shard))
-                        .sum::<usize>();
-                let unread = queue.upcoming.unread(part.shard);
-                let from_start = everything || is_whole || answers(queue, &part) || is_woken(&part);
-                let goes_on = unread.filter(|_| !from_start);
-                let (from, known) = match goes_on {
-                    Some(unread) => (Some(unread.from), known.min(unread.ties)),
-                    None => {
-                        let mark = self.sleep.mark((number, part.shard), &self.marks);
-                        (mark, known)
-                    }
-                };
-                ranges.push(Range {
-                    queue: queue.config.name.clone(),
-                    shard: part.shard,
-                    mark: from.filter(|_| !is_whole),
-                    until,
-                    limit: u32::try_from(share + known).unwrap_or(u32::MAX),
-                });
-                self.asked.push(Asked {
-                    queue: number,
-                    part,
-                    until,
-                    goes_on: goes_on.is_some(),
-                });
-            }
+            self.ask_queue(&triggers, queue, runs, claims, &mut ranges);
         }
         Look {
             epoch,
@@ -300,6 +255,178 @@ impl Looks {
             bands,
             // Only a look at everything moves marks.
             complete: everything,
+        }
+    }
+
+    /// Writes the ranges of one queue.
+    fn ask_queue(
+        &mut self,
+        triggers: &Triggers<'_>,
+        queue: &Queue,
+        runs: &HeldRuns,
+        claims: &Claims,
+        ranges: &mut Vec<Range>,
+    ) {
+        let number = triggers.number;
+        let whole = self.whole_shards(number);
+        let mut parts = self.triggered_parts(triggers, queue);
+        // The parts that follow are few, and take no share from these.
+        let share = self.share(triggers, queue, &parts);
+        self.add_whole(&mut parts, &whole, number, queue.paused);
+        self.add_strangers(&mut parts, triggers, queue.paused);
+        let (held, claiming) = (runs.in_shards(number), claims.in_shards(number));
+        let refused = queue.upcoming.refused_in_shards();
+        for part in parts {
+            // Timers that the node knows already must not use up the limit. Refused ones count
+            // twice, so that a look finds its way past many of them soon.
+            let known = queue.upcoming.in_shard(part.shard)
+                + [&held, &claiming, &refused, &refused]
+                    .iter()
+                    .filter_map(|counts| counts.get(&part.shard))
+                    .sum::<usize>();
+            let is_whole = whole.contains(&part.shard);
+            ranges.push(self.range(triggers, queue, part, is_whole, share, known));
+        }
+    }
+
+    /// Plans the look after this one, gives the next shard its turn, and writes the bands. The
+    /// bands belong to looks at everything: a look at some queues must stay cheap.
+    fn begin(&mut self, now: Mono, everything: bool) -> Vec<Band> {
+        // The first look of an epoch shows who the nodes are. It reads no timers.
+        self.turns = everything && self.knows_nodes && now >= self.next_turn;
+        if self.turns {
+            self.turn = (self.turn + 1) % SHARDS;
+        }
+        if !everything {
+            self.sleep.look_ended();
+            return Vec::new();
+        }
+        self.soon = false;
+        self.next = now + self.interval;
+        let turn = self.turns.then_some(self.turn);
+        self.sleep.ask(self.interval, turn, &self.marks)
+    }
+
+    /// Whether a queue has anything to ask for. Of thousands of queues nearly all end here.
+    fn has_parts_to_ask(&self, triggers: &Triggers<'_>, queue: &Queue) -> bool {
+        let number = triggers.number;
+        !self.sleep.is_on()
+            || triggers.rang
+            || triggers.has_woken()
+            || self.sleep.wants_queue(number)
+            || queue.upcoming.has_unread()
+            || has_any(self.adoption.doubtful(), number)
+            || self.turns && self.sleep.is_turn_of(number)
+    }
+
+    /// The known parts of a queue that the look asks for.
+    fn triggered_parts(&self, triggers: &Triggers<'_>, queue: &Queue) -> Vec<Part> {
+        if queue.paused {
+            return Vec::new();
+        }
+        let is_triggered = |part: &&Part| {
+            let has_unread = queue.upcoming.unread(part.shard).is_some();
+            match triggers.everything {
+                // A part that sleeps may still hold timers that an earlier look left out.
+                true => self.sleep.wants((triggers.number, part.shard)) || has_unread,
+                false => {
+                    triggers.answers(queue, part)
+                        || triggers.woke(part)
+                        || triggers.hungry && has_unread
+                }
+            }
+        };
+        let parts = self.parts[triggers.number].iter();
+        parts.filter(is_triggered).copied().collect()
+    }
+
+    /// The number of new timers to read in each part.
+    fn share(&self, triggers: &Triggers<'_>, queue: &Queue, parts: &[Part]) -> usize {
+        let share = match triggers.everything {
+            // Twice the mean, since keys do not fall evenly into the shards.
+            true => 2 * queue.upcoming.limit() / own_of(&self.parts[triggers.number]),
+            // Not more than there is room for: timers beyond it would have to be read again, and
+            // the next look may follow at once.
+            false => (queue.upcoming.limit() - queue.upcoming.len()) / own_of(parts),
+        };
+        share.max(LEAST_SHARE)
+    }
+
+    /// Adds the shards that are looked at whole. A pause of the queue does not hold up adoption:
+    /// what the node has claimed already must be run, or given back.
+    fn add_whole(&self, parts: &mut Vec<Part>, whole: &BTreeSet<u16>, queue: usize, paused: bool) {
+        for shard in whole {
+            let doubtful = self.adoption.doubtful().contains(&(queue, *shard));
+            let present = parts.iter().any(|part| part.shard == *shard);
+            if !present && (doubtful || !paused) {
+                parts.push(self.part(queue, *shard));
+            }
+        }
+    }
+
+    /// Adds the parts of others that a band has woken. Such a part has no owner that this node is
+    /// next to, so it is not among the node's parts.
+    fn add_strangers(&self, parts: &mut Vec<Part>, triggers: &Triggers<'_>, paused: bool) {
+        let queue = triggers.number;
+        for (_, shard) in triggers.woken.range((queue, 0)..(queue + 1, 0)) {
+            let part = self.part(queue, *shard);
+            let present = parts.iter().any(|known| known.shard == *shard);
+            if part.rank == LAST_RANK && !paused && !present {
+                parts.push(part);
+            }
+        }
+    }
+
+    /// Writes the range of one part, which asks for `share` timers beside the `known` ones.
+    fn range(
+        &mut self,
+        triggers: &Triggers<'_>,
+        queue: &Queue,
+        part: Part,
+        is_whole: bool,
+        share: usize,
+        known: usize,
+    ) -> Range {
+        let until = self.until(part, is_whole);
+        // An unread rest lies behind what is known. A look that needs what is before it, to move
+        // marks or to find what has just come, begins at the mark.
+        let from_start = triggers.everything
+            || is_whole
+            || triggers.answers(queue, &part)
+            || triggers.woke(&part);
+        let unread = queue.upcoming.unread(part.shard);
+        let goes_on = unread.filter(|_| !from_start);
+        let (from, known) = match goes_on {
+            // Of what is known, such a look reads the ties again and nothing else.
+            Some(unread) => (Some(unread.from), known.min(unread.ties)),
+            None => {
+                let place = (triggers.number, part.shard);
+                (self.sleep.mark(place, &self.marks), known)
+            }
+        };
+        self.asked.push(Asked {
+            queue: triggers.number,
+            part,
+            until,
+            goes_on: goes_on.is_some(),
+        });
+        Range {
+            queue: queue.config.name.clone(),
+            shard: part.shard,
+            mark: from.filter(|_| !is_whole),
+            until,
+            limit: u32::try_from(share + known).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Up to which due time a part is read. An owner reads ahead, to claim each timer at its due
+    /// time. Another node reads only what the owner should have claimed long ago.
+    fn until(&self, part: Part, is_whole: bool) -> Offset {
+        match (part.rank, is_whole || self.sleep.is_on()) {
+            (0, _) => Offset::Ahead(self.interval * 2),
+            // A part that may sleep must be known up to the moment up to which the band shows it.
+            (_, true) => Offset::Ahead(Duration::ZERO),
+            (rank, false) => Offset::Overdue(self.overdue(rank)),
         }
     }
 
@@ -346,120 +473,144 @@ impl Looks {
         }
         let asked = std::mem::take(&mut self.asked);
         let vanished = self.learn_nodes(sight, membership, queues);
-        let bound = match vanished {
-            // The claims of a node that has ended may be older than the marks.
-            true => {
-                self.marks.drop_marks();
-                self.soon = true;
-                None
-            }
-            false => self.marks.bound(sight.complete),
-        };
+        let bound = self.bound(vanished, sight.complete);
+        // Before the rows: a paused queue expects none of them.
         self.learn_paused(sight, queues);
         let number_of = |name: &str| self.numbers_of.get(name).copied();
         let shown = self.sleep.read(sight, number_of, &self.marks);
+        // A band that was cut says nothing for sure. The next look asks for each part instead.
         self.soon |= shown.is_cut;
         let by_range = by_range(&asked, sight, &self.numbers_of);
         let mut refused = Vec::new();
-        for (index, (range, rows)) in asked.iter().zip(by_range).enumerate() {
-            let (number, part) = (range.queue, range.part);
-            let Some(queue) = queues.get_mut(number) else {
+        for (index, (asked, rows)) in asked.iter().zip(by_range).enumerate() {
+            let Some(queue) = queues.get_mut(asked.queue) else {
                 continue;
             };
-            let cut = sight.cut.contains(&index);
-            // Also a range that its limit has cut shows that nothing is due before its first timer.
-            let bound = bound.filter(|_| !(range.goes_on || cut && rows.is_empty()));
-            let mark = bound.map(|bound| {
-                let oldest = rows.first().map_or(bound, |row| row.due);
-                bound.min(oldest).min(range.until.from(sight.now))
-            });
-            self.sleep.took(
-                (number, part.shard),
-                Took {
-                    is_empty: rows.is_empty() && !cut,
-                    is_last_rank: part.rank == LAST_RANK,
-                    mark,
-                },
-                &shown,
-                &mut self.marks,
-            );
-            if part.rank < LAST_RANK {
-                let unread = rows.last().filter(|_| cut).map(|last| Unread {
-                    from: last.due,
-                    ties: rows.iter().filter(|row| row.due == last.due).count(),
-                });
-                queue.upcoming.set_unread(part.shard, unread);
-            }
-            if !range.goes_on {
-                let shown: BTreeSet<&str> = rows.iter().map(|row| &*row.key).collect();
-                let is_shown = |key: &str| shown.contains(key);
-                queue.upcoming.keep_refused(part.shard, is_shown);
-            }
-            let mut orphans = Vec::new();
-            let late_enough = sight.now.back_by(self.overdue(part.rank));
-            for row in rows {
-                let place = (number, row.key.clone());
-                if runs.is_held(&place) || self.touched.contains(&place) {
-                    continue;
-                }
-                if row.mine {
-                    let orphan = Orphan {
-                        generation: row.generation,
-                        attempt: row.attempt,
-                        shard: row.shard,
-                        bytes: row.bytes,
-                    };
-                    orphans.push((place, orphan));
-                } else if !queue.paused && (part.rank == 0 || row.due <= late_enough) {
-                    let expected = Expected {
-                        due: row.due,
-                        shard: row.shard,
-                        suspect: row.crashes >= SUSPECT,
-                        bytes: row.bytes,
-                    };
-                    match queue.upcoming.refused_until(&row.key, row.due) {
-                        Some(pause_end) if now < pause_end => {}
-                        Some(_) => refused.push((place, expected)),
-                        None => queue.upcoming.insert(&row.key, expected),
-                    }
-                }
-            }
-            if range.goes_on {
-                continue;
-            }
-            if self.adoption.saw(number, part.shard, orphans, !cut) {
-                self.soon = true;
+            let range = ReadRange {
+                asked,
+                rows,
+                cut: sight.cut.contains(&index),
+                now: sight.now,
+            };
+            self.move_mark(&range, bound, &shown);
+            range.learn_rest(&mut queue.upcoming);
+            let orphans = self.take_rows(&range, now, queue, runs, &mut refused);
+            // A range that goes on does not show all claims of its part.
+            if !asked.goes_on {
+                let shard = asked.part.shard;
+                self.soon |= self.adoption.saw(asked.queue, shard, orphans, !range.cut);
             }
         }
+        // After all new timers: a refused one takes only the room that they leave.
         for ((number, key), expected) in refused {
             queues[number].upcoming.try_again(&key, expected);
         }
+        self.wake_shown(&shown, bound, sight.now, queues);
+    }
+
+    /// The moment before which this sight shows all that is due, if marks may move.
+    fn bound(&mut self, vanished: bool, complete: Option<Complete>) -> Option<StoreTime> {
+        if !vanished {
+            return self.marks.bound(complete);
+        }
+        // The claims of a node that has ended may be older than the marks.
+        self.marks.drop_marks();
+        self.soon = true;
+        None
+    }
+
+    /// Moves the mark of a part as far as its range has shown that nothing is due before, and lets
+    /// the part sleep if it is empty.
+    fn move_mark(&mut self, range: &ReadRange<'_>, bound: Option<StoreTime>, shown: &Shown) {
+        let (asked, rows) = (range.asked, &range.rows);
+        // Also a range that its limit has cut shows that nothing is due before its first timer.
+        let bound = bound.filter(|_| !(asked.goes_on || range.cut && rows.is_empty()));
+        let mark = bound.map(|bound| {
+            let oldest = rows.first().map_or(bound, |row| row.due);
+            bound.min(oldest).min(asked.until.from(range.now))
+        });
+        self.sleep.took(
+            (asked.queue, asked.part.shard),
+            Took {
+                is_empty: rows.is_empty() && !range.cut,
+                is_last_rank: asked.part.rank == LAST_RANK,
+                mark,
+            },
+            shown,
+            &mut self.marks,
+        );
+    }
+
+    /// Notes the timers of a range that the node shall claim. Returns those that it has claimed
+    /// already without knowing it, and adds to `refused` those that a claim has refused before.
+    fn take_rows(
+        &self,
+        range: &ReadRange<'_>,
+        now: Mono,
+        queue: &mut Queue,
+        runs: &HeldRuns,
+        refused: &mut Vec<(Place, Expected)>,
+    ) -> Vec<(Place, Orphan)> {
+        let mut orphans = Vec::new();
+        let rank = range.asked.part.rank;
+        let late_enough = range.now.back_by(self.overdue(rank));
+        for row in &range.rows {
+            let place = (range.asked.queue, row.key.clone());
+            if runs.is_held(&place) || self.touched.contains(&place) {
+                continue;
+            }
+            if row.mine {
+                let orphan = Orphan {
+                    generation: row.generation,
+                    attempt: row.attempt,
+                    shard: row.shard,
+                    bytes: row.bytes,
+                };
+                orphans.push((place, orphan));
+            } else if !queue.paused && (rank == 0 || row.due <= late_enough) {
+                let expected = Expected {
+                    due: row.due,
+                    shard: row.shard,
+                    suspect: row.crashes >= SUSPECT,
+                    bytes: row.bytes,
+                };
+                match queue.upcoming.refused_until(&row.key, row.due) {
+                    Some(pause_end) if now < pause_end => {}
+                    Some(_) => refused.push((place, expected)),
+                    None => queue.upcoming.insert(&row.key, expected),
+                }
+            }
+        }
+        orphans
+    }
+
+    /// Wakes the parts whose first timers the bands have shown, if this node is to take them now.
+    fn wake_shown(
+        &mut self,
+        shown: &Shown,
+        bound: Option<StoreTime>,
+        store_now: StoreTime,
+        queues: &[Queue],
+    ) {
         let (parts, interval) = (&self.parts, self.interval);
         let late_enough = |(number, shard): (usize, u16), whole: bool| {
             let rank = rank_of(&parts[number], shard);
             let concerns = !queues[number].paused && (whole || rank < LAST_RANK);
             concerns.then(|| match rank {
                 0 => StoreTime::LATEST,
-                rank => sight.now.back_by(overdue(interval, rank)),
+                rank => store_now.back_by(overdue(interval, rank)),
             })
         };
-        let soon = sight.now + self.interval * 3 / 2;
+        // The next look at everything is up to one interval away, and its answer takes time.
+        let soon = store_now + self.interval * 3 / 2;
         let (sleep, marks) = (&mut self.sleep, &mut self.marks);
-        sleep.finish(&shown, bound, soon, late_enough, marks);
+        sleep.finish(shown, bound, soon, late_enough, marks);
     }
 
     /// Learns who the nodes are. Returns whether one has ended.
     fn learn_nodes(&mut self, sight: &Sight, membership: &Membership, queues: &[Queue]) -> bool {
-        let (me, unranked) = (membership.epoch, membership.unranked());
-        // Nodes seldom change, and a look may show hundreds of them: compare first, then copy.
-        let known = |node: &SeenNode| {
-            let known = self.nodes.get(&node.epoch);
-            // Its names may be thousands, and are mostly the very same ones.
-            known.is_some_and(|known| Arc::ptr_eq(known, &node.queues) || *known == node.queues)
-        };
-        let same = sight.nodes.len() == self.nodes.len()
-            && sight.nodes.iter().all(known)
-            && *unranked == self.unranked;
+        let unranked = membership.unranked();
+        let same = self.shows_same_nodes(sight) && *unranked == self.unranked;
         if same && self.knows_nodes {
             return false;
         }
@@ -469,40 +620,72 @@ impl Looks {
             .map(|node| (node.epoch, Arc::clone(&node.queues)))
             .collect();
         let vanished = self.nodes.keys().any(|epoch| !nodes.contains_key(epoch));
-        let first = !std::mem::replace(&mut self.knows_nodes, true);
-        if first || !same {
-            // A node handles each of its queues once, however often it names it.
-            let mut handlers: Vec<Vec<Epoch>> = vec![Vec::new(); queues.len()];
-            let ranked = nodes.iter().filter(|(epoch, _)| !unranked.contains(epoch));
-            for (epoch, handled) in ranked.filter(|(epoch, _)| **epoch != me) {
-                let numbers = handled
-                    .iter()
-                    .filter_map(|name| self.numbers_of.get(&**name));
-                for number in numbers {
-                    if handlers[*number].last() != Some(epoch) {
-                        handlers[*number].push(*epoch);
-                    }
+        self.knows_nodes = true;
+        self.move_parts(&nodes, membership, queues);
+        self.nodes = nodes;
+        self.unranked.clone_from(unranked);
+        vanished
+    }
+
+    /// Whether a sight shows the nodes that are known. Nodes seldom change, and a look may show
+    /// hundreds of them, so the comparison copies nothing.
+    fn shows_same_nodes(&self, sight: &Sight) -> bool {
+        let is_known = |node: &SeenNode| {
+            let known = self.nodes.get(&node.epoch);
+            // Its names may be thousands, and are mostly the very same ones.
+            known.is_some_and(|known| Arc::ptr_eq(known, &node.queues) || *known == node.queues)
+        };
+        sight.nodes.len() == self.nodes.len() && sight.nodes.iter().all(is_known)
+    }
+
+    /// Divides the shards of each queue among the nodes that handle it.
+    fn move_parts(
+        &mut self,
+        nodes: &BTreeMap<Epoch, Arc<[String]>>,
+        membership: &Membership,
+        queues: &[Queue],
+    ) {
+        let me = membership.epoch;
+        let mut changed = false;
+        let handlers = self.handlers(nodes, membership, queues.len());
+        for ((parts, queue), mut all) in self.parts.iter_mut().zip(queues).zip(handlers) {
+            all.push(me);
+            let moved = shards::parts(&queue.config.name, me, &all);
+            // A node that has ended may leave due timers behind in its shards, so look at once.
+            self.soon |= moved.iter().any(|part| {
+                let before = parts.iter().find(|before| before.shard == part.shard);
+                before.is_none_or(|before| before.rank > part.rank)
+            });
+            changed |= *parts != moved;
+            *parts = moved;
+        }
+        if changed {
+            self.sleep.parts_changed(&self.parts, &mut self.marks);
+        }
+    }
+
+    /// The other nodes of each queue that have a rank.
+    fn handlers(
+        &self,
+        nodes: &BTreeMap<Epoch, Arc<[String]>>,
+        membership: &Membership,
+        queues: usize,
+    ) -> Vec<Vec<Epoch>> {
+        let mut handlers: Vec<Vec<Epoch>> = vec![Vec::new(); queues];
+        let (me, unranked) = (membership.epoch, membership.unranked());
+        let is_ranked_other = |epoch: &Epoch| *epoch != me && !unranked.contains(epoch);
+        for (epoch, handled) in nodes.iter().filter(|(epoch, _)| is_ranked_other(epoch)) {
+            let numbers = handled
+                .iter()
+                .filter_map(|name| self.numbers_of.get(&**name));
+            for number in numbers {
+                // A node handles each of its queues once, however often it names it.
+                if handlers[*number].last() != Some(epoch) {
+                    handlers[*number].push(*epoch);
                 }
             }
-            let mut changed = false;
-            for ((parts, queue), mut all) in self.parts.iter_mut().zip(queues).zip(handlers) {
-                all.push(me);
-                let moved = shards::parts(&queue.config.name, me, &all);
-                // A node that has ended may leave due timers behind in its shards, so look at once.
-                self.soon |= moved.iter().any(|part| {
-                    let before = parts.iter().find(|before| before.shard == part.shard);
-                    before.is_none_or(|before| before.rank > part.rank)
-                });
-                changed |= *parts != moved;
-                *parts = moved;
-            }
-            if changed {
-                self.sleep.parts_changed(&self.parts, &mut self.marks);
-            }
-            self.nodes = nodes;
-            self.unranked.clone_from(unranked);
         }
-        vanished
+        handlers
     }
 
     fn learn_paused(&mut self, sight: &Sight, queues: &mut [Queue]) {
