@@ -46,6 +46,13 @@ pub(super) struct Requested {
     pub(super) adopt: Vec<(Place, Orphan)>,
 }
 
+impl Requested {
+    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
+        let wanted = self.wanted.iter().map(|(place, _)| place);
+        wanted.chain(self.adopt.iter().map(|(place, _)| place))
+    }
+}
+
 impl Claims {
     pub(super) fn new() -> Self {
         Claims {
@@ -112,16 +119,42 @@ impl Claims {
         let Some(store_now) = clock.at(now) else {
             return Err(None);
         };
-        self.wanted.clear();
         for (number, queue) in queues.iter_mut().enumerate() {
             queue.is_clogged = runs.unsettled_of(number) >= MOST_UNSETTLED;
         }
-        let mut load = Load::default();
+        self.choose(now, store_now, queues, runs, adoption);
+        if !self.is_under_way() {
+            return Err(next(clock, now, queues, runs));
+        }
+        Ok(Claim {
+            epoch,
+            // The estimate is not later than the store's clock, so this moment is not later than
+            // the end of the term. If the store's clock runs slower, it is later by a round trip at
+            // most, and others wait for longer than the term by more than that.
+            deadline: store_now + end.saturating_sub(now),
+            timers: self.timers(queues),
+            adopt: self.runs_to_adopt(queues),
+        })
+    }
+
+    /// Chooses what to claim. Runs to adopt and due timers come first in turn, so that a backlog of
+    /// one kind never keeps the other one out. So do suspects and all else.
+    fn choose(
+        &mut self,
+        now: Mono,
+        store_now: StoreTime,
+        queues: &mut [Queue],
+        runs: &HeldRuns,
+        adoption: &mut Adoption,
+    ) {
+        self.wanted.clear();
         self.adopt.clear();
+        let mut load = Load::default();
         let adopts_first = !self.was_adoption;
         if adopts_first {
             self.adopt(now, queues, runs, adoption, &mut load);
         }
+        // A suspect is claimed alone: it may kill the process, and all that was claimed with it.
         if !self.was_suspect && self.adopt.is_empty() {
             self.pick_suspect(now, store_now, queues, runs);
         }
@@ -133,13 +166,15 @@ impl Claims {
             }
         }
         self.was_adoption = !self.adopt.is_empty() && adopts_first;
+        // It was not the turn of suspects, but there is nothing else.
         if self.wanted.is_empty() && self.adopt.is_empty() && !self.was_suspect {
             self.pick_suspect(now, store_now, queues, runs);
             self.was_suspect = !self.wanted.is_empty();
         }
-        if !self.is_under_way() {
-            return Err(next(clock, now, queues, runs));
-        }
+    }
+
+    /// The timers to claim, as the store knows them.
+    fn timers(&self, queues: &[Queue]) -> Vec<Wanted> {
         let wanted = self.wanted.iter().filter_map(|((number, key), _)| {
             let queue = &queues.get(*number)?.config;
             Some(Wanted {
@@ -148,6 +183,12 @@ impl Claims {
                 crash_limit: queue.crash_limit,
             })
         });
+        wanted.collect()
+    }
+
+    /// The runs to adopt. Their generations and attempts are the fence: a row that has changed since
+    /// the look is left alone.
+    fn runs_to_adopt(&self, queues: &[Queue]) -> Vec<Run> {
         let adopt = self.adopt.iter().filter_map(|((number, key), orphan)| {
             Some(Run {
                 queue: queues.get(*number)?.config.name.clone(),
@@ -156,15 +197,7 @@ impl Claims {
                 attempt: orphan.attempt,
             })
         });
-        Ok(Claim {
-            epoch,
-            // The estimate is not later than the store's clock, so this moment is not later than
-            // the end of the term. If the store's clock runs slower, it is later by a round trip at
-            // most, and others wait for longer than the term by more than that.
-            deadline: store_now + end.saturating_sub(now),
-            timers: wanted.collect(),
-            adopt: adopt.collect(),
-        })
+        adopt.collect()
     }
 
     /// Takes runs to adopt.

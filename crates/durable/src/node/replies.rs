@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::claims::Requested;
 use super::interface::{Lane, Mono, Reply};
 use super::lane::{LaneState, UnderWay};
 use super::looks::SUSPECT;
@@ -124,14 +125,8 @@ impl Node {
     ) {
         let requested = self.claims.take();
         let mut wanted = vec![0; self.queues.len()];
-        let adopted = requested.adopt.iter().map(|(place, _)| place.0);
-        for queue in requested
-            .wanted
-            .iter()
-            .map(|(place, _)| place.0)
-            .chain(adopted)
-        {
-            wanted[queue] += 1;
+        for place in requested.places() {
+            wanted[place.0] += 1;
         }
         let mut claimed = vec![0; self.queues.len()];
         match result {
@@ -148,37 +143,42 @@ impl Node {
                 self.claimed(now, answer, &shards, &adopted, &mut claimed);
             }
             Some(result) => {
-                // One of the timers may be the reason, or the size of the answer.
-                let asked = requested.wanted.len() + requested.adopt.len();
-                self.claims.shrink(asked);
-                if let ([((queue, key), one)], 1) = (requested.wanted.as_slice(), asked) {
-                    // It is claimed again when nothing else is due.
-                    let longest = LONGEST_REFUSED.max(self.look);
-                    let upcoming = &mut self.queues[*queue].upcoming;
-                    match result {
-                        Err(StoreError::Refused(_)) => {
-                            upcoming.refuse_later(key.clone(), one, now, longest);
-                        }
-                        // An outage. The lane pauses already.
-                        _ => upcoming.refuse(key.clone(), one),
-                    }
-                    self.looks.wake(*queue, one.shard);
-                }
-                self.looks.marks.drop_all();
-                self.looks.soon = true;
-                // The claim may have been carried out, or may still be.
-                let wanted = requested.wanted.into_iter();
-                let shards = wanted.map(|(place, expected)| (place.0, expected.shard));
-                let adopted = requested.adopt.into_iter();
-                let adopted = adopted.map(|(place, orphan)| (place.0, orphan.shard));
-                for (queue, shard) in shards.chain(adopted) {
-                    self.looks.adoption.doubt(queue, shard);
-                }
+                let is_refused = matches!(result, Err(StoreError::Refused(_)));
+                self.claim_failed(now, requested, is_refused);
             }
             None => {}
         }
+        // Whatever came of the claim, what it did not return is no longer on its way.
         for (number, queue) in self.queues.iter_mut().enumerate() {
             queue.taken(wanted[number], claimed[number]);
+        }
+    }
+
+    /// Prepares the next claims after one that has failed, with or without an effect.
+    fn claim_failed(&mut self, now: Mono, requested: Requested, is_refused: bool) {
+        // One of the timers may be the reason, or the size of the answer.
+        let asked = requested.wanted.len() + requested.adopt.len();
+        self.claims.shrink(asked);
+        if let ([((queue, key), one)], 1) = (requested.wanted.as_slice(), asked) {
+            // It is claimed again when nothing else is due.
+            let longest = LONGEST_REFUSED.max(self.look);
+            let upcoming = &mut self.queues[*queue].upcoming;
+            match is_refused {
+                true => upcoming.refuse_later(key.clone(), one, now, longest),
+                // An outage. The lane pauses already.
+                false => upcoming.refuse(key.clone(), one),
+            }
+            self.looks.wake(*queue, one.shard);
+        }
+        self.looks.marks.drop_all();
+        self.looks.soon = true;
+        // The claim may have been carried out, or may still be.
+        let wanted = requested.wanted.into_iter();
+        let shards = wanted.map(|(place, expected)| (place.0, expected.shard));
+        let adopted = requested.adopt.into_iter();
+        let adopted = adopted.map(|(place, orphan)| (place.0, orphan.shard));
+        for (queue, shard) in shards.chain(adopted) {
+            self.looks.adoption.doubt(queue, shard);
         }
     }
 
