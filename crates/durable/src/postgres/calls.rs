@@ -20,8 +20,8 @@ use super::values::{end, int, order, text};
 use super::wire::{Span, Time};
 use crate::store::{
     self, Answer, Beat, Beats, Call, Claim, Claimed, Connection, DeadLetter, Epoch, FoundRow,
-    Horizon, Look, NewNode, Page, QueueCounts, RefusedClaim, Revived, Settle, Settled, Sight,
-    StoreError, Timer,
+    Horizon, Look, NewNode, Page, QueueCounts, RefusedClaim, Revived, Run, Settle, Settled, Sight,
+    StoreError, Timer, Wanted,
 };
 use crate::sync::Arc;
 
@@ -254,6 +254,8 @@ impl Connection for PostgresConnection {
 
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.beats().are_right()?;
+        // In the order in which every statement locks rows, so that no two of them lock each other
+        // out. A row that is asked for twice would be answered twice.
         let mut wanted: Vec<_> = claim.timers.iter().collect();
         wanted.sort_unstable_by(|a, b| (&a.queue, &a.key).cmp(&(&b.queue, &b.key)));
         wanted.dedup_by(|a, b| (&a.queue, &a.key) == (&b.queue, &b.key));
@@ -281,40 +283,7 @@ impl Connection for PostgresConnection {
             &attempts,
         ];
         let rows = self.together_or_each(CLAIM, CLAIM_EACH, &values, wanted.len())?;
-        let mut claimed = Claimed::default();
-        for row in &rows {
-            let n = row.get::<_, i64>(1);
-            match row.get::<_, i16>(0) {
-                0 => {
-                    claimed.now = time(row, 2);
-                    claimed.gone = n != 0;
-                    claimed.horizon = (n == 0).then(|| Horizon {
-                        number: unsigned(row.get(3)),
-                        at: time(row, 11),
-                    });
-                }
-                1 => {
-                    let wanted = wanted[ordinal_of(n)];
-                    claimed.runs.push(run(row, &wanted.queue, &wanted.key));
-                }
-                2 => {
-                    let adopted = &adopt[ordinal_of(n)];
-                    claimed.runs.push(run(row, &adopted.queue, &adopted.key));
-                }
-                3 => claimed.dead += 1,
-                _ => {
-                    let Some((_, error)) = refused(row) else {
-                        continue;
-                    };
-                    let wanted = wanted[ordinal_of(n)];
-                    claimed.refused.push(RefusedClaim {
-                        queue: Arc::clone(&wanted.queue),
-                        key: wanted.key.clone(),
-                        error,
-                    });
-                }
-            }
-        }
+        let claimed = claimed(&rows, &wanted, adopt);
         if claimed.gone {
             self.is_gone(claim.epoch)?;
         }
@@ -383,6 +352,46 @@ impl Connection for PostgresConnection {
         self.link.query(Effect::Writes, LEAVE, &[&epoch.0])?;
         Ok(())
     }
+}
+
+/// Reads the answer to a claim. A row names its timer by its place in the claim, since names may be
+/// long and the process has them.
+fn claimed(rows: &[Row], wanted: &[&Wanted], adopt: &[Run]) -> Claimed {
+    let mut claimed = Claimed::default();
+    for row in rows {
+        let n = row.get::<_, i64>(1);
+        match row.get::<_, i16>(0) {
+            0 => {
+                claimed.now = time(row, 2);
+                claimed.gone = n != 0;
+                claimed.horizon = (n == 0).then(|| Horizon {
+                    number: unsigned(row.get(3)),
+                    at: time(row, 11),
+                });
+            }
+            1 => {
+                let wanted = wanted[ordinal_of(n)];
+                claimed.runs.push(run(row, &wanted.queue, &wanted.key));
+            }
+            2 => {
+                let adopted = &adopt[ordinal_of(n)];
+                claimed.runs.push(run(row, &adopted.queue, &adopted.key));
+            }
+            3 => claimed.dead += 1,
+            _ => {
+                let Some((_, error)) = refused(row) else {
+                    continue;
+                };
+                let wanted = wanted[ordinal_of(n)];
+                claimed.refused.push(RefusedClaim {
+                    queue: Arc::clone(&wanted.queue),
+                    key: wanted.key.clone(),
+                    error,
+                });
+            }
+        }
+    }
+    claimed
 }
 
 /// The answers to all calls. Each part of them was a commit of its own, so a failure of one part

@@ -15,63 +15,75 @@ pub(super) fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
 
 fn of_url(rest: &str) -> Result<Vec<(String, String)>, String> {
     let mut found = Vec::new();
+    // An empty part leaves the default, or what the query says, as it is.
     let mut add = |name: &str, value: &str| -> Result<(), String> {
         if !value.is_empty() {
             found.push((name.to_owned(), decoded(value)?));
         }
         Ok(())
     };
-    // As in `libpq`, the name and password end at the first `@`, unless a `/` comes before.
-    let path = rest.find('/').unwrap_or(rest.len());
-    let rest = match rest[..path].find('@') {
-        Some(at) => {
-            let (user, password) = rest[..at].split_once(':').unwrap_or((&rest[..at], ""));
-            add("user", user)?;
-            add("password", password)?;
-            &rest[at + 1..]
-        }
-        None => rest,
-    };
+    let (user, password, rest) = credentials(rest);
+    add("user", user)?;
+    add("password", password)?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (places, database) = rest.split_once('/').unwrap_or((rest, ""));
-    let mut hosts = Vec::new();
-    let mut ports = Vec::new();
+    let (mut hosts, mut ports) = (Vec::new(), Vec::new());
     for place in places.split(',') {
-        let (host, port) = match place.strip_prefix('[') {
-            Some(inner) => {
-                let (host, after) = inner
-                    .split_once(']')
-                    .ok_or("an address within `[` has no end")?;
-                let port = match after {
-                    "" => "",
-                    after => after
-                        .strip_prefix(':')
-                        .ok_or("a port begins with `:` after an address")?,
-                };
-                (host, port)
-            }
-            None => place.split_once(':').unwrap_or((place, "")),
-        };
+        let (host, port) = host_and_port(place)?;
         hosts.push(host);
         ports.push(port);
     }
+    // An empty name or port keeps its place in the list: it stands for the default of that server.
     add("host", &hosts.join(","))?;
     if ports.iter().any(|port| !port.is_empty()) {
         add("port", &ports.join(","))?;
     }
     add("dbname", database)?;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair
-            .split_once('=')
-            .ok_or("a parameter after `?` has no `=`")?;
-        let (name, value) = (decoded(name)?, decoded(value)?);
-        found.push(match (&*name, &*value) {
-            // As JDBC has it.
-            ("ssl", "true") => ("sslmode".to_owned(), "require".to_owned()),
-            _ => (name, value),
-        });
+        found.push(parameter(pair)?);
     }
     Ok(found)
+}
+
+/// The name, the password, and what follows them. As in `libpq`, they end at the first `@`, unless
+/// a `/` comes before.
+fn credentials(rest: &str) -> (&str, &str, &str) {
+    let path = rest.find('/').unwrap_or(rest.len());
+    let Some(at) = rest[..path].find('@') else {
+        return ("", "", rest);
+    };
+    let (user, password) = rest[..at].split_once(':').unwrap_or((&rest[..at], ""));
+    (user, password, &rest[at + 1..])
+}
+
+/// The host and the port of one place. An IPv6 address stands in brackets, since it has colons.
+fn host_and_port(place: &str) -> Result<(&str, &str), String> {
+    let Some(inner) = place.strip_prefix('[') else {
+        return Ok(place.split_once(':').unwrap_or((place, "")));
+    };
+    let (host, after) = inner
+        .split_once(']')
+        .ok_or("an address within `[` has no end")?;
+    let port = match after {
+        "" => "",
+        after => after
+            .strip_prefix(':')
+            .ok_or("a port begins with `:` after an address")?,
+    };
+    Ok((host, port))
+}
+
+/// One parameter of the query.
+fn parameter(pair: &str) -> Result<(String, String), String> {
+    let (name, value) = pair
+        .split_once('=')
+        .ok_or("a parameter after `?` has no `=`")?;
+    let (name, value) = (decoded(name)?, decoded(value)?);
+    Ok(match (&*name, &*value) {
+        // As JDBC has it.
+        ("ssl", "true") => ("sslmode".to_owned(), "require".to_owned()),
+        _ => (name, value),
+    })
 }
 
 /// Replaces each `%` and its two digits.

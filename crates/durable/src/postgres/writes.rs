@@ -48,29 +48,12 @@ impl PostgresConnection {
             Err(error) => error,
         };
         match some {
-            _ if error.is_limit() => {
-                let (good, others) = self.without_bad_payloads(calls, some, answers)?;
-                if others {
-                    return self.write_some(calls, &good, wait, is_whole, answers);
-                }
-                if self.is_at_its_limit() {
-                    for index in some {
-                        answers[*index] = Some(Err(error.error.clone()));
-                    }
-                    return Err(error);
-                }
-                self.write_each(calls, some, error, answers)
-            }
-            [alone] if error.is_bad_value() => {
+            [alone] if error.is_bad_value() && !error.is_limit() => {
                 answers[*alone] = Some(Err(StoreError::Refused(error.error.to_string())));
                 Ok(())
             }
-            _ if error.is_bad_value() => {
-                let (good, others) = self.without_bad_payloads(calls, some, answers)?;
-                if others {
-                    return self.write_some(calls, &good, wait, is_whole, answers);
-                }
-                self.write_each(calls, some, error, answers)
+            _ if error.is_limit() || error.is_bad_value() => {
+                self.write_good(calls, some, wait, is_whole, error, answers)
             }
             // Somebody inserts one of the keys at this moment.
             [_, _, ..] if error.is_locked() && is_whole => {
@@ -82,13 +65,30 @@ impl PostgresConnection {
             _ if error.is_locked() => Ok(()),
             [_, _, ..] if error.may_be_of_one_row() => self.write_each(calls, some, error, answers),
             // The others are not sent any more, or have their answers.
-            _ => {
-                for index in some {
-                    answers[*index] = Some(Err(error.error.clone()));
-                }
-                Err(error)
-            }
+            _ => Err(fail_all(some, error, answers)),
         }
+    }
+
+    /// Carries out calls that have failed since a payload is bad or too much for the server. Those
+    /// payloads are found first, so that the good calls still go in one statement.
+    fn write_good(
+        &mut self,
+        calls: &[Call],
+        some: &[usize],
+        wait: bool,
+        is_whole: bool,
+        reason: Failure,
+        answers: &mut Answers,
+    ) -> Result<(), Failure> {
+        let (good, others) = self.without_bad_payloads(calls, some, answers)?;
+        if others {
+            return self.write_some(calls, &good, wait, is_whole, answers);
+        }
+        // To send each call for itself would be more work for a server that has no room.
+        if reason.is_limit() && self.is_at_its_limit() {
+            return Err(fail_all(some, reason, answers));
+        }
+        self.write_each(calls, some, reason, answers)
     }
 
     /// Carries out calls that have failed together, each for itself. `reason` is why they have.
@@ -106,12 +106,7 @@ impl PostgresConnection {
         let result = self.link.query(Effect::Writes, WRITE_EACH, &values);
         let rows = match each(result, reason, some.len()) {
             Ok(rows) => rows,
-            Err(failure) => {
-                for index in some {
-                    answers[*index] = Some(Err(failure.error.clone()));
-                }
-                return Err(failure);
-            }
+            Err(failure) => return Err(fail_all(some, failure, answers)),
         };
         for row in &rows {
             let index = some[ordinal(row)];
@@ -193,4 +188,12 @@ impl PostgresConnection {
         }
         Ok(bad)
     }
+}
+
+/// Answers calls with the failure that they share, and returns it.
+fn fail_all(some: &[usize], failure: Failure, answers: &mut Answers) -> Failure {
+    for index in some {
+        answers[*index] = Some(Err(failure.error.clone()));
+    }
+    failure
 }
