@@ -103,29 +103,7 @@ impl BatchSender {
             ));
             calls.push(request.call);
         }
-        let result = self.connection.call(|connection| {
-            let answers = connection.try_write(&calls)?;
-            match answers.len() == calls.len() {
-                true => Ok(answers),
-                false => Err(StoreError::Unknown(format!(
-                    "the store gave {} answers to {} calls",
-                    answers.len(),
-                    calls.len()
-                ))),
-            }
-        });
-        let answers = match result {
-            Ok(answers) => {
-                let is_locked = |answer| matches!(answer, &Err(StoreError::Locked(_)));
-                if !answers.iter().all(is_locked) {
-                    self.counters.commits.increment();
-                }
-                // The node first: a timer that is due now should not wait for the callers.
-                self.hint(&calls, &answers);
-                answers
-            }
-            Err(error) => vec![Err(error); calls.len()],
-        };
+        let answers = self.write(&calls);
         let mut locked = Vec::new();
         let mut answered = Vec::with_capacity(calls.len());
         for ((call, rest), answer) in calls.into_iter().zip(rests).zip(answers) {
@@ -151,6 +129,33 @@ impl BatchSender {
             reply.send(answer.map_err(CallError::from));
         }
         locked
+    }
+
+    /// Carries out calls, and returns an answer to each. A failure of the batch is one of each call.
+    fn write(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreError>> {
+        let result = self.connection.call(|connection| {
+            let answers = connection.try_write(calls)?;
+            // Answers belong to calls by their places, so with another number nothing is known.
+            match answers.len() == calls.len() {
+                true => Ok(answers),
+                false => Err(StoreError::Unknown(format!(
+                    "the store gave {} answers to {} calls",
+                    answers.len(),
+                    calls.len()
+                ))),
+            }
+        });
+        let answers = match result {
+            Ok(answers) => answers,
+            Err(error) => return vec![Err(error); calls.len()],
+        };
+        let is_locked = |answer| matches!(answer, &Err(StoreError::Locked(_)));
+        if !answers.iter().all(is_locked) {
+            self.counters.commits.increment();
+        }
+        // The node first: a timer that is due now should not wait for the callers.
+        self.hint(calls, &answers);
+        answers
     }
 
     /// Answers a call that is not sent again.
