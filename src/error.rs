@@ -315,7 +315,7 @@ impl<F> std::error::Error for ScheduleError<F> {}
 /// # let timers = scheduler.handle();
 /// timers.schedule("a", Duration::ZERO, |firing| {
 ///     // This would wait for itself.
-///     let refused = firing.handle().cancel_and_wait("a");
+///     let refused = firing.handle().cancel_and_wait("a").wait();
 ///     assert_eq!(refused, Err(WaitError::WouldDeadlock));
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -323,9 +323,8 @@ impl<F> std::error::Error for ScheduleError<F> {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The call was made inside a task of the same scheduler, without a limit: it could wait for
-    /// itself. The future of `cancel_and_wait_async` returns this only for its own run, where that
-    /// is known.
+    /// The wait was made inside a task of the same scheduler, without a limit: it could wait for
+    /// itself. A future returns this only for its own run, where that is known.
     ///
     /// Also returned while the thread panics under a lock of this crate ([panic
     /// hooks](crate#panic-hooks)). Then nothing was cancelled.

@@ -121,7 +121,7 @@
 //! | `tokio` | `Handle::on_tokio` and `ExpiryMapBuilder::build_on_tokio`: tasks and handlers that are futures; the crate `tokio` with `rt` alone |
 //!
 //! The other async calls need no feature and no particular runtime: [`Timer::sleep`],
-//! [`Timer::timeout`], [`Handle::cancel_and_wait_async`], and [`Closing`] as a future.
+//! [`Timer::timeout`], [`Handle::cancel_and_wait`], and [`Closing`] as a future.
 //!
 //! A loop of awaits that are ready at once, such as sleeps of zero, returns to the runtime after a
 //! bounded number of them; see [`coop`]. So other tasks go on, and a timeout or a `select!` around

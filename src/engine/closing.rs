@@ -422,6 +422,7 @@ impl<F: Frontend> Engine<F> {
             self.shards().shard(shard).bell.ring_for(Time::ZERO);
         }
         self.pool().stop();
+        self.limits.close();
     }
 
     /// Counts the threads in user code: those in a run and those that follow one. If there are

@@ -1,6 +1,7 @@
 //! One step of a ticker. A step never blocks. It returns until when the ticker may sleep.
 //!
-//! 1. Mark the ticker awake: the promise becomes 0, so nobody rings.
+//! 1. Mark the ticker awake: the promise becomes 0, so nobody rings. Wake the tasks that have
+//!    waited until their limit (`limits.rs`).
 //! 2. Collect a batch, from several stripes if they are small, and hand it over, unless the backlog
 //!    is at its bound. After a batch, start over. With a pace, the batch is limited to the rest of
 //!    the reserved share. If this limit holds entries back, reserve the next share; if that share
@@ -9,10 +10,11 @@
 //!    the pool grow.
 //!    If they are old and all workers are in long tasks, the ticker *helps*: it sifts the queues,
 //!    serves what is light itself, and leaves the rest to the workers. See *Helping*.
-//! 4. Promise to wake at the earlier of the least due moment and the next check of the pool.
+//! 4. Promise to wake at the earliest of the least due moment, the next limit and the next check of
+//!    the pool.
 //!    Entries that are held back count as due when the share begins.
-//! 5. Check again everything that is published for a ticker: due moments, the backlog, the stop
-//!    flag. If something is new, mark the ticker awake and start over. Otherwise sleep until the
+//! 5. Check again everything that is published for a ticker: due moments, limits, the backlog, the
+//!    stop flag. If something is new, mark the ticker awake and start over. Otherwise sleep until the
 //!    promise. A ticker that hands over injected tickets itself also checks the queues. A ticket is
 //!    counted before it is pushed, so the backlog may count a ticket that is in no queue yet.
 //!
@@ -155,6 +157,7 @@ impl<F: Frontend> Engine<F> {
             return TickerStep::Stop;
         }
         let now = self.now();
+        self.wake_at_limits(ticker_state.shard(), now);
         // Stall at the bound, and resume only at half of it: the claim that reaches half is the one
         // that rings. Due entries wait in the wheel meanwhile, where they can be moved or
         // cancelled.
@@ -202,7 +205,8 @@ impl<F: Frontend> Engine<F> {
         let due = least_due();
         // Due entries can't wake a stalled ticker. The claim that reaches half of the bound does.
         let wakes = if ticker_state.stalled { Time::MAX } else { due };
-        let at = wakes.min(look_again);
+        let limit = || self.next_limit(ticker_state.ticker.shard());
+        let at = wakes.min(look_again).min(limit());
         shard.bell.promise(at);
         // A producer that published before the promise saw an awake ticker and did not ring. So
         // everything it may have published is checked again. New tickets matter here because the
@@ -212,6 +216,7 @@ impl<F: Frontend> Engine<F> {
             || (!matches!(self.executor_kind, ExecutorKind::Pool) && self.pool().has_tickets())
             // HELP-2.
             || (ticker_state.helping && self.pool().has_unsifted())
+            || limit() < at
             || if ticker_state.stalled {
                 shard.backlog.recovered()
             } else {

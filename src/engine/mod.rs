@@ -17,6 +17,7 @@
 //! | `closing.rs` | the order of the steps of a shutdown |
 //! | `threads.rs` | the threads that drive the steps |
 //! | `wait/` | waits for the end of a run, or for its cancellation |
+//! | `limits.rs` | the limits of waits that tasks await |
 //! | `user_code.rs` | counts user code that belongs to no run |
 //! | `task_scope.rs` | records which engines' tasks the current thread is in |
 
@@ -29,6 +30,7 @@ mod drive;
 mod faults;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 mod followed;
+mod limits;
 mod moment;
 mod pace;
 mod serve;
@@ -70,6 +72,7 @@ use crate::stats::Latenesses;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
 use crate::tick::{TickSize, Time};
 use faults::Faults;
+use limits::Limits;
 use pace::Pace;
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -215,6 +218,7 @@ pub(crate) struct Engine<F: FrontendTypes> {
     pool: Arc<Pool>,
     closing: ClosingState,
     pace: Option<Pace>,
+    limits: Limits,
     tick: TickSize,
     shutdown_limit: Duration,
     workers: usize,
@@ -306,6 +310,7 @@ impl<F: Frontend> Engine<F> {
             clock,
             closing: ClosingState::new(config.stripes),
             pace: (config.pace).map(|per_second| Pace::new(per_second, config.shards)),
+            limits: Limits::new(),
             shards,
             executor_kind,
             pool,

@@ -1,10 +1,11 @@
-//! Calls of a handle that are awaited instead of blocking the thread.
+//! Cancels, and waits for the end of a run, as a thread or as a task.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::answers::Cancel;
 use super::frontend::SchedulerFrontend;
@@ -15,28 +16,48 @@ use crate::engine::EndOfRun;
 use crate::error::WaitError;
 use crate::job::drop_catching;
 
-/// The future of [`Handle::cancel_and_wait_async`]. Dropping it ends the wait. If it is dropped
-/// under a lock of this crate, the wait ends when that lock is released.
+/// The answer of [`Handle::cancel_and_wait`]: wait for it, or await it. The timer is cancelled
+/// already.
+///
+/// Until it has answered or is dropped, arming the key is refused with
+/// [`ScheduleError::Closing`](crate::ScheduleError::Closing) while the run is in progress. Dropping
+/// it ends the wait. If it is dropped under a lock of this crate, the wait ends when that lock is
+/// released.
+///
+/// # Errors
+///
+/// Both waits, and the future, fail with:
+///
+/// - [`WaitError::TimedOut`] at the limit of [`within`](Self::within). The run continues, and the
+///   key can be armed again.
+/// - [`WaitError::WouldDeadlock`] if there is a run to wait for, no limit, and the wait could be for
+///   itself. For [`wait`](Self::wait), that is inside any task of this scheduler. For the future, it
+///   is inside that run, and inside any task that is a closure, since a closure's run can't be
+///   identified there. A run that waits for itself by way of another task is not detected.
+/// - [`WaitError::Forked`] in a forked copy of the process.
 ///
 /// # Examples
 ///
 /// ```
-/// use std::time::Duration;
-/// use tourbillon::Scheduler;
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// use tourbillon::WaitError;
 ///
 /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
 /// # runtime.block_on(async {
 /// # let scheduler = Scheduler::<&str>::new()?;
 /// # let timers = scheduler.handle();
-/// let cancelled = timers.cancel_and_wait_async("import");
-/// // Any timeout can limit the wait, such as that of this crate.
-/// let timer = tourbillon::Timer::new()?;
-/// assert!(timer.timeout(Duration::from_secs(1), cancelled).await.is_ok());
+/// timers.schedule("import", Duration::ZERO, |_| { /* may take long */ })?;
+/// match timers.cancel_and_wait("import").within(Duration::from_secs(1)).await {
+///     Ok(cancel) => println!("nothing runs any more: {cancel:?}"),
+///     Err(WaitError::TimedOut) => println!("the import is still running"),
+///     Err(error) => return Err(error.into()),
+/// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "it cancels without being awaited, and does not wait"]
+#[must_use = "the timer is cancelled, but nothing waits for the run without `.wait()` or `.await`"]
 pub struct CancelAndWait<K, S = RandomState>
 where
     K: Clone + Send + 'static,
@@ -52,38 +73,32 @@ where
     K: Hash + Eq + Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Like [`cancel_and_wait`](Self::cancel_and_wait), for a task: it cancels at once, and the
-    /// returned future is ready when the run in progress has ended. Until the future is ready or
-    /// dropped, arming the key is refused while that run is in progress. It needs no particular
-    /// runtime.
+    /// Cancels like [`cancel`](Self::cancel), and returns what waits for the end of a run in
+    /// progress: `.wait()` blocks the thread, `.await` does not, and `.within(limit)` before either
+    /// limits the wait. A future of it needs no particular runtime.
     ///
-    /// Dropping the future ends the wait; cancelled timers stay cancelled. To set a limit, put the
-    /// future into a timeout.
+    /// While it waits, arming the key is refused with
+    /// [`ScheduleError::Closing`](crate::ScheduleError::Closing). So when it has answered, nothing
+    /// runs for the key, and only timers armed after the end of the run are pending.
     ///
-    /// # Errors
+    /// # Blocking
     ///
-    /// The future returns [`WaitError::WouldDeadlock`] from inside the run that it would wait for.
-    /// It also returns it from inside any task that is a closure, since a closure's run can't be
-    /// identified there. A run that waits for itself by way of another task is not detected.
+    /// As for [`cancel`](Self::cancel). [`CancelAndWait::wait`] blocks.
     ///
     /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use tourbillon::Scheduler;
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # runtime.block_on(async {
     /// # let scheduler = Scheduler::<&str>::new()?;
     /// # let timers = scheduler.handle();
     /// timers.schedule("import", Duration::ZERO, |_| { /* reads a file */ })?;
-    /// timers.cancel_and_wait_async("import").await?;
+    /// timers.cancel_and_wait("import").wait()?;
     /// // The task is not running and never will, so the file can be deleted.
     /// assert!(!timers.contains("import"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn cancel_and_wait_async<Q>(&self, key: &Q) -> CancelAndWait<K, S>
+    pub fn cancel_and_wait<Q>(&self, key: &Q) -> CancelAndWait<K, S>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -100,6 +115,48 @@ where
             run,
             yield_point: YieldPoint::default(),
         }
+    }
+}
+
+impl<K, S> CancelAndWait<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Limits the wait to `limit` from now, by the scheduler's clock. Of several limits the last one
+    /// counts. A limited wait is also allowed inside a task.
+    ///
+    /// When the scheduler has ended, a future's limit is reached at once: nobody measures it any
+    /// more.
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.run.set_limit(limit);
+        self
+    }
+
+    /// Waits for the end of the run.
+    ///
+    /// # Errors
+    ///
+    /// See [`CancelAndWait`].
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the run has ended, or the limit is reached.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::new()?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("import", Duration::ZERO, |_| { /* reads a file */ })?;
+    /// timers.cancel_and_wait("import").within(Duration::from_secs(60)).wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait(self) -> Result<Cancel, WaitError> {
+        let answer = self.answer;
+        self.run.wait().map(|()| answer)
     }
 }
 

@@ -26,6 +26,7 @@
 //! | a stripe of its shard has become due earlier | `Shards::ring` |
 //! | a timer is due at once: the ticker has to watch the pool, or to hand the ticket over | `Engine::inject` |
 //! | it stopped collecting at the bound of unclaimed tickets, and half of them are claimed | `Backlog::claimed` |
+//! | a wait that a task awaits has an earlier limit | `Engine::begin_limit` |
 //! | the engine stops | `Engine::stop` |
 //! | a shutdown has no thread of its own | `Engine::leave_to_tickers` |
 //!

@@ -550,7 +550,7 @@ fn c109_who_waits_for_a_run_that_panics_is_woken() {
     let (tell, told) = channel();
     let waits = timers.clone();
     thread::spawn(move || {
-        waits.cancel_and_wait(&1).unwrap();
+        waits.cancel_and_wait(&1).wait().unwrap();
         tell.send(()).unwrap();
     });
     until("it waits", || {

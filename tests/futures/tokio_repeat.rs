@@ -265,7 +265,7 @@ fn a_cancelled_round_is_notified_and_none_follows() {
     assert_eq!(handle.cancel(&7), Cancel::Running);
     assert!(!told.load(Ordering::SeqCst));
     // The waiting task is woken when the round has ended and its task was dropped.
-    let (mut ended, wakes) = (Box::pin(handle.cancel_and_wait_async(&7)), Wakes::new());
+    let (mut ended, wakes) = (Box::pin(handle.cancel_and_wait(&7)), Wakes::new());
     assert!(poll(&mut ended, &wakes).is_pending());
     rig.settle();
     assert!(told.load(Ordering::SeqCst));
@@ -285,7 +285,7 @@ fn a_round_that_waits_for_its_own_key_gets_an_error() {
     let task = move |round: AsyncRound<u32>| {
         let log = Arc::clone(&log);
         async move {
-            let waited = round.handle().cancel_and_wait_async(&7).await;
+            let waited = round.handle().cancel_and_wait(&7).await;
             log.lock().unwrap().push(waited.err());
         }
     };
@@ -302,7 +302,7 @@ fn a_task_whose_drop_waits_for_its_own_key_gets_an_error() {
     struct Waits(Handle<u32>, Arc<Mutex<Option<WaitError>>>);
     impl Drop for Waits {
         fn drop(&mut self) {
-            *self.1.lock().unwrap() = self.0.cancel_and_wait(&7).err();
+            *self.1.lock().unwrap() = self.0.cancel_and_wait(&7).wait().err();
         }
     }
     let rig = Rig::new();

@@ -130,7 +130,7 @@ fn a_run_that_is_cancelled_is_told_and_its_end_can_be_awaited() {
         began.await.unwrap();
         let state = timers.handle().get(&7).map(|info| info.state);
         assert!(matches!(state, Some(TimerState::Running { .. })));
-        let waited = timers.handle().cancel_and_wait_async(&7).await;
+        let waited = timers.handle().cancel_and_wait(&7).await;
         assert_eq!(waited, Ok(Cancel::Running));
         assert!(!matches!(
             timers.handle().get(&7).map(|info| info.state),
@@ -155,7 +155,7 @@ fn while_the_end_is_awaited_the_key_is_closed_and_giving_up_opens_it() {
             .unwrap();
         began.await.unwrap();
         let handle = timers.handle();
-        let mut waiting = Box::pin(handle.cancel_and_wait_async(&7));
+        let mut waiting = Box::pin(handle.cancel_and_wait(&7));
         let refused = timers.schedule(7, SECOND, async |_| ()).unwrap_err();
         assert!(matches!(refused, ScheduleError::Closing(_)));
         let wakes = Wakes::new();
@@ -165,7 +165,7 @@ fn while_the_end_is_awaited_the_key_is_closed_and_giving_up_opens_it() {
         assert_eq!(Arc::strong_count(&wakes), 1);
         timers.schedule(7, SECOND, async |_| ()).unwrap();
         // A second one takes back what was armed, and waits for the run.
-        let waiting = handle.cancel_and_wait_async(&7);
+        let waiting = handle.cancel_and_wait(&7);
         ringer.notify_one();
         let answer = waiting.await.unwrap();
         assert!(matches!(answer, Cancel::Cancelled { running: true, .. }));
@@ -180,16 +180,16 @@ fn awaiting_needs_no_run_and_a_run_does_not_wait_for_itself() {
         let (_hand, scheduler) = scheduler();
         let timers = here(&scheduler);
         let handle = timers.handle();
-        assert_eq!(handle.cancel_and_wait_async(&1).await, Ok(Cancel::NotFound));
+        assert_eq!(handle.cancel_and_wait(&1).await, Ok(Cancel::NotFound));
         timers.schedule(1, SECOND, async |_| ()).unwrap();
-        let answer = handle.cancel_and_wait_async(&1).await.unwrap();
+        let answer = handle.cancel_and_wait(&1).await.unwrap();
         assert!(matches!(answer, Cancel::Cancelled { running: false, .. }));
         let (send, told) = oneshot::channel();
         timers
             .schedule(7, Duration::ZERO, async move |firing| {
                 // After an await it may be on another thread, and is still inside.
                 tokio::task::yield_now().await;
-                let answer = firing.handle().cancel_and_wait_async(firing.key()).await;
+                let answer = firing.handle().cancel_and_wait(firing.key()).await;
                 let _ = send.send((answer, firing.is_cancelled()));
             })
             .unwrap();
@@ -227,7 +227,7 @@ fn a_run_can_select_on_its_cancellation() {
         };
         timers.schedule(7, Duration::ZERO, long).unwrap();
         assert_eq!(told.recv().await, Some("began"));
-        let waited = timers.handle().cancel_and_wait_async(&7).await;
+        let waited = timers.handle().cancel_and_wait(&7).await;
         assert_eq!(waited, Ok(Cancel::Running));
         assert_eq!(told.recv().await, Some("told"));
         assert_eq!(timers.handle().stats().panicked, 0);
@@ -286,7 +286,7 @@ fn a_run_can_await_the_end_of_another() {
         timers
             .schedule(8, Duration::ZERO, async move |firing| {
                 let handle = firing.handle();
-                let _ = send.send(handle.cancel_and_wait_async(&7).await);
+                let _ = send.send(handle.cancel_and_wait(&7).await);
             })
             .unwrap();
         assert_eq!(told.await.unwrap(), Ok(Cancel::Running));
@@ -302,7 +302,7 @@ fn a_run_can_await_the_end_of_another() {
             .unwrap();
         begun.await.unwrap();
         let ask = move |firing: &tourbillon::Firing<'_, u32>| {
-            let mut asked = firing.handle().cancel_and_wait_async(&7);
+            let mut asked = firing.handle().cancel_and_wait(&7);
             let _ = send.send(poll(&mut asked, &Wakes::new()));
         };
         timers.handle().schedule(9, Duration::ZERO, ask).unwrap();
@@ -322,7 +322,7 @@ fn no_part_of_a_run_waits_for_that_run() {
     impl Drop for Waits {
         fn drop(&mut self) {
             let handle = self.0.take().unwrap();
-            self.1.send(handle.cancel_and_wait(&7)).unwrap();
+            self.1.send(handle.cancel_and_wait(&7).wait()).unwrap();
             panic!("{}: in a drop", quiet::WANTED);
         }
     }
@@ -333,7 +333,7 @@ fn no_part_of_a_run_waits_for_that_run() {
     let scheduler = Scheduler::<u32>::builder()
         .on_panic(move |panic| {
             let handle: Option<tourbillon::Handle<u32>> = handle_of.lock().unwrap().clone();
-            let waited = handle.unwrap().cancel_and_wait(panic.key);
+            let waited = handle.unwrap().cancel_and_wait(panic.key).wait();
             tell.lock()
                 .unwrap()
                 .push((panic.message.to_owned(), waited));
@@ -395,7 +395,7 @@ fn a_thread_can_wait_for_a_future() {
                 });
                 release.send(()).unwrap();
             });
-            handle.cancel_and_wait(&7)
+            handle.cancel_and_wait(&7).wait()
         });
         runtime.block_on(async {
             while !waiting.is_finished() {

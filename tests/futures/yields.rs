@@ -202,7 +202,7 @@ fn waits_for_runs_and_shutdowns_that_are_over_yield() {
     let scheduler = Scheduler::<u32>::new().unwrap();
     let timers = scheduler.handle();
     yields("nothing runs", async || {
-        timers.cancel_and_wait_async(&7).await.unwrap()
+        timers.cancel_and_wait(&7).await.unwrap()
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

@@ -152,7 +152,7 @@ const CALLS: &[Call] = &[
         timers.cancel(&Key(2));
     }),
     ("cancel_and_wait", |timers| {
-        let _ = timers.cancel_and_wait(&Key(2));
+        let _ = timers.cancel_and_wait(&Key(2)).wait();
     }),
     ("get", |timers| {
         let _ = timers.get(&Key(2));

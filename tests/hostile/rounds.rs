@@ -148,7 +148,7 @@ fn c086_a_round_can_not_keep_a_key_that_is_being_shut() {
         });
         armed.unwrap();
         wait::next(&started);
-        let answer = timers.cancel_and_wait(&1).unwrap();
+        let answer = timers.cancel_and_wait(&1).wait().unwrap();
         assert!(matches!(
             answer,
             Cancel::Running | Cancel::Cancelled { running: true, .. }

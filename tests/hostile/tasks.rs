@@ -206,10 +206,13 @@ fn a_wait_that_panics_does_not_leave_the_key_shut() {
             .schedule(1, T, move |firing| {
                 let timers = firing.handle();
                 in_task.schedule(timers, 1, T);
-                panics(|| timers.cancel_and_wait_for(&1, T));
+                panics(|| timers.cancel_and_wait(&1).within(T).wait());
                 in_task.schedule(timers, 1, T);
-                panics(|| timers.cancel_and_wait(&1));
-                assert_eq!(timers.cancel_and_wait(&1), Err(WaitError::WouldDeadlock));
+                panics(|| timers.cancel_and_wait(&1).wait());
+                assert_eq!(
+                    timers.cancel_and_wait(&1).wait(),
+                    Err(WaitError::WouldDeadlock)
+                );
                 timers.schedule(1, 2 * T, |_| ()).unwrap();
             })
             .unwrap();

@@ -110,7 +110,7 @@ fn a_future_that_waits_for_a_run_gives_up() {
     let wakes = Wakes::new();
     in_every_way(
         || {
-            let mut waiting = timers.cancel_and_wait_async(&7);
+            let mut waiting = timers.cancel_and_wait(&7);
             assert!(poll(&mut waiting, &wakes).is_pending());
             assert!(timers.schedule(7, HOUR, |_| ()).is_err(), "it waits");
             Box::new(waiting)

@@ -211,8 +211,8 @@ impl Rig {
         assert_eq!(by_id.cancel(), Cancel::NotFound);
         assert_eq!(by_id.reschedule(HOUR), Reschedule::NotFound);
         let deadlock = Err(WaitError::WouldDeadlock);
-        assert_eq!(timers.cancel_and_wait(&Key(1)), deadlock);
-        let mut waiting = timers.cancel_and_wait_async(&Key(1));
+        assert_eq!(timers.cancel_and_wait(&Key(1)).wait(), deadlock);
+        let mut waiting = timers.cancel_and_wait(&Key(1));
         assert_eq!(poll(&mut waiting, &self.wakes), Poll::Ready(deadlock));
         if let Some(guard) = self.guards.lock().unwrap().pop() {
             assert_eq!(guard.cancel(), Cancel::NotFound, "it does it later");

@@ -185,7 +185,7 @@ fn who_waits_for_the_run_finds_the_closure_gone() {
         });
         armed.unwrap();
         wait::next(&started);
-        assert_eq!(timers.cancel_and_wait(&1), Ok(Cancel::Running));
+        assert_eq!(timers.cancel_and_wait(&1).wait(), Ok(Cancel::Running));
         assert_eq!(drops.count(), 1);
         assert!(!timers.contains(&1));
         assert_eq!(timers.stats().ran, 1);

@@ -69,7 +69,7 @@ fn c072_cancelling_an_unknown_key_finds_nothing() {
     assert_eq!(timers.cancel(&1), Cancel::NotFound);
     timers.schedule(2, T, |_| ()).unwrap();
     assert_eq!(timers.cancel(&1), Cancel::NotFound);
-    assert_eq!(timers.cancel_and_wait(&1), Ok(Cancel::NotFound));
+    assert_eq!(timers.cancel_and_wait(&1).wait(), Ok(Cancel::NotFound));
     assert_eq!(timers.cancel_many(&[1, 3]), [Cancel::NotFound; 2]);
     assert_eq!(runs(&scheduler, 2 * T), [(1, 2)]);
 }

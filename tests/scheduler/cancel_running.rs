@@ -82,7 +82,7 @@ fn c084_cancel_and_wait_returns_after_the_run_has_ended() {
         let waiters: Vec<_> = (0..3)
             .map(|_| {
                 scope.spawn(|| {
-                    let answer = timers.cancel_and_wait(&1);
+                    let answer = timers.cancel_and_wait(&1).wait();
                     // The run's last deed has been done, and the key is nowhere.
                     assert!(blocked.ended.load(Ordering::SeqCst));
                     assert!(!timers.contains(&1));
@@ -119,7 +119,7 @@ fn c084_cancel_and_wait_cancels_what_is_kept_for_after_the_run() {
     let kept = timers.schedule(1, T, move |_| drop(mark)).unwrap();
     assert!(kept.after_run);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| timers.cancel_and_wait(&1));
+        let waiter = scope.spawn(|| timers.cancel_and_wait(&1).wait());
         wait::until("the cancellation", || drops.count() == 1);
         wait::until("a waiter", || is_closing(&timers, 1));
         blocked.release();
@@ -142,8 +142,8 @@ fn c084_what_is_pending_needs_no_wait() {
         deadline: armed.deadline,
         running: false,
     };
-    assert_eq!(timers.cancel_and_wait(&1), Ok(expected));
-    assert_eq!(timers.cancel_and_wait(&1), Ok(Cancel::NotFound));
+    assert_eq!(timers.cancel_and_wait(&1).wait(), Ok(expected));
+    assert_eq!(timers.cancel_and_wait(&1).wait(), Ok(Cancel::NotFound));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn c084_a_limit_ends_the_wait_and_opens_the_key() {
     let timers = scheduler.handle();
     let blocked = Blocked::start(&timers, 1);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| timers.cancel_and_wait_for(&1, 5 * T));
+        let waiter = scope.spawn(|| timers.cancel_and_wait(&1).within(5 * T).wait());
         wait::until("a waiter", || is_closing(&timers, 1));
         clock.advance(4 * T);
         assert!(is_closing(&timers, 1), "the limit has not passed");
@@ -163,7 +163,7 @@ fn c084_a_limit_ends_the_wait_and_opens_the_key() {
         assert!(!is_closing(&timers, 1));
         assert!(timers.contains(&1));
         // With a limit that is never reached it is like one without.
-        let waiter = scope.spawn(|| timers.cancel_and_wait_for(&1, Duration::MAX));
+        let waiter = scope.spawn(|| timers.cancel_and_wait(&1).within(Duration::MAX).wait());
         wait::until("a waiter", || is_closing(&timers, 1));
         blocked.release();
         assert!(waiter.join().unwrap().is_ok_and(met_a_run));
@@ -182,7 +182,10 @@ fn c085_waiting_for_oneself_is_refused() {
                 let timers = firing.handle();
                 timers.schedule(1, T, |_| panic!("cancelled")).unwrap();
                 assert!(!firing.is_cancelled());
-                assert_eq!(timers.cancel_and_wait(&1), Err(WaitError::WouldDeadlock));
+                assert_eq!(
+                    timers.cancel_and_wait(&1).wait(),
+                    Err(WaitError::WouldDeadlock)
+                );
                 // The cancellation itself was done all the same.
                 assert!(firing.is_cancelled());
                 let alone = TimerState::Running { next: None };
@@ -195,9 +198,9 @@ fn c085_waiting_for_oneself_is_refused() {
                         deadline: info.deadline,
                         running: false,
                     };
-                    assert_eq!(timers.cancel_and_wait(&2), Ok(cancelled));
+                    assert_eq!(timers.cancel_and_wait(&2).wait(), Ok(cancelled));
                 }
-                assert_eq!(timers.cancel_and_wait(&3), Ok(Cancel::NotFound));
+                assert_eq!(timers.cancel_and_wait(&3).wait(), Ok(Cancel::NotFound));
             })
             .unwrap();
         let ran = runs(&scheduler, 100 * T);
@@ -215,10 +218,12 @@ fn c085_waiting_for_another_run_from_inside_a_task_needs_a_limit() {
     timers
         .schedule(2, Duration::ZERO, move |firing| {
             let timers = firing.handle();
-            send.send(timers.cancel_and_wait(&1)).unwrap();
-            send.send(timers.cancel_and_wait_for(&1, T)).unwrap();
-            send.send(timers.cancel_and_wait_for(&2, T)).unwrap();
-            send.send(timers.cancel_and_wait_for(&1, Duration::MAX))
+            send.send(timers.cancel_and_wait(&1).wait()).unwrap();
+            send.send(timers.cancel_and_wait(&1).within(T).wait())
+                .unwrap();
+            send.send(timers.cancel_and_wait(&2).within(T).wait())
+                .unwrap();
+            send.send(timers.cancel_and_wait(&1).within(Duration::MAX).wait())
                 .unwrap();
         })
         .unwrap();
@@ -242,7 +247,7 @@ fn c085_another_schedulers_task_may_wait() {
     other
         .handle()
         .schedule(1, Duration::ZERO, move |_| {
-            send.send(waits.cancel_and_wait(&1)).unwrap();
+            send.send(waits.cancel_and_wait(&1).wait()).unwrap();
         })
         .unwrap();
     wait::until("a waiter", || is_closing(&timers, 1));
@@ -272,7 +277,7 @@ fn c086_a_task_can_not_arm_a_key_that_is_being_shut() {
         })
         .unwrap();
     wait::next(&started);
-    let answer = timers.cancel_and_wait(&1).unwrap();
+    let answer = timers.cancel_and_wait(&1).wait().unwrap();
     // Whether or not something was kept at that moment: nothing is left, and nothing came later.
     assert!(met_a_run(answer));
     assert_eq!(drops.count(), 1);

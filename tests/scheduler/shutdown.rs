@@ -484,7 +484,7 @@ fn c125_after_the_end_every_call_answers_and_nothing_is_counted() {
             assert_eq!(timers.reschedule(&1, TICK), Reschedule::NotFound);
             assert_eq!(timers.pull_in(&1, TICK), PullIn::NotFound);
             assert_eq!(timers.cancel(&1), Cancel::NotFound);
-            assert_eq!(timers.cancel_and_wait(&1), Ok(Cancel::NotFound));
+            assert_eq!(timers.cancel_and_wait(&1).wait(), Ok(Cancel::NotFound));
             assert_eq!(timers.by_id(id).cancel(), Cancel::NotFound);
             assert_eq!(timers.cancel_all(), 0);
             assert_eq!(timers.cancel_many(&[1, 2]), [Cancel::NotFound; 2]);

@@ -178,7 +178,11 @@ fn rummage<S>(
                     let _ = timers.reschedule_many(&some, delay);
                 }
                 _ => {
-                    if let Ok(answer) = timers.cancel_and_wait_for(&key, Duration::from_secs(60)) {
+                    if let Ok(answer) = timers
+                        .cancel_and_wait(&key)
+                        .within(Duration::from_secs(60))
+                        .wait()
+                    {
                         arena.count(answer);
                     }
                 }

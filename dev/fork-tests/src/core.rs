@@ -86,7 +86,7 @@ impl Used {
         let _ = self.handle.schedule(100 + key, now, |_| ());
         let _ = self.handle.reschedule(&key, long);
         self.handle.cancel_many(&[key, 100 + key]);
-        let _ = self.handle.cancel_and_wait(&(100 + key));
+        let _ = self.handle.cancel_and_wait(&(100 + key)).wait();
         self.handle.cancel(&key);
         let _ = self.inline.handle().schedule(key, HOUR, |_| ());
         self.clock.advance(Duration::from_millis(1));
@@ -202,7 +202,7 @@ fn one_copy(number: u64, used: &Arc<Used>) -> Option<String> {
         .schedule(running, Duration::ZERO, task)
         .expect("there is room");
     began.recv().expect("it runs");
-    let mut end = Box::pin(used.handle.cancel_and_wait_async(&running));
+    let mut end = Box::pin(used.handle.cancel_and_wait(&running));
     assert!(poll(end.as_mut()).is_pending());
     let mut sleep = Box::pin(used.timer.sleep(HOUR));
     assert!(poll(sleep.as_mut()).is_pending());
@@ -337,19 +337,19 @@ fn scheduler(report: &mut Report, used: &Used) {
         let answer = handle.get(&key);
         report.check("get", answer.is_none(), &answer);
     }
-    let answer = handle.cancel_and_wait(&1);
+    let answer = handle.cancel_and_wait(&1).wait();
     report.check("cancel_and_wait", answer == Err(WaitError::Forked), &answer);
-    let answer = handle.cancel_and_wait_for(&1, HOUR);
+    let answer = handle.cancel_and_wait(&1).within(HOUR).wait();
     report.check(
         "cancel_and_wait_for",
         answer == Err(WaitError::Forked),
         &answer,
     );
-    let answer = ready(handle.cancel_and_wait_async(&1));
+    let answer = ready(handle.cancel_and_wait(&1));
     let failed = answer
         .as_ref()
         .is_some_and(|answer| *answer == Err(WaitError::Forked));
-    report.check("cancel_and_wait_async", failed, &answer);
+    report.check("cancel_and_wait", failed, &answer);
     report.check("next_deadline", handle.next_deadline().is_none(), &handle);
     report.check("pending", handle.pending().next().is_none(), &handle);
     report.check("stats", handle.stats().pending == 0, &handle.stats());

@@ -12,11 +12,10 @@
 use loom::thread;
 
 use super::check;
-use crate::engine::CancellationOfRun;
+use crate::engine::{CancellationOfRun, EndOfRun};
 use crate::executor::Worker;
 use crate::rig::{LEAVING, Rig, START, Size, at, block_on, hash};
 use crate::shard::Cancelling;
-use crate::tick::Time;
 
 const DUE: u64 = START + 1;
 const FAR: u64 = START + 1_000;
@@ -51,12 +50,8 @@ fn the_end_of_a_run_that_left_wakes_who_waits() {
     check(3, || {
         let (rig, worker) = due();
         let runs = run(&rig, worker, false);
-        let (answer, waiting) = rig
-            .engine()
-            .cancel_to_wait(0, None::<Time>, |stripe| stripe.cancel(hash(0), &0));
-        if let Some(waiting) = waiting {
-            assert_eq!(rig.engine().wait_for_run(waiting), Ok(()));
-        }
+        let (answer, end) = EndOfRun::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
+        assert_eq!(end.wait(), Ok(()));
         assert_eq!(rig.engine().running(), 0, "it has ended");
         let cancelled = matches!(answer, Cancelling::Cancelled { .. });
         assert_eq!(rig.ledger().ran(LEAVING), usize::from(!cancelled));

@@ -8,6 +8,9 @@
 //! - `teeth/waiting-registers-in-a-second-hold.patch`: the key is armed in between.
 //! - `teeth/waiting-gives-up-and-stays.patch`: a thread that gave up keeps the key closed.
 //! - `teeth/waiting-leaves-no-waker.patch`: a waiting task is not woken.
+//! - `teeth/waiting-limit-rings-no-bell.patch`, `teeth/waiting-no-second-look-at-limits.patch`:
+//!   LIMIT-1, the ticker sleeps past a limit.
+//! - `teeth/waiting-stop-keeps-limits.patch`: LIMIT-2.
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -15,10 +18,10 @@ use std::task::{Context, Waker};
 use loom::thread;
 
 use super::check;
-use crate::engine::EndOfRun;
+use crate::engine::{EndOfRun, TickerState, TickerStep};
 use crate::error::WaitError;
 use crate::executor::Worker;
-use crate::rig::{Rig, START, Size, at, block_on, hash};
+use crate::rig::{LEAVING, Rig, START, Size, at, block_on, hash};
 use crate::shard::{Cancelling, Refusal};
 use crate::tick::Time;
 
@@ -45,9 +48,8 @@ enum Cancelled {
 
 /// Cancels and waits. Returns the answer, and how the wait ended.
 fn cancel_and_wait(rig: &Rig, until: Option<Time>) -> (Cancelled, Result<(), WaitError>) {
-    let (cancelling, waiting) = rig
-        .engine()
-        .cancel_to_wait(0, until, |stripe| stripe.cancel(hash(0), &0));
+    let (cancelling, mut end) =
+        EndOfRun::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
     let answer = match cancelling {
         Cancelling::Cancelled { run, .. } => Cancelled::Pending {
             running: run.is_some(),
@@ -55,8 +57,10 @@ fn cancel_and_wait(rig: &Rig, until: Option<Time>) -> (Cancelled, Result<(), Wai
         Cancelling::Running(_) => Cancelled::Running,
         Cancelling::NotFound => Cancelled::NotFound,
     };
-    let waited = waiting.map_or(Ok(()), |waiting| rig.engine().wait_for_run(waiting));
-    (answer, waited)
+    if let Some(until) = until {
+        end.set_limit(until.since(rig.hand.now()));
+    }
+    (answer, end.wait())
 }
 
 fn step(rig: &Rig, mut worker: Worker) -> thread::JoinHandle<Worker> {
@@ -199,5 +203,90 @@ fn who_gives_up_leaves_the_key_open() {
         worker.join().unwrap();
         clock.join().unwrap();
         assert_eq!(rig.balance().pending, 1);
+    });
+}
+
+/// The run of key 0 has left its worker, and never ends.
+fn endless() -> (Rig, TickerState) {
+    let (rig, mut ticker_state) = Rig::new(&Size::default());
+    rig.arm(0, LEAVING, at(DUE)).unwrap();
+    rig.hand.set(at(DUE));
+    rig.tick(&mut ticker_state, || rig.queued() == 1);
+    rig.worker().step(rig.server.as_ref());
+    assert_eq!(rig.engine().running(), 1);
+    (rig, ticker_state)
+}
+
+/// Awaits the end of the run until the limit, on a thread of its own.
+fn await_within_limit(rig: &Rig) -> thread::JoinHandle<Result<(), WaitError>> {
+    let rig = rig.clone();
+    thread::spawn(move || {
+        let (_, mut end) = EndOfRun::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
+        end.set_limit(at(LIMIT).since(at(DUE)));
+        let waited = block_on(end);
+        rig.engine().stop();
+        waited
+    })
+}
+
+/// The ticker goes to sleep with nothing to do. It moves the clock to the limit once it knows it.
+#[test]
+fn a_task_is_woken_at_its_limit() {
+    check(3, || {
+        let (rig, mut ticker_state) = endless();
+        let waits = await_within_limit(&rig);
+        loop {
+            let step = rig
+                .engine()
+                .ticker_step(&rig.server, &mut ticker_state, &mut |_| true);
+            match step {
+                TickerStep::Worked => {}
+                TickerStep::SleepUntil(until) if until == at(LIMIT) => rig.hand.set(until),
+                TickerStep::SleepUntil(_) => ticker_state.parker().park(),
+                TickerStep::Stop => break,
+            }
+        }
+        assert_eq!(waits.join().unwrap(), Err(WaitError::TimedOut));
+        // Nobody waits any more.
+        assert!(rig.arm(0, 1, at(FAR)).is_ok());
+    });
+}
+
+/// Nobody watches the clock of an engine that has stopped.
+#[test]
+fn the_stop_of_the_engine_ends_a_limited_wait() {
+    check(3, || {
+        let (rig, _ticker_state) = endless();
+        let waits = await_within_limit(&rig);
+        rig.engine().stop();
+        assert_eq!(waits.join().unwrap(), Err(WaitError::TimedOut));
+    });
+}
+
+/// The limit and the end of the run meet.
+#[test]
+fn a_limited_wait_has_one_answer() {
+    check(3, || {
+        let (rig, worker) = due(&Size::default());
+        let worker = step(&rig, worker);
+        let (_, mut end) = EndOfRun::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
+        end.set_limit(at(LIMIT).since(at(DUE)));
+        let clock = {
+            let rig = rig.clone();
+            thread::spawn(move || {
+                rig.hand.set(at(LIMIT));
+                rig.engine().wake_at_limits(0, at(LIMIT));
+            })
+        };
+        match block_on(end) {
+            Ok(()) => assert_eq!(rig.engine().running(), 0),
+            Err(error) => {
+                assert_eq!(error, WaitError::TimedOut);
+                assert!(rig.hand.now() >= at(LIMIT));
+            }
+        }
+        assert!(rig.arm(0, 1, at(FAR)).is_ok());
+        worker.join().unwrap();
+        clock.join().unwrap();
     });
 }

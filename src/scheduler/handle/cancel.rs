@@ -1,16 +1,11 @@
-//! The calls that cancel, and those that also wait for the end of a run.
+//! The calls that cancel.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::Duration;
 
 use super::super::answers::Cancel;
 use super::Handle;
-use crate::error::WaitError;
 use crate::job::{drop_catching, drop_each};
-use crate::shard::is_under_lock;
-use crate::tick::Time;
 
 impl<K, S> Handle<K, S>
 where
@@ -66,107 +61,6 @@ where
         let cancelling = stripe.cancel_slot(slot);
         drop(stripe);
         Self::answer(cancelling)
-    }
-
-    /// Cancels, and waits for the end of a run in progress. While it waits, arming the key is
-    /// refused with [`ScheduleError::Closing`](crate::ScheduleError::Closing). So when it returns,
-    /// nothing runs for the key, and only timers armed after the end of the run are pending.
-    ///
-    /// # Errors
-    ///
-    /// [`WaitError::WouldDeadlock`] from inside a task of this scheduler, if there is a run to wait
-    /// for. The timer is cancelled all the same.
-    ///
-    /// # Blocking
-    ///
-    /// Blocks until the run has ended.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Scheduler;
-    /// # let scheduler = Scheduler::<&str>::new()?;
-    /// # let timers = scheduler.handle();
-    /// timers.schedule("import", Duration::ZERO, |_| { /* reads a file */ })?;
-    /// timers.cancel_and_wait("import")?;
-    /// // The task is not running and never will, so the file can be deleted.
-    /// assert!(!timers.contains("import"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn cancel_and_wait<Q>(&self, key: &Q) -> Result<Cancel, WaitError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.cancel_and_wait_until(key, None)
-    }
-
-    /// Like [`cancel_and_wait`](Self::cancel_and_wait), but waits for at most `limit` by the
-    /// scheduler's clock. This may also be called from inside a task.
-    ///
-    /// # Errors
-    ///
-    /// [`WaitError::TimedOut`]: the run continues, and the key can be armed again.
-    ///
-    /// # Blocking
-    ///
-    /// Blocks until the run has ended, and at most for `limit`.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Scheduler;
-    /// use tourbillon::WaitError;
-    ///
-    /// # let scheduler = Scheduler::<&str>::new()?;
-    /// # let timers = scheduler.handle();
-    /// timers.schedule("import", Duration::ZERO, |_| { /* may take long */ })?;
-    /// match timers.cancel_and_wait_for("import", Duration::from_secs(1)) {
-    ///     Ok(cancel) => println!("nothing runs any more: {cancel:?}"),
-    ///     Err(WaitError::TimedOut) => println!("the import is still running"),
-    ///     Err(error) => return Err(error.into()),
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn cancel_and_wait_for<Q>(&self, key: &Q, limit: Duration) -> Result<Cancel, WaitError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.cancel_and_wait_until(key, Some(self.now() + limit))
-    }
-
-    fn cancel_and_wait_until<Q>(&self, key: &Q, until: Option<Time>) -> Result<Cancel, WaitError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let (stripe, hash) = self.hash_of(key);
-        let (cancelling, waiting) = self
-            .engine
-            .cancel_to_wait(stripe, until, |stripe| stripe.cancel(hash, key));
-        if self.engine.is_forked() {
-            return Err(WaitError::Forked);
-        }
-        if is_under_lock() {
-            // The thread panics under a lock: no stripe was searched, and the task may be running.
-            return Err(WaitError::WouldDeadlock);
-        }
-        let (answer, dropped) = Self::cancel_answer(cancelling);
-        // Dropped before the wait: the run may wait for something that this drop releases.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_catching(dropped))) {
-            // Nobody is going to wait, so the key must not stay closed.
-            if let Some(waiting) = &waiting {
-                self.engine.give_up(waiting);
-            }
-            resume_unwind(panic);
-        }
-        match waiting {
-            None => Ok(answer),
-            Some(waiting) => self.engine.wait_for_run(waiting).map(|()| answer),
-        }
     }
 }
 

@@ -105,7 +105,7 @@ where
     /// A runtime runs nothing while nobody drives it. The blocking calls would wait for futures
     /// that can't proceed meanwhile. So on the runtime's own threads, and always on the thread of a
     /// current-thread runtime, await instead: the end of a run by
-    /// [`cancel_and_wait_async`](Self::cancel_and_wait_async), and a
+    /// [`cancel_and_wait`](Self::cancel_and_wait), and a
     /// [`shutdown`](crate::Scheduler::shutdown). For the same reason a scheduler that a test steps
     /// does not wait for futures: let the runtime run between two steps, or let the scheduler
     /// follow the runtime by `test_util::Stepped::follow_tokio`.
@@ -384,7 +384,7 @@ where
     ///     firing.cancelled().await;
     /// })?;
     /// began.await?;
-    /// assert!(timers.handle().cancel_and_wait_async(&7).await.is_ok());
+    /// assert!(timers.handle().cancel_and_wait(&7).await.is_ok());
     /// # Ok(())
     /// # })
     /// # }
