@@ -137,8 +137,8 @@ pub enum ScheduleError<F> {
     Full(F),
     /// The scheduler is closing or closed. This is permanent.
     Closed(F),
-    /// A call of `cancel_and_wait` waits for a run of this key. The error passes when that call
-    /// returns, or when the future of `cancel_and_wait_async` is ready or dropped.
+    /// Somebody waits for the end of a run of this key, by `cancel_and_wait`. The error passes when
+    /// the run has ended, or when the wait ends otherwise.
     Closing(F),
     /// The key is pending already, or repeats. Only returned by `schedule_if_absent`.
     Occupied(F),
@@ -301,9 +301,8 @@ impl<F> fmt::Display for ScheduleError<F> {
 
 impl<F> std::error::Error for ScheduleError<F> {}
 
-/// The reason why `cancel_and_wait`, or `cancel_and_wait_async`, did not wait for the end of the
-/// run. The cancellation itself was done nevertheless: a pending timer is cancelled, and the run in
-/// progress is marked as cancelled.
+/// The reason why `cancel_and_wait` did not wait for the end of the run. The cancellation itself was
+/// done nevertheless: a pending timer is cancelled, and the run in progress is marked as cancelled.
 ///
 /// # Examples
 ///

@@ -4,6 +4,7 @@ mod async_handler;
 mod blocked;
 mod follow;
 mod interval;
+mod limits;
 mod named;
 mod retry;
 mod sleep;

@@ -202,7 +202,7 @@ fn one_copy(number: u64, used: &Arc<Used>) -> Option<String> {
         .schedule(running, Duration::ZERO, task)
         .expect("there is room");
     began.recv().expect("it runs");
-    let mut end = Box::pin(used.handle.cancel_and_wait(&running));
+    let mut end = Box::pin(used.handle.cancel_and_wait(&running).within(HOUR));
     assert!(poll(end.as_mut()).is_pending());
     let mut sleep = Box::pin(used.timer.sleep(HOUR));
     assert!(poll(sleep.as_mut()).is_pending());
@@ -341,7 +341,7 @@ fn scheduler(report: &mut Report, used: &Used) {
     report.check("cancel_and_wait", answer == Err(WaitError::Forked), &answer);
     let answer = handle.cancel_and_wait(&1).within(HOUR).wait();
     report.check(
-        "cancel_and_wait_for",
+        "cancel_and_wait within a limit",
         answer == Err(WaitError::Forked),
         &answer,
     );
@@ -349,7 +349,7 @@ fn scheduler(report: &mut Report, used: &Used) {
     let failed = answer
         .as_ref()
         .is_some_and(|answer| *answer == Err(WaitError::Forked));
-    report.check("cancel_and_wait", failed, &answer);
+    report.check("cancel_and_wait as a future", failed, &answer);
     report.check("next_deadline", handle.next_deadline().is_none(), &handle);
     report.check("pending", handle.pending().next().is_none(), &handle);
     report.check("stats", handle.stats().pending == 0, &handle.stats());

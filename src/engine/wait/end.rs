@@ -80,8 +80,7 @@ impl<F: Frontend> EndOfRun<F> {
     /// Limits the wait to `limit` from now. The last limit counts.
     pub(crate) fn set_limit(&mut self, limit: Duration) {
         self.end_limit();
-        let until = self.engine.now() + limit;
-        self.until = (until != Time::MAX).then_some(until);
+        self.until = Some(self.engine.now() + limit);
     }
 
     /// Blocks the thread until the run has ended, or the limit is reached.
@@ -154,7 +153,7 @@ impl<F: Frontend> EndOfRun<F> {
 
     /// Returns whether the limit is reached, and leaves the waker in it if not.
     fn is_reached(&mut self, waker: &Waker) -> bool {
-        let Some(until) = self.until else {
+        let Some(until) = self.until.filter(|until| *until != Time::MAX) else {
             return false;
         };
         if self.limit.is_none() {

@@ -33,8 +33,7 @@ use crate::sync::Arc;
 ///
 /// # Blocking
 ///
-/// Except for [`cancel_and_wait`](Self::cancel_and_wait) and its variants, no call waits for a
-/// task. A call takes one stripe's lock at a time, for well under a microsecond.
+/// Except for [`CancelAndWait::wait`](crate::CancelAndWait::wait), no call waits for a task. A call takes one stripe's lock at a time, for well under a microsecond.
 ///
 /// # Panics
 ///
