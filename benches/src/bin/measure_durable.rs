@@ -387,7 +387,7 @@ fn in_batches(timers: &Durable, batches: u64) -> Result<f64, Failure> {
     for batch in 0..batches {
         let keys = (0..BATCH).map(|row| format!("order:{}", batch * BATCH + row));
         let all = keys.map(|key| (key, Duration::from_secs(3_600), 7));
-        for answer in timers.schedule_many("batches", all)? {
+        for answer in timers.schedule_many("batches", all).wait()? {
             answer?;
         }
     }
@@ -431,7 +431,7 @@ fn drain(place: &Place, count: u64) -> Result<f64, Failure> {
     for first in (0..count).step_by(1_000) {
         let all =
             (first..count.min(first + 1_000)).map(|n| (format!("due:{n}"), Duration::ZERO, n));
-        for answer in client.schedule_many("due", all)? {
+        for answer in client.schedule_many("due", all).wait()? {
             answer?;
         }
     }
@@ -442,11 +442,11 @@ fn drain(place: &Place, count: u64) -> Result<f64, Failure> {
         .start()?;
     wait_for(&timers, count)?;
     // The last settlements are under way. To count timers would read those of other queues too.
-    while !client.list("due", .., &Paging::first(1))?.is_empty() {
+    while !client.list("due", .., &Paging::first(1)).wait()?.is_empty() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let rate = count as f64 / start.elapsed().as_secs_f64();
-    timers.stop(Duration::from_secs(5));
+    timers.stop(Duration::from_secs(5)).wait()?;
     Ok(rate)
 }
 
@@ -671,7 +671,7 @@ fn at_once(here: &Here, wish: &Wish) -> Result<(), Failure> {
             let delay = due.duration_since(SystemTime::now())?;
             let all =
                 (first..first + 1_000).map(|number| (format!("mass:{number}"), delay, number));
-            for answer in client.schedule_many("mass", all)? {
+            for answer in client.schedule_many("mass", all).wait()? {
                 answer?;
             }
         }
@@ -715,7 +715,7 @@ fn filled(here: &Here, wish: &Wish) -> Result<(), Failure> {
                 let start = Instant::now();
                 let keys: Vec<String> = (0..each * THREADS).map(|n| format!("order:{n}")).collect();
                 for keys in keys.chunks(BATCH as usize) {
-                    for answer in timers.cancel_many(&queue, keys)? {
+                    for answer in timers.cancel_many(&queue, keys).wait()? {
                         answer?;
                     }
                 }
@@ -803,7 +803,7 @@ fn load(timers: &Durable, stop: &AtomicBool) -> Result<(), Failure> {
             .map(|n| (format!("load:{n}"), Duration::from_millis(20 + n % 500), n))
             .collect();
         number += BATCH;
-        for answer in timers.schedule_many("load", all)? {
+        for answer in timers.schedule_many("load", all).wait()? {
             answer?;
         }
         while timers.stats().succeeded + 20_000 < timers.stats().scheduled {

@@ -35,7 +35,7 @@ pub(crate) fn moved(here: &Here, wish: &Wish) -> Result<(), Failure> {
                 let key = format!("key:{}", moves % KEYS);
                 // Each move changes the time.
                 let due = DAY + Duration::from_millis(moves % 1_000);
-                timers.reschedule(QUEUE, &key, due)?;
+                timers.reschedule(QUEUE, &key, due).wait()?;
                 moves += 1;
             }
             rates.push(format!(

@@ -28,7 +28,7 @@ fn measure(place: &Place, queues: u64, wish: &Wish) -> Result<(), Failure> {
     let elsewhere = Durable::builder(place.store()?).start()?;
     for number in 0..queues {
         let timer = ("tomorrow", Duration::from_secs(86_400), 0);
-        for answer in elsewhere.schedule_many(&name(number), [timer])? {
+        for answer in elsewhere.schedule_many(&name(number), [timer]).wait()? {
             answer?;
         }
     }
@@ -138,7 +138,7 @@ fn schedule_rate(place: &Place, writers: u64, round: u64, wish: &Wish) -> Result
             for batch in 0..batches {
                 let key = |row| format!("{round}:{number}:{}", batch * BATCH + row);
                 let all = (0..BATCH).map(|row| (key(row), Duration::from_secs(86_400), row));
-                for answer in client.schedule_many("tomorrow", all)? {
+                for answer in client.schedule_many("tomorrow", all).wait()? {
                     answer?;
                 }
             }

@@ -101,7 +101,7 @@ async fn run(url: &str) -> Outcome<()> {
         writeln!(out, "order {order} is {}", state(&db, order).await?)?;
     }
 
-    running.stop_async(Duration::from_secs(10)).await?;
+    running.stop(Duration::from_secs(10)).await?;
     db.batch_execute("drop schema example_shop cascade; drop schema example_timers cascade")
         .await?;
     Ok(())

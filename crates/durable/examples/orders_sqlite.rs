@@ -110,7 +110,7 @@ fn main() -> Outcome<()> {
         writeln!(out, "order {order} is {}", state(&db, order)?)?;
     }
 
-    running.stop(Duration::from_secs(10)); // waits for handlers that run
+    running.stop(Duration::from_secs(10)).wait()?; // waits for handlers that run
     std::fs::remove_dir_all(&folder)?;
     Ok(())
 }

@@ -100,7 +100,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     // Both have ended: one was delivered at the third attempt, one became a dead letter.
     let is_pending = || -> Result<bool, CallError> {
-        let counts = timers.counts()?;
+        let counts = timers.counts().wait()?;
         Ok(counts
             .iter()
             .any(|queue| queue.waiting + queue.overdue + queue.running > 0))
@@ -108,7 +108,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     while is_pending()? {
         thread::sleep(Duration::from_millis(10));
     }
-    let letters = timers.dead(QUEUE, 0, 10)?;
+    let letters = timers.dead(QUEUE, 0, 10).wait()?;
     for letter in &letters {
         writeln!(
             out,
@@ -118,6 +118,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     assert_eq!(letters.len(), 1);
     // Once the receiver is up again: `timers.revive(letter.id)?`.
-    timers.stop(Duration::from_secs(10));
+    timers.stop(Duration::from_secs(10)).wait()?;
     Ok(())
 }

@@ -156,7 +156,7 @@ fn on_postgresql_each_order_is_paid_or_cancelled_too() {
     assert_eq!((both, neither), (0, 0), "{out}");
     assert_eq!(orders, paid + cancelled, "{out}");
     assert!(paid > 0 && cancelled > 0, "{out}");
-    let left = others.get(queue, "order:1").expect("an answer");
+    let left = others.get(queue, "order:1").wait().expect("an answer");
     assert_eq!(left.map(|timer| timer.attempt), Some(0));
 }
 

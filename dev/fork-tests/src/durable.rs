@@ -75,7 +75,7 @@ pub(crate) fn run<S: Store + Clone>(
     while scheduled.is_ok() && ran.load(Ordering::SeqCst) < before + 1_000_000 {
         thread::park_timeout(Duration::from_millis(1));
     }
-    let report = timers.stop(HOUR);
+    let report = timers.stop(HOUR).wait().unwrap();
     if scheduled.is_err() || !report.has_left {
         return wrong.or(Some(format!("the original: {scheduled:?}, {report:?}")));
     }
@@ -87,8 +87,8 @@ fn use_them(timers: &Durable, round: u64) {
     let key = (round % 8).to_string();
     let _ = timers.schedule("queue", &key, HOUR, &1).wait();
     let _ = timers.schedule("queue", "now", Duration::ZERO, &1).wait();
-    let _ = timers.get("queue", &key);
-    let _ = timers.cancel("queue", &key);
+    let _ = timers.get("queue", &key).wait();
+    let _ = timers.cancel("queue", &key).wait();
 }
 
 /// Polls an answer, again if it only gives its runtime a turn.
@@ -136,7 +136,7 @@ fn one_copy<S: Store + Clone>(
     let scheduled = stopping.schedule("slow", "1", Duration::ZERO, &1).wait();
     scheduled.expect("the store is new");
     began.recv().expect("it runs");
-    let stop = stopping.stop_async(HOUR);
+    let stop = stopping.stop(HOUR);
     let mut polled = call("polled");
     let _ = poll(&mut polled);
     // An outage that outlasts the test: so the limit is armed.
@@ -212,32 +212,40 @@ fn complaints<S: Store + Clone>(
         "schedule at a time",
         &timers.schedule("queue", "1", now, &1).wait(),
     );
-    let answer = timers.schedule_if_absent("queue", "1", HOUR, &1);
+    let answer = timers.schedule_if_absent("queue", "1", HOUR, &1).wait();
     forked(report, "schedule_if_absent", &answer);
-    forked(report, "reschedule", &timers.reschedule("queue", "1", HOUR));
     forked(
         report,
-        "reschedule_at",
-        &timers.reschedule_at("queue", "1", now),
+        "reschedule",
+        &timers.reschedule("queue", "1", HOUR).wait(),
     );
-    forked(report, "cancel", &timers.cancel("queue", "1"));
+    forked(
+        report,
+        "reschedule to a time",
+        &timers.reschedule("queue", "1", now).wait(),
+    );
+    forked(report, "cancel", &timers.cancel("queue", "1").wait());
     forked(
         report,
         "schedule_many",
-        &timers.schedule_many("queue", [("1", HOUR, 1)]),
+        &timers.schedule_many("queue", [("1", HOUR, 1)]).wait(),
     );
-    forked(report, "cancel_many", &timers.cancel_many("queue", ["1"]));
-    forked(report, "get", &timers.get("queue", "1"));
+    forked(
+        report,
+        "cancel_many",
+        &timers.cancel_many("queue", ["1"]).wait(),
+    );
+    forked(report, "get", &timers.get("queue", "1").wait());
     forked(
         report,
         "list",
-        &timers.list("queue", .., &Paging::first(10)),
+        &timers.list("queue", .., &Paging::first(10)).wait(),
     );
-    forked(report, "counts", &timers.counts());
-    forked(report, "pause", &timers.pause("queue"));
-    forked(report, "resume", &timers.resume("queue"));
-    forked(report, "dead", &timers.dead("queue", 0, 10));
-    forked(report, "revive", &timers.revive(1));
+    forked(report, "counts", &timers.counts().wait());
+    forked(report, "pause", &timers.pause("queue").wait());
+    forked(report, "resume", &timers.resume("queue").wait());
+    forked(report, "dead", &timers.dead("queue", 0, 10).wait());
+    forked(report, "revive", &timers.revive(1).wait());
     let mut awaited = timers.schedule("queue", "1", HOUR, &1);
     let answer = poll(&mut awaited);
     let refused = matches!(answer, Poll::Ready(Err(CallError::Forked)));
@@ -245,10 +253,8 @@ fn complaints<S: Store + Clone>(
     report.step("stats");
     let _ = (timers.stats(), format!("{timers:?}"));
     report.step("stop");
-    let stopped = timers.stop(HOUR);
-    report.check("the report", stopped == StopReport::default(), &stopped);
-    let stopped = timers.stop_async(HOUR).wait();
-    report.check("stop_async", stopped == Ok(StopReport::default()), &stopped);
+    let stopped = timers.stop(HOUR).wait();
+    report.check("the report", stopped == Ok(StopReport::default()), &stopped);
 
     let OnTheirWay {
         waited_for,
@@ -307,7 +313,7 @@ fn of_its_own<S: Store + Clone>(
     let answer = own.schedule("own", "1", Duration::ZERO, &8).wait();
     report.check("its own schedule", answer.is_ok(), &answer);
     report.check("its own run", told.recv() == Ok(8), &());
-    let stopped = own.stop(HOUR);
+    let stopped = own.stop(HOUR).wait().unwrap();
     report.check("its own stop", stopped.has_left, &stopped);
 }
 

@@ -131,7 +131,7 @@ impl From<DeadLetter> for DeadTimer {
 /// let timers = Durable::builder(Memory::new()).start()?;
 /// let mut paging = Paging::first(1_000);
 /// loop {
-///     let page = timers.list("pay-by", .., &paging)?;
+///     let page = timers.list("pay-by", .., &paging).wait()?;
 ///     let Some(last) = page.last() else { break };
 ///     paging = Paging::after(last, 1_000);
 /// }

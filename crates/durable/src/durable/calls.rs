@@ -1,7 +1,5 @@
 //! Calls on one timer.
 
-use std::time::{Duration, SystemTime};
-
 use serde::Serialize;
 
 use super::Durable;
@@ -83,7 +81,7 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has committed the call.
+    /// Never. The answer comes when the store has committed the call: see [`Sent::wait`].
     ///
     /// # Examples
     ///
@@ -93,8 +91,8 @@ impl Durable {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let timers = Durable::builder(Memory::new()).start()?;
     /// let day = Duration::from_secs(86_400);
-    /// assert!(timers.schedule_if_absent("digest", "anna", day, &())?.is_scheduled());
-    /// assert!(!timers.schedule_if_absent("digest", "anna", day, &())?.is_scheduled());
+    /// assert!(timers.schedule_if_absent("digest", "anna", day, &()).wait()?.is_scheduled());
+    /// assert!(!timers.schedule_if_absent("digest", "anna", day, &()).wait()?.is_scheduled());
     /// # Ok(())
     /// # }
     /// ```
@@ -102,29 +100,17 @@ impl Durable {
         &self,
         queue: &str,
         key: &str,
-        delay: Duration,
-        payload: &T,
-    ) -> Result<IfAbsent, CallError> {
-        self.schedule_if_absent_async(queue, key, delay, payload)
-            .wait()
-    }
-
-    /// Schedules like [`schedule_if_absent`](Self::schedule_if_absent), as a future.
-    pub fn schedule_if_absent_async<T: Serialize + ?Sized>(
-        &self,
-        queue: &str,
-        key: &str,
-        delay: Duration,
+        when: impl Into<DueAt>,
         payload: &T,
     ) -> Sent<IfAbsent> {
         self.call(queue, key, |limit| {
-            let when = names::when(delay)?;
+            let when = names::when(when)?;
             let payload = names::payload(payload, limit)?;
             Ok(Action::ScheduleIfAbsent { when, payload })
         })
     }
 
-    /// Moves a timer. It is due after this delay from now, keeps its payload and its token, and its
+    /// Moves a timer. It is due then, as [`DueAt`] says, keeps its payload and its token, and its
     /// counts of errors and crashes start anew.
     ///
     /// While a run of the key is under way, the timer that waits for its end is moved, if there is
@@ -136,42 +122,10 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has committed the call.
-    pub fn reschedule(&self, queue: &str, key: &str, delay: Duration) -> Result<Moved, CallError> {
-        self.reschedule_async(queue, key, delay).wait()
-    }
-
-    /// Moves like [`reschedule`](Self::reschedule), as a future.
-    pub fn reschedule_async(&self, queue: &str, key: &str, delay: Duration) -> Sent<Moved> {
+    /// Never. The answer comes when the store has committed the call: see [`Sent::wait`].
+    pub fn reschedule(&self, queue: &str, key: &str, when: impl Into<DueAt>) -> Sent<Moved> {
         self.call(queue, key, |_| {
-            let when = names::when(delay)?;
-            Ok(Action::Reschedule { when })
-        })
-    }
-
-    /// Moves a timer to a point in time, like [`reschedule`](Self::reschedule). One that has passed
-    /// by the store's clock is due at once.
-    ///
-    /// # Errors
-    ///
-    /// As for [`reschedule`](Self::reschedule).
-    ///
-    /// # Blocking
-    ///
-    /// Blocks until the store has committed the call.
-    pub fn reschedule_at(
-        &self,
-        queue: &str,
-        key: &str,
-        at: SystemTime,
-    ) -> Result<Moved, CallError> {
-        self.reschedule_at_async(queue, key, at).wait()
-    }
-
-    /// Moves like [`reschedule_at`](Self::reschedule_at), as a future.
-    pub fn reschedule_at_async(&self, queue: &str, key: &str, at: SystemTime) -> Sent<Moved> {
-        self.call(queue, key, |_| {
-            let when = names::when(at)?;
+            let when = names::when(when)?;
             Ok(Action::Reschedule { when })
         })
     }
@@ -184,13 +138,8 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has committed the call.
-    pub fn cancel(&self, queue: &str, key: &str) -> Result<Cancelled, CallError> {
-        self.cancel_async(queue, key).wait()
-    }
-
-    /// Cancels like [`cancel`](Self::cancel), as a future.
-    pub fn cancel_async(&self, queue: &str, key: &str) -> Sent<Cancelled> {
+    /// Never. The answer comes when the store has committed the call: see [`Sent::wait`].
+    pub fn cancel(&self, queue: &str, key: &str) -> Sent<Cancelled> {
         self.call(queue, key, |_| Ok(Action::Cancel))
     }
 

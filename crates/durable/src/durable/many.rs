@@ -1,14 +1,13 @@
 //! Calls on many timers.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use serde::Serialize;
 
 use super::Durable;
 use crate::calls::{AnswerList, CallError, Cancelled, FromAnswer, Invalid, Scheduled, Sent, names};
 use crate::client::{CallReply, Collector};
-use crate::store::{Action, Call};
+use crate::store::{Action, Call, DueAt};
 
 /// The results of several calls, in their order.
 type Results<A> = Vec<Result<A, CallError>>;
@@ -28,7 +27,7 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has committed all of them.
+    /// Never. The answer comes when the store has committed all of them: see [`Sent::wait`].
     ///
     /// # Examples
     ///
@@ -39,29 +38,21 @@ impl Durable {
     /// # let timers = Durable::builder(Memory::new()).start()?;
     /// let trials = [("anna", 14_u64), ("ben", 30)];
     /// let days = |days: u64| Duration::from_secs(86_400 * days);
-    /// let results = timers.schedule_many("trial-end", trials.map(|(key, d)| (key, days(d), d)))?;
+    /// let trials = trials.map(|(key, length)| (key, days(length), length));
+    /// let results = timers.schedule_many("trial-end", trials).wait()?;
     /// assert!(results.iter().all(Result::is_ok));
     /// # Ok(())
     /// # }
     /// ```
-    pub fn schedule_many<K: AsRef<str>, T: Serialize>(
+    pub fn schedule_many<K: AsRef<str>, W: Into<DueAt>, T: Serialize>(
         &self,
         queue: &str,
-        timers: impl IntoIterator<Item = (K, Duration, T)>,
-    ) -> Result<Vec<Result<Scheduled, CallError>>, CallError> {
-        self.schedule_many_async(queue, timers).wait()
-    }
-
-    /// Schedules like [`schedule_many`](Self::schedule_many), as a future.
-    pub fn schedule_many_async<K: AsRef<str>, T: Serialize>(
-        &self,
-        queue: &str,
-        timers: impl IntoIterator<Item = (K, Duration, T)>,
+        timers: impl IntoIterator<Item = (K, W, T)>,
     ) -> Sent<Vec<Result<Scheduled, CallError>>> {
         let limit = self.inner().payload_limit;
-        let actions = timers.into_iter().map(|(key, delay, payload)| {
+        let actions = timers.into_iter().map(|(key, when, payload)| {
             let action = || {
-                let when = names::when(delay)?;
+                let when = names::when(when)?;
                 let payload = names::payload(&payload, limit)?;
                 Ok(Action::Schedule { when, payload })
             };
@@ -81,17 +72,8 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has committed all of them.
+    /// Never. The answer comes when the store has committed all of them: see [`Sent::wait`].
     pub fn cancel_many<K: AsRef<str>>(
-        &self,
-        queue: &str,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<Result<Cancelled, CallError>>, CallError> {
-        self.cancel_many_async(queue, keys).wait()
-    }
-
-    /// Cancels like [`cancel_many`](Self::cancel_many), as a future.
-    pub fn cancel_many_async<K: AsRef<str>>(
         &self,
         queue: &str,
         keys: impl IntoIterator<Item = K>,

@@ -57,10 +57,10 @@ pub use stop_state::StopReport;
 ///     .start()?;
 /// timers.schedule("pay-by", "order:7", Duration::from_secs(900), &PayBy { order: 7 }).wait()?;
 /// // The customer gets five minutes more ..
-/// assert!(timers.reschedule("pay-by", "order:7", Duration::from_secs(1_200))?.is_moved());
+/// assert!(timers.reschedule("pay-by", "order:7", Duration::from_secs(1_200)).wait()?.is_moved());
 /// // .. and pays.
-/// assert!(timers.cancel("pay-by", "order:7")?.is_cancelled());
-/// timers.stop(Duration::from_secs(5));
+/// assert!(timers.cancel("pay-by", "order:7").wait()?.is_cancelled());
+/// timers.stop(Duration::from_secs(5)).wait()?;
 /// # Ok(())
 /// # }
 /// ```

@@ -23,7 +23,7 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has answered.
+    /// Never. The answer comes when the store has read it: see [`Sent::wait`].
     ///
     /// # Examples
     ///
@@ -33,17 +33,12 @@ impl Durable {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let timers = Durable::builder(Memory::new()).start()?;
     /// timers.schedule("pay-by", "order:7", Duration::from_secs(900), &7).wait()?;
-    /// let timer = timers.get("pay-by", "order:7")?.expect("it was scheduled");
+    /// let timer = timers.get("pay-by", "order:7").wait()?.expect("it was scheduled");
     /// assert_eq!(timer.payload_as::<u64>()?, 7);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn get(&self, queue: &str, key: &str) -> Result<Option<TimerInfo>, CallError> {
-        self.get_async(queue, key).wait()
-    }
-
-    /// Reads like [`get`](Self::get), as a future.
-    pub fn get_async(&self, queue: &str, key: &str) -> Sent<Option<TimerInfo>> {
+    pub fn get(&self, queue: &str, key: &str) -> Sent<Option<TimerInfo>> {
         let checked = || Ok((names::queue(queue)?, names::key(key)?));
         self.read(checked(), |(queue, key), connection| {
             Ok(connection.get(&queue, &key)?.map(TimerInfo::from))
@@ -61,18 +56,8 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has answered.
+    /// Never. The answer comes when the store has read it: see [`Sent::wait`].
     pub fn list(
-        &self,
-        queue: &str,
-        range: impl RangeBounds<SystemTime>,
-        paging: &Paging,
-    ) -> Result<Vec<TimerInfo>, CallError> {
-        self.list_async(queue, range, paging).wait()
-    }
-
-    /// Reads like [`list`](Self::list), as a future.
-    pub fn list_async(
         &self,
         queue: &str,
         range: impl RangeBounds<SystemTime>,
@@ -115,13 +100,8 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has answered.
-    pub fn counts(&self) -> Result<Vec<QueueCounts>, CallError> {
-        self.counts_async().wait()
-    }
-
-    /// Counts like [`counts`](Self::counts), as a future.
-    pub fn counts_async(&self) -> Sent<Vec<QueueCounts>> {
+    /// Never. The answer comes when the store has read it: see [`Sent::wait`].
+    pub fn counts(&self) -> Sent<Vec<QueueCounts>> {
         self.read(Ok(()), |(), connection| connection.counts())
     }
 
@@ -135,13 +115,8 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has committed it.
-    pub fn pause(&self, queue: &str) -> Result<(), CallError> {
-        self.pause_async(queue).wait()
-    }
-
-    /// Pauses like [`pause`](Self::pause), as a future.
-    pub fn pause_async(&self, queue: &str) -> Sent<()> {
+    /// Never. The answer comes when the store has committed it: see [`Sent::wait`].
+    pub fn pause(&self, queue: &str) -> Sent<()> {
         self.set_paused(queue, true)
     }
 
@@ -154,13 +129,8 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has committed it.
-    pub fn resume(&self, queue: &str) -> Result<(), CallError> {
-        self.resume_async(queue).wait()
-    }
-
-    /// Resumes like [`resume`](Self::resume), as a future.
-    pub fn resume_async(&self, queue: &str) -> Sent<()> {
+    /// Never. The answer comes when the store has committed it: see [`Sent::wait`].
+    pub fn resume(&self, queue: &str) -> Sent<()> {
         self.set_paused(queue, false)
     }
 
@@ -184,13 +154,8 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has answered.
-    pub fn dead(&self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadTimer>, CallError> {
-        self.dead_async(queue, after, limit).wait()
-    }
-
-    /// Reads like [`dead`](Self::dead), as a future.
-    pub fn dead_async(&self, queue: &str, after: i64, limit: u32) -> Sent<Vec<DeadTimer>> {
+    /// Never. The answer comes when the store has read it: see [`Sent::wait`].
+    pub fn dead(&self, queue: &str, after: i64, limit: u32) -> Sent<Vec<DeadTimer>> {
         let checked = || Ok((names::queue(queue)?, names::page_limit(limit)?));
         self.read(checked(), move |(queue, limit), connection| {
             let letters = connection.dead(&queue, after, limit)?.into_iter();
@@ -207,13 +172,8 @@ impl Durable {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has committed it.
-    pub fn revive(&self, id: i64) -> Result<Revived, CallError> {
-        self.revive_async(id).wait()
-    }
-
-    /// Revives like [`revive`](Self::revive), as a future.
-    pub fn revive_async(&self, id: i64) -> Sent<Revived> {
+    /// Never. The answer comes when the store has committed it: see [`Sent::wait`].
+    pub fn revive(&self, id: i64) -> Sent<Revived> {
         let node = self.node_sender();
         self.read(Ok(id), move |id, connection| {
             let revived = connection.revive(id)?;

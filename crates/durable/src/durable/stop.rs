@@ -27,17 +27,26 @@ impl Durable {
     /// leaves, so that others go on at once, with the timers of unfinished runs too. Timers stay in
     /// the store.
     ///
-    /// When it has returned, all calls fail with [`CallError::Stopped`](crate::CallError::Stopped).
-    /// Until then they go on, since the handlers that run may need them. A second stop waits for
-    /// the end of the first, and may shorten its grace.
+    /// The stop has begun when this returns, and goes on if the answer is dropped. With the answer
+    /// all calls fail with [`CallError::Stopped`](crate::CallError::Stopped). Until then they go
+    /// on, since the handlers that run may need them. A second stop waits for the end of the first,
+    /// and may shorten its grace.
     ///
-    /// Within a handler it can't wait for the end. There it begins the stop and returns at once,
-    /// with the number of runs that go on.
+    /// A stop that a handler of these timers begins can't be waited for there: the handler would
+    /// wait for itself. So its answer is known at once, with the number of runs that go on.
+    ///
+    /// # Errors
+    ///
+    /// No stop fails: what did not end in time, or could not be told to the store, is in the
+    /// report. But [`CallError::TimedOut`](crate::CallError::TimedOut) ends a wait that has a
+    /// [limit](Sent::within), and the stop goes on. And a copy of the process that is forked before
+    /// the stop has ended gets [`CallError::Forked`](crate::CallError::Forked) from an answer that
+    /// it has inherited, since the stop goes on in the original alone.
     ///
     /// # Blocking
     ///
-    /// Blocks until the stop has ended: for the grace, if runs don't end, and longer if the store
-    /// doesn't answer, at most by the [term](crate::Builder::term) and 5 s.
+    /// Never. The answer comes when the stop has ended: after the grace, if runs don't end, and
+    /// later if the store doesn't answer, at most by the [term](crate::Builder::term) and 5 s.
     ///
     /// # Examples
     ///
@@ -47,41 +56,20 @@ impl Durable {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let timers = Durable::builder(Memory::new()).handle("greet", |_: &Due<()>| ()).start()?;
-    /// let report = timers.stop(Duration::from_secs(10));
+    /// let report = timers.stop(Duration::from_secs(10)).wait()?;
     /// assert_eq!(report.unfinished, 0);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn stop(&self, grace: Duration) -> StopReport {
-        let inner = &self.0.0;
-        if inner.origin.is_elsewhere() {
-            return StopReport::default();
-        }
-        begin(inner, grace);
-        if inner.is_within_handler() {
-            return inner.present_report();
-        }
-        // The end of a stop is never an error.
-        inner.stop.wait(&inner.alarm).wait().unwrap_or_default()
-    }
-
-    /// Stops like [`stop`](Self::stop). The stop has begun when this returns, and goes on if the
-    /// result is dropped.
-    ///
-    /// A handler that awaits it waits for itself until the grace is over.
-    ///
-    /// # Errors
-    ///
-    /// No stop fails: what did not end in time, or could not be told to the store, is in the
-    /// report. But a copy of the process that is forked before the stop has ended gets
-    /// [`CallError::Forked`] from the result that it has inherited, since the stop goes on in the
-    /// original alone.
-    pub fn stop_async(&self, grace: Duration) -> Sent<StopReport> {
+    pub fn stop(&self, grace: Duration) -> Sent<StopReport> {
         let inner = &self.0.0;
         if inner.origin.is_elsewhere() {
             return Sent::known(Ok(StopReport::default()));
         }
         begin(inner, grace);
+        if inner.is_within_handler() {
+            return Sent::known(Ok(inner.present_report()));
+        }
         inner.stop.wait(&inner.alarm)
     }
 

@@ -1,10 +1,8 @@
 //! Calls within a transaction of `tokio_postgres`, whose calls are futures.
 
+use serde::Serialize;
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
-
-use serde::Serialize;
 use tokio_postgres::Transaction;
 use tourbillon::coop::YieldPoint;
 
@@ -14,7 +12,7 @@ use crate::calls::{
     CallError, Cancelled, CompleteError, CompletesRunAsync, Completion, FromAnswer, IfAbsent,
     Invalid, Moved, Scheduled, names,
 };
-use crate::store::{Epoch, Run};
+use crate::store::{DueAt, Epoch, Run};
 
 /// # Calls within a transaction of `tokio_postgres`
 ///
@@ -27,7 +25,7 @@ use crate::store::{Epoch, Run};
 /// carries it out within the transaction, and its answer is lost. So roll such a transaction back;
 /// the drop of a `tokio_postgres::Transaction` does.
 impl Postgres {
-    /// Schedules a timer after a delay, and replaces one with the same key.
+    /// Schedules a timer, and replaces one with the same key.
     ///
     /// # Errors
     ///
@@ -56,15 +54,15 @@ impl Postgres {
     ///     Ok(())
     /// }
     /// ```
-    pub fn schedule_in_async<'t, 'c, T: Serialize + ?Sized>(
+    pub fn schedule_in_async<'t, 'c, W: Into<DueAt>, T: Serialize + ?Sized>(
         &self,
         transaction: &'t Transaction<'c>,
         queue: &str,
         key: &str,
-        delay: Duration,
+        when: W,
         payload: &T,
-    ) -> impl Future<Output = Result<Scheduled, CallError>> + Send + use<'t, 'c, T> {
-        let when = names::when(delay);
+    ) -> impl Future<Output = Result<Scheduled, CallError>> + Send + use<'t, 'c, W, T> {
+        let when = names::when(when);
         call(
             self,
             transaction,
@@ -72,29 +70,7 @@ impl Postgres {
         )
     }
 
-    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is
-    /// due at once.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Postgres::schedule_in_async`].
-    pub fn schedule_at_in_async<'t, 'c, T: Serialize + ?Sized>(
-        &self,
-        transaction: &'t Transaction<'c>,
-        queue: &str,
-        key: &str,
-        at: SystemTime,
-        payload: &T,
-    ) -> impl Future<Output = Result<Scheduled, CallError>> + Send + use<'t, 'c, T> {
-        let when = names::when(at);
-        call(
-            self,
-            transaction,
-            CallWithin::schedule(queue, key, when, payload),
-        )
-    }
-
-    /// Schedules a timer after a delay, unless one with the same key waits or runs.
+    /// Schedules a timer, unless one with the same key waits or runs.
     ///
     /// In a transaction with the isolation `repeatable read` or `serializable`, a timer that was
     /// scheduled after its snapshot is a conflict: [`CallError::Unavailable`].
@@ -102,15 +78,15 @@ impl Postgres {
     /// # Errors
     ///
     /// Those of [`Postgres::schedule_in_async`].
-    pub fn schedule_if_absent_in_async<'t, 'c, T: Serialize + ?Sized>(
+    pub fn schedule_if_absent_in_async<'t, 'c, W: Into<DueAt>, T: Serialize + ?Sized>(
         &self,
         transaction: &'t Transaction<'c>,
         queue: &str,
         key: &str,
-        delay: Duration,
+        when: W,
         payload: &T,
-    ) -> impl Future<Output = Result<IfAbsent, CallError>> + Send + use<'t, 'c, T> {
-        let when = names::when(delay);
+    ) -> impl Future<Output = Result<IfAbsent, CallError>> + Send + use<'t, 'c, W, T> {
+        let when = names::when(when);
         call(
             self,
             transaction,
@@ -118,35 +94,19 @@ impl Postgres {
         )
     }
 
-    /// Moves a timer, so that it is due after a delay.
+    /// Moves a timer, so that it is due then.
     ///
     /// # Errors
     ///
     /// Those of [`Postgres::schedule_in_async`].
-    pub fn reschedule_in_async<'t, 'c>(
+    pub fn reschedule_in_async<'t, 'c, W: Into<DueAt>>(
         &self,
         transaction: &'t Transaction<'c>,
         queue: &str,
         key: &str,
-        delay: Duration,
-    ) -> impl Future<Output = Result<Moved, CallError>> + Send + use<'t, 'c> {
-        let when = names::when(delay);
-        call(self, transaction, CallWithin::reschedule(queue, key, when))
-    }
-
-    /// Moves a timer to a time. One that has passed is due at once.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Postgres::schedule_in_async`].
-    pub fn reschedule_at_in_async<'t, 'c>(
-        &self,
-        transaction: &'t Transaction<'c>,
-        queue: &str,
-        key: &str,
-        at: SystemTime,
-    ) -> impl Future<Output = Result<Moved, CallError>> + Send + use<'t, 'c> {
-        let when = names::when(at);
+        when: W,
+    ) -> impl Future<Output = Result<Moved, CallError>> + Send + use<'t, 'c, W> {
+        let when = names::when(when);
         call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 

@@ -1,7 +1,5 @@
 //! Calls within a transaction of the crate `postgres`, whose calls block.
 
-use std::time::{Duration, SystemTime};
-
 use postgres::Transaction;
 use serde::Serialize;
 
@@ -11,7 +9,7 @@ use crate::calls::{
     CallError, Cancelled, CompleteError, CompletesRun, Completion, FromAnswer, IfAbsent, Invalid,
     Moved, Scheduled, names,
 };
-use crate::store::{Epoch, Run};
+use crate::store::{DueAt, Epoch, Run};
 
 /// # Calls within a transaction of the crate `postgres`
 ///
@@ -29,7 +27,7 @@ use crate::store::{Epoch, Run};
 /// - After an error other than [`CallError::Invalid`] the transaction can't go on: roll it back.
 #[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
 impl Postgres {
-    /// Schedules a timer after a delay, and replaces one with the same key.
+    /// Schedules a timer, and replaces one with the same key.
     ///
     /// # Errors
     ///
@@ -67,10 +65,10 @@ impl Postgres {
         transaction: &mut Transaction<'_>,
         queue: &str,
         key: &str,
-        delay: Duration,
+        when: impl Into<DueAt>,
         payload: &T,
     ) -> Result<Scheduled, CallError> {
-        let when = names::when(delay);
+        let when = names::when(when);
         call(
             self,
             transaction,
@@ -78,33 +76,7 @@ impl Postgres {
         )
     }
 
-    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is
-    /// due at once.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Postgres::schedule_in`].
-    ///
-    /// # Blocking
-    ///
-    /// As for [`Postgres::schedule_in`].
-    pub fn schedule_at_in<T: Serialize + ?Sized>(
-        &self,
-        transaction: &mut Transaction<'_>,
-        queue: &str,
-        key: &str,
-        at: SystemTime,
-        payload: &T,
-    ) -> Result<Scheduled, CallError> {
-        let when = names::when(at);
-        call(
-            self,
-            transaction,
-            CallWithin::schedule(queue, key, when, payload),
-        )
-    }
-
-    /// Schedules a timer after a delay, unless one with the same key waits or runs.
+    /// Schedules a timer, unless one with the same key waits or runs.
     ///
     /// In a transaction with the isolation `repeatable read` or `serializable`, a timer that was
     /// scheduled after its snapshot is a conflict: [`CallError::Unavailable`].
@@ -121,10 +93,10 @@ impl Postgres {
         transaction: &mut Transaction<'_>,
         queue: &str,
         key: &str,
-        delay: Duration,
+        when: impl Into<DueAt>,
         payload: &T,
     ) -> Result<IfAbsent, CallError> {
-        let when = names::when(delay);
+        let when = names::when(when);
         call(
             self,
             transaction,
@@ -132,7 +104,7 @@ impl Postgres {
         )
     }
 
-    /// Moves a timer, so that it is due after a delay.
+    /// Moves a timer, so that it is due then.
     ///
     /// # Errors
     ///
@@ -146,29 +118,9 @@ impl Postgres {
         transaction: &mut Transaction<'_>,
         queue: &str,
         key: &str,
-        delay: Duration,
+        when: impl Into<DueAt>,
     ) -> Result<Moved, CallError> {
-        let when = names::when(delay);
-        call(self, transaction, CallWithin::reschedule(queue, key, when))
-    }
-
-    /// Moves a timer to a time. One that has passed is due at once.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Postgres::schedule_in`].
-    ///
-    /// # Blocking
-    ///
-    /// As for [`Postgres::schedule_in`].
-    pub fn reschedule_at_in(
-        &self,
-        transaction: &mut Transaction<'_>,
-        queue: &str,
-        key: &str,
-        at: SystemTime,
-    ) -> Result<Moved, CallError> {
-        let when = names::when(at);
+        let when = names::when(when);
         call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 

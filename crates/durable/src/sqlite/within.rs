@@ -1,8 +1,6 @@
 //! Calls within a transaction of the user's: they are committed together with the user's own
 //! changes.
 
-use std::time::{Duration, SystemTime};
-
 use rusqlite::{Connection, MAIN_DB, Transaction, TransactionState};
 use serde::Serialize;
 
@@ -43,7 +41,7 @@ use crate::store::{
 ///   transaction goes on. If SQLite itself has rolled it back, which it does when the disk is full,
 ///   the next call says so.
 impl Sqlite {
-    /// Schedules a timer after a delay, and replaces one with the same key.
+    /// Schedules a timer, and replaces one with the same key.
     ///
     /// # Errors
     ///
@@ -86,30 +84,13 @@ impl Sqlite {
         tx: &Transaction<'_>,
         queue: &str,
         key: &str,
-        delay: Duration,
+        when: impl Into<DueAt>,
         payload: &T,
     ) -> Result<Scheduled, CallError> {
-        schedule(self, tx, queue, key, names::when(delay)?, payload)
+        schedule(self, tx, queue, key, names::when(when)?, payload)
     }
 
-    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is
-    /// due at once.
-    ///
-    /// # Errors
-    ///
-    /// As for [`schedule_in`](Sqlite::schedule_in).
-    pub fn schedule_at_in<T: Serialize + ?Sized>(
-        &self,
-        tx: &Transaction<'_>,
-        queue: &str,
-        key: &str,
-        due: SystemTime,
-        payload: &T,
-    ) -> Result<Scheduled, CallError> {
-        schedule(self, tx, queue, key, names::when(due)?, payload)
-    }
-
-    /// Schedules a timer after a delay, unless one with the same key waits or runs.
+    /// Schedules a timer, unless one with the same key waits or runs.
     ///
     /// # Errors
     ///
@@ -119,10 +100,10 @@ impl Sqlite {
         tx: &Transaction<'_>,
         queue: &str,
         key: &str,
-        delay: Duration,
+        when: impl Into<DueAt>,
         payload: &T,
     ) -> Result<IfAbsent, CallError> {
-        let when = names::when(delay)?;
+        let when = names::when(when)?;
         let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
         call(
             self,
@@ -133,7 +114,7 @@ impl Sqlite {
         )
     }
 
-    /// Moves a timer, so that it is due after a delay.
+    /// Moves a timer, so that it is due then.
     ///
     /// # Errors
     ///
@@ -143,25 +124,9 @@ impl Sqlite {
         tx: &Transaction<'_>,
         queue: &str,
         key: &str,
-        delay: Duration,
+        when: impl Into<DueAt>,
     ) -> Result<Moved, CallError> {
-        let when = names::when(delay)?;
-        call(self, tx, queue, key, Action::Reschedule { when })
-    }
-
-    /// Moves a timer to a time. One that has passed is due at once.
-    ///
-    /// # Errors
-    ///
-    /// As for [`schedule_in`](Sqlite::schedule_in).
-    pub fn reschedule_at_in(
-        &self,
-        tx: &Transaction<'_>,
-        queue: &str,
-        key: &str,
-        due: SystemTime,
-    ) -> Result<Moved, CallError> {
-        let when = names::when(due)?;
+        let when = names::when(when)?;
         call(self, tx, queue, key, Action::Reschedule { when })
     }
 

@@ -25,46 +25,37 @@ fn every_call_can_be_awaited_on_every_runtime() {
         let tomorrow = SystemTime::now() + day;
         timers.schedule("q", "a", day, &1).await.unwrap();
         timers.schedule("q", "b", tomorrow, &2).await.unwrap();
-        let absent = timers.schedule_if_absent_async("q", "a", day, &3);
+        let absent = timers.schedule_if_absent("q", "a", day, &3);
         assert!(!absent.await.unwrap().is_scheduled());
+        assert!(timers.reschedule("q", "a", day).await.unwrap().is_moved());
         assert!(
             timers
-                .reschedule_async("q", "a", day)
+                .reschedule("q", "a", tomorrow)
                 .await
                 .unwrap()
                 .is_moved()
         );
-        assert!(
-            timers
-                .reschedule_at_async("q", "a", tomorrow)
-                .await
-                .unwrap()
-                .is_moved()
-        );
-        let many = timers.schedule_many_async("q", [("c", day, 4), ("d", day, 5)]);
+        let many = timers.schedule_many("q", [("c", day, 4), ("d", day, 5)]);
         assert_eq!(many.await.unwrap().len(), 2);
-        let cancelled = timers.cancel_many_async("q", ["c", "d"]).await.unwrap();
+        let cancelled = timers.cancel_many("q", ["c", "d"]).await.unwrap();
         assert!(
             cancelled
                 .iter()
                 .all(|one| one.as_ref().unwrap().is_cancelled())
         );
-        assert!(timers.get_async("q", "a").await.unwrap().is_some());
-        let page = timers
-            .list_async("q", .., &Paging::first(10))
-            .await
-            .unwrap();
+        assert!(timers.get("q", "a").await.unwrap().is_some());
+        let page = timers.list("q", .., &Paging::first(10)).await.unwrap();
         assert_eq!(page.len(), 2);
-        assert_eq!(timers.counts_async().await.unwrap()[0].waiting, 2);
-        timers.pause_async("q").await.unwrap();
-        timers.resume_async("q").await.unwrap();
-        assert_eq!(timers.dead_async("q", 0, 10).await.unwrap(), []);
-        timers.revive_async(1).await.unwrap();
-        assert!(timers.cancel_async("q", "a").await.unwrap().is_cancelled());
-        let error = timers.cancel_async("q", "").await.unwrap_err();
+        assert_eq!(timers.counts().await.unwrap()[0].waiting, 2);
+        timers.pause("q").await.unwrap();
+        timers.resume("q").await.unwrap();
+        assert_eq!(timers.dead("q", 0, 10).await.unwrap(), []);
+        timers.revive(1).await.unwrap();
+        assert!(timers.cancel("q", "a").await.unwrap().is_cancelled());
+        let error = timers.cancel("q", "").await.unwrap_err();
         assert!(matches!(error, CallError::Invalid(_)));
-        timers.stop_async(SECOND).await.unwrap();
-        assert_eq!(timers.cancel_async("q", "b").await, Err(CallError::Stopped));
+        timers.stop(SECOND).await.unwrap();
+        assert_eq!(timers.cancel("q", "b").await, Err(CallError::Stopped));
     });
 }
 
@@ -80,7 +71,7 @@ fn a_store_that_hangs_does_not_block_the_thread_of_the_runtime() {
             _ => Fault::Hang,
         });
         let write = tokio::spawn(timers.schedule("q", "k", SECOND, &()));
-        let read = tokio::spawn(timers.counts_async());
+        let read = tokio::spawn(timers.counts());
         // This task goes on while both hang.
         tokio::task::yield_now().await;
         assert!(!write.is_finished() && !read.is_finished());
@@ -95,9 +86,9 @@ fn blocking_calls_within_a_runtime_do_not_panic() {
     runtimes::on_all(|| async {
         let (_, timers) = client();
         timers.schedule("q", "k", SECOND, &()).wait().unwrap();
-        assert!(timers.get("q", "k").unwrap().is_some());
-        assert!(timers.cancel("q", "k").unwrap().is_cancelled());
-        timers.stop(SECOND);
+        assert!(timers.get("q", "k").wait().unwrap().is_some());
+        assert!(timers.cancel("q", "k").wait().unwrap().is_cancelled());
+        timers.stop(SECOND).wait().unwrap();
     });
 }
 
@@ -106,7 +97,7 @@ fn a_dropped_future_does_not_undo_its_call() {
     let (_, timers) = client();
     drop(timers.schedule("q", "k", SECOND, &()));
     wait::until("the timer is there", || {
-        timers.get("q", "k").unwrap().is_some()
+        timers.get("q", "k").wait().unwrap().is_some()
     });
 }
 
@@ -164,12 +155,12 @@ fn a_waker_that_panics_ends_no_thread() {
     let waker = Waker::from(Arc::new(Panics));
     let mut context = Context::from_waker(&waker);
     let mut write = pin!(timers.schedule("q", "k", SECOND, &()));
-    let mut read = pin!(timers.counts_async());
+    let mut read = pin!(timers.counts());
     assert!(write.as_mut().poll(&mut context).is_pending());
     assert!(read.as_mut().poll(&mut context).is_pending());
     store.heal();
     timers.schedule("q", "other", SECOND, &()).wait().unwrap();
-    assert!(timers.get("q", "other").unwrap().is_some());
+    assert!(timers.get("q", "other").wait().unwrap().is_some());
 }
 
 #[test]
@@ -179,7 +170,7 @@ fn calls_that_are_refused_give_the_runtime_its_turns() {
         let refused = timers.schedule("", "a", SECOND, &1).await;
         assert!(matches!(refused, Err(CallError::Invalid(_))));
     });
-    let _ = timers.stop(SECOND);
+    timers.stop(SECOND).wait().unwrap();
     wakes::yields("stopped", async || {
         assert!(timers.schedule("q", "a", SECOND, &1).await.is_err());
     });

@@ -172,7 +172,7 @@ fn held_up() -> (Watched, Durable, tourbillon_durable::Sent<Cancelled>) {
 
 fn held_up_on(store: Watched) -> (Watched, Durable, tourbillon_durable::Sent<Cancelled>) {
     let timers = Durable::builder(store.clone()).start().unwrap();
-    let first = timers.cancel_async("q", "first");
+    let first = timers.cancel("q", "first");
     store.gate.crowd(1);
     (store, timers, first)
 }
@@ -241,7 +241,7 @@ fn calls_on_one_key_are_carried_out_in_their_order() {
     for other in others {
         other.wait().unwrap();
     }
-    let last = timers.get("q", "k").unwrap().unwrap();
+    let last = timers.get("q", "k").wait().unwrap().unwrap();
     assert_eq!(last.payload_as::<u32>().unwrap(), 20);
     let commits = store.commits();
     for commit in &commits {
@@ -343,13 +343,14 @@ fn several_writers_keep_the_order_of_each_key() {
         for key in 0..8 {
             let timer = timers
                 .get("q", &format!("{thread}-{key}"))
+                .wait()
                 .unwrap()
                 .unwrap();
             assert_eq!(timer.payload_as::<u32>().unwrap(), 50);
         }
     }
     let many = (0..500).map(|n| (format!("many-{n}"), SECOND, n));
-    let results = timers.schedule_many("q", many).unwrap();
+    let results = timers.schedule_many("q", many).wait().unwrap();
     assert!(results.iter().all(Result::is_ok));
 }
 
@@ -383,11 +384,11 @@ fn a_locked_call_holds_up_no_other_key_and_is_carried_out_after_the_lock() {
     for call in many {
         call.wait().unwrap();
     }
-    assert_eq!(timers.get("q", "held").unwrap(), None);
+    assert_eq!(timers.get("q", "held").wait().unwrap(), None);
     assert_eq!(timers.stats().failed_calls, 0);
     store.unlock();
     held.wait().unwrap();
-    assert!(timers.get("q", "held").unwrap().is_some());
+    assert!(timers.get("q", "held").wait().unwrap().is_some());
     // It goes straight to its writer again.
     timers.schedule("q", "held", SECOND, &2).wait().unwrap();
 }
@@ -411,7 +412,7 @@ fn calls_behind_a_locked_one_keep_their_order() {
         assert_eq!(scheduled.replaced, before);
         before = Some(scheduled.due);
     }
-    let last = timers.get("q", "k").unwrap().unwrap();
+    let last = timers.get("q", "k").wait().unwrap().unwrap();
     assert_eq!(last.payload_as::<u32>().unwrap(), 20);
 }
 
@@ -443,7 +444,7 @@ fn a_stop_ends_the_wait_for_a_lock() {
     let timers = builder.start().unwrap();
     let calls = [1, 2].map(|n| timers.schedule("q", "k", SECOND, &n));
     store.sent("k", 2);
-    timers.stop(Duration::from_millis(10));
+    timers.stop(Duration::from_millis(10)).wait().unwrap();
     for call in calls {
         assert_eq!(call.wait(), Err(CallError::Stopped));
     }
@@ -532,7 +533,7 @@ fn waiting_calls_are_bounded_by_their_bytes() {
     let mut calls: Vec<_> = (0..most - 2).map(schedule).collect();
     // The bound is not reached yet, so the whole batch is accepted.
     let many = (0..4).map(|n| (format!("many-{n}"), SECOND, &payload));
-    let many = timers.schedule_many_async("q", many);
+    let many = timers.schedule_many("q", many);
     let refused = schedule(9_999).wait().unwrap_err();
     assert!(matches!(&refused, CallError::Unavailable(why) if why.contains("64 MiB")));
     store.gate.open();

@@ -123,7 +123,7 @@ fn the_last_time_is_the_end_of_the_year_9999() {
     ] {
         assert_eq!(schedule(when), far(), "{when:?}");
     }
-    assert_eq!(timers.get("q", "far").unwrap(), None);
+    assert_eq!(timers.get("q", "far").wait().unwrap(), None);
 }
 
 #[test]

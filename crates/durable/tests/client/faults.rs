@@ -26,7 +26,7 @@ fn a_call_says_whether_it_may_have_been_carried_out() {
     assert_eq!(error, CallError::Unavailable("the cable is cut".into()));
     assert!(error.may_pass());
     store.heal();
-    assert_eq!(timers.get("q", "a").unwrap(), None);
+    assert_eq!(timers.get("q", "a").wait().unwrap(), None);
 
     store.inject(|call| match call {
         MemoryCall::Write(_) => Fault::LoseAnswer(StoreError::Unknown("lost".into())),
@@ -35,7 +35,7 @@ fn a_call_says_whether_it_may_have_been_carried_out() {
     let error = timers.schedule("q", "b", SECOND, &()).wait().unwrap_err();
     assert_eq!(error, CallError::Unknown("lost".into()));
     store.heal();
-    assert!(timers.get("q", "b").unwrap().is_some());
+    assert!(timers.get("q", "b").wait().unwrap().is_some());
 
     store.inject(|_| Fault::Fail(StoreError::Refused("read-only".into())));
     let error = timers.schedule("q", "c", SECOND, &()).wait().unwrap_err();
@@ -52,22 +52,31 @@ fn all_calls_report_the_same_errors() {
     store.inject(|_| Fault::Fail(unavailable()));
     let expected = CallError::Unavailable("the cable is cut".into());
     let errors = [
-        timers.reschedule("q", "k", SECOND).err(),
-        timers.cancel("q", "k").err(),
-        timers.schedule_if_absent("q", "k", SECOND, &()).err(),
+        timers.reschedule("q", "k", SECOND).wait().err(),
+        timers.cancel("q", "k").wait().err(),
+        timers
+            .schedule_if_absent("q", "k", SECOND, &())
+            .wait()
+            .err(),
         timers
             .schedule_many("q", [("k", SECOND, ())])
+            .wait()
             .unwrap()
             .remove(0)
             .err(),
-        timers.cancel_many("q", ["k"]).unwrap().remove(0).err(),
-        timers.get("q", "k").err(),
-        timers.list("q", .., &Paging::first(1)).err(),
-        timers.counts().err(),
-        timers.pause("q").err(),
-        timers.resume("q").err(),
-        timers.dead("q", 0, 1).err(),
-        timers.revive(1).err(),
+        timers
+            .cancel_many("q", ["k"])
+            .wait()
+            .unwrap()
+            .remove(0)
+            .err(),
+        timers.get("q", "k").wait().err(),
+        timers.list("q", .., &Paging::first(1)).wait().err(),
+        timers.counts().wait().err(),
+        timers.pause("q").wait().err(),
+        timers.resume("q").wait().err(),
+        timers.dead("q", 0, 1).wait().err(),
+        timers.revive(1).wait().err(),
     ];
     for error in errors {
         assert_eq!(error.as_ref(), Some(&expected));
@@ -147,10 +156,10 @@ fn a_store_that_panics_ends_no_thread() {
     store.inject(|_| panic!("{}: in the store", quiet::WANTED));
     let error = timers.schedule("q", "k", SECOND, &()).wait().unwrap_err();
     assert!(matches!(&error, CallError::Unknown(why) if why.contains("in the store")));
-    assert!(timers.get("q", "k").is_err());
+    assert!(timers.get("q", "k").wait().is_err());
     store.heal();
     timers.schedule("q", "k", SECOND, &()).wait().unwrap();
-    assert!(timers.get("q", "k").unwrap().is_some());
+    assert!(timers.get("q", "k").wait().unwrap().is_some());
 }
 
 #[test]
@@ -187,7 +196,7 @@ fn a_listener_may_call_the_timers_and_panic() {
             if *event == Event::StoreUp {
                 let shared = own.upgrade().unwrap();
                 let timers = shared.get().unwrap();
-                sender.send(timers.get("q", "k").is_ok()).unwrap();
+                sender.send(timers.get("q", "k").wait().is_ok()).unwrap();
             } else {
                 panic!("{}: in a listener", quiet::WANTED);
             }
@@ -196,9 +205,9 @@ fn a_listener_may_call_the_timers_and_panic() {
         .unwrap();
     shared.set(timers.clone()).unwrap();
     store.inject(|_| Fault::Fail(unavailable()));
-    timers.cancel("q", "k").unwrap_err();
+    timers.cancel("q", "k").wait().unwrap_err();
     store.heal();
-    timers.cancel("q", "k").unwrap();
+    timers.cancel("q", "k").wait().unwrap();
     assert!(wait::next(&done));
 }
 
@@ -218,9 +227,9 @@ fn a_slow_listener_loses_events_and_is_told_how_many() {
     let outages = 1_000;
     for _ in 0..outages {
         store.inject(|_| Fault::Fail(unavailable()));
-        timers.cancel("q", "k").unwrap_err();
+        timers.cancel("q", "k").wait().unwrap_err();
         store.heal();
-        timers.cancel("q", "k").unwrap();
+        timers.cancel("q", "k").wait().unwrap();
     }
     gate.open();
     drop(timers);
@@ -243,7 +252,7 @@ fn a_hanging_write_delays_no_read() {
         _ => Fault::None,
     });
     let hangs = timers.schedule("q", "new", SECOND, &());
-    assert!(timers.get("q", "old").unwrap().is_some());
+    assert!(timers.get("q", "old").wait().unwrap().is_some());
     store.heal();
     hangs.wait().unwrap();
 }
@@ -256,7 +265,7 @@ fn a_hanging_read_delays_no_write() {
         MemoryCall::Counts => Fault::Hang,
         _ => Fault::None,
     });
-    let hangs = timers.counts_async();
+    let hangs = timers.counts();
     timers.schedule("q", "k", SECOND, &()).wait().unwrap();
     store.heal();
     hangs.wait().unwrap();
@@ -279,12 +288,13 @@ fn too_many_waiting_calls_fail_at_once() {
     // A call that was refused here is answered here, also within a batch.
     let many = timers
         .schedule_many("q", [("a", SECOND, ()), ("b", SECOND, ())])
+        .wait()
         .unwrap();
     assert!(
         many.iter()
             .all(|one| matches!(one, Err(CallError::Unavailable(_))))
     );
-    let reads: Vec<_> = (0..=4_097).map(|_| timers.get_async("q", "k")).collect();
+    let reads: Vec<_> = (0..=4_097).map(|_| timers.get("q", "k")).collect();
     store.heal();
     let last = waiting.pop().unwrap();
     last.wait().unwrap();
@@ -310,7 +320,7 @@ fn a_stop_waits_for_the_calls_that_were_sent_before() {
     let first = timers.schedule("q", "1", SECOND, &());
     gate.crowd(1);
     let second = timers.schedule("q", "2", SECOND, &());
-    let stop = timers.stop_async(SECOND);
+    let stop = timers.stop(SECOND);
     gate.open();
     first.wait().unwrap();
     second.wait().unwrap();
@@ -319,11 +329,11 @@ fn a_stop_waits_for_the_calls_that_were_sent_before() {
         timers.schedule("q", "3", SECOND, &()).wait(),
         Err(CallError::Stopped)
     );
-    assert_eq!(timers.get("q", "1"), Err(CallError::Stopped));
-    assert_eq!(timers.pause("q"), Err(CallError::Stopped));
+    assert_eq!(timers.get("q", "1").wait(), Err(CallError::Stopped));
+    assert_eq!(timers.pause("q").wait(), Err(CallError::Stopped));
     assert_eq!(
-        timers.schedule_many("q", [("k", SECOND, ())]),
+        timers.schedule_many("q", [("k", SECOND, ())]).wait(),
         Err(CallError::Stopped)
     );
-    assert_eq!(timers.stop(SECOND).unfinished, 0);
+    assert_eq!(timers.stop(SECOND).wait().unwrap().unfinished, 0);
 }

@@ -44,11 +44,17 @@ fn names_and_keys_have_their_lengths() {
                 .schedule(queue, key, SystemTime::now(), &())
                 .wait()
                 .err(),
-            timers.schedule_if_absent(queue, key, SECOND, &()).err(),
-            timers.reschedule(queue, key, SECOND).err(),
-            timers.reschedule_at(queue, key, SystemTime::now()).err(),
-            timers.cancel(queue, key).err(),
-            timers.get(queue, key).err(),
+            timers
+                .schedule_if_absent(queue, key, SECOND, &())
+                .wait()
+                .err(),
+            timers.reschedule(queue, key, SECOND).wait().err(),
+            timers
+                .reschedule(queue, key, SystemTime::now())
+                .wait()
+                .err(),
+            timers.cancel(queue, key).wait().err(),
+            timers.get(queue, key).wait().err(),
         ];
         for error in refused {
             assert_eq!(error.as_ref(), Some(&expected));
@@ -56,11 +62,16 @@ fn names_and_keys_have_their_lengths() {
         assert!(!expected.may_pass() && !expected.to_string().is_empty());
     }
     for queue in ["", "\0"] {
-        assert!(timers.schedule_many(queue, [("k", SECOND, ())]).is_err());
-        assert!(timers.cancel_many(queue, ["k"]).is_err());
-        assert!(timers.list(queue, .., &Paging::first(1)).is_err());
-        assert!(timers.pause(queue).is_err() && timers.resume(queue).is_err());
-        assert!(timers.dead(queue, 0, 1).is_err());
+        assert!(
+            timers
+                .schedule_many(queue, [("k", SECOND, ())])
+                .wait()
+                .is_err()
+        );
+        assert!(timers.cancel_many(queue, ["k"]).wait().is_err());
+        assert!(timers.list(queue, .., &Paging::first(1)).wait().is_err());
+        assert!(timers.pause(queue).wait().is_err() && timers.resume(queue).wait().is_err());
+        assert!(timers.dead(queue, 0, 1).wait().is_err());
     }
     assert_eq!(writes.load(Ordering::SeqCst), 0);
     timers
@@ -86,12 +97,12 @@ fn pages_have_a_greatest_length() {
     for limit in [0, 10_001, u32::MAX] {
         let expected = CallError::Invalid(Invalid::PageLimit(limit));
         assert_eq!(
-            timers.list("q", .., &Paging::first(limit)),
+            timers.list("q", .., &Paging::first(limit)).wait(),
             Err(expected.clone())
         );
-        assert_eq!(timers.dead("q", 0, limit), Err(expected));
+        assert_eq!(timers.dead("q", 0, limit).wait(), Err(expected));
     }
-    assert!(timers.list("q", .., &Paging::first(10_000)).is_ok());
+    assert!(timers.list("q", .., &Paging::first(10_000)).wait().is_ok());
 }
 
 #[test]
@@ -154,12 +165,17 @@ fn far_dates_are_refused() {
         timers.schedule("q", "k", year_10_000, &()).wait(),
         Err(far.clone())
     );
-    assert_eq!(timers.reschedule("q", "k", Duration::MAX), Err(far.clone()));
     assert_eq!(
-        timers.reschedule_at("q", "k", year_10_000),
+        timers.reschedule("q", "k", Duration::MAX).wait(),
         Err(far.clone())
     );
-    let error = timers.schedule_if_absent("q", "k", Duration::MAX, &());
+    assert_eq!(
+        timers.reschedule("q", "k", year_10_000).wait(),
+        Err(far.clone())
+    );
+    let error = timers
+        .schedule_if_absent("q", "k", Duration::MAX, &())
+        .wait();
     assert_eq!(error, Err(far));
     assert_eq!(writes.load(Ordering::SeqCst), 0);
     timers

@@ -30,7 +30,7 @@ fn schedule(timers: &Durable) -> Sent<tourbillon_durable::Scheduled> {
 }
 
 fn is_there(timers: &Durable) -> bool {
-    timers.get("q", "k").unwrap().is_some()
+    timers.get("q", "k").wait().unwrap().is_some()
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_handler_may_wait_for_calls_on_its_own_queue() {
             let running = next.within(SECOND * 60).wait().unwrap().running;
             tell.send((*due.payload(), running)).unwrap();
             if *due.payload() == 3 {
-                timers.cancel("q", key).unwrap();
+                timers.cancel("q", key).wait().unwrap();
             }
         })
         .running(1)
@@ -274,5 +274,5 @@ fn a_handler_may_wait_for_calls_on_its_own_queue() {
     }
     wait::until("the cancel ends it", || !is_there(&timers));
     // The handler keeps a clone.
-    let _ = timers.stop(SECOND);
+    timers.stop(SECOND).wait().unwrap();
 }

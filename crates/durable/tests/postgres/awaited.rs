@@ -53,7 +53,7 @@ fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
         let first = first.expect("it is accepted");
         let again = bench
             .store
-            .schedule_at_in_async(&tx, "q", "a", first.due + MINUTE, &2)
+            .schedule_in_async(&tx, "q", "a", first.due + MINUTE, &2)
             .await;
         let again = again.expect("it is accepted");
         assert_eq!(again.replaced, Some(first.due));
@@ -80,7 +80,7 @@ fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
         );
         let moved = bench
             .store
-            .reschedule_at_in_async(&tx, "q", "a", first.due)
+            .reschedule_in_async(&tx, "q", "a", first.due)
             .await;
         assert!(
             matches!(moved, Ok(Moved::Moved { to, .. }) if to == first.due),

@@ -98,7 +98,7 @@ fn a_timer_that_psql_schedules_runs_at_once_and_a_stop_ends_the_connection() {
         node.runs_soon(&key);
     }
     assert!(node.timers.stats().rings >= 20);
-    let report = node.timers.stop(Duration::ZERO);
+    let report = node.timers.stop(Duration::ZERO).wait().unwrap();
     assert!(report.has_left);
     wait::until("nobody listens", || listener(&database).is_none());
     let Node { timers, events, .. } = node;

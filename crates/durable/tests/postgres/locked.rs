@@ -49,7 +49,7 @@ fn beside_a_lock(key: &str, lock: impl FnOnce(&Postgres, &mut postgres::Transact
     transaction.rollback().expect("it ends");
     let scheduled = locked.wait().expect("the lock is over");
     assert_eq!(scheduled.replaced.is_some(), key == "old");
-    timers.stop(LONG);
+    timers.stop(LONG).wait().unwrap();
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_call_waits_for_a_lock_no_longer_than_its_limit() {
         other => panic!("{other:?}"),
     }
     transaction.commit().expect("it ends");
-    timers.stop(LONG);
+    timers.stop(LONG).wait().unwrap();
 }
 
 #[test]

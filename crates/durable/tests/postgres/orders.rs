@@ -119,7 +119,7 @@ fn each_order_is_paid_or_cancelled_and_never_both() {
         }
     }
     kit::wait::until("no timer is left", || {
-        let counts = nodes[0].counts().expect("the store reads");
+        let counts = nodes[0].counts().wait().expect("the store reads");
         counts
             .iter()
             .all(|queue| queue.waiting + queue.overdue + queue.running == 0)
@@ -131,7 +131,7 @@ fn each_order_is_paid_or_cancelled_and_never_both() {
     assert_eq!(count("paid + cancelled = 1"), ORDERS);
     assert!(count("paid = 1") > 0 && count("cancelled = 1") > 0);
     for node in nodes {
-        node.stop(Duration::from_secs(10));
+        node.stop(Duration::from_secs(10)).wait().unwrap();
     }
     let living = database.psql("select count(*) from tourbillon.node where gone is null");
     assert_eq!(living.as_deref(), Ok("0"));

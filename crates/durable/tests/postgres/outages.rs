@@ -505,7 +505,7 @@ fn a_server_that_has_used_up_its_transaction_numbers_is_an_outage() {
         );
     }
     // Reads go on.
-    assert!(client.get("q", "kept").expect("it reads").is_some());
+    assert!(client.get("q", "kept").wait().expect("it reads").is_some());
     let down = wait::next(&events);
     assert!(
         matches!(&down, Event::StoreDown { work, .. } if *work == StoreWork::Write),

@@ -134,9 +134,9 @@ fn a_pool_that_gives_each_session_its_connection_works() {
         let mut seen: Vec<u32> = (0..20).map(|_| wait::next(&runs)).collect();
         seen.sort_unstable();
         assert_eq!(seen, Vec::from_iter(0..20));
-        timers.counts().expect("it reads");
+        timers.counts().wait().expect("it reads");
         assert_eq!(timers.stats().store_errors, 0);
-        timers.stop(Duration::from_secs(5));
+        timers.stop(Duration::from_secs(5)).wait().unwrap();
         drop(timers);
         // The pooler resets what a session leaves behind.
         assert!(

@@ -227,7 +227,7 @@ impl Shop {
     fn wait_until_nothing_is_left(&self) {
         let left = |of: &QueueCounts| of.waiting + of.overdue + of.running + of.dead;
         wait::until("no timer is left", || {
-            let counts = self.timers.counts();
+            let counts = self.timers.counts().wait();
             counts.is_ok_and(|counts| counts.iter().map(left).sum::<u64>() == 0)
         });
     }
@@ -424,6 +424,7 @@ fn an_answer_that_is_lost_after_the_commit_neither_doubles_nor_loses_anything() 
     wait::until("the timer is found", || {
         remote
             .get("other", "lost")
+            .wait()
             .is_ok_and(|found| found.is_some())
     });
 }

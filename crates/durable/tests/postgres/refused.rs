@@ -417,7 +417,7 @@ fn dead_letters_that_can_not_be_written_hold_up_no_other_queue() {
     });
     wait::until("the answers are here", || timers.stats().dead == 20);
     assert_eq!(timers.stats().runs, RUNS + 20);
-    timers.stop(HOUR);
+    timers.stop(HOUR).wait().unwrap();
     drop(timers);
     let refused = wait::all(&events)
         .into_iter()
@@ -431,7 +431,7 @@ fn dead_letters_that_can_not_be_written_hold_up_no_other_queue() {
         .expect("accepted");
     wait::until("it has run", || timers.stats().succeeded == 1);
     assert_eq!(timers.stats().runs, 1);
-    timers.stop(HOUR);
+    timers.stop(HOUR).wait().unwrap();
 }
 
 #[test]

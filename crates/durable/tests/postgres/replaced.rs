@@ -81,7 +81,7 @@ impl Node {
             .wait()
             .map(|_| ());
         assert!(matches!(writes, Err(CallError::Replaced(_))), "{writes:?}");
-        let reads = self.timers.get("q", "kept").map(|_| ());
+        let reads = self.timers.get("q", "kept").wait().map(|_| ());
         assert!(matches!(reads, Err(CallError::Replaced(_))), "{reads:?}");
         let before = self.timers.stats();
         wait::until("the node looks again", || {
@@ -156,7 +156,13 @@ fn a_database_that_is_made_anew_stays_empty_until_its_backup_is_restored() {
             .is_ok()
     });
     assert_eq!(wait::next(&node.runs), "after");
-    assert!(node.timers.get("q", "kept").expect("an answer").is_some());
+    assert!(
+        node.timers
+            .get("q", "kept")
+            .wait()
+            .expect("an answer")
+            .is_some()
+    );
 }
 
 #[test]
@@ -440,7 +446,9 @@ fn a_node_notices_an_older_state_by_its_next_look() {
         assert_eq!(node.runs.try_recv().ok(), None, "the term has ended");
         database.psql(back).expect("a superuser");
         assert_eq!(wait::next(&node.runs), "due");
-        wait::until("calls succeed", || node.timers.get("q", "kept").is_ok());
+        wait::until("calls succeed", || {
+            node.timers.get("q", "kept").wait().is_ok()
+        });
         let told = node.events.try_iter();
         let told: Vec<Event> = told
             .filter(|event| matches!(event, Event::NodeGone | Event::StoreReplaced { .. }))

@@ -175,10 +175,11 @@ fn fail_over(is_synchronous: bool) -> Differences {
     until("everything has run", || {
         let left = |of: &QueueCounts| of.waiting + of.overdue + of.running;
         shop.counts()
+            .wait()
             .is_ok_and(|counts| counts.iter().map(left).sum::<u64>() == 0)
     });
     for node in nodes {
-        node.stop(Duration::from_secs(10));
+        node.stop(Duration::from_secs(10)).wait().unwrap();
     }
 
     let mut client = Client::connect(&url, NoTls).expect("the new primary answers");

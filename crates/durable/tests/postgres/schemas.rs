@@ -84,7 +84,7 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
         wait::until("its runs are settled", || {
             ["a", "b", "c"]
                 .iter()
-                .all(|key| timers.get("pay-by", key) == Ok(None))
+                .all(|key| timers.get("pay-by", key).wait() == Ok(None))
         });
         let stats = timers.stats();
         assert_eq!(

@@ -122,7 +122,7 @@ impl Bench {
         let effects = self.database.psql("select * from effects");
         assert_eq!(effects.as_deref(), Ok("7"));
         assert_eq!(self.timers(), "");
-        timers.stop(Duration::from_secs(5));
+        timers.stop(Duration::from_secs(5)).wait().unwrap();
     }
 }
 
@@ -160,7 +160,7 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
     );
     bench
         .store
-        .schedule_at_in(&mut transaction, "q", "b", first.due, &3)
+        .schedule_in(&mut transaction, "q", "b", first.due, &3)
         .expect("it is accepted");
     let exists = bench
         .store
@@ -175,7 +175,7 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
     assert!(absent.expect("it is accepted").is_scheduled());
     let moved = bench
         .store
-        .reschedule_at_in(&mut transaction, "q", "c", again.due);
+        .reschedule_in(&mut transaction, "q", "c", again.due);
     assert!(
         matches!(moved, Ok(Moved::Moved { to, .. }) if to == again.due),
         "{moved:?}"

@@ -35,7 +35,7 @@ fn at_the_defaults_unclaimed_timers_run_within_3_s_and_claimed_ones_within_20_s(
     let crash = Instant::now();
     let client = Durable::builder(store).start().unwrap();
     let many = (0..50).map(|n| (format!("unclaimed-{n}"), Duration::from_secs(1), ()));
-    client.schedule_many("q", many).unwrap();
+    client.schedule_many("q", many).wait().unwrap();
     // What a busy machine may add.
     let slack = Duration::from_secs(2);
     for _ in 0..50 {

@@ -63,7 +63,7 @@ pub(crate) fn one_key_one_run(world: &impl World) {
     }
     let client = world.client();
     wait::until("all have ended", || {
-        let counts = client.counts().unwrap();
+        let counts = client.counts().wait().unwrap();
         counts
             .iter()
             .all(|one| one.waiting + one.overdue + one.running == 0)
@@ -129,12 +129,13 @@ pub(crate) fn a_node_that_lost_its_term_settles_nothing(world: &impl World) {
     assert_eq!(first.stats().panicked, 0);
     let timer = second
         .get("q", "k")
+        .wait()
         .unwrap()
         .expect("the second run is not settled");
     assert_eq!(timer.attempt, 2);
     second_gate.open();
     wait::until("the second run is settled", || {
-        second.get("q", "k").unwrap().is_none()
+        second.get("q", "k").wait().unwrap().is_none()
     });
 }
 
@@ -143,7 +144,7 @@ pub(crate) fn exactly_once_effect_through_complete_in(world: &impl World) {
     const TIMERS: usize = 120;
     let client = world.client();
     let many = (0..TIMERS).map(|n| (n.to_string(), ms(n as u64 * 3), ()));
-    client.schedule_many("q", many).unwrap();
+    client.schedule_many("q", many).wait().unwrap();
     let runs = Arc::new(AtomicU32::new(0));
     // Each node crashes in one of its own runs, at another place each time.
     for place in 0..3 {
@@ -186,7 +187,7 @@ pub(crate) fn exactly_once_effect_through_complete_in(world: &impl World) {
         .start()
         .unwrap();
     wait::until("all timers have ended", || {
-        let counts = client.counts().unwrap();
+        let counts = client.counts().wait().unwrap();
         counts
             .iter()
             .all(|one| one.waiting + one.overdue + one.running == 0)
@@ -194,5 +195,5 @@ pub(crate) fn exactly_once_effect_through_complete_in(world: &impl World) {
     let effects = world.effects();
     assert_eq!(effects.len(), TIMERS, "an effect is missing");
     assert!(effects.values().all(|times| *times == 1), "{effects:?}");
-    assert_eq!(client.dead("q", 0, 10).unwrap(), []);
+    assert_eq!(client.dead("q", 0, 10).wait().unwrap(), []);
 }

@@ -19,7 +19,7 @@ fn ms(millis: u64) -> Duration {
 /// Waits until the store has no timer any more.
 fn empty(client: &Durable) {
     wait::until("all timers have ended", || {
-        let counts = client.counts().unwrap();
+        let counts = client.counts().wait().unwrap();
         counts
             .iter()
             .all(|counts| counts.waiting + counts.overdue + counts.running == 0)
@@ -54,7 +54,7 @@ pub(crate) fn accepted_is_kept(world: &impl World) {
                         .wait()
                         .unwrap();
                     let is_cancelled =
-                        n % 3 == 0 && client.cancel("q", &key).unwrap().is_cancelled();
+                        n % 3 == 0 && client.cancel("q", &key).wait().unwrap().is_cancelled();
                     match is_cancelled {
                         true => cancelled.push(key),
                         false => kept.push(key),
@@ -81,7 +81,7 @@ pub(crate) fn accepted_is_kept(world: &impl World) {
         );
         assert!(!cancelled.iter().any(|key| seen.contains(key)));
     }
-    assert_eq!(client.dead("q", 0, 10).unwrap(), []);
+    assert_eq!(client.dead("q", 0, 10).wait().unwrap(), []);
 }
 
 /// All clocks are one clock here: that of this machine.
@@ -112,7 +112,7 @@ pub(crate) fn never_early(world: &impl World) {
     }
     let client = world.client();
     let many = (0..900_u32).map(|n| (n.to_string(), ms(u64::from(n % 300)), n));
-    client.schedule_many("q", many).unwrap();
+    client.schedule_many("q", many).wait().unwrap();
     empty(&client);
     assert_eq!(*early.lock().unwrap(), []);
     wait::until("all runs are counted", || node.stats().succeeded >= 1_000);
@@ -147,9 +147,9 @@ pub(crate) fn the_answer_is_the_truth(world: &impl World) {
                         thread::yield_now();
                     }
                     match (racer + n) % 2 {
-                        0 => cancels.push((key.clone(), node.cancel("q", &key).unwrap())),
+                        0 => cancels.push((key.clone(), node.cancel("q", &key).wait().unwrap())),
                         _ => {
-                            let moved = node.reschedule("q", &key, ms(30)).unwrap();
+                            let moved = node.reschedule("q", &key, ms(30)).wait().unwrap();
                             moves.push((key.clone(), moved));
                         }
                     }

@@ -42,7 +42,7 @@ fn schedule_large(client: &Durable) {
 
 fn schedule_small(client: &Durable, name: &str) {
     let many = (0..SMALL).map(|number| (format!("{name}-{number}"), ms(0), String::new()));
-    client.schedule_many("small", many).unwrap();
+    client.schedule_many("small", many).wait().unwrap();
 }
 
 /// The claims of a node: how many timers of each queue they have.
@@ -114,6 +114,7 @@ pub(crate) fn large_payloads_do_not_hold_up_small_ones(world: &impl World) {
     loop {
         let page = client
             .list("large", SystemTime::UNIX_EPOCH.., &paging)
+            .wait()
             .unwrap();
         let Some(last) = page.last() else {
             break;

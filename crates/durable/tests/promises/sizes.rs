@@ -41,7 +41,7 @@ pub(crate) fn idle_costs_one_read_a_look_and_one_write_a_beat(world: &impl World
     // Timers that are due later cost nothing.
     let client = world.client();
     let many = (0..500).map(|n| (n.to_string(), MINUTE * 60, ()));
-    client.schedule_many("q", many).unwrap();
+    client.schedule_many("q", many).wait().unwrap();
     let start = Instant::now();
     let node = Durable::builder(store)
         .look(look)
@@ -74,9 +74,9 @@ pub(crate) fn memory_holds_what_starts_soon(world: &impl World) {
     let pass = gate.clone();
     let client = world.client();
     let many = (0..TIMERS).map(|n| (n.to_string(), ms(0), ()));
-    client.schedule_many("q", many).unwrap();
+    client.schedule_many("q", many).wait().unwrap();
     let later = (0..TIMERS).map(|n| (n.to_string(), MINUTE * 60, ()));
-    client.schedule_many("later", later).unwrap();
+    client.schedule_many("later", later).wait().unwrap();
     let node = world
         .node(MINUTE)
         .handle("q", move |_: &Due<()>| pass.pass())
@@ -108,7 +108,7 @@ pub(crate) fn memory_holds_what_starts_soon(world: &impl World) {
     assert!(most > 0 && most <= 2_100, "{most} of {TIMERS} in memory");
     assert_eq!(node.stats().running, 10);
     // The rest is left in the store when the node stops.
-    let stop = node.stop_async(MINUTE);
+    let stop = node.stop(MINUTE);
     gate.open();
     assert_eq!(stop.wait().unwrap().unfinished, 0);
 }
@@ -118,9 +118,9 @@ pub(crate) fn queues_do_not_hold_each_other_up(world: &impl World) {
     let client = world.client();
     for queue in ["paused", "unknown", "slow"] {
         let many = (0..BACKLOG).map(|n| (n.to_string(), ms(0), ()));
-        client.schedule_many(queue, many).unwrap();
+        client.schedule_many(queue, many).wait().unwrap();
     }
-    client.pause("paused").unwrap();
+    client.pause("paused").wait().unwrap();
     let asked: Arc<Mutex<HashSet<String>>> = Arc::default();
     let claimed: Arc<Mutex<HashSet<String>>> = Arc::default();
     let (asks, claims) = (Arc::clone(&asked), Arc::clone(&claimed));
@@ -151,7 +151,7 @@ pub(crate) fn queues_do_not_hold_each_other_up(world: &impl World) {
         .unwrap();
     gate.crowd(5);
     let many = (0..500).map(|n| (n.to_string(), ms(u64::from(n % 50_u32)), ()));
-    client.schedule_many("other", many).unwrap();
+    client.schedule_many("other", many).wait().unwrap();
     wait::until("the other queue has run", || node.stats().succeeded == 500);
     wait::until("some looks", || looks.load(Ordering::SeqCst) > 10);
     let asked = asked.lock().unwrap().clone();
@@ -161,12 +161,12 @@ pub(crate) fn queues_do_not_hold_each_other_up(world: &impl World) {
         "{asked:?}"
     );
     assert!(claimed.lock().unwrap().is_subset(&other));
-    let counts = client.counts().unwrap();
+    let counts = client.counts().wait().unwrap();
     for queue in ["paused", "unknown"] {
         let counts = counts.iter().find(|counts| counts.queue == queue).unwrap();
         assert_eq!(counts.overdue, u64::from(BACKLOG));
     }
-    let stop = node.stop_async(MINUTE);
+    let stop = node.stop(MINUTE);
     gate.open();
     stop.wait().unwrap();
 }

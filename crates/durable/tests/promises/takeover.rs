@@ -41,14 +41,14 @@ pub(crate) fn timers_of_a_dead_node_run_soon_if_unclaimed(world: &impl World) {
     let mut by = [0, 0];
     while by.contains(&0) {
         let many = (0..100).map(|n| (format!("{rounds}-{n}"), ms(100), ()));
-        client.schedule_many("q", many).unwrap();
+        client.schedule_many("q", many).wait().unwrap();
         for _ in 0..100 {
             by[wait::next(&receiver) - 1] += 1;
         }
         rounds += 1;
     }
     let many = (0..200).map(|n| (format!("last-{n}"), ms(300), ()));
-    client.schedule_many("q", many).unwrap();
+    client.schedule_many("q", many).wait().unwrap();
     first.crash();
     let start = Instant::now();
     for _ in 0..200 {
@@ -69,7 +69,7 @@ pub(crate) fn timers_of_a_dead_node_run_after_its_term_if_claimed(world: &impl W
         .start()
         .unwrap();
     let many = (0..20).map(|n| (n.to_string(), ms(0), ()));
-    first.schedule_many("q", many).unwrap();
+    first.schedule_many("q", many).wait().unwrap();
     gate.crowd(20);
     let (sender, receiver) = mpsc::channel();
     let second = world
@@ -126,7 +126,7 @@ pub(crate) fn a_crash_counts_towards_the_crash_limit(world: &impl World) {
         assert_eq!(wait::next(&receiver), crashes);
         // A run whose end is not settled yet would count as lost with its node.
         wait::until("the neighbour has run", || {
-            client.get("q", "neighbour").unwrap().is_none()
+            client.get("q", "neighbour").wait().unwrap().is_none()
         });
         node.crash();
         dead.push(node);
@@ -138,9 +138,9 @@ pub(crate) fn a_crash_counts_towards_the_crash_limit(world: &impl World) {
         .start()
         .unwrap();
     wait::until("the timer is dead", || {
-        !client.dead("q", 0, 10).unwrap().is_empty()
+        !client.dead("q", 0, 10).wait().unwrap().is_empty()
     });
-    let letters = client.dead("q", 0, 10).unwrap();
+    let letters = client.dead("q", 0, 10).wait().unwrap();
     assert_eq!((letters.len(), letters[0].key.as_str()), (1, "poison"));
     assert_eq!((letters[0].crashes, letters[0].fails), (2, 0));
     assert_eq!(last.stats().runs, 0);

@@ -64,7 +64,7 @@ fn a_stop_waits_for_its_runs() {
     let (timers, gate) = at_work(&store);
     let refusal = refuse_threads();
     assert!(!starts_threads());
-    let end = timers.stop_async(MINUTE);
+    let end = timers.stop(MINUTE);
     // Calls go on meanwhile, since the handler may need them.
     timers.schedule("q", "next", MINUTE, &1).wait().unwrap();
     gate.open();
@@ -78,13 +78,13 @@ fn a_stop_that_nobody_waits_for_goes_on() {
     let store = Memory::new();
     let (timers, gate) = at_work(&store);
     let refusal = refuse_threads();
-    drop(timers.stop_async(MINUTE));
+    drop(timers.stop(MINUTE));
     gate.open();
     wait::until("it has stopped", || {
         timers.schedule("q", "k", MINUTE, &1).wait().is_err()
     });
     drop(refusal);
-    assert_eq!(timers.stop(MINUTE).unfinished, 0);
+    assert_eq!(timers.stop(MINUTE).wait().unwrap().unfinished, 0);
 }
 
 fn a_start_that_gets_no_threads_fails_and_leaves_none() {
@@ -98,7 +98,7 @@ fn a_start_that_gets_no_threads_fails_and_leaves_none() {
     assert!(matches!(refused, Err(StartError::Spawn(_))), "{refused:?}");
     wait::until("its threads have ended", || threads() == before);
     let again = Durable::builder(store).handle("q", |_: &Due<u32>| ());
-    again.start().unwrap().stop(Duration::ZERO);
+    again.start().unwrap().stop(Duration::ZERO).wait().unwrap();
 }
 
 fn a_limit_needs_a_thread_only_if_a_task_awaits_it() {

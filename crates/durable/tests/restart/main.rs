@@ -93,7 +93,7 @@ fn run_timers(folder: &Path) -> ! {
         .start()
         .expect("a node");
     let _ = io::stdin().read_to_end(&mut Vec::new());
-    timers.stop(Duration::from_secs(10));
+    timers.stop(Duration::from_secs(10)).wait().unwrap();
     std::process::exit(7);
 }
 
@@ -175,7 +175,10 @@ fn left(timers: &Durable) -> BTreeMap<usize, bool> {
     let mut found = BTreeMap::new();
     let mut paging = Paging::first(1_000);
     loop {
-        let page = timers.list(QUEUE, .., &paging).expect("the store answers");
+        let page = timers
+            .list(QUEUE, .., &paging)
+            .wait()
+            .expect("the store answers");
         let Some(last) = page.last() else {
             return found;
         };
@@ -189,7 +192,7 @@ fn left(timers: &Durable) -> BTreeMap<usize, bool> {
 
 /// The numbers of timers and of dead letters that are left.
 fn counts(timers: &Durable) -> (u64, u64) {
-    let counts = timers.counts().expect("the store answers");
+    let counts = timers.counts().wait().expect("the store answers");
     let sum = |number: fn(&QueueCounts) -> u64| counts.iter().map(number).sum();
     (
         sum(|queue| queue.waiting + queue.overdue + queue.running),

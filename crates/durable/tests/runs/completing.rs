@@ -61,8 +61,8 @@ fn a_run_that_its_transaction_has_ended_has_succeeded() {
         .unwrap();
     timers.schedule("q", "k", NOW, &()).wait().unwrap();
     wait::until("it has succeeded", || timers.stats().succeeded == 1);
-    assert_eq!(timers.get("q", "k").unwrap(), None);
-    timers.stop(NOW);
+    assert_eq!(timers.get("q", "k").wait().unwrap(), None);
+    timers.stop(NOW).wait().unwrap();
     let stats = timers.stats();
     assert_eq!(
         (stats.runs, stats.fenced, stats.failed, stats.retried),
@@ -94,7 +94,7 @@ fn a_transaction_that_was_not_committed_is_an_error_of_the_run() {
     assert_eq!((stats.runs, stats.failed, stats.retried), (3, 2, 2));
     timers.schedule("never", "k", NOW, &()).wait().unwrap();
     wait::until("it is dead", || timers.stats().dead == 1);
-    let letters = timers.dead("never", 0, 1).unwrap();
+    let letters = timers.dead("never", 0, 1).wait().unwrap();
     assert!(
         letters[0].error.contains("not committed"),
         "{}",
@@ -128,7 +128,7 @@ fn a_fenced_run_is_no_error_of_the_handler() {
     );
     let stats = timers.stats();
     assert_eq!((stats.fenced, stats.failed, stats.succeeded), (1, 0, 0));
-    assert_eq!(timers.get("q", "k").unwrap(), None);
+    assert_eq!(timers.get("q", "k").wait().unwrap(), None);
 }
 
 #[test]

@@ -172,7 +172,7 @@ fn nobody_listens_after_the_begin_of_a_stop_and_after_a_crash() {
         .unwrap();
     gate.crowd(1);
     assert!(!store.is_over());
-    let stop = timers.stop_async(HOUR);
+    let stop = timers.stop(HOUR);
     wait::until("nobody listens", || store.is_over());
     // The stop waits for the run.
     assert_eq!(gate.waiting(), 1);
@@ -217,7 +217,7 @@ fn an_end_of_the_doorbell_is_reported_once_and_so_is_its_return() {
         "{first:?}"
     );
     assert_eq!(wait::next(&events), Event::DoorbellUp);
-    timers.stop(Duration::ZERO);
+    timers.stop(Duration::ZERO).wait().unwrap();
     drop((timers, store));
     assert_eq!(wait::all(&events), []);
 }
@@ -308,7 +308,7 @@ fn a_store_that_can_not_listen_is_asked_again_less_and_less_often() {
         belled.schedule("rung");
         belled.says(Heard::Ring("q"));
         assert_eq!(runs.recv_timeout(SOON).as_deref(), Ok("rung"));
-        timers.stop(Duration::ZERO);
+        timers.stop(Duration::ZERO).wait().unwrap();
         wait::until("nobody listens", || belled.is_over());
         drop((timers, belled));
         assert_eq!(wait::all(&events), []);
@@ -332,7 +332,7 @@ fn a_node_that_stops_does_not_ask_again() {
     gate.crowd(1);
     let asked = || attempts.lock().unwrap().len();
     wait::until("it is asked again", || asked() > 1);
-    let stop = timers.stop_async(HOUR);
+    let stop = timers.stop(HOUR);
     let before = asked();
     // It would be asked three times. Once may come before the node hears of the stop.
     thread::sleep(ms(1_500));

@@ -14,9 +14,9 @@ use super::setup::{HOUR, NOW, SECOND, ms, node, settled, soon};
 #[track_caller]
 fn dead(timers: &Durable, queue: &str) -> tourbillon_durable::DeadTimer {
     wait::until("there is a dead letter", || {
-        !timers.dead(queue, 0, 10).unwrap().is_empty()
+        !timers.dead(queue, 0, 10).wait().unwrap().is_empty()
     });
-    timers.dead(queue, 0, 10).unwrap().remove(0)
+    timers.dead(queue, 0, 10).wait().unwrap().remove(0)
 }
 
 #[test]
@@ -59,13 +59,13 @@ fn an_error_is_retried_and_then_a_dead_letter() {
     assert_eq!(letter.planned, scheduled.due);
     assert_eq!(letter.payload_as::<String>().unwrap(), "luck");
     assert!(letter.at >= letter.planned);
-    assert_eq!(timers.get("q", "k").unwrap(), None);
+    assert_eq!(timers.get("q", "k").wait().unwrap(), None);
     wait::until("it is counted", || timers.stats().dead == 1);
     let stats = timers.stats();
     assert_eq!((stats.runs, stats.failed, stats.retried), (3, 3, 2));
 
     // A letter that is revived runs again, and is no letter any more.
-    let revived = timers.revive(letter.id).unwrap();
+    let revived = timers.revive(letter.id).wait().unwrap();
     assert_eq!(
         revived,
         Revived::Revived {
@@ -74,10 +74,10 @@ fn an_error_is_retried_and_then_a_dead_letter() {
         }
     );
     wait::until("it is dead again", || {
-        let letters = timers.dead("q", letter.id, 10).unwrap();
+        let letters = timers.dead("q", letter.id, 10).wait().unwrap();
         letters.len() == 1 && letters[0].fails == 3
     });
-    assert_eq!(timers.revive(letter.id).unwrap(), Revived::NotFound);
+    assert_eq!(timers.revive(letter.id).wait().unwrap(), Revived::NotFound);
 }
 
 #[test]
@@ -92,10 +92,11 @@ fn a_backoff_moves_the_due_time_and_keeps_the_planned_one() {
     wait::until("it has failed", || {
         timers
             .get("q", "k")
+            .wait()
             .unwrap()
             .is_some_and(|timer| timer.fails == 1)
     });
-    let timer = timers.get("q", "k").unwrap().unwrap();
+    let timer = timers.get("q", "k").wait().unwrap().unwrap();
     assert_eq!(timer.planned, scheduled.due);
     assert_eq!(timer.running, None);
     let backoff = timer.due.duration_since(scheduled.due).unwrap();
@@ -127,7 +128,7 @@ fn a_panic_is_an_error_of_its_run() {
     assert_eq!(letter.fails, 2);
     timers.schedule("q", "bomb", NOW, &0).wait().unwrap();
     wait::until("it is dead, too", || {
-        timers.dead("q", letter.id, 10).unwrap().len() == 1
+        timers.dead("q", letter.id, 10).wait().unwrap().len() == 1
     });
     // The threads go on.
     timers.schedule("q", "good", NOW, &10).wait().unwrap();
@@ -185,7 +186,7 @@ fn a_handler_may_ask_to_run_again() {
     }
     // Cancelled while it waits or while it runs: no other run follows.
     wait::until("it is cancelled", || {
-        timers.cancel("q", "k").unwrap() == Cancelled::NotFound
+        timers.cancel("q", "k").wait().unwrap() == Cancelled::NotFound
     });
 }
 
@@ -207,31 +208,41 @@ fn calls_on_a_running_key_answer_running() {
     timers.schedule("q", "k", NOW, &1).wait().unwrap();
     timers.schedule("q", "c", NOW, &3).wait().unwrap();
     gate.crowd(2);
-    let cancelled = timers.cancel("q", "c").unwrap();
+    let cancelled = timers.cancel("q", "c").wait().unwrap();
     assert!(matches!(cancelled, Cancelled::Running { attempt: 1, .. }));
-    let moved = timers.reschedule("q", "k", SECOND).unwrap();
+    let moved = timers.reschedule("q", "k", SECOND).wait().unwrap();
     assert!(matches!(moved, Moved::Running { attempt: 1, .. }));
-    assert!(timers.get("q", "k").unwrap().unwrap().running.is_some());
+    assert!(
+        timers
+            .get("q", "k")
+            .wait()
+            .unwrap()
+            .unwrap()
+            .running
+            .is_some()
+    );
     assert!(
         !timers
             .schedule_if_absent("q", "k", NOW, &9)
+            .wait()
             .unwrap()
             .is_scheduled()
     );
     // The successor takes the place of the retry.
     let next = timers.schedule("q", "k", HOUR, &2).wait().unwrap();
     assert!(next.running && next.replaced.is_none());
-    let moved = timers.reschedule("q", "k", HOUR * 2).unwrap();
+    let moved = timers.reschedule("q", "k", HOUR * 2).wait().unwrap();
     assert!(matches!(moved, Moved::Moved { running: true, .. }));
     gate.open();
     settled(&timers, "q", "c");
     wait::until("the successor waits alone", || {
         timers
             .get("q", "k")
+            .wait()
             .unwrap()
             .is_some_and(|timer| timer.running.is_none())
     });
-    let timer = timers.get("q", "k").unwrap().unwrap();
+    let timer = timers.get("q", "k").wait().unwrap().unwrap();
     assert_eq!(timer.payload_as::<u32>().unwrap(), 2);
     assert_eq!((timer.attempt, timer.fails), (0, 0));
     let mut seen: Vec<u32> = receiver.try_iter().collect();
@@ -261,9 +272,9 @@ fn a_payload_that_does_not_parse_is_left_in_the_store() {
             .wait()
             .unwrap();
         wait::until("it was given back", || {
-            timers.get(queue, "k").unwrap().unwrap().due > scheduled.due
+            timers.get(queue, "k").wait().unwrap().unwrap().due > scheduled.due
         });
-        let timer = timers.get(queue, "k").unwrap().unwrap();
+        let timer = timers.get(queue, "k").wait().unwrap().unwrap();
         assert!(timer.due.duration_since(scheduled.due).unwrap() >= SECOND * 60);
         assert_eq!((timer.planned, timer.fails), (scheduled.due, 0));
         assert_eq!(timers.stats().unreadable, expected);
@@ -282,6 +293,6 @@ fn a_queue_without_a_handler_is_left_alone() {
     timers.schedule("unknown", "k", NOW, &()).wait().unwrap();
     timers.schedule("known", "k", ms(50), &()).wait().unwrap();
     wait::next(&receiver);
-    let timer = timers.get("unknown", "k").unwrap().unwrap();
+    let timer = timers.get("unknown", "k").wait().unwrap().unwrap();
     assert_eq!((timer.attempt, timer.running), (0, None));
 }

@@ -1,12 +1,12 @@
 //! Handlers that are futures.
 
-use std::sync::mpsc;
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use kit::{quiet, runtimes, wait};
-use tourbillon_durable::{Due, Ending, Memory, Retry};
+use tourbillon_durable::{Due, Durable, Ending, Memory, Retry};
 
-use super::setup::{NOW, SECOND, ms, node, settled, soon};
+use super::setup::{HOUR, NOW, SECOND, ms, node, settled, soon};
 
 fn runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -49,7 +49,7 @@ fn futures_run_to_their_end() {
         (wait::next(&receiver), wait::next(&receiver)),
         ("again".into(), "again".into())
     );
-    assert_eq!(timers.stop(SECOND).unfinished, 0);
+    assert_eq!(timers.stop(SECOND).wait().unwrap().unfinished, 0);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn many_futures_wait_at_one_time_on_one_thread() {
         .start()
         .unwrap();
     let many = (0..200).map(|n| (n.to_string(), NOW, ()));
-    timers.schedule_many("q", many).unwrap();
+    timers.schedule_many("q", many).wait().unwrap();
     wait::until("all have run", || timers.stats().succeeded == 200);
 }
 
@@ -109,7 +109,7 @@ fn panics_of_futures_are_caught_wherever_they_are() {
     ]) {
         timers.schedule("q", payload, NOW, payload).wait().unwrap();
         wait::until("it is dead", || timers.stats().dead == n);
-        let letters = timers.dead("q", 0, 10).unwrap();
+        let letters = timers.dead("q", 0, 10).wait().unwrap();
         let letter = letters.iter().find(|letter| letter.key == payload).unwrap();
         assert!(letter.error.contains(expected), "{}", letter.error);
     }
@@ -136,7 +136,7 @@ fn a_runtime_that_ends_during_a_run_fails_the_run() {
     wait::next(&receiver);
     runtime.shutdown_background();
     wait::until("it is dead", || timers.stats().dead == 1);
-    let letters = timers.dead("q", 0, 1).unwrap();
+    let letters = timers.dead("q", 0, 1).wait().unwrap();
     assert!(
         letters[0].error.contains("dropped before its end"),
         "{}",
@@ -145,7 +145,7 @@ fn a_runtime_that_ends_during_a_run_fails_the_run() {
     // Nothing can run there any more, so the timers are left alone for a while.
     timers.schedule("q", "waits", NOW, &()).wait().unwrap();
     wait::until("it was given back", || timers.stats().given_back > 0);
-    assert_eq!(timers.get("q", "waits").unwrap().unwrap().fails, 0);
+    assert_eq!(timers.get("q", "waits").wait().unwrap().unwrap().fails, 0);
 }
 
 #[test]
@@ -175,7 +175,30 @@ fn handlers_may_call_the_timers() {
         runtime.block_on(runtimes::eventually("the handler has run", || {
             receiver.try_recv().is_ok()
         }));
-        assert!(timers.get("second", "k").unwrap().is_some());
-        timers.stop(NOW);
+        assert!(timers.get("second", "k").wait().unwrap().is_some());
+        timers.stop(NOW).wait().unwrap();
     });
+}
+
+#[test]
+fn a_handler_that_awaits_the_stop_does_not_wait_for_itself() {
+    let runtime = runtime();
+    let (sender, receiver) = mpsc::channel();
+    let shared: Arc<OnceLock<Durable>> = Arc::default();
+    let own = Arc::clone(&shared);
+    let timers = node(&Memory::new())
+        .handle_tokio("q", runtime.handle().clone(), move |_: Due<()>| {
+            let (own, sender) = (own.wait().clone(), sender.clone());
+            async move {
+                let unfinished = own.stop(HOUR).await.unwrap().unfinished;
+                sender.send(unfinished).unwrap();
+            }
+        })
+        .start()
+        .unwrap();
+    shared.set(timers.clone()).unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
+    assert_eq!(wait::next(&receiver), 1);
+    let report = timers.stop(HOUR).wait().unwrap();
+    assert_eq!((report.unfinished, report.has_left), (0, true));
 }

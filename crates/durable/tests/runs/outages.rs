@@ -82,7 +82,7 @@ fn each_part_of_the_work_that_is_refused_is_an_outage_with_one_begin_and_one_end
         store.heal();
         settled(&timers, "q", "k");
         wait::until("all works again", || timers.stats().stopped_work == 0);
-        timers.stop(SECOND);
+        timers.stop(SECOND).wait().unwrap();
         drop(timers);
         seen.extend(wait::all(&events));
         let is_of_store = |event: &Event| matches!(event, Event::StoreDown { .. } | Event::StoreUp);
@@ -158,7 +158,7 @@ fn an_outage_of_claims_ends_although_nothing_is_left_to_claim() {
     refuse(&store, |call| matches!(call, MemoryCall::Claim(_)));
     timers.schedule("q", "k", NOW, &0).wait().unwrap();
     goes_down(&events, StoreWork::Claim, "no rights");
-    assert!(timers.cancel("q", "k").unwrap().is_cancelled());
+    assert!(timers.cancel("q", "k").wait().unwrap().is_cancelled());
     assert_eq!(timers.stats().stopped_work, 1);
     store.heal();
     assert_eq!(wait::next(&events), Event::StoreUp);
@@ -227,7 +227,7 @@ fn a_look_that_was_under_way_at_an_exchange_does_not_make_it_two() {
     });
     store.heal();
     wait::until("all works again", || timers.stats().stopped_work == 0);
-    timers.stop(SECOND);
+    timers.stop(SECOND).wait().unwrap();
     drop(timers);
     assert_eq!(wait::all(&events), []);
 }
@@ -281,7 +281,7 @@ fn the_calls_of_a_client_tell_of_an_outage() {
     refuse(&store, |call| matches!(call, MemoryCall::Write(_)));
     for _ in 0..3 {
         client.schedule("q", "k", HOUR, &0).wait().unwrap_err();
-        client.get("q", "k").unwrap();
+        client.get("q", "k").wait().unwrap();
     }
     goes_down(&events, StoreWork::Write, "no rights");
     store.heal();

@@ -20,12 +20,12 @@ fn a_paused_queue_does_not_run_until_it_is_resumed() {
         .handle("other", move |_: &Due<()>| other.send("other").unwrap())
         .start()
         .unwrap();
-    timers.pause("paused").unwrap();
+    timers.pause("paused").wait().unwrap();
     timers.schedule("paused", "k", NOW, &()).wait().unwrap();
     timers.schedule("other", "k", ms(100), &()).wait().unwrap();
     assert_eq!(wait::next(&receiver), "other");
-    assert!(timers.get("paused", "k").unwrap().is_some());
-    timers.resume("paused").unwrap();
+    assert!(timers.get("paused", "k").wait().unwrap().is_some());
+    timers.resume("paused").wait().unwrap();
     assert_eq!(wait::next(&receiver), "paused");
     settled(&timers, "paused", "k");
 }
@@ -35,8 +35,8 @@ fn a_pause_outlives_its_process() {
     let (sender, receiver) = mpsc::channel();
     let store = Memory::new();
     let client = Durable::builder(store.clone()).start().unwrap();
-    client.pause("q").unwrap();
-    client.stop(SECOND);
+    client.pause("q").wait().unwrap();
+    client.stop(SECOND).wait().unwrap();
     let other = sender.clone();
     let timers = node(&store)
         .handle("q", move |_: &Due<()>| sender.send("q").unwrap())
@@ -46,7 +46,7 @@ fn a_pause_outlives_its_process() {
     timers.schedule("q", "k", NOW, &()).wait().unwrap();
     timers.schedule("other", "k", ms(50), &()).wait().unwrap();
     assert_eq!(wait::next(&receiver), "other");
-    timers.resume("q").unwrap();
+    timers.resume("q").wait().unwrap();
     assert_eq!(wait::next(&receiver), "q");
 }
 
@@ -68,7 +68,7 @@ fn no_more_runs_than_the_limit_at_one_time() {
         .start()
         .unwrap();
     let many = (0..30).map(|n| (n.to_string(), NOW, ()));
-    timers.schedule_many("q", many).unwrap();
+    timers.schedule_many("q", many).wait().unwrap();
     gate.crowd(3);
     // Another queue goes on meanwhile.
     timers.schedule("other", "k", ms(50), &()).wait().unwrap();
@@ -90,7 +90,7 @@ fn handlers_that_block_get_their_threads() {
         .start()
         .unwrap();
     let many = (0..200).map(|n| (n.to_string(), NOW, ()));
-    timers.schedule_many("q", many).unwrap();
+    timers.schedule_many("q", many).wait().unwrap();
     gate.crowd(200);
     gate.open();
     wait::until("all have run", || timers.stats().succeeded == 200);
@@ -107,7 +107,7 @@ fn a_pace_spreads_what_is_due_together() {
         .unwrap();
     let start = Instant::now();
     let many = (0..300).map(|n| (n.to_string(), NOW, ()));
-    timers.schedule_many("q", many).unwrap();
+    timers.schedule_many("q", many).wait().unwrap();
     wait::until("all have run", || timers.stats().succeeded == 300);
     // Some may be saved up for the start, but never more than a second's.
     assert!(start.elapsed() >= ms(1_900), "{:?}", start.elapsed());
@@ -118,7 +118,7 @@ fn a_timer_that_is_too_late_becomes_a_dead_letter() {
     let store = Memory::new();
     let client = Durable::builder(store.clone()).start().unwrap();
     client.schedule("q", "late", NOW, &()).wait().unwrap();
-    let planned = client.get("q", "late").unwrap().unwrap().planned;
+    let planned = client.get("q", "late").wait().unwrap().unwrap().planned;
     wait::until("it is late", || {
         planned.elapsed().is_ok_and(|late| late > ms(100))
     });
@@ -130,7 +130,7 @@ fn a_timer_that_is_too_late_becomes_a_dead_letter() {
         .start()
         .unwrap();
     wait::until("it is dead", || timers.stats().dead == 1);
-    let letters = timers.dead("q", 0, 10).unwrap();
+    let letters = timers.dead("q", 0, 10).wait().unwrap();
     assert_eq!((letters.len(), letters[0].key.as_str()), (1, "late"));
     assert!(
         letters[0].error.contains("after its planned time"),
@@ -171,7 +171,7 @@ fn a_timer_that_kills_its_processes_becomes_a_dead_letter() {
         .start()
         .unwrap();
     wait::until("it is dead", || last.stats().dead == 1);
-    let letters = client.dead("q", 0, 10).unwrap();
+    let letters = client.dead("q", 0, 10).wait().unwrap();
     assert_eq!((letters[0].crashes, letters[0].fails), (2, 0));
     assert!(letters[0].error.contains("2 times"), "{}", letters[0].error);
     assert_eq!(last.stats().runs, 0);

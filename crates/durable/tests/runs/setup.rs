@@ -34,6 +34,6 @@ pub(crate) fn soon(attempts: u32) -> Retry {
 #[track_caller]
 pub(crate) fn settled(timers: &Durable, queue: &str, key: &str) {
     wait::until("the timer is settled", || {
-        timers.get(queue, key).unwrap().is_none()
+        timers.get(queue, key).wait().unwrap().is_none()
     });
 }

@@ -30,7 +30,7 @@ fn two_nodes_share_the_work() {
     wait::until("both have run some", || {
         let start = u32::try_from(seen.len()).unwrap();
         let many = (start..start + 200).map(|n| (n.to_string(), ms(200), n));
-        client.schedule_many("q", many).unwrap();
+        client.schedule_many("q", many).wait().unwrap();
         for _ in 0..200 {
             let (payload, number) = wait::next(&receiver);
             seen.push(payload);
@@ -110,9 +110,9 @@ fn a_silent_node_holds_nothing_any_more_and_comes_back() {
     // Its calls go on, and another node takes its timer.
     store.heal();
     wait::until("the timer is settled", || {
-        silent.get("q", "k").unwrap().is_none()
+        silent.get("q", "k").wait().unwrap().is_none()
     });
-    silent.stop(SECOND);
+    silent.stop(SECOND).wait().unwrap();
     drop(silent);
     let events = wait::all(&events);
     assert!(
@@ -165,7 +165,7 @@ fn a_node_that_was_declared_gone_is_fenced_and_goes_on_anew() {
     wait::until("the old run has ended", || first.stats().running == 0);
     assert_eq!(first.stats().panicked, 0);
     // It works again, under its new epoch.
-    second.stop(SECOND);
+    second.stop(SECOND).wait().unwrap();
     first.schedule("q", "again", NOW, &()).wait().unwrap();
     settled(&first, "q", "again");
 }
@@ -181,7 +181,7 @@ fn a_store_that_was_down_loses_no_timer() {
         .start()
         .unwrap();
     let many = (0..50_u32).map(|n| (n.to_string(), ms(u64::from(n) * 10), n));
-    timers.schedule_many("q", many).unwrap();
+    timers.schedule_many("q", many).wait().unwrap();
     let mut seen = vec![wait::next(&receiver)];
     let down = || tourbillon_durable::store::StoreError::Unavailable("down".into());
     store.inject(move |_| Fault::Fail(down()));
@@ -194,6 +194,7 @@ fn a_store_that_was_down_loses_no_timer() {
     wait::until("all are settled", || {
         timers
             .counts()
+            .wait()
             .unwrap()
             .iter()
             .all(|counts| counts.waiting + counts.overdue + counts.running == 0)

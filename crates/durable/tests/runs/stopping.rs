@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kit::gate::Gate;
-use kit::wait;
+use kit::{runtimes, wait};
 use tourbillon_durable::{CallError, Due, Durable, Fault, Memory, MemoryCall};
 
 use super::setup::{HOUR, NOW, SECOND, ms, node, settled, short_node};
@@ -26,18 +26,18 @@ fn a_stop_waits_for_its_runs() {
         .unwrap();
     timers.schedule("q", "k", NOW, &()).wait().unwrap();
     gate.crowd(1);
-    let stop = timers.stop_async(HOUR);
+    let stop = timers.stop(HOUR);
     // The calls go on while handlers run.
     timers.schedule("q", "other", HOUR, &()).wait().unwrap();
     gate.open();
     let report = stop.wait().unwrap();
     assert_eq!(report.unfinished, 0);
     assert!(report.has_left);
-    assert_eq!(timers.get("q", "k"), Err(CallError::Stopped));
+    assert_eq!(timers.get("q", "k").wait(), Err(CallError::Stopped));
     assert_eq!(timers.stats().succeeded, 1);
     let client = Durable::builder(store).start().unwrap();
-    assert_eq!(client.get("q", "k").unwrap(), None);
-    assert!(client.get("q", "other").unwrap().is_some());
+    assert_eq!(client.get("q", "k").wait().unwrap(), None);
+    assert!(client.get("q", "other").wait().unwrap().is_some());
 }
 
 #[test]
@@ -51,17 +51,18 @@ fn others_go_on_at_once_with_what_a_stop_has_left() {
         .start()
         .unwrap();
     let many = (0..10).map(|n| (n.to_string(), NOW, ()));
-    first.schedule_many("q", many).unwrap();
+    first.schedule_many("q", many).wait().unwrap();
     gate.crowd(2);
     let second = hour_node(&store)
         .handle("q", |_: &Due<()>| ())
         .start()
         .unwrap();
-    let report = first.stop(Duration::ZERO);
+    let report = first.stop(Duration::ZERO).wait().unwrap();
     assert_eq!((report.unfinished, report.has_left), (2, true));
     wait::until("all have run elsewhere", || {
         second
             .counts()
+            .wait()
             .unwrap()
             .iter()
             .all(|counts| counts.waiting + counts.overdue + counts.running == 0)
@@ -79,7 +80,7 @@ fn a_stop_twice_and_from_several_threads_is_harmless() {
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let timers = timers.clone();
-            thread::spawn(move || timers.stop(SECOND))
+            thread::spawn(move || timers.stop(SECOND).wait().unwrap())
         })
         .collect();
     let reports: Vec<_> = threads.into_iter().map(|one| one.join().unwrap()).collect();
@@ -88,8 +89,7 @@ fn a_stop_twice_and_from_several_threads_is_harmless() {
             .iter()
             .all(|report| *report == reports[0] && report.has_left)
     );
-    assert_eq!(timers.stop(SECOND), reports[0]);
-    assert_eq!(timers.stop_async(SECOND).wait(), Ok(reports[0]));
+    assert_eq!(timers.stop(SECOND).wait(), Ok(reports[0]));
 }
 
 #[test]
@@ -103,11 +103,32 @@ fn a_second_stop_may_shorten_the_grace() {
         .unwrap();
     timers.schedule("q", "k", NOW, &()).wait().unwrap();
     gate.crowd(1);
-    let patient = timers.stop_async(Duration::MAX);
-    let report = timers.stop(Duration::ZERO);
+    let patient = timers.stop(Duration::MAX);
+    let report = timers.stop(Duration::ZERO).wait().unwrap();
     assert_eq!(report.unfinished, 1);
     assert_eq!(patient.wait(), Ok(report));
     gate.open();
+}
+
+#[test]
+fn a_limit_ends_the_wait_for_a_stop_and_not_the_stop() {
+    let gate = Gate::default();
+    let pass = gate.clone();
+    let store = Memory::new();
+    let timers = node(&store)
+        .handle("q", move |_: &Due<()>| pass.pass())
+        .start()
+        .unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
+    gate.crowd(1);
+    let over = Err(CallError::TimedOut(ms(20)));
+    assert_eq!(timers.stop(HOUR).within(ms(20)).wait(), over);
+    runtimes::on_all_in_turn(|runtime| {
+        assert_eq!(runtime.block_on(timers.stop(HOUR).within(ms(20))), over);
+    });
+    gate.open();
+    let report = timers.stop(HOUR).within(HOUR).wait().unwrap();
+    assert_eq!((report.unfinished, report.has_left), (0, true));
 }
 
 #[test]
@@ -118,7 +139,7 @@ fn a_stop_within_a_handler_returns_at_once() {
     let store = Memory::new();
     let timers = node(&store)
         .handle("q", move |_: &Due<()>| {
-            let report = own.wait().stop(HOUR);
+            let report = own.wait().stop(HOUR).wait().unwrap();
             sender.send(report.unfinished).unwrap();
         })
         .start()
@@ -127,10 +148,10 @@ fn a_stop_within_a_handler_returns_at_once() {
     timers.schedule("q", "k", NOW, &()).wait().unwrap();
     assert_eq!(wait::next(&receiver), 1);
     // The run ends, and with it the stop.
-    let report = timers.stop(HOUR);
+    let report = timers.stop(HOUR).wait().unwrap();
     assert_eq!((report.unfinished, report.has_left), (0, true));
     let client = Durable::builder(store).start().unwrap();
-    assert_eq!(client.get("q", "k").unwrap(), None);
+    assert_eq!(client.get("q", "k").wait().unwrap(), None);
 }
 
 #[test]
@@ -144,13 +165,13 @@ fn a_handler_may_stop_other_timers_and_wait() {
     let stopped = other.clone();
     let timers = node(&store)
         .handle("q", move |_: &Due<()>| {
-            sender.send(stopped.stop(SECOND)).unwrap();
+            sender.send(stopped.stop(SECOND).wait().unwrap()).unwrap();
         })
         .start()
         .unwrap();
     timers.schedule("q", "k", NOW, &()).wait().unwrap();
     assert!(wait::next(&receiver).has_left);
-    assert_eq!(other.get("q", "k"), Err(CallError::Stopped));
+    assert_eq!(other.get("q", "k").wait(), Err(CallError::Stopped));
 }
 
 #[test]
@@ -218,7 +239,7 @@ fn a_store_that_hangs_does_not_hold_up_a_stop_for_good() {
     let hangs = timers.schedule("q", "hangs", SECOND, &());
     let waits = timers.schedule("q", "waits", SECOND, &());
     let start = Instant::now();
-    let report = timers.stop(ms(10));
+    let report = timers.stop(ms(10)).wait().unwrap();
     assert!(!report.has_left);
     assert!(start.elapsed() < SECOND * 30, "{:?}", start.elapsed());
     store.heal();
@@ -243,18 +264,18 @@ fn what_waits_for_a_thread_is_given_back_by_a_stop() {
         .unwrap();
     // The pool has 1,024 threads at most; the others wait for one.
     let many = (0..1_500).map(|n| (n.to_string(), NOW, ()));
-    timers.schedule_many("q", many).unwrap();
+    timers.schedule_many("q", many).wait().unwrap();
     wait::until("all are claimed", || {
-        timers.counts().unwrap()[0].running == 1_500
+        timers.counts().wait().unwrap()[0].running == 1_500
     });
-    let stop = timers.stop_async(HOUR);
+    let stop = timers.stop(HOUR);
     gate.open();
     let report = stop.wait().unwrap();
     assert_eq!(report.unfinished, 0);
     let stats = timers.stats();
     assert_eq!(stats.succeeded + stats.given_back, 1_500);
     let client = Durable::builder(store).start().unwrap();
-    let counts = client.counts().unwrap();
+    let counts = client.counts().wait().unwrap();
     let left: u64 = counts
         .iter()
         .map(|counts| counts.overdue + counts.waiting)
@@ -275,7 +296,7 @@ fn a_client_joins_no_nodes() {
     });
     let client = Durable::builder(store).start().unwrap();
     client.schedule("q", "k", NOW, &()).wait().unwrap();
-    let report = client.stop(SECOND);
+    let report = client.stop(SECOND).wait().unwrap();
     assert_eq!((report.unfinished, report.has_left), (0, false));
     assert_eq!(receiver.try_iter().count(), 0);
 }

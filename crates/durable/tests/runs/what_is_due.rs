@@ -144,8 +144,20 @@ fn a_cancelled_timer_does_not_run() {
     for key in ["cancelled", "moved", "kept"] {
         timers.schedule("q", key, SECOND, &()).wait().unwrap();
     }
-    assert!(timers.cancel("q", "cancelled").unwrap().is_cancelled());
-    assert!(timers.reschedule("q", "moved", HOUR).unwrap().is_moved());
+    assert!(
+        timers
+            .cancel("q", "cancelled")
+            .wait()
+            .unwrap()
+            .is_cancelled()
+    );
+    assert!(
+        timers
+            .reschedule("q", "moved", HOUR)
+            .wait()
+            .unwrap()
+            .is_moved()
+    );
     clock.advance(SECOND);
     assert_eq!(wait::next(&receiver), "kept");
     // One that is due later has run, so the others would have, too.
@@ -153,7 +165,7 @@ fn a_cancelled_timer_does_not_run() {
     clock.advance(SECOND);
     assert_eq!(wait::next(&receiver), "last");
     assert_eq!(receiver.try_iter().count(), 0);
-    assert!(timers.get("q", "moved").unwrap().is_some());
+    assert!(timers.get("q", "moved").wait().unwrap().is_some());
 }
 
 #[test]
@@ -168,12 +180,17 @@ fn many_timers_all_run_once() {
         .start()
         .unwrap();
     let many = (0..3_000_u32).map(|n| (n.to_string(), ms(u64::from(n % 200)), n));
-    timers.schedule_many("q", many).unwrap();
+    timers.schedule_many("q", many).wait().unwrap();
     let mut seen: Vec<u32> = (0..3_000).map(|_| wait::next(&receiver)).collect();
     seen.sort_unstable();
     assert!(seen.into_iter().eq(0..3_000));
     wait::until("all are settled", || {
-        timers.counts().unwrap().iter().all(|c| c.running == 0)
+        timers
+            .counts()
+            .wait()
+            .unwrap()
+            .iter()
+            .all(|c| c.running == 0)
     });
     assert_eq!(receiver.try_iter().count(), 0);
     assert_eq!(timers.stats().runs, 3_000);

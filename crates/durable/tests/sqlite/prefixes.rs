@@ -48,7 +48,7 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
     }
     for (prefix, _, timers) in &programs {
         wait::until("its runs are settled", || {
-            timers.get("pay-by", "k") == Ok(None)
+            timers.get("pay-by", "k").wait() == Ok(None)
         });
         let stats = timers.stats();
         assert_eq!(

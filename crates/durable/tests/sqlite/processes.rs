@@ -161,7 +161,7 @@ mod child {
         let (timers, runs, told) = outages::node(store).expect("it works");
         let second = Duration::from_secs(1);
         let many = (0..200_u64).map(|n| (n.to_string(), second, n));
-        let accepted = timers.schedule_many("q", many).expect("accepted");
+        let accepted = timers.schedule_many("q", many).wait().expect("accepted");
         assert!(accepted.iter().all(Result::is_ok));
         let path = format!("{file}.ballast");
         let mut ballast = std::fs::File::create(&path).expect("a file");

@@ -48,7 +48,7 @@ fn other(folder: &Folder) -> PathBuf {
         .schedule("q", "foreign", Duration::ZERO, &1)
         .wait()
         .expect("accepted");
-    timers.stop(Duration::ZERO);
+    timers.stop(Duration::ZERO).wait().unwrap();
     drop(timers);
     path
 }
@@ -96,7 +96,7 @@ fn is_noticed(exchange: impl FnOnce(&Folder, &Path)) -> (Folder, Durable, Receiv
         "{why}"
     );
     assert!(matches!(
-        timers.get("q", "kept"),
+        timers.get("q", "kept").wait(),
         Err(CallError::Replaced(_))
     ));
     wait::until(
@@ -146,7 +146,10 @@ fn another_file_in_its_place_is_noticed_and_the_right_one_is_used_again() {
     }
     // The connections that are still open have the log open that is back.
     wait::until("the store is used again", || {
-        timers.get("q", "kept").is_ok_and(|timer| timer.is_some())
+        timers
+            .get("q", "kept")
+            .wait()
+            .is_ok_and(|timer| timer.is_some())
     });
     wait::until("it accepts", || {
         timers
@@ -155,7 +158,7 @@ fn another_file_in_its_place_is_noticed_and_the_right_one_is_used_again() {
             .is_ok()
     });
     assert_eq!(wait::next(&runs), "after");
-    timers.stop(Duration::ZERO);
+    timers.stop(Duration::ZERO).wait().unwrap();
 }
 
 #[test]
@@ -175,19 +178,25 @@ fn another_file_over_it_is_noticed_and_its_log_is_left_alone() {
         .wait()
         .expect("accepted");
     // The end of the old process removes nothing of it.
-    timers.stop(Duration::ZERO);
+    timers.stop(Duration::ZERO).wait().unwrap();
     drop(timers);
     let fresh = Durable::builder(folder.store()).start().expect("a store");
-    assert!(fresh.get("q", "new").expect("an answer").is_some());
-    assert!(fresh.get("q", "foreign").expect("an answer").is_some());
-    assert!(next.get("q", "new").expect("an answer").is_some());
+    assert!(fresh.get("q", "new").wait().expect("an answer").is_some());
+    assert!(
+        fresh
+            .get("q", "foreign")
+            .wait()
+            .expect("an answer")
+            .is_some()
+    );
+    assert!(next.get("q", "new").wait().expect("an answer").is_some());
 }
 
 #[test]
 fn a_file_that_was_removed_is_noticed_and_not_made_anew() {
     let (folder, timers, _) =
         is_noticed(|folder, _| fs::remove_file(folder.file()).expect("removed"));
-    timers.stop(Duration::ZERO);
+    timers.stop(Duration::ZERO).wait().unwrap();
     drop(timers);
     assert!(!folder.file().exists());
 }
@@ -201,7 +210,7 @@ fn a_file_that_was_emptied_is_noticed() {
         let file = std::mem::ManuallyDrop::new(file.expect("a file"));
         file.set_len(0).expect("emptied");
     });
-    timers.stop(Duration::ZERO);
+    timers.stop(Duration::ZERO).wait().unwrap();
     drop(timers);
     let length = fs::metadata(folder.file()).expect("a file").len();
     assert_eq!(length, 0);
@@ -426,7 +435,7 @@ fn a_node_notices_an_older_file_by_its_next_look() {
             .schedule("q", "after", HOUR, &1)
             .wait()
             .expect("accepted");
-        timers.stop(Duration::ZERO);
+        timers.stop(Duration::ZERO).wait().unwrap();
     }
 }
 
@@ -461,7 +470,7 @@ fn tables_that_are_dropped_or_made_anew_in_the_file_are_noticed() {
                 std::mem::drop(folder.store());
             }
         });
-        timers.stop(Duration::ZERO);
+        timers.stop(Duration::ZERO).wait().unwrap();
         let plain = Connection::open(folder.file()).expect("a connection");
         let sql = "select count(*) from sqlite_schema where name = 'tourbillon_timer'";
         assert_eq!(

@@ -113,7 +113,7 @@ fn all_calls_answer_within_a_transaction_as_outside() {
     let tx = immediate(&mut shop);
     let at = SystemTime::now() + 2 * MINUTE;
     let first = store
-        .schedule_at_in(&tx, "pay", "7", at, "x")
+        .schedule_in(&tx, "pay", "7", at, "x")
         .expect("scheduled");
     let second = store
         .schedule_in(&tx, "pay", "7", MINUTE, "y")
@@ -127,7 +127,7 @@ fn all_calls_answer_within_a_transaction_as_outside() {
         .reschedule_in(&tx, "pay", "7", 3 * MINUTE)
         .expect("moved");
     assert!(matches!(moved, Moved::Moved { from, .. } if from == second.due));
-    let moved = store.reschedule_at_in(&tx, "pay", "7", at).expect("moved");
+    let moved = store.reschedule_in(&tx, "pay", "7", at).expect("moved");
     assert!(matches!(moved, Moved::Moved { to, .. } if to == first.due));
     let cancelled = store.cancel_in(&tx, "pay", "7").expect("cancelled");
     assert!(matches!(cancelled, Cancelled::Cancelled { due, .. } if due == first.due));

@@ -79,7 +79,7 @@ pub(crate) fn run(order: &Order, calls: &Receiver<()>) -> Result<(), Fault> {
     let timers = started(&database, &fuse, &journal, order.is_fenced)?;
     if point == Point::None {
         run_what_is_left(&timers)?;
-        timers.stop(Duration::from_secs(10));
+        timers.stop(Duration::from_secs(10)).wait()?;
         return Ok(());
     }
     if point == Point::Watch {
@@ -271,7 +271,7 @@ impl Caller<'_> {
         let due = match self.timers.schedule(queue, key, delay, &number).wait() {
             Ok(scheduled) => scheduled.due,
             // A timer that is there was accepted. One that is not there may have run already.
-            Err(CallError::Unknown(_)) => answer(self.timers.get(queue, key))??.planned,
+            Err(CallError::Unknown(_)) => answer(self.timers.get(queue, key).wait())??.planned,
             Err(error) => return answer(Err(error)),
         };
         self.journal.write(&Entry::Accepted {
@@ -288,7 +288,7 @@ impl Caller<'_> {
         }
         // Later than before: also if the answer is lost, no run may start before the first time.
         let delay = Duration::from_millis(LONGEST + self.random.below(200));
-        let moved = answer(self.timers.reschedule(queue, &key, delay));
+        let moved = answer(self.timers.reschedule(queue, &key, delay).wait());
         if let Some(Moved::Moved { to, .. }) = moved {
             let (at, due) = (entry::now(), entry::micros(to));
             self.journal.write(&Entry::Moved { key, at, due });
@@ -308,7 +308,7 @@ impl Caller<'_> {
             pause(due.duration_since(SystemTime::now()).unwrap_or_default());
         }
         self.journal.write(&Entry::Cancelling { key: key.clone() });
-        match answer(self.timers.cancel(queue, &key)) {
+        match answer(self.timers.cancel(queue, &key).wait()) {
             Some(Cancelled::Cancelled { .. }) => {
                 let at = entry::now();
                 self.journal.write(&Entry::Cancelled { key, at });
@@ -337,7 +337,7 @@ fn answer<T>(answered: Result<T, CallError>) -> Option<T> {
 fn run_what_is_left(timers: &Durable) -> Result<(), Fault> {
     let begun = Instant::now();
     loop {
-        let counts = timers.counts()?;
+        let counts = timers.counts().wait()?;
         let is_left =
             |of: &tourbillon_durable::store::QueueCounts| of.waiting + of.overdue + of.running > 0;
         let ours = counts

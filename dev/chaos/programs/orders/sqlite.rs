@@ -58,7 +58,7 @@ impl Database for File {
     fn prepare(&self) -> Result<(), Fault> {
         // The first to open the store creates the tables of the timers.
         let timers = Durable::builder(timers(&self.path)?).start()?;
-        timers.stop(Duration::ZERO);
+        timers.stop(Duration::ZERO).wait()?;
         open(&self.path)?.execute_batch(TABLES)?;
         Ok(())
     }

@@ -82,7 +82,7 @@ pub(crate) fn run(order: Order, calls: &Receiver<()>, say: &dyn Fn(Word)) -> io:
         thread::sleep(STOPS_WITHIN);
         process::exit(1);
     });
-    timers.stop(GRACE);
+    timers.stop(GRACE).wait().map_err(io::Error::other)?;
     Ok(())
 }
 
