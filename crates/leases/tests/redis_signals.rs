@@ -34,10 +34,7 @@ impl Wake for Silent {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_process_that_was_stopped_goes_on_with_its_calls() {
     let server = Server::start();
     let store = RedisStore::builder(&server.url())

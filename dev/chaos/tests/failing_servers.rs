@@ -47,10 +47,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_seed_is_told_and_a_lie_is_found() {
     let few = "--rounds 4 --servers 1 --seed 42";
     let (code, out, err) = run(few);

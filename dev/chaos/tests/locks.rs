@@ -131,10 +131,7 @@ fn a_reader_that_leaves_is_no_fault() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn processes_take_over_from_one_that_was_killed() {
     let server = Server::start();
     let run = |words: &str| run(&format!("--redis {} {words}", server.url()));

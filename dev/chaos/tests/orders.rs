@@ -135,10 +135,7 @@ fn each_order_is_paid_or_cancelled_while_workers_are_killed() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "no PostgreSQL server; to get one: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn on_postgresql_each_order_is_paid_or_cancelled_too() {
     let database = chaos::servers::postgres::database();
     // Another program has timers in a queue of the same name.

@@ -27,10 +27,7 @@ fn forks(argument: &str) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_on_redis() {
     let server = Server::start();
     forks(&server.url());

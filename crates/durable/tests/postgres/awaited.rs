@@ -29,10 +29,7 @@ async fn client(database: &Database) -> Client {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
     let bench = bench();
     on_one_thread(async {
@@ -96,10 +93,7 @@ fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn bad_arguments_are_refused_when_awaited_and_the_transaction_goes_on() {
     let bench = bench();
     on_one_thread(async {
@@ -152,10 +146,7 @@ fn bad_arguments_are_refused_when_awaited_and_the_transaction_goes_on() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_future_that_was_dropped_has_sent_its_whole_call_or_nothing() {
     let bench = bench();
     on_one_thread(async {
@@ -182,10 +173,7 @@ fn a_future_that_was_dropped_has_sent_its_whole_call_or_nothing() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_future_waits_for_a_locked_row_and_no_thread_is_blocked() {
     let mut bench = bench();
     bench.run("a");
@@ -221,10 +209,7 @@ fn a_future_waits_for_a_locked_row_and_no_thread_is_blocked() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_run_is_ended_when_awaited_and_a_fenced_one_is_refused() {
     let mut bench = bench();
     let (held, lost) = (bench.run("a"), bench.run("b"));
@@ -267,10 +252,7 @@ fn a_run_is_ended_when_awaited_and_a_fenced_one_is_refused() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_handler_ends_its_run_by_a_future_exactly_once() {
     let bench = bench();
     let url = bench.database.url();

@@ -81,10 +81,7 @@ fn until_heard(database: &Database) -> String {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_timer_that_psql_schedules_runs_at_once_and_a_stop_ends_the_connection() {
     let database = cluster::lent();
     let node = Node::start(builder(&database).listen(true));
@@ -107,10 +104,7 @@ fn a_timer_that_psql_schedules_runs_at_once_and_a_stop_ends_the_connection() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_timer_of_another_process_runs_at_once_if_both_announce() {
     let database = cluster::lent();
     let node = Node::start(builder(&database).notify(true));
@@ -130,10 +124,7 @@ fn a_timer_of_another_process_runs_at_once_if_both_announce() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn nobody_listens_where_nobody_is_asked_to() {
     let database = cluster::lent();
     for builder in [
@@ -150,10 +141,7 @@ fn nobody_listens_where_nobody_is_asked_to() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_doorbell_whose_connection_is_ended_comes_back() {
     let database = cluster::lent();
     let node = Node::start(builder(&database).listen(true));
@@ -178,10 +166,7 @@ fn a_doorbell_whose_connection_is_ended_comes_back() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_doorbell_whose_server_says_nothing_any_more_is_given_up() {
     let database = cluster::lent();
     let limited = builder(&database).statement_limit(Duration::from_millis(200));

@@ -7,10 +7,7 @@ use tourbillon_durable::{CompleteError, Due, Postgres, Retry};
 use crate::transactions::bench;
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_statements_schedule_move_and_cancel_with_plain_parameters() {
     let mut bench = bench();
     let mut transaction = bench.client.transaction().expect("it begins");
@@ -58,10 +55,7 @@ fn the_statements_schedule_move_and_cancel_with_plain_parameters() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_statements_take_text_and_refuse_bad_values_with_the_documented_codes() {
     let bench = bench();
     // As a driver sends them that has text alone.
@@ -99,10 +93,7 @@ fn the_statements_take_text_and_refuse_bad_values_with_the_documented_codes() {
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_plain_statement_ends_a_run_exactly_once() {
     let bench = bench();
     let url = bench.database.url();

@@ -68,10 +68,7 @@ fn psql_connects(url: &str, variables: &[(&str, &str)]) -> bool {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_environment_and_the_files_of_psql_lead_to_the_same_server() {
     let (_cluster, database, role) = outages::with_passwords();
     database

@@ -37,10 +37,7 @@ fn connect(url: &str) -> (Postgres, Box<dyn Connection>) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_connection_that_ended_while_idle_is_opened_again() {
     let database = cluster::lent();
     let (_store, mut connection) = connect(&database.url());
@@ -57,10 +54,7 @@ fn a_connection_that_ended_while_idle_is_opened_again() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_connection_that_ends_during_a_call_is_an_unknown_outcome() {
     let database = cluster::lent();
     let (_store, mut connection) = connect(&database.url());
@@ -90,10 +84,7 @@ fn a_connection_that_ends_during_a_call_is_an_unknown_outcome() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_server_that_crashes_has_what_it_accepted_and_is_found_again() {
     let mut cluster = Cluster::durable();
     let database = cluster.database();
@@ -114,10 +105,7 @@ fn a_server_that_crashes_has_what_it_accepted_and_is_found_again() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_server_that_does_not_answer_is_given_up() {
     // It accepts connections and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -136,10 +124,7 @@ fn a_server_that_does_not_answer_is_given_up() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn an_answer_that_never_comes_is_an_unknown_outcome() {
     let database = cluster::lent();
     let builder = Postgres::builder(&database.url()).expect("a URL");
@@ -163,10 +148,7 @@ fn an_answer_that_never_comes_is_an_unknown_outcome() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_server_ends_a_statement_that_takes_too_long() {
     let database = cluster::lent();
     let (_store, mut connection) = connect(&database.url());
@@ -196,10 +178,7 @@ fn the_server_ends_a_statement_that_takes_too_long() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn many_first_connections_make_the_tables_once() {
     let database = cluster::database();
     let start = Arc::new(Barrier::new(8));
@@ -223,10 +202,7 @@ fn many_first_connections_make_the_tables_once() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_published_statements_make_the_tables_too() {
     let database = cluster::database();
     let mut client = database.client();
@@ -238,10 +214,7 @@ fn the_published_statements_make_the_tables_too() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_newer_schema_is_used_while_it_admits_this_version() {
     let database = cluster::database();
     let (store, mut connection) = connect(&database.url());
@@ -264,10 +237,7 @@ fn a_newer_schema_is_used_while_it_admits_this_version() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn what_can_never_work_is_refused_with_the_reason() {
     let database = cluster::database();
     let port = database.url();
@@ -302,10 +272,7 @@ fn what_can_never_work_is_refused_with_the_reason() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn connect_does_not_panic_inside_a_runtime() {
     let database = cluster::lent();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
@@ -321,10 +288,7 @@ fn a_password_is_not_shown() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_rows_of_old_nodes_have_half_a_second_and_may_stay() {
     let database = cluster::lent();
     let patience = Duration::from_secs(60);
@@ -381,10 +345,7 @@ fn until_keepalive(local: u16, remote: u16) -> Option<Duration> {
 
 #[cfg(target_os = "linux")]
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn an_idle_connection_is_kept_alive_each_minute_or_more_often_if_the_url_says_so() {
     let database = cluster::lent();
     let url = database.url();

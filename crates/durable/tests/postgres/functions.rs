@@ -29,10 +29,7 @@ fn error(database: &Database, sql: &str) -> String {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn psql_schedules_moves_and_cancels() {
     let database = database();
     let scheduled = "select replaced is null, running, due - clock_timestamp() between interval '14 min 50 s' and interval '15 min' \
@@ -61,10 +58,7 @@ fn psql_schedules_moves_and_cancels() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_timer_is_scheduled_if_absent_after_a_delay_and_at_a_time() {
     let database = database();
     let absent = |key: &str, when: &str| {
@@ -97,10 +91,7 @@ fn a_timer_is_scheduled_if_absent_after_a_delay_and_at_a_time() {
 
 /// What the README says about the type of the third argument.
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_third_argument_has_a_type_or_a_name() {
     let database = database();
     let payload = |function: &str| match function {
@@ -136,10 +127,7 @@ fn the_third_argument_has_a_type_or_a_name() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_due_time_in_the_past_is_now_and_a_day_has_24_hours() {
     let database = database();
     let past = "select due between clock_timestamp() - interval '5 s' and clock_timestamp() \
@@ -157,10 +145,7 @@ fn a_due_time_in_the_past_is_now_and_a_day_has_24_hours() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn bad_arguments_are_refused_and_nothing_is_stored() {
     let database = database();
     let long_queue = format!("'{}', 'k', interval '1 s', '1'", "q".repeat(65));
@@ -238,10 +223,7 @@ fn bad_arguments_are_refused_and_nothing_is_stored() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn names_are_values_and_never_statements() {
     let database = database();
     let hostile = "'); drop table tourbillon.timer; --";
@@ -261,10 +243,7 @@ fn names_are_values_and_never_statements() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_role_that_only_schedules_needs_little() {
     let database = database();
     let grants = "drop role if exists caller; create role caller login; grant usage on schema tourbillon to caller; \
@@ -298,10 +277,7 @@ fn a_role_that_only_schedules_needs_little() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_run_shows_in_the_answers_and_ends_by_complete() {
     let database = database();
     let store = Postgres::connect(&database.url()).expect("the cluster answers");
@@ -387,10 +363,7 @@ fn a_run_shows_in_the_answers_and_ends_by_complete() {
 
 /// The text of the answer is in the words of the documentation.
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn one_bad_payload_of_a_batch_fails_alone() {
     use tourbillon_durable::store::{Action, Call};
     let database = database();

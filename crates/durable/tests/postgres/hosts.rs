@@ -27,10 +27,7 @@ fn works(connection: &mut dyn Connection) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_host_that_never_answers_does_not_hide_the_next_one_whatever_the_statement_limit() {
     let database = cluster::lent();
     let (_listener, port) = silent();
@@ -55,10 +52,7 @@ fn a_host_that_never_answers_does_not_hide_the_next_one_whatever_the_statement_l
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_host_that_refuses_is_passed_over() {
     let database = cluster::lent();
     let (listener, port) = silent();
@@ -88,10 +82,7 @@ fn if_no_host_answers_the_error_names_them_all() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_standby_is_refused_and_the_primary_behind_it_is_found() {
     let database = cluster::lent();
     Postgres::connect(&database.url()).expect("the cluster answers");

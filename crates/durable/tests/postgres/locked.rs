@@ -53,10 +53,7 @@ fn beside_a_lock(key: &str, lock: impl FnOnce(&Postgres, &mut postgres::Transact
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_row_that_others_have_changed_holds_up_no_other_call() {
     beside_a_lock("old", |store, transaction| {
         store
@@ -66,10 +63,7 @@ fn a_row_that_others_have_changed_holds_up_no_other_call() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_key_that_others_insert_holds_up_no_other_call() {
     beside_a_lock("new", |store, transaction| {
         store
@@ -79,10 +73,7 @@ fn a_key_that_others_insert_holds_up_no_other_call() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_call_waits_for_a_lock_no_longer_than_its_limit() {
     let database = cluster::lent();
     let store = Postgres::builder(&database.url())
@@ -104,10 +95,7 @@ fn a_call_waits_for_a_lock_no_longer_than_its_limit() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn answers_that_are_known_survive_a_failure_of_later_parts() {
     let database = cluster::lent();
     // The first inserts of the key `z` seem to be locked, which divides the batch. The third one

@@ -48,10 +48,7 @@ fn number(client: &mut impl postgres::GenericClient) -> u64 {
 const NOBODY: u64 = u64::MAX;
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_transaction_that_has_written_no_timer_holds_nothing_back() {
     let mut bench = bench();
     let mut client = bench.database.client();
@@ -69,10 +66,7 @@ fn a_transaction_that_has_written_no_timer_holds_nothing_back() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_transaction_counts_from_its_first_write_of_a_timer_until_it_ends() {
     let ways = [
         "select from tourbillon.schedule('q', 'new', interval '1 min', '1')",
@@ -104,10 +98,7 @@ fn a_transaction_counts_from_its_first_write_of_a_timer_until_it_ends() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_oldest_of_several_transactions_counts_and_so_does_a_prepared_one() {
     let mut bench = bench();
     let mut clients = [bench.database.client(), bench.database.client()];
@@ -136,10 +127,7 @@ fn the_oldest_of_several_transactions_counts_and_so_does_a_prepared_one() {
 
 /// A write that waits for its lock is not shown as open. So it must read the clock after the wait.
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_write_reads_the_clock_when_it_has_its_lock() {
     let mut bench = bench();
     let run = bench.run("again");

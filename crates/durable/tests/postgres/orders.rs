@@ -65,10 +65,7 @@ fn node(database: &Database, pool: &Pool, name: &str) -> Durable {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn each_order_is_paid_or_cancelled_and_never_both() {
     let database = Arc::new(cluster::lent());
     let tables = "create table if not exists orders (number bigint primary key, paid int not null default 0, \
@@ -139,10 +136,7 @@ fn each_order_is_paid_or_cancelled_and_never_both() {
 
 /// The example for users, as it is.
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "no PostgreSQL server; to get one: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_example_cancels_what_is_not_paid() {
     let database = cluster::database();
     for run in 1..=2 {

@@ -129,10 +129,7 @@ fn end_connections(database: &Database) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn whatever_stops_a_node_is_told_once_with_the_reason() {
     // What breaks it, what mends it, and what the reason says, unless there are several. `ROLE` and
     // `DB` are those of the node.
@@ -258,10 +255,7 @@ fn is_told_once((breaks, mends, reason): (&str, &str, &str)) -> bool {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_start_that_cannot_work_is_refused() {
     let cases = [
         (
@@ -301,10 +295,7 @@ fn a_start_that_cannot_work_is_refused() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_settings_of_a_role_and_a_database_stop_nothing() {
     let database = cluster::database();
     let role = role(&database);
@@ -337,10 +328,7 @@ fn the_settings_of_a_role_and_a_database_stop_nothing() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_table_that_somebody_locks_is_an_outage_after_a_second() {
     let database = cluster::database();
     let mut node = Node::start(builder(&database.url())).expect("it works");
@@ -377,10 +365,7 @@ fn set_password(database: &Database, role: &str, password: &str) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_password_that_was_changed_is_an_outage_and_a_missing_one_is_refused() {
     let (_cluster, database, role) = with_passwords();
     set_password(&database, &role, "one");
@@ -415,10 +400,7 @@ fn a_password_that_was_changed_is_an_outage_and_a_missing_one_is_refused() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_password_is_asked_for_at_each_connect() {
     let (_cluster, database, role) = with_passwords();
     let current: Arc<Mutex<Option<String>>> = Arc::default();
@@ -466,10 +448,7 @@ fn a_password_is_asked_for_at_each_connect() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_server_that_has_used_up_its_transaction_numbers_is_an_outage() {
     // The server looks for what its vacuum has to do each second.
     let mut cluster = Cluster::with(&["fsync=off", "autovacuum_naptime=1"]);

@@ -183,10 +183,7 @@ fn look_beside_backlogs(rows: u32) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_look_goes_by_the_index_whatever_stands_in_other_queues() {
     look_beside_backlogs(50_000);
 }
@@ -215,10 +212,7 @@ fn survey(mark: Option<StoreTime>) -> Look {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_survey_of_ten_thousand_queues_reads_what_is_due_and_not_each_queue() {
     const QUEUES: usize = 10_000;
     let mut planned = Planned::new();
@@ -315,10 +309,7 @@ fn claim_of_a_backlog(rows: u32, claimed: u32) -> (Planned, Claim) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_claim_reads_only_the_rows_that_it_names() {
     let (mut planned, claim) = claim_of_a_backlog(50_000, 100);
     let plans = planned.plans(|connection| {
@@ -338,10 +329,7 @@ const PAGES_OF_ROWS: &str =
     "select string_agg((ctid::text::point)[0]::text, ' ' order by key) from tourbillon.timer";
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_claim_changes_the_rows_where_they_lie() {
     let (mut planned, claim) = claim_of_a_backlog(2_000, 2_000);
     let before = planned.database.psql(PAGES_OF_ROWS).expect("rows");
@@ -386,10 +374,7 @@ fn beside_runs(runs: u32) -> Planned {
 /// The row of a node has a dead version for each of its beats, as long as somebody's transaction
 /// stays open.
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_nodes_are_read_once_however_many_timers_run() {
     const RUNS: u32 = 500;
     let mut planned = beside_runs(RUNS);

@@ -107,7 +107,7 @@ const UNTOUCHED: &str = "\"$user\", publicon0-00";
 #[test]
 #[cfg_attr(
     not(all(has_postgres, has_pgbouncer)),
-    ignore = "needs a PostgreSQL server and PgBouncer: apt-get install postgresql pgbouncer"
+    ignore = "needs: apt-get install postgresql pgbouncer"
 )]
 fn a_pool_that_gives_each_session_its_connection_works() {
     for more in ["", "ignore_startup_parameters = options"] {
@@ -151,7 +151,7 @@ fn a_pool_that_gives_each_session_its_connection_works() {
 #[test]
 #[cfg_attr(
     not(all(has_postgres, has_pgbouncer)),
-    ignore = "needs a PostgreSQL server and PgBouncer: apt-get install postgresql pgbouncer"
+    ignore = "needs: apt-get install postgresql pgbouncer"
 )]
 fn a_pool_that_shares_connections_is_refused_and_nobody_notices() {
     for (mode, more) in [
@@ -201,10 +201,7 @@ fn a_pool_that_shares_connections_is_refused_and_nobody_notices() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_settings_of_a_connection_come_with_its_start() {
     let database = cluster::database();
     let url = format!(

@@ -259,10 +259,7 @@ fn two_processes(database: &Database, term: u32) -> [Process; 2] {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn processes_share_the_work_by_affinity() {
     let database = cluster::lent();
     let mut shop = Shop::open(&database);
@@ -324,10 +321,7 @@ fn runs_of_a_batch(
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_timers_of_a_process_that_is_killed_run_in_another_one() {
     let database = cluster::lent();
     let mut shop = Shop::open(&database);
@@ -351,10 +345,7 @@ fn the_timers_of_a_process_that_is_killed_run_in_another_one() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_process_that_stood_still_for_longer_than_its_term_does_not_end_its_run() {
     let database = cluster::lent();
     let mut shop = Shop::open(&database);
@@ -378,10 +369,7 @@ fn a_process_that_stood_still_for_longer_than_its_term_does_not_end_its_run() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn an_answer_that_is_lost_after_the_commit_neither_doubles_nor_loses_anything() {
     let database = cluster::lent();
     let mut shop = Shop::open(&database);
@@ -430,10 +418,7 @@ fn an_answer_that_is_lost_after_the_commit_neither_doubles_nor_loses_anything() 
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn processes_outlive_the_end_of_all_their_connections() {
     let database = cluster::lent();
     let mut shop = Shop::open(&database);
@@ -466,10 +451,7 @@ fn processes_outlive_the_end_of_all_their_connections() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn nobody_is_declared_gone_since_the_server_was_down_for_longer_than_the_term() {
     // Long enough that a busy machine lets the second process beat in time once it may.
     const TERM: u32 = 6_000;

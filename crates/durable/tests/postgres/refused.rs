@@ -158,10 +158,7 @@ fn only_bad_is_refused<T: std::fmt::Debug>(keys: &[&str], answers: &[Result<T, S
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_row_that_the_server_refuses_fails_alone_in_every_call() {
     let keys = ["a", "b", "bad", "c", "d"];
     for (trap, untrap) in TRAPS {
@@ -257,10 +254,7 @@ fn a_row_that_the_server_refuses_fails_alone_in_every_call() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn an_error_of_all_rows_is_one_of_the_call() {
     let database = cluster::lent();
     let mut connection = connect(&database);
@@ -292,10 +286,7 @@ fn an_error_of_all_rows_is_one_of_the_call() {
 // === numbers ===
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn no_number_is_drawn_from_a_sequence_that_could_be_behind_the_rows() {
     let database = cluster::lent();
     let sequences = "select count(*) from pg_class where relkind = 'S' \
@@ -304,10 +295,7 @@ fn no_number_is_drawn_from_a_sequence_that_could_be_behind_the_rows() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn letters_find_free_numbers_beside_those_of_a_copy() {
     let database = cluster::lent();
     let mut client = database.client();
@@ -362,10 +350,7 @@ fn letters_find_free_numbers_beside_those_of_a_copy() {
 // === a node ===
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn dead_letters_that_can_not_be_written_hold_up_no_other_queue() {
     const RUNS: u64 = 200;
     let database = cluster::lent();
@@ -435,10 +420,7 @@ fn dead_letters_that_can_not_be_written_hold_up_no_other_queue() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_limit_is_a_fault_of_the_value_or_of_the_row_that_meets_it() {
     let database = cluster::lent();
     let mut connection = connect(&database);

@@ -126,10 +126,7 @@ fn make_anew(database: &Database) {
 const SCHEMAS: &str = "select count(*) from pg_namespace where nspname = 'tourbillon'";
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_database_that_is_made_anew_stays_empty_until_its_backup_is_restored() {
     let database = cluster::database();
     let node = at_work(&database.url());
@@ -166,10 +163,7 @@ fn a_database_that_is_made_anew_stays_empty_until_its_backup_is_restored() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn tables_that_are_made_anew_under_open_connections_are_noticed() {
     let database = cluster::database();
     let node = at_work(&database.url());
@@ -186,10 +180,7 @@ fn tables_that_are_made_anew_under_open_connections_are_noticed() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn every_call_of_an_open_connection_notices_other_tables_and_changes_nothing_in_them() {
     let database = cluster::database();
     let store = Postgres::connect(&database.url()).expect("the cluster answers");
@@ -257,10 +248,7 @@ fn every_call_of_an_open_connection_notices_other_tables_and_changes_nothing_in_
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn tables_that_are_removed_are_noticed_and_not_made_anew() {
     let database = cluster::database();
     let node = at_work(&database.url());
@@ -271,10 +259,7 @@ fn tables_that_are_removed_are_noticed_and_not_made_anew() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_switch_to_an_empty_server_is_noticed_and_the_way_back_too() {
     let (database, other) = (cluster::database(), Cluster::start());
     let proxy = Proxy::start(database.port());
@@ -297,10 +282,7 @@ fn a_switch_to_an_empty_server_is_noticed_and_the_way_back_too() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_state_that_is_older_by_one_beat_is_refused_and_never_catches_up() {
     let database = cluster::database();
     let (_, mut open) = joined(&database, Duration::ZERO);
@@ -344,10 +326,7 @@ fn a_state_that_is_older_by_one_beat_is_refused_and_never_catches_up() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_loss_within_the_limit_is_a_failover() {
     let database = cluster::database();
     let (_, mut open) = joined(&database, HOUR);
@@ -361,10 +340,7 @@ fn a_loss_within_the_limit_is_a_failover() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_claim_that_finds_no_row_of_its_node_finds_the_older_state() {
     let database = cluster::database();
     let (_, mut open) = joined(&database, Duration::ZERO);
@@ -382,10 +358,7 @@ fn a_claim_that_finds_no_row_of_its_node_finds_the_older_state() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_look_alone_finds_the_older_state_and_the_right_one() {
     let database = cluster::database();
     let (_, mut open) = joined(&database, Duration::ZERO);
@@ -409,10 +382,7 @@ fn a_look_alone_finds_the_older_state_and_the_right_one() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_node_notices_an_older_state_by_its_next_look() {
     let states = [
         (
@@ -458,10 +428,7 @@ fn a_node_notices_an_older_state_by_its_next_look() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_backup_that_is_restored_under_a_node_is_noticed() {
     let database = cluster::database();
     let url = database.url();

@@ -202,10 +202,7 @@ fn fail_over(is_synchronous: bool) -> Differences {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_failover_to_a_synchronous_standby_loses_nothing() {
     let differences = fail_over(true);
     println!("synchronous: {differences:?}");
@@ -222,10 +219,7 @@ fn a_failover_to_a_synchronous_standby_loses_nothing() {
 
 /// The losses are those that the documents name. What is left is in order.
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_failover_to_an_asynchronous_standby_may_lose_its_last_moments() {
     let differences = fail_over(false);
     println!("asynchronous: {differences:?}");

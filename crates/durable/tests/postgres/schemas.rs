@@ -21,10 +21,7 @@ fn store(database: &Database, schema: &str) -> Postgres {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
     let database = cluster::database();
     let (say, heard) = mpsc::channel();
@@ -98,10 +95,7 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_schema_has_nothing_of_another_one_and_is_dropped_alone() {
     let database = cluster::database();
     store(&database, "shop");
@@ -123,10 +117,7 @@ fn a_schema_has_nothing_of_another_one_and_is_dropped_alone() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_name_that_is_none_is_refused_before_anything_is_sent() {
     for bad in [
         "",
@@ -149,10 +140,7 @@ fn a_name_that_is_none_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn an_administrator_makes_the_tables_in_an_empty_schema_for_roles_that_may_not() {
     let database = cluster::database();
     let prepare =

@@ -395,10 +395,7 @@ fn settle(
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn nothing_is_early_lost_or_done_twice_among_many() {
     let database = Arc::new(cluster::database());
     let store = Postgres::connect(&database.url()).expect("the cluster answers");

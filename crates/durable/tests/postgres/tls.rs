@@ -150,10 +150,7 @@ fn refused(store: Result<Postgres, StoreError>, words: &[&str]) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn each_mode_checks_what_the_documentation_says() {
     let secured = Secured::start("modes");
     let database = &secured.database;
@@ -203,10 +200,7 @@ fn each_mode_checks_what_the_documentation_says() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_client_shows_its_certificate_and_binds_its_password_to_the_connection() {
     let secured = Secured::start("clients");
     let database = &secured.database;
@@ -245,10 +239,7 @@ fn the_client_shows_its_certificate_and_binds_its_password_to_the_connection() {
 const URL: &str = "TLS_TEST_URL";
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_authorities_of_the_system_are_trusted_if_the_program_names_none() {
     // A variable of the environment says which ones these are, so it takes a process of its own:
     // this test again.
@@ -283,10 +274,7 @@ fn the_authorities_of_the_system_are_trusted_if_the_program_names_none() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_server_without_tls_and_one_that_never_answers_are_told() {
     let database = cluster::lent();
     let authority = Authority::new();
@@ -310,10 +298,7 @@ fn a_server_without_tls_and_one_that_never_answers_are_told() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_unix_socket_needs_no_certificate() {
     let database = cluster::lent();
     let (folder, port, name) = (

@@ -127,10 +127,7 @@ impl Bench {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
     let mut bench = bench();
     let mut transaction = bench.client.transaction().expect("it begins");
@@ -203,10 +200,7 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn bad_arguments_leave_the_transaction_as_it_is() {
     let mut bench = bench();
     let mut transaction = bench.client.transaction().expect("it begins");
@@ -243,10 +237,7 @@ fn bad_arguments_leave_the_transaction_as_it_is() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn an_aborted_transaction_is_a_clear_error() {
     let mut bench = bench();
     let run = bench.run("a");
@@ -276,10 +267,7 @@ fn an_aborted_transaction_is_a_clear_error() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_run_ends_with_the_transaction_that_has_its_effect() {
     let mut bench = bench();
     let run = bench.run("a");
@@ -303,10 +291,7 @@ fn a_run_ends_with_the_transaction_that_has_its_effect() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_run_of_a_node_that_is_gone_is_fenced() {
     let mut bench = bench();
     let run = bench.run("a");
@@ -319,10 +304,7 @@ fn a_run_of_a_node_that_is_gone_is_fenced() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_settlement_does_not_wait_for_the_transaction_of_a_user() {
     let mut bench = bench();
     let run = bench.run("a");
@@ -337,10 +319,7 @@ fn a_settlement_does_not_wait_for_the_transaction_of_a_user() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn locks_of_a_user_hold_up_only_their_own_keys() {
     let mut bench = bench();
     let schedule = |key: &str| Call {
@@ -381,10 +360,7 @@ fn locks_of_a_user_hold_up_only_their_own_keys() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_conflict_of_serializable_transactions_is_to_be_tried_again() {
     let mut bench = bench();
     let run = bench.run("a");
@@ -415,10 +391,7 @@ fn a_conflict_of_serializable_transactions_is_to_be_tried_again() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_snapshot_does_not_find_a_timer_that_is_younger() {
     let mut bench = bench();
     let mut client = bench.database.client();

@@ -129,10 +129,7 @@ fn encode(value: &Value, to: &mut Vec<u8>) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
     let nodes = cluster();
     let url = format!("redis://127.0.0.1:{}/", hidden(&nodes));
@@ -191,10 +188,7 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn of_a_cluster_only_the_node_that_lost_its_data_grants_nothing_for_a_while() {
     let nodes = cluster();
     let url = format!("redis://127.0.0.1:{}/", hidden(&nodes));
@@ -256,10 +250,7 @@ fn of_a_cluster_only_the_node_that_lost_its_data_grants_nothing_for_a_while() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn the_locks_of_all_nodes_are_listed_extended_and_handed_over() {
     let nodes = cluster();
     let url = format!("redis://127.0.0.1:{}/", hidden(&nodes));

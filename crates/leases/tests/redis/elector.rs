@@ -133,10 +133,7 @@ fn signal(id: u32, signal: &str) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_leader_that_ends_is_replaced() {
     let server = Server::start();
     let mut candidates = Candidates(Vec::new());
@@ -178,10 +175,7 @@ fn a_leader_that_ends_is_replaced() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn the_server_tells_who_holds_a_lock() {
     let server = Server::start();
     let store = store(&server.url());

@@ -79,10 +79,7 @@ fn returns<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
 // === limits ===
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_server_that_is_stopped_keeps_no_call_beyond_its_limit() {
     let server = Server::start();
     // One with connections from before, and one that has to connect to a server that says nothing.
@@ -110,10 +107,7 @@ fn a_server_that_is_stopped_keeps_no_call_beyond_its_limit() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn paused_clients_and_a_busy_server_keep_no_call_beyond_its_limit() {
     let server = Server::start();
     let store = at(&server.url());
@@ -152,10 +146,7 @@ fn paused_clients_and_a_busy_server_keep_no_call_beyond_its_limit() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_server_that_is_not_there_is_named() {
     let mut server = Server::start();
     let store = at(&server.url());
@@ -173,10 +164,7 @@ fn a_server_that_is_not_there_is_named() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
     let server = Server::start();
     let proxy = Proxy::before_redis(server.port());
@@ -230,10 +218,7 @@ fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
 // === answers that get lost ===
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn answers_that_come_late_are_not_taken_for_those_to_the_next_call() {
     let server = Server::start();
     let proxy = Proxy::before_redis(server.port());
@@ -266,10 +251,7 @@ fn answers_that_come_late_are_not_taken_for_those_to_the_next_call() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_connection_that_is_cut_within_the_answers_leaves_nothing_out_of_step() {
     let server = Server::start();
     let proxy = Proxy::before_redis(server.port());
@@ -301,10 +283,7 @@ fn a_connection_that_is_cut_within_the_answers_leaves_nothing_out_of_step() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn r28_connections_that_broke_while_idle_cost_no_call() {
     let mut server = Server::durable();
     let proxy = Proxy::before_redis(server.port());
@@ -336,10 +315,7 @@ fn r28_connections_that_broke_while_idle_cost_no_call() {
 // === what passes, and what does not ===
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn r02_what_passes_by_itself_is_unavailable() {
     let server = Server::start();
     let store = at(&server.url());
@@ -413,10 +389,7 @@ fn r02_what_passes_by_itself_is_unavailable() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn r02_a_cluster_that_is_down_may_pass_and_another_node_is_not_looked_for() {
     let options = ["--save", "", "--cluster-enabled", "yes"];
     let [one, other] = [Server::with(&options), Server::with(&options)];
@@ -460,10 +433,7 @@ fn r02_a_cluster_that_is_down_may_pass_and_another_node_is_not_looked_for() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn r02_rights_and_types_are_refused() {
     let server = Server::start();
     let with = |user: &str| {
@@ -536,10 +506,7 @@ fn r02_rights_and_types_are_refused() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_user_who_may_not_call_info_is_told_what_to_do() {
     let server = Server::start();
     let url = format!("redis://ops:s3cret@127.0.0.1:{}/0", server.port());
@@ -570,10 +537,7 @@ fn a_user_who_may_not_call_info_is_told_what_to_do() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn r30_a_batch_is_one_round_trip_of_calls_that_name_one_key_each() {
     let server = Server::cluster();
     let proxy = Proxy::before_redis(server.port());
@@ -634,10 +598,7 @@ fn subscribed(server: &Server, listening: usize, told: &mpsc::Receiver<()>) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_release_wakes_who_waits_in_another_process_and_only_if_somebody_does() {
     let server = Server::start();
     let (holder, waiter) = (at(&server.url()), at(&server.url()));
@@ -691,10 +652,7 @@ fn a_release_wakes_who_waits_in_another_process_and_only_if_somebody_does() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn one_release_wakes_one_of_those_who_wait_in_a_process() {
     let server = Server::start();
     let store = at(&server.url());
@@ -725,10 +683,7 @@ fn one_release_wakes_one_of_those_who_wait_in_a_process() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn one_connection_listens_for_all_who_wait_and_ends_when_nobody_does() {
     let server = Server::start();
     let store = at(&server.url());
@@ -756,10 +711,7 @@ fn one_connection_listens_for_all_who_wait_and_ends_when_nobody_does() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn who_waits_looks_again_whenever_releases_may_have_been_missed() {
     let mut server = Server::start();
     let proxy = Proxy::before_redis(server.port());
@@ -802,10 +754,7 @@ fn who_waits_looks_again_whenever_releases_may_have_been_missed() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn locks_of_two_processes_are_handed_over_by_the_server() {
     let server = Server::start();
     let build = || {
@@ -893,10 +842,7 @@ fn told(url: &str, why: &str, mend: impl FnOnce()) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_wait_for_a_port_without_a_server_is_told() {
     let mut server = Server::start();
     let url = server.url();
@@ -905,10 +851,7 @@ fn a_wait_for_a_port_without_a_server_is_told() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_wait_for_a_replica_that_takes_no_writes_is_told() {
     let server = Server::start();
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
@@ -918,10 +861,7 @@ fn a_wait_for_a_replica_that_takes_no_writes_is_told() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_wait_for_a_full_server_is_told() {
     let server = Server::start();
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
@@ -952,10 +892,7 @@ fn is_held(answer: &Acquired) -> bool {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_release_leaves_the_name_to_the_store_in_which_somebody_has_waited() {
     let server = Server::start();
     let [one, other, third] = [(); 3].map(|()| at(&server.url()));
@@ -998,10 +935,7 @@ fn a_release_leaves_the_name_to_the_store_in_which_somebody_has_waited() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_turn_that_nobody_takes_passes_and_leaves_nothing() {
     let server = Server::start();
     let [one, other] = [(); 2].map(|()| at(&server.url()));
@@ -1049,10 +983,7 @@ fn a_turn_that_nobody_takes_passes_and_leaves_nothing() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn the_store_with_the_longest_wait_is_next() {
     let server = Server::start();
     let [one, other, third] = [(); 3].map(|()| at(&server.url()));

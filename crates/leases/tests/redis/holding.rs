@@ -34,10 +34,7 @@ fn remaining(store: &RedisStore, name: &str) -> Duration {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_released_name_stays_locked_for_its_rest() {
     let server = Server::start();
     let store = store(&server);
@@ -68,10 +65,7 @@ fn a_released_name_stays_locked_for_its_rest() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_waiting_caller_is_woken_and_gets_the_name_when_the_rest_is_over() {
     let server = Server::start();
     let (one, other) = (Leases::new(store(&server)), Leases::new(store(&server)));
@@ -90,10 +84,7 @@ fn a_waiting_caller_is_woken_and_gets_the_name_when_the_rest_is_over() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn an_extension_never_shortens_and_a_repeated_acquire_does_not_either() {
     let server = Server::start();
     let store = store(&server);
@@ -124,10 +115,7 @@ fn an_extension_never_shortens_and_a_repeated_acquire_does_not_either() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_detached_lock_is_resumed_by_another_store() {
     let server = Server::start();
     let before = Leases::new(store(&server)).unwrap();
@@ -149,10 +137,7 @@ fn a_detached_lock_is_resumed_by_another_store() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn tickets_and_secrets_hold_what_every_store_has_to() {
     let server = Server::start();
     tickets::nothing_that_is_shown_proves_anything(&store(&server));
@@ -162,10 +147,7 @@ fn tickets_and_secrets_hold_what_every_store_has_to() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_ticket_for_a_longer_lease_than_the_store_grants_stays_of_use() {
     let server = Server::start();
     let leases = Leases::new(store(&server)).unwrap();
@@ -194,10 +176,7 @@ fn a_ticket_for_a_longer_lease_than_the_store_grants_stays_of_use() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_server_that_quotes_the_call_shows_no_secret() {
     let server = Server::with(&[
         "--rename-command",
@@ -216,10 +195,7 @@ fn a_server_that_quotes_the_call_shows_no_secret() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn the_held_locks_of_a_prefix_are_listed_among_many_other_keys() {
     let server = Server::start();
     let store = store(&server);
@@ -283,10 +259,7 @@ fn acquire_before(server: &Server, name: &str, owner: &str, waited: u64) -> Vec<
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn processes_of_the_earlier_version_share_the_locks() {
     let server = Server::start();
     let store = store(&server);
@@ -346,10 +319,7 @@ fn processes_of_the_earlier_version_share_the_locks() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn many_names_are_granted_by_one_call_with_what_the_holder_says() {
     let server = Server::start();
     let builder = Leases::builder(store(&server)).holder_data("version 7");
@@ -383,10 +353,7 @@ fn many_names_are_granted_by_one_call_with_what_the_holder_says() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn nothing_is_reserved_for_a_store_whose_caller_has_left() {
     let server = Server::start();
     let (one, other) = (store(&server), store(&server));

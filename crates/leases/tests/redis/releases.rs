@@ -55,10 +55,7 @@ impl Wake for Woken {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_batch_of_releases_is_one_round_trip_with_an_answer_for_each() {
     let server = Server::start();
     let proxy = Proxy::before_redis(server.port());
@@ -111,10 +108,7 @@ fn a_batch_of_releases_is_one_round_trip_with_an_answer_for_each() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn to_close_a_thousand_locks_takes_as_many_round_trips_as_there_are_batches() {
     let server = Server::start();
     let proxy = Proxy::before_redis(server.port());
@@ -136,10 +130,7 @@ fn to_close_a_thousand_locks_takes_as_many_round_trips_as_there_are_batches() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn dropped_guards_share_round_trips() {
     let server = Server::start();
     let proxy = Proxy::before_redis(server.port());
@@ -179,10 +170,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_destination_that_hangs_keeps_its_own_connections_alone() {
     let server = Server::start();
     let proxy = Proxy::before_redis(server.port());
@@ -253,10 +241,7 @@ fn locks_drops_and_ends() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_program_that_ends_right_after_its_guard_has_given_the_lock_back() {
     let server = Server::start();
     let proxy = Proxy::before_redis(server.port());

@@ -53,10 +53,7 @@ fn release(store: &RedisStore, name: &str, owner: &str) -> Released {
 // === one name ===
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_name_is_granted_to_one_renewed_and_given_back() {
     let server = Server::start();
     let (one, other) = (store(&server), store(&server));
@@ -85,10 +82,7 @@ fn a_name_is_granted_to_one_renewed_and_given_back() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_lease_runs_out_and_a_renewal_prolongs_it() {
     let server = Server::start();
     let store = store(&server);
@@ -128,10 +122,7 @@ fn a_lease_runs_out_and_a_renewal_prolongs_it() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn what_cannot_be_asked_for_is_refused() {
     let server = Server::start();
     let store = store(&server);
@@ -167,10 +158,7 @@ fn what_cannot_be_asked_for_is_refused() {
 // === what is in Redis ===
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn what_is_in_redis_is_what_the_documentation_shows() {
     let server = Server::start();
     let store = store(&server);
@@ -228,10 +216,7 @@ fn left(server: &Server, key: &str) -> u64 {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn r23_all_keys_end_and_tokens_live_longer_than_a_clock_is_set_back_by() {
     let server = Server::start();
     let plain = store(&server);
@@ -269,10 +254,7 @@ fn r23_all_keys_end_and_tokens_live_longer_than_a_clock_is_set_back_by() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn r16_the_keys_of_a_name_lie_in_one_slot_whatever_its_characters() {
     let server = Server::cluster();
     let store = store(&server);
@@ -329,10 +311,7 @@ fn r16_the_keys_of_a_name_lie_in_one_slot_whatever_its_characters() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn prefixes_and_databases_are_apart() {
     let server = Server::start();
     let plain = store(&server);
@@ -350,10 +329,7 @@ fn prefixes_and_databases_are_apart() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn hosts_may_be_names_and_sockets_paths() {
     let server = Server::start();
     let socket = server.folder().join("socket");
@@ -370,10 +346,7 @@ fn hosts_may_be_names_and_sockets_paths() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_clock_that_is_set_back_keeps_nobody_waiting_for_longer_than_a_lease() {
     const HOUR_MS: u64 = 3_600_000;
     let server = Server::start();
@@ -427,10 +400,7 @@ fn changes(server: &Server) -> u64 {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn waiters_write_one_mark_however_often_they_ask() {
     let server = Server::start();
     let store = store(&server);
@@ -482,10 +452,7 @@ fn timers(port: u16) -> Vec<(String, u64)> {
 
 #[test]
 #[cfg(target_os = "linux")]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn the_system_asks_after_a_server_that_says_nothing() {
     let server = Server::start();
     let proxy = Proxy::before_redis(server.port());
@@ -517,10 +484,7 @@ fn the_system_asks_after_a_server_that_says_nothing() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn r15_batches_of_any_size_have_an_outcome_for_each() {
     let server = Server::start();
     let store = store(&server);
@@ -544,10 +508,7 @@ fn r15_batches_of_any_size_have_an_outcome_for_each() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn r14_r16_one_bad_key_of_a_batch_fails_alone() {
     let server = Server::start();
     let store = store(&server);
@@ -584,10 +545,7 @@ fn r14_r16_one_bad_key_of_a_batch_fails_alone() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn scripts_that_the_server_forgot_are_sent_again_also_within_a_batch() {
     let server = Server::start();
     let store = store(&server);
@@ -614,10 +572,7 @@ fn scripts_that_the_server_forgot_are_sent_again_also_within_a_batch() {
 // === tokens, and restarts ===
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
     let mut server = Server::start();
     let lease = Duration::from_millis(200);
@@ -656,10 +611,7 @@ fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn tokens_grow_also_while_the_clock_is_behind_the_last_one() {
     let server = Server::start();
     let store = store(&server);
@@ -689,10 +641,7 @@ fn tokens_grow_also_while_the_clock_is_behind_the_last_one() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn tokens_grow_after_the_clock_was_set_back_by_a_day() {
     const DAY_MS: u64 = 24 * 3_600 * 1_000;
     let server = Server::start();
@@ -736,10 +685,7 @@ fn acquire_short(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_server_that_lost_its_data_grants_nothing_while_older_leases_may_be_believed_in() {
     let longest = Duration::from_secs(3);
     let mut server = Server::start();
@@ -782,10 +728,7 @@ fn a_server_that_lost_its_data_grants_nothing_while_older_leases_may_be_believed
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn of_an_uptime_in_whole_seconds_the_least_is_believed() {
     let server = Server::start();
     let script = format!(
@@ -811,10 +754,7 @@ fn of_an_uptime_in_whole_seconds_the_least_is_believed() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn the_marker_says_what_was_lost_whatever_the_clock_does() {
     let server = Server::start();
     // The script on a server that is made up: the run "bb", 1,000 s after the epoch.
@@ -973,10 +913,7 @@ const SHORT_GUARD: Duration = Duration::from_millis(300);
 const MARKER: &str = "tourbillon:{0}:marker";
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn two_that_find_the_data_gone_at_once_both_wait() {
     let longest = SHORT_GUARD;
     let server = Server::start();
@@ -1018,10 +955,7 @@ fn two_that_find_the_data_gone_at_once_both_wait() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_failover_to_an_empty_server_is_a_loss() {
     let servers = [0, 1].map(|_| Server::start());
     let proxy = Proxy::before_redis(servers[0].port());
@@ -1043,10 +977,7 @@ fn a_failover_to_an_empty_server_is_a_loss() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_marker_that_was_evicted_is_a_loss_and_the_error_says_so() {
     let server = Server::start();
     let store = ready(&server.url(), SHORT_GUARD);
@@ -1077,10 +1008,7 @@ fn a_marker_that_was_evicted_is_a_loss_and_the_error_says_so() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_server_that_restarted_with_its_data_is_waited_for() {
     let mut server = Server::durable();
     let build = |url: &str| {
@@ -1107,10 +1035,7 @@ fn a_server_that_restarted_with_its_data_is_waited_for() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_server_that_starts_empty_on_purpose_grants_at_once() {
     let mut server = Server::start();
     let builder = RedisStore::builder(&server.url()).starts_empty();
@@ -1126,10 +1051,7 @@ fn a_server_that_starts_empty_on_purpose_grants_at_once() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_check_begins_the_wait_for_all_destinations() {
     let server = Server::start();
     let builder = RedisStore::builder(&server.url()).longest_lease(Duration::from_millis(500));
@@ -1150,10 +1072,7 @@ fn a_check_begins_the_wait_for_all_destinations() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_durable_server_grants_at_once_and_has_forgotten_nothing() {
     let mut server = Server::durable();
     let store = store(&server);

@@ -185,10 +185,7 @@ fn refused(builder: RedisStoreBuilder, words: &str) {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn locks_are_had_and_released_over_tls_and_waiters_are_woken() {
     let authority = Authority::new();
     let server = Secured::start(&authority, &authority.issue("127.0.0.1", false), "no");
@@ -219,10 +216,7 @@ fn locks_are_had_and_released_over_tls_and_waiters_are_woken() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_certificate_that_is_not_accepted_is_refused_at_once() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let server = Secured::start(&authority, &authority.issue("127.0.0.1", false), "no");
@@ -249,10 +243,7 @@ fn a_certificate_that_is_not_accepted_is_refused_at_once() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_server_that_asks_for_certificates_gets_the_clients() {
     let authority = Authority::new();
     let server = Secured::start(&authority, &authority.issue("127.0.0.1", false), "yes");
@@ -324,10 +315,7 @@ fn a_listener_that_says_nothing_costs_no_more_than_the_limit() {
 }
 
 #[test]
-#[cfg_attr(
-    not(has_redis_server),
-    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
-)]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn after_a_silence_the_connections_are_free_again() {
     let authority = Authority::new();
     let server = Secured::start(&authority, &authority.issue("127.0.0.1", false), "no");
