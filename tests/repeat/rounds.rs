@@ -8,7 +8,7 @@ use kit::drops::Drops;
 use kit::quiet::{WANTED, hush};
 use kit::rounds;
 use kit::rounds::{Beat, Beats, at, beating, ticks};
-use kit::steps::{SEEDS, T, runs, stepped};
+use kit::steps::{SEEDS, T, for_each_seed, runs, stepped};
 use tourbillon::{
     AfterPanic, Clock, IntoNext, ManualClock, Missed, Next, Period, ScheduleError, Scheduler, Time,
     TimerState,
@@ -176,9 +176,7 @@ fn a_run_that_takes_less_than_two_periods_makes_the_next_one_late() {
 
 #[test]
 fn c099_a_schedule_function_without_a_first_time() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         timers.schedule(1, 5 * T, |_| ()).unwrap();
         let drops = Drops::default();
         let mark = drops.mark();
@@ -194,8 +192,8 @@ fn c099_a_schedule_function_without_a_first_time() {
         // Nothing was changed.
         let stats = timers.stats();
         assert_eq!((stats.scheduled, stats.replaced, stats.pending), (1, 0, 1));
-        assert_eq!(runs(&scheduler, 100 * T), [(5, 1)]);
-    }
+        assert_eq!(runs(scheduler, 100 * T), [(5, 1)]);
+    });
 }
 
 #[test]
@@ -333,9 +331,7 @@ fn jitter_is_drawn_for_each_round_and_repeats_with_the_seed() {
 
 #[test]
 fn a_round_is_a_firing_and_has_a_number() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let ids = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&ids);
         let armed = timers.repeat(1, Period::fixed_rate(10 * T), move |round| {
@@ -368,7 +364,7 @@ fn a_round_is_a_firing_and_has_a_number() {
         assert_eq!((stats.panicked, stats.pending), (0, 1));
         assert_eq!((stats.scheduled, stats.ran), (103, 102));
         assert!(stats.balances());
-    }
+    });
 }
 
 #[test]

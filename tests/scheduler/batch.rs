@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use kit::drops::Drops;
-use kit::steps::{SEEDS, T, narrow, runs, stepped};
+use kit::steps::{SEEDS, T, for_each_seed, narrow, runs, stepped};
 use tourbillon::{Cancel, Handle, Reschedule, Scheduler, Shutdown, Time, TimerState};
 
 /// In an order that has nothing to do with stripes; every third key is unknown.
@@ -82,10 +82,8 @@ fn cancel_many_answers_in_the_callers_order_and_frees_at_once() {
 
 #[test]
 fn a_key_twice_in_one_batch_is_settled_in_order() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
-        let before = arm(&timers, 1, 5 * T);
+    for_each_seed(|scheduler, timers| {
+        let before = arm(timers, 1, 5 * T);
         let to = scheduler.now() + 9 * T;
         assert_eq!(
             timers.reschedule_many(&[1, 2, 1, 1], 9 * T),
@@ -112,7 +110,7 @@ fn a_key_twice_in_one_batch_is_settled_in_order() {
         );
         assert_eq!(timers.stats().cancelled, 1);
         // More often than one hold of a lock serves.
-        arm(&timers, 1, 5 * T);
+        arm(timers, 1, 5 * T);
         assert_eq!(timers.reschedule_many(&[1; 300], 3 * T).len(), 300);
         let answers = timers.cancel_many(&[1; 300]);
         assert!(answers[0].is_cancelled());
@@ -121,8 +119,8 @@ fn a_key_twice_in_one_batch_is_settled_in_order() {
                 .iter()
                 .all(|answer| *answer == Cancel::NotFound)
         );
-        assert_eq!(runs(&scheduler, 100 * T), []);
-    }
+        assert_eq!(runs(scheduler, 100 * T), []);
+    });
 }
 
 #[test]
@@ -160,19 +158,17 @@ fn a_batch_that_is_due_at_once_runs_each_once() {
 
 #[test]
 fn a_batch_can_be_put_off_for_ever_and_back() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let keys = shuffled(300);
         for key in &keys {
-            arm(&timers, *key, 5 * T);
+            arm(timers, *key, 5 * T);
         }
         timers.reschedule_many(&keys, Duration::MAX);
-        assert_eq!(runs(&scheduler, 1_000_000 * T), []);
+        assert_eq!(runs(scheduler, 1_000_000 * T), []);
         assert_eq!(timers.len(), 300);
         timers.reschedule_many(&keys, T);
-        assert_eq!(runs(&scheduler, T).len(), 300);
-    }
+        assert_eq!(runs(scheduler, T).len(), 300);
+    });
 }
 
 #[test]

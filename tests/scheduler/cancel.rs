@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use kit::drops::Drops;
-use kit::steps::{SEEDS, T, narrow, runs, stepped};
+use kit::steps::{SEEDS, T, for_each_seed, narrow, runs, stepped};
 use kit::wait;
 use tourbillon::{Cancel, Clock, Handle, ManualClock, ScheduleError, Scheduler, Time, TimerState};
 
@@ -50,16 +50,14 @@ fn c070_never_is_a_deadline_that_can_be_cancelled() {
 
 #[test]
 fn c071_a_second_cancel_finds_nothing() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|_, timers| {
         let armed = timers.schedule(1, 5 * T, |_| ()).unwrap();
         assert!(timers.cancel(&1).is_cancelled());
         assert_eq!(timers.cancel(&1), Cancel::NotFound);
         assert_eq!(timers.by_id(armed.id).cancel(), Cancel::NotFound);
         assert!(!timers.cancel(&1).is_cancelled());
         assert_eq!(timers.stats().cancelled, 1);
-    }
+    });
 }
 
 #[test]
@@ -76,16 +74,14 @@ fn c072_cancelling_an_unknown_key_finds_nothing() {
 
 #[test]
 fn c073_cancelling_after_the_run_finds_nothing() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let armed = timers.schedule(1, 5 * T, |_| ()).unwrap();
-        assert_eq!(runs(&scheduler, 5 * T), [(5, 1)]);
+        assert_eq!(runs(scheduler, 5 * T), [(5, 1)]);
         assert_eq!(timers.cancel(&1), Cancel::NotFound);
         assert_eq!(timers.by_id(armed.id).cancel(), Cancel::NotFound);
         let stats = timers.stats();
         assert_eq!((stats.cancelled, stats.ran), (0, 1));
-    }
+    });
 }
 
 /// Threads, the system's clock, and a cancel that is aimed at the very moment.
@@ -135,9 +131,7 @@ fn c074_a_cancel_at_the_deadline_is_never_both() {
 
 #[test]
 fn c075_what_no_ticker_has_seen_yet_is_cancelled_as_well() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let drops = Drops::default();
         // Nothing takes a step between these calls: the ticket of the one that is due is still
         // in the injector, and the other's moment has come without anybody looking.
@@ -151,12 +145,12 @@ fn c075_what_no_ticker_has_seen_yet_is_cancelled_as_well() {
         }
         assert_eq!(drops.count(), 2);
         assert_eq!((timers.len(), timers.stats().queued), (0, 0));
-        assert_eq!(runs(&scheduler, 100 * T), []);
+        assert_eq!(runs(scheduler, 100 * T), []);
         assert_eq!((timers.len(), timers.stats().ran), (0, 0));
         // The places are free for others.
         timers.schedule(0, T, |_| ()).unwrap();
-        assert_eq!(runs(&scheduler, 100 * T).len(), 1);
-    }
+        assert_eq!(runs(scheduler, 100 * T).len(), 1);
+    });
 }
 
 /// Eleven timers in one tick; the first to run cancels three of the others. Which ones ran.
@@ -202,9 +196,7 @@ fn c076_siblings_of_the_expiring_batch_can_be_cancelled() {
 
 #[test]
 fn c077_timers_of_later_ticks_can_be_cancelled_from_a_task() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let last = timers.schedule(1, 20 * T, |_| ()).unwrap();
         for (key, delay) in [(2, 11), (3, 64), (4, 100_000)] {
             timers
@@ -226,7 +218,7 @@ fn c077_timers_of_later_ticks_can_be_cancelled_from_a_task() {
         // Nothing is left that anybody would wake up for.
         assert_eq!(scheduler.now(), last.deadline);
         assert_eq!(timers.stats().panicked, 0);
-    }
+    });
 }
 
 /// A manual clock below real threads: tasks run on workers, time stands still meanwhile.

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use kit::drops::Drops;
-use kit::steps::{SEEDS, T, narrow, runs, stepped};
+use kit::steps::{SEEDS, T, for_each_seed, narrow, runs, stepped};
 use kit::wait;
 use tourbillon::{
     Cancel, Clock, Handle, ManualClock, ScheduleError, Scheduler, TimerState, WaitError,
@@ -298,9 +298,7 @@ fn beat(timers: &Handle<u64>, beats: Arc<AtomicU64>) {
 
 #[test]
 fn c087_cancelled_during_its_run_a_beating_key_stops() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let beats = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&beats);
         timers
@@ -311,10 +309,10 @@ fn c087_cancelled_during_its_run_a_beating_key_stops() {
                 assert!(firing.is_cancelled());
             })
             .unwrap();
-        assert_eq!(runs(&scheduler, 1_000 * T), [(10, 1)]);
+        assert_eq!(runs(scheduler, 1_000 * T), [(10, 1)]);
         assert_eq!(beats.load(Ordering::SeqCst), 0);
         assert!(timers.is_empty());
-    }
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use kit::steps::{SEEDS, T, narrow, runs, stepped};
+use kit::steps::{SEEDS, T, for_each_seed, narrow, runs, stepped};
 use tourbillon::{Cancel, Handle, PullIn, Reschedule, Scheduler, Time, TimerId, TimerState};
 
 /// All calls by a stale id; none of them finds or changes anything.
@@ -31,9 +31,7 @@ fn assert_stale(timers: &Handle<u64>, id: TimerId) {
 
 #[test]
 fn an_id_acts_like_its_key() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let armed = timers.schedule(1, 5 * T, |_| ()).unwrap();
         let by_id = timers.by_id(armed.id);
         assert_eq!(by_id.get(), timers.get(&1));
@@ -42,7 +40,7 @@ fn an_id_acts_like_its_key() {
         let before = scheduler.now() + 9 * T;
         assert_eq!(by_id.pull_in(7 * T), PullIn::Moved { before });
         assert_eq!(by_id.get(), timers.get(&1));
-        assert_eq!(runs(&scheduler, 100 * T), [(7, 1)]);
+        assert_eq!(runs(scheduler, 100 * T), [(7, 1)]);
 
         let armed = timers.schedule(1, Duration::ZERO, |_| ()).unwrap();
         let by_id = timers.by_id(armed.id);
@@ -52,15 +50,13 @@ fn an_id_acts_like_its_key() {
             running: false,
         };
         assert_eq!(by_id.cancel(), expected);
-        assert_eq!(runs(&scheduler, 100 * T), []);
-    }
+        assert_eq!(runs(scheduler, 100 * T), []);
+    });
 }
 
 #[test]
 fn an_id_outlives_moves_and_dies_with_its_arming() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let armed = timers.schedule(1, 5 * T, |_| ()).unwrap();
         for delay in [9, 2, 0, 4_096, 64, 3] {
             let moved = timers.reschedule(&1, delay * T);
@@ -68,22 +64,22 @@ fn an_id_outlives_moves_and_dies_with_its_arming() {
             assert_eq!(timers.get(&1).unwrap().id, armed.id);
             assert!(timers.by_id(armed.id).get().is_some());
         }
-        assert_eq!(runs(&scheduler, 100 * T), [(3, 1)]);
-        assert_stale(&timers, armed.id);
+        assert_eq!(runs(scheduler, 100 * T), [(3, 1)]);
+        assert_stale(timers, armed.id);
 
         let first = timers.schedule(1, 5 * T, |_| ()).unwrap().id;
         let second = timers.schedule(1, 6 * T, |_| ()).unwrap().id;
-        assert_stale(&timers, first);
+        assert_stale(timers, first);
         assert!(timers.by_id(second).cancel().is_cancelled());
-        assert_stale(&timers, second);
+        assert_stale(timers, second);
         let third = timers.schedule(1, 6 * T, |_| ()).unwrap().id;
         for old in [armed.id, first, second] {
-            assert_stale(&timers, old);
+            assert_stale(timers, old);
         }
-        assert_eq!(runs(&scheduler, 5 * T), []);
+        assert_eq!(runs(scheduler, 5 * T), []);
         assert_eq!(timers.get(&1).unwrap().id, third);
-        assert_eq!(runs(&scheduler, T).len(), 1);
-    }
+        assert_eq!(runs(scheduler, T).len(), 1);
+    });
 }
 
 #[test]
@@ -163,9 +159,7 @@ fn ids_of_another_scheduler_are_not_found() {
 
 #[test]
 fn a_run_shows_the_id_that_scheduling_gave() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let mut ids = HashSet::new();
         for key in 0..200_u32 {
             let armed = timers
@@ -181,9 +175,9 @@ fn a_run_shows_the_id_that_scheduling_gave() {
         assert_eq!(fired.iter().map(|f| f.id).collect::<HashSet<_>>(), ids);
         assert_eq!(timers.stats().panicked, 0);
         for id in ids {
-            assert_stale(&timers, id);
+            assert_stale(timers, id);
         }
-    }
+    });
 }
 
 #[test]
@@ -198,9 +192,7 @@ fn ids_are_stale_after_the_end_of_the_scheduler() {
 
 #[test]
 fn a_guard_cancels_its_arming_and_no_other() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let first = timers.schedule(1, 5 * T, |_| ()).unwrap();
         let guard = timers.cancel_on_drop(first.id);
         // Moved: it is the same arming.
@@ -217,7 +209,7 @@ fn a_guard_cancels_its_arming_and_no_other() {
         drop(guard);
         assert_eq!(timers.get(&1).unwrap().id, second.id);
         timers.cancel_on_drop(second.id).disarm();
-        assert_eq!(runs(&scheduler, 100 * T), [(6, 1)]);
+        assert_eq!(runs(scheduler, 100 * T), [(6, 1)]);
 
         let third = timers.schedule(1, 5 * T, |_| ()).unwrap();
         let expected = Cancel::Cancelled {
@@ -225,7 +217,7 @@ fn a_guard_cancels_its_arming_and_no_other() {
             running: false,
         };
         assert_eq!(timers.cancel_on_drop(third.id).cancel(), expected);
-    }
+    });
 }
 
 /// Ids are plain data: they can be kept in maps and sent around without the scheduler.

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use kit::drops;
 use kit::drops::Drops;
-use kit::steps::{SEEDS, T, narrow, runs, stepped};
+use kit::steps::{SEEDS, T, for_each_seed, narrow, runs, stepped};
 use tourbillon::{Cancel, TimerState};
 
 #[test]
 fn c044_scheduling_a_key_again_replaces() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let (send, receive) = mpsc::channel();
         let other = send.clone();
         let first = timers
@@ -26,24 +24,22 @@ fn c044_scheduling_a_key_again_replaces() {
         assert_eq!(second.replaced, Some(first.deadline));
         assert_ne!(first.id, second.id);
         assert_eq!(timers.len(), 1);
-        assert_eq!(runs(&scheduler, 6 * T), []);
-        assert_eq!(runs(&scheduler, 100 * T), [(7, 1)]);
+        assert_eq!(runs(scheduler, 6 * T), []);
+        assert_eq!(runs(scheduler, 100 * T), [(7, 1)]);
         assert_eq!(receive.iter().collect::<Vec<_>>(), [5]);
         let stats = timers.stats();
         assert_eq!((stats.scheduled, stats.replaced, stats.ran), (2, 1, 1));
         assert!(stats.balances());
-    }
+    });
 }
 
 #[test]
 fn c044_an_earlier_replacement_does_not_wait_for_the_old_time() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         timers.schedule(1, 5_000 * T, |_| ()).unwrap();
         timers.schedule(1, 3 * T, |_| ()).unwrap();
-        assert_eq!(runs(&scheduler, 10_000 * T), [(3, 1)]);
-    }
+        assert_eq!(runs(scheduler, 10_000 * T), [(3, 1)]);
+    });
 }
 
 #[test]
@@ -81,9 +77,7 @@ fn c045_what_is_replaced_while_queued_never_runs() {
 
 #[test]
 fn c045_a_queued_zero_delay_is_replaced_as_well() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let old = timers
             .schedule(1, Duration::ZERO, |_| panic!("replaced"))
             .unwrap();
@@ -92,19 +86,19 @@ fn c045_a_queued_zero_delay_is_replaced_as_well() {
         assert_eq!(new.replaced, Some(old.deadline));
         assert_eq!(timers.get(&1).unwrap().state, TimerState::Pending);
         assert_eq!(timers.stats().queued, 0);
-        assert_eq!(runs(&scheduler, 3 * T), []);
-        assert_eq!(runs(&scheduler, 9 * T), [(4, 1)]);
+        assert_eq!(runs(scheduler, 3 * T), []);
+        assert_eq!(runs(scheduler, 9 * T), [(4, 1)]);
 
         // By one that is due at once itself: the old ticket runs the new task, once.
         timers
             .schedule(2, Duration::ZERO, |_| panic!("old"))
             .unwrap();
         timers.schedule(2, Duration::ZERO, |_| ()).unwrap();
-        assert_eq!(runs(&scheduler, 9 * T).len(), 1);
+        assert_eq!(runs(scheduler, 9 * T).len(), 1);
         let stats = timers.stats();
         assert_eq!((stats.replaced, stats.ran, stats.panicked), (2, 2, 0));
         assert!(stats.balances());
-    }
+    });
 }
 
 /// Its drop asks the scheduler, which would panic under a stripe's lock.
@@ -122,9 +116,7 @@ impl Drop for Nosy {
 
 #[test]
 fn c046_what_is_replaced_is_dropped_once_and_outside_locks() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let drops = Drops::default();
         let nosy = || Nosy {
             _mark: drops.mark(),
@@ -151,10 +143,10 @@ fn c046_what_is_replaced_is_dropped_once_and_outside_locks() {
                 drop(payload);
             })
             .unwrap();
-        assert_eq!(runs(&scheduler, 100 * T), [(20, 1), (21, 1)]);
+        assert_eq!(runs(scheduler, 100 * T), [(20, 1), (21, 1)]);
         assert_eq!(drops.count(), 6);
         assert_eq!(timers.stats().panicked, 0);
-    }
+    });
 }
 
 #[test]
@@ -206,9 +198,7 @@ fn c060_a_task_that_schedules_its_own_key_arms_it_anew() {
 
 #[test]
 fn c061_a_task_that_cancels_its_own_key_hears_that_it_runs() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         timers
             .schedule(1, T, |firing| {
                 let timers = firing.handle();
@@ -222,19 +212,17 @@ fn c061_a_task_that_cancels_its_own_key_hears_that_it_runs() {
                 assert_eq!(timers.cancel(&1), Cancel::Running);
             })
             .unwrap();
-        assert_eq!(runs(&scheduler, 100 * T), [(1, 1)]);
+        assert_eq!(runs(scheduler, 100 * T), [(1, 1)]);
         assert_eq!(timers.cancel(&1), Cancel::NotFound);
         let stats = timers.stats();
         assert_eq!((stats.ran, stats.cancelled, stats.panicked), (1, 1, 0));
         assert!(stats.balances());
-    }
+    });
 }
 
 #[test]
 fn c062_get_says_what_remains() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         assert_eq!(timers.get(&1), None);
         let armed = timers.schedule(1, 10 * T, |_| ()).unwrap();
         for passed in 0..10 {
@@ -242,11 +230,11 @@ fn c062_get_says_what_remains() {
             assert_eq!((info.id, info.deadline), (armed.id, armed.deadline));
             assert_eq!(info.state, TimerState::Pending);
             assert_eq!(info.remaining(scheduler.now()), (10 - passed) * T);
-            assert_eq!(runs(&scheduler, T).len(), usize::from(passed == 9));
+            assert_eq!(runs(scheduler, T).len(), usize::from(passed == 9));
         }
         assert_eq!(timers.get(&1), None);
         assert!(!timers.contains(&1));
-    }
+    });
 }
 
 #[test]
@@ -283,9 +271,7 @@ fn c063_what_remains_reads_the_same_from_another_thread() {
 
 #[test]
 fn c064_ids_from_iteration_are_usable() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         for key in 0..1_000 {
             timers.schedule(key, T * (key as u32 % 7), |_| ()).unwrap();
         }
@@ -295,16 +281,14 @@ fn c064_ids_from_iteration_are_usable() {
             assert!(!timers.contains(&key));
         }
         assert!(timers.is_empty());
-        assert_eq!(runs(&scheduler, 100 * T), []);
+        assert_eq!(runs(scheduler, 100 * T), []);
         assert_eq!(timers.stats().cancelled, 1_000);
-    }
+    });
 }
 
 #[test]
 fn c065_iteration_shows_all_with_their_deadlines() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|_, timers| {
         // Different turns of every level, one that is queued, one beyond all levels, one "never".
         let delays = [0, 3, 64 + 3, 128 + 3, 4_096 + 3, 1 << 20, 1 << 31].map(|n| T * n);
         let far = [Duration::from_secs(100_000_000_000), Duration::MAX];
@@ -325,7 +309,7 @@ fn c065_iteration_shows_all_with_their_deadlines() {
             .collect();
         seen.sort_unstable_by_key(|(key, ..)| *key);
         assert_eq!(seen, expected);
-    }
+    });
 }
 
 #[test]
@@ -349,9 +333,7 @@ fn c065_iteration_from_a_task_shows_the_run_and_what_is_kept() {
 
 #[test]
 fn schedule_if_absent_leaves_what_is_pending() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let drops = Drops::default();
         let armed = timers.schedule_if_absent(1, 2 * T, |_| ()).unwrap();
         let mark = drops.mark();
@@ -362,14 +344,14 @@ fn schedule_if_absent_leaves_what_is_pending() {
         assert!(refused.is_transient());
         assert_eq!(drops.count(), 0, "the task comes back");
         assert_eq!(timers.get(&1).unwrap().id, armed.id);
-        assert_eq!(runs(&scheduler, 10 * T), [(2, 1)]);
+        assert_eq!(runs(scheduler, 10 * T), [(2, 1)]);
         // The very task can be used once the key is free.
         timers
             .schedule_if_absent(1, T, refused.into_task())
             .unwrap();
-        assert_eq!(runs(&scheduler, 10 * T), [(11, 1)]);
+        assert_eq!(runs(scheduler, 10 * T), [(11, 1)]);
         assert_eq!(drops.count(), 1);
         let stats = timers.stats();
         assert_eq!((stats.scheduled, stats.replaced, stats.ran), (2, 0, 2));
-    }
+    });
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::steps::{SEEDS, T, narrow, runs, stepped};
+use kit::steps::{SEEDS, T, for_each_seed, narrow, runs, stepped};
 use tourbillon::{PullIn, Reschedule, Scheduler, Time, TimerState};
 
 fn moved(before: Time) -> Reschedule {
@@ -13,27 +13,23 @@ fn moved(before: Time) -> Reschedule {
 
 #[test]
 fn c047_moved_later_it_runs_at_the_new_time_only() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let old = timers.schedule(1, 4 * T, |_| ()).unwrap().deadline;
         assert_eq!(timers.reschedule(&1, 7 * T), moved(old));
-        assert_eq!(runs(&scheduler, 6 * T), []);
+        assert_eq!(runs(scheduler, 6 * T), []);
         assert_eq!(timers.get(&1).unwrap().state, TimerState::Pending);
-        assert_eq!(runs(&scheduler, 100 * T), [(7, 1)]);
-    }
+        assert_eq!(runs(scheduler, 100 * T), [(7, 1)]);
+    });
 }
 
 #[test]
 fn c048_moved_earlier_it_runs_at_the_new_time_only() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let old = timers.schedule(1, 4 * T, |_| ()).unwrap().deadline;
         assert_eq!(timers.reschedule(&1, 2 * T), moved(old));
-        assert_eq!(runs(&scheduler, 100 * T), [(2, 1)]);
+        assert_eq!(runs(scheduler, 100 * T), [(2, 1)]);
         assert_eq!(timers.reschedule(&1, 2 * T), Reschedule::NotFound);
-    }
+    });
 }
 
 #[test]
@@ -60,9 +56,7 @@ const AROUND: [u32; 14] = [
 
 #[test]
 fn c050_of_two_moves_the_last_one_counts_for_all_pairs() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         // The wheels stand somewhere inside their slots.
         scheduler.advance(37 * T);
         let mut expected = Vec::new();
@@ -75,12 +69,12 @@ fn c050_of_two_moves_the_last_one_counts_for_all_pairs() {
             assert_eq!(timers.get(&key).unwrap().id, armed.id);
             expected.push((u64::from(37 + third), key));
         }
-        let mut ran = runs(&scheduler, 600_000 * T);
+        let mut ran = runs(scheduler, 600_000 * T);
         ran.sort_unstable();
         expected.sort_unstable();
         assert_eq!(ran, expected);
         assert!(timers.is_empty() && timers.stats().balances());
-    }
+    });
 }
 
 fn triples() -> impl Iterator<Item = (u32, u32, u32)> {
@@ -132,9 +126,7 @@ fn c052_a_move_across_levels_fires_at_its_time() {
 
 #[test]
 fn c053_a_move_within_the_tick_changes_what_remains() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let armed = timers.schedule(1, 3 * T + T / 4, |_| ()).unwrap();
         for quarters in [3, 2, 1, 4] {
             let before = timers.get(&1).unwrap().deadline;
@@ -144,17 +136,15 @@ fn c053_a_move_within_the_tick_changes_what_remains() {
             assert_eq!(info.id, armed.id);
             assert_eq!(info.remaining(scheduler.now()), delay);
         }
-        assert_eq!(runs(&scheduler, 100 * T), [(4, 1)]);
-    }
+        assert_eq!(runs(scheduler, 100 * T), [(4, 1)]);
+    });
 }
 
 #[test]
 fn c054_moving_an_unknown_key_creates_nothing() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let fired = timers.schedule(1, T, |_| ()).unwrap().id;
-        assert_eq!(runs(&scheduler, 2 * T), [(1, 1)]);
+        assert_eq!(runs(scheduler, 2 * T), [(1, 1)]);
         let cancelled = timers.schedule(2, T, |_| ()).unwrap().id;
         assert!(timers.cancel(&2).is_cancelled());
         let before = timers.stats();
@@ -173,15 +163,13 @@ fn c054_moving_an_unknown_key_creates_nothing() {
         assert_eq!(timers.len(), 0);
         assert_eq!(timers.pending().count(), 0);
         // c056
-        assert_eq!(runs(&scheduler, 1_000_000 * T), []);
-    }
+        assert_eq!(runs(scheduler, 1_000_000 * T), []);
+    });
 }
 
 #[test]
 fn c055_pull_in_only_ever_goes_earlier() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let armed = timers.schedule(1, 2 * T, |_| ()).unwrap();
         let unchanged = PullIn::Unchanged {
             deadline: armed.deadline,
@@ -192,7 +180,7 @@ fn c055_pull_in_only_ever_goes_earlier() {
         assert_eq!(timers.by_id(armed.id).pull_in(3 * T), unchanged);
         let before = armed.deadline;
         assert_eq!(timers.pull_in(&1, T), PullIn::Moved { before });
-        assert_eq!(runs(&scheduler, 100 * T), [(1, 1)]);
+        assert_eq!(runs(scheduler, 100 * T), [(1, 1)]);
 
         // What is queued can't get any earlier; from "never" everything is earlier.
         let queued = timers.schedule(2, Duration::ZERO, |_| ()).unwrap();
@@ -204,17 +192,15 @@ fn c055_pull_in_only_ever_goes_earlier() {
         timers.schedule(3, Duration::MAX, |_| ()).unwrap();
         let before = Time::MAX;
         assert_eq!(timers.pull_in(&3, 4 * T), PullIn::Moved { before });
-        let ran = runs(&scheduler, 100 * T);
+        let ran = runs(scheduler, 100 * T);
         assert_eq!(ran.len(), 2);
         assert_eq!((ran[0].1, ran[1]), (2, (100 + 4, 3)));
-    }
+    });
 }
 
 #[test]
 fn c057_moved_into_the_past_it_runs_at_once() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         scheduler.advance(50 * T);
         let (one, past) = (Time::ZERO + T, Time::ZERO + 20 * T);
         timers.schedule(1, 4 * T, |_| ()).unwrap();
@@ -233,36 +219,32 @@ fn c057_moved_into_the_past_it_runs_at_once() {
         let mut deadlines: Vec<_> = fired.iter().map(|fired| fired.deadline).collect();
         deadlines.sort_unstable();
         assert_eq!(deadlines, [one, past]);
-        assert_eq!(runs(&scheduler, 100 * T), [(54, 3)]);
-    }
+        assert_eq!(runs(scheduler, 100 * T), [(54, 3)]);
+    });
 }
 
 #[test]
 fn c058_moved_then_cancelled_nothing_runs_when_the_old_slot_passes() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         timers.schedule(1, 8 * T, |_| ()).unwrap();
         scheduler.advance(6 * T);
         let Reschedule::Moved { .. } = timers.reschedule(&1, 7 * T) else {
             panic!("it was pending");
         };
         // The old slot passes at 8.
-        assert_eq!(runs(&scheduler, 3 * T), []);
+        assert_eq!(runs(scheduler, 3 * T), []);
         assert!(timers.cancel(&1).is_cancelled());
-        assert_eq!(runs(&scheduler, T), []);
+        assert_eq!(runs(scheduler, T), []);
         // A new one under the same key is another timer.
         timers.schedule(1, 5 * T, |_| ()).unwrap();
-        assert_eq!(runs(&scheduler, 1_000 * T), [(15, 1)]);
+        assert_eq!(runs(scheduler, 1_000 * T), [(15, 1)]);
         assert!(timers.is_empty());
-    }
+    });
 }
 
 #[test]
 fn c068_moving_does_not_change_the_count() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let count = |expected: usize| {
             assert_eq!(timers.len(), expected);
             assert_eq!(timers.is_empty(), expected == 0);
@@ -288,9 +270,9 @@ fn c068_moving_does_not_change_the_count() {
             assert!(timers.cancel(&key).is_cancelled());
         }
         count(0);
-        assert_eq!(runs(&scheduler, 2_000_000 * T), []);
+        assert_eq!(runs(scheduler, 2_000_000 * T), []);
         count(0);
-    }
+    });
 }
 
 #[test]

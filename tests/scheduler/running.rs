@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use kit::drops::Drops;
-use kit::steps::{SEEDS, T, narrow, runs, stepped};
+use kit::steps::{SEEDS, T, for_each_seed, narrow, runs, stepped};
 use kit::wait;
 use tourbillon::{
     Cancel, Firing, PullIn, Reschedule, ScheduleError, Scheduled, Scheduler, Time, TimerId,
@@ -379,9 +379,7 @@ fn a_kept_arming_outlives_a_run_that_panics() {
 
 #[test]
 fn the_kept_id_becomes_the_running_one() {
-    for seed in SEEDS {
-        let scheduler = stepped(seed);
-        let timers = scheduler.handle();
+    for_each_seed(|scheduler, timers| {
         let (send, ids) = mpsc::channel();
         timers
             .schedule(1, T, move |firing| {
@@ -396,7 +394,7 @@ fn the_kept_id_becomes_the_running_one() {
         let ids: Vec<_> = ids.iter().collect();
         assert_eq!(ids, [fired[1].id; 2]);
         assert_ne!(fired[0].id, fired[1].id);
-    }
+    });
 }
 
 #[test]

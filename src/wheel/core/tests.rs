@@ -56,6 +56,15 @@ const ALL: Budget = Budget {
     cascaded: usize::MAX,
 };
 
+/// A budget without a limit on what is allowed to expire.
+const fn limited(expired: usize, cascaded: usize) -> Budget {
+    Budget {
+        expired,
+        allowed: usize::MAX,
+        cascaded,
+    }
+}
+
 /// A wheel and its entries. Every call checks all invariants.
 struct Rig {
     wheel: CoreWheel,
@@ -347,11 +356,7 @@ fn c015_what_is_armed_for_now_is_the_next_rounds() {
     for _ in 0..3 {
         rig.insert(99);
     }
-    let mut one = Budget {
-        expired: 2,
-        allowed: usize::MAX,
-        cascaded: 0,
-    };
+    let mut one = limited(2, 0);
     let (fired, progress) = rig.advance_within(100, &mut one);
     assert_eq!((fired, progress), (vec![100, 99], CoreProgress::Expired));
     rig.insert(98);
@@ -572,11 +577,7 @@ fn c038_an_expiry_budget_is_kept_and_now_claims_no_more() {
             (budget, CoreProgress::Expired),
             (1, CoreProgress::Done),
         ] {
-            let mut left = Budget {
-                expired: budget,
-                allowed: usize::MAX,
-                cascaded: 0,
-            };
+            let mut left = limited(budget, 0);
             let (fired, got) = rig.advance_within(50, &mut left);
             assert_eq!((fired.len(), got), (expired, progress));
             assert_eq!(
@@ -588,14 +589,7 @@ fn c038_an_expiry_budget_is_kept_and_now_claims_no_more() {
     // A budget that suffices exactly is not reported as used up.
     let mut rig = Rig::new(0, 0);
     rig.insert(9);
-    let (fired, progress) = rig.advance_within(
-        50,
-        &mut Budget {
-            expired: 1,
-            allowed: usize::MAX,
-            cascaded: 0,
-        },
-    );
+    let (fired, progress) = rig.advance_within(50, &mut limited(1, 0));
     assert_eq!((fired, progress), (vec![9], CoreProgress::Done));
 }
 
@@ -608,14 +602,7 @@ fn c039_a_budget_across_slots_keeps_their_order() {
     }
     let mut all = Vec::new();
     loop {
-        let (fired, progress) = rig.advance_within(
-            30,
-            &mut Budget {
-                expired: 2,
-                allowed: usize::MAX,
-                cascaded: 0,
-            },
-        );
+        let (fired, progress) = rig.advance_within(30, &mut limited(2, 0));
         all.extend(fired);
         if progress == CoreProgress::Done {
             break;
@@ -632,11 +619,7 @@ fn what_is_found_pushed_out_counts_against_the_budget() {
         let id = rig.insert(5);
         rig.reschedule(id, 40);
     }
-    let mut budget = Budget {
-        expired: 2,
-        allowed: usize::MAX,
-        cascaded: 0,
-    };
+    let mut budget = limited(2, 0);
     assert_eq!(
         rig.advance_within(10, &mut budget),
         (vec![], CoreProgress::Expired)
@@ -706,11 +689,7 @@ fn due_slots_come_before_cascades() {
     }
     rig.insert(10);
     // Without a budget for it, the wheel stops at the border of the slot to cascade.
-    let mut budget = Budget {
-        expired: 1_000,
-        allowed: usize::MAX,
-        cascaded: 0,
-    };
+    let mut budget = limited(1_000, 0);
     assert_eq!(
         rig.advance_within(100, &mut budget),
         (vec![10], CoreProgress::Cascade)
@@ -718,22 +697,14 @@ fn due_slots_come_before_cascades() {
     assert!(rig.wheel.now().get() < 64);
     // With too small a one, what was due on level 0 is served first by the next call, and `now`
     // stays in the slot that the debt is in.
-    let mut budget = Budget {
-        expired: 1_000,
-        allowed: usize::MAX,
-        cascaded: 50,
-    };
+    let mut budget = limited(1_000, 50);
     let (fired, progress) = rig.advance_within(100, &mut budget);
     assert_eq!((budget.cascaded, progress), (0, CoreProgress::Cascade));
     assert!(fired.len() <= 50);
     assert_eq!(rig.wake(), Some(rig.wheel.now().get()), "a debt is due now");
     let soon = rig.wheel.now().get() + 1;
     rig.insert(soon);
-    let mut budget = Budget {
-        expired: 1_000,
-        allowed: usize::MAX,
-        cascaded: 0,
-    };
+    let mut budget = limited(1_000, 0);
     let (fired, progress) = rig.advance_within(1_000, &mut budget);
     assert!(fired.contains(&soon));
     assert_eq!(progress, CoreProgress::Cascade);
@@ -751,31 +722,19 @@ fn lower_levels_go_on_while_a_higher_one_is_in_debt() {
     for n in 0..100 {
         rig.insert(4_096 + 4_000 - n);
     }
-    let mut budget = Budget {
-        expired: 10,
-        allowed: usize::MAX,
-        cascaded: 10,
-    };
+    let mut budget = limited(10, 10);
     assert_eq!(
         rig.advance_within(4_096, &mut budget),
         (vec![], CoreProgress::Cascade)
     );
     // Into a slot of level 1, which is paid for before the rest of level 2.
     rig.insert(4_096 + 70);
-    let mut budget = Budget {
-        expired: 10,
-        allowed: usize::MAX,
-        cascaded: 1,
-    };
+    let mut budget = limited(10, 1);
     let (fired, progress) = rig.advance_within(4_096 + 70, &mut budget);
     assert_eq!((fired, progress), (vec![4_096 + 70], CoreProgress::Cascade));
     // But not beyond the slot of the debt.
     rig.insert(8_192);
-    let mut budget = Budget {
-        expired: 1_000,
-        allowed: usize::MAX,
-        cascaded: 0,
-    };
+    let mut budget = limited(1_000, 0);
     assert_eq!(
         rig.advance_within(10_000, &mut budget),
         (vec![], CoreProgress::Cascade)
@@ -797,11 +756,7 @@ fn entries_far_away_are_looked_at_within_a_budget() {
         let mut calls = 0;
         let mut fired = Vec::new();
         while fired.len() < 30 {
-            let mut budget = Budget {
-                expired: 100,
-                allowed: usize::MAX,
-                cascaded: 7,
-            };
+            let mut budget = limited(100, 7);
             let (batch, progress) = rig.advance_within(4 * turn - 1, &mut budget);
             fired.extend(batch);
             calls += 1;
@@ -867,11 +822,7 @@ fn everything_made_due_expires_at_once() {
             .map(|&d| rig.insert(1_000_u64.saturating_add(d)))
             .collect();
         // With a drain half done.
-        let half = Budget {
-            expired: 1,
-            allowed: usize::MAX,
-            cascaded: 0,
-        };
+        let half = limited(1, 0);
         rig.insert(1_000);
         let (first, progress) = rig.advance_within(1_000, &mut half.clone());
         assert_eq!((first, progress), (vec![1_000], CoreProgress::Expired));
@@ -901,14 +852,7 @@ fn an_unfinished_drain_can_be_removed_from() {
     // c147
     let mut rig = Rig::new(0, 0);
     let ids: Vec<u32> = (0..10).map(|_| rig.insert(3)).collect();
-    let _ = rig.advance_within(
-        3,
-        &mut Budget {
-            expired: 2,
-            allowed: usize::MAX,
-            cascaded: 0,
-        },
-    );
+    let _ = rig.advance_within(3, &mut limited(2, 0));
     for &id in &ids[3..9] {
         rig.remove(id);
     }
@@ -926,14 +870,7 @@ fn an_unfinished_drain_can_be_removed_from() {
     assert_eq!(rig.wake(), None);
     // The last one of a drain removed ends it.
     let last: Vec<u32> = (0..2).map(|_| rig.insert(4)).collect();
-    let _ = rig.advance_within(
-        4,
-        &mut Budget {
-            expired: 1,
-            allowed: usize::MAX,
-            cascaded: 0,
-        },
-    );
+    let _ = rig.advance_within(4, &mut limited(1, 0));
     rig.remove(
         *last
             .iter()

@@ -69,6 +69,6 @@ all_promises_on!(
     crate::worlds::PostgresWorld::new(),
     cfg_attr(
         not(has_postgres),
-        ignore = "needs a PostgreSQL server: apt-get install postgresql"
+        ignore = "needs: apt-get install postgresql"
     )
 );

@@ -206,6 +206,6 @@ on!(
     Place::postgres(),
     cfg_attr(
         not(has_postgres),
-        ignore = "needs a PostgreSQL server: apt-get install postgresql"
+        ignore = "needs: apt-get install postgresql"
     )
 );
