@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use super::compute::Computed;
-use super::entry::MapEntry;
+use super::content::MapEntry;
 use super::flights::Flights;
 use super::tag::Tag;
 use super::{Expiry, ExpiryHandedBack, ExpiryMap, ExpiryReport, MapHasher};

@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-use super::entry::{MadeEntry, MapEntry};
+use super::content::{MadeEntry, MapEntry};
 use super::eviction::Judged;
 use super::groups::{Entered, GroupIndex, Membership};
 use super::insert::is_over;

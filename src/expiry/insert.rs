@@ -2,7 +2,7 @@
 
 use std::hash::Hash;
 
-use super::entry::{MadeEntry, MapEntry};
+use super::content::{MadeEntry, MapEntry};
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, InsertError, InsertRefusal, Inserted, MapHasher};
 use crate::clock::{Clock, Reading};

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::hash::Hash;
 use std::time::Duration;
 
-use super::entry::MapEntry;
+use super::content::MapEntry;
 use super::frontend::Reason;
 use super::{ExpiryMap, MapHasher, Removed};
 use crate::shard::{Cancelling, Lookup, NotUsual};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::entry::MapEntry;
+use super::content::MapEntry;
 use super::touch::touch_slot;
 use super::{ExpiryMap, MapHasher, Reason, Touch};
 use crate::job::drop_each;

@@ -18,7 +18,7 @@
 //! | `builder.rs` | the options |
 //! | `removal.rs` | the listener of all entries that leave |
 //! | `span.rs` | how long an entry lives |
-//! | `entry.rs` | the content of an entry, and its times |
+//! | `content.rs` | the content of an entry, and its times |
 //! | `snapshot.rs` | all entries, to be stored and restored |
 //! | `stream.rs` | the expired entries as a stream |
 //! | `on_tokio.rs`, `places.rs` | futures that handle expired entries, and the bound on their number |
@@ -28,7 +28,7 @@
 mod answers;
 mod builder;
 mod compute;
-mod entry;
+mod content;
 mod eviction;
 mod find_or_insert;
 mod flights;

@@ -1,6 +1,6 @@
 //! The listener that is called with each entry that leaves the map.
 
-use super::entry::MapEntry;
+use super::content::MapEntry;
 use super::frontend::{OnRemoval, Reason};
 use super::{ExpiryMap, ExpiryMapBuilder, MapHasher};
 

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
 
-use super::entry::MapEntry;
+use super::content::MapEntry;
 use super::grouped::member;
 use super::insert::is_over;
 use super::members::Member;

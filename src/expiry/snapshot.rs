@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::entry::{MadeEntry, MapEntry};
+use super::content::{MadeEntry, MapEntry};
 use super::grouped::member;
 use super::many::PORTION;
 use super::{ExpiryMap, GroupFull, GroupedBy, InsertError, Inserted, MapHasher};

@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::hash::Hash;
 
-use super::entry::{MapEntry, QuickTimes};
+use super::content::{MapEntry, QuickTimes};
 use super::grouping::kind::MapKind;
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
