@@ -56,7 +56,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let ada = "ada".to_owned();
     for (id, device) in [(1, "phone"), (2, "laptop"), (3, "tablet")] {
         let requests = 0;
-        sessions.insert_in(&ada, id, Session { device, requests })?;
+        sessions
+            .entry(id)
+            .group(&ada)
+            .insert(Session { device, requests })?;
     }
     let (device, reason) = ended.recv()?;
     writeln!(out, "{device} is signed out: {reason:?}")?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use expect_test::expect_file;
 
 use crate::error::{BuildError, ScheduleError, WaitError};
-use crate::expiry::{GetOrInsertError, InsertError, InsertRefusal, RenameRefusal};
+use crate::expiry::{EntryError, InsertError, InsertRefusal, RenameRefusal};
 use crate::reentrancy::UnderLock;
 use crate::retry::{GaveUp, RetryError};
 use crate::timer::{SleepError, TimeoutError};
@@ -102,12 +102,13 @@ fn the_texts_of_errors_are_those_that_were_read() {
         refusal: InsertRefusal::Full,
     };
     let find = [
-        GetOrInsertError::Make(io()),
-        GetOrInsertError::Insert(refused),
-        GetOrInsertError::Recursive(Some(io())),
-        GetOrInsertError::Closed,
+        EntryError::Make(io()),
+        EntryError::Insert(refused),
+        EntryError::Recursive(Some(io())),
+        EntryError::Closed,
+        EntryError::TimedOut,
     ];
-    add(&mut texts, "GetOrInsertError", find);
+    add(&mut texts, "EntryError", find);
     let reasons = [
         (GaveUp::Permanent, 1),
         (GaveUp::Attempts, 3),

@@ -39,7 +39,7 @@
 //! | run a closure again and again | [`Handle::repeat`] with a [`Period`] |
 //! | forget values that are idle or too old: sessions, tokens, caches | [`ExpiryMap`] |
 //! | the same, for groups of entries such as all sessions of a user | [`GroupedExpiryMap`] |
-//! | raise an alarm when something falls silent | [`ExpiryMap`] with a [time to idle](ExpiryMapBuilder::time_to_idle): each sign of life is a [`touch_or_insert_with`](ExpiryMap::touch_or_insert_with) |
+//! | raise an alarm when something falls silent | [`ExpiryMap`] with a [time to idle](ExpiryMapBuilder::time_to_idle): each sign of life is [`touch_with(..).or_insert(..)`](Entry::touch_with) of its [`entry`](ExpiryMap::entry) |
 //! | run a closure later, without a key | [`Timer`]; the [`Timeout`] that it returns cancels the closure |
 //! | sleep, tick, or limit a future, in async code | [`Timer::sleep`], [`Timer::interval`], [`Timer::timeout`] |
 //! | run a key when its calls have stopped for a while, or at most once per window | [`Debounce`], [`Throttle`] |
@@ -152,7 +152,7 @@
 //! error can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>` only if its
 //! content is `Sync`, and many closures are not. `into_reason` drops the content and keeps the
 //! reason as an error, for each of these types: [`ScheduleError::into_reason`],
-//! [`InsertError::into_reason`], [`GetOrInsertError::into_reason`] and
+//! [`InsertError::into_reason`], [`EntryError::into_reason`] and
 //! [`wheel::Full::into_reason`].
 //!
 //! ```
@@ -280,10 +280,10 @@ pub use executor::{Executor, Job};
 #[cfg(feature = "stream")]
 pub use expiry::Expirations;
 pub use expiry::{
-    Computing, Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder,
-    ExpiryReport, ExpiryStats, Found, GetOrInsertError, GroupFull, GroupedBy, GroupedExpiryMap,
-    InsertError, InsertRefusal, Inserted, MapHasher, Reason, ReceiverLost, Removed, RenameError,
-    RenameRefusal, Touch, TouchOrInsert, Toucher,
+    Changes, Computing, Entries, Entry, EntryError, Expired, Expiry, ExpiryHandedBack, ExpiryMap,
+    ExpiryMapBuilder, ExpiryReport, ExpiryStats, Found, GroupFull, GroupNotNamed, GroupedBy,
+    GroupedExpiryMap, InGroup, InsertError, InsertRefusal, Inserted, MapHasher, NoGroup, Reads,
+    Reason, ReceiverLost, Removed, RenameError, RenameRefusal, Touch, Toucher, Updated,
 };
 #[cfg(feature = "serde")]
 pub use expiry::{NewerFormat, Restored, Snapshot};

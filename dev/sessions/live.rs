@@ -225,7 +225,7 @@ impl Producer {
             tally: Arc::clone(&self.tally),
             nap,
         };
-        match self.sessions.insert_with(id, session, expiry) {
+        match self.sessions.entry(id).expiry(expiry).insert(session) {
             Ok(inserted) => {
                 add(&self.tally.did.created);
                 // Another producer was faster, between the two calls.

@@ -134,7 +134,7 @@ impl<F: Frontend> Engine<F> {
 
     /// Returns the earliest limit that this shard's ticker watches.
     #[inline]
-    pub(super) fn next_limit(&self, shard: usize) -> Time {
+    pub(crate) fn next_limit(&self, shard: usize) -> Time {
         if shard == WATCHING {
             self.limits.earliest()
         } else {

@@ -33,7 +33,7 @@ pub struct Inserted<V> {
     pub replaced: Option<V>,
 }
 
-/// The result of `get_or_insert_with` and its siblings.
+/// The result of [`Entry::or_insert`](crate::Entry::or_insert) and its siblings.
 ///
 /// # Examples
 ///
@@ -45,8 +45,8 @@ pub struct Inserted<V> {
 /// #     .time_to_idle(Duration::from_secs(60))
 /// #     .build_stepped(1, |_, _| ())?;
 /// # let map = stepped.map();
-/// assert!(matches!(map.get_or_insert_with(7, || "Ada")?, Found::Inserted { .. }));
-/// assert_eq!(map.get_or_insert_with(7, || "Grace")?, Found::Present("Ada"));
+/// assert!(matches!(map.entry(7).or_insert_with(|| "Ada")?, Found::Inserted { .. }));
+/// assert_eq!(map.entry(7).or_insert_with(|| "Grace")?, Found::Present("Ada"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +67,12 @@ pub enum Found<V> {
 }
 
 impl<V> Found<V> {
+    /// Returns whether an entry was inserted by this call.
+    #[must_use]
+    pub fn is_inserted(&self) -> bool {
+        matches!(self, Found::Inserted { .. })
+    }
+
     /// Returns the value under the key, found or inserted.
     pub fn into_value(self) -> V {
         match self {
@@ -75,35 +81,34 @@ impl<V> Found<V> {
     }
 }
 
-/// The result of `touch_or_insert_with`.
+/// The result of a call that changes the entry of a key, or inserts one: one that begins with
+/// [`Entry::update`](crate::Entry::update) or [`Entry::touch_with`](crate::Entry::touch_with).
+///
+/// `T` is what comes back of an entry that was there: after `update` the result `R` of the closure,
+/// and after `touch_with` the pair `(Touch, R)`, with the answer of the touch.
 ///
 /// # Examples
 ///
 /// ```
 /// # use std::time::Duration;
-/// use tourbillon::{ExpiryMap, TouchOrInsert};
+/// use tourbillon::{ExpiryMap, Updated};
 ///
 /// # let stepped = ExpiryMap::<u64, &str>::builder()
 /// #     .time_to_idle(Duration::from_secs(60))
 /// #     .build_stepped(1, |_, _| ())?;
 /// # let map = stepped.map();
-/// match map.touch_or_insert_with(7, |name| name.len(), || "Ada")? {
-///     TouchOrInsert::Touched { result, .. } => println!("known, a name of {result} bytes"),
+/// match map.entry(7).touch_with(|name| name.len()).or_insert("Ada")? {
+///     Updated::Present((_touch, length)) => println!("known, a name of {length} bytes"),
 ///     _ => println!("new"),
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum TouchOrInsert<R, V> {
-    /// There was an entry. It lives on, and the closure has got its value.
-    Touched {
-        /// The answer of the touch: [`Touched`](Touch::Touched) or [`Unchanged`](Touch::Unchanged).
-        touch: Touch,
-        /// The result of the closure.
-        result: R,
-    },
-    /// There was no entry, and the value that was made has been inserted.
+pub enum Updated<T, V> {
+    /// There was an entry, and the closure has got its value.
+    Present(T),
+    /// There was no entry, and the value that was given or made has been inserted.
     Inserted {
         /// When the entry expires unless it is touched; [`Time::MAX`] if never.
         deadline: Time,
@@ -113,7 +118,7 @@ pub enum TouchOrInsert<R, V> {
     },
 }
 
-impl<R, V> TouchOrInsert<R, V> {
+impl<T, V> Updated<T, V> {
     /// Returns whether an entry was inserted.
     ///
     /// # Examples
@@ -121,17 +126,17 @@ impl<R, V> TouchOrInsert<R, V> {
     /// ```
     /// # use std::time::Duration;
     /// # use tourbillon::ExpiryMap;
-    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// # let stepped = ExpiryMap::<u64, u32>::builder()
     /// #     .time_to_idle(Duration::from_secs(60))
     /// #     .build_stepped(1, |_, _| ())?;
     /// # let map = stepped.map();
-    /// assert!(map.touch_or_insert_with(7, |_| (), || "Ada")?.is_inserted());
-    /// assert!(!map.touch_or_insert_with(7, |_| (), || "Ada")?.is_inserted());
+    /// assert!(map.entry(7).update(|count| *count += 1).or_insert(1)?.is_inserted());
+    /// assert!(!map.entry(7).update(|count| *count += 1).or_insert(1)?.is_inserted());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn is_inserted(&self) -> bool {
-        matches!(self, TouchOrInsert::Inserted { .. })
+        matches!(self, Updated::Inserted { .. })
     }
 }
 
@@ -253,7 +258,7 @@ impl<V> Removed<V> {
 /// #     .build_stepped(1, |_, _| ())?;
 /// # let map = stepped.map();
 /// map.insert(7, "Ada")?;
-/// let error = map.insert_if_absent(7, "Grace").unwrap_err();
+/// let error = map.entry(7).insert_if_absent("Grace").unwrap_err();
 /// assert_eq!((error.key, error.value), (7, "Grace"));
 /// println!("not inserted: {error}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -290,8 +295,7 @@ pub enum InsertRefusal {
     Full,
     /// The map is closing or closed. The error is permanent.
     Closed,
-    /// There is an entry for the key. Only `insert_if_absent` and `insert_in_if_absent` return
-    /// this.
+    /// There is an entry for the key. Only `insert_if_absent` returns this.
     Occupied,
     /// The group has `max_per_group` entries, and full groups refuse. Only calls that insert in a
     /// group return this. The error passes when one of the entries ends.
@@ -334,7 +338,7 @@ impl<K, V> InsertError<K, V> {
     /// type Hits = ExpiryMap<u64, Cell<u32>>;
     ///
     /// fn begin(hits: &Hits, id: u64) -> Result<(), Box<dyn Error + Send + Sync>> {
-    ///     hits.insert_if_absent(id, Cell::new(1)).map_err(InsertError::into_reason)?;
+    ///     hits.entry(id).insert_if_absent(Cell::new(1)).map_err(InsertError::into_reason)?;
     ///     Ok(())
     /// }
     /// let hits = Hits::builder().build(|_, _| ())?;
@@ -384,45 +388,52 @@ impl<K, V> std::error::Error for InsertError<K, V> {}
 
 impl std::error::Error for InsertRefusal {}
 
-/// A `get_or_try_insert_with` or `get_or_compute` that failed: there was no value, and this call
-/// has inserted none.
+/// An `or_try_insert_with` or `or_compute` that failed: there was no value, and this call has
+/// inserted none.
 ///
 /// # Examples
 ///
 /// ```
 /// # use std::time::Duration;
-/// use tourbillon::{ExpiryMap, GetOrInsertError};
+/// use tourbillon::{ExpiryMap, EntryError};
 ///
 /// # let stepped = ExpiryMap::<&str, u16>::builder()
 /// #     .time_to_idle(Duration::from_secs(60))
 /// #     .build_stepped(1, |_, _| ())?;
 /// # let map = stepped.map();
-/// match map.get_or_try_insert_with("http", || "http".parse()) {
+/// match map.entry("http").or_try_insert_with(|| "http".parse()) {
 ///     Ok(port) => println!("port {}", port.into_value()),
-///     Err(GetOrInsertError::Make(error)) => println!("not a port: {error}"),
+///     Err(EntryError::Make(error)) => println!("not a port: {error}"),
 ///     Err(error) => println!("try again later: {error}"),
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum GetOrInsertError<K, V, E> {
+pub enum EntryError<K, V, E> {
     /// The value could not be made. This is the error of the caller's own code.
     Make(E),
     /// The value was made, and its insertion was refused. The error contains key and value.
     Insert(InsertError<K, V>),
     /// The computation of the value has asked for the same value, and would wait for itself. Only
-    /// `get_or_compute` and `get_or_compute_async` return this.
+    /// `or_compute` returns this.
     ///
     /// The call from inside the computation gets `None`. If the computation then fails, its own
     /// caller gets the error of the computation.
     Recursive(Option<E>),
-    /// The map is shut down, and another caller still computes the value. Only `get_or_compute` and
-    /// `get_or_compute_async` return this.
+    /// The map is shut down, and another caller still computes the value. Only `or_compute` returns
+    /// this.
     Closed,
+    /// Another caller still computed the value when the limit of this wait had passed. That
+    /// computation goes on. Only `or_compute` with a limit returns this.
+    TimedOut,
 }
 
-impl<K, V, E> GetOrInsertError<K, V, E> {
+/// What a caller gets that has waited for a computation: the value that is in the map, or a value
+/// that was refused there.
+pub(super) type Computed<V> = Result<V, (V, InsertRefusal)>;
+
+impl<K, V, E> EntryError<K, V, E> {
     /// Drops key and value of an insertion that was refused, and keeps the reason as an error.
     ///
     /// The reason can be passed on by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>` if
@@ -434,14 +445,14 @@ impl<K, V, E> GetOrInsertError<K, V, E> {
     /// ```
     /// use std::cell::Cell;
     /// use std::error::Error;
-    /// use tourbillon::{ExpiryMap, GetOrInsertError};
+    /// use tourbillon::{ExpiryMap, EntryError};
     ///
     /// type Ports = ExpiryMap<String, Cell<u16>>;
     ///
     /// fn port(ports: &Ports, text: &str) -> Result<u16, Box<dyn Error + Send + Sync>> {
     ///     let parse = || text.parse().map(Cell::new);
-    ///     let found = ports.get_or_try_insert_with(text.to_owned(), parse);
-    ///     Ok(found.map_err(GetOrInsertError::into_reason)?.into_value().get())
+    ///     let found = ports.entry(text.to_owned()).or_try_insert_with(parse);
+    ///     Ok(found.map_err(EntryError::into_reason)?.into_value().get())
     /// }
     /// let ports = Ports::builder().build(|_, _| ())?;
     /// assert_eq!(port(&ports, "443").unwrap(), 443);
@@ -449,31 +460,33 @@ impl<K, V, E> GetOrInsertError<K, V, E> {
     /// # Ok::<(), Box<dyn Error>>(())
     /// ```
     #[must_use]
-    pub fn into_reason(self) -> GetOrInsertError<(), (), E> {
+    pub fn into_reason(self) -> EntryError<(), (), E> {
         match self {
-            GetOrInsertError::Make(error) => GetOrInsertError::Make(error),
-            GetOrInsertError::Insert(InsertError { refusal, .. }) => {
-                GetOrInsertError::Insert(InsertError {
-                    key: (),
-                    value: (),
-                    refusal,
-                })
-            }
-            GetOrInsertError::Recursive(error) => GetOrInsertError::Recursive(error),
-            GetOrInsertError::Closed => GetOrInsertError::Closed,
+            EntryError::Make(error) => EntryError::Make(error),
+            EntryError::Insert(InsertError { refusal, .. }) => EntryError::Insert(InsertError {
+                key: (),
+                value: (),
+                refusal,
+            }),
+            EntryError::Recursive(error) => EntryError::Recursive(error),
+            EntryError::Closed => EntryError::Closed,
+            EntryError::TimedOut => EntryError::TimedOut,
         }
     }
 }
 
-impl<K, V, E> fmt::Display for GetOrInsertError<K, V, E> {
+impl<K, V, E> fmt::Display for EntryError<K, V, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            GetOrInsertError::Make(_) => "the value could not be made, so nothing was inserted",
-            GetOrInsertError::Insert(_) => "the value was made, and could not be inserted",
-            GetOrInsertError::Closed => {
+            EntryError::Make(_) => "the value could not be made, so nothing was inserted",
+            EntryError::Insert(_) => "the value was made, and could not be inserted",
+            EntryError::Closed => {
                 "the map was shut down while another caller computed the value; no value will come"
             }
-            GetOrInsertError::Recursive(_) => {
+            EntryError::TimedOut => {
+                "another caller still computed the value when the limit had passed"
+            }
+            EntryError::Recursive(_) => {
                 "the computation of the value of a key asked for that value, and would wait for \
                  itself; compute it from something else"
             }
@@ -481,28 +494,29 @@ impl<K, V, E> fmt::Display for GetOrInsertError<K, V, E> {
     }
 }
 
-impl<K, V, E: fmt::Debug> fmt::Debug for GetOrInsertError<K, V, E> {
+impl<K, V, E: fmt::Debug> fmt::Debug for EntryError<K, V, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GetOrInsertError::Make(error) => f.debug_tuple("Make").field(error).finish(),
-            GetOrInsertError::Insert(error) => f.debug_tuple("Insert").field(error).finish(),
-            GetOrInsertError::Recursive(error) => f.debug_tuple("Recursive").field(error).finish(),
-            GetOrInsertError::Closed => f.write_str("Closed"),
+            EntryError::Make(error) => f.debug_tuple("Make").field(error).finish(),
+            EntryError::Insert(error) => f.debug_tuple("Insert").field(error).finish(),
+            EntryError::Recursive(error) => f.debug_tuple("Recursive").field(error).finish(),
+            EntryError::Closed => f.write_str("Closed"),
+            EntryError::TimedOut => f.write_str("TimedOut"),
         }
     }
 }
 
-impl<K: 'static, V: 'static, E> std::error::Error for GetOrInsertError<K, V, E>
+impl<K: 'static, V: 'static, E> std::error::Error for EntryError<K, V, E>
 where
     E: std::error::Error + 'static,
 {
     /// Returns the error of the caller's own code, or that of the insertion.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            GetOrInsertError::Make(error) => Some(error),
-            GetOrInsertError::Insert(error) => Some(error),
-            GetOrInsertError::Recursive(error) => error.as_ref().map(|error| error as _),
-            GetOrInsertError::Closed => None,
+            EntryError::Make(error) => Some(error),
+            EntryError::Insert(error) => Some(error),
+            EntryError::Recursive(error) => error.as_ref().map(|error| error as _),
+            EntryError::Closed | EntryError::TimedOut => None,
         }
     }
 }

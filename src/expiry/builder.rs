@@ -237,7 +237,7 @@ impl<K, V, S: BuildHasher> ExpiryMapBuilder<K, V, S> {
     /// use tourbillon::ExpiryMap;
     ///
     /// let sessions = ExpiryMap::<u64, &str>::builder().groups::<String>().build(|_, _| ())?;
-    /// sessions.insert_in("ada", 1, "phone")?;
+    /// sessions.entry(1).group("ada").insert("phone")?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn groups<G>(self) -> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
@@ -258,7 +258,7 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     ///     .groups::<String>()
     ///     .hasher(RandomState::new())
     ///     .build(|_, _| ())?;
-    /// sessions.insert_in("ada", 1, "phone")?;
+    /// sessions.entry(1).group("ada").insert("phone")?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn hasher<S2>(self, hasher: S2) -> ExpiryMapBuilder<K, V, GroupedBy<G, S2>> {
@@ -279,8 +279,8 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     ///     .groups::<String>()
     ///     .max_per_group(1)
     ///     .build(|_, _| ())?;
-    /// sessions.insert_in("ada", 1, "phone")?;
-    /// let error = sessions.insert_in("ada", 2, "laptop").unwrap_err();
+    /// sessions.entry(1).group("ada").insert("phone")?;
+    /// let error = sessions.entry(2).group("ada").insert("laptop").unwrap_err();
     /// assert_eq!(error.refusal, InsertRefusal::GroupFull);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -350,10 +350,10 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     ///     .build(move |_, expired| {
     ///         let _ = sign_out.send((expired.key, expired.reason));
     ///     })?;
-    /// sessions.insert_in("ada", 1, "phone")?;
-    /// sessions.insert_in("ada", 2, "laptop")?;
+    /// sessions.entry(1).group("ada").insert("phone")?;
+    /// sessions.entry(2).group("ada").insert("laptop")?;
     /// // The newest login signs the oldest session out.
-    /// sessions.insert_in("ada", 3, "tablet")?;
+    /// sessions.entry(3).group("ada").insert("tablet")?;
     /// assert!(!sessions.touch(&1).is_alive());
     /// assert_eq!(sessions.group_len("ada"), 2);
     /// assert_eq!(signed_out.recv()?, (1, Reason::GroupFull));

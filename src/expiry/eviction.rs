@@ -45,8 +45,8 @@ use super::members::{Member, Members};
 ///     .max_per_group(1)
 ///     .when_group_full(GroupFull::EvictOldest)
 ///     .build(|_, expired| println!("session {} was signed out", expired.key))?;
-/// sessions.insert_in("ada", 1, "phone")?;
-/// sessions.insert_in("ada", 2, "laptop")?;
+/// sessions.entry(1).group("ada").insert("phone")?;
+/// sessions.entry(2).group("ada").insert("laptop")?;
 /// assert!(!sessions.contains(&1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

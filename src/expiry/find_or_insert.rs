@@ -4,13 +4,12 @@
 //! inserts it if the key is still absent. If another thread was faster, the call finds that entry
 //! and drops its own value.
 
-use std::borrow::Borrow;
 use std::convert::Infallible;
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 
+use super::entry::{Change, Changes, Entry, Placement, Reads, Times};
 use super::{
-    ExpiryMap, Found, GetOrInsertError, GroupedBy, InsertError, InsertRefusal, Inserted, MapHasher,
-    TouchOrInsert,
+    EntryError, ExpiryMap, Found, InsertError, InsertRefusal, Inserted, MapHasher, Updated,
 };
 
 /// The outcome of [`find_or_put`].
@@ -27,19 +26,19 @@ fn find_or_put<K, V, T, M, E>(
     mut find: impl FnMut(&K) -> Option<T>,
     make: impl FnOnce() -> Result<(V, M), E>,
     put: impl Fn(K, V) -> Result<Inserted<V>, InsertError<K, V>>,
-) -> Result<FoundOrPut<T, M, V>, GetOrInsertError<K, V, E>> {
+) -> Result<FoundOrPut<T, M, V>, EntryError<K, V, E>> {
     if let Some(found) = find(&key) {
         return Ok(FoundOrPut::Found(found));
     }
     // Made once and without a lock, even if the loop repeats.
-    let (mut value, kept) = make().map_err(GetOrInsertError::Make)?;
+    let (mut value, kept) = make().map_err(EntryError::Make)?;
     loop {
         let error = match put(key, value) {
             Ok(inserted) => return Ok(FoundOrPut::Put { kept, inserted }),
             Err(error) => error,
         };
         if error.refusal != InsertRefusal::Occupied {
-            return Err(GetOrInsertError::Insert(error));
+            return Err(EntryError::Insert(error));
         }
         if let Some(found) = find(&error.key) {
             return Ok(FoundOrPut::Found(found));
@@ -50,92 +49,73 @@ fn find_or_put<K, V, T, M, E>(
 }
 
 /// Returns the only error that is left if the value can always be made.
-fn insertion_error<K, V>(error: GetOrInsertError<K, V, Infallible>) -> InsertError<K, V> {
+fn insertion_error<K, V>(error: EntryError<K, V, Infallible>) -> InsertError<K, V> {
     match error {
-        GetOrInsertError::Make(never) => match never {},
-        GetOrInsertError::Insert(error) => error,
-        GetOrInsertError::Recursive(_) | GetOrInsertError::Closed => {
+        EntryError::Make(never) => match never {},
+        EntryError::Insert(error) => error,
+        EntryError::Recursive(_) | EntryError::Closed | EntryError::TimedOut => {
             unreachable!("only calls that wait return this")
         }
     }
 }
 
-impl<K, V, S> ExpiryMap<K, V, S>
+impl<K, V, S, P, const TOUCHES: bool> Entry<'_, K, V, S, P, Reads<TOUCHES>>
 where
     K: Hash + Eq + Clone + Send + 'static,
     V: Send + 'static,
     S: MapHasher,
 {
-    /// Touches the entry of `key` and calls `change` with its value, as
-    /// [`touch_with`](Self::touch_with) does. If there is no entry, inserts the value that `make`
-    /// returns. Use it for something that may come back after its entry has expired, such as a
-    /// device.
-    ///
-    /// Exactly one of both happens, unless the call fails. `change` does not get a value that was
-    /// inserted. An entry whose lifetime is over counts as absent: if it has not been delivered
-    /// yet, it is replaced.
-    ///
-    /// `change` runs [under a lock](Self#user-code-under-a-lock). `make` runs without a lock and
-    /// may call the map. If another thread inserts an entry meanwhile, that entry is touched, and
-    /// the value is dropped.
+    /// Returns a clone of the value that is there. If there is none, inserts `value` and returns a
+    /// clone of it. A `value` that is not needed is dropped;
+    /// [`insert_if_absent`](Self::insert_if_absent) gives it back.
     ///
     /// # Errors
     ///
-    /// As for [`insert`](Self::insert).
-    ///
-    /// # Complexity
-    ///
-    /// As for [`touch`](Self::touch) if there is an entry; plus that of [`insert`](Self::insert) if
-    /// there is none.
+    /// The error contains key and value: the map is [full](InsertRefusal::Full) or
+    /// [closed](InsertRefusal::Closed), or the [group](Self::group) is full. An entry that is there
+    /// is found in any case.
     ///
     /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use tourbillon::{ExpiryMap, TouchOrInsert};
+    /// use tourbillon::{ExpiryMap, Found};
     ///
-    /// # let stepped = ExpiryMap::<u64, u32>::builder()
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
     /// #     .time_to_idle(Duration::from_secs(60))
     /// #     .build_stepped(1, |_, _| ())?;
-    /// # let devices = stepped.map();
-    /// let hear_from = |device| {
-    ///     devices.touch_or_insert_with(
-    ///         device,
-    ///         |messages| {
-    ///             *messages += 1;
-    ///             *messages
-    ///         },
-    ///         || 1,
-    ///     )
-    /// };
-    /// assert!(hear_from(7)?.is_inserted());
-    /// match hear_from(7)? {
-    ///     TouchOrInsert::Touched { result, .. } => assert_eq!(result, 2),
-    ///     _ => println!("a new device, or one that comes back"),
-    /// }
+    /// # let map = stepped.map();
+    /// assert!(map.entry(7).or_insert("Ada")?.is_inserted());
+    /// assert_eq!(map.entry(7).or_insert("Grace")?, Found::Present("Ada"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn touch_or_insert_with<R>(
-        &self,
-        key: K,
-        change: impl FnOnce(&mut V) -> R,
-        make: impl FnOnce() -> V,
-    ) -> Result<TouchOrInsert<R, V>, InsertError<K, V>> {
-        self.touch_or_put(key, change, make, |key, value| {
-            self.insert_if_absent(key, value)
-        })
+    #[inline]
+    pub fn or_insert(self, value: V) -> Result<Found<V>, InsertError<K, V>>
+    where
+        V: Clone,
+        P: Placement<K, V, S>,
+    {
+        self.or_insert_with(|| value)
     }
 
-    /// Returns a clone of the value of `key`, without touching the entry. If there is none, inserts
-    /// the value that `make` returns. If two calls do this at the same time, both may call `make`,
-    /// and both return the inserted value.
+    /// Returns a clone of the value that is there. If there is none, inserts the value that `make`
+    /// returns, and returns a clone of it. If two calls do this at the same time, both may call
+    /// `make`, and both return the inserted value. If `make` is costly, see
+    /// [`or_compute`](Self::or_compute).
     ///
-    /// `make` runs without a lock and may call the map. If its value is not needed, it is dropped.
-    /// The value's `Clone` runs under a lock if the entry was there.
+    /// `make` runs without a lock and may call the map, also for the same key. If it panics, nothing
+    /// has changed. If another thread inserts an entry meanwhile, that entry is found, and the value
+    /// is dropped. The value's `Clone` runs [under a lock](ExpiryMap#user-code-under-a-lock) if the
+    /// entry was there.
     ///
     /// # Errors
     ///
-    /// As for [`insert`](Self::insert).
+    /// As for [`or_insert`](Self::or_insert).
+    ///
+    /// # Complexity
+    ///
+    /// As for [`get`](ExpiryMap::get) or [`touch_with`](ExpiryMap::touch_with) if there is an entry.
+    /// If there is none, that of [`insert`](ExpiryMap::insert) comes on top, and one clone.
     ///
     /// # Examples
     ///
@@ -146,32 +126,28 @@ where
     /// #     .time_to_idle(Duration::from_secs(60))
     /// #     .build_stepped(1, |_, _| ())?;
     /// # let map = stepped.map();
-    /// let first = map.get_or_insert_with(7, || "Ada")?;
-    /// let second = map.get_or_insert_with(7, || unreachable!("there is an entry"))?;
+    /// let first = map.entry(7).or_insert_with(|| "Ada")?;
+    /// let second = map.entry(7).or_insert_with(|| unreachable!("there is an entry"))?;
     /// assert_eq!((first.into_value(), second.into_value()), ("Ada", "Ada"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn get_or_insert_with(
-        &self,
-        key: K,
-        make: impl FnOnce() -> V,
-    ) -> Result<Found<V>, InsertError<K, V>>
+    #[inline]
+    pub fn or_insert_with(self, make: impl FnOnce() -> V) -> Result<Found<V>, InsertError<K, V>>
     where
         V: Clone,
+        P: Placement<K, V, S>,
     {
-        let put = |key, value| self.insert_if_absent(key, value);
-        self.get_or_put(key, || Ok(make()), put)
+        self.or_try_insert_with(|| Ok(make()))
             .map_err(insertion_error)
     }
 
-    /// Like [`get_or_insert_with`](Self::get_or_insert_with), with a `make` that may fail. Then
-    /// nothing is inserted, and nothing has changed. If `make` is costly, see
-    /// [`get_or_compute`](Self::get_or_compute).
+    /// Like [`or_insert_with`](Self::or_insert_with), with a `make` that may fail. Then nothing is
+    /// inserted, and nothing has changed.
     ///
     /// # Errors
     ///
-    /// [`Make`](GetOrInsertError::Make) contains the error of `make`, and
-    /// [`Insert`](GetOrInsertError::Insert) that of the insertion, with key and value.
+    /// [`Make`](EntryError::Make) contains the error of `make`, and
+    /// [`Insert`](EntryError::Insert) that of the insertion, with key and value.
     ///
     /// # Examples
     ///
@@ -182,176 +158,116 @@ where
     /// #     .time_to_idle(Duration::from_secs(60))
     /// #     .build_stepped(1, |_, _| ())?;
     /// # let map = stepped.map();
-    /// let port = |text: &'static str| map.get_or_try_insert_with(text, || text.parse());
+    /// let port = |text: &'static str| map.entry(text).or_try_insert_with(|| text.parse());
     /// assert_eq!(port("8080")?.into_value(), 8080);
     /// assert!(port("http").is_err());
     /// assert!(!map.contains("http"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn get_or_try_insert_with<E>(
-        &self,
-        key: K,
+    #[inline]
+    pub fn or_try_insert_with<E>(
+        self,
         make: impl FnOnce() -> Result<V, E>,
-    ) -> Result<Found<V>, GetOrInsertError<K, V, E>>
+    ) -> Result<Found<V>, EntryError<K, V, E>>
     where
         V: Clone,
+        P: Placement<K, V, S>,
     {
-        let put = |key, value| self.insert_if_absent(key, value);
-        self.get_or_put(key, make, put)
-    }
-
-    pub(super) fn get_or_put<E>(
-        &self,
-        key: K,
-        make: impl FnOnce() -> Result<V, E>,
-        put: impl Fn(K, V) -> Result<Inserted<V>, InsertError<K, V>>,
-    ) -> Result<Found<V>, GetOrInsertError<K, V, E>>
-    where
-        V: Clone,
-    {
-        // Cloned without a lock, before the insertion. The map keeps the value that was made.
-        let make = || {
-            let made = make()?;
-            let kept = made.clone();
-            Ok((made, kept))
-        };
-        let answer = find_or_put(key, |key| self.get(key), make, put)?;
-        Ok(match answer {
-            FoundOrPut::Found(value) => Found::Present(value),
-            FoundOrPut::Put { kept, inserted } => Found::Inserted {
-                value: kept,
-                deadline: inserted.deadline,
-                replaced: inserted.replaced,
-            },
-        })
-    }
-
-    fn touch_or_put<R>(
-        &self,
-        key: K,
-        change: impl FnOnce(&mut V) -> R,
-        make: impl FnOnce() -> V,
-        put: impl Fn(K, V) -> Result<Inserted<V>, InsertError<K, V>>,
-    ) -> Result<TouchOrInsert<R, V>, InsertError<K, V>> {
-        let mut change = Some(change);
-        let touch = |key: &K| {
-            let (touch, result) = self.touch_with(key, |value| {
-                let Some(change) = change.take() else {
-                    unreachable!("a touch that finds an entry is the last one");
-                };
-                change(value)
-            });
-            Some((touch, result?))
-        };
-        let answer = find_or_put(key, touch, || Ok((make(), ())), put);
-        Ok(match answer.map_err(insertion_error)? {
-            FoundOrPut::Found((touch, result)) => TouchOrInsert::Touched { touch, result },
-            FoundOrPut::Put { inserted, .. } => TouchOrInsert::Inserted {
-                deadline: inserted.deadline,
-                replaced: inserted.replaced,
-            },
-        })
+        let Entry {
+            map, times, place, ..
+        } = self;
+        map.read_or_put(
+            self.key,
+            |key| map.read::<TOUCHES>(key, times),
+            make,
+            |key, value| place.put(map, key, value, times, true),
+        )
     }
 }
 
-/// # Groups, if the key is absent
-///
-/// These calls exist on a [`GroupedExpiryMap`](crate::GroupedExpiryMap).
-impl<K, V, G, S> ExpiryMap<K, V, GroupedBy<G, S>>
+impl<K, V, S, P, F, T, const TOUCHES: bool> Entry<'_, K, V, S, P, Changes<F, TOUCHES>>
 where
     K: Hash + Eq + Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Hash + Eq + Send + 'static,
+    S: MapHasher,
+    Changes<F, TOUCHES>: Change<K, V, S, Found = T>,
 {
-    /// Like [`insert_in`](Self::insert_in), unless there is an entry for the key, in any group or
-    /// in none. An entry whose lifetime is over does not count: if it has not been delivered yet,
-    /// it is replaced.
+    /// Changes the entry that is there, or inserts `value`, which is dropped if it is not needed.
+    /// What is found is the result of [`update`](Entry::update), or the answer of the touch and the
+    /// result of [`touch_with`](Entry::touch_with).
     ///
     /// # Errors
     ///
-    /// As for [`insert_in`](Self::insert_in), and [`Occupied`](InsertRefusal::Occupied). If there
-    /// is an entry for the key, a full group does not matter.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use tourbillon::{ExpiryMap, InsertRefusal};
-    ///
-    /// # let stepped = ExpiryMap::<u64, &str>::builder()
-    /// #     .time_to_idle(Duration::from_secs(60))
-    /// #     .groups::<String>()
-    /// #     .build_stepped(1, |_, _| ())?;
-    /// # let map = stepped.map();
-    /// map.insert_in_if_absent("ada", 1, "phone")?;
-    /// let error = map.insert_in_if_absent("grace", 1, "laptop").unwrap_err();
-    /// assert_eq!(error.refusal, InsertRefusal::Occupied);
-    /// assert_eq!(map.group_of(&1).as_deref(), Some("ada"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn insert_in_if_absent<Q>(
-        &self,
-        group: &Q,
-        key: K,
-        value: V,
-    ) -> Result<Inserted<V>, InsertError<K, V>>
-    where
-        G: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = G> + ?Sized,
-    {
-        self.put_in(group, key, value, self.expiry(), true)
-    }
-
-    /// Like [`touch_or_insert_with`](Self::touch_or_insert_with), with an insertion in a group. An
-    /// entry that is there is touched, whatever group it is in, and stays in that group.
-    ///
-    /// # Errors
-    ///
-    /// As for [`insert_in`](Self::insert_in).
+    /// The error contains key and value: the map is [full](InsertRefusal::Full) or
+    /// [closed](InsertRefusal::Closed), or the [group](Entry::group) is full. An entry that is there
+    /// is changed in any case.
     ///
     /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use tourbillon::ExpiryMap;
-    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// # let stepped = ExpiryMap::<u64, u32>::builder()
     /// #     .time_to_idle(Duration::from_secs(60))
-    /// #     .groups::<String>()
     /// #     .build_stepped(1, |_, _| ())?;
-    /// # let map = stepped.map();
-    /// let first = map.touch_or_insert_in("ada", 1, |_| (), || "phone")?;
-    /// assert!(first.is_inserted());
-    /// let second = map.touch_or_insert_in("ada", 1, |device| *device = "new phone", || "phone")?;
-    /// assert!(!second.is_inserted());
-    /// assert_eq!(map.group_entries("ada"), [(1, "new phone")]);
+    /// # let visits = stepped.map();
+    /// visits.entry(7).update(|count| *count += 1).or_insert(1)?;
+    /// visits.entry(7).update(|count| *count += 1).or_insert(1)?;
+    /// assert_eq!(visits.get(&7), Some(2));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn touch_or_insert_in<Q, R>(
-        &self,
-        group: &Q,
-        key: K,
-        change: impl FnOnce(&mut V) -> R,
-        make: impl FnOnce() -> V,
-    ) -> Result<TouchOrInsert<R, V>, InsertError<K, V>>
+    #[inline]
+    pub fn or_insert(self, value: V) -> Result<Updated<T, V>, InsertError<K, V>>
     where
-        G: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = G> + ?Sized,
+        P: Placement<K, V, S>,
     {
-        self.touch_or_put(key, change, make, |key, value| {
-            self.insert_in_if_absent(group, key, value)
-        })
+        self.or_insert_with(|| value)
     }
 
-    /// Like [`get_or_try_insert_with`](Self::get_or_try_insert_with), with an insertion in a group.
-    /// An entry that is there is found, whatever group it is in, and stays in that group. A `make`
-    /// that can't fail returns `Ok::<_, Infallible>(value)`.
+    /// Changes the entry that is there, or inserts the value that `make` returns.
+    ///
+    /// `make` runs without a lock and may call the map, also for the same key. If it panics, nothing
+    /// has changed. If another thread inserts an entry meanwhile, that entry is changed, and the
+    /// value is dropped.
     ///
     /// # Errors
     ///
-    /// [`Make`](GetOrInsertError::Make) contains the error of `make`, and
-    /// [`Insert`](GetOrInsertError::Insert) that of [`insert_in`](Self::insert_in), with key and
-    /// value.
+    /// As for [`or_insert`](Self::or_insert).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, Vec<&str>>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let carts = stepped.map();
+    /// let put = |visitor, book| carts.entry(visitor).touch_with(|cart| cart.push(book)).or_insert_with(|| vec![book]);
+    /// assert!(put(7, "Emma")?.is_inserted());
+    /// assert!(!put(7, "Ulysses")?.is_inserted());
+    /// assert_eq!(carts.get(&7).unwrap(), ["Emma", "Ulysses"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn or_insert_with(
+        self,
+        make: impl FnOnce() -> V,
+    ) -> Result<Updated<T, V>, InsertError<K, V>>
+    where
+        P: Placement<K, V, S>,
+    {
+        self.or_try_insert_with(|| Ok(make()))
+            .map_err(insertion_error)
+    }
+
+    /// Like [`or_insert_with`](Self::or_insert_with), with a `make` that may fail. Then nothing is
+    /// inserted, and nothing has changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Make`](EntryError::Make) contains the error of `make`, and
+    /// [`Insert`](EntryError::Insert) that of the insertion, with key and value.
     ///
     /// # Examples
     ///
@@ -360,28 +276,85 @@ where
     /// # use tourbillon::ExpiryMap;
     /// # let stepped = ExpiryMap::<u64, String>::builder()
     /// #     .time_to_idle(Duration::from_secs(60))
-    /// #     .groups::<String>()
     /// #     .build_stepped(1, |_, _| ())?;
     /// # let map = stepped.map();
     /// let name = |bytes: &[u8]| String::from_utf8(bytes.to_vec());
-    /// let phone = map.get_or_try_insert_in("ada", 1, || name(b"phone"))?;
-    /// assert_eq!(phone.into_value(), "phone");
-    /// assert!(map.get_or_try_insert_in("ada", 2, || name(b"\xff")).is_err());
-    /// assert_eq!(map.group_len("ada"), 1);
+    /// let append = |more| map.entry(7).update(|text| text.push('!')).or_try_insert_with(|| name(more));
+    /// assert!(append(b"\xff").is_err());
+    /// assert!(append(b"hello").is_ok());
+    /// assert!(append(b"\xff").is_ok()); // there is an entry, so nothing is made
+    /// assert_eq!(map.get(&7).as_deref(), Some("hello!"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn get_or_try_insert_in<Q, E>(
-        &self,
-        group: &Q,
-        key: K,
+    #[inline]
+    pub fn or_try_insert_with<E>(
+        self,
         make: impl FnOnce() -> Result<V, E>,
-    ) -> Result<Found<V>, GetOrInsertError<K, V, E>>
+    ) -> Result<Updated<T, V>, EntryError<K, V, E>>
     where
-        G: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = G> + ?Sized,
-        V: Clone,
+        P: Placement<K, V, S>,
     {
-        let put = |key, value| self.insert_in_if_absent(group, key, value);
-        self.get_or_put(key, make, put)
+        let Entry {
+            map,
+            key,
+            times,
+            place,
+            mut look,
+        } = self;
+        let answer = find_or_put(
+            key,
+            |key| look.change_in(map, key, times),
+            || Ok((make()?, ())),
+            |key, value| place.put(map, key, value, times, true),
+        )?;
+        Ok(match answer {
+            FoundOrPut::Found(found) => Updated::Present(found),
+            FoundOrPut::Put { inserted, .. } => Updated::Inserted {
+                deadline: inserted.deadline,
+                replaced: inserted.replaced,
+            },
+        })
+    }
+}
+
+impl<K, V, S> ExpiryMap<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    V: Clone + Send + 'static,
+    S: MapHasher,
+{
+    /// Returns a clone of the value of `key`, and touches the entry if `TOUCHES`.
+    #[inline]
+    pub(super) fn read<const TOUCHES: bool>(&self, key: &K, times: Times) -> Option<V> {
+        match times.now {
+            _ if !TOUCHES => self.get(key),
+            None => self.get_and_touch(key),
+            Some(now) => self.touch_with_at(key, now, |value| value.clone()).1,
+        }
+    }
+
+    /// Returns the value that `read` finds, or inserts by `put` what `make` returns.
+    pub(super) fn read_or_put<E>(
+        &self,
+        key: K,
+        read: impl FnMut(&K) -> Option<V>,
+        make: impl FnOnce() -> Result<V, E>,
+        put: impl Fn(K, V) -> Result<Inserted<V>, InsertError<K, V>>,
+    ) -> Result<Found<V>, EntryError<K, V, E>> {
+        // Cloned without a lock, before the insertion. The map keeps the value that was made.
+        let make = || {
+            let made = make()?;
+            let kept = made.clone();
+            Ok((made, kept))
+        };
+        let answer = find_or_put(key, read, make, put)?;
+        Ok(match answer {
+            FoundOrPut::Found(value) => Found::Present(value),
+            FoundOrPut::Put { kept, inserted } => Found::Inserted {
+                value: kept,
+                deadline: inserted.deadline,
+                replaced: inserted.replaced,
+            },
+        })
     }
 }

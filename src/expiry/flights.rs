@@ -42,7 +42,7 @@ use crate::job::catch_panic;
 use crate::shard::{KeyHash, ReentrancyGuard, Waiter, is_under_lock, when_unlocked};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::fork::Origin;
-use crate::sync::{Arc, CachePadded, Mutex, Parker, thread_local, unique_number};
+use crate::sync::{Arc, CachePadded, Mutex, thread_local, unique_number};
 use crate::waker::leave;
 
 /// The number of locks that the flights are spread over; a power of two.
@@ -406,13 +406,14 @@ pub(super) struct FlightWait<K: 'static, A: 'static> {
 }
 
 impl<K, A> FlightWait<K, A> {
-    /// Blocks until the wait has ended. `parker` is that of the seat's waiter.
-    pub(super) fn block(self, parker: &Parker) -> WaitEnd<A> {
+    /// Blocks until the wait has ended, or `park` returns false because the caller gives up. `park`
+    /// blocks until the seat's waiter is woken, or a little less.
+    pub(super) fn block(self, mut park: impl FnMut() -> bool) -> Option<WaitEnd<A>> {
         loop {
-            if let Some(end) = self.ended() {
-                return end;
+            let ended = self.ended();
+            if ended.is_some() || !park() {
+                return ended;
             }
-            parker.park();
         }
     }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use super::compute::Computed;
+use super::answers::Computed;
 use super::content::MapEntry;
 use super::flights::Flights;
 use super::tag::Tag;

@@ -4,12 +4,13 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
 use super::content::{MadeEntry, MapEntry};
+use super::entry::Times;
 use super::eviction::Judged;
 use super::groups::{Entered, GroupIndex, Membership};
 use super::insert::is_over;
 use super::members::Member;
 use super::tag::GroupTag;
-use super::{Expiry, ExpiryMap, GroupedBy, InsertError, InsertRefusal, Inserted};
+use super::{ExpiryMap, GroupedBy, InsertError, InsertRefusal, Inserted};
 use crate::clock::Reading;
 use crate::engine::Lifecycle;
 use crate::scheduler::{RandomState, hash_of};
@@ -24,7 +25,7 @@ const _: () = assert!(size_of::<MapEntry<u64, GroupTag<String>>>() == 48);
 /// A value of type `G` names a group.
 /// [`ExpiryMapBuilder::groups`](crate::ExpiryMapBuilder::groups) makes such a map. It has all calls
 /// of an [`ExpiryMap`], and calls for groups. An entry is in the group that it was [inserted
-/// in](ExpiryMap::insert_in), or in none, until it ends or is replaced. Touches and updates do not
+/// in](crate::Entry::group), or in none, until it ends or is replaced. Touches and updates do not
 /// change that. Groups need not be created or removed: a group exists while it has an entry, and
 /// its memory is used again afterwards.
 ///
@@ -48,7 +49,7 @@ const _: () = assert!(size_of::<MapEntry<u64, GroupTag<String>>>() == 48);
 /// lock of its group, and an eviction is a part of it. A [rename](ExpiryMap::rename) holds it, too.
 /// Other calls hold it while they find the group and copy where its entries are, and while they act
 /// on entries that were renamed since. `Eq` and `to_owned` of a group run under this lock, and so
-/// does a key's `Eq` in `insert_in`.
+/// does a key's `Eq` in an insertion in a group.
 ///
 /// Like all [user code under a lock](ExpiryMap#user-code-under-a-lock), they must not call the map;
 /// such a call panics instead of deadlocking. If they panic, the call panics and nothing has
@@ -76,9 +77,9 @@ const _: () = assert!(size_of::<MapEntry<u64, GroupTag<String>>>() == 48);
 ///     .build(|_, expired| println!("session {} is over", expired.key))?;
 /// let sessions = Sessions { by_user };
 ///
-/// sessions.by_user.insert_in("ada", 1, "phone")?;
-/// sessions.by_user.insert_in("ada", 2, "laptop")?;
-/// let third = sessions.by_user.insert_in("ada", 3, "tablet").unwrap_err();
+/// sessions.by_user.entry(1).group("ada").insert("phone")?;
+/// sessions.by_user.entry(2).group("ada").insert("laptop")?;
+/// let third = sessions.by_user.entry(3).group("ada").insert("tablet").unwrap_err();
 /// assert_eq!(third.refusal, InsertRefusal::GroupFull);
 ///
 /// assert_eq!(sessions.by_user.touch_group("ada"), 2);
@@ -101,94 +102,13 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Hash + Eq + Send + 'static,
 {
-    /// Inserts an entry in a group. Otherwise it acts like [`insert`](Self::insert): an entry of
-    /// the same key is replaced, whatever group it is in. If the group does not exist yet, `group`
-    /// is cloned.
-    ///
-    /// # Errors
-    ///
-    /// As for [`insert`](Self::insert), and [`GroupFull`](InsertRefusal::GroupFull) if the group is
-    /// full and [refuses](crate::GroupFull::Refuse), unless the entry that is replaced is in the
-    /// same group.
-    ///
-    /// # Complexity
-    ///
-    /// As for [`insert`](Self::insert), plus one hash, one lock and one probe. Insertions in one
-    /// group wait for each other. [`when_group_full`](crate::ExpiryMapBuilder::when_group_full)
-    /// says what an eviction costs.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::ExpiryMap;
-    /// # let stepped = ExpiryMap::<u64, &str>::builder()
-    /// #     .time_to_idle(Duration::from_secs(60))
-    /// #     .groups::<String>()
-    /// #     .build_stepped(1, |_, _| ())?;
-    /// # let map = stepped.map();
-    /// map.insert_in("ada", 1, "phone")?;
-    /// map.insert_in("ada", 2, "laptop")?;
-    /// map.insert(3, "in no group")?;
-    /// assert_eq!(map.group_len("ada"), 2);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn insert_in<Q>(
-        &self,
-        group: &Q,
-        key: K,
-        value: V,
-    ) -> Result<Inserted<V>, InsertError<K, V>>
-    where
-        G: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = G> + ?Sized,
-    {
-        self.insert_in_with(group, key, value, self.expiry())
-    }
-
-    /// Like [`insert_in`](Self::insert_in), for an entry that lives as long as `expiry` says.
-    ///
-    /// # Errors
-    ///
-    /// As for [`insert_in`](Self::insert_in).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use tourbillon::{Expiry, ExpiryMap};
-    ///
-    /// # let stepped = ExpiryMap::<u64, &str>::builder()
-    /// #     .time_to_idle(Duration::from_secs(60))
-    /// #     .groups::<String>()
-    /// #     .build_stepped(1, |_, _| ())?;
-    /// # let map = stepped.map();
-    /// let hour = Duration::from_secs(3600);
-    /// map.insert_in_with("ada", 1, "phone", Expiry::NEVER.time_to_live(hour))?;
-    /// assert_eq!(map.deadline(&1), Some(map.now() + hour));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn insert_in_with<Q>(
-        &self,
-        group: &Q,
-        key: K,
-        value: V,
-        expiry: Expiry,
-    ) -> Result<Inserted<V>, InsertError<K, V>>
-    where
-        G: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = G> + ?Sized,
-    {
-        self.put_in(group, key, value, expiry, false)
-    }
-
     /// Inserts an entry in a group; `if_absent` refuses to replace one that lives.
     pub(super) fn put_in<Q>(
         &self,
         group: &Q,
         key: K,
         value: V,
-        expiry: Expiry,
+        times: Times,
         if_absent: bool,
     ) -> Result<Inserted<V>, InsertError<K, V>>
     where
@@ -197,8 +117,16 @@ where
     {
         let (number, hash) = self.hash_of(&key);
         let group_hash = self.group_hash(group);
-        let reading = self.engine.reading();
-        let made = MapEntry::new(value, expiry, hash, reading, self.engine.clock());
+        let clock = self.engine.clock();
+        let made = match times.now {
+            None => MapEntry::new(value, times.expiry, hash, self.engine.reading(), clock),
+            Some(now) => {
+                let given = Reading::given(now);
+                let (session, deadline, _) = MapEntry::new(value, times.expiry, hash, given, clock);
+                // The group's order of touches must not be ahead of the clock.
+                (session, deadline, Reading::given(now.min(clock.now())))
+            }
+        };
         self.put_entry_in((group_hash, group), (number, hash), key, made, if_absent)
     }
 
@@ -232,7 +160,7 @@ where
                 };
                 session.tag = GroupTag::new(membership, now);
                 let admitted = self.engine.admit(number, |stripe| {
-                    let if_absent = if_absent && !is_over(stripe, hash, key, reading, clock);
+                    let if_absent = if_absent && !is_over(stripe, hash, key, clock);
                     // The group does not matter to an entry that is refused for its key.
                     let is_occupied = if_absent && is_pending(stripe, hash, key);
                     // A full group takes an entry only in place of one of its own members. Whether
@@ -299,7 +227,7 @@ where
     /// #     .groups::<String>()
     /// #     .build_stepped(1, |_, _| ())?;
     /// # let map = stepped.map();
-    /// map.insert_in("ada", 1, "phone")?;
+    /// map.entry(1).group("ada").insert("phone")?;
     /// assert_eq!(map.group_len("ada"), 1);
     /// assert_eq!(map.group_len("grace"), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -326,7 +254,7 @@ where
     /// #     .groups::<String>()
     /// #     .build_stepped(1, |_, _| ())?;
     /// # let map = stepped.map();
-    /// map.insert_in("ada", 1, "phone")?;
+    /// map.entry(1).group("ada").insert("phone")?;
     /// assert_eq!(map.group_of(&1).as_deref(), Some("ada"));
     /// assert_eq!(map.group_of(&2), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -71,13 +71,34 @@ impl<G, S> fmt::Debug for GroupedBy<G, S> {
     }
 }
 
+/// The place of an entry that is inserted in no group. It is a part of the type of an
+/// [`Entry`](crate::Entry) or a [`Computing`](crate::Computing) that is stored.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct NoGroup;
+
+/// The place of an entry that is inserted in a group, as [`NoGroup`] is for others.
+#[derive(Debug)]
+pub struct InGroup<'a, Q: ?Sized>(pub(super) &'a Q);
+
+/// The place of an entry of a map with groups before the group is named. No finishing call takes it.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct GroupNotNamed;
+
+impl<Q: ?Sized> Clone for InGroup<'_, Q> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Q: ?Sized> Copy for InGroup<'_, Q> {}
+
 pub(super) mod kind {
     use std::hash::{BuildHasher, Hash};
 
     use super::super::eviction::GroupFull;
     use super::super::groups::GroupIndex;
     use super::super::tag::{GroupTag, Tag};
-    use super::GroupedBy;
+    use super::{GroupNotNamed, GroupedBy, NoGroup};
 
     /// The differences between the two kinds of maps.
     pub trait MapKind: Send + Sync + 'static {
@@ -87,6 +108,8 @@ pub(super) mod kind {
         type Tag: Tag;
         /// The part of a map that holds all groups.
         type Index: Send + Sync + 'static;
+        /// What a call knows of the place of an entry before its caller names a group.
+        type Place: Default;
 
         fn hasher(&self) -> &Self::Hasher;
 
@@ -103,6 +126,7 @@ pub(super) mod kind {
         type Hasher = S;
         type Tag = ();
         type Index = ();
+        type Place = NoGroup;
 
         #[inline]
         fn hasher(&self) -> &S {
@@ -127,6 +151,7 @@ pub(super) mod kind {
         type Hasher = S;
         type Tag = GroupTag<G>;
         type Index = GroupIndex<G>;
+        type Place = GroupNotNamed;
 
         #[inline]
         fn hasher(&self) -> &S {

@@ -3,6 +3,7 @@
 use std::hash::Hash;
 
 use super::content::{MadeEntry, MapEntry};
+use super::entry::{Entry, Placement, Times};
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, InsertError, InsertRefusal, Inserted, MapHasher};
 use crate::clock::{Clock, Reading};
@@ -42,94 +43,41 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn insert(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
-        self.insert_with(key, value, self.expiry())
-    }
-
-    /// Inserts an entry that lives as long as `expiry` says, whatever the builder said.
-    ///
-    /// # Errors
-    ///
-    /// As for [`insert`](Self::insert).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tourbillon::{Expiry, ExpiryMap};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let stepped = ExpiryMap::<&str, u32>::builder()
-    ///     .time_to_idle(Duration::from_secs(60))
-    ///     .build_stepped(1, |_, _| ())?;
-    /// let map = stepped.map();
-    /// map.insert("as the others", 1)?;
-    /// map.insert_with("for a minute more", 2, map.expiry().time_to_idle(Duration::from_secs(120)))?;
-    /// map.insert_with("for good", 3, Expiry::NEVER)?;
-    /// stepped.advance(Duration::from_secs(60));
-    /// assert_eq!(map.len(), 2);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn insert_with(
-        &self,
-        key: K,
-        value: V,
-        expiry: Expiry,
-    ) -> Result<Inserted<V>, InsertError<K, V>> {
-        self.put(key, value, expiry, self.engine.reading(), false)
-    }
-
-    /// Calls [`insert`](Self::insert) with the entry's times counted from `now`, a time of the
-    /// [map's clock](Self::now) that the caller has read before. The call does not read the clock,
-    /// unless the entry has a time of zero, or a listener has to learn whether the lifetime of the
-    /// replaced entry was over. Use it in an event loop that reads the clock once per iteration.
-    ///
-    /// The entry never expires before `now` plus its time, even if `now` is ahead of the clock. An
-    /// entry whose time has passed already expires at once.
-    ///
-    /// # Errors
-    ///
-    /// As for [`insert`](Self::insert).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::ExpiryMap;
-    /// let idle = Duration::from_secs(60);
-    /// let stepped = ExpiryMap::<u64, &str>::builder()
-    ///     .time_to_idle(idle)
-    ///     .build_stepped(1, |_, _| ())?;
-    /// let map = stepped.map();
-    /// let now = map.now();
-    /// for (key, name) in [(7, "Ada"), (8, "Grace")] {
-    ///     map.insert_at(key, name, now)?;
-    /// }
-    /// assert_eq!(map.deadline(&8), Some(now + idle));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn insert_at(&self, key: K, value: V, now: Time) -> Result<Inserted<V>, InsertError<K, V>> {
-        let place @ (_, hash) = self.hash_of(&key);
-        let clock = self.engine.clock();
-        let (session, deadline, _) =
-            MapEntry::new(value, self.expiry(), hash, Reading::given(now), clock);
-        let low = Reading::low_beside(now, deadline, clock);
-        self.put_entry(place, key, (session, deadline, Reading::given(low)), false)
+        let reading = self.engine.reading();
+        self.put_as_of(key, value, self.expiry(), reading, None, false)
     }
 
     /// Inserts an entry; `if_absent` refuses to replace one that lives.
-    fn put(
+    #[inline]
+    pub(super) fn put(
+        &self,
+        key: K,
+        value: V,
+        Times { expiry, now }: Times,
+        if_absent: bool,
+    ) -> Result<Inserted<V>, InsertError<K, V>> {
+        let reading = now.map_or_else(|| self.engine.reading(), Reading::given);
+        self.put_as_of(key, value, expiry, reading, now, if_absent)
+    }
+
+    /// Inserts an entry whose times count from `reading`; from `given`, if the caller has given it.
+    // One function for both, so that its parts are inlined in it.
+    fn put_as_of(
         &self,
         key: K,
         value: V,
         expiry: Expiry,
         reading: Reading,
+        given: Option<Time>,
         if_absent: bool,
     ) -> Result<Inserted<V>, InsertError<K, V>> {
         let (number, hash) = self.hash_of(&key);
         let clock = self.engine.clock();
-        let made = MapEntry::new(value, expiry, hash, reading, clock);
-        self.put_entry((number, hash), key, made, if_absent)
+        let (session, deadline, mut reading) = MapEntry::new(value, expiry, hash, reading, clock);
+        if let Some(now) = given {
+            reading = Reading::given(Reading::low_beside(now, deadline, clock));
+        }
+        self.put_entry((number, hash), key, (session, deadline, reading), if_absent)
     }
 
     /// Inserts an entry that has been made, with its deadline and the reading of the call.
@@ -146,7 +94,7 @@ where
         let admitted = self.engine.admit(number, |stripe| {
             // An entry whose lifetime is over counts as absent, even if it still waits for its
             // delivery.
-            let if_absent = if_absent && !is_over(stripe, hash, &key, reading, clock);
+            let if_absent = if_absent && !is_over(stripe, hash, &key, clock);
             stripe.admit(hash, &key, if_absent)
         });
         let (mut stripe, admission) = match admitted {
@@ -176,13 +124,65 @@ where
             }
         }
     }
+}
 
-    /// Like [`insert`](Self::insert), unless there is an entry for the key. An entry whose lifetime
-    /// is over does not count: if it has not been delivered yet, it is replaced.
+impl<K, V, S, P> Entry<'_, K, V, S, P>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    V: Send + 'static,
+    S: MapHasher,
+{
+    /// Inserts an entry, like [`ExpiryMap::insert`]: an entry of the same key, due or not, is
+    /// replaced in the same step, whatever group it is in. Its value comes back, and it is not
+    /// delivered.
     ///
     /// # Errors
     ///
-    /// As for [`insert`](Self::insert), and [`Occupied`](InsertRefusal::Occupied).
+    /// The error contains key and value: the map is [full](InsertRefusal::Full) or
+    /// [closed](InsertRefusal::Closed), or the [group](Self::group) is full.
+    ///
+    /// # Complexity
+    ///
+    /// Constant: one hash, one lock, one probe of the index; in a group as [`group`](Self::group)
+    /// says.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Expiry, ExpiryMap};
+    ///
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// let hour = Duration::from_secs(3600);
+    /// map.entry(7).expiry(Expiry::NEVER.time_to_live(hour)).insert("Ada")?;
+    /// assert_eq!(map.deadline(&7), Some(map.now() + hour));
+    /// assert_eq!(map.entry(7).insert("Grace")?.replaced, Some("Ada"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn insert(self, value: V) -> Result<Inserted<V>, InsertError<K, V>>
+    where
+        P: Placement<K, V, S>,
+    {
+        (self.place).put(self.map, self.key, value, self.times, false)
+    }
+
+    /// Inserts an entry, unless there is one for the key, in any group or in none. Then the value
+    /// comes back. An entry whose lifetime is over does not count: if it has not been delivered
+    /// yet, it is replaced.
+    ///
+    /// # Errors
+    ///
+    /// As for [`insert`](Self::insert), and [`Occupied`](InsertRefusal::Occupied). A closed map
+    /// says that it is closed, whether there is an entry or not. If there is an entry, a full map or
+    /// group does not matter.
+    ///
+    /// # Complexity
+    ///
+    /// As for [`insert`](Self::insert), plus one probe.
     ///
     /// # Examples
     ///
@@ -194,14 +194,18 @@ where
     /// #     .time_to_idle(Duration::from_secs(60))
     /// #     .build_stepped(1, |_, _| ())?;
     /// # let map = stepped.map();
-    /// map.insert_if_absent(7, "Ada")?;
-    /// let error = map.insert_if_absent(7, "Grace").unwrap_err();
+    /// map.entry(7).insert_if_absent("Ada")?;
+    /// let error = map.entry(7).insert_if_absent("Grace").unwrap_err();
     /// assert_eq!(error.refusal, InsertRefusal::Occupied);
     /// assert_eq!(error.value, "Grace");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn insert_if_absent(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
-        self.put(key, value, self.expiry(), self.engine.reading(), true)
+    #[inline]
+    pub fn insert_if_absent(self, value: V) -> Result<Inserted<V>, InsertError<K, V>>
+    where
+        P: Placement<K, V, S>,
+    {
+        (self.place).put(self.map, self.key, value, self.times, true)
     }
 }
 
@@ -211,11 +215,10 @@ pub(super) fn is_over<K: Eq, V, T: Tag>(
     stripe: &Stripe<K, MapEntry<V, T>>,
     hash: KeyHash,
     key: &K,
-    reading: Reading,
     clock: &Clock,
 ) -> bool {
     stripe
         .find(hash, key)
         .and_then(|slot| stripe.pending_payload(slot))
-        .is_some_and(|(session, _)| !session.lives(reading, clock))
+        .is_some_and(|(session, _)| !session.lives_now(clock))
 }

@@ -362,7 +362,7 @@ where
     ///     .build_stepped(1, |_, _| ())?;
     /// let map = stepped.map();
     /// map.insert(7, "Ada")?;
-    /// map.insert_with(8, "Grace", Expiry::NEVER)?;
+    /// map.entry(8).expiry(Expiry::NEVER).insert("Grace")?;
     /// let soon = map.now() + minute;
     /// let soon = map.iter().with_deadlines().filter(|(_, _, deadline)| *deadline <= soon);
     /// assert_eq!(soon.map(|(key, _, _)| key).collect::<Vec<_>>(), [7]);

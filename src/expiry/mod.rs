@@ -3,15 +3,16 @@
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | `ExpiryMap`, and the calls for the map as a whole |
+//! | `entry.rs` | the builder of the calls that insert, or look first |
 //! | `insert.rs` | the calls that insert |
 //! | `find_or_insert.rs` | the calls that find an entry or insert one |
-//! | `compute.rs`, `flights.rs` | the calls of which one computes a value and the others wait |
+//! | `compute.rs`, `computing.rs`, `flights.rs` | the call of which one caller computes a value and the others wait |
 //! | `lookup.rs` | the calls that read, change and remove the entry of a key |
 //! | `rename.rs` | the call that gives an entry another key |
 //! | `touch.rs` | the calls that move a deadline, and may change the value |
 //! | `many.rs` | the calls for many keys or all |
 //! | `toucher.rs` | a buffer for the touches of one thread |
-//! | `grouping.rs` | the hasher, and whether entries may belong to groups |
+//! | `grouping.rs` | the hasher, whether entries may belong to groups, and to which |
 //! | `grouped.rs`, `whole_groups.rs` | the calls for entries in groups, and for all entries of a group |
 //! | `groups/`, `members.rs` | which entries belong to which group |
 //! | `walks.rs` | calls for whole groups, beside entries that get another key |
@@ -28,7 +29,9 @@
 mod answers;
 mod builder;
 mod compute;
+mod computing;
 mod content;
+mod entry;
 mod eviction;
 mod find_or_insert;
 mod flights;
@@ -59,15 +62,16 @@ mod walks;
 mod whole_groups;
 
 pub use answers::{
-    ExpiryHandedBack, ExpiryReport, Found, GetOrInsertError, InsertError, InsertRefusal, Inserted,
-    Removed, Touch, TouchOrInsert,
+    EntryError, ExpiryHandedBack, ExpiryReport, Found, InsertError, InsertRefusal, Inserted,
+    Removed, Touch, Updated,
 };
 pub use builder::ExpiryMapBuilder;
-pub use compute::Computing;
+pub use computing::Computing;
+pub use entry::{Changes, Entry, Reads};
 pub use eviction::GroupFull;
 pub use frontend::{Expired, Reason, ReceiverLost};
 pub use grouped::GroupedExpiryMap;
-pub use grouping::{GroupedBy, MapHasher};
+pub use grouping::{GroupNotNamed, GroupedBy, InGroup, MapHasher, NoGroup};
 pub use many::Entries;
 pub use rename::{RenameError, RenameRefusal};
 #[cfg(feature = "serde")]
@@ -123,9 +127,8 @@ use crate::tick::Time;
 ///
 /// Some user code runs under the lock of one stripe: a key's `Eq` and `Clone`, a value's `Clone` in
 /// [`get`](Self::get) and its siblings, and the closures of [`with`](Self::with),
-/// [`update`](Self::update), [`touch_with`](Self::touch_with),
-/// [`touch_or_insert_with`](Self::touch_or_insert_with) and [`retain`](Self::retain). It
-/// should be short. It must not call any map or scheduler of this crate: such a call panics with a
+/// [`update`](Self::update), [`touch_with`](Self::touch_with) and [`retain`](Self::retain), also as
+/// options of an [`entry`](Self::entry). It should be short. It must not call any map or scheduler of this crate: such a call panics with a
 /// message instead of deadlocking.
 ///
 /// Such code may drop values of this crate, such as a [`CancelGuard`](crate::CancelGuard) or the
@@ -136,7 +139,7 @@ use crate::tick::Time;
 /// such a closure made before the panic remain. The captures of such a closure are dropped under
 /// the lock, too. All other user code runs without a lock: `Hash`, the drops of keys and values,
 /// and the handler. Computations in progress have a lock of their own, under which a key's `Eq` and
-/// `Clone` run in [`get_or_compute`](Self::get_or_compute). [Groups](crate::GroupedExpiryMap) have
+/// `Clone` run in [`or_compute`](Entry::or_compute). [Groups](crate::GroupedExpiryMap) have
 /// locks of their own, and their documentation says what runs under them.
 ///
 /// # Panic hooks
@@ -151,7 +154,7 @@ use crate::tick::Time;
 /// Each call takes one stripe's lock at a time ([`touch_many`](Self::touch_many): a few at a time,
 /// [`rename`](Self::rename): two), for well under a microsecond plus the time of user code under
 /// it. Only [`shutdown`](Self::shutdown) waits for a handler. Only
-/// [`get_or_compute`](Self::get_or_compute) waits for another caller.
+/// [`or_compute`](Entry::or_compute) waits for another caller.
 ///
 /// # Examples
 ///

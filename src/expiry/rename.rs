@@ -241,7 +241,7 @@ where
             if other.is_none() && target.find::<K>(new_hash, key) == Some(slot) {
                 return (Attempt::Unchanged, None);
             }
-            let if_absent = !is_over(target, new_hash, key, reading, clock);
+            let if_absent = !is_over(target, new_hash, key, clock);
             let admission = match target.admit_moved(new_hash, key, if_absent) {
                 Ok(admission) => admission,
                 Err(refusal) => return insert(refusal),

@@ -60,7 +60,7 @@ impl Expiry {
     ///     .time_to_idle(Duration::from_secs(60))
     ///     .build_stepped(1, |_, _| ())?;
     /// let map = stepped.map();
-    /// map.insert_with(7, "Ada", Expiry::NEVER)?;
+    /// map.entry(7).expiry(Expiry::NEVER).insert("Ada")?;
     /// stepped.advance(Duration::from_secs(3600));
     /// assert!(map.contains(&7));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

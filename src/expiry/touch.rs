@@ -280,6 +280,30 @@ where
         })
     }
 
+    /// Calls [`touch_with`](Self::touch_with) with the time to idle counted from `now`, as
+    /// [`touch_at`](Self::touch_at) does.
+    pub(super) fn touch_with_at<R>(
+        &self,
+        key: &K,
+        now: Time,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> (Touch, Option<R>) {
+        let (stripe, hash) = self.hash_of(key);
+        let clock = self.engine.clock();
+        let now = now.min(LAST_MOMENT);
+        self.engine.with(stripe, |stripe| {
+            let mut result = None;
+            // The clock decides what is due, as in `touch_unusual_at`.
+            let read = || (clock.now(), ());
+            let judged = stripe.put_key_off(hash, key, read, |session, ()| {
+                let deadline = session.touched_at(now, clock)?;
+                result = Some(change(&mut session.value));
+                Some(deadline)
+            });
+            (touched(stripe, judged), result)
+        })
+    }
+
     /// Returns a clone of the value and touches the entry, as [`touch_with`](Self::touch_with)
     /// does. The value's `Clone` runs under a lock.
     ///

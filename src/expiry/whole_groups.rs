@@ -36,7 +36,7 @@ where
     /// #     .groups::<String>()
     /// #     .build_stepped(1, |_, _| ())?;
     /// # let map = stepped.map();
-    /// map.insert_in("ada", 1, "phone")?;
+    /// map.entry(1).group("ada").insert("phone")?;
     /// for (session, device) in map.group_entries("ada") {
     ///     println!("session {session} on a {device}");
     /// }
@@ -93,8 +93,8 @@ where
     ///     .groups::<String>()
     ///     .build_stepped(1, |_, _| ())?;
     /// let map = stepped.map();
-    /// map.insert_in("ada", 1, "phone")?;
-    /// map.insert_in("ada", 2, "laptop")?;
+    /// map.entry(1).group("ada").insert("phone")?;
+    /// map.entry(2).group("ada").insert("laptop")?;
     /// stepped.advance(Duration::from_secs(59));
     /// assert_eq!(map.touch_group("ada"), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -143,8 +143,8 @@ where
     /// #     .groups::<String>()
     /// #     .build_stepped(1, |_, _| ())?;
     /// # let map = stepped.map();
-    /// map.insert_in("ada", 1, "phone")?;
-    /// map.insert_in("ada", 2, "laptop")?;
+    /// map.entry(1).group("ada").insert("phone")?;
+    /// map.entry(2).group("ada").insert("laptop")?;
     /// // Signed out everywhere.
     /// assert_eq!(map.remove_group("ada").len(), 2);
     /// assert!(map.is_empty());

@@ -26,8 +26,8 @@ pub trait Steps {
     /// the order. Returns whether a step did something.
     fn settle(&self) -> bool;
 
-    /// Returns the exact next time at which a wheel has something to do, if it is not after
-    /// `limit`.
+    /// Returns the exact next time at which a wheel has something to do, or a task's wait reaches
+    /// its limit, if it is not after `limit`.
     fn next_due(&self, limit: Time) -> Option<Time>;
 
     /// Returns the time that the clock shows.
@@ -260,9 +260,12 @@ impl<F: Frontend> Steps for Driver<F> {
         let shards = engine.shards();
         // The published times may be early after a cancellation, but are never late. So in most
         // cases they answer without a look at every stripe.
+        // A task may wait until then, whatever is due. The first ticker watches the clock for it.
+        let wait = engine.next_limit(0);
+        let wait = (wait > self.now() && wait <= limit && wait != Time::MAX).then_some(wait);
         let no_earlier = (0..shards.shards()).map(|shard| shards.shard(shard).least_due());
         if no_earlier.min().is_none_or(|time| time > limit) {
-            return None;
+            return wait;
         }
         let mut next = engine
             .stripes_of(None)
@@ -274,7 +277,8 @@ impl<F: Frontend> Steps for Driver<F> {
             // executor.
             next = self.actors.borrow().asleep.iter().copied().min()?;
         }
-        (next <= limit && next != Time::MAX).then_some(next)
+        let next = (next <= limit && next != Time::MAX).then_some(next);
+        next.into_iter().chain(wait).min()
     }
 }
 

@@ -290,7 +290,9 @@ fn wherever_handlers_run_a_batch_may_shut_the_map_down() {
             })
             .unwrap();
         fill(&map, 0..100);
-        map.insert_with(100, text(100), tourbillon::Expiry::NEVER)
+        map.entry(100)
+            .expiry(tourbillon::Expiry::NEVER)
+            .insert(text(100))
             .unwrap();
         clock.advance(IDLE);
         pass_until(&clock, name, || map.state() == Lifecycle::Closed);

@@ -22,20 +22,20 @@ fn insertions_say_what_they_replaced() {
         Some(at(61)),
         "a new entry with its own time"
     );
-    let error = map.insert_if_absent(1, "c".into()).unwrap_err();
+    let error = map.entry(1).insert_if_absent("c".into()).unwrap_err();
     assert_eq!((error.key, error.value.as_str()), (1, "c"));
     assert_eq!(error.refusal, InsertRefusal::Occupied);
-    map.insert_if_absent(2, "c".into()).unwrap();
+    map.entry(2).insert_if_absent("c".into()).unwrap();
     let made = AtomicBool::new(false);
     let make = || {
         made.store(true, Ordering::Relaxed);
         // Without a lock: the map may be asked.
         map.get(&1).unwrap() + "!"
     };
-    let found = map.get_or_insert_with(2, make).unwrap();
+    let found = map.entry(2).or_insert_with(make).unwrap();
     assert_eq!(found, Found::Present("c".into()));
     assert!(!made.load(Ordering::Relaxed));
-    let found = map.get_or_insert_with(3, make).unwrap();
+    let found = map.entry(3).or_insert_with(make).unwrap();
     assert_eq!(found.into_value(), "b!");
     assert_eq!(map.get(&3).as_deref(), Some("b!"));
     stepped.advance(2 * IDLE);
@@ -119,7 +119,7 @@ fn a_touch_that_is_told_of_an_entry_has_changed_that_entry() {
                         changed += 1;
                     } else {
                         // Refused if the other thread was first.
-                        let _ = map.insert_if_absent(key, 0);
+                        let _ = map.entry(key).insert_if_absent(0);
                     }
                 }
                 changed

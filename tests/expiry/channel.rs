@@ -109,7 +109,9 @@ fn the_channel_ends_after_the_map_and_after_all_that_was_sent() {
     fill(&map, 0..10);
     clock.advance(IDLE);
     until("all are sent", || gone.len() == 10);
-    map.insert_with(10, "left".to_owned(), Expiry::NEVER)
+    map.entry(10)
+        .expiry(Expiry::NEVER)
+        .insert("left".to_owned())
         .unwrap();
     let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(report.handed_back.len(), 1);
@@ -165,12 +167,10 @@ fn a_map_whose_receiver_is_gone_lives_on_and_counts_what_it_drops() {
     for capacity in [0, 1, 3] {
         let (clock, map, gone, reports) = reporting(capacity, ReceiverLost::default());
         fill(&map, 0..10);
-        map.insert_with(
-            99,
-            "session".to_owned(),
-            Expiry::NEVER.time_to_idle(10 * IDLE),
-        )
-        .unwrap();
+        map.entry(99)
+            .expiry(Expiry::NEVER.time_to_idle(10 * IDLE))
+            .insert("session".to_owned())
+            .unwrap();
         clock.advance(IDLE);
         until("the channel is full, and one waits for room", || {
             map.stats().expired == capacity as u64 + 1
@@ -459,7 +459,9 @@ fn one_thread_sends_whatever_the_builder_was_told_of_workers() {
             "{name}"
         );
         // No ticker is held up by the one that is not received.
-        map.insert_with(10, "10".to_owned(), Expiry::NEVER.time_to_idle(IDLE / 2))
+        map.entry(10)
+            .expiry(Expiry::NEVER.time_to_idle(IDLE / 2))
+            .insert("10".to_owned())
             .unwrap();
         clock.advance(IDLE / 2);
         until("it is queued, too", || map.stats().queued == 10);
@@ -775,7 +777,9 @@ fn a_key_that_is_dropped_after_its_delivery_may_shut_the_map_down() {
         let expiry = Expiry::NEVER.time_to_idle(IDLE / 2);
         let inserted = setting
             .map
-            .insert_with(key, Closer(setting.shut.clone()), expiry);
+            .entry(key)
+            .expiry(expiry)
+            .insert(Closer(setting.shut.clone()));
         assert!(inserted.is_ok());
         setting.arm();
         setting.clock.advance(IDLE / 2);

@@ -16,9 +16,9 @@ use kit::runtimes::on_all;
 use kit::wait::next;
 use kit::wakes::{Wakes, poll};
 use kit::ways::in_every_way;
-use tourbillon::{ExpiryMap, Found, GetOrInsertError, InsertRefusal, Removed, Shutdown};
+use tourbillon::{EntryError, ExpiryMap, Found, InsertRefusal, Removed, Shutdown};
 
-type Answer = Result<Found<String>, GetOrInsertError<u32, String, &'static str>>;
+type Answer = Result<Found<String>, EntryError<u32, String, &'static str>>;
 type Call = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// A result that a computation waits for.
@@ -35,7 +35,7 @@ fn computation(cell: &Cell) -> impl Future<Output = Result<String, &'static str>
 /// A call that computes, if it comes to that, until the cell has a result.
 fn call(map: &Map, key: u32, cell: &Cell) -> Call {
     let (map, computation) = (map.clone(), computation(cell));
-    Box::pin(async move { map.get_or_compute_async(key, computation).await })
+    Box::pin(async move { map.entry(key).or_compute(|| computation).await })
 }
 
 /// A caller that computes the value of key 1, and one that waits for it.
@@ -109,11 +109,13 @@ fn of_many_threads_one_computes_and_all_get_its_value() {
             let spawn = |_| {
                 scope.spawn(|| {
                     start.wait();
-                    map.get_or_compute(key, || {
-                        computed.fetch_add(1, Ordering::Relaxed);
-                        thread::yield_now();
-                        Ok(text(key))
-                    })
+                    map.entry(key)
+                        .or_compute(|| {
+                            computed.fetch_add(1, Ordering::Relaxed);
+                            thread::yield_now();
+                            Ok(text(key))
+                        })
+                        .wait()
                 })
             };
             let threads: Vec<_> = (0..THREADS).map(spawn).collect();
@@ -145,7 +147,7 @@ fn of_many_tasks_one_computes_and_all_get_its_value() {
                         tokio::task::yield_now().await;
                         Ok::<_, ()>(text(number % 4))
                     };
-                    map.get_or_compute_async(number % 4, compute).await
+                    map.entry(number % 4).or_compute(|| compute).await
                 })
             })
             .collect();
@@ -169,22 +171,33 @@ fn callers_that_fail_or_panic_or_are_dropped_let_the_next_one_try() {
         let call = |thread: u32| {
             start.wait();
             match thread {
-                0 => drop(map.get_or_compute(key, || Err::<String, _>("fails"))),
+                0 => drop(
+                    map.entry(key)
+                        .or_compute(|| Err::<String, _>("fails"))
+                        .wait(),
+                ),
                 1 => {
-                    let call = || map.get_or_compute::<()>(key, || panic!("{WANTED}"));
+                    let call = || {
+                        map.entry(key)
+                            .or_compute(|| -> Result<_, ()> { panic!("{WANTED}") })
+                            .wait()
+                    };
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
                 }
                 2 => {
                     let compute = pending::<Result<String, ()>>();
-                    let mut call = Box::pin(map.get_or_compute_async(key, compute));
+                    let mut call = Box::pin(map.entry(key).or_compute(|| compute));
                     let _ = poll(&mut call, &Wakes::new());
                     thread::yield_now();
                 }
                 _ => {
-                    let found = map.get_or_compute::<()>(key, || {
-                        computed.fetch_add(1, Ordering::Relaxed);
-                        Ok(text(key))
-                    });
+                    let found = map
+                        .entry(key)
+                        .or_compute(|| {
+                            computed.fetch_add(1, Ordering::Relaxed);
+                            Ok::<_, ()>(text(key))
+                        })
+                        .wait();
                     assert_eq!(found.unwrap().into_value(), text(key));
                 }
             }
@@ -220,7 +233,10 @@ fn a_blocked_thread_gets_the_value_of_a_task() {
     let waits = map.clone();
     thread::spawn(move || {
         // The task computes until the value is in the map, so this never does.
-        let answer: Answer = waits.get_or_compute(1, || unreachable!("another caller computes"));
+        let answer: Answer = waits
+            .entry(1)
+            .or_compute(|| unreachable!("another caller computes"))
+            .wait();
         done.send(answer).unwrap();
     });
     assert!(ended.recv_timeout(Duration::from_millis(20)).is_err());
@@ -234,7 +250,7 @@ fn after_an_error_the_next_caller_computes() {
     let (stepped, _) = collecting(builder(), 1);
     let map = stepped.map();
     let mut pair = Pair::new(&map);
-    let error = GetOrInsertError::Make("no such user");
+    let error = EntryError::Make("no such user");
     assert_eq!(pair.lead(Err("no such user")), Poll::Ready(Err(error)));
     pair.goes_next(&map);
 }
@@ -257,12 +273,14 @@ fn after_a_panic_the_next_caller_computes() {
     let cell = Cell::default();
     let wakes = Wakes::new();
     let said = panics(|| {
-        map.get_or_compute::<()>(1, || {
-            let mut call = call(&map, 1, &cell);
-            assert!(poll(&mut call, &wakes).is_pending());
-            waits = Some(call);
-            panic!("{WANTED}")
-        })
+        map.entry(1)
+            .or_compute(|| -> Result<_, ()> {
+                let mut call = call(&map, 1, &cell);
+                assert!(poll(&mut call, &wakes).is_pending());
+                waits = Some(call);
+                panic!("{WANTED}")
+            })
+            .wait()
     });
     assert!(said.contains(WANTED));
     assert_eq!(wakes.count(), 1);
@@ -291,7 +309,10 @@ fn an_entry_that_was_inserted_meanwhile_is_the_answer_of_all() {
     let mut pair = Pair::new(&map);
     map.insert(1, "b".to_owned()).unwrap();
     // A caller that comes now waits for nobody.
-    let found: Answer = map.get_or_compute(1, || unreachable!("there is an entry"));
+    let found: Answer = map
+        .entry(1)
+        .or_compute(|| -> Result<_, &str> { unreachable!("there is an entry") })
+        .wait();
     assert_eq!(found, Ok(Found::Present("b".to_owned())));
     assert_eq!(pair.lead(Ok("a")), present("b"));
     assert_eq!(pair.wait(), present("b"));
@@ -322,7 +343,7 @@ fn a_refused_insertion_is_the_answer_of_all() {
     let mut pair = Pair::new(&map);
     let lead = pair.lead(Ok("a"));
     for answer in [lead, pair.wait()] {
-        let Poll::Ready(Err(GetOrInsertError::Insert(error))) = answer else {
+        let Poll::Ready(Err(EntryError::Insert(error))) = answer else {
             panic!("{answer:?}");
         };
         assert_eq!(error.refusal, InsertRefusal::Full);
@@ -336,7 +357,7 @@ fn an_entry_whose_lifetime_is_over_is_computed_anew() {
     let map = stepped.map();
     fill(&map, [1]);
     stepped.clock().advance(S);
-    let found: Answer = map.get_or_compute(1, || Ok("new".to_owned()));
+    let found: Answer = map.entry(1).or_compute(|| Ok("new".to_owned())).wait();
     let (value, replaced) = ("new".to_owned(), Some(text(1)));
     let deadline = at(2);
     assert_eq!(
@@ -357,27 +378,34 @@ fn an_entry_whose_lifetime_is_over_is_computed_anew() {
 fn a_computation_that_asks_for_its_own_value_gets_an_error() {
     let (stepped, _) = collecting(builder(), 1);
     let map = stepped.map();
-    let inner = |key| map.get_or_compute(key, || Ok::<_, &str>("inner".to_owned()));
+    let inner = |key| {
+        map.entry(key)
+            .or_compute(|| Ok::<_, &str>("inner".to_owned()))
+            .wait()
+    };
     let own = |answer: Answer| match answer {
-        Err(GetOrInsertError::Recursive(None)) => Ok("own".to_owned()),
+        Err(EntryError::Recursive(None)) => Ok("own".to_owned()),
         other => panic!("{other:?}"),
     };
     // A thread by itself, also by way of another key.
-    let found = map.get_or_compute(1, || {
-        assert_eq!(inner(9).unwrap().into_value(), "inner");
-        let by_way = map.get_or_compute(2, || own(inner(1)));
-        assert_eq!(by_way.unwrap().into_value(), "own");
-        own(inner(1))
-    });
+    let found = map
+        .entry(1)
+        .or_compute(|| {
+            assert_eq!(inner(9).unwrap().into_value(), "inner");
+            let by_way = map.entry(2).or_compute(|| own(inner(1))).wait();
+            assert_eq!(by_way.unwrap().into_value(), "own");
+            own(inner(1))
+        })
+        .wait();
     assert_eq!(found.unwrap().into_value(), "own");
     // A task by a future, and by a call that blocks.
-    let mut call = Box::pin(map.get_or_compute_async(3, async {
-        let awaited = map.get_or_compute_async(3, ready(Ok("x".to_owned())));
+    let mut call = Box::pin(map.entry(3).or_compute(|| async {
+        let awaited = map.entry(3).or_compute(|| ready(Ok("x".to_owned())));
         own(awaited.await)?;
         own(inner(3))
     }));
     assert_eq!(poll(&mut call, &Wakes::new()), inserted("own"));
-    let error: GetOrInsertError<u32, String, std::io::Error> = GetOrInsertError::Recursive(None);
+    let error: EntryError<u32, String, std::io::Error> = EntryError::Recursive(None);
     assert!(error.to_string().contains("wait for itself"));
     assert!(std::error::Error::source(&error).is_none());
     assert_eq!(format!("{error:?}"), "Recursive(None)");
@@ -390,41 +418,50 @@ fn the_error_of_a_recursive_computation_names_the_recursion_at_the_outermost_lev
     let stepped = builder().build_stepped(1, |_, _| ()).unwrap();
     let map = stepped.map();
     let compute = |key: u32, next: u32| {
-        let found = map.get_or_compute(key, || {
-            let inner = map.get_or_compute(next, || {
-                let innermost = map.get_or_compute(1, || Ok::<_, std::io::Error>(String::new()));
-                let told = innermost.map_or_else(|error| error.to_string(), Found::into_value);
-                Err::<String, Wrapped>(format!("no such user: {told}").into())
-            });
-            Err::<String, Wrapped>(inner.unwrap_err().to_string().into())
-        });
+        let found = map
+            .entry(key)
+            .or_compute(|| {
+                let inner = map
+                    .entry(next)
+                    .or_compute(|| {
+                        let innermost = map
+                            .entry(1)
+                            .or_compute(|| Ok::<_, std::io::Error>(String::new()))
+                            .wait();
+                        let told =
+                            innermost.map_or_else(|error| error.to_string(), Found::into_value);
+                        Err::<String, Wrapped>(format!("no such user: {told}").into())
+                    })
+                    .wait();
+                Err::<String, Wrapped>(inner.unwrap_err().to_string().into())
+            })
+            .wait();
         found.unwrap_err()
     };
-    let GetOrInsertError::Recursive(Some(error)) = compute(1, 2) else {
+    let EntryError::Recursive(Some(error)) = compute(1, 2) else {
         panic!("the computation of key 1 asked for key 1")
     };
     assert!(error.to_string().contains("could not be made"));
-    let outermost: GetOrInsertError<u32, String, std::io::Error> =
-        GetOrInsertError::Recursive(Some(std::io::Error::other("wrapped")));
+    let outermost: EntryError<u32, String, std::io::Error> =
+        EntryError::Recursive(Some(std::io::Error::other("wrapped")));
     assert!(outermost.to_string().contains("wait for itself"));
     assert!(std::error::Error::source(&outermost).is_some());
     // Key 3 asks for key 1 by way of key 4, which is no recursion.
-    assert!(matches!(compute(3, 4), GetOrInsertError::Make(_)));
+    assert!(matches!(compute(3, 4), EntryError::Make(_)));
     // The next computation of the same key is another one.
-    let failed: Answer = map.get_or_compute(1, || Err("offline"));
-    assert!(matches!(
-        failed,
-        Ok(_) | Err(GetOrInsertError::Make("offline"))
-    ));
+    let failed: Answer = map.entry(1).or_compute(|| Err("offline")).wait();
+    assert!(matches!(failed, Ok(_) | Err(EntryError::Make("offline"))));
 
-    let mut call = Box::pin(map.get_or_compute_async(9, async {
-        let inner = map.get_or_compute_async(9, ready(Ok::<_, std::io::Error>(String::new())));
+    let mut call = Box::pin(map.entry(9).or_compute(|| async {
+        let inner = map
+            .entry(9)
+            .or_compute(|| ready(Ok::<_, std::io::Error>(String::new())));
         inner.await.map(Found::into_value).map_err(|_| "wrapped")
     }));
     let answer = poll(&mut call, &Wakes::new());
     assert_eq!(
         answer,
-        Poll::Ready(Err(GetOrInsertError::Recursive(Some("wrapped"))))
+        Poll::Ready(Err(EntryError::Recursive(Some("wrapped"))))
     );
 }
 
@@ -443,15 +480,19 @@ fn a_shutdown_releases_the_callers_that_wait_for_a_computation_that_hangs() {
         let (go_on, may_go_on) = channel();
         thread::scope(|scope| {
             let hangs = scope.spawn(|| -> Answer {
-                map.get_or_compute(1, move || {
-                    begun.send(()).unwrap();
-                    may_go_on.recv().unwrap();
-                    Ok("late".to_owned())
-                })
+                map.entry(1)
+                    .or_compute(move || {
+                        begun.send(()).unwrap();
+                        may_go_on.recv().unwrap();
+                        Ok("late".to_owned())
+                    })
+                    .wait()
             });
             next(&computes);
             let blocked: Vec<_> = (0..3)
-                .map(|_| scope.spawn(|| -> Answer { map.get_or_compute(1, || Err("computed")) }))
+                .map(|_| {
+                    scope.spawn(|| -> Answer { map.entry(1).or_compute(|| Err("computed")).wait() })
+                })
                 .collect();
             let wakes = Wakes::new();
             let mut awaits = call(&map, 1, &Cell::default());
@@ -460,16 +501,18 @@ fn a_shutdown_releases_the_callers_that_wait_for_a_computation_that_hangs() {
             assert_eq!(wakes.count(), 1);
             assert_eq!(
                 poll(&mut awaits, &wakes),
-                Poll::Ready(Err(GetOrInsertError::Closed))
+                Poll::Ready(Err(EntryError::Closed))
             );
             for blocked in blocked {
-                assert_eq!(blocked.join().unwrap(), Err(GetOrInsertError::Closed));
+                assert_eq!(blocked.join().unwrap(), Err(EntryError::Closed));
             }
             // Nobody begins to wait, and nobody who need not wait is refused without a value.
-            let late: Answer = map.get_or_compute(1, || Err("computed"));
-            assert_eq!(late, Err(GetOrInsertError::Closed));
-            let Err(GetOrInsertError::Insert(refused)) =
-                map.get_or_compute(2, || Ok::<_, &str>("value".to_owned()))
+            let late: Answer = map.entry(1).or_compute(|| Err("computed")).wait();
+            assert_eq!(late, Err(EntryError::Closed));
+            let Err(EntryError::Insert(refused)) = map
+                .entry(2)
+                .or_compute(|| Ok::<_, &str>("value".to_owned()))
+                .wait()
             else {
                 panic!("the map is closed")
             };
@@ -478,7 +521,7 @@ fn a_shutdown_releases_the_callers_that_wait_for_a_computation_that_hangs() {
                 ("value", InsertRefusal::Closed)
             );
             go_on.send(()).unwrap();
-            let Err(GetOrInsertError::Insert(refused)) = hangs.join().unwrap() else {
+            let Err(EntryError::Insert(refused)) = hangs.join().unwrap() else {
                 panic!("the map is closed")
             };
             assert_eq!(
@@ -497,7 +540,7 @@ fn a_map_whose_values_nobody_computed_before_the_shutdown_lets_nobody_wait() {
     let mut leads = call(&map, 1, &Cell::default());
     assert!(poll(&mut leads, &Wakes::new()).is_pending());
     let answer = poll(&mut call(&map, 1, &Cell::default()), &Wakes::new());
-    assert_eq!(answer, Poll::Ready(Err(GetOrInsertError::Closed)));
+    assert_eq!(answer, Poll::Ready(Err(EntryError::Closed)));
 }
 
 /// The shutdown of a map with threads, which waits for no computation.
@@ -518,9 +561,10 @@ fn a_thread_that_waits_is_released_while_the_shutdown_waits_for_a_handler() {
     let mut hangs = call(&map, 1, &Cell::default());
     assert!(poll(&mut hangs, &Wakes::new()).is_pending());
     let closing = thread::scope(|scope| {
-        let blocked = scope.spawn(|| -> Answer { map.get_or_compute(1, || Err("computed")) });
+        let blocked =
+            scope.spawn(|| -> Answer { map.entry(1).or_compute(|| Err("computed")).wait() });
         let closing = map.shutdown(Shutdown::Drain { limit: 100 * IDLE });
-        assert_eq!(blocked.join().unwrap(), Err(GetOrInsertError::Closed));
+        assert_eq!(blocked.join().unwrap(), Err(EntryError::Closed));
         closing
     });
     go_on.send(()).unwrap();
@@ -535,10 +579,13 @@ fn a_task_that_a_computation_drives_may_wait_for_it() {
     let cell = Cell::default();
     let wakes = Wakes::new();
     let mut waits = call(&map, 1, &cell);
-    let found: Answer = map.get_or_compute(1, || {
-        assert!(poll(&mut waits, &wakes).is_pending());
-        Ok("a".to_owned())
-    });
+    let found: Answer = map
+        .entry(1)
+        .or_compute(|| {
+            assert!(poll(&mut waits, &wakes).is_pending());
+            Ok("a".to_owned())
+        })
+        .wait();
     assert!(found.is_ok());
     assert_eq!(wakes.count(), 1);
     assert_eq!(poll(&mut waits, &wakes), present("a"));
@@ -592,18 +639,20 @@ fn a_clone_that_panics_keeps_nobody_waiting() {
         let map = map.clone();
         Box::pin(async move {
             let compute = pending::<Result<Fragile, ()>>();
-            map.get_or_compute_async(1, compute).await
+            map.entry(1).or_compute(|| compute).await
         })
     };
     let said = panics(|| {
-        map.get_or_compute::<()>(1, || {
-            for _ in 0..3 {
-                let mut call = call();
-                assert!(poll(&mut call, &wakes).is_pending());
-                waiting.push(call);
-            }
-            Ok(Fragile(Arc::default()))
-        })
+        map.entry(1)
+            .or_compute(|| {
+                for _ in 0..3 {
+                    let mut call = call();
+                    assert!(poll(&mut call, &wakes).is_pending());
+                    waiting.push(call);
+                }
+                Ok::<_, ()>(Fragile(Arc::default()))
+            })
+            .wait()
     });
     assert!(said.contains(WANTED));
     // One has got its value. The others have not, and find it in the map.
@@ -623,31 +672,48 @@ fn a_computed_value_goes_to_the_group_of_the_caller_that_computes() {
         .build_stepped(1, |_, _| ())
         .unwrap();
     let map = stepped.map();
-    let found = map.get_or_compute_in("a", 1, || Ok::<_, ()>("one".to_owned()));
+    let found = map
+        .entry(1)
+        .group("a")
+        .or_compute(|| Ok::<_, ()>("one".to_owned()))
+        .wait();
     assert!(matches!(found, Ok(Found::Inserted { .. })));
     // The entry that is there, whatever group is named.
-    let found = map.get_or_compute_in::<_, ()>("b", 1, || unreachable!("there is an entry"));
+    let found = map
+        .entry(1)
+        .group("b")
+        .or_compute(|| -> Result<_, ()> { unreachable!("there is an entry") })
+        .wait();
     assert!(matches!(found, Ok(Found::Present(value)) if value == "one"));
     assert_eq!(map.group_of(&1).as_deref(), Some("a"));
     // A full group refuses, and those who wait learn it, too.
-    let full = |found: Result<Found<String>, GetOrInsertError<u32, String, ()>>| {
-        let Err(GetOrInsertError::Insert(error)) = found else {
+    let full = |found: Result<Found<String>, EntryError<u32, String, ()>>| {
+        let Err(EntryError::Insert(error)) = found else {
             panic!("{found:?}");
         };
         assert_eq!((error.refusal, error.key), (InsertRefusal::GroupFull, 2));
         assert_eq!(error.value, "two");
     };
-    full(map.get_or_compute_in("a", 2, || Ok("two".to_owned())));
+    full(
+        map.entry(2)
+            .group("a")
+            .or_compute(|| Ok("two".to_owned()))
+            .wait(),
+    );
     stepped.run_until(async {
         let compute = std::future::ready(Ok("two".to_owned()));
-        full(map.get_or_compute_in_async("a", 2, compute).await);
+        full(map.entry(2).group("a").or_compute(|| compute).await);
         let compute = std::future::ready(Ok::<_, ()>("two".to_owned()));
-        let found = map.get_or_compute_in_async("b", 2, compute).await;
+        let found = map.entry(2).group("b").or_compute(|| compute).await;
         assert!(matches!(found, Ok(Found::Inserted { .. })));
     });
     assert_eq!(map.group_of(&2).as_deref(), Some("b"));
     // Fails: nothing is inserted.
-    let found = map.get_or_compute_in("c", 3, || Err::<String, _>("no"));
-    assert!(matches!(found, Err(GetOrInsertError::Make("no"))));
+    let found = map
+        .entry(3)
+        .group("c")
+        .or_compute(|| Err::<String, _>("no"))
+        .wait();
+    assert!(matches!(found, Err(EntryError::Make("no"))));
     assert_eq!(map.group_len("c"), 0);
 }

@@ -84,7 +84,7 @@ fn each_entry_can_have_an_expiry_of_its_own() {
         (7, Expiry::NEVER.time_to_idle(Duration::ZERO)),
         (8, Expiry::NEVER.time_to_live(Duration::ZERO)),
     ] {
-        map.insert_with(key, text(key), expiry).unwrap();
+        map.entry(key).expiry(expiry).insert(text(key)).unwrap();
     }
     stepped.settle();
     assert_eq!(keys(&gone), [7, 8]);
@@ -152,7 +152,7 @@ fn jitter_spreads_what_was_inserted_at_once_and_touches_keep_it() {
     let map = stepped.map();
     let expiry = Expiry::NEVER.time_to_idle(30 * S).jitter(10);
     for key in 0..1_000 {
-        map.insert_with(key, text(key), expiry).unwrap();
+        map.entry(key).expiry(expiry).insert(text(key)).unwrap();
     }
     let due: Vec<_> = (0..1_000).map(|key| map.deadline(&key).unwrap()).collect();
     assert!(due.iter().all(|due| (at(27)..=at(33)).contains(due)));
@@ -227,7 +227,7 @@ fn nobody_finds_an_entry_after_its_lifetime_but_who_takes_it_out() {
     let (value, deadline) = (text(2), at(60));
     assert_eq!(map.remove(&2), Removed::Removed { value, deadline });
     assert_eq!(map.insert(3, "new".into()).unwrap().replaced, Some(text(3)));
-    let found = map.get_or_insert_with(4, || "new".into()).unwrap();
+    let found = map.entry(4).or_insert_with(|| "new".into()).unwrap();
     let (value, replaced) = ("new".into(), Some(text(4)));
     let deadline = at(160);
     assert_eq!(

@@ -24,7 +24,7 @@ fn refusals_give_key_and_value_back() {
         (3, text(3), InsertRefusal::Full)
     );
     assert_eq!(map.insert(2, "b".into()).unwrap().replaced, Some(text(2)));
-    let error = map.get_or_insert_with(3, || text(3)).unwrap_err();
+    let error = map.entry(3).or_insert_with(|| text(3)).unwrap_err();
     assert_eq!(error.refusal, InsertRefusal::Full);
     assert_eq!(map.remove(&1).value(), Some(text(1)));
     fill(&map, [3]);
@@ -41,7 +41,10 @@ fn refusals_give_key_and_value_back() {
 }
 
 fn error_text(map: &Map) -> String {
-    map.insert_if_absent(1, text(1)).unwrap_err().to_string()
+    map.entry(1)
+        .insert_if_absent(text(1))
+        .unwrap_err()
+        .to_string()
 }
 
 #[test]
@@ -52,7 +55,9 @@ fn a_shutdown_hands_back_drains_or_delivers_at_once() {
             fill(&stepped.map(), [1, 2]);
             stepped
                 .map()
-                .insert_with(3, text(3), Expiry::NEVER)
+                .entry(3)
+                .expiry(Expiry::NEVER)
+                .insert(text(3))
                 .unwrap();
             (stepped, gone)
         };
@@ -147,7 +152,7 @@ fn a_shutdown_from_inside_the_handler_is_reported_later() {
         })
         .unwrap();
     fill(&map, [1]);
-    map.insert_with(2, text(2), Expiry::NEVER).unwrap();
+    map.entry(2).expiry(Expiry::NEVER).insert(text(2)).unwrap();
     clock.advance(IDLE);
     until("the handler has shut down", || {
         report.lock().unwrap().is_some()
@@ -231,9 +236,12 @@ fn c125_after_the_end_every_call_answers() {
     for map in [map.clone(), map] {
         for error in [
             map.insert(1, text(1)).unwrap_err(),
-            map.insert_with(1, text(1), Expiry::NEVER).unwrap_err(),
-            map.insert_if_absent(1, text(1)).unwrap_err(),
-            map.get_or_insert_with(1, || text(1)).unwrap_err(),
+            map.entry(1)
+                .expiry(Expiry::NEVER)
+                .insert(text(1))
+                .unwrap_err(),
+            map.entry(1).insert_if_absent(text(1)).unwrap_err(),
+            map.entry(1).or_insert_with(|| text(1)).unwrap_err(),
         ] {
             assert_eq!((error.key, error.value), (1, text(1)));
             assert_eq!(error.refusal, InsertRefusal::Closed);

@@ -52,7 +52,7 @@ fn collecting(builder: Builder) -> (Stepped, Map, Gone) {
 /// Values are a thousand times their keys.
 fn fill(map: &Map, group: &str, keys: impl IntoIterator<Item = u32>) {
     for key in keys {
-        let inserted = map.insert_in(group, key, 1_000 * key).unwrap();
+        let inserted = map.entry(key).group(group).insert(1_000 * key).unwrap();
         assert_eq!(inserted.replaced, None);
     }
 }
@@ -134,8 +134,8 @@ fn c171_the_entry_that_was_touched_longest_ago_makes_room() {
             assert!(map.set_expiry(&1, Expiry::NEVER).is_alive());
         }),
         ("a toucher", |map| map.toucher().touch(1)),
-        ("insert_in", |map| {
-            assert!(map.insert_in("a", 1, 1_000).is_ok());
+        ("insert in a group", |map| {
+            assert!(map.entry(1).group("a").insert(1_000).is_ok());
         }),
     ];
     let spans: [fn(Builder) -> Builder; 3] = [
@@ -198,7 +198,10 @@ fn c172_an_entry_that_replaces_one_of_its_group_evicts_nothing_and_is_the_newest
     for policy in POLICIES {
         let (stepped, map, gone) = collecting(builder(2, policy));
         fill(&map, "a", [1, 2]);
-        assert_eq!(map.insert_in("a", 1, 7).unwrap().replaced, Some(1_000));
+        assert_eq!(
+            map.entry(1).group("a").insert(7).unwrap().replaced,
+            Some(1_000)
+        );
         stepped.settle();
         assert_eq!(taken(&gone), []);
         map.update(&1, |value| *value = 1_000);
@@ -206,14 +209,17 @@ fn c172_an_entry_that_replaces_one_of_its_group_evicts_nothing_and_is_the_newest
         assert_eq!(members(&map, "a"), [1, 3]);
         // From another group.
         fill(&map, "b", [4]);
-        assert_eq!(map.insert_in("a", 4, 4_000).unwrap().replaced, Some(4_000));
+        assert_eq!(
+            map.entry(4).group("a").insert(4_000).unwrap().replaced,
+            Some(4_000)
+        );
         assert_eq!(
             (members(&map, "a"), members(&map, "b")),
             (vec![3, 4], vec![])
         );
         // From none.
         map.insert(5, 0).unwrap();
-        assert_eq!(map.insert_in("a", 5, 0).unwrap().replaced, Some(0));
+        assert_eq!(map.entry(5).group("a").insert(0).unwrap().replaced, Some(0));
         stepped.settle();
         let reason = Reason::GroupFull;
         assert_eq!(taken(&gone), [(2, reason), (1, reason), (3, reason)]);
@@ -324,12 +330,12 @@ fn calls_that_take_an_entry_out_take_an_evicted_one_out_too() {
             map.remove(&1);
         }),
         ("insert_if_absent", |_, map| {
-            let inserted = map.insert_if_absent(1, 0).unwrap();
+            let inserted = map.entry(1).no_group().insert_if_absent(0).unwrap();
             assert_eq!(inserted.replaced, Some(1_000));
             map.remove(&1);
         }),
-        ("insert_in", |_, map| {
-            let inserted = map.insert_in("a", 1, 1_000).unwrap();
+        ("insert in a group", |_, map| {
+            let inserted = map.entry(1).group("a").insert(1_000).unwrap();
             assert_eq!(inserted.replaced, Some(1_000));
             assert_eq!(members(map, "a"), [1]);
             // It has evicted the one that had evicted it.
@@ -421,13 +427,25 @@ fn an_entry_that_is_due_already_keeps_its_deadline_and_one_that_is_too_old_its_r
 fn an_entry_without_a_deadline_is_evicted_at_once() {
     for policy in POLICIES {
         let (stepped, map, gone) = collecting(builder(1, policy));
-        map.insert_in_with("a", 1, 1_000, Expiry::NEVER).unwrap();
-        map.insert_in_with("a", 2, 2_000, Expiry::NEVER).unwrap();
+        map.entry(1)
+            .group("a")
+            .expiry(Expiry::NEVER)
+            .insert(1_000)
+            .unwrap();
+        map.entry(2)
+            .group("a")
+            .expiry(Expiry::NEVER)
+            .insert(2_000)
+            .unwrap();
         stepped.settle();
         assert_eq!(taken(&gone), [(1, Reason::GroupFull)]);
         // The newest one may be due at once itself.
         let at_once = Expiry::NEVER.time_to_idle(Duration::ZERO);
-        map.insert_in_with("a", 3, 3_000, at_once).unwrap();
+        map.entry(3)
+            .group("a")
+            .expiry(at_once)
+            .insert(3_000)
+            .unwrap();
         stepped.settle();
         let mut gone = taken(&gone);
         gone.sort_unstable_by_key(|gone| gone.0);
@@ -449,9 +467,9 @@ fn an_entry_that_waits_for_a_run_of_its_key_is_evicted_and_delivered_after_that(
                 log.lock().unwrap().push((expired.value, expired.reason));
                 if round == 0 {
                     // It has left its group, and is no longer counted.
-                    map.insert_in("a", expired.key, 1).unwrap();
+                    map.entry(expired.key).group("a").insert(1).unwrap();
                     assert!(map.touch(&expired.key).is_alive());
-                    map.insert_in("a", 8, 8).unwrap();
+                    map.entry(8).group("a").insert(8).unwrap();
                     assert_eq!(map.touch(&expired.key), Touch::Expired);
                     assert_eq!(map.group_len("a"), 1);
                     assert_eq!(log.lock().unwrap().len(), 1);
@@ -459,7 +477,7 @@ fn an_entry_that_waits_for_a_run_of_its_key_is_evicted_and_delivered_after_that(
             })
             .unwrap();
         let map = stepped.map();
-        map.insert_in("a", 7, 0).unwrap();
+        map.entry(7).group("a").insert(0).unwrap();
         stepped.advance(IDLE);
         let expected = [(0, Reason::Idle), (1, Reason::GroupFull)];
         assert_eq!(*calls.lock().unwrap(), expected);
@@ -475,7 +493,7 @@ fn c172_an_insertion_that_is_refused_evicts_nothing() {
     for policy in POLICIES {
         let (stepped, map, gone) = collecting(builder(2, policy).max_pending(2));
         fill(&map, "a", [1, 2]);
-        let error = map.insert_in("a", 3, 9).unwrap_err();
+        let error = map.entry(3).group("a").insert(9).unwrap_err();
         assert_eq!(
             (error.key, error.value, error.refusal),
             (3, 9, InsertRefusal::Full)
@@ -485,9 +503,9 @@ fn c172_an_insertion_that_is_refused_evicts_nothing() {
         assert_eq!(taken(&gone), []);
         assert!(map.touch(&1).is_alive());
         // In its own place it needs no room.
-        assert!(map.insert_in("a", 1, 1_000).is_ok());
+        assert!(map.entry(1).group("a").insert(1_000).is_ok());
         stepped.shutdown(Shutdown::HandBack);
-        let error = map.insert_in("a", 3, 9).unwrap_err();
+        let error = map.entry(3).group("a").insert(9).unwrap_err();
         assert_eq!(error.refusal, InsertRefusal::Closed);
         assert_eq!(taken(&gone), []);
     }
@@ -497,7 +515,7 @@ fn c172_an_insertion_that_is_refused_evicts_nothing() {
 fn an_evicted_entry_counts_for_max_pending_until_its_delivery() {
     let (stepped, map, gone) = collecting(builder(1, GroupFull::EvictOldest).max_pending(2));
     fill(&map, "a", [1, 2]);
-    let error = map.insert_in("a", 3, 9).unwrap_err();
+    let error = map.entry(3).group("a").insert(9).unwrap_err();
     assert_eq!(error.refusal, InsertRefusal::Full);
     assert_eq!(members(&map, "a"), [2]);
     stepped.settle();
@@ -624,7 +642,7 @@ fn the_last_entry_of_a_group_drops_its_name_and_its_order() {
     let map = stepped.map();
     for key in 0..100 {
         let group = key % 7;
-        assert!(map.insert_in(&group, key, drops.mark()).is_ok());
+        assert!(map.entry(key).group(&group).insert(drops.mark()).is_ok());
     }
     stepped.settle();
     assert_eq!((drops.count(), map.len()), (86, 14));
@@ -673,7 +691,9 @@ fn c173_every_entry_ends_once_when_evictions_race_with_touches_removals_moves_an
                         let key = (7 * n + number) % 40;
                         let group = ["a", "b", "c"][((n / 5 + number) % 3) as usize];
                         let value = number * EACH + n;
-                        if let Some(old) = map.insert_in(group, key, value).unwrap().replaced {
+                        if let Some(old) =
+                            map.entry(key).group(group).insert(value).unwrap().replaced
+                        {
                             end(old);
                         }
                         assert!(map.group_len(group) <= MOST);

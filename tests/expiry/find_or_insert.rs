@@ -9,8 +9,8 @@ use std::time::Duration;
 use kit::map::{IDLE, S, at, builder, collecting, fill, keys, text};
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
-    ExpiryMap, ExpiryMapBuilder, Found, GetOrInsertError, GroupedBy, InsertRefusal, Shutdown,
-    Touch, TouchOrInsert,
+    EntryError, ExpiryMap, ExpiryMapBuilder, Found, GroupedBy, InsertRefusal, Shutdown, Touch,
+    Updated,
 };
 
 fn exclaim(value: &mut String) -> String {
@@ -35,10 +35,15 @@ fn never<T>() -> T {
 fn a_device_that_comes_back_is_touched_or_inserted() {
     let (stepped, gone) = collecting(builder(), 1);
     let map = stepped.map();
-    let call = |make: fn() -> String| map.touch_or_insert_with(1, exclaim, make).unwrap();
+    let call = |make: fn() -> String| {
+        map.entry(1)
+            .touch_with(exclaim)
+            .or_insert_with(make)
+            .unwrap()
+    };
     let inserted = call(|| "a".into());
     let (deadline, replaced) = (at(60), None);
-    assert_eq!(inserted, TouchOrInsert::Inserted { deadline, replaced });
+    assert_eq!(inserted, Updated::Inserted { deadline, replaced });
     assert!(inserted.is_inserted());
     assert_eq!(map.get(&1).as_deref(), Some("a"), "it was not changed");
     stepped.advance(S);
@@ -46,10 +51,10 @@ fn a_device_that_comes_back_is_touched_or_inserted() {
     let answer = call(never);
     let touch = Touch::Touched { deadline };
     let result = "a!".to_owned();
-    assert_eq!(answer, TouchOrInsert::Touched { touch, result });
+    assert_eq!(answer, Updated::Present((touch, result)));
     let touch = Touch::Unchanged { deadline };
     let result = "a!!".to_owned();
-    assert_eq!(call(never), TouchOrInsert::Touched { touch, result });
+    assert_eq!(call(never), Updated::Present((touch, result)));
     stepped.advance(IDLE);
     assert_eq!(keys(&gone), [1]);
     assert!(call(|| "b".into()).is_inserted());
@@ -59,15 +64,19 @@ fn a_device_that_comes_back_is_touched_or_inserted() {
 fn an_entry_whose_lifetime_is_over_is_replaced_by_what_is_made() {
     let stepped = grouped(builder().time_to_live(S), 9);
     let map = stepped.map();
-    map.insert_in(&7, 1, "a".into()).unwrap();
+    map.entry(1).group(&7).insert("a".into()).unwrap();
     map.insert(2, "b".into()).unwrap();
     stepped.clock().set(at(1));
-    let answer = map.touch_or_insert_with(1, exclaim, || "c".into());
+    let answer = map
+        .entry(1)
+        .touch_with(exclaim)
+        .no_group()
+        .or_insert_with(|| "c".into());
     let replaced = Some("a".to_owned());
     let deadline = at(2);
-    assert_eq!(answer, Ok(TouchOrInsert::Inserted { deadline, replaced }));
+    assert_eq!(answer, Ok(Updated::Inserted { deadline, replaced }));
     assert_eq!(map.group_of(&1), None);
-    let answer = map.insert_in_if_absent(&7, 2, "d".into()).unwrap();
+    let answer = map.entry(2).group(&7).insert_if_absent("d".into()).unwrap();
     assert_eq!(answer.replaced, Some("b".into()));
     assert_eq!(map.group_of(&2), Some(7));
     stepped.settle();
@@ -79,10 +88,11 @@ fn a_make_that_fails_inserts_nothing_and_its_error_comes_back() {
     let (stepped, _) = collecting(builder().max_pending(2), 1);
     let map = stepped.map();
     let parse = |key, text: &str| {
-        map.get_or_try_insert_with(key, || text.parse::<u8>().map(|n| n.to_string()))
+        map.entry(key)
+            .or_try_insert_with(|| text.parse::<u8>().map(|n| n.to_string()))
     };
     let error = parse(1, "x").unwrap_err();
-    assert!(matches!(error, GetOrInsertError::Make(_)));
+    assert!(matches!(error, EntryError::Make(_)));
     assert_eq!(
         error.source().unwrap().to_string(),
         "invalid digit found in string"
@@ -105,7 +115,7 @@ fn a_make_that_fails_inserts_nothing_and_its_error_comes_back() {
     let source = error.source().unwrap().to_string();
     assert!(source.contains("max_pending"), "{source}");
     assert!(error.to_string().contains("could not be inserted"));
-    let GetOrInsertError::Insert(error) = error else {
+    let EntryError::Insert(error) = error else {
         panic!("{error:?}");
     };
     assert_eq!((error.key, error.value.as_str()), (3, "6"));
@@ -120,23 +130,38 @@ fn an_entry_that_came_meanwhile_is_found_and_the_own_value_dropped() {
     let make = |key| {
         let map = map.clone();
         move || {
-            map.insert_in(&1, key, text(key)).unwrap();
+            map.entry(key).group(&1).insert(text(key)).unwrap();
             "too late".to_owned()
         }
     };
-    let answer = map.get_or_insert_with(1, make(1)).unwrap();
+    let answer = map.entry(1).no_group().or_insert_with(make(1)).unwrap();
     assert_eq!(answer, Found::Present(text(1)));
     let make_2 = make(2);
-    let answer = map.get_or_try_insert_in(&9, 2, || Ok::<_, ()>(make_2()));
+    let answer = map
+        .entry(2)
+        .group(&9)
+        .or_try_insert_with(|| Ok::<_, ()>(make_2()));
     assert_eq!(answer, Ok(Found::Present(text(2))));
     for (key, answer) in [
-        (3, map.touch_or_insert_with(3, exclaim, make(3))),
-        (4, map.touch_or_insert_in(&9, 4, exclaim, make(4))),
+        (
+            3,
+            map.entry(3)
+                .touch_with(exclaim)
+                .no_group()
+                .or_insert_with(make(3)),
+        ),
+        (
+            4,
+            map.entry(4)
+                .group(&9)
+                .touch_with(exclaim)
+                .or_insert_with(make(4)),
+        ),
     ] {
         let deadline = at(60);
         let touch = Touch::Unchanged { deadline };
         let result = text(key) + "!";
-        assert_eq!(answer, Ok(TouchOrInsert::Touched { touch, result }));
+        assert_eq!(answer, Ok(Updated::Present((touch, result))));
     }
     assert_eq!((map.group_len(&1), map.group_len(&9)), (4, 0));
     let stats = map.stats();
@@ -147,11 +172,13 @@ fn an_entry_that_came_meanwhile_is_found_and_the_own_value_dropped() {
 fn a_key_that_is_there_is_told_before_a_group_that_is_full() {
     let stepped = grouped(builder(), 1);
     let map = stepped.map();
-    map.insert_in_if_absent(&1, 1, text(1)).unwrap();
+    map.entry(1).group(&1).insert_if_absent(text(1)).unwrap();
     map.insert(2, text(2)).unwrap();
     let refusal = |group, key| {
         let error = map
-            .insert_in_if_absent(&group, key, "x".into())
+            .entry(key)
+            .group(&group)
+            .insert_if_absent("x".into())
             .unwrap_err();
         assert_eq!((error.key, error.value.as_str()), (key, "x"));
         error.refusal
@@ -162,19 +189,27 @@ fn a_key_that_is_there_is_told_before_a_group_that_is_full() {
     assert_eq!(refusal(2, 1), InsertRefusal::Occupied);
     // Nothing is left behind by the refusals.
     assert_eq!((map.group_len(&1), map.group_len(&2)), (1, 0));
-    let error = map.touch_or_insert_in(&1, 3, exclaim, || "x".into());
+    let error = map
+        .entry(3)
+        .group(&1)
+        .touch_with(exclaim)
+        .or_insert_with(|| "x".into());
     assert_eq!(error.unwrap_err().refusal, InsertRefusal::GroupFull);
-    let error = map.get_or_try_insert_in(&1, 3, || Ok::<_, ()>("x".into()));
-    let Err(GetOrInsertError::Insert(error)) = error else {
+    let error = map
+        .entry(3)
+        .group(&1)
+        .or_try_insert_with(|| Ok::<_, ()>("x".into()));
+    let Err(EntryError::Insert(error)) = error else {
         panic!("{error:?}");
     };
     assert_eq!(error.refusal, InsertRefusal::GroupFull);
     assert_eq!(
-        map.touch_or_insert_in(&1, 2, exclaim, never).unwrap(),
-        TouchOrInsert::Touched {
-            touch: Touch::Unchanged { deadline: at(60) },
-            result: text(2) + "!"
-        }
+        map.entry(2)
+            .group(&1)
+            .touch_with(exclaim)
+            .or_insert_with(never)
+            .unwrap(),
+        Updated::Present((Touch::Unchanged { deadline: at(60) }, text(2) + "!"))
     );
     assert_eq!(map.group_of(&2), None, "it stays where it is");
     drop(stepped.shutdown(Shutdown::HandBack));
@@ -208,9 +243,15 @@ fn every_message_is_counted_once_however_touches_and_insertions_meet() {
                         let key = (message + thread) % KEYS;
                         let count = |value: &mut u64| *value += 1;
                         let answer = if thread == 0 {
-                            map.touch_or_insert_with(key, count, || 1)
+                            map.entry(key)
+                                .touch_with(count)
+                                .no_group()
+                                .or_insert_with(|| 1)
                         } else {
-                            map.touch_or_insert_in(&key, key, count, || 1)
+                            map.entry(key)
+                                .group(&key)
+                                .touch_with(count)
+                                .or_insert_with(|| 1)
                         };
                         match answer {
                             Ok(answer) if answer.is_inserted() => {

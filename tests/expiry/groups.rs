@@ -60,7 +60,7 @@ fn keys(gone: &Gone) -> Vec<u32> {
 /// Values are a thousand times their keys.
 fn fill(map: &Map, group: &str, keys: impl IntoIterator<Item = u32>) {
     for key in keys {
-        let inserted = map.insert_in(group, key, 1_000 * key).unwrap();
+        let inserted = map.entry(key).group(group).insert(1_000 * key).unwrap();
         assert_eq!(inserted.replaced, None);
     }
 }
@@ -168,7 +168,12 @@ fn a_touch_of_the_group_that_moves_nothing_still_finds_it_alive() {
     let (stepped, _) = collecting(builder(), 1);
     let map = stepped.map();
     fill(&map, "a", 0..3);
-    let forever = map.insert_in_with("a", 3, 0, Expiry::NEVER).unwrap();
+    let forever = map
+        .entry(3)
+        .group("a")
+        .expiry(Expiry::NEVER)
+        .insert(0)
+        .unwrap();
     assert_eq!(forever.replaced, None);
     assert_eq!(map.touch_group("a"), 4);
     assert_eq!(map.deadline(&3), Some(Time::MAX));
@@ -189,16 +194,20 @@ fn an_entry_leaves_its_group_however_it_ends() {
             assert!(map.contains(&1));
         }),
         ("replaced with an expiry", |_, map| {
-            map.insert_with(1, 2, Expiry::NEVER).unwrap();
+            map.entry(1)
+                .expiry(Expiry::NEVER)
+                .no_group()
+                .insert(2)
+                .unwrap();
         }),
         ("replaced when too old", |stepped, map| {
             map.set_expiry(&1, Expiry::NEVER.time_to_live(S));
             stepped.clock().set(stepped.now() + S);
-            let inserted = map.insert_if_absent(1, 2).unwrap();
+            let inserted = map.entry(1).no_group().insert_if_absent(2).unwrap();
             assert_eq!(inserted.replaced, Some(1_000));
         }),
         ("moved", |_, map| {
-            let inserted = map.insert_in("b", 1, 2).unwrap();
+            let inserted = map.entry(1).group("b").insert(2).unwrap();
             assert_eq!(inserted.replaced, Some(1_000));
             assert_eq!(map.group_len("b"), 1);
             assert_eq!(map.group_of(&1).as_deref(), Some("b"));
@@ -260,9 +269,16 @@ fn an_entry_stays_in_its_group_through_touches_updates_and_refusals() {
     map.touch_many([&1, &2]);
     map.update(&1, |value| *value += 0);
     map.set_expiry(&1, Expiry::NEVER);
-    assert!(map.insert_if_absent(1, 0).is_err());
-    assert_eq!(map.get_or_insert_with(1, || 0).unwrap().into_value(), 1_000);
-    let full = map.insert_in("b", 3, 0).unwrap_err();
+    assert!(map.entry(1).no_group().insert_if_absent(0).is_err());
+    assert_eq!(
+        map.entry(1)
+            .no_group()
+            .or_insert_with(|| 0)
+            .unwrap()
+            .into_value(),
+        1_000
+    );
+    let full = map.entry(3).group("b").insert(0).unwrap_err();
     assert_eq!(full.refusal, InsertRefusal::Full);
     assert_eq!((map.group_len("a"), map.group_len("b")), (1, 0));
     assert_eq!(map.group_of(&1).as_deref(), Some("a"));
@@ -352,9 +368,9 @@ fn what_is_inserted_while_the_handler_runs_is_in_its_group_at_once() {
                 fill(map, "a", [key, 8]);
                 assert_eq!(map.group_of(&key).as_deref(), Some("a"));
                 assert_eq!(map.touch_group("a"), 2);
-                assert!(map.insert_in("a", 9, 0).is_err());
+                assert!(map.entry(9).group("a").insert(0).is_err());
                 // In its own place.
-                assert!(map.insert_in("a", key, 0).is_ok());
+                assert!(map.entry(key).group("a").insert(0).is_ok());
                 assert_eq!(map.group_len("a"), 2);
                 let mut removed = map.remove_group("a");
                 removed.sort_unstable();
@@ -362,7 +378,11 @@ fn what_is_inserted_while_the_handler_runs_is_in_its_group_at_once() {
                 assert_eq!((map.group_len("a"), map.contains(&key)), (0, false));
                 fill(map, "b", [key]);
                 assert_eq!(
-                    map.insert_in("a", key, 1_000 * key).unwrap().replaced,
+                    map.entry(key)
+                        .group("a")
+                        .insert(1_000 * key)
+                        .unwrap()
+                        .replaced,
                     Some(1_000 * key)
                 );
                 assert_eq!((map.group_len("a"), map.group_len("b")), (1, 0));
@@ -394,7 +414,7 @@ fn a_full_group_refuses_one_more_and_gives_it_back() {
     fill(&map, "b", [3]);
     map.insert(4, 0).unwrap();
     for key in [3, 4, 5] {
-        let error = map.insert_in("a", key, 9).unwrap_err();
+        let error = map.entry(key).group("a").insert(9).unwrap_err();
         assert_eq!(
             (error.key, error.value, error.refusal),
             (key, 9, InsertRefusal::GroupFull)
@@ -408,19 +428,19 @@ fn a_full_group_refuses_one_more_and_gives_it_back() {
 
     // One that is in the group already is no more, however often.
     for value in 10..20 {
-        map.insert_in("a", 1, value).unwrap();
+        map.entry(1).group("a").insert(value).unwrap();
         assert_eq!(map.group_len("a"), 2);
     }
     assert_eq!(map.get(&1), Some(19));
-    assert!(map.insert_in("a", 5, 0).is_err());
+    assert!(map.entry(5).group("a").insert(0).is_err());
 
     // Room is made by whoever leaves.
     map.insert(1, 0).unwrap();
     fill(&map, "a", [5]);
-    assert!(map.insert_in("a", 1, 0).is_err());
-    map.insert_in("b", 5, 5_000).unwrap();
-    assert!(map.insert_in("b", 1, 0).is_err());
-    map.insert_in("a", 1, 1_000).unwrap();
+    assert!(map.entry(1).group("a").insert(0).is_err());
+    map.entry(5).group("b").insert(5_000).unwrap();
+    assert!(map.entry(1).group("b").insert(0).is_err());
+    map.entry(1).group("a").insert(1_000).unwrap();
     assert_eq!(map.remove(&2).value(), Some(2_000));
     fill(&map, "a", [6]);
     assert_eq!(sorted(map.remove_group("a")), [1, 6]);
@@ -437,8 +457,11 @@ fn the_bound_holds_for_what_is_due_and_for_what_is_too_old() {
     let map = stepped.map();
     fill(&map, "a", [1]);
     stepped.clock().set(at(200));
-    assert!(map.insert_in("a", 2, 0).is_err());
-    assert_eq!(map.insert_in("a", 1, 0).unwrap().replaced, Some(1_000));
+    assert!(map.entry(2).group("a").insert(0).is_err());
+    assert_eq!(
+        map.entry(1).group("a").insert(0).unwrap().replaced,
+        Some(1_000)
+    );
     stepped.settle();
     assert!(keys(&gone).is_empty());
     stepped.clock().set(at(400));
@@ -460,7 +483,7 @@ fn a_closed_map_says_so_also_where_the_group_is_full() {
         let map = stepped.map();
         fill(&map, "a", [1]);
         stepped.shutdown(Shutdown::HandBack);
-        let error = map.insert_in("a", 2, 9).unwrap_err();
+        let error = map.entry(2).group("a").insert(9).unwrap_err();
         assert_eq!(
             (error.key, error.value, error.refusal),
             (2, 9, InsertRefusal::Closed)
@@ -475,13 +498,20 @@ fn a_closed_map_says_so_also_where_the_group_is_full() {
     let stepped = builder()
         .max_per_group(1)
         .build_stepped(1, move |map: &Map, _| {
-            let refused = map.insert_in("a", 3, 0).map_err(|error| error.refusal);
+            let refused = map
+                .entry(3)
+                .group("a")
+                .insert(0)
+                .map_err(|error| error.refusal);
             *tell.lock().unwrap() = refused.err();
         })
         .unwrap();
     let map = stepped.map();
     fill(&map, "a", [1]);
-    map.insert_with(2, 0, Expiry::NEVER.time_to_idle(S))
+    map.entry(2)
+        .expiry(Expiry::NEVER.time_to_idle(S))
+        .no_group()
+        .insert(0)
         .unwrap();
     stepped.shutdown(Shutdown::Drain { limit: S });
     assert_eq!(*full.lock().unwrap(), Some(InsertRefusal::Closed));
@@ -521,7 +551,7 @@ fn groups_are_told_apart_by_eq_not_by_their_hash() {
     let map = stepped.map();
     for group in 0..50 {
         for n in 0..=group {
-            map.insert_in(&group, 100 * group + n, 0).unwrap();
+            map.entry(100 * group + n).group(&group).insert(0).unwrap();
         }
     }
     for group in (0..50).step_by(2) {
@@ -654,7 +684,7 @@ fn a_name_is_cloned_once_and_dropped_with_the_last_entry() {
     let team = Team::new(1, &drops);
     let marks = |map: &Teams| map.group_len(&Team::new(1, &Drops::default()));
     for key in 0..50 {
-        map.insert_in(&team, Key(key), key).unwrap();
+        map.entry(Key(key)).group(&team).insert(key).unwrap();
     }
     drop(team);
     assert_eq!((drops.count(), marks(&map)), (1, 50));
@@ -665,7 +695,7 @@ fn a_name_is_cloned_once_and_dropped_with_the_last_entry() {
     // Groups come and go by the thousand.
     for number in 0..5_000 {
         let team = Team::new(number, &drops);
-        map.insert_in(&team, Key(number % 10), 0).unwrap();
+        map.entry(Key(number % 10)).group(&team).insert(0).unwrap();
     }
     // Two of each are gone but for the last ten.
     assert_eq!(drops.count(), 2 + 2 * 5_000 - 10);
@@ -683,7 +713,10 @@ fn a_map_that_is_abandoned_drops_its_groups() {
         .build(|_, _| unreachable!("nothing expires"))
         .unwrap();
     for key in 0..100 {
-        map.insert_in(&Team::new(key % 10, &drops), key, 0).unwrap();
+        map.entry(key)
+            .group(&Team::new(key % 10, &drops))
+            .insert(0)
+            .unwrap();
     }
     assert_eq!(drops.count(), 100);
     drop(map);
@@ -699,9 +732,9 @@ fn three_and_one() -> (SteppedTeams, Teams, [Team; 3]) {
     let drops = Drops::default();
     let teams = [0, 1, 2].map(|number| Team::new(number, &drops));
     for key in 0..3 {
-        map.insert_in(&teams[0], Key(key), key).unwrap();
+        map.entry(Key(key)).group(&teams[0]).insert(key).unwrap();
     }
-    map.insert_in(&teams[1], Key(3), 3).unwrap();
+    map.entry(Key(3)).group(&teams[1]).insert(3).unwrap();
     map.insert(Key(4), 4).unwrap();
     (stepped, map, teams)
 }
@@ -710,21 +743,25 @@ type Call = fn(&Teams, &[Team; 3]);
 
 /// Calls under which such an operation runs, under a lock.
 const CALLS: [(&str, Op, Call); 12] = [
-    ("insert_in", Op::Eq, |map, teams| {
-        let _ = map.insert_in(&teams[0], Key(9), 9);
+    ("insert in a group", Op::Eq, |map, teams| {
+        let _ = map.entry(Key(9)).group(&teams[0]).insert(9);
     }),
-    ("insert_in, new", Op::Clone, |map, teams| {
-        let _ = map.insert_in(&teams[2], Key(9), 9);
+    ("insert in a group, new", Op::Clone, |map, teams| {
+        let _ = map.entry(Key(9)).group(&teams[2]).insert(9);
     }),
-    ("insert_in, replacing", Op::KeyEq, |map, teams| {
-        let _ = map.insert_in(&teams[0], Key(1), 9);
+    ("insert in a group, replacing", Op::KeyEq, |map, teams| {
+        let _ = map.entry(Key(1)).group(&teams[0]).insert(9);
     }),
-    ("insert_in, moving", Op::KeyEq, |map, teams| {
-        let _ = map.insert_in(&teams[1], Key(1), 9);
+    ("insert in a group, moving", Op::KeyEq, |map, teams| {
+        let _ = map.entry(Key(1)).group(&teams[1]).insert(9);
     }),
-    ("insert_in, moving to a new one", Op::KeyEq, |map, teams| {
-        let _ = map.insert_in(&teams[2], Key(1), 9);
-    }),
+    (
+        "insert in a group, moving to a new one",
+        Op::KeyEq,
+        |map, teams| {
+            let _ = map.entry(Key(1)).group(&teams[2]).insert(9);
+        },
+    ),
     ("group_len", Op::Eq, |map, teams| {
         let _ = map.group_len(&teams[0]);
     }),
@@ -812,8 +849,11 @@ fn a_call_from_under_a_groups_lock_panics_instead_of_hanging() {
         ("remove_group", |map| {
             map.remove_group(&Team::new(0, &Drops::default()));
         }),
-        ("insert_in", |map| {
-            let _ = map.insert_in(&Team::new(5, &Drops::default()), Key(20), 20);
+        ("insert in a group", |map| {
+            let _ = map
+                .entry(Key(20))
+                .group(&Team::new(5, &Drops::default()))
+                .insert(20);
         }),
     ];
     for (name, op, call) in CALLS {
@@ -833,7 +873,11 @@ fn a_call_from_under_a_groups_lock_panics_instead_of_hanging() {
     let (_stepped, map, teams) = three_and_one();
     let said = panics(|| map.with(&Key(0), |_| map.group_len(&teams[0])));
     assert!(said.contains("called the scheduler"), "{said}");
-    let said = panics(|| map.update(&Key(0), |_| map.insert_in(&teams[0], Key(9), 9).is_ok()));
+    let said = panics(|| {
+        map.update(&Key(0), |_| {
+            map.entry(Key(9)).group(&teams[0]).insert(9).is_ok()
+        })
+    });
     assert!(said.contains("called the scheduler"), "{said}");
     nothing_has_changed(&map, &teams, "with");
 }
@@ -883,8 +927,8 @@ fn keys_that_can_not_be_cloned_leave_their_group() {
                 return;
             }
             let team = Team::new(1, &Drops::default());
-            map.insert_in(&team, expired.key, 1).unwrap();
-            map.insert_in(&team, Key(8), 2).unwrap();
+            map.entry(expired.key).group(&team).insert(1).unwrap();
+            map.entry(Key(8)).group(&team).insert(2).unwrap();
             set_trap(Op::KeyClone, || panic!("{WANTED}"));
             let removed = map.remove_group(&team);
             assert!(TRAP.take().is_none());
@@ -894,7 +938,11 @@ fn keys_that_can_not_be_cloned_leave_their_group() {
         .unwrap();
     let map = stepped.map();
     let at_once = Expiry::NEVER.time_to_idle(Duration::ZERO);
-    map.insert_with(Key(7), 0, at_once).unwrap();
+    map.entry(Key(7))
+        .expiry(at_once)
+        .no_group()
+        .insert(0)
+        .unwrap();
     stepped.settle();
     assert_eq!(left.load(Ordering::Relaxed), 1);
     assert!(map.stats().balances());
@@ -922,7 +970,7 @@ fn a_values_drop_finds_that_it_has_left_its_group() {
     let map = stepped.map();
     for key in 0..5 {
         let value = Leaving(Arc::clone(&seen), Some(map.clone()));
-        map.insert_in(&1, key, value).unwrap();
+        map.entry(key).group(&1).insert(value).unwrap();
     }
     assert_eq!(map.retain(|key, _| *key > 1), 2);
     let first = std::mem::take(&mut *seen.lock().unwrap());
@@ -1013,7 +1061,7 @@ fn every_entry_has_one_end_when_removals_of_groups_race_with_expiry_and_moves() 
                     // Keys are shared, and move from group to group.
                     let key = n % 50;
                     let group = ["a", "b", "c"][((n / 7 + number) % 3) as usize];
-                    let replaced = map.insert_in(group, key, n).unwrap().replaced;
+                    let replaced = map.entry(key).group(group).insert(n).unwrap().replaced;
                     ended += usize::from(replaced.is_some());
                     match n % 5 {
                         0 => ended += map.remove_group(group).len(),
@@ -1060,10 +1108,10 @@ fn no_group_has_more_entries_than_it_may_whoever_inserts() {
                         let mut accepted = 0;
                         for n in 0..20 {
                             let key = 1_000 * round + 100 * number + n;
-                            if map.insert_in("a", key, 0).is_ok() {
+                            if map.entry(key).group("a").insert(0).is_ok() {
                                 accepted += 1;
                                 // In its own place, of which the others must not see anything.
-                                assert!(map.insert_in("a", key, 1).is_ok());
+                                assert!(map.entry(key).group("a").insert(1).is_ok());
                             }
                             assert!(map.group_len("a") <= MOST);
                         }

@@ -6,6 +6,7 @@ mod channel;
 mod compute;
 mod deadlines;
 mod end;
+mod entry;
 mod eviction;
 mod find_or_insert;
 mod groups;

@@ -61,7 +61,9 @@ fn each_way_to_leave_has_its_reason() {
     assert_eq!(reasons(&told), [(2, cleared), (4, cleared), (5, cleared)]);
 
     fill(6..7);
-    map.insert_with(7, text(7), Expiry::NEVER.time_to_live(S))
+    map.entry(7)
+        .expiry(Expiry::NEVER.time_to_live(S))
+        .insert(text(7))
         .unwrap();
     stepped.advance(IDLE);
     assert_eq!(reasons(&told), [(6, Reason::Idle), (7, Reason::Lifetime)]);
@@ -103,28 +105,37 @@ fn an_entry_that_is_over_and_replaced_before_its_delivery_left_for_its_own_reaso
     let builder = builder.when_group_full(GroupFull::EvictOldest);
     let stepped = builder.build_stepped(1, |_, _| ()).unwrap();
     let map = stepped.map();
-    map.insert_with(1, text(1), Expiry::NEVER.time_to_live(S))
+    map.entry(1)
+        .expiry(Expiry::NEVER.time_to_live(S))
+        .no_group()
+        .insert(text(1))
         .unwrap();
-    map.insert_with(2, text(2), Expiry::NEVER.time_to_live(S))
+    map.entry(2)
+        .expiry(Expiry::NEVER.time_to_live(S))
+        .no_group()
+        .insert(text(2))
         .unwrap();
     stepped.clock().advance(S);
     map.insert(1, "new".into()).unwrap();
-    map.insert_if_absent(2, "new".into()).unwrap();
+    map.entry(2)
+        .no_group()
+        .insert_if_absent("new".into())
+        .unwrap();
     assert_eq!(
         reasons(&told),
         [(1, Reason::Lifetime), (2, Reason::Lifetime)]
     );
-    map.insert_in("ada", 3, text(3)).unwrap();
-    map.insert_in("ada", 4, text(4)).unwrap();
+    map.entry(3).group("ada").insert(text(3)).unwrap();
+    map.entry(4).group("ada").insert(text(4)).unwrap();
     // The third one is evicted, and is replaced while it waits for its delivery.
     map.insert(3, "new".into()).unwrap();
     assert_eq!(reasons(&told), [(3, Reason::GroupFull)]);
-    map.insert_in("ada", 5, text(5)).unwrap();
+    map.entry(5).group("ada").insert(text(5)).unwrap();
     stepped.settle();
     assert_eq!(reasons(&told), [(4, Reason::GroupFull)]);
     assert_eq!(map.remove_group("ada").len(), 1);
-    map.insert_in("ada", 6, text(6)).unwrap();
-    map.insert_in("ada", 6, "new".into()).unwrap();
+    map.entry(6).group("ada").insert(text(6)).unwrap();
+    map.entry(6).group("ada").insert("new".into()).unwrap();
     let (removed, replaced) = (Reason::Removed, Reason::Replaced);
     assert_eq!(reasons(&told), [(5, removed), (6, replaced)]);
 }
@@ -185,7 +196,7 @@ fn a_lost_receiver_that_closes_the_map_drops_the_others() {
         .when_receiver_lost(ReceiverLost::Close);
     let (map, gone) = builder.build_channel(8).unwrap();
     map.insert(1, text(1)).unwrap();
-    map.insert_with(2, text(2), Expiry::NEVER).unwrap();
+    map.entry(2).expiry(Expiry::NEVER).insert(text(2)).unwrap();
     drop(gone);
     hand.advance(IDLE);
     until("it is closed", || map.state() == Lifecycle::Closed);
@@ -265,7 +276,7 @@ fn however_calls_race_each_entry_leaves_once() {
                     let key = value.wrapping_mul(0x9e37_79b9) % 16;
                     match call % 4 {
                         0 => drop(map.insert(key, value)),
-                        1 => drop(map.insert_in(&(key % 4), key, value)),
+                        1 => drop(map.entry(key).group(&(key % 4)).insert(value)),
                         2 => drop(map.remove(&key)),
                         _ => drop(map.touch(&key)),
                     }

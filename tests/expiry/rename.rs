@@ -94,7 +94,7 @@ fn it_takes_the_place_of_an_entry_that_is_over() {
     let map = stepped.map();
     fill(&map, [1]);
     let brief = map.expiry().time_to_live(S);
-    map.insert_with(2, "brief".into(), brief).unwrap();
+    map.entry(2).expiry(brief).insert("brief".into()).unwrap();
     stepped.clock().set(at(1));
     map.rename(&1, 2).unwrap();
     assert_eq!(
@@ -138,7 +138,7 @@ fn beside_a_handler_the_new_entry_is_renamed() {
         })
         .unwrap();
     let now = tourbillon::Expiry::NEVER.time_to_idle(Duration::ZERO);
-    map.insert_with(1, 10, now).unwrap();
+    map.entry(1).expiry(now).insert(10).unwrap();
     assert_eq!(began.recv(), Ok((1, 10)));
     assert_eq!(
         map.rename(&1, 2).unwrap_err().refusal,
@@ -182,7 +182,10 @@ fn the_bound_counts_it_once() {
         // In place of one that is over, and has a permit of its own.
         assert_eq!(map.remove(&1_000_000).value().as_deref(), Some("value 0"));
         let brief = map.expiry().time_to_live(S);
-        map.insert_with(9_000_000, String::new(), brief).unwrap();
+        map.entry(9_000_000)
+            .expiry(brief)
+            .insert(String::new())
+            .unwrap();
         if limit > 1 {
             stepped.clock().set(at(1));
             map.rename(&1_000_001, 9_000_000).unwrap();
@@ -225,7 +228,7 @@ fn a_panic_of_a_key_changes_nothing() {
         .build_stepped(1, |_, _| ())
         .unwrap();
     let map = stepped.map();
-    map.insert_in(&5, key(1), 10).unwrap();
+    map.entry(key(1)).group(&5).insert(10).unwrap();
     map.insert(key(9), 90).unwrap();
     armed.store(true, Ordering::SeqCst);
     let text = panics(|| {
@@ -250,8 +253,8 @@ fn it_stays_in_its_group_even_if_that_is_full() {
         .build_stepped(1, |_, _| ())
         .unwrap();
     let map = stepped.map();
-    map.insert_in(&7, 1, 10).unwrap();
-    map.insert_in(&7, 2, 20).unwrap();
+    map.entry(1).group(&7).insert(10).unwrap();
+    map.entry(2).group(&7).insert(20).unwrap();
     for key in 0..100 {
         map.rename(&(10 * key + 1), 10 * (key + 1) + 1).unwrap();
         assert_eq!(
@@ -262,7 +265,7 @@ fn it_stays_in_its_group_even_if_that_is_full() {
     let mut entries = map.group_entries(&7);
     entries.sort_unstable();
     assert_eq!(entries, [(2, 20), (1_001, 10)]);
-    let refused = map.insert_in(&7, 3, 30).unwrap_err();
+    let refused = map.entry(3).group(&7).insert(30).unwrap_err();
     assert_eq!(refused.refusal, InsertRefusal::GroupFull);
     assert_eq!(map.touch_group(&7), 2);
     let mut removed = map.remove_group(&7);
@@ -289,14 +292,14 @@ fn its_turn_to_be_evicted_stays() {
             .unwrap();
         let map = stepped.map();
         for key in [1, 2, 3] {
-            map.insert_in(&7, key, key).unwrap();
+            map.entry(key).group(&7).insert(key).unwrap();
             stepped.advance(S);
         }
         map.rename(&1, 11).unwrap();
         map.rename(&2, 12).unwrap();
-        map.insert_in(&7, 4, 4).unwrap();
+        map.entry(4).group(&7).insert(4).unwrap();
         stepped.settle();
-        map.insert_in(&7, 5, 5).unwrap();
+        map.entry(5).group(&7).insert(5).unwrap();
         stepped.settle();
         assert_eq!(*gone.lock().unwrap(), [11, 12]);
         assert_eq!(
@@ -364,7 +367,7 @@ fn calls_for_its_group_do_not_miss_it() {
     let renamed = AtomicUsize::new(0);
     for round in 0..300 {
         for key in 0..MEMBERS {
-            map.insert_in(&7, key, key).unwrap();
+            map.entry(key).group(&7).insert(key).unwrap();
         }
         let done = AtomicBool::new(false);
         thread::scope(|scope| {

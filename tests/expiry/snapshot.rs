@@ -39,9 +39,11 @@ fn entries_go_on_with_the_time_that_they_have_left() {
     let (old, _) = collecting(builder().time_to_live(LIFE), 1);
     let map = old.map();
     fill(&map, [1]);
-    map.insert_with(2, text(2), Expiry::NEVER).unwrap();
+    map.entry(2).expiry(Expiry::NEVER).insert(text(2)).unwrap();
     old.advance(20 * S);
-    map.insert_with(3, text(3), Expiry::NEVER.time_to_live(30 * S))
+    map.entry(3)
+        .expiry(Expiry::NEVER.time_to_live(30 * S))
+        .insert(text(3))
         .unwrap();
     let _ = map.touch(&1);
     old.advance(5 * S);
@@ -83,14 +85,22 @@ fn entries_that_are_past_due_are_delivered_at_once_for_their_own_reason() {
     let (old, _) = collecting(builder(), 1);
     let map = old.map();
     let idle = map.expiry();
-    map.insert_with(1, text(1), idle).unwrap();
-    map.insert_with(2, text(2), idle.time_to_live(30 * S))
+    map.entry(1).expiry(idle).insert(text(1)).unwrap();
+    map.entry(2)
+        .expiry(idle.time_to_live(30 * S))
+        .insert(text(2))
         .unwrap();
-    map.insert_with(3, text(3), idle.time_to_live(3 * IDLE))
+    map.entry(3)
+        .expiry(idle.time_to_live(3 * IDLE))
+        .insert(text(3))
         .unwrap();
-    map.insert_with(4, text(4), idle.time_to_live(IDLE))
+    map.entry(4)
+        .expiry(idle.time_to_live(IDLE))
+        .insert(text(4))
         .unwrap();
-    map.insert_with(5, text(5), idle.time_to_idle(1_000 * S))
+    map.entry(5)
+        .expiry(idle.time_to_idle(1_000 * S))
+        .insert(text(5))
         .unwrap();
     let snapshot = map.snapshot_at(&anchor(0, 0));
     // Both maps are at the start of their clocks, before which there is no time.
@@ -201,9 +211,9 @@ fn groups_are_restored_and_their_limits_hold() {
     let map = old.map();
     for key in 1..=4 {
         old.advance(S);
-        map.insert_in("ada", key, text(key)).unwrap();
+        map.entry(key).group("ada").insert(text(key)).unwrap();
     }
-    map.insert_in("grace", 5, text(5)).unwrap();
+    map.entry(5).group("grace").insert(text(5)).unwrap();
     map.insert(6, text(6)).unwrap();
     map.remove(&4);
     let snapshot = map.snapshot_at(&anchor(4, 0));
@@ -266,7 +276,7 @@ fn the_oldest_of_a_group_is_still_the_oldest_after_a_restoration() {
         let (old, new) = (make(), make());
         for key in 1..=3 {
             old.advance(S);
-            old.map().insert_in("ada", key, text(key)).unwrap();
+            old.map().entry(key).group("ada").insert(text(key)).unwrap();
         }
         old.advance(S);
         // The oldest one is used last.
@@ -274,7 +284,7 @@ fn the_oldest_of_a_group_is_still_the_oldest_after_a_restoration() {
         let snapshot = old.map().snapshot_at(&anchor(4, 0));
         let restored = new.map().restore_at(snapshot, &anchor(0, 0)).unwrap();
         assert_eq!(restored.inserted, 3);
-        new.map().insert_in("ada", 4, text(4)).unwrap();
+        new.map().entry(4).group("ada").insert(text(4)).unwrap();
         let gone: Vec<_> = (1..=4)
             .filter(|key| !new.map().touch(key).is_alive())
             .collect();
@@ -336,7 +346,7 @@ proptest! {
         for key in order {
             let saved = &entries[key as usize];
             old.advance_to(at(100 - saved.age));
-            map.insert_with(key, text(key), spans(saved)).unwrap();
+            map.entry(key).expiry(spans(saved)).insert(text(key)).unwrap();
         }
         old.advance_to(at(100));
         let before: Vec<(u32, String, Time)> = map.iter().with_deadlines().collect();
@@ -379,7 +389,9 @@ fn a_restoration_by_an_anchor_that_is_ahead_of_the_clock_delivers_nothing_early(
     // By this one, the entries are past due at a moment that has not come.
     let restored = map.restore_at(snapshot, &anchor(3_600, 1_000)).unwrap();
     assert_eq!((restored.inserted, restored.refused.len()), (0, 100));
-    map.insert_with(1_000, text(1_000), Expiry::NEVER.time_to_idle(S))
+    map.entry(1_000)
+        .expiry(Expiry::NEVER.time_to_idle(S))
+        .insert(text(1_000))
         .unwrap();
     new.advance(S);
     assert_eq!(keys(&gone), [1_000], "no wheel is ahead of the clock");

@@ -20,7 +20,7 @@ fn each_way_in_and_out_has_its_counter() {
             .unwrap();
         let map = stepped.map();
         for key in 0..4 {
-            map.insert_in("a", key, key).unwrap();
+            map.entry(key).group("a").insert(key).unwrap();
         }
         map.insert(10, 0).unwrap();
         map.insert(10, 1).unwrap();
@@ -60,8 +60,8 @@ fn lookups_count_by_what_they_found() {
         let stats = map.stats();
         (stats.touched, stats.found, stats.missed)
     };
-    map.insert_in("a", 1, 1).unwrap();
-    map.insert_in("a", 2, 2).unwrap();
+    map.entry(1).group("a").insert(1).unwrap();
+    map.entry(2).group("a").insert(2).unwrap();
     assert_eq!(counts(), (0, 0, 0));
     // Touches.
     assert!(map.touch(&1).is_alive() && map.touch_at(&2, map.now()).is_alive());
@@ -82,7 +82,10 @@ fn lookups_count_by_what_they_found() {
     assert_eq!((map.get(&3), map.update(&3, |_| ())), (None, None));
     assert_eq!(counts(), (8, 6, 6));
     // A lifetime that is over is a miss, before the delivery, too.
-    map.insert_with(4, 4, Expiry::NEVER.time_to_live(S))
+    map.entry(4)
+        .expiry(Expiry::NEVER.time_to_live(S))
+        .no_group()
+        .insert(4)
         .unwrap();
     stepped.clock().advance(2 * S);
     assert!(map.get(&4).is_none() && !map.touch(&4).is_alive());

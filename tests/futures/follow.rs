@@ -234,7 +234,7 @@ async fn a_shutdown_can_be_awaited_in_each_mode() {
         let following = tokio::spawn(stepped.follow_tokio());
         for seconds in [1, 2, 4, 8] {
             let expiry = Expiry::NEVER.time_to_live(SECOND * seconds);
-            map.insert_with(seconds.into(), (), expiry).unwrap();
+            map.entry(seconds.into()).expiry(expiry).insert(()).unwrap();
         }
         let before = Instant::now();
         let report = map.shutdown(mode).await;

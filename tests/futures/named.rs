@@ -67,8 +67,10 @@ fn a_timeout_that_is_kept_after_its_output_has_no_timer_and_can_not_be_polled() 
     assert!(again.is_err());
 }
 
-struct Lookup<'a, S: MapHasher, C> {
-    value: Pin<Box<Computing<'a, u32, u32, S, C>>>,
+type Stored<'a, S, F, R> = Pin<Box<Computing<'a, u32, u32, S, F, R>>>;
+
+struct Lookup<'a, S: MapHasher, F, R> {
+    value: Stored<'a, S, F, R>,
 }
 
 #[test]
@@ -84,13 +86,13 @@ fn a_computation_that_panicked_and_is_kept_lets_the_next_caller_compute() {
         std::panic::panic_any(WANTED)
     };
     let mut first = Lookup {
-        value: Box::pin(map.get_or_compute_async(7, panics)),
+        value: Box::pin(map.entry(7).or_compute(|| panics)),
     };
     let mut second = Lookup {
-        value: Box::pin(map.get_or_compute_async(7, ready(Ok::<_, ()>(2)))),
+        value: Box::pin(map.entry(7).or_compute(|| ready(Ok::<_, ()>(2)))),
     };
-    let typed: &mut Pin<Box<Computing<'_, u32, u32, _, _>>> = &mut first.value;
-    let _: Poll<Result<_, tourbillon::GetOrInsertError<u32, u32, ()>>> = poll(typed, &Wakes::new());
+    let typed: &mut Stored<'_, _, _, _> = &mut first.value;
+    let _: Poll<Result<_, tourbillon::EntryError<u32, u32, ()>>> = poll(typed, &Wakes::new());
     assert!(poll(&mut second.value, &wakes).is_pending());
     assert!(format!("{:?} {:?}", first.value, second.value).contains("computes"));
     let panicked = catch_unwind(AssertUnwindSafe(|| poll(&mut first.value, &Wakes::new())));

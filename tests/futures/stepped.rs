@@ -192,12 +192,10 @@ fn a_stepped_stream_is_read_in_virtual_time() {
         .unwrap();
     let map = stepped.map();
     for key in 0..40 {
-        map.insert_with(
-            key,
-            "Ada",
-            Expiry::NEVER.time_to_idle(SECOND * (1 + key / 10)),
-        )
-        .unwrap();
+        map.entry(key)
+            .expiry(Expiry::NEVER.time_to_idle(SECOND * (1 + key / 10)))
+            .insert("Ada")
+            .unwrap();
     }
     let keys = stepped.run_until(async {
         let mut keys = Vec::new();

@@ -183,17 +183,17 @@ fn lookups_that_find_or_compute_at_once_yield() {
         .build(|_, _| ())
         .unwrap();
     yields("computed", async || {
-        let found = map.get_or_compute_async(1, ready(Ok::<_, &str>(7))).await;
+        let found = map.entry(1).or_compute(|| ready(Ok::<_, &str>(7))).await;
         assert_eq!(found.unwrap().into_value(), 7);
         map.remove(&1);
     });
     yields("failed", async || {
-        let refused = map.get_or_compute_async(1, ready(Err("no"))).await;
+        let refused = map.entry(1).or_compute(|| ready(Err("no"))).await;
         assert!(refused.is_err());
     });
     map.insert(1, 7).unwrap();
     yields("present", async || {
-        map.get_or_compute_async(1, ready(Err("no"))).await.unwrap()
+        map.entry(1).or_compute(|| ready(Err("no"))).await.unwrap()
     });
 }
 

@@ -15,7 +15,7 @@ use kit::wakes::{Wakes, poll};
 use kit::ways::AtDrop;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
-    Clock, Expiry, ExpiryMap, GetOrInsertError, InsertRefusal, ManualClock, Shutdown, TaskPanic,
+    Clock, EntryError, Expiry, ExpiryMap, InsertRefusal, ManualClock, Shutdown, TaskPanic,
 };
 
 #[test]
@@ -32,9 +32,9 @@ fn user_code_under_the_lock_that_calls_the_map_panics_instead_of_hanging() {
         ("touch_with", |map| {
             map.touch_with(&1, |_| map.update(&2, String::clear));
         }),
-        ("touch_or_insert_with", |map| {
+        ("touch_with, or_insert_with", |map| {
             let touch = |_: &mut String| map.touch(&2);
-            let _ = map.touch_or_insert_with(1, touch, String::new);
+            let _ = map.entry(1).touch_with(touch).or_insert_with(String::new);
         }),
         ("retain", |map| {
             map.retain(|_, _| map.contains(&2));
@@ -116,9 +116,9 @@ fn a_value_that_can_not_be_made_leaves_no_trace() {
         fill(&map, [1]);
         panic!("{WANTED}")
     };
-    let touch = || map.touch_or_insert_with(2, String::clear, make);
+    let touch = || map.entry(2).touch_with(String::clear).or_insert_with(make);
     assert!(panics(touch).contains(WANTED));
-    let get = || map.get_or_try_insert_with(2, || Ok::<_, ()>(make()));
+    let get = || map.entry(2).or_try_insert_with(|| Ok::<_, ()>(make()));
     assert!(panics(get).contains(WANTED));
     assert_eq!((map.len(), map.stats().inserted), (1, 3));
 }
@@ -230,10 +230,10 @@ fn a_clone_or_eq_that_panics_leaves_the_computations_whole() {
     let map = stepped.map();
     let compute = || Ok::<_, ()>("new".to_owned());
     PLAN.set(Some((What::Clone, 0)));
-    assert!(panics(|| map.get_or_compute(Key(4), compute)).contains(WANTED));
+    assert!(panics(|| map.entry(Key(4)).or_compute(compute).wait()).contains(WANTED));
     let (began, wakes) = (Arc::new(AtomicUsize::new(0)), Wakes::new());
     let count = Arc::clone(&began);
-    let mut leads = Box::pin(map.get_or_compute_async(Key(4), async move {
+    let mut leads = Box::pin(map.entry(Key(4)).or_compute(|| async move {
         count.fetch_add(1, Ordering::Relaxed);
         std::future::pending::<Result<String, ()>>().await
     }));
@@ -241,8 +241,8 @@ fn a_clone_or_eq_that_panics_leaves_the_computations_whole() {
     assert_eq!(began.load(Ordering::Relaxed), 1, "nobody computes already");
     // The first search is that of the map, which compares nothing with an absent key.
     PLAN.set(Some((What::Eq, 0)));
-    assert!(panics(|| map.get_or_compute(Key(4), compute)).contains(WANTED));
-    let mut waits = Box::pin(map.get_or_compute_async(Key(4), async { compute() }));
+    assert!(panics(|| map.entry(Key(4)).or_compute(compute).wait()).contains(WANTED));
+    let mut waits = Box::pin(map.entry(Key(4)).or_compute(|| async { compute() }));
     assert!(poll(&mut waits, &wakes).is_pending());
     drop(leads);
     assert_eq!(wakes.count(), 1, "one waits");
@@ -266,18 +266,21 @@ fn a_computation_that_ends_while_its_thread_panics_under_a_lock_lets_the_next_on
                 true => Poll::Ready(Ok::<_, ()>(text(2))),
                 false => Poll::Pending,
             });
-            map.get_or_compute_async(2, compute).await
+            map.entry(2).or_compute(|| compute).await
         }
     });
     assert!(poll(&mut leads, &wakes).is_pending());
-    let mut waits = Box::pin(map.get_or_compute_async(2, async { Ok::<_, ()>("own".to_owned()) }));
+    let mut waits = Box::pin(
+        map.entry(2)
+            .or_compute(|| async { Ok::<_, ()>("own".to_owned()) }),
+    );
     assert!(poll(&mut waits, &wakes).is_pending());
     is_done.store(true, Ordering::Relaxed);
     let leads = Mutex::new(leads);
     let refused = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&refused);
     let at_drop = AtDrop(Box::new(move || {
-        let Poll::Ready(Err(GetOrInsertError::Insert(error))) =
+        let Poll::Ready(Err(EntryError::Insert(error))) =
             poll(&mut *leads.lock().unwrap(), &Wakes::new())
         else {
             panic!("{WANTED}: it was not refused");
@@ -325,12 +328,12 @@ fn an_eq_that_calls_the_map_from_a_computation_panics_instead_of_hanging() {
     let key = Asking(Arc::default());
     let compute = std::future::pending::<Result<u32, ()>>;
     let wakes = Wakes::new();
-    let mut leads = Box::pin(map.get_or_compute_async(key.clone(), compute()));
+    let mut leads = Box::pin(map.entry(key.clone()).or_compute(compute));
     assert!(poll(&mut leads, &wakes).is_pending());
     *key.0.lock().unwrap() = Some(map.clone());
     let said = panics(|| {
         poll(
-            &mut Box::pin(map.get_or_compute_async(key.clone(), compute())),
+            &mut Box::pin(map.entry(key.clone()).or_compute(compute)),
             &wakes,
         )
     });
@@ -338,7 +341,9 @@ fn an_eq_that_calls_the_map_from_a_computation_panics_instead_of_hanging() {
     *key.0.lock().unwrap_or_else(|poison| poison.into_inner()) = None;
     drop(leads);
     assert_eq!(
-        map.get_or_compute(key.clone(), || Ok::<_, ()>(7))
+        map.entry(key.clone())
+            .or_compute(|| Ok::<_, ()>(7))
+            .wait()
             .unwrap()
             .into_value(),
         7
@@ -353,13 +358,16 @@ fn an_eq_or_hash_that_panics_changes_nothing() {
             drop(map.insert(Key(2), "new".to_owned()));
         }),
         ("insert_if_absent", 0, |map| {
-            drop(map.insert_if_absent(Key(2), "new".to_owned()));
+            drop(map.entry(Key(2)).insert_if_absent("new".to_owned()));
         }),
-        ("get_or_insert_with", 0, |map| {
-            drop(map.get_or_insert_with(Key(2), || "new".to_owned()));
+        ("or_insert_with", 0, |map| {
+            drop(map.entry(Key(2)).or_insert_with(|| "new".to_owned()));
         }),
-        ("get_or_compute", 0, |map| {
-            let _ = map.get_or_compute(Key(2), || Ok::<_, ()>("new".to_owned()));
+        ("or_compute", 0, |map| {
+            let _ = map
+                .entry(Key(2))
+                .or_compute(|| Ok::<_, ()>("new".to_owned()))
+                .wait();
         }),
         ("touch_with", 0, |map| {
             let _ = map.touch_with(&Key(2), |value| value.push('!'));
@@ -523,7 +531,7 @@ fn a_value_that_can_not_be_cloned_changes_nothing() {
         &|| drop(map.get_and_touch(&1)),
         &|| assert_eq!(map.iter().count(), 0),
         // Before anything is inserted.
-        &|| drop(map.get_or_insert_with(2, || Rigid)),
+        &|| drop(map.entry(2).or_insert_with(|| Rigid)),
     ];
     for call in calls {
         assert!(panics(call).contains(WANTED));
@@ -601,7 +609,7 @@ fn a_values_drop_may_call_the_map_wherever_it_happens() {
         assert_eq!(map.clear(), 2);
         // Refused, and sieved.
         insert(1);
-        drop(map.insert_if_absent(1, echo(2)));
+        drop(map.entry(1).insert_if_absent(echo(2)));
         echoes_of(&map, &[1, 2 + SILENT]);
         assert_eq!(map.retain(|_, _| false), 2);
         echoes(1);

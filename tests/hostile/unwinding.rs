@@ -72,12 +72,22 @@ fn a_map_goes_on_after_a_panic_of_each_closure() {
     panics(|| map.update(&1, |_| panic!("{WANTED}")));
     panics(|| map.touch_with(&1, |_| panic!("{WANTED}")));
     panics(|| map.retain(|_, _| panic!("{WANTED}")));
-    panics(|| map.get_or_try_insert_with(2, || -> Result<_, ()> { panic!("{WANTED}") }));
-    panics(|| map.get_or_compute(2, || -> Result<_, ()> { panic!("{WANTED}") }));
+    panics(|| {
+        map.entry(2)
+            .or_try_insert_with(|| -> Result<_, ()> { panic!("{WANTED}") })
+    });
+    panics(|| {
+        map.entry(2)
+            .or_compute(|| -> Result<_, ()> { panic!("{WANTED}") })
+            .wait()
+    });
     assert_eq!(map.get(&1).as_deref(), Some("one"));
     assert!(!map.contains(&2));
     // The next caller computes the value: nobody waits for the one that panicked.
-    let computed = map.get_or_compute(2, || Ok::<_, ()>("two".to_owned()));
+    let computed = map
+        .entry(2)
+        .or_compute(|| Ok::<_, ()>("two".to_owned()))
+        .wait();
     assert_eq!(computed.unwrap().into_value(), "two");
     let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(report.handed_back.len(), 2);

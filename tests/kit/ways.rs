@@ -113,9 +113,9 @@ pub fn drop_under_a_lock(way: usize, content: Box<dyn Send>) {
             let compute = pending::<Result<SharedSlot, ()>>;
             map.remove(&key);
             let mut context = Context::from_waker(Waker::noop());
-            let mut leads = pin!(map.get_or_compute_async(key, compute()));
+            let mut leads = pin!(map.entry(key).or_compute(compute));
             assert!(leads.as_mut().poll(&mut context).is_pending());
-            let waits = pin!(map.get_or_compute_async(key_with(content), compute()));
+            let waits = pin!(map.entry(key_with(content)).or_compute(compute));
             assert!(waits.poll(&mut context).is_pending());
         }
         _ => {
@@ -125,7 +125,7 @@ pub fn drop_under_a_lock(way: usize, content: Box<dyn Send>) {
                 .build(|_, _| ())
                 .unwrap();
             let (group, key) = (Dropping::default(), Dropping::default());
-            map.insert_in(&group, key, 1).unwrap();
+            map.entry(key).group(&group).insert(1).unwrap();
             // Its drop needs the group's lock again.
             let again = {
                 let map = map.clone();
@@ -133,7 +133,9 @@ pub fn drop_under_a_lock(way: usize, content: Box<dyn Send>) {
                     assert_eq!(map.group_len(&Dropping::default()), 1);
                 }))
             };
-            map.insert_in(&group, key_with(Box::new((content, put_off(again)))), 2)
+            map.entry(key_with(Box::new((content, put_off(again)))))
+                .group(&group)
+                .insert(2)
                 .unwrap();
         }
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
-    Expired, Expiry, ExpiryMap, Found, GetOrInsertError, GroupFull, GroupedBy, InsertError,
-    InsertRefusal, Reason, Removed, RenameRefusal, Shutdown, Time, Touch, TouchOrInsert,
+    EntryError, Expired, Expiry, ExpiryMap, Found, GroupFull, GroupedBy, InsertError,
+    InsertRefusal, Reason, Removed, RenameRefusal, Shutdown, Time, Touch, Updated,
 };
 
 const KEYS: u8 = 12;
@@ -199,16 +199,16 @@ impl Model {
         most: usize,
         key: u8,
         value: u32,
-    ) -> Result<TouchOrInsert<u32, u32>, InsertRefusal> {
+    ) -> Result<Updated<(Touch, u32), u32>, InsertRefusal> {
         if let Some(entry) = self.living(key) {
             entry.value += 1_000_000;
             let result = entry.value;
             let touch = self.touch(key);
-            return Ok(TouchOrInsert::Touched { touch, result });
+            return Ok(Updated::Present((touch, result)));
         }
         let replaced = self.insert_if_absent(group, most, key, value)?;
         let deadline = Time::MAX;
-        Ok(TouchOrInsert::Inserted { deadline, replaced })
+        Ok(Updated::Inserted { deadline, replaced })
     }
 
     fn get_or_try_insert(
@@ -274,11 +274,11 @@ fn refusal<T>(answer: Result<T, InsertError<u8, u32>>) -> Result<T, InsertRefusa
 }
 
 fn failure<T>(
-    answer: Result<T, GetOrInsertError<u8, u32, u32>>,
+    answer: Result<T, EntryError<u8, u32, u32>>,
 ) -> Result<T, Result<u32, InsertRefusal>> {
     answer.map_err(|error| match error {
-        GetOrInsertError::Make(error) => Ok(error),
-        GetOrInsertError::Insert(error) => Err(error.refusal),
+        EntryError::Make(error) => Ok(error),
+        EntryError::Insert(error) => Err(error.refusal),
         other => panic!("{other}"),
     })
 }
@@ -326,45 +326,58 @@ fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]
                 let entry = model.entry(number, spans);
                 let deadline = Time::from_nanos(entry.deadline);
                 let replaced = model.entries.insert(key, entry).map(|old| old.value);
-                let answer = map.insert_with(key, number, expiry(spans)).unwrap();
+                let answer = map
+                    .entry(key)
+                    .no_group()
+                    .expiry(expiry(spans))
+                    .insert(number)
+                    .unwrap();
                 assert_eq!((answer.deadline, answer.replaced), (deadline, replaced));
             }
             Call::InsertIfAbsent(key) => {
                 let expected = model.insert_if_absent(None, most, key, number);
-                let answer = map.insert_if_absent(key, number);
+                let answer = map.entry(key).no_group().insert_if_absent(number);
                 assert_eq!(refusal(answer.map(|inserted| inserted.replaced)), expected);
             }
             Call::InsertInIfAbsent(group, key) => {
                 let expected = model.insert_if_absent(Some(group), most, key, number);
-                let answer = map.insert_in_if_absent(&group, key, number);
+                let answer = map.entry(key).group(&group).insert_if_absent(number);
                 assert_eq!(refusal(answer.map(|inserted| inserted.replaced)), expected);
             }
             Call::TouchOrInsert(key) => {
                 let expected = model.touch_or_insert(None, most, key, number);
-                let answer = map.touch_or_insert_with(key, change, || number);
+                let answer = map
+                    .entry(key)
+                    .no_group()
+                    .touch_with(change)
+                    .or_insert_with(|| number);
                 assert_eq!(refusal(answer), expected);
             }
             Call::TouchOrInsertIn(group, key) => {
                 let expected = model.touch_or_insert(Some(group), most, key, number);
-                let answer = map.touch_or_insert_in(&group, key, change, || number);
+                let answer = map
+                    .entry(key)
+                    .group(&group)
+                    .touch_with(change)
+                    .or_insert_with(|| number);
                 assert_eq!(refusal(answer), expected);
             }
             Call::GetOrCompute(key, makes) => {
                 let value = if makes { Ok(number) } else { Err(number) };
                 let expected = model.get_or_try_insert(None, most, key, value);
-                let answer = map.get_or_compute(key, || value);
+                let answer = map.entry(key).no_group().or_compute(|| value).wait();
                 assert_eq!(failure(answer), expected);
             }
             Call::GetOrTryInsert(key, makes) => {
                 let value = if makes { Ok(number) } else { Err(number) };
                 let expected = model.get_or_try_insert(None, most, key, value);
-                let answer = map.get_or_try_insert_with(key, || value);
+                let answer = map.entry(key).no_group().or_try_insert_with(|| value);
                 assert_eq!(failure(answer), expected);
             }
             Call::GetOrTryInsertIn(group, key, makes) => {
                 let value = if makes { Ok(number) } else { Err(number) };
                 let expected = model.get_or_try_insert(Some(group), most, key, value);
-                let answer = map.get_or_try_insert_in(&group, key, || value);
+                let answer = map.entry(key).group(&group).or_try_insert_with(|| value);
                 assert_eq!(failure(answer), expected);
             }
             Call::InsertIn(group, key, spans) => {
@@ -377,7 +390,11 @@ fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]
                 } else {
                     Ok(model.entries.insert(key, entry).map(|old| old.value))
                 };
-                let answer = map.insert_in_with(&group, key, number, expiry(spans));
+                let answer = map
+                    .entry(key)
+                    .group(&group)
+                    .expiry(expiry(spans))
+                    .insert(number);
                 assert_eq!(
                     answer
                         .map(|inserted| inserted.replaced)

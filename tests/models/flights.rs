@@ -1,4 +1,4 @@
-//! Random calls of `get_or_compute_async`, with insertions and removals in between. Each answer and
+//! Random calls of `or_compute`, awaited, with insertions and removals in between. Each answer and
 //! each wake-up is compared with a plain model of single flight.
 
 use std::collections::BTreeMap;
@@ -10,12 +10,12 @@ use std::task::Poll;
 use kit::wakes::{Wakes, poll};
 use proptest::prelude::*;
 use tourbillon::test_util::SteppedMap;
-use tourbillon::{ExpiryMap, Found, GetOrInsertError, InsertError, InsertRefusal, Time};
+use tourbillon::{EntryError, ExpiryMap, Found, InsertError, InsertRefusal, Time};
 
 const KEYS: u8 = 3;
 
 type Computed = Result<u32, u32>;
-type Answer = Result<Found<u32>, GetOrInsertError<u8, u32, u32>>;
+type Answer = Result<Found<u32>, EntryError<u8, u32, u32>>;
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
@@ -79,7 +79,7 @@ impl Model {
             Ok(value) => value,
             Err(error) => {
                 self.end_flight(key, || State::Begins);
-                return Err(GetOrInsertError::Make(error));
+                return Err(EntryError::Make(error));
             }
         };
         if let Some(value) = self.entries.get(&key).copied() {
@@ -87,7 +87,7 @@ impl Model {
             return Ok(Found::Present(value));
         }
         if self.entries.len() == self.most {
-            let refused = || Err(GetOrInsertError::Insert(full(key, value)));
+            let refused = || Err(EntryError::Insert(full(key, value)));
             self.end_flight(key, || State::HasAnswer(refused()));
             return refused();
         }
@@ -147,7 +147,7 @@ fn begin(map: &ExpiryMap<u8, u32>, key: u8) -> Caller {
         state: State::Begins,
         result: None,
         cell,
-        future: Box::pin(async move { map.get_or_compute_async(key, compute).await }),
+        future: Box::pin(async move { map.entry(key).or_compute(|| compute).await }),
         wakes: Wakes::new(),
         woken: 0,
     }

@@ -200,7 +200,7 @@ fn check_entries(steps: &[Step], start: Time, lifetime: bool) -> Result<(), Test
             let set = match call {
                 Call::From(moment, _) => {
                     let at = moment.at(now);
-                    Some(map.insert_at(key, (), at).unwrap().deadline)
+                    Some(map.entry(key).at(at).insert(()).unwrap().deadline)
                 }
                 Call::At(moment) | Call::Move(moment) => match map.touch_at(&key, moment.at(now)) {
                     Touch::Touched { deadline } => Some(deadline),

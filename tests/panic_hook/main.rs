@@ -15,7 +15,7 @@ use kit::gate::Gate;
 use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tourbillon::{
-    Cancel, CancelGuard, Closing, ExpiryMap, GetOrInsertError, GroupedBy, GroupedExpiryMap, Handle,
+    Cancel, CancelGuard, Closing, EntryError, ExpiryMap, GroupedBy, GroupedExpiryMap, Handle,
     InsertRefusal, PullIn, Removed, RenameRefusal, Reschedule, ScheduleError, Scheduler, Shutdown,
     Sleep, SleepError, Timer, Touch, Toucher, WaitError,
 };
@@ -83,7 +83,7 @@ impl Rig {
             .time_to_live(HOUR)
             .build(|_, _| ())
             .unwrap();
-        map.insert_in(&Key(5), Key(1), Key(10)).unwrap();
+        map.entry(Key(1)).group(&Key(5)).insert(Key(10)).unwrap();
         let timers = scheduler.handle();
         let id = timers.schedule(Key(1), HOUR, |_| ()).unwrap().id;
         let timer = Timer::new().unwrap();
@@ -150,23 +150,38 @@ impl Rig {
         assert_eq!(refused.refusal, InsertRefusal::UnderLock);
         assert_eq!((refused.key.0, refused.value.0), (1, 11));
         assert!(refused.to_string().contains("panics"));
-        let refused = map.insert_in(&Key(5), Key(1), Key(11)).unwrap_err();
+        let refused = map
+            .entry(Key(1))
+            .group(&Key(5))
+            .insert(Key(11))
+            .unwrap_err();
         assert_eq!(refused.refusal, InsertRefusal::UnderLock);
-        let refused = map.get_or_insert_with(Key(1), || Key(11)).unwrap_err();
+        let refused = map
+            .entry(Key(1))
+            .no_group()
+            .or_insert_with(|| Key(11))
+            .unwrap_err();
         assert_eq!(refused.refusal, InsertRefusal::UnderLock);
-        let refused = map.get_or_compute(Key(1), || Ok::<_, ()>(Key(11)));
-        let Err(GetOrInsertError::Insert(refused)) = refused else {
+        let refused = map
+            .entry(Key(1))
+            .no_group()
+            .or_compute(|| Ok::<_, ()>(Key(11)))
+            .wait();
+        let Err(EntryError::Insert(refused)) = refused else {
             panic!("it was not refused");
         };
         assert_eq!(refused.refusal, InsertRefusal::UnderLock);
         let compute = ready(Ok::<_, ()>(Key(11)));
-        let mut call = Box::pin(map.get_or_compute_async(Key(1), compute));
-        let Poll::Ready(Err(GetOrInsertError::Insert(refused))) = poll(&mut call, &self.wakes)
-        else {
+        let mut call = Box::pin(map.entry(Key(1)).no_group().or_compute(|| compute));
+        let Poll::Ready(Err(EntryError::Insert(refused))) = poll(&mut call, &self.wakes) else {
             panic!("it was not refused");
         };
         assert_eq!(refused.refusal, InsertRefusal::UnderLock);
-        let refused = map.touch_or_insert_in(&Key(5), Key(1), |_| (), || Key(11));
+        let refused = map
+            .entry(Key(1))
+            .group(&Key(5))
+            .touch_with(|_| ())
+            .or_insert_with(|| Key(11));
         assert_eq!(refused.unwrap_err().refusal, InsertRefusal::UnderLock);
         assert_eq!(map.touch_with(&Key(1), |_| ()), (Touch::NotFound, None));
         assert_eq!((map.len(), map.is_empty()), (0, true));
@@ -276,7 +291,7 @@ fn ways(rig: &Rig) -> Vec<Box<dyn Fn() + '_>> {
         Box::new(move || with_keys(&|| ignore(map.iter().count()))),
         Box::new(move || with_keys(&|| ignore(map.touch_many(&[Key(1)])))),
         Box::new(move || with_keys(&|| ignore(map.group_len(&Key(5))))),
-        Box::new(move || with_keys(&|| ignore(map.insert_in(&Key(5), Key(1), Key(2))))),
+        Box::new(move || with_keys(&|| ignore(map.entry(Key(1)).group(&Key(5)).insert(Key(2))))),
         Box::new(move || with_keys(&|| ignore(rig.timers.cancel(&Key(1))))),
     ]
 }

@@ -42,8 +42,8 @@ fn a_time_ahead_of_the_clock_begins_nothing_before_it() {
     for idle in [Duration::ZERO, IDLE] {
         let (stepped, gone) = collecting(builder().time_to_idle(idle), 1);
         let map = stepped.map();
-        map.insert_at(1, String::new(), at(600)).unwrap();
-        map.insert_at(2, String::new(), Time::MAX).unwrap();
+        map.entry(1).at(at(600)).insert(String::new()).unwrap();
+        map.entry(2).at(Time::MAX).insert(String::new()).unwrap();
         stepped.advance_to(at(600) + idle - Duration::from_nanos(1));
         assert!(keys(&gone).is_empty());
         stepped.advance_to(at(600) + idle);
@@ -78,7 +78,7 @@ fn the_listener_is_told_by_the_clock_whether_a_lifetime_was_over() {
     let (stepped, _gone) = collecting(builder, 1);
     let map = stepped.map();
     for now in [at(0), at(1_000), Time::MAX] {
-        map.insert_at(1, String::new(), now).unwrap();
+        map.entry(1).at(now).insert(String::new()).unwrap();
     }
     assert_eq!(*told.lock().unwrap(), [Reason::Replaced; 2]);
 }
@@ -139,16 +139,20 @@ fn an_entry_lives_for_its_time_from_the_time_that_is_given() {
     let map = stepped.map();
     stepped.advance(100 * S);
     assert_eq!(
-        map.insert_at(1, String::new(), at(100)).unwrap().replaced,
+        map.entry(1)
+            .at(at(100))
+            .insert(String::new())
+            .unwrap()
+            .replaced,
         None
     );
     assert_eq!(map.deadline(&1), Some(at(100) + IDLE));
     // As if it had been inserted then, and with the times of a replacement.
-    let replaced = map.insert_at(1, String::new(), at(90)).unwrap();
+    let replaced = map.entry(1).at(at(90)).insert(String::new()).unwrap();
     assert!(replaced.replaced.is_some());
     assert_eq!(map.deadline(&1), Some(at(90) + IDLE));
     // Its time has passed already.
-    map.insert_at(2, String::new(), at(10)).unwrap();
+    map.entry(2).at(at(10)).insert(String::new()).unwrap();
     stepped.settle();
     assert_eq!(keys(&gone), [2]);
     stepped.advance_to(at(90) + IDLE);
@@ -160,8 +164,8 @@ fn calls_that_are_given_the_time_are_refused_like_others() {
     let builder = ExpiryMap::<u32, u32>::builder().max_pending(1);
     let stepped = builder.build_stepped(1, |_, _| ()).unwrap();
     let map = stepped.map();
-    map.insert_at(1, 1, Time::ZERO).unwrap();
-    let error = map.insert_at(2, 7, Time::ZERO).unwrap_err();
+    map.entry(1).at(Time::ZERO).insert(1).unwrap();
+    let error = map.entry(2).at(Time::ZERO).insert(7).unwrap_err();
     assert_eq!((error.key, error.value), (2, 7));
     let scheduler = Scheduler::<u32>::builder()
         .max_pending(1)

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tourbillon::wheel::{Full, Tick, Wheel};
 use tourbillon::{
-    Debounce, ExpiryMap, GetOrInsertError, InsertError, InsertRefusal, InsideTask, Next, Period,
-    Report, ScheduleError, Scheduler, Shutdown, SleepError, TimeoutError, Timer, WaitError,
+    Debounce, EntryError, ExpiryMap, InsertError, InsertRefusal, InsideTask, Next, Period, Report,
+    ScheduleError, Scheduler, Shutdown, SleepError, TimeoutError, Timer, WaitError,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -117,8 +117,9 @@ fn a_refused_entry_is_dropped_and_its_reason_is_an_error() {
     };
     let get = |key, task: Option<Task>| -> Result<(), Any> {
         let made = || task.ok_or("not made").map_err(std::io::Error::other);
-        map.get_or_try_insert_with(key, made)
-            .map_err(GetOrInsertError::into_reason)?;
+        map.entry(key)
+            .or_try_insert_with(made)
+            .map_err(EntryError::into_reason)?;
         Ok(())
     };
     insert(1, task(&held)).unwrap();
@@ -145,7 +146,7 @@ fn all_other_errors_can_be_passed_on_as_they_are() {
     fn passes<E: Error + Send + Sync + 'static>() {}
     passes::<InsideTask<Report<u64>>>();
     passes::<ScheduleError<()>>();
-    passes::<GetOrInsertError<(), (), std::io::Error>>();
+    passes::<EntryError<(), (), std::io::Error>>();
     passes::<WaitError>();
     passes::<SleepError>();
     passes::<TimeoutError>();

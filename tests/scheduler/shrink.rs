@@ -45,7 +45,7 @@ fn a_map_keeps_what_is_there_with_its_group_and_deadline() {
         .unwrap();
     let map = stepped.map();
     for key in 0..10_000 {
-        map.insert_in(&(key / 2), key, key).unwrap();
+        map.entry(key).group(&(key / 2)).insert(key).unwrap();
     }
     map.retain(|key, _| key / 2 == 4_321);
     map.shrink_to_fit();
@@ -62,7 +62,7 @@ fn a_map_keeps_what_is_there_with_its_group_and_deadline() {
     assert!(map.is_empty());
     map.shrink_to_fit();
     assert_eq!(map.group_len(&4_321), 0);
-    map.insert_in(&7, 1, 1).unwrap();
+    map.entry(1).group(&7).insert(1).unwrap();
     assert_eq!((map.get(&1), map.group_len(&7)), (Some(1), 1));
 }
 

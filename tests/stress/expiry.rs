@@ -141,7 +141,7 @@ fn act(map: &Map, fates: &Arc<Fates>, random: &mut Random) {
             }
             Err(refused) => refused.value.ends(|fates| &fates.refused),
         },
-        12..14 => match map.insert_if_absent(key, Token::new(fates)) {
+        12..14 => match map.entry(key).insert_if_absent(Token::new(fates)) {
             Ok(inserted) => {
                 if let Some(old) = inserted.replaced {
                     old.ends(|fates| &fates.replaced);
@@ -157,7 +157,7 @@ fn act(map: &Map, fates: &Arc<Fates>, random: &mut Random) {
         16 => {
             // The one that was made is the entry; what comes back is a clone.
             if let Ok(Found::Inserted { replaced, .. }) =
-                map.get_or_insert_with(key, || Token::new(fates))
+                map.entry(key).or_insert_with(|| Token::new(fates))
                 && let Some(old) = replaced
             {
                 old.ends(|fates| &fates.replaced);

@@ -96,7 +96,7 @@ impl Keyed for Map {
     }
 
     fn start(&self, key: u64, delay: Duration) {
-        let inserted = self.0.insert_with(key, key, Expiry::NEVER.time_to_idle(delay));
+        let inserted = self.0.entry(key).expiry(Expiry::NEVER.time_to_idle(delay)).insert(key);
         assert!(inserted.is_ok(), "open and without a bound");
     }
 

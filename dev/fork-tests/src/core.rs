@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use tourbillon::{
-    Cancel, CancelGuard, Clock, Debounce, ExpiryMap, GetOrInsertError, GroupedExpiryMap, Handle,
+    Cancel, CancelGuard, Clock, Debounce, EntryError, ExpiryMap, GroupedExpiryMap, Handle,
     InsertRefusal, Lifecycle, ManualClock, Missed, Period, Removed, RenameRefusal, Retry,
     ScheduleError, Scheduler, Shutdown, SleepError, Timeout, Timer, Touch, WaitError, When,
 };
@@ -100,10 +100,14 @@ impl Used {
         let _ = self.map.insert(key, round);
         self.map.touch(&key);
         self.map.touch_many(&[0, 1, 2, 3]);
-        let _ = self.map.get_or_compute(1000 + key, || Ok::<_, ()>(round));
+        let _ = self
+            .map
+            .entry(1000 + key)
+            .or_compute(|| Ok::<_, ()>(round))
+            .wait();
         self.map.remove(&key);
         self.map.remove(&(1000 + key));
-        let _ = self.grouped.insert_in(&key, round % 7, round);
+        let _ = self.grouped.entry(round % 7).group(&key).insert(round);
         let _ = self.grouped.rename(&key, 1000 + key);
         self.grouped.touch_group(&key);
         self.grouped.remove_group(&key);
@@ -430,19 +434,21 @@ fn map(report: &mut Report, used: &Used) {
         (error.key, error.value, error.refusal) == (1, 7, InsertRefusal::Forked)
     });
     report.check("insert", forked, &answer);
-    let answer = map.insert_if_absent(1, 7);
+    let answer = map.entry(1).insert_if_absent(7);
     let forked = answer
         .as_ref()
         .is_err_and(|error| error.refusal == InsertRefusal::Forked);
     report.check("insert_if_absent", forked, &answer);
-    let refused = |answer: &Result<_, GetOrInsertError<u64, u64, ()>>| matches!(answer, Err(GetOrInsertError::Insert(error)) if error.refusal == InsertRefusal::Forked);
+    let refused = |answer: &Result<_, EntryError<u64, u64, ()>>| matches!(answer, Err(EntryError::Insert(error)) if error.refusal == InsertRefusal::Forked);
     let answer = map
-        .get_or_compute(1, || Ok(7))
+        .entry(1)
+        .or_compute(|| Ok(7))
+        .wait()
         .map(|found| found.into_value());
-    report.check("get_or_compute", refused(&answer), &answer);
-    let answer = ready(map.get_or_compute_async(1, async { Ok(7) }));
+    report.check("or_compute, blocking", refused(&answer), &answer);
+    let answer = ready(map.entry(1).or_compute(|| async { Ok(7) }));
     let answer = answer.expect("it is ready").map(|found| found.into_value());
-    report.check("get_or_compute_async", refused(&answer), &answer);
+    report.check("or_compute, awaited", refused(&answer), &answer);
     for key in 0..KEYS {
         report.check("touch", map.touch(&key) == Touch::NotFound, &key);
         report.check("map's get", map.get(&key).is_none(), &key);
@@ -469,11 +475,11 @@ fn map(report: &mut Report, used: &Used) {
 fn groups(report: &mut Report, used: &Used) {
     let map = &used.grouped;
     for group in 0..KEYS {
-        let answer = map.insert_in(&group, 1, 7);
+        let answer = map.entry(1).group(&group).insert(7);
         let forked = answer
             .as_ref()
             .is_err_and(|error| error.refusal == InsertRefusal::Forked);
-        report.check("insert_in", forked, &answer);
+        report.check("insert in a group", forked, &answer);
         report.check("group_len", map.group_len(&group) == 0, map);
         report.check("group_entries", map.group_entries(&group).is_empty(), map);
         report.check("touch_group", map.touch_group(&group) == 0, map);

@@ -18,7 +18,7 @@ use std::task::{Context, Waker};
 use loom::thread;
 
 use super::check;
-use crate::flights::{CallMode, FlightLead, Flights, Joined, WaitEnd};
+use crate::flights::{CallMode, FlightLead, FlightWait, Flights, Joined, WaitEnd};
 use crate::rig::{block_on, hash};
 use crate::shard::Waiter;
 use crate::sync::{Arc, Mutex, Parker};
@@ -66,7 +66,7 @@ impl Map {
             let answer = match joined {
                 Joined::Found(found) => return Some(found),
                 Joined::Leads(lead) => return self.lead(lead, value),
-                Joined::Waits(wait) => wait.block(&parker),
+                Joined::Waits(wait) => block(wait, &parker),
                 _ => unreachable!("nothing is recursive, and no lock is held"),
             };
             match answer {
@@ -100,6 +100,15 @@ impl Map {
             }
         }
     }
+}
+
+/// What `compute.rs` does with a wait that has no limit.
+fn block(wait: FlightWait<u32, u32>, parker: &Parker) -> WaitEnd<u32> {
+    let end = wait.block(|| {
+        parker.park();
+        true
+    });
+    end.expect("it does not give up")
 }
 
 #[test]
@@ -202,7 +211,7 @@ fn a_shutdown_releases_whoever_waits_for_a_computation_that_hangs() {
             match join(&map, waiter, mode) {
                 Joined::Closed => {}
                 Joined::Waits(wait) if awaits => assert_eq!(block_on(wait), WaitEnd::Closed),
-                Joined::Waits(wait) => assert_eq!(wait.block(&parker), WaitEnd::Closed),
+                Joined::Waits(wait) => assert_eq!(block(wait, &parker), WaitEnd::Closed),
                 _ => unreachable!("the other computation has not ended"),
             }
             closes.join().unwrap();
@@ -232,7 +241,7 @@ fn a_shutdown_beside_the_end_of_a_computation_leaves_nobody_behind() {
         let closes = thread::spawn(move || closes.flights.close());
         let other = Arc::clone(&map);
         let leads = thread::spawn(move || other.lead(lead, Some(1)));
-        let end = wait.block(&parker);
+        let end = block(wait, &parker);
         assert!(
             matches!(end, WaitEnd::Answered(1) | WaitEnd::Closed),
             "{end:?}"

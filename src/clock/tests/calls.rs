@@ -135,7 +135,7 @@ fn entries_of_a_map_expire_after_their_times() -> Result<(), InsertError<u32, u3
         let map = stepped.map();
         map.insert(1, 1)?;
         assert_eq!(map.deadline(&1), Some(deadline));
-        map.insert_with(2, 2, Expiry::NEVER)?;
+        map.entry(2).expiry(Expiry::NEVER).insert(2)?;
         let expiry = Expiry::NEVER.time_to_idle(idle).time_to_live(lifetime);
         assert!(map.set_expiry(&2, expiry).is_alive());
         assert_eq!(map.deadline(&2), Some(deadline));
@@ -189,7 +189,7 @@ fn the_end_of_a_lifetime_is_judged_exactly() -> Result<(), InsertError<u32, u32>
         assert_eq!(set.is_alive(), lives, "{moment:?}");
     }
     // It counts as absent.
-    assert!(map.insert_if_absent(1, 2)?.replaced.is_some());
+    assert!(map.entry(1).insert_if_absent(2)?.replaced.is_some());
     Ok(())
 }
 
@@ -221,7 +221,7 @@ fn whether_a_lifetime_is_over_is_asked_of_each_entry() -> Result<(), Box<dyn std
         .groups::<u32>()
         .build_stepped(1, |_, _| ())?;
     let map = stepped.map();
-    map.insert_in(&7, 1, 1)?;
+    map.entry(1).group(&7).insert(1)?;
     let end = map.deadline(&1).ok_or("it is there")?;
     for (moment, lives) in [(end - NANO, true), (end, false)] {
         hand.set(moment);

@@ -115,7 +115,10 @@ fn touches_are_usual_if_a_single_write_is_enough() {
         (idle(MINUTE).jitter(10), true),
     ];
     for (number, (expiry, _)) in (0..).zip(entries) {
-        map.insert_with(Key(number), number, expiry).unwrap();
+        map.entry(Key(number))
+            .expiry(expiry)
+            .insert(number)
+            .unwrap();
     }
     stepped.advance(SECOND / 2);
     for (number, (expiry, usual)) in (0..).zip(entries) {
@@ -251,7 +254,10 @@ fn a_touch_at_a_given_moment_takes_one_pass_on_every_clock() {
         let map = map.clock(clock).build(|_, _| ()).unwrap();
         let idle = Expiry::NEVER.time_to_idle(hour);
         for (number, expiry) in (0..).zip([idle, idle.time_to_live(10 * hour)]) {
-            map.insert_with(Key(number), number, expiry).unwrap();
+            map.entry(Key(number))
+                .expiry(expiry)
+                .insert(number)
+                .unwrap();
             let now = map.now();
             let touch = || assert!(map.touch_at(&Key(number), now).is_alive());
             assert!(!begins_anew(touch), "{expiry:?}, {:?}", map.clock());

@@ -55,7 +55,7 @@ fn grouped() -> Grouped {
     let kit = kit.expect("the options are valid");
     let map = kit.map();
     for key in KEYS {
-        let inserted = map.insert_in(&(key % GROUPS), key, key.into());
+        let inserted = map.entry(key).group(&(key % GROUPS)).insert(key.into());
         inserted.expect("it is open");
     }
     (kit, map)
