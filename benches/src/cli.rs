@@ -12,13 +12,15 @@ use crate::run::Options;
 use crate::systems::{Order, SetUp};
 use crate::wire::{CHILD, DRIVE};
 use crate::workload::Form;
-use crate::{systems, workloads};
+use crate::{servers, systems, workloads};
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Command {
     Help,
     Run(Options),
+    /// A run of what needs servers.
+    Serve(Options),
     /// The document made of an earlier run's rows, to stdout, and its plots.
     Show(PathBuf, Made),
     /// The documents and plots of the repository, from its rows.
@@ -47,6 +49,9 @@ Options:
   --minutes N      how long it may take; what does not fit loses rounds, and is named
   --only W,..      only these workloads
   --system S,..    only these systems
+  --durable        D1 to D12: durable timers on SQLite and PostgreSQL, about 15 minutes
+  --leases         L1 to L5: leases on a Redis server, about five minutes
+  --peers PROGRAM  D3 and D4 also with the job queues of that program, benches/durable-peers
   --foreign        also the systems in other languages; --system takes them too, and --smoke
   --mimalloc       W4 and W4i also with our boxed timers in a build with mimalloc
   --lto            W1, W1k, W2 and W3 also with ours in a build with link-time optimisation
@@ -67,7 +72,7 @@ Options:
 Workloads:
 ",
     );
-    for workload in workloads::ALL {
+    for workload in workloads::every() {
         text += &format!("  {:<17}  {}\n", workload.name, workload.about);
     }
     text += "\nSystems:\n";
@@ -94,6 +99,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, E
         threads: Vec::new(),
         set_ups: Vec::new(),
         borders: Borders::default(),
+        peers: None,
         made: Made::default(),
     };
     let (mut shards, mut stripes) = (Vec::new(), Vec::new());
@@ -113,6 +119,9 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, E
             Long("targets") => options.targets = true,
             Long("mimalloc") => options.mimalloc = true,
             Long("lto") => options.lto = true,
+            Long("durable") => options.only.extend(servers_of('D')),
+            Long("leases") => options.only.extend(servers_of('L')),
+            Long("peers") => options.peers = Some(args.value()?.into()),
             Long("keep") => made.keep = true,
             Long("rounds") => options.rounds = Some(number(&mut args, 1)? as usize),
             Long("minutes") => {
@@ -162,12 +171,24 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, E
         }
         options.made = options.made.of_targets();
     }
+    let on_servers = |name: &String| servers::ALL.iter().any(|other| other.name == name);
+    let serve = options.only.iter().any(on_servers);
+    if serve && !options.only.iter().all(on_servers) {
+        return Err("D1 to D12 and L1 to L5 are measured in a run of their own".into());
+    }
     Ok(match (show, modes) {
         (Some(rows), _) => Command::Show(rows, options.made),
         (_, Some(time)) => Command::Modes(time, options.borders),
         _ if options.made.keep && !options.targets => Command::Keep,
+        _ if serve => Command::Serve(options),
         _ => Command::Run(options),
     })
+}
+
+fn servers_of(family: char) -> impl Iterator<Item = String> {
+    let all = servers::ALL.iter().map(|workload| workload.name);
+    all.filter(move |name| name.starts_with(family))
+        .map(str::to_owned)
 }
 
 /// The arguments are system, workload, keys, shards, and stripes, the last two 0 for the default.
@@ -298,6 +319,7 @@ mod tests {
         for (line, words) in [
             ("--rounds 0", "\"0\" is no number from 1"),
             ("--keys 1,x", "\"x\" is no number"),
+            ("--only W2,D1", "a run of their own"),
             ("--only W99", "no workload is called \"W99\""),
             ("--system none", "no system is called"),
             ("--json", "--json"),

@@ -31,6 +31,7 @@ mod pingpong;
 mod recorder;
 mod rng;
 mod run;
+mod servers;
 mod system;
 mod systems;
 mod wire;
@@ -47,12 +48,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 use cli::Command;
 
 fn main() -> ExitCode {
+    if let Some(code) = servers::other() {
+        return code;
+    }
     let outcome = match cli::parse(std::env::args().skip(1)) {
         Ok(Command::Help) => {
             say!("{}", cli::help().trim_end());
             return ExitCode::SUCCESS;
         }
         Ok(Command::Run(options)) => run::run(&options),
+        Ok(Command::Serve(options)) => {
+            servers::run(options.form, &options.only, options.peers, &options.made)
+        }
         Ok(Command::Show(rows, made)) => figures::show(&rows, &made),
         Ok(Command::Keep) => figures::remake(),
         Ok(Command::Modes(time, borders)) => run::modes(time, borders),

@@ -125,9 +125,31 @@ pub(crate) enum By {
     Sleep,
     /// By the caller's key, and the number of workers is a figure.
     Pool,
+    /// They lie on a server, or in a file.
+    Server,
 }
 
 impl Workload {
+    /// One without cases and forms of its own.
+    pub(crate) const fn new(
+        name: &'static str,
+        about: &'static str,
+        metrics: &'static [Metric],
+        by: By,
+    ) -> Self {
+        Workload {
+            name,
+            about,
+            metrics,
+            cases: &[],
+            keys: [&[]; 3],
+            amount: [0; 3],
+            children: Children::Fresh,
+            warm_up: false,
+            by,
+        }
+    }
+
     /// The numbers of keys in this form; one 0 where there is nothing to choose. Empty if the
     /// workload has no part in the form.
     pub(crate) fn keys_in(&self, form: Form) -> &'static [u64] {

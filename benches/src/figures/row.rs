@@ -9,10 +9,12 @@
 //! its own. So no median and no ratio is over rounds of different modes.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Machine, Version};
+use crate::machine::{self, Machine, Version};
 use crate::mode::{Borders, Mode};
 use crate::systems;
 use crate::workload::{Form, Metric, Workload};
@@ -115,6 +117,41 @@ impl Spread {
 }
 
 impl Run {
+    /// A run of this program, here and now, without rows yet.
+    pub(crate) fn begin(form: Form, versions: Vec<Version>) -> Self {
+        let args: Vec<String> = std::env::args().skip(1).collect();
+        let profile = if cfg!(debug_assertions) {
+            ""
+        } else {
+            "--release "
+        };
+        let command = format!("cargo run {profile}-p benches -- {}", args.join(" "));
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Run {
+            machine: Machine::here(),
+            versions,
+            commit: machine::commit(),
+            command: command.trim_end_matches(" -- ").to_owned(),
+            form,
+            started_unix: since.map_or(0, |since| since.as_secs()),
+            seconds: 0.0,
+            ping_ns: None,
+            borders: None,
+            failures: Vec::new(),
+            cuts: Vec::new(),
+            skipped: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Whether all points were measured.
+    pub(crate) fn outcome(&self) -> io::Result<()> {
+        match self.failures.len() {
+            0 => Ok(()),
+            count => Err(io::Error::other(format!("{count} of the points failed"))),
+        }
+    }
+
     /// The text of a file. An error names the line.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut lines = text.lines();
@@ -157,6 +194,30 @@ fn no_row(number: usize, error: &dyn std::fmt::Display) -> String {
 }
 
 impl Row {
+    /// A row without rounds. A case has a name and a number of threads.
+    pub(crate) fn new(
+        workload: &'static Workload,
+        (case, threads): (String, usize),
+        keys: u64,
+        system: String,
+    ) -> Self {
+        Row {
+            workload,
+            case,
+            threads,
+            keys,
+            system,
+            amount: 0,
+            mode: None,
+            figures: BTreeMap::new(),
+            mixed: 0,
+            slow: 0,
+            disturbed: 0,
+            kept_disturbed: 0,
+            early: 0,
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         let metrics = self.workload.metrics;
         for (name, figures) in &self.figures {
@@ -278,23 +339,14 @@ pub(crate) mod tests {
     pub(crate) fn row(workload: &str, system: &str, value: f64) -> Row {
         let workload = workloads::find(workload).expect("a workload");
         let case = &workload.cases_with(&[])[0];
+        let case = (case.name.clone(), case.threads);
+        let keys = if workload.has_no_keys() { 0 } else { 1_000 };
         let figures = workload.metrics.iter();
+        let figures = figures.map(|metric| (metric.name.to_owned(), vec![Some(value)]));
+        let row = Row::new(workload, case, keys, system.to_owned());
         Row {
-            workload,
-            case: case.name.clone(),
-            threads: case.threads,
-            keys: if workload.has_no_keys() { 0 } else { 1_000 },
-            system: system.to_owned(),
-            amount: 0,
-            mode: None,
-            figures: figures
-                .map(|metric| (metric.name.to_owned(), vec![Some(value)]))
-                .collect(),
-            mixed: 0,
-            slow: 0,
-            disturbed: 0,
-            kept_disturbed: 0,
-            early: 0,
+            figures: figures.collect(),
+            ..row
         }
     }
 
@@ -316,20 +368,14 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn run(rows: Vec<Row>) -> Run {
+        let (commit, command) = (None, "a command".to_owned());
+        let borders = Some(Borders::default());
         Run {
-            machine: Machine::here(),
-            versions: Vec::new(),
-            commit: None,
-            command: "a command".to_owned(),
-            form: Form::Full,
-            started_unix: 0,
-            seconds: 60.0,
-            ping_ns: None,
-            borders: Some(Borders::default()),
-            failures: Vec::new(),
-            skipped: Vec::new(),
-            cuts: Vec::new(),
+            commit,
+            command,
+            borders,
             rows,
+            ..Run::begin(Form::Full, Vec::new())
         }
     }
 

@@ -1,5 +1,6 @@
 //! What the options choose: points, cases, and the systems that take part.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::filling::Candidate;
@@ -39,6 +40,8 @@ pub(crate) struct Options {
     /// How ours are set up. With its defaults if empty.
     pub(crate) set_ups: Vec<SetUp>,
     pub(crate) borders: Borders,
+    /// The program of other job queues.
+    pub(crate) peers: Option<PathBuf>,
     pub(crate) made: Made,
 }
 

@@ -9,7 +9,7 @@ mod preset;
 mod series;
 
 use std::io;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 pub(crate) use choice::Options;
 use choice::{amount, candidates, cases, has_other_build, is_chosen, is_too_many_for, part, plan};
@@ -77,23 +77,9 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         near_left: NEAR_TIME[options.form as usize],
         cuts: Vec::new(),
     };
-    let mut found = row::Run {
-        machine: Machine::here(),
-        versions: machine::versions().into_iter().chain(drivers).collect(),
-        commit: machine::commit(),
-        command: command(),
-        form: options.form,
-        started_unix: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs()),
-        seconds: 0.0,
-        ping_ns: None,
-        borders: Some(options.borders),
-        failures: Vec::new(),
-        cuts: Vec::new(),
-        skipped: lines,
-        rows: Vec::new(),
-    };
+    let versions = machine::versions().into_iter().chain(drivers).collect();
+    let mut found = row::Run::begin(options.form, versions);
+    (found.borders, found.skipped) = (Some(options.borders), lines);
     complain!("{}", run.plan.in_words());
     for _ in 0..3 {
         run.wait_for_calm();
@@ -129,10 +115,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     options.made.keep(&found)?;
     figures::print(&found);
     options.made.publish(&found)?;
-    match found.failures.len() {
-        0 => Ok(()),
-        count => Err(io::Error::other(format!("{count} of the points failed"))),
-    }
+    found.outcome()
 }
 
 /// Prints how long round trips between cores take, again and again for `time`.
@@ -182,19 +165,6 @@ fn prepare_drivers(options: &Options) -> (Vec<Version>, Vec<String>, Vec<&'stati
     versions.sort_by(|one, other| one.name.cmp(&other.name));
     versions.dedup_by(|one, other| one.name == other.name);
     (versions, lines, skipped)
-}
-
-/// What was asked for, in the words of the README.
-fn command() -> String {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let profile = if cfg!(debug_assertions) {
-        ""
-    } else {
-        "--release "
-    };
-    format!("cargo run {profile}-p benches -- {}", args.join(" "))
-        .trim_end_matches(" -- ")
-        .to_owned()
 }
 
 struct Run<'a> {

@@ -58,20 +58,14 @@ impl Series {
             let figure = |round: &Round| round.reply.figures.get(number).copied().flatten();
             (metric.name.to_owned(), rounds().map(figure).collect())
         });
+        let case = (self.case.name.clone(), self.case.threads);
         Row {
-            workload: self.workload,
-            case: self.case.name.clone(),
-            threads: self.case.threads,
-            keys: self.keys,
-            system: self.system.clone(),
             amount: self.amount,
             mode,
             figures: figures.collect(),
-            mixed: 0,
-            slow: 0,
-            disturbed: 0,
             kept_disturbed: rounds().filter(|round| round.kept_disturbed).count() as u64,
             early: rounds().map(|round| round.reply.early).sum(),
+            ..Row::new(self.workload, case, self.keys, self.system.clone())
         }
     }
 }

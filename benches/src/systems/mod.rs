@@ -107,6 +107,7 @@ impl Entry {
             By::Session => self.sessions,
             By::Sleep => self.sleeps,
             By::Pool => self.pooled,
+            By::Server => None,
         }
     }
 

@@ -24,6 +24,7 @@ use std::io;
 
 use crate::child::Child;
 use crate::rng::mixed;
+use crate::servers;
 use crate::system::{Handles, Keyed, Pooled, Sessions, Sleeps};
 use crate::wire::Request;
 use crate::workload::Workload;
@@ -54,7 +55,7 @@ pub(crate) const ALL: &[Workload] = &[
 
 /// All that rows can be of.
 pub(crate) fn every() -> impl Iterator<Item = &'static Workload> {
-    ALL.iter()
+    ALL.iter().chain(servers::ALL)
 }
 
 pub(crate) fn find(name: &str) -> Option<&'static Workload> {

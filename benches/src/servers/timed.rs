@@ -10,26 +10,26 @@ use tourbillon_durable::store::{
 };
 
 #[derive(Clone, Debug)]
-pub(crate) struct Timed {
+pub(super) struct Timed {
     store: Arc<dyn Store>,
-    pub(crate) calls: Arc<Calls>,
+    pub(super) calls: Arc<Calls>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Calls {
-    pub(crate) beats: AtomicU64,
+pub(super) struct Calls {
+    pub(super) beats: AtomicU64,
     looks: Mutex<Vec<Duration>>,
 }
 
 impl Calls {
     /// The durations of the looks since the last call.
-    pub(crate) fn take_looks(&self) -> Vec<Duration> {
+    pub(super) fn take_looks(&self) -> Vec<Duration> {
         std::mem::take(&mut *self.looks.lock().expect("no panic under the lock"))
     }
 }
 
 impl Timed {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
         let calls = Arc::new(Calls::default());
         Timed { store, calls }
     }

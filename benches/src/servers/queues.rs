@@ -2,134 +2,125 @@
 //! what the index for them costs those who write.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tourbillon_durable::Durable;
 
-use crate::place::{Place, client};
-use crate::{BATCH, Failure, Here, Lateness, Wish, cpu_time, median, quantiles};
+use super::durable::{BATCH, Here, Lateness, Sizes, cpu_time, schedule_all, wait_for};
+use super::place::{Place, client};
+use super::{Failure, Sheet, quantiles};
+use crate::workload::Metric;
+
+pub(super) const MANY: &[Metric] = &[
+    Metric::less("CPU of the program", "% of a core"),
+    Metric::less("CPU of the server", "% of a core"),
+    Metric::less("a look, p50", "ms"),
+    Metric::less("a look, max", "ms"),
+    Metric::less("lateness of timers 3 s ahead, p50", "ms"),
+    Metric::less("max", "ms"),
+];
+pub(super) const INDEX: &[Metric] = &[
+    Metric::more("schedules", "/s"),
+    Metric::less("CPU of the server for each", "us"),
+    Metric::less("samples of a writer that waits for a page", "%"),
+    Metric::less("size of the index for each", "bytes"),
+];
 
 /// Timers that another client schedules ahead, one in a queue.
 const AHEAD: u64 = 100;
 const SPAN: Duration = Duration::from_secs(3);
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// Each queue has one timer, which is due in a day.
-pub(crate) fn many_queues(here: &Here, wish: &Wish) -> Result<(), Failure> {
-    for queues in wish.sizes.queues {
+pub(super) fn many_queues(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> {
+    for queues in sizes.queues {
         for place in here.both() {
-            measure(&place, *queues, wish)?;
+            let figures = of_queues(&place, *queues, sizes.idle)?;
+            sheet.add("one timer in each", *queues, place.name(), [figures]);
         }
     }
     Ok(())
 }
 
-fn measure(place: &Place, queues: u64, wish: &Wish) -> Result<(), Failure> {
+fn of_queues(place: &Place, queues: u64, time: Duration) -> Result<[f64; 6], Failure> {
     let name = |number: u64| format!("queue-{number}");
     let elsewhere = Durable::builder(place.store()?).start()?;
     for number in 0..queues {
-        let timer = ("tomorrow", Duration::from_secs(86_400), 0);
-        for answer in elsewhere.schedule_many(&name(number), [timer]).wait()? {
-            answer?;
-        }
+        schedule_all(&elsewhere, &name(number), [("tomorrow".to_owned(), DAY, 0)])?;
     }
     let store = place.store()?;
-    let calls = std::sync::Arc::clone(&store.calls);
+    let calls = Arc::clone(&store.calls);
     let late = Lateness::default();
     let mut builder = Durable::builder(store).handle(name(0), late.handler());
     for number in 1..queues {
         builder = builder.handle(name(number), late.handler());
     }
     let timers = builder.start()?;
-    std::thread::sleep(wish.sizes.idle / 3);
+    std::thread::sleep(time / 3);
 
     let server = Server::of(place)?;
     calls.take_looks();
-    let (program, before) = (cpu_time()?, server.cpu_time()?);
-    std::thread::sleep(wish.sizes.idle);
-    let share = |used: Duration| used.as_secs_f64() / wish.sizes.idle.as_secs_f64() * 100.0;
-    let program = share(cpu_time()?.saturating_sub(program));
-    let server = share(server.cpu_time()?.saturating_sub(before));
-    let looks = calls.take_looks();
+    let before = [cpu_time()?, server.cpu_time()?];
+    std::thread::sleep(time);
+    let used = [cpu_time()? - before[0], server.cpu_time()? - before[1]];
+    let [program, server] = used.map(|used| used * 100.0 / time.as_secs_f64());
+    let [look, _, _, longest] = quantiles(calls.take_looks());
 
     // One call each 37 ms, so that they fall at any time between two looks.
     for number in 0..AHEAD {
-        let queue = name(number * 7 % queues);
-        let due = SystemTime::now() + SPAN;
-        elsewhere
-            .schedule(&queue, &format!("ahead:{number}"), due, &number)
-            .wait()?;
+        let (queue, due) = (name(number * 7 % queues), SystemTime::now() + SPAN);
+        let key = format!("ahead:{number}");
+        elsewhere.schedule(&queue, &key, due, &number).wait()?;
         std::thread::sleep(Duration::from_millis(37));
     }
-    crate::wait_for(&timers, AHEAD)?;
-    say!(
-        "D10 {}, {queues} queues: {program:.2} % of a core in the program, {server:.2} % in the server; \
-         a look: {}; lateness of timers 3 s ahead: {}",
-        place.name(),
-        quantiles(looks),
-        late.line()
-    );
-    Ok(())
+    wait_for(&timers, AHEAD)?;
+    let [typical, _, _, latest] = late.quantiles();
+    Ok([program, server, look, longest, typical, latest])
 }
 
 /// What the index costs by which a node surveys its queues: schedules with it and without it, in
 /// turn.
-pub(crate) fn index(here: &Here, wish: &Wish) -> Result<(), Failure> {
+pub(super) fn index(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> {
     for writers in [1, 8] {
         let places = [here.postgres(), here.postgres()];
         drop((places[0].store()?, places[1].store()?));
         client(&places[1].argument())?.batch_execute("drop index tourbillon.timer_survey")?;
-        let mut rounds: Vec<[Writes; 2]> = Vec::new();
-        for round in 0..wish.sizes.rounds as u64 {
-            let mut of_round = [Writes::default(); 2];
+        let mut rounds: [Vec<[f64; 4]>; 2] = Default::default();
+        for round in 0..sheet.rounds() {
             // The one that begins has the better or the worse moment of the disk.
             for which in [round % 2, 1 - round % 2] {
-                let which = usize::try_from(which)?;
-                of_round[which] = schedule_rate(&places[which], writers, round, wish)?;
+                rounds[which].push(writes(&places[which], writers, round, sizes.timers)?);
             }
-            rounds.push(of_round);
         }
-        let median_of = |of: fn(&Writes) -> f64| {
-            [0, 1].map(|which: usize| median(rounds.iter().map(|round| of(&round[which]))))
-        };
-        let [with, without] = median_of(|writes| writes.rate);
-        let [cpu, cpu_without] = median_of(|writes| writes.cpu_micros);
-        let [waits, waits_without] = median_of(|writes| writes.waiting * 100.0);
-        let row = client(&places[0].argument())?.query_one(
-            "select pg_relation_size('tourbillon.timer_survey')::float8 / count(*) from tourbillon.timer",
-            &[],
-        )?;
-        let bytes: f64 = row.get(0);
-        say!(
-            "D11 PostgreSQL, {writers} writers in batches of {BATCH}: {with:.0}/s, {cpu:.1} us of the server's CPU \
-             each, writers wait for a page in {waits:.1} % of all samples; without the index of surveys \
-             {without:.0}/s, {cpu_without:.1} us, {waits_without:.1} %; {bytes:.0} bytes of it per timer"
-        );
+        for (system, rounds) in ["with the index", "without it"].iter().zip(rounds) {
+            sheet.add(
+                format!("{writers} writers in batches of {BATCH}"),
+                0,
+                *system,
+                rounds,
+            );
+        }
     }
     Ok(())
 }
 
-/// What a round of schedules has shown.
-#[derive(Clone, Copy, Debug, Default)]
-struct Writes {
-    rate: f64,
-    /// The CPU time of the server for each timer.
-    cpu_micros: f64,
-    /// The share of the samples of all writers in which one waits for a page that another one
-    /// writes.
-    waiting: f64,
-}
+/// The size of the index that surveys queues, for each timer.
+const SIZE: &str = "select coalesce(pg_relation_size(to_regclass('tourbillon.timer_survey')), 0)::float8 \
+     / count(*) from tourbillon.timer";
 
 /// The waits of the sessions of this database for a page that another one writes.
 const WAITS: &str = "select count(*) from pg_stat_activity where datname = current_database() \
      and wait_event in ('BufferContent', 'BufferPin')";
 
 /// Timers of one queue, all due in a day, from clients that each have a connection of their own.
-fn schedule_rate(place: &Place, writers: u64, round: u64, wish: &Wish) -> Result<Writes, Failure> {
-    let clients: Result<Vec<Durable>, Failure> = (0..writers)
-        .map(|_| Ok(Durable::builder(place.store()?).start()?))
-        .collect();
-    let clients = clients?;
-    let batches = (wish.sizes.timers / 4 / writers / BATCH).max(1);
+/// Returns the metrics of [`INDEX`].
+fn writes(place: &Place, writers: u64, round: usize, timers: u64) -> Result<[f64; 4], Failure> {
+    let client_of = |_| Ok(Durable::builder(place.store()?).start()?);
+    let clients = (0..writers)
+        .map(client_of)
+        .collect::<Result<Vec<Durable>, Failure>>()?;
+    let batches = (timers / 4 / writers / BATCH).max(1);
     let (mut session, server) = (client(&place.argument())?, Server::of(place)?);
     let (mut samples, mut waits) = (0, 0);
     let (start, before) = (Instant::now(), server.cpu_time()?);
@@ -137,10 +128,11 @@ fn schedule_rate(place: &Place, writers: u64, round: u64, wish: &Wish) -> Result
         let write = |number: usize, client: &Durable| -> Result<(), Failure> {
             for batch in 0..batches {
                 let key = |row| format!("{round}:{number}:{}", batch * BATCH + row);
-                let all = (0..BATCH).map(|row| (key(row), Duration::from_secs(86_400), row));
-                for answer in client.schedule_many("tomorrow", all).wait()? {
-                    answer?;
-                }
+                schedule_all(
+                    client,
+                    "tomorrow",
+                    (0..BATCH).map(|row| (key(row), DAY, row)),
+                )?;
             }
             Ok(())
         };
@@ -157,12 +149,11 @@ fn schedule_rate(place: &Place, writers: u64, round: u64, wish: &Wish) -> Result
             .try_for_each(|one| one.join().map_err(|_| "a thread has panicked")?)
     })?;
     let count = (batches * writers * BATCH) as f64;
-    let used = server.cpu_time()?.saturating_sub(before);
-    Ok(Writes {
-        rate: count / start.elapsed().as_secs_f64(),
-        cpu_micros: used.as_secs_f64() * 1e6 / count,
-        waiting: waits as f64 / samples as f64,
-    })
+    let cpu = server.cpu_time()? - before;
+    let rate = count / start.elapsed().as_secs_f64();
+    let waiting = waits as f64 * 100.0 / samples as f64;
+    let size: f64 = session.query_one(SIZE, &[])?.get(0);
+    Ok([rate, cpu * 1e6 / count, waiting, size])
 }
 
 /// The processes of a server, or none.
@@ -180,10 +171,10 @@ impl Server {
         Ok(Server(Some(server)))
     }
 
-    /// The CPU time of the server's processes.
-    fn cpu_time(&self) -> Result<Duration, Failure> {
+    /// The CPU time of the server's processes, in seconds.
+    fn cpu_time(&self) -> Result<f64, Failure> {
         let Some(postmaster) = self.0 else {
-            return Ok(Duration::ZERO);
+            return Ok(0.0);
         };
         let mut ticks = 0;
         for entry in fs::read_dir("/proc")? {
@@ -202,7 +193,7 @@ impl Server {
             }
         }
         // Linux counts in hundredths of a second.
-        Ok(Duration::from_millis(ticks * 10))
+        Ok(ticks as f64 / 100.0)
     }
 }
 

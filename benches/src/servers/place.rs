@@ -1,6 +1,7 @@
 //! Where the timers of a measurement lie, and the same work as plain SQL.
 
 use std::fs::{self, File};
+use std::io;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,17 +10,17 @@ use std::time::{Duration, Instant};
 use tourbillon_durable::rusqlite;
 use tourbillon_durable::{Postgres, Sqlite};
 
-use crate::Failure;
-use crate::timed::Timed;
+use super::timed::Timed;
+use super::{Failure, at_once};
 
 /// An empty database of one kind.
-pub(crate) enum Place {
+pub(super) enum Place {
     Sqlite(PathBuf),
     Postgres(String),
 }
 
 impl Place {
-    pub(crate) fn name(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         match self {
             Place::Sqlite(_) => "SQLite",
             Place::Postgres(_) => "PostgreSQL",
@@ -27,21 +28,21 @@ impl Place {
     }
 
     /// What another process opens it with.
-    pub(crate) fn argument(&self) -> String {
+    pub(super) fn argument(&self) -> String {
         match self {
             Place::Sqlite(path) => path.display().to_string(),
             Place::Postgres(url) => url.clone(),
         }
     }
 
-    pub(crate) fn of_argument(text: &str) -> Self {
+    pub(super) fn of_argument(text: &str) -> Self {
         match text.starts_with("postgres://") {
             true => Place::Postgres(text.to_owned()),
             false => Place::Sqlite(PathBuf::from(text)),
         }
     }
 
-    pub(crate) fn store(&self) -> Result<Timed, Failure> {
+    pub(super) fn store(&self) -> Result<Timed, Failure> {
         Ok(Timed::new(match self {
             Place::Sqlite(path) => Arc::new(Sqlite::open(path)?),
             Place::Postgres(url) => Arc::new(Postgres::connect(url)?),
@@ -49,7 +50,7 @@ impl Place {
     }
 
     /// Puts timers into the table that are due in a day, as one statement.
-    pub(crate) fn fill(&self, queue: &str, timers: u64) -> Result<(), Failure> {
+    pub(super) fn fill(&self, queue: &str, timers: u64) -> Result<(), Failure> {
         drop(self.store()?);
         match self {
             Place::Sqlite(path) => rusqlite::Connection::open(path)?.execute_batch(&format!(
@@ -81,39 +82,22 @@ impl Place {
 
     /// Commits `batches` batches of `size` rows each from each of `threads` connections, as plain
     /// SQL. Returns the rows per second.
-    pub(crate) fn plain(&self, threads: u64, batches: u64, size: u64) -> Result<f64, Failure> {
-        match self {
+    pub(super) fn plain(&self, threads: u64, batches: u64, size: u64) -> Result<f64, Failure> {
+        let took = match self {
             Place::Sqlite(path) => plain_sqlite(path, threads, batches, size),
             Place::Postgres(url) => plain_postgres(url, threads, batches, size),
-        }
+        };
+        Ok((threads * batches * size) as f64 / took?.as_secs_f64())
     }
 }
 
-pub(crate) fn client(url: &str) -> Result<postgres::Client, Failure> {
+pub(super) fn client(url: &str) -> Result<postgres::Client, Failure> {
     Ok(postgres::Client::connect(url, postgres::NoTls)?)
-}
-
-/// The threads each do their part; the slowest one ends the time.
-fn rate(
-    threads: u64,
-    rows: u64,
-    part: impl Fn(u64) -> Result<(), Failure> + Sync,
-) -> Result<f64, Failure> {
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        let part = &part;
-        let all: Vec<_> = (0..threads)
-            .map(|thread| scope.spawn(move || part(thread)))
-            .collect();
-        all.into_iter()
-            .try_for_each(|one| one.join().map_err(|_| "a thread has panicked")?)
-    })?;
-    Ok(rows as f64 / start.elapsed().as_secs_f64())
 }
 
 /// The columns and indexes of a timer without those that the protocol needs: what a user would
 /// make.
-fn plain_sqlite(path: &Path, threads: u64, batches: u64, size: u64) -> Result<f64, Failure> {
+fn plain_sqlite(path: &Path, threads: u64, batches: u64, size: u64) -> Result<Duration, Failure> {
     let open = || -> Result<rusqlite::Connection, Failure> {
         let connection = rusqlite::Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(60))?;
@@ -126,7 +110,7 @@ fn plain_sqlite(path: &Path, threads: u64, batches: u64, size: u64) -> Result<f6
          create index if not exists plain_due on plain (queue, due);
          delete from plain",
     )?;
-    rate(threads, threads * batches * size, |thread| {
+    at_once(threads, |thread| {
         let mut connection = open()?;
         for batch in 0..batches {
             let behaviour = rusqlite::TransactionBehavior::Immediate;
@@ -143,14 +127,14 @@ fn plain_sqlite(path: &Path, threads: u64, batches: u64, size: u64) -> Result<f6
     })
 }
 
-fn plain_postgres(url: &str, threads: u64, batches: u64, size: u64) -> Result<f64, Failure> {
+fn plain_postgres(url: &str, threads: u64, batches: u64, size: u64) -> Result<Duration, Failure> {
     client(url)?.batch_execute(
         "create table if not exists plain (queue text collate \"C\", key text collate \"C\",
              due timestamptz, payload jsonb, primary key (queue, key));
          create index if not exists plain_due on plain (queue, due);
          truncate plain",
     )?;
-    rate(threads, threads * batches * size, |thread| {
+    at_once(threads, |thread| {
         let mut client = client(url)?;
         let statement = client.prepare(
             "insert into plain select 'plain', 'order:' || i,
@@ -168,7 +152,7 @@ fn plain_postgres(url: &str, threads: u64, batches: u64, size: u64) -> Result<f6
 }
 
 /// The median time of a small write with an fsync, in this folder.
-pub(crate) fn fsync(folder: &Path) -> Result<Duration, Failure> {
+pub(super) fn fsync(folder: &Path) -> io::Result<Duration> {
     let path = folder.join("fsync");
     let mut file = File::create(&path)?;
     let mut times = Vec::new();

@@ -1,0 +1,250 @@
+//! What runs against servers: leases on Redis, and durable timers on SQLite and PostgreSQL. Each
+//! measurement is one function, which makes rows as everything else does. The servers are this
+//! program's own, on the loopback device, and end with it.
+
+mod durable;
+mod leases;
+mod place;
+mod queues;
+mod timed;
+
+use std::io;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use chaos::crew::{self, Heard, Process};
+use serde::{Deserialize, Serialize};
+
+use crate::figures::{self, Made, Row, Run};
+use crate::machine;
+use crate::workload::{By, Form, Metric, Workload};
+
+const LATE: &[Metric] = &[
+    Metric::less("p50", "ms"),
+    Metric::less("p99", "ms"),
+    Metric::less("p99.9", "ms"),
+    Metric::less("max", "ms"),
+];
+const RATE: &[Metric] = &[Metric::more("", "/s")];
+
+/// What is measured: D of durable timers, L of leases.
+pub(crate) const ALL: &[Workload] = &[
+    measured("D1", "lateness at 2,000 timers a second", LATE),
+    measured("D2", "schedules a second, beside plain SQL", RATE),
+    measured(
+        "D3",
+        "runs a second, beside other job queues on request",
+        RATE,
+    ),
+    measured(
+        "D4",
+        "schedules and runs a second on SQLite, beside plain SQL",
+        RATE,
+    ),
+    measured(
+        "D5",
+        "takeover of the timers of a killed process",
+        durable::TAKEOVER,
+    ),
+    measured("D6", "cost of an idle process", durable::IDLE),
+    measured(
+        "D7",
+        "lateness beside many timers that are due at one instant in a paced queue",
+        LATE,
+    ),
+    measured(
+        "D8",
+        "beside many stored timers, calls and runs a second",
+        RATE,
+    ),
+    measured(
+        "D9",
+        "runs and looks beside a transaction that has written and stays open",
+        durable::OPEN,
+    ),
+    measured(
+        "D10",
+        "cost and lateness of a node with many queues",
+        queues::MANY,
+    ),
+    measured(
+        "D11",
+        "what the index for many queues costs writers",
+        queues::INDEX,
+    ),
+    measured(
+        "D12",
+        "five keys that one caller moves, by quarters of the time",
+        RATE,
+    ),
+    measured("L1", "many leases that are kept", leases::KEPT),
+    measured("L2", "lock and unlock of one name", leases::CYCLE),
+    measured(
+        "L3",
+        "guards that are dropped, with a round trip of 10 ms",
+        RATE,
+    ),
+    measured(
+        "L4",
+        "a holder is killed while another one waits",
+        leases::KILLED,
+    ),
+    measured("L5", "four processes compete for one lock", leases::SHARED),
+];
+
+const fn measured(name: &'static str, about: &'static str, metrics: &'static [Metric]) -> Workload {
+    Workload::new(name, about, metrics, By::Server)
+}
+
+pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// What another process of this program does.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Claims timers of this place, with a term in milliseconds, and never ends a run.
+    Run(String, u64),
+    /// Holds a lock on this server, with a lease in milliseconds.
+    Lock(String, u64),
+    /// Competes for a lock on this server for so many milliseconds, and holds it for so many.
+    Contend(String, [u64; 2]),
+}
+
+/// Another process of this program, and the numbers that it says. It is killed when dropped.
+pub(super) struct Other {
+    pub(super) process: Process,
+    words: Receiver<Heard<Vec<u64>>>,
+}
+
+impl Other {
+    pub(super) fn start(order: &Order) -> io::Result<Self> {
+        let mut process = Process::start(order)?;
+        let (say, words) = channel();
+        process.listen(move |word| drop(say.send(word)));
+        Ok(Other { process, words })
+    }
+
+    pub(super) fn word(&self) -> Result<Vec<u64>, Failure> {
+        match self.words.recv()? {
+            Heard::Word(numbers) => Ok(numbers),
+            Heard::Gone(why) => Err(why.unwrap_or_else(|| "a process has ended".into()).into()),
+        }
+    }
+}
+
+/// Does the work of such a process, if this is one.
+pub(crate) fn other() -> Option<ExitCode> {
+    crew::serve(|order, begin: &Receiver<()>, say: &dyn Fn(Vec<u64>)| {
+        let done = match order {
+            Order::Run(place, term) => durable::hold(&place, Duration::from_millis(term), say),
+            Order::Lock(url, lease) => leases::hold(&url, Duration::from_millis(lease), say),
+            Order::Contend(url, times) => leases::contend(&url, times, begin, say),
+        };
+        done.map_err(io::Error::other)
+    })
+}
+
+/// What was found out so far, and what is to be done.
+pub(super) struct Sheet {
+    run: Run,
+    pub(super) form: Form,
+    workload: &'static Workload,
+}
+
+impl Sheet {
+    /// Adds what each round has found out, by the workload's metrics.
+    pub(super) fn add<const N: usize>(
+        &mut self,
+        case: impl Into<String>,
+        keys: u64,
+        system: impl Into<String>,
+        rounds: impl IntoIterator<Item = [f64; N]>,
+    ) {
+        let rounds: Vec<[f64; N]> = rounds.into_iter().collect();
+        let metrics = self.workload.metrics.iter().enumerate();
+        let of = |at: usize| rounds.iter().map(|round| Some(round[at])).collect();
+        let figures = metrics.map(|(at, metric)| (metric.name.to_owned(), of(at)));
+        let row = Row::new(self.workload, (case.into(), 1), keys, system.into());
+        self.run.rows.push(Row {
+            figures: figures.collect(),
+            ..row
+        });
+    }
+
+    /// For each of the rounds.
+    pub(super) fn rounds(&self) -> usize {
+        [5, 5, 1][self.form as usize]
+    }
+}
+
+/// Measures what is asked for, and prints its tables.
+pub(crate) fn run(
+    form: Form,
+    only: &[String],
+    peers: durable::Peers,
+    made: &Made,
+) -> io::Result<()> {
+    made.check()?;
+    let began = Instant::now();
+    let run = Run::begin(form, machine::versions());
+    let mut sheet = Sheet {
+        run,
+        form,
+        workload: &ALL[0],
+    };
+    let durable = only.iter().any(|name| name.starts_with('D'));
+    let here = durable.then(|| durable::Here::new(peers)).transpose()?;
+    for workload in ALL
+        .iter()
+        .filter(|w| only.iter().any(|name| name == w.name))
+    {
+        complain!("{} ..", workload.name);
+        sheet.workload = workload;
+        let done = match &here {
+            Some(here) if workload.name.starts_with('D') => {
+                durable::measure(workload.name, here, &mut sheet)
+            }
+            _ => leases::measure(workload.name, &mut sheet),
+        };
+        if let Err(failure) = done {
+            complain!("benches: {}: {failure}", workload.name);
+            sheet
+                .run
+                .failures
+                .push(format!("{}: {failure}", workload.name));
+        }
+        sheet.run.seconds = began.elapsed().as_secs_f64();
+        made.keep(&sheet.run)?;
+    }
+    figures::print(&sheet.run);
+    made.publish(&sheet.run)?;
+    sheet.run.outcome()
+}
+
+/// The median, two percentiles and the maximum, in milliseconds.
+pub(super) fn quantiles(mut all: Vec<Duration>) -> [f64; 4] {
+    all.sort_unstable();
+    let at = |part: f64| all.get((all.len().saturating_sub(1) as f64 * part) as usize);
+    [0.5, 0.99, 0.999, 1.0].map(|part| at(part).map_or(f64::NAN, |time| millis(*time)))
+}
+
+pub(super) fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Threads that each do their part, at the same time. Returns how long the slowest one took.
+pub(super) fn at_once(
+    threads: u64,
+    part: impl Fn(u64) -> Result<(), Failure> + Sync,
+) -> Result<Duration, Failure> {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let part = &part;
+        let all: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || part(thread)))
+            .collect();
+        all.into_iter()
+            .try_for_each(|one| one.join().map_err(|_| "a thread has panicked")?)
+    })?;
+    Ok(start.elapsed())
+}
