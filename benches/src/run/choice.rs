@@ -94,11 +94,14 @@ pub(super) fn plan(options: &Options, skipped: &[&str]) -> Plan {
             if systems == 0 {
                 continue;
             }
-            let rounds = options.rounds();
             let cases = cases(options, workload, *keys).len();
-            let amount = amount(options, workload);
-            let point = Point::new(workload, *keys, amount, systems, cases, rounds);
-            points.push(point);
+            let counts = (systems, cases, options.rounds());
+            points.push(Point::new(
+                workload,
+                *keys,
+                amount(options, workload),
+                counts,
+            ));
         }
     }
     let time = options.time.or(match options.form {

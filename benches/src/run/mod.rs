@@ -80,20 +80,14 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     let versions = machine::versions().into_iter().chain(drivers).collect();
     let mut found = row::Run::begin(options.form, versions);
     (found.borders, found.skipped) = (Some(options.borders), lines);
-    complain!("{}", run.plan.in_words());
+    complain!("{}", run.plan.ahead());
     for _ in 0..3 {
         run.wait_for_calm();
         run.ping();
     }
-    while let Some(next) = run.next_point() {
-        let began = Instant::now();
-        let mut rounds = next.rounds;
+    while let Some(next) = run.plan.next() {
         match run.workload(&next) {
-            Ok(all) => {
-                let done = all.iter().map(|series| series.rounds.len());
-                rounds = done.max().unwrap_or(rounds);
-                found.rows.extend(all.iter().flat_map(Series::rows));
-            }
+            Ok(all) => found.rows.extend(all.iter().flat_map(Series::rows)),
             // An error ends this workload alone. The figures of the others are kept.
             Err(error) => {
                 let failure = format!("{}: {error}", point(next.workload, next.keys));
@@ -101,11 +95,14 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
                 found.failures.push(failure);
             }
         }
-        run.plan.done(&next, rounds, began.elapsed());
         found.seconds = run.began.elapsed().as_secs_f64();
         found.ping_ns = run.ordinary_ping_ns();
         found.cuts.clone_from(&run.cuts);
         options.made.keep(&found)?;
+    }
+    for left_out in std::mem::take(&mut run.plan.left) {
+        let what = point(left_out.workload, left_out.keys);
+        run.cut(format!("{what} is left out: there is no time for it"));
     }
     found.cuts = run.cuts;
     if found.rows.is_empty() && found.failures.is_empty() {
@@ -183,25 +180,6 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The next point for which there is time.
-    fn next_point(&mut self) -> Option<Point> {
-        let (next, out) = self.plan.next();
-        for left_out in out {
-            let what = point(left_out.workload, left_out.keys);
-            self.cut(format!("{what} is left out: there is no time for it"));
-        }
-        let next = next?;
-        let (rounds, planned) = (next.rounds, self.options.rounds());
-        if rounds < planned {
-            let what = point(next.workload, next.keys);
-            let why = "the time does not suffice";
-            self.cut(format!(
-                "{what}: {rounds} rounds instead of {planned}, {why}"
-            ));
-        }
-        Some(next)
-    }
-
     /// Says that something was cut, and keeps it for the report.
     fn cut(&mut self, cut: String) {
         complain!("         cut: {cut}");
@@ -240,12 +218,20 @@ impl Run<'_> {
             }
         }
         let mut all = Vec::new();
-        for case in cases(self.options, workload, keys) {
-            each.begin(&case, amount(self.options, workload));
+        let planned = self.options.rounds();
+        let cases = cases(self.options, workload, keys);
+        for (number, case) in cases.iter().enumerate() {
+            // What is left of the point's time is for all of its cases that are left.
+            let until = next.until.map(|until| {
+                let left = until.saturating_duration_since(Instant::now());
+                Instant::now() + left / (cases.len() - number) as u32
+            });
+            let fits = |round| until.is_none_or(|until| Instant::now() + round <= until);
+            each.begin(case, amount(self.options, workload));
             if workload.children == Children::Kept && workload.warm_up {
                 for child in &mut each.children {
                     // Unmeasured: caches, branch predictors, page tables.
-                    let request = self.request(workload, &case, 4);
+                    let request = self.request(workload, case, 4);
                     child.go_on();
                     self.let_catch_up();
                     child.ask(&request)?;
@@ -253,21 +239,20 @@ impl Run<'_> {
                 }
             }
             let began = Instant::now();
-            for round in 0..next.rounds {
-                if round > 0 && !self.plan.has_time(round, began.elapsed() / round as u32) {
-                    let planned = next.rounds;
-                    let why = "it takes longer than planned";
+            for round in 0..planned {
+                if round > 0 && !fits(began.elapsed() / round as u32) {
+                    let why = "the time does not suffice";
                     self.cut(format!(
                         "{what}, {}: {round} rounds instead of {planned}, {why}",
                         case.name
                     ));
                     break;
                 }
-                self.progress(next, &case, round);
-                self.round_of_all(&mut each, &case, round, |_| true)?;
+                self.progress(next, case, round);
+                self.round_of_all(&mut each, case, round, |_| true)?;
             }
             if case.threads > 1 && workload.children != Children::Together {
-                self.more_near_rounds(&mut each, &case, next.rounds)?;
+                self.more_near_rounds(&mut each, case, fits)?;
             }
             all.append(&mut each.series);
         }
@@ -353,9 +338,9 @@ impl Run<'_> {
         &mut self,
         each: &mut EachSystem,
         case: &Cased,
-        rounds: usize,
+        fits: impl Fn(Duration) -> bool,
     ) -> io::Result<()> {
-        let began = Instant::now();
+        let (began, rounds) = (Instant::now(), self.options.rounds());
         let what = format!("{}, {}", point(each.workload, each.keys), case.name);
         for round in 0..rounds {
             let lacks = |series: &Series| series.rounds_in(Mode::Near) < rounds;
@@ -368,7 +353,7 @@ impl Run<'_> {
                 return Ok(());
             }
             let last = began.elapsed() / (round as u32).max(1);
-            if !self.plan.has_time(rounds, last) || !self.wait_for_near() {
+            if !fits(last) || !self.wait_for_near() {
                 complain!(
                     "         {what}: the near mode does not come in time for {lacking} systems"
                 );
@@ -408,12 +393,12 @@ impl Run<'_> {
 
     fn progress(&self, next: &Point, case: &Cased, round: usize) {
         complain!(
-            "{:>14}  {}, {}: round {} of {}; {}",
+            "{:>14}  {}, {}: round {} of {}; then {}",
             self.plan.so_far(),
             point(next.workload, next.keys),
             case.name,
             round + 1,
-            next.rounds,
+            self.options.rounds(),
             self.plan.ahead()
         );
     }
@@ -675,15 +660,12 @@ mod tests {
         assert_eq!(cases(&options, of("W8"), 10_000_000).len(), 1);
         assert_eq!(amount(&options, of("W2")), 1_000_000);
         assert!(is_chosen(&options, of("W1")) && !is_chosen(&options, of("churn")));
-        // Time enough for all of it, with five rounds of each.
-        let mut plan = plan(&options, &[]);
-        let (mut count, mut rounds) = (0, usize::MAX);
-        while let (Some(point), left_out) = plan.next() {
-            assert!(left_out.is_empty());
-            count += 1;
-            rounds = rounds.min(point.rounds);
-        }
-        assert_eq!((count, rounds), (22, 5));
+        let plan = plan(&options, &[]);
+        assert_eq!(plan.left.len(), 22);
+        assert!(
+            plan.estimate() < preset::TIME.as_secs_f64(),
+            "five rounds of each"
+        );
     }
 
     #[test]
