@@ -12,7 +12,7 @@ use crate::run::Options;
 use crate::systems::{Order, SetUp};
 use crate::wire::{CHILD, DRIVE};
 use crate::workload::Form;
-use crate::{servers, systems, workloads};
+use crate::{systems, workloads};
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq)]
@@ -171,7 +171,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, E
         }
         options.made = options.made.of_targets();
     }
-    let on_servers = |name: &String| servers::ALL.iter().any(|other| other.name == name);
+    let on_servers = |name: &String| workloads::ON_SERVERS.iter().any(|other| other.name == name);
     let serve = options.only.iter().any(on_servers);
     if serve && !options.only.iter().all(on_servers) {
         return Err("D1 to D12 and L1 to L5 are measured in a run of their own".into());
@@ -186,7 +186,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, E
 }
 
 fn servers_of(family: char) -> impl Iterator<Item = String> {
-    let all = servers::ALL.iter().map(|workload| workload.name);
+    let all = workloads::ON_SERVERS.iter().map(|workload| workload.name);
     all.filter(move |name| name.starts_with(family))
         .map(str::to_owned)
 }

@@ -29,7 +29,6 @@ mod machine;
 mod mode;
 mod pingpong;
 mod recorder;
-mod rng;
 mod run;
 mod servers;
 mod system;

@@ -283,6 +283,12 @@ impl Lateness {
         at.map_or(0, |bucket| upper_end(bucket).min(self.latest)) as f64 / 1e6
     }
 
+    /// These parts of a thousand and the maximum, as figures in milliseconds.
+    pub(crate) fn figures(&self, per_mille: &[u64]) -> Vec<Option<f64>> {
+        let parts = per_mille.iter().map(|part| Some(self.per_mille(*part)));
+        parts.chain([Some(self.max())]).collect()
+    }
+
     /// In milliseconds.
     pub(crate) fn max(&self) -> f64 {
         self.latest as f64 / 1e6

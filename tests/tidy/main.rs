@@ -301,6 +301,7 @@ fn files_do_not_import_each_other_in_circles() {
             package.knots,
         ));
     }
+    none(&circles::circles(&sources(&["benches/src"]), &[]));
 }
 
 #[test]

@@ -325,90 +325,31 @@ mod tests {
         systems.iter().map(of).collect()
     }
 
+    /// Keys and systems with their figures, what the target is, the verdict, and some words.
+    const JUDGED: &str = "
+W3 0 tourbillon 11 heap 10 netty 2 | request timeouts, boxed, 1 thread | Met | 1.10x: 11.0 Mops/s, heap 10.0 Mops/s
+W3 0 tourbillon 11 heap 10 netty 2 go 22 | request timeouts, boxed, 1 thread | Missed | 0.50x: 11.0 Mops/s, go 22.0
+W2 1 tourbillon 8 tourbillon-map 8 heap 5 tokio-sleep 1 netty 2 bare 100 | touches of 1 M keys, 1 thread | Met | 1.60x: 8.00
+W9 10 tourbillon 1 tourbillon-map 1.44 | p99.9 beside cascades of 10 M | Met | 1.44 ms
+W9 10 tourbillon 1.46 tourbillon-map 1 | p99.9 beside cascades of 10 M | Missed | 1.46 ms
+W9 10 tourbillon 1 tourbillon-map 2 | p99.9 beside cascades of 10 M | Missed | tourbillon-map: 2.00 ms; tourbillon: 1.00 ms
+W9 10 tourbillon 1 | p99.9 beside cascades of 10 M | NotMeasured | without
+W4h 0 tourbillon-timer 100 heap 90 | keyless | NotMeasured | without hash-wheel
+S2 10 tourbillon-map 12 bare 20 | `touch_many` of 1,024 among 10 M, 1 thread | Met | 0.60x
+S2 10 tourbillon-map 11.9 bare 20 | `touch_many` of 1,024 among 10 M, 1 thread | Missed | bare 20.0 M keys/s";
+
     #[test]
     fn a_target_is_met_against_the_best_of_the_peers() {
-        let (met, missed) = (Verdict::Met, Verdict::Missed);
-        let touches = "W2: touches of 1 M keys, 1 thread";
-        let cascades = "W9: p99.9 beside cascades of 10 M";
-        let of_touches = [
-            ("tourbillon", 8.0),
-            ("tourbillon-map", 8.0),
-            ("heap", 5.0),
-            ("tokio-sleep", 1.0),
-            ("netty", 2.0),
-            // A floor is no peer.
-            ("bare", 100.0),
-        ];
-        let best = [PEERS[0], PEERS[1], PEERS[2], ("go", 22.0)];
-        // As many digits as the target has, and the worst stands first.
-        let both = |boxed, map| [("tourbillon", boxed), ("tourbillon-map", map)];
-        let in_two = [("tourbillon-timer", 100.0), ("heap", 90.0)];
-        let many = |ours| [("tourbillon-map", ours), ("bare", 20.0)];
-        let of_many = "S2: `touch_many` of 1,024 among 10 M, 1 thread";
-        for (workload, keys, systems, what, verdict, today) in [
-            (
-                "W3",
-                0,
-                &PEERS[..],
-                TIMEOUTS,
-                met,
-                "1.10x: 11.0 Mops/s, heap 10.0 Mops/s",
-            ),
-            (
-                "W3",
-                0,
-                &best,
-                TIMEOUTS,
-                missed,
-                "0.50x: 11.0 Mops/s, go 22.0 Mops/s",
-            ),
-            (
-                "W2",
-                MILLION,
-                &of_touches,
-                touches,
-                met,
-                "1.60x: 8.00 Mops/s, heap",
-            ),
-            ("W9", 10 * MILLION, &both(1.0, 1.44), cascades, met, ""),
-            ("W9", 10 * MILLION, &both(1.46, 1.0), cascades, missed, ""),
-            (
-                "W9",
-                10 * MILLION,
-                &both(1.0, 2.0),
-                cascades,
-                missed,
-                "map: 2.00 ms; tourbillon: 1",
-            ),
-            (
-                "W9",
-                10 * MILLION,
-                &[("tourbillon", 1.0)],
-                cascades,
-                Verdict::NotMeasured,
-                "without",
-            ),
-            (
-                "W4h",
-                0,
-                &in_two,
-                "W4h: keyless",
-                Verdict::NotMeasured,
-                "without hash-wheel",
-            ),
-            ("S2", 10 * MILLION, &many(12.0), of_many, met, ""),
-            (
-                "S2",
-                10 * MILLION,
-                &many(11.9),
-                of_many,
-                missed,
-                "bare 20.0 M keys/s",
-            ),
-        ] {
-            let (found, words) = standing(rows(workload, keys, systems), what);
-            assert_eq!(found, verdict, "{what}: {words}");
-            assert!(words.contains(today), "{what}: {words}");
+        for line in JUDGED.trim().lines() {
+            let parts: Vec<&str> = line.split(" | ").collect();
+            let words: Vec<&str> = parts[0].split(' ').collect();
+            let systems = words[2..].chunks(2);
+            let systems = systems.map(|two| (two[0], two[1].parse().expect("a figure")));
+            let keys = MILLION * words[1].parse::<u64>().expect("millions");
+            let rows = rows(words[0], keys, &systems.collect::<Vec<_>>());
+            let (verdict, today) = standing(rows, &format!("{}: {}", words[0], parts[1]));
+            assert_eq!(format!("{verdict:?}"), parts[2], "{line}: {today}");
+            assert!(today.contains(parts[3]), "{line}: {today}");
         }
     }
 

@@ -4,161 +4,23 @@
 //! SQLite lies in files in the build folder. PostgreSQL is a server with its data in the temporary
 //! folder and with fsync.
 
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use chaos::servers::postgres::Cluster;
-use tourbillon_durable::{Due, Durable, Paging, Stats};
+use tourbillon_durable::{Due, Durable, Paging};
 
+use super::here::{BATCH, FULL, Here, Lateness, QUICK, SMOKE, Sizes};
+use super::here::{cpu_time, schedule_all, wait_for};
 use super::place::{self, Place};
-use super::{Failure, Order, Other, Sheet, at_once, millis, quantiles, queues};
-use crate::workload::Metric;
-
-pub(super) const TAKEOVER: &[Metric] = &[
-    Metric::less("claimed ones ran again after kill -9", "s"),
-    Metric::less("lateness of unclaimed ones, p50", "ms"),
-    Metric::less("p99", "ms"),
-    Metric::less("p99.9", "ms"),
-    Metric::less("max", "ms"),
-];
-pub(super) const IDLE: &[Metric] = &[
-    Metric::less("reads", "/s"),
-    Metric::less("writes", "/s"),
-    Metric::less("CPU", "% of a core"),
-    Metric::less("a look, p50", "ms"),
-    Metric::less("a look, p99", "ms"),
-];
-pub(super) const OPEN: &[Metric] = &[
-    Metric::more("runs", "/s"),
-    Metric::less("a look, p50", "ms"),
-    Metric::less("a look, p99", "ms"),
-    Metric::less("a look, max", "ms"),
-];
+use super::{Failure, Order, Other, Sheet, at_once, quantiles, queues};
 
 /// Connections and threads where users' calls come from many.
 const THREADS: u64 = 16;
-/// Calls in one batch.
-pub(super) const BATCH: u64 = 100;
 const DAY: Duration = Duration::from_secs(86_400);
 const SQLITE: &str = "SQLite";
 const POSTGRES: &str = "PostgreSQL";
 const PLAIN: &str = "plain SQL";
-
-pub(super) struct Sizes {
-    /// Timers of the measurements of rates.
-    pub(super) timers: u64,
-    /// Single calls of all threads together.
-    calls: u64,
-    lateness: Duration,
-    at_once: u64,
-    filled: u64,
-    pub(super) idle: Duration,
-    held_open: Duration,
-    term: Duration,
-    peer_jobs: u64,
-    /// Numbers of queues.
-    pub(super) queues: &'static [u64],
-}
-
-const FULL: Sizes = Sizes {
-    timers: 100_000,
-    calls: 60_000,
-    lateness: Duration::from_secs(20),
-    at_once: 1_000_000,
-    filled: 10_000_000,
-    idle: Duration::from_secs(30),
-    held_open: Duration::from_secs(300),
-    term: Duration::from_secs(15),
-    peer_jobs: 20_000,
-    queues: &[10, 1_000, 10_000],
-};
-
-const QUICK: Sizes = Sizes {
-    held_open: Duration::from_secs(40),
-    ..FULL
-};
-
-const SMOKE: Sizes = Sizes {
-    timers: 2_000,
-    calls: 1_600,
-    lateness: Duration::from_secs(1),
-    at_once: 5_000,
-    filled: 20_000,
-    idle: Duration::from_secs(2),
-    held_open: Duration::from_secs(2),
-    term: Duration::from_secs(1),
-    peer_jobs: 200,
-    queues: &[10, 100],
-};
-
-/// The built program of `benches/durable-peers`, whose jobs are run beside.
-pub(crate) type Peers = Option<PathBuf>;
-
-/// The folder of the SQLite files, and the server. Both end with the program.
-pub(super) struct Here {
-    folder: PathBuf,
-    server: Cluster,
-    databases: AtomicU64,
-    peers: Peers,
-}
-
-impl Here {
-    pub(super) fn new(peers: Peers) -> std::io::Result<Self> {
-        let mut folder = std::env::current_exe()?;
-        folder.set_file_name(format!("durable-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)?;
-        let databases = AtomicU64::new(0);
-        let server = Cluster::durable();
-        for (name, folder) in [(SQLITE, &*folder), (POSTGRES, &std::env::temp_dir())] {
-            let took = millis(place::fsync(folder)?);
-            complain!("a write of 4 KiB with fsync in the folder of {name}: {took:.2} ms");
-        }
-        Ok(Here {
-            folder,
-            server,
-            databases,
-            peers,
-        })
-    }
-
-    fn sqlite(&self) -> Place {
-        let number = self.databases.fetch_add(1, Ordering::Relaxed);
-        Place::Sqlite(self.folder.join(format!("timers-{number}.db")))
-    }
-
-    pub(super) fn postgres(&self) -> Place {
-        Place::Postgres(self.server.database().url())
-    }
-
-    pub(super) fn both(&self) -> [Place; 2] {
-        [self.sqlite(), self.postgres()]
-    }
-
-    /// The jobs a second of a peer, if the program of the peers is there.
-    fn peer_rate(&self, peer: &str, place: &Place, jobs: u64) -> Result<Option<f64>, Failure> {
-        let Some(program) = &self.peers else {
-            return Ok(None);
-        };
-        let mut command = Command::new(program);
-        command.args([peer, &place.argument(), &jobs.to_string(), "64"]);
-        let line = String::from_utf8(command.stderr(Stdio::inherit()).output()?.stdout)?;
-        let seconds = line
-            .split_whitespace()
-            .nth(2)
-            .ok_or("the peer printed no time")?;
-        Ok(Some(jobs as f64 / seconds.parse::<f64>()?))
-    }
-}
-
-impl Drop for Here {
-    fn drop(&mut self) {
-        // Nothing else can be done if the files can't be removed.
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
 
 pub(super) fn measure(name: &str, here: &Here, sheet: &mut Sheet) -> Result<(), Failure> {
     let sizes = [&FULL, &QUICK, &SMOKE][sheet.form as usize];
@@ -194,27 +56,6 @@ fn lateness(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure
     Ok(())
 }
 
-/// How late timers were.
-#[derive(Clone, Default)]
-pub(super) struct Lateness(Arc<Mutex<Vec<Duration>>>);
-
-impl Lateness {
-    /// The store's clock is that of this machine.
-    pub(super) fn handler(&self) -> impl Fn(&Due<u64>) + Send + Sync + 'static {
-        let all = Arc::clone(&self.0);
-        move |due| {
-            let late = SystemTime::now().duration_since(due.due());
-            all.lock()
-                .expect("no panic under the lock")
-                .push(late.unwrap_or_default());
-        }
-    }
-
-    pub(super) fn quantiles(&self) -> [f64; 4] {
-        quantiles(self.0.lock().expect("no panic under the lock").clone())
-    }
-}
-
 /// Single calls, `rate` a second, whose answers are waited for in groups.
 fn schedule_at_rate(
     timers: &Durable,
@@ -244,32 +85,6 @@ fn schedule_at_rate(
     Ok(pending
         .into_iter()
         .try_for_each(|answer| answer.wait().map(drop))?)
-}
-
-pub(super) fn wait_for(timers: &Durable, runs: u64) -> Result<Stats, Failure> {
-    let start = Instant::now();
-    loop {
-        let stats = timers.stats();
-        if stats.succeeded >= runs {
-            return Ok(stats);
-        }
-        if start.elapsed() > Duration::from_secs(300) {
-            return Err(format!("not all has run after 300 s: {stats:?}").into());
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Schedules these in one call.
-pub(super) fn schedule_all(
-    timers: &Durable,
-    queue: &str,
-    all: impl IntoIterator<Item = (String, Duration, u64)>,
-) -> Result<(), Failure> {
-    let answers = timers.schedule_many(queue, all).wait()?;
-    Ok(answers
-        .into_iter()
-        .try_for_each(|answer| answer.map(drop))?)
 }
 
 fn schedules(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> {
@@ -482,12 +297,6 @@ fn idle(here: &Here, sheet: &mut Sheet, time: Duration) -> Result<(), Failure> {
         );
     }
     Ok(())
-}
-
-/// The CPU time of this process, in seconds.
-pub(super) fn cpu_time() -> Result<f64, Failure> {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Ok(Duration::try_from(time)?.as_secs_f64())
 }
 
 fn mass(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> {

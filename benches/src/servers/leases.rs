@@ -13,38 +13,7 @@ use tourbillon_leases::{LeaseGuard, Leases, RedisStore};
 
 use super::{Failure, Order, Other, Sheet, at_once, millis};
 use crate::machine::{Used, resident_bytes};
-use crate::workload::{Form, Metric};
-
-pub(super) const KEPT: &[Metric] = &[
-    Metric::more("acquired by 4 threads", "/s"),
-    Metric::less("memory of a lease", "bytes"),
-    Metric::less("lost", ""),
-    Metric::more("held at the end", ""),
-    Metric::more("renewals", "/s"),
-    Metric::less("failed attempts", ""),
-    Metric::less("late", ""),
-    Metric::more("least that was left", "s"),
-    Metric::more("renewals in a round trip", ""),
-    Metric::less("reads of the server", ""),
-    Metric::less("CPU time of this process for a renewal", "us"),
-    Metric::less("CPU time of this process", "% of a core"),
-    Metric::less("CPU time of the server for a renewal", "us"),
-    Metric::more("released by 4 threads", "/s"),
-];
-pub(super) const CYCLE: &[Metric] = &[
-    Metric::less("both together", "us"),
-    Metric::less("series that are armed", ""),
-    Metric::less("series that are armed while it is held", ""),
-];
-pub(super) const KILLED: &[Metric] = &[
-    Metric::less("rest of its lease", "ms"),
-    Metric::less("after that, the next one has it", "ms"),
-];
-pub(super) const SHARED: &[Metric] = &[
-    Metric::more("held by all", "/s"),
-    Metric::less("largest by smallest share", ""),
-    Metric::less("longest wait", "ms"),
-];
+use crate::workload::Form;
 
 /// Threads that acquire and release.
 const THREADS: u64 = 4;

@@ -3,6 +3,7 @@
 //! program's own, on the loopback device, and end with it.
 
 mod durable;
+mod here;
 mod leases;
 mod place;
 mod queues;
@@ -18,84 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::figures::{self, Made, Row, Run};
 use crate::machine;
-use crate::workload::{By, Form, Metric, Workload};
-
-const LATE: &[Metric] = &[
-    Metric::less("p50", "ms"),
-    Metric::less("p99", "ms"),
-    Metric::less("p99.9", "ms"),
-    Metric::less("max", "ms"),
-];
-const RATE: &[Metric] = &[Metric::more("", "/s")];
-
-/// What is measured: D of durable timers, L of leases.
-pub(crate) const ALL: &[Workload] = &[
-    measured("D1", "lateness at 2,000 timers a second", LATE),
-    measured("D2", "schedules a second, beside plain SQL", RATE),
-    measured(
-        "D3",
-        "runs a second, beside other job queues on request",
-        RATE,
-    ),
-    measured(
-        "D4",
-        "schedules and runs a second on SQLite, beside plain SQL",
-        RATE,
-    ),
-    measured(
-        "D5",
-        "takeover of the timers of a killed process",
-        durable::TAKEOVER,
-    ),
-    measured("D6", "cost of an idle process", durable::IDLE),
-    measured(
-        "D7",
-        "lateness beside many timers that are due at one instant in a paced queue",
-        LATE,
-    ),
-    measured(
-        "D8",
-        "beside many stored timers, calls and runs a second",
-        RATE,
-    ),
-    measured(
-        "D9",
-        "runs and looks beside a transaction that has written and stays open",
-        durable::OPEN,
-    ),
-    measured(
-        "D10",
-        "cost and lateness of a node with many queues",
-        queues::MANY,
-    ),
-    measured(
-        "D11",
-        "what the index for many queues costs writers",
-        queues::INDEX,
-    ),
-    measured(
-        "D12",
-        "five keys that one caller moves, by quarters of the time",
-        RATE,
-    ),
-    measured("L1", "many leases that are kept", leases::KEPT),
-    measured("L2", "lock and unlock of one name", leases::CYCLE),
-    measured(
-        "L3",
-        "guards that are dropped, with a round trip of 10 ms",
-        RATE,
-    ),
-    measured(
-        "L4",
-        "a holder is killed while another one waits",
-        leases::KILLED,
-    ),
-    measured("L5", "four processes compete for one lock", leases::SHARED),
-];
-
-const fn measured(name: &'static str, about: &'static str, metrics: &'static [Metric]) -> Workload {
-    Workload::new(name, about, metrics, By::Server)
-}
+use crate::workload::{Form, Workload};
+use crate::workloads::ON_SERVERS;
 
 pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -178,23 +103,18 @@ impl Sheet {
 }
 
 /// Measures what is asked for, and prints its tables.
-pub(crate) fn run(
-    form: Form,
-    only: &[String],
-    peers: durable::Peers,
-    made: &Made,
-) -> io::Result<()> {
+pub(crate) fn run(form: Form, only: &[String], peers: here::Peers, made: &Made) -> io::Result<()> {
     made.check()?;
     let began = Instant::now();
     let run = Run::begin(form, machine::versions());
     let mut sheet = Sheet {
         run,
         form,
-        workload: &ALL[0],
+        workload: &ON_SERVERS[0],
     };
     let durable = only.iter().any(|name| name.starts_with('D'));
-    let here = durable.then(|| durable::Here::new(peers)).transpose()?;
-    for workload in ALL
+    let here = durable.then(|| here::Here::new(peers)).transpose()?;
+    for workload in ON_SERVERS
         .iter()
         .filter(|w| only.iter().any(|name| name == w.name))
     {

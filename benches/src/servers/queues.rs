@@ -7,25 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tourbillon_durable::Durable;
 
-use super::durable::{BATCH, Here, Lateness, Sizes, cpu_time, schedule_all, wait_for};
+use super::here::{BATCH, Here, Lateness, Sizes, cpu_time, schedule_all, wait_for};
 use super::place::{Place, client};
 use super::{Failure, Sheet, quantiles};
-use crate::workload::Metric;
-
-pub(super) const MANY: &[Metric] = &[
-    Metric::less("CPU of the program", "% of a core"),
-    Metric::less("CPU of the server", "% of a core"),
-    Metric::less("a look, p50", "ms"),
-    Metric::less("a look, max", "ms"),
-    Metric::less("lateness of timers 3 s ahead, p50", "ms"),
-    Metric::less("max", "ms"),
-];
-pub(super) const INDEX: &[Metric] = &[
-    Metric::more("schedules", "/s"),
-    Metric::less("CPU of the server for each", "us"),
-    Metric::less("samples of a writer that waits for a page", "%"),
-    Metric::less("size of the index for each", "bytes"),
-];
 
 /// Timers that another client schedules ahead, one in a queue.
 const AHEAD: u64 = 100;

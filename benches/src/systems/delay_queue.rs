@@ -10,19 +10,18 @@
 
 use std::collections::hash_map::Entry;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::thread;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
+use super::on_tokio;
 use crate::system::{Handles, Keyed, Payload, Sessions, System, Tasks};
-use crate::recorder::fired;
 
 /// With the map.
 pub(crate) struct WithMap(Polled<()>);
@@ -96,10 +95,7 @@ impl<V: Payload> Shared<V> {
             self.take_due(context, &mut values);
             let more = values.len() == BATCH;
             for value in values.drain(..) {
-                match self.tasks {
-                    Tasks::Short => fired(value),
-                    Tasks::MayBlock => drop(tokio::task::spawn_blocking(move || fired(value))),
-                }
+                on_tokio::fire(value, self.tasks);
             }
             if !more {
                 return Poll::Pending;
@@ -129,32 +125,19 @@ const BATCH: usize = 256;
 
 impl<V: Payload> Polled<V> {
     fn new(keyed: bool, tasks: Tasks) -> Self {
-        let runtime = Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .expect("a runtime without I/O needs nothing");
-        let handle = runtime.handle().clone();
         let shared = Arc::new(Shared {
             inner: Mutex::default(),
             keyed,
             tasks,
         });
         let poller = Arc::clone(&shared);
-        thread::spawn(move || runtime.block_on(poll_fn(|context| poller.poll(context))));
-        Polled {
-            shared,
-            runtime: handle,
-        }
+        let runtime = on_tokio::run(|| poll_fn(move |context| poller.poll(context)));
+        Polled { shared, runtime }
     }
 
-    /// A task that is spawned now runs after the polling task that was woken before; the second one
-    /// covers a wake-up that came between the two.
+    /// The polling task was woken before.
     fn settle(&self) {
-        for _ in 0..2 {
-            let (done, wait) = mpsc::channel();
-            self.runtime.spawn(async move { done.send(()) });
-            wait.recv().expect("the polling thread runs");
-        }
+        on_tokio::settle(&self.runtime);
     }
 
     /// The queue makes its sleep in the caller's context.

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod tests;
 
+mod on_tokio;
+
 use std::io;
 use std::sync::OnceLock;
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::foreign::remote::{Remote, no_timer_of_a_round_is_early};
 use crate::foreign::{self, Foreign, Trouble};
 use crate::recorder::observed;
-use crate::rng::Rng;
 use crate::system::{Handles, Keyed, Sessions, Sleeps, System, Tasks};
+use chaos::random::Random;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -234,7 +234,7 @@ fn pending_counts_keys<S: Keyed>(_: Promise) {
 fn each_of_many_fires_or_was_stopped<S: Keyed>(promise: Promise) {
     let system = S::new(Tasks::Short);
     let produce = |seed: u64| {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let mut stopped = HashSet::new();
         let keys: Vec<u64> = (0..500).map(|_| fresh()).collect();
         system.on_thread(|| {

@@ -34,17 +34,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
-use std::thread;
 use std::time::Duration;
 
 use dashmap::{DashMap, Entry};
 use rustc_hash::FxBuildHasher;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::on_tokio;
 use crate::system::{Handles, Keyed, Payload, Sessions, Sleeps, System, Tasks};
-use crate::recorder::fired;
 
 const NAME: &str = "tokio-sleep";
 
@@ -105,29 +104,16 @@ impl Wake for OfKey {
     }
 }
 
-/// A runtime of one thread, which runs what `task` makes of a channel. Both live as long as the
-/// process.
+/// A runtime that runs what `task` makes of a channel. Both live as long as the process.
 fn run<W: Send + Sync, F: Future<Output = ()>>(
     task: impl FnOnce(UnboundedReceiver<Arc<W>>) -> F + Send + 'static,
 ) -> (Handle, &'static Elapsed<W>)
 where
     Arc<W>: Send + 'static,
 {
-    let runtime = Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .expect("a runtime without I/O needs nothing");
-    let handle = runtime.handle().clone();
     let (elapsed, receiver) = unbounded_channel();
-    thread::spawn(move || runtime.block_on(task(receiver)));
-    (handle, Box::leak(Box::new(elapsed)))
-}
-
-fn fire(value: u64, tasks: Tasks) {
-    match tasks {
-        Tasks::Short => fired(value),
-        Tasks::MayBlock => drop(tokio::task::spawn_blocking(move || fired(value))),
-    }
+    let runtime = on_tokio::run(move || task(receiver));
+    (runtime, Box::leak(Box::new(elapsed)))
 }
 
 impl<V: Payload> Shared<V> {
@@ -157,7 +143,7 @@ impl<V: Payload> Shared<V> {
         // dropped.
         let Armed { sleep, value } = armed.remove();
         drop(sleep);
-        fire(value.value(key), self.tasks);
+        on_tokio::fire(value.value(key), self.tasks);
     }
 
     /// In the place of what is there.
@@ -352,7 +338,7 @@ impl Handles for ByHandle {
         let (runtime, elapsed) = run(async move |mut receiver: UnboundedReceiver<Arc<Once>>| {
             let mut batch = Vec::with_capacity(BATCH);
             while receiver.recv_many(&mut batch, BATCH).await > 0 {
-                batch.drain(..).for_each(|once| fire(once.value, tasks));
+                batch.drain(..).for_each(|once| on_tokio::fire(once.value, tasks));
             }
         });
         ByHandle {

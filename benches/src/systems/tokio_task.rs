@@ -11,18 +11,16 @@
 //! dropped. Tasks that may block go to the blocking pool.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use dashmap::{DashMap, Entry};
 use rustc_hash::FxBuildHasher;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 use tokio::task::{self, JoinHandle};
 use tokio::time::{Instant, sleep_until};
 
+use super::on_tokio;
 use crate::system::{Handles, Keyed, System, Tasks};
-use crate::recorder::fired;
 
 const NAME: &str = "tokio-task";
 /// A task takes half a kilobyte, and its figures depend little on how many others there are.
@@ -68,34 +66,6 @@ impl Drop for Counted {
     }
 }
 
-/// A runtime of one thread that lives as long as the process.
-fn runtime() -> Handle {
-    let runtime = Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .expect("a runtime without I/O needs nothing");
-    let handle = runtime.handle().clone();
-    thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
-    handle
-}
-
-/// The queue is first in, first out, so what was in it before these tasks has had its turn. The
-/// second one covers a task that the first turn only woke.
-fn settle(runtime: &Handle) {
-    for _ in 0..2 {
-        let (done, wait) = mpsc::channel();
-        runtime.spawn(async move { done.send(()) });
-        wait.recv().expect("the runtime's thread runs");
-    }
-}
-
-fn fire(value: u64, tasks: Tasks) {
-    match tasks {
-        Tasks::Short => fired(value),
-        Tasks::MayBlock => drop(task::spawn_blocking(move || fired(value))),
-    }
-}
-
 impl ByKey {
     fn spawn(&self, key: u64, deadline: Instant) -> JoinHandle<()> {
         let (armed, tasks) = (self.armed, self.tasks);
@@ -104,7 +74,7 @@ impl ByKey {
             let own = task::id();
             let taken = armed.remove_if(&key, |_, handle| handle.id() == own);
             if taken.is_some() {
-                fire(key, tasks);
+                on_tokio::fire(key, tasks);
             }
         })
     }
@@ -120,7 +90,7 @@ impl System for ByKey {
     }
 
     fn settle(&self) {
-        settle(&self.runtime);
+        on_tokio::settle(&self.runtime);
     }
 }
 
@@ -128,7 +98,7 @@ impl Keyed for ByKey {
     fn new(tasks: Tasks) -> Self {
         let armed = DashMap::with_hasher_and_shard_amount(FxBuildHasher, SHARDS);
         ByKey {
-            runtime: runtime(),
+            runtime: on_tokio::run(std::future::pending::<()>),
             armed: Box::leak(Box::new(armed)),
             tasks,
         }
@@ -182,7 +152,7 @@ impl System for ByHandle {
     }
 
     fn settle(&self) {
-        settle(&self.runtime);
+        on_tokio::settle(&self.runtime);
     }
 }
 
@@ -191,7 +161,7 @@ impl Handles for ByHandle {
 
     fn new(tasks: Tasks) -> Self {
         ByHandle {
-            runtime: runtime(),
+            runtime: on_tokio::run(std::future::pending::<()>),
             counts: Box::leak(Box::default()),
             tasks,
         }
@@ -206,7 +176,7 @@ impl Handles for ByHandle {
         self.runtime.spawn(async move {
             let _counted = counted;
             sleep_until(deadline).await;
-            fire(value, tasks);
+            on_tokio::fire(value, tasks);
         })
     }
 

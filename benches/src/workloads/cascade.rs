@@ -17,9 +17,9 @@ use super::kit::{between, filled, lateness_of};
 use super::paced::{PER_STEP, Paced, STEP};
 use crate::child::{Child, Measured};
 use crate::recorder::{expect_stamps, fired_so_far, wait_until_fired};
-use crate::rng::Rng;
 use crate::system::{Keyed, Tasks};
 use crate::workload::{By, Case, Children, Metric, Workload};
+use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W9",
@@ -50,7 +50,7 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let keys = child.keys;
     let first = Instant::now() + AHEAD;
     child.filled(|| {
-        let mut rng = Rng::new(0xf111);
+        let mut rng = Random::new(0xf111);
         system.on_thread(|| {
             // A number alone is a key apart from all stamps, which are greater.
             for key in 0..keys {
@@ -78,12 +78,7 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
         );
         let lateness = lateness_of::<S>(count);
         Measured {
-            figures: vec![
-                Some(lateness.per_mille(500)),
-                Some(lateness.per_mille(990)),
-                Some(lateness.per_mille(999)),
-                Some(lateness.max()),
-            ],
+            figures: lateness.figures(&[500, 990, 999]),
             took: began.elapsed(),
         }
     })

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use super::kit::{between, minutes};
 use crate::child::{Child, Measured};
 use crate::machine::resident_bytes;
-use crate::rng::Rng;
 use crate::system::{Keyed, Tasks};
 use crate::workload::{By, Case, Children, Metric, Workload};
+use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "churn",
@@ -45,8 +45,8 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     child.filled(|| ())?;
     child.rounds(|request| {
         let began = Instant::now();
-        let mut rng = Rng::new(request.seed);
-        let touch_all = |rng: &mut Rng, first: u64, count: u64, pass: u64| {
+        let mut rng = Random::new(request.seed);
+        let touch_all = |rng: &mut Random, first: u64, count: u64, pass: u64| {
             let idle = IDLE + BETWEEN * pass as u32;
             for key in first..first + count {
                 let touched = system.touch(key, between(rng, idle, idle + BETWEEN));

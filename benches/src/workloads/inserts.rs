@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use super::kit::{between, filled, minutes, producers};
 use crate::child::{Child, Measured};
-use crate::rng::Rng;
 use crate::system::{Keyed, Tasks};
 use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
+use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W8",
@@ -52,7 +52,7 @@ pub(super) fn serve<S: Keyed>(
         let threads = request.threads;
         let each = keys / threads as u64;
         let (took, longest) = producers(&system, threads, |number| {
-            let mut rng = Rng::new(request.seed ^ (number << 32));
+            let mut rng = Random::new(request.seed ^ (number << 32));
             let mut longest = Duration::ZERO;
             let mut before = Instant::now();
             for key in (number * each..(number + 1) * each).map(key_of) {

@@ -5,16 +5,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::recorder::{Lateness, take_lateness};
-use crate::rng::Rng;
 use crate::system::{Keyed, Sessions, System};
+use chaos::random::Random;
 
 /// Arms the keys from one thread, each `delay` from now.
 pub(super) fn fill<S: Keyed>(
     system: &S,
     keys: impl IntoIterator<Item = u64>,
-    mut delay: impl FnMut(&mut Rng) -> Duration,
+    mut delay: impl FnMut(&mut Random) -> Duration,
 ) {
-    let mut rng = Rng::new(0xf111);
+    let mut rng = Random::new(0xf111);
     let mut count = 0;
     system.on_thread(|| {
         for key in keys {
@@ -57,7 +57,7 @@ pub(super) fn filled<S: System>(system: &S, keys: u64) {
 }
 
 /// Evenly from `from` to `to`.
-pub(super) fn between(rng: &mut Rng, from: Duration, to: Duration) -> Duration {
+pub(super) fn between(rng: &mut Random, from: Duration, to: Duration) -> Duration {
     from + Duration::from_nanos(rng.below((to - from).as_nanos() as u64))
 }
 

@@ -63,12 +63,7 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
         wait_until_fired(fired_before + count, LIMIT + LONG * long);
         let lateness = lateness_of::<S>(count - u64::from(long));
         Measured {
-            figures: vec![
-                Some(lateness.per_mille(500)),
-                Some(lateness.per_mille(990)),
-                Some(lateness.per_mille(999)),
-                Some(lateness.max()),
-            ],
+            figures: lateness.figures(&[500, 990, 999]),
             took: began.elapsed(),
         }
     })

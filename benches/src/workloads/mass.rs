@@ -16,10 +16,10 @@ use crate::machine::Used;
 use crate::recorder::{
     Lateness, Stamp, expect_stamps, fired_so_far, take_lateness, wait_until_fired,
 };
-use crate::rng::Rng;
 use crate::system::{Handles, Keyed, System, Tasks};
 use crate::wire::Request;
 use crate::workload::{By, Case, Children, Metric, Workload};
+use chaos::random::Random;
 
 pub(super) const SPREAD: Workload = Workload {
     name: "W4",
@@ -65,13 +65,7 @@ const LEAD_EACH: Duration = Duration::from_nanos(2_000);
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn serve_spread<S: Keyed>(child: &mut Child) -> io::Result<()> {
-    serve::<S>(child, SPAN, |lateness, _| {
-        vec![
-            Some(lateness.per_mille(500)),
-            Some(lateness.per_mille(990)),
-            Some(lateness.max()),
-        ]
-    })
+    serve::<S>(child, SPAN, |lateness, _| lateness.figures(&[500, 990]))
 }
 
 pub(super) fn serve_instant<S: Keyed>(child: &mut Child) -> io::Result<()> {
@@ -141,7 +135,7 @@ fn arm<S: System>(
 ) {
     let count = request.amount as u32;
     let mut places: Vec<u32> = (0..count).collect();
-    let mut rng = Rng::new(request.seed);
+    let mut rng = Random::new(request.seed);
     for left in (1..places.len()).rev() {
         places.swap(left, rng.below(left as u64 + 1) as usize);
     }

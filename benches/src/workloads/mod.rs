@@ -9,6 +9,7 @@ mod kit;
 mod long_tasks;
 mod mass;
 mod memory;
+mod on_servers;
 mod paced;
 mod session_memory;
 mod session_touch;
@@ -19,15 +20,15 @@ mod timeouts;
 mod touch;
 
 pub(crate) use long_tasks::NONE_IS_LONG;
+pub(crate) use on_servers::ALL as ON_SERVERS;
 
 use std::io;
 
 use crate::child::Child;
-use crate::rng::mixed;
-use crate::servers;
 use crate::system::{Handles, Keyed, Pooled, Sessions, Sleeps};
 use crate::wire::Request;
 use crate::workload::Workload;
+use chaos::random::mixed;
 
 pub(crate) const ALL: &[Workload] = &[
     start_stop::BY_HANDLE,
@@ -55,7 +56,7 @@ pub(crate) const ALL: &[Workload] = &[
 
 /// All that rows can be of.
 pub(crate) fn every() -> impl Iterator<Item = &'static Workload> {
-    ALL.iter().chain(servers::ALL)
+    ALL.iter().chain(ON_SERVERS)
 }
 
 pub(crate) fn find(name: &str) -> Option<&'static Workload> {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::kit::between;
 use crate::recorder::Stamp;
-use crate::rng::Rng;
 use crate::system::Keyed;
 use crate::wire::Request;
+use chaos::random::Random;
 
 pub(super) const STEP: Duration = Duration::from_millis(1);
 /// With a step of a millisecond, 10,000 a second.
@@ -38,7 +38,7 @@ impl Paced {
         let steps = request.amount as u32 / self.step.as_millis() as u32;
         let total = steps * self.per_step;
         let gap = total / self.long.max(1);
-        let mut rng = Rng::new(request.seed);
+        let mut rng = Random::new(request.seed);
         system.on_thread(|| {
             let mut planned = Instant::now();
             let mut number = 0;

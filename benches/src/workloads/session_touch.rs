@@ -7,9 +7,9 @@ use std::io;
 
 use super::kit::{IDLE, fill_sessions, producers};
 use crate::child::{Child, Measured};
-use crate::rng::Rng;
 use crate::system::Sessions;
 use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
+use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "S1",
@@ -31,7 +31,7 @@ pub(super) fn serve<S: Sessions>(child: &mut Child) -> io::Result<()> {
         let threads = request.threads;
         let each = request.amount / threads as u64;
         let (took, touched) = producers(&system, threads, |number| {
-            let mut rng = Rng::new(request.seed ^ (number << 32));
+            let mut rng = Random::new(request.seed ^ (number << 32));
             let touch = |_| u64::from(system.touch(rng.below(keys)));
             (0..each).map(touch).sum::<u64>()
         });

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::kit::{IDLE, fill_sessions};
 use crate::child::{Child, Measured};
-use crate::rng::Rng;
 use crate::system::Sessions;
 use crate::workload::{By, Case, Children, Metric, Workload};
+use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "S2",
@@ -42,7 +42,7 @@ pub(super) fn serve<S: Sessions>(child: &mut Child) -> io::Result<()> {
     let keys = child.keys;
     child.filled(|| fill_sessions(&system, keys))?;
     child.rounds(|request| {
-        let mut rng = Rng::new(request.seed);
+        let mut rng = Random::new(request.seed);
         let turns = request.amount.div_ceil(TURN as u64);
         let mut took = [Duration::ZERO; IN_A_CALL.len()];
         let mut drawn = vec![0; TURN];

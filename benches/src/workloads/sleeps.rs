@@ -14,9 +14,9 @@ use tokio::runtime::{Builder, Runtime};
 use crate::child::{Child, Measured};
 use crate::machine::Used;
 use crate::recorder::{Stamp, expect_stamps, fired, take_lateness};
-use crate::rng::Rng;
 use crate::system::Sleeps;
 use crate::workload::{By, Case, Children, Metric, Workload};
+use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "S4",
@@ -82,7 +82,7 @@ pub(super) fn serve<S: Sleeps>(child: &mut Child) -> io::Result<()> {
     let system: &'static S = Box::leak(Box::new(system.expect("it is filled")));
     child.rounds(|request| {
         let span = Duration::from_millis(request.amount).as_nanos() as u64;
-        let mut rng = Rng::new(request.seed);
+        let mut rng = Random::new(request.seed);
         let delays = (0..count).map(|_| Duration::from_nanos(rng.below(span)));
         let delays: Vec<Duration> = delays.collect();
         let runtime = runtime::<S>(request.threads);

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use super::kit::{between, fill, filled, minutes, producers};
 use crate::child::{Child, Measured};
 use crate::recorder::{fired_so_far, wait_until_fired};
-use crate::rng::Rng;
 use crate::system::{Handles, Keyed, System, Tasks};
 use crate::wire::Request;
 use crate::workload::{By, Case, Children, Metric, Workload};
+use chaos::random::Random;
 
 pub(super) const BY_HANDLE: Workload = Workload {
     name: "W1",
@@ -84,7 +84,7 @@ pub(super) fn serve_handles<S: Handles>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| {
-        let mut rng = Rng::new(0xf111);
+        let mut rng = Random::new(0xf111);
         system.on_thread(|| {
             for value in 0..keys {
                 let delay = between(&mut rng, minutes(60), minutes(120));
@@ -126,7 +126,7 @@ fn pairs<S: System>(
         system.settle();
     }
     let work = |number: u64| {
-        let mut rng = Rng::new(request.seed ^ (number << 32));
+        let mut rng = Random::new(request.seed ^ (number << 32));
         let first = number << 40;
         let mut stopped = 0;
         for pair in first..first + each {

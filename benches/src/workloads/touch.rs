@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use super::kit::{fill, minutes, producers};
 use crate::child::{Child, Measured};
-use crate::rng::Rng;
 use crate::system::{Keyed, Tasks};
 use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
+use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W2",
@@ -54,7 +54,7 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
         let threads = request.threads;
         let each = request.amount / threads as u64;
         let (took, touched) = producers(&system, threads, |number| {
-            let mut rng = Rng::new(request.seed ^ (number << 32));
+            let mut rng = Random::new(request.seed ^ (number << 32));
             let touch = |_| u64::from(system.touch(rng.below(keys), IDLE));
             (0..each).map(touch).sum::<u64>()
         });
@@ -71,7 +71,7 @@ pub(super) fn serve_single<S: Keyed>(child: &mut Child) -> io::Result<()> {
     child.rounds(|request| {
         let each = (request.amount / request.threads as u64).max(1);
         let (took, of_threads) = producers(&system, request.threads, |number| {
-            let mut rng = Rng::new(request.seed ^ (number << 32));
+            let mut rng = Random::new(request.seed ^ (number << 32));
             // Written once before, so that no page is touched for the first time between two
             // readings.
             let mut calls = vec![u32::MAX; each as usize];
