@@ -26,8 +26,8 @@ struct Wish {
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [peer, database, jobs, concurrency] = arguments.as_slice() else {
+    let words = words()?;
+    let [peer, database, jobs, concurrency] = words.as_slice() else {
         return Err(
             "usage: durable-peers graphile_worker|underway|apalis-postgres|apalis-sqlite DATABASE \
              JOBS CONCURRENCY"
@@ -48,6 +48,20 @@ async fn main() -> Result<(), Failure> {
     };
     println!("{peer} {} {:.3}", wish.jobs, took.as_secs_f64());
     Ok(())
+}
+
+/// The arguments, none of which is an option.
+fn words() -> Result<Vec<String>, lexopt::Error> {
+    use lexopt::prelude::*;
+    let mut words = Vec::new();
+    let mut args = lexopt::Parser::from_env();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Value(word) => words.push(word.string()?),
+            other => return Err(other.unexpected()),
+        }
+    }
+    Ok(words)
 }
 
 async fn pool(wish: &Wish) -> Result<PgPool, Failure> {
