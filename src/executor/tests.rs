@@ -173,6 +173,20 @@ fn the_injector_is_not_starved_by_a_busy_ticker() {
 }
 
 #[test]
+fn only_what_no_ticker_has_sifted_counts_as_unsifted() {
+    let (pool, ticker_queues) = pool(1, 1, 1);
+    assert!(!pool.has_unsifted());
+    pool.put_sifted(ticket(0));
+    ticker_queues[0].push(ticket(1));
+    assert!(!pool.has_unsifted(), "each ticker knows its own deque");
+    pool.inject(ticket(2)).unwrap();
+    assert!(pool.has_unsifted());
+    let taken = || Some(ticker_queues[0].take_unsifted()?.slot);
+    assert_eq!([taken(), taken(), taken()], [Some(1), Some(2), None]);
+    assert!(pool.has_tickets() && !pool.has_unsifted());
+}
+
+#[test]
 fn the_injector_refuses_when_full() {
     let (pool, _) = Pool::new(PoolConfig {
         workers: 1,

@@ -150,7 +150,9 @@ impl PermitPool {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::{Layout, Shards};
     use super::*;
+    use crate::tick::{TickSize, Time};
 
     #[test]
     fn unused_permits_are_collected_before_a_refusal() {
@@ -188,5 +190,36 @@ mod tests {
         assert!(pool.take(&mut local) && local.0 == 0);
         pool.relax();
         assert!(pool.take(&mut local) && local.0 == 3);
+    }
+
+    #[test]
+    fn with_blocks_of_one_scarcity_never_ends() {
+        let pool = PermitPool::new(100, 1, 2);
+        let mut local = LocalPermits::default();
+        pool.relax();
+        assert!(pool.take(&mut local));
+        pool.put_back(&mut local);
+        assert_eq!(local.0, 0, "no permit stays in a stripe");
+    }
+
+    #[test]
+    fn the_shards_end_the_scarcity_of_their_pool() {
+        let layout = Layout {
+            shards: 1,
+            stripes: 2,
+            tick: TickSize::from_nanos(1_000_000),
+            now: Time::ZERO,
+            backlog: 16,
+            // Smaller bounds are handed out one by one.
+            max_pending: Some(10_000),
+            paced: false,
+            seed: 7,
+        };
+        let (shards, _parkers) = Shards::<u64, ()>::new(&layout);
+        let pool = shards.permits.as_ref().unwrap();
+        assert!(shards.collect_permits());
+        assert!(pool.scarce.load(Ordering::Relaxed));
+        shards.relax_permits();
+        assert!(!pool.scarce.load(Ordering::Relaxed));
     }
 }
