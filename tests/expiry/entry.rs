@@ -13,7 +13,8 @@ use kit::quiet::{WANTED, hush, panics};
 use kit::wait::next;
 use kit::wakes::{Wakes, poll};
 use tourbillon::{
-    EntryError, Expiry, ExpiryMap, Found, GroupFull, InsertRefusal, Shutdown, Time, Touch, Updated,
+    EntryError, Expiry, ExpiryMap, Found, GroupFull, InsertRefusal, Reason, Shutdown, Time, Touch,
+    Updated,
 };
 
 type Answer = Result<Found<String>, EntryError<u32, String, &'static str>>;
@@ -208,6 +209,23 @@ fn a_given_time_keeps_the_order_of_a_group() {
     stepped.advance(S);
     map.entry(5).group("a").insert(0).unwrap();
     assert_eq!((map.contains(&3), map.contains(&4)), (false, true));
+}
+
+/// The last moment of all is no mark of an eviction.
+#[test]
+fn a_touch_at_the_last_moment_evicts_nothing() {
+    let (tell, told) = channel();
+    let stepped = ExpiryMap::<u32, u32>::builder()
+        .groups::<String>()
+        .on_removal(move |_, _, reason| tell.send(reason).unwrap())
+        .build_stepped(1, |_, _| ())
+        .unwrap();
+    let map = stepped.map();
+    let entry = || map.entry(1).group("a");
+    entry().insert(1).unwrap();
+    entry().touch().at(Time::MAX).or_insert_with(never).unwrap();
+    entry().insert(2).unwrap();
+    assert_eq!(told.try_recv(), Ok(Reason::Replaced));
 }
 
 #[test]
