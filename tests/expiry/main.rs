@@ -10,6 +10,7 @@ mod entry;
 mod eviction;
 mod find_or_insert;
 mod groups;
+mod limits;
 mod removals;
 mod rename;
 #[cfg(feature = "serde")]
