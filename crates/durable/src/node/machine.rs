@@ -218,39 +218,43 @@ impl Node {
             self.watching = Watching::Beat;
             return self.send(now, StoreCall::Beat(epoch), out);
         }
-        if self
-            .stopping
-            .as_ref()
-            .is_some_and(|stopping| !stopping.resigned)
-        {
-            self.watching = Watching::Resign;
-            let call = self.join(Vec::new());
+        match &self.stopping {
+            None => self.watch_others(now, out),
+            Some(stopping) if !stopping.resigned => {
+                self.watching = Watching::Resign;
+                let call = self.join(Vec::new());
+                self.send(now, call, out);
+            }
+            Some(_) => self.wake_at(Some(self.membership.next_beat)),
+        }
+    }
+
+    /// Declares a silent node gone, or looks. The former comes first: it frees the timers that the
+    /// look then shows.
+    fn watch_others(&mut self, now: Mono, out: &mut Vec<Command>) {
+        let epoch = self.membership.epoch;
+        if let Some((silent, beat)) = self.membership.take_silent(now) {
+            self.watching = Watching::DeclareGone(silent);
+            let call = StoreCall::DeclareGone {
+                asking: epoch,
+                epoch: silent,
+                beat,
+            };
             return self.send(now, call, out);
         }
-        if self.stopping.is_none() {
-            if let Some((silent, beat)) = self.membership.take_silent(now) {
-                self.watching = Watching::DeclareGone(silent);
-                let call = StoreCall::DeclareGone {
-                    asking: epoch,
-                    epoch: silent,
-                    beat,
-                };
-                return self.send(now, call, out);
-            }
-            // A node may have died: a look shows whether its next beat is there.
-            let overdue = self.membership.next_overdue();
-            self.looks.soon |= overdue.is_some_and(|at| at <= now);
-            if self.looks.is_wanted(now, &self.queues) {
-                self.watching = Watching::Look;
-                let (queues, runs) = (&mut self.queues, &self.runs);
-                let store_now = self.clock.at(now);
-                let claims = &self.claims;
-                let look = self.looks.ask(now, store_now, epoch, queues, runs, claims);
-                return self.send(now, StoreCall::Look(look), out);
-            }
-            self.wake_at(Some(self.looks.next()));
-            self.wake_at(overdue);
+        // A node may have died: a look shows whether its next beat is there.
+        let overdue = self.membership.next_overdue();
+        self.looks.soon |= overdue.is_some_and(|at| at <= now);
+        if self.looks.is_wanted(now, &self.queues) {
+            self.watching = Watching::Look;
+            let (queues, runs) = (&mut self.queues, &self.runs);
+            let store_now = self.clock.at(now);
+            let claims = &self.claims;
+            let look = self.looks.ask(now, store_now, epoch, queues, runs, claims);
+            return self.send(now, StoreCall::Look(look), out);
         }
+        self.wake_at(Some(self.looks.next()));
+        self.wake_at(overdue);
         self.wake_at(Some(self.membership.next_beat));
     }
 

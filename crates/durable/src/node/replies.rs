@@ -10,7 +10,9 @@ use super::looks::SUSPECT;
 use super::machine::{MOST_SETTLED, Node, Watching};
 use super::runs::Place;
 use super::upcoming::Expected;
-use crate::store::{Beat, Claimed, ClaimedRun, Outcome, Settled, Sight, StoreError, StoreTime};
+use crate::store::{
+    Beat, Claimed, ClaimedRun, Outcome, RefusedClaim, Settled, Sight, StoreError, StoreTime,
+};
 
 /// The longest pause after which an end is asked for again that the store refuses, or a timer is
 /// claimed again, unless looks are rarer.
@@ -211,16 +213,27 @@ impl Node {
             bytes[place.0] += run.payload.len() as u64;
             self.hold(now, place, shard, run);
         }
+        // A timer whose payload's length nobody knows counts as much as these.
         for (queue, (bytes, count)) in self.queues.iter_mut().zip(bytes.iter().zip(&*counts)) {
             if let Some(mean) = bytes.checked_div(*count as u64) {
                 queue.usual_bytes = mean;
             }
         }
-        // A timer that was not due by the store's clock is kept. All else that was not returned is
-        // forgotten: if it is still to be had, the next look finds it.
-        let window = answer.now + self.look * 2;
+        self.not_claimed(now, answer.now, answer.refused, left);
+    }
+
+    /// Takes in what a claim did not return. A timer that was not due by the store's clock is kept.
+    /// All else is forgotten: if it is still to be had, the next look finds it.
+    fn not_claimed(
+        &mut self,
+        now: Mono,
+        store_now: StoreTime,
+        refused: Vec<RefusedClaim>,
+        mut left: BTreeMap<Place, Expected>,
+    ) {
+        let window = store_now + self.look * 2;
         let longest = LONGEST_REFUSED.max(self.look);
-        for refused in answer.refused {
+        for refused in refused {
             let queue = self.numbers_of.get(&refused.queue);
             let place = queue.map(|queue| (*queue, refused.key));
             if let Some((place, expected)) = place.and_then(|place| left.remove_entry(&place)) {
@@ -231,7 +244,7 @@ impl Node {
         }
         for ((queue, key), expected) in left {
             let upcoming = &mut self.queues[queue].upcoming;
-            if expected.due <= answer.now {
+            if expected.due <= store_now {
                 upcoming.refuse(key, &expected);
                 // A look at its part shows whether it is still there.
                 self.looks.wake(queue, expected.shard);

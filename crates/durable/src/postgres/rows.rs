@@ -8,8 +8,8 @@ use tokio_postgres::error::SqlState;
 use super::failure::{self, Effect, Failure, refusal};
 use super::wire::Time;
 use crate::store::{
-    Answer, ClaimedRun, Complete, Epoch, Look, Run, Seen, SeenNode, Sight, StoreError, StoreTime,
-    Survey, SurveyedPart, Timer,
+    Answer, ClaimedRun, Complete, Epoch, Look, Range, Run, Seen, SeenNode, Sight, StoreError,
+    StoreTime, Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
 
@@ -186,6 +186,21 @@ impl Lists {
     }
 }
 
+/// A timer that a range of a look has shown. Its queue and shard are those of the range.
+fn seen(row: &Row, range: &Range) -> Seen {
+    Seen {
+        queue: Arc::clone(&range.queue),
+        key: row.get::<_, String>(2).into_boxed_str(),
+        shard: range.shard,
+        due: time(row, 3),
+        generation: row.get(4),
+        attempt: number(row, 5),
+        crashes: number(row, 6),
+        mine: row.get(7),
+        bytes: u64::from(number(row, 9)),
+    }
+}
+
 pub(super) fn sight(look: &Look, rows: &[Row], lists: &mut Lists) -> Sight {
     let mut sight = Sight::default();
     let mut survey = Survey::default();
@@ -206,22 +221,13 @@ pub(super) fn sight(look: &Look, rows: &[Row], lists: &mut Lists) -> Sight {
             3 => {
                 let index = ordinal_of(row.get(1));
                 let range = &look.ranges[index];
+                // The server sends one row more than the limit, to show that there is more.
                 if read[index] == range.limit {
                     sight.cut.push(index);
                     continue;
                 }
                 read[index] += 1;
-                sight.rows.push(Seen {
-                    queue: Arc::clone(&range.queue),
-                    key: row.get::<_, String>(2).into_boxed_str(),
-                    shard: range.shard,
-                    due: time(row, 3),
-                    generation: row.get(4),
-                    attempt: number(row, 5),
-                    crashes: number(row, 6),
-                    mine: row.get(7),
-                    bytes: u64::from(number(row, 9)),
-                });
+                sight.rows.push(seen(row, range));
             }
             _ => {
                 let band = ordinal_of(row.get(1));
@@ -238,6 +244,7 @@ pub(super) fn sight(look: &Look, rows: &[Row], lists: &mut Lists) -> Sight {
     let cut = counted.filter(|(_, (count, band))| **count > u64::from(band.limit));
     survey.cut = cut.map(|(index, _)| index).collect();
     sight.survey = Some(survey);
+    // A node that is gone never comes back under its epoch.
     lists
         .0
         .retain(|epoch, _| sight.nodes.iter().any(|node| node.epoch == *epoch));
