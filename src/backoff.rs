@@ -9,13 +9,13 @@ use crate::shard::splitmix64;
 /// The delays between the attempts of something that fails: each one is longer than the one before.
 ///
 /// A `Backoff` can be iterated any number of times. The iteration never ends; see
-/// [`Retry`](crate::Retry) for limits.
+/// [`Retry`](crate::retry::Retry) for limits.
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon::Backoff;
+/// use tourbillon::retry::Backoff;
 ///
 /// let second = Duration::from_secs(1);
 /// let backoff = Backoff::exponential(second..=10 * second);
@@ -49,7 +49,7 @@ impl Backoff {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tourbillon::Backoff;
+    /// use tourbillon::retry::Backoff;
     ///
     /// let ms = Duration::from_millis;
     /// let backoff = Backoff::exponential(Duration::ZERO..=ms(5));
@@ -81,7 +81,7 @@ impl Backoff {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tourbillon::Backoff;
+    /// use tourbillon::retry::Backoff;
     ///
     /// let ms = Duration::from_millis;
     /// let backoff = Backoff::exponential(ms(100)..=ms(1_000)).factor(1.5);
@@ -105,7 +105,7 @@ impl Backoff {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tourbillon::Backoff;
+    /// use tourbillon::retry::Backoff;
     ///
     /// let second = Duration::from_secs(1);
     /// let backoff = Backoff::exponential(second..=8 * second).jitter(0.5);
@@ -130,7 +130,7 @@ impl Backoff {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tourbillon::Backoff;
+    /// use tourbillon::retry::Backoff;
     ///
     /// let backoff = Backoff::fixed(Duration::from_secs(1)).jitter(0.5).seed(42);
     /// assert!(backoff.iter().take(9).eq(backoff.iter().take(9)));
@@ -147,7 +147,7 @@ impl Backoff {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tourbillon::Backoff;
+    /// use tourbillon::retry::Backoff;
     ///
     /// let second = Duration::from_secs(1);
     /// let backoff = Backoff::exponential(second..=60 * second);

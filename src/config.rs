@@ -34,7 +34,7 @@ pub(crate) struct Config {
     pub(crate) shards: Option<usize>,
     pub(crate) stripes: Option<usize>,
     pub(crate) workers: Option<usize>,
-    pub(crate) max_workers: Option<usize>,
+    pub(crate) max_running: Option<usize>,
     pub(crate) max_pending: Option<usize>,
     /// Expirations per second.
     pub(crate) pace: Option<u32>,
@@ -52,7 +52,7 @@ impl Config {
             shards: None,
             stripes: None,
             workers: None,
-            max_workers: None,
+            max_running: None,
             max_pending: None,
             pace: None,
             clock: None,
@@ -109,12 +109,12 @@ impl Config {
             return Err(BuildError::Workers(workers));
         }
         // Not fewer than `workers`, which may be above the default.
-        let max_workers = self
-            .max_workers
+        let max_running = self
+            .max_running
             .unwrap_or_else(|| MAX_WORKERS_DEFAULT.max(workers));
-        if max_workers < workers || max_workers > THREADS_MAX {
-            return Err(BuildError::MaxWorkers {
-                max_workers,
+        if max_running < workers || max_running > THREADS_MAX {
+            return Err(BuildError::MaxRunning {
+                max_running,
                 workers,
             });
         }
@@ -132,7 +132,7 @@ impl Config {
             shards,
             stripes,
             workers,
-            max_workers,
+            max_running,
             max_pending: self.max_pending,
             pace,
             shutdown_limit: self.shutdown_limit,
@@ -150,7 +150,7 @@ pub(crate) struct Valid {
     pub(crate) shards: usize,
     pub(crate) stripes: usize,
     pub(crate) workers: usize,
-    pub(crate) max_workers: usize,
+    pub(crate) max_running: usize,
     pub(crate) max_pending: Option<usize>,
     pub(crate) pace: Option<NonZeroU32>,
     pub(crate) shutdown_limit: Duration,
@@ -166,11 +166,11 @@ mod tests {
     #[test]
     fn c117_defaults_follow_the_machine() {
         let valid = Config::new().validate(4).unwrap();
-        assert_eq!((valid.shards, valid.workers, valid.max_workers), (4, 4, 64));
+        assert_eq!((valid.shards, valid.workers, valid.max_running), (4, 4, 64));
         assert_eq!(valid.stripes, 128);
         assert_eq!(valid.max_pending, None);
         let large = Config::new().validate(100).unwrap();
-        assert_eq!((large.stripes, large.max_workers), (1_024, 100));
+        assert_eq!((large.stripes, large.max_running), (1_024, 100));
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
         assert!(with(|c| (c.stripes, c.shards) = (Some(2), Some(4))).contains("4 shards"));
         assert!(with(|c| c.stripes = Some(1 << 17)).contains("131072 stripes"));
         assert!(with(|c| c.workers = Some(0)).contains("0 workers"));
-        assert!(with(|c| c.max_workers = Some(1)).contains("max_workers of 1 with"));
+        assert!(with(|c| c.max_running = Some(1)).contains("max_running of 1 with"));
         assert!(with(|c| c.max_pending = Some(0)).contains("at most 0 pending"));
         assert!(with(|c| c.pace = Some(0)).contains("pace of 0"));
     }

@@ -33,9 +33,9 @@ pub enum BuildError {
     Workers(usize),
     /// The greatest number of workers is smaller than the initial number, or above 1,024.
     #[non_exhaustive]
-    MaxWorkers {
+    MaxRunning {
         /// The requested greatest number of workers.
-        max_workers: usize,
+        max_running: usize,
         /// The initial number of workers.
         workers: usize,
     },
@@ -70,12 +70,12 @@ impl fmt::Display for BuildError {
             BuildError::Workers(workers) => {
                 write!(f, "{workers} workers: choose between 1 and 1,024")
             }
-            BuildError::MaxWorkers {
-                max_workers,
+            BuildError::MaxRunning {
+                max_running,
                 workers,
             } => write!(
                 f,
-                "max_workers of {max_workers} with {workers} workers: choose between {workers} and 1,024"
+                "max_running of {max_running} with {workers} workers: choose between {workers} and 1,024"
             ),
             BuildError::MaxPending => {
                 f.write_str("at most 0 pending timers: choose at least 1, or leave it unbounded")

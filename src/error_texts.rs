@@ -10,10 +10,10 @@ use expect_test::expect_file;
 
 use crate::error::{BuildError, ScheduleError, WaitError};
 use crate::expiry::{EntryError, InsertError, InsertRefusal, RenameRefusal};
-use crate::reentrancy::UnderLock;
+use crate::reentrancy::UnderLockError;
 use crate::retry::{GaveUp, RetryError};
 use crate::timer::{SleepError, TimeoutError};
-use crate::wheel::Full;
+use crate::wheel::FullError;
 
 /// Adds the values, their texts, and the texts of their sources.
 fn add<E: Error>(texts: &mut String, name: &str, errors: impl IntoIterator<Item = E>) {
@@ -40,8 +40,8 @@ fn the_texts_of_errors_are_those_that_were_read() {
             shards: 2,
         },
         BuildError::Workers(2_000),
-        BuildError::MaxWorkers {
-            max_workers: 1,
+        BuildError::MaxRunning {
+            max_running: 1,
             workers: 2,
         },
         BuildError::MaxPending,
@@ -123,7 +123,11 @@ fn the_texts_of_errors_are_those_that_were_read() {
         elapsed: Duration::from_secs(2),
     });
     add(&mut texts, "RetryError", retry);
-    add(&mut texts, "wheel::Full", [Full(())]);
-    add(&mut texts, "reentrancy::UnderLock", [UnderLock(())]);
+    add(&mut texts, "wheel::FullError", [FullError(())]);
+    add(
+        &mut texts,
+        "reentrancy::UnderLockError",
+        [UnderLockError(())],
+    );
     expect_file!["error_texts.txt"].assert_eq(&texts);
 }

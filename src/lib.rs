@@ -40,10 +40,10 @@
 //! | forget values that are idle or too old: sessions, tokens, caches | [`ExpiryMap`] |
 //! | the same, for groups of entries such as all sessions of a user | [`GroupedExpiryMap`] |
 //! | raise an alarm when something falls silent | [`ExpiryMap`] with a [time to idle](ExpiryMapBuilder::time_to_idle): each sign of life is [`touch_with(..).or_insert(..)`](Entry::touch_with) of its [`entry`](ExpiryMap::entry) |
-//! | run a closure later, without a key | [`Timer`]; the [`Timeout`] that it returns cancels the closure |
+//! | run a closure later, without a key | [`Timer`]; the [`TimerHandle`] that it returns cancels the closure |
 //! | sleep, tick, or limit a future, in async code | [`Timer::sleep`], [`Timer::interval`], [`Timer::timeout`] |
-//! | run a key when its calls have stopped for a while, or at most once per window | [`Debounce`], [`Throttle`] |
-//! | try a call again when it fails | [`Timer::retry`] with a [`Retry`]; [`Backoff`] alone makes the delays |
+//! | run a key when its calls have stopped for a while, or at most once per window | [`keyed::Debounce`], [`keyed::Throttle`] |
+//! | try a call again when it fails | [`Timer::retry`] with a [`retry::Retry`]; [`retry::Backoff`] alone makes the delays |
 //! | run a future later, or repeatedly | `Handle::on_tokio` (feature `tokio`) |
 //! | test code that uses timers, without waiting | `test_util` (feature `test-util`): every type above, several on one clock, also tokio's |
 //! | keep time in an event loop of your own | [`wheel::Wheel`], without threads and locks |
@@ -102,7 +102,7 @@
 //! - *Cancelled* means that the task has not started and never will, even if it was due and queued.
 //!   After a repeating key is cancelled no round starts, even if one is running.
 //! - Two runs of one key never overlap.
-//! - Tasks never delay ticks, unless they run [inline](Builder::inline).
+//! - Tasks never delay ticks, unless they run [inline](SchedulerBuilder::inline).
 //! - No thread wakes while nothing is due.
 //! - Memory is bounded by the greatest number of timers that were pending at one time.
 //!   [`Handle::shrink_to_fit`] and [`ExpiryMap::shrink_to_fit`] release memory that a peak has left
@@ -138,7 +138,7 @@
 //! - Calls that arm or insert fail with the variant `UnderLock` of their error, which gives back
 //!   what was to be armed.
 //! - Calls that wait for a run fail with [`WaitError::WouldDeadlock`].
-//! - A shutdown begins. [`Closing::wait`] fails with [`InsideTask`].
+//! - A shutdown begins. [`Closing::wait`] fails with [`InsideTaskError`].
 //! - A drop does its work when the lock is released.
 //! - All other calls change nothing, and answer as for a key that is not there: [`Handle::cancel`]
 //!   returns [`Cancel::NotFound`], [`Handle::len`] returns 0, and all counters are 0. Such an
@@ -153,7 +153,7 @@
 //! content is `Sync`, and many closures are not. `into_reason` drops the content and keeps the
 //! reason as an error, for each of these types: [`ScheduleError::into_reason`],
 //! [`InsertError::into_reason`], [`EntryError::into_reason`] and
-//! [`wheel::Full::into_reason`].
+//! [`wheel::FullError::into_reason`].
 //!
 //! ```
 //! # use std::error::Error;
@@ -176,7 +176,7 @@
 //!
 //! - A timer is *armed* with a *deadline*. Each accepted call that arms is an *arming* and has a
 //!   [`TimerId`].
-//! - Time passes in *ticks* of 1 ms, or as [`Builder::tick`] says. At the first tick that is not
+//! - Time passes in *ticks* of 1 ms, or as [`SchedulerBuilder::tick`] says. At the first tick that is not
 //!   before its deadline, a timer *expires*: it is taken off the wheel and *queued*.
 //! - A worker *claims* a queued timer and runs its task.
 //! - *Lateness* is start minus deadline. It has two parts: the time until the tick, and the time in
@@ -214,10 +214,10 @@ mod expiry;
 ))]
 pub mod guide;
 mod job;
-mod keyed;
+pub mod keyed;
 mod options;
 pub mod reentrancy;
-mod retry;
+pub mod retry;
 mod scheduler;
 mod shard;
 mod stats;
@@ -270,7 +270,6 @@ pub mod channel {
     };
 }
 
-pub use backoff::{Backoff, Delays};
 #[cfg(not(loom))]
 pub use clock::WallAnchor;
 pub use clock::{Clock, ClockParker, ClockUnparker, ManualClock};
@@ -280,20 +279,18 @@ pub use executor::{Executor, Job};
 #[cfg(feature = "stream")]
 pub use expiry::Expirations;
 pub use expiry::{
-    Changes, Computing, Entries, Entry, EntryError, Expired, Expiry, ExpiryHandedBack, ExpiryMap,
+    Changes, Computing, Iter, Entry, EntryError, Expired, Expiry, ExpiryHandedBack, ExpiryMap,
     ExpiryMapBuilder, ExpiryReport, ExpiryStats, Found, GroupFull, GroupNotNamed, GroupedBy,
-    GroupedExpiryMap, InGroup, InsertError, InsertRefusal, Inserted, MapHasher, NoGroup, Reads,
+    GroupedExpiryMap, GroupedExpiryMapBuilder, InGroup, InsertError, InsertRefusal, Inserted, MapHasher, NoGroup, Reads,
     Reason, ReceiverLost, Removed, RenameError, RenameRefusal, Touch, Toucher, Updated,
 };
 #[cfg(feature = "serde")]
-pub use expiry::{NewerFormat, Restored, Snapshot};
-pub use keyed::{Debounce, DebounceBuilder, Edges, Throttle, ThrottleBuilder};
-pub use retry::{GaveUp, Retry, RetryBudget, RetryError, Retrying, Verdict};
+pub use expiry::{NewerFormatError, Restored, Snapshot};
 pub use scheduler::{
-    AfterPanic, Builder, ById, Cancel, CancelAndWait, CancelGuard, Closing, Firing, HandedBack,
-    Handle, InsideTask, IntoNext, KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState,
-    Report, Reschedule, Round, Scheduled, Scheduler, ShardStats, SoFar, Stats, Task, TaskPanic,
-    TimerId, TimerInfo, TimerState,
+    AfterPanic, ById, Cancel, CancelAndWait, CancelGuard, Closing, Firing, HandedBack, Handle,
+    InsideTaskError, IntoNext, KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState,
+    Report, Reschedule, Round, Scheduled, Scheduler, SchedulerBuilder, ShardStats, SoFar, Stats,
+    Task, TaskPanic, TimerId, TimerInfo, TimerState,
 };
 #[cfg(feature = "tokio")]
 pub use scheduler::{AsyncFiring, AsyncRound, Cancelled, OnTokio};
@@ -301,7 +298,7 @@ pub use stats::Lateness;
 pub use tick::Time;
 pub use timer::{
     Interval, NextTick, Sleep, SleepError, Timeout, TimeoutError, Timer, TimerBuilder,
-    TimerHandedBack, TimerReport, WithTimeout,
+    TimerHandedBack, TimerHandle, TimerReport,
 };
 pub use when::When;
 

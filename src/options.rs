@@ -38,14 +38,14 @@ macro_rules! engine_options {
 
         /// Sets the number of workers at the start. The pool also keeps this number of workers
         /// unblocked while tasks wait. The default is the number of cores. See
-        /// [`max_workers`](Self::max_workers).
+        /// [`max_running`](Self::max_running).
         pub fn workers(mut self, workers: usize) -> Self {
             self.config.workers = Some(workers);
             self
         }
 
-        /// Sets the number of workers up to which the pool may grow when workers are blocked. The
-        /// default is 64, or `workers` if that is more. Extra workers leave when they have found
+        /// Sets how many tasks may run at one time, which is the number of workers up to which the
+        /// pool may grow when workers are blocked. The default is 64, or `workers` if that is more. Extra workers leave when they have found
         /// nothing to do for 10 s.
         ///
         /// Workers are added when two conditions hold: a due task has waited for 2 ms, and fewer
@@ -64,8 +64,8 @@ macro_rules! engine_options {
         ///
         /// If the system refuses a thread, the pool asks again after 10 ms. With each further
         /// refusal this pause doubles, up to 1 s.
-        pub fn max_workers(mut self, max_workers: usize) -> Self {
-            self.config.max_workers = Some(max_workers);
+        pub fn max_running(mut self, max_running: usize) -> Self {
+            self.config.max_running = Some(max_running);
             self
         }
 
@@ -189,14 +189,14 @@ macro_rules! engine_options {
         }
 
         /// Runs tasks on the threads of `executor` instead of a pool of the scheduler's own. The
-        /// options `workers` and `max_workers` have no effect then.
+        /// options `workers` and `max_running` have no effect then.
         pub fn executor(mut self, executor: impl $crate::executor::Executor) -> Self {
             self.executor_kind = $crate::engine::ExecutorKind::Foreign(Box::new(executor));
             self
         }
 
         /// Runs tasks on the ticker threads themselves, for tiny tasks that must not cost a
-        /// hand-over. The options `workers` and `max_workers` have no effect then.
+        /// hand-over. The options `workers` and `max_running` have no effect then.
         ///
         /// **This is the only mode in which a task delays ticks:** while a task runs, nothing else
         /// of its shard expires.

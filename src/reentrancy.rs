@@ -31,7 +31,7 @@
 //! }
 //!
 //! impl Session {
-//!     fn end_now(&self) -> Result<(), reentrancy::UnderLock> {
+//!     fn end_now(&self) -> Result<(), reentrancy::UnderLockError> {
 //!         reentrancy::check()?;
 //!         self.timers.cancel(&self.id);
 //!         Ok(())
@@ -89,7 +89,7 @@ pub fn is_under_lock() -> bool {
 ///
 /// # Errors
 ///
-/// Returns [`UnderLock`] if the thread holds such a lock and is panicking. That happens in panic
+/// Returns [`UnderLockError`] if the thread holds such a lock and is panicking. That happens in panic
 /// hooks and in drops; see [panic hooks](crate#panic-hooks). A second panic would end the process
 /// there, so the caller must go on without the call.
 ///
@@ -101,9 +101,9 @@ pub fn is_under_lock() -> bool {
 /// # Examples
 ///
 /// ```
-/// use tourbillon::reentrancy::{UnderLock, check};
+/// use tourbillon::reentrancy::{UnderLockError, check};
 ///
-/// fn acquire() -> Result<(), UnderLock> {
+/// fn acquire() -> Result<(), UnderLockError> {
 ///     check()?; // before anything is changed
 ///     // .. calls of a map ..
 ///     Ok(())
@@ -112,10 +112,10 @@ pub fn is_under_lock() -> bool {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[inline]
-pub fn check() -> Result<(), UnderLock> {
+pub fn check() -> Result<(), UnderLockError> {
     if shard::is_under_lock() {
         shard::refuse();
-        return Err(UnderLock(()));
+        return Err(UnderLockError(()));
     }
     Ok(())
 }
@@ -146,21 +146,21 @@ pub fn when_unlocked(work: impl FnOnce() + 'static) {
 /// # Examples
 ///
 /// ```
-/// use tourbillon::reentrancy::{UnderLock, check};
+/// use tourbillon::reentrancy::{UnderLockError, check};
 ///
-/// let checked: Result<(), UnderLock> = check();
+/// let checked: Result<(), UnderLockError> = check();
 /// assert_eq!(checked, Ok(()));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnderLock(pub(crate) ());
+pub struct UnderLockError(pub(crate) ());
 
-impl fmt::Display for UnderLock {
+impl fmt::Display for UnderLockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(UNDER_LOCK)
     }
 }
 
-impl std::error::Error for UnderLock {}
+impl std::error::Error for UnderLockError {}
 
 #[cfg(test)]
 mod tests {

@@ -390,7 +390,7 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
     let naps_at_once = NAP.as_secs_f64() * slow as f64 / plan.producers_stop.as_secs_f64();
     let map = Sessions::builder()
         .time_to_idle(idle)
-        .max_workers((16 + 2 * naps_at_once.ceil() as usize).clamp(64, 1_024))
+        .max_running((16 + 2 * naps_at_once.ceil() as usize).clamp(64, 1_024))
         .build(|_, expired| expired.value.handle(expired.lateness))
         .map_err(io::Error::other)?;
 

@@ -220,7 +220,7 @@ impl Size {
                 shards: 1,
                 stripes: self.stripes,
                 workers: self.workers,
-                max_workers: self.workers + self.extra,
+                max_running: self.workers + self.extra,
                 max_pending: self.max_pending,
                 pace: self.pace,
                 shutdown_limit: Duration::MAX,

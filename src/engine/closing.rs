@@ -97,12 +97,12 @@ pub enum Shutdown {
     /// started when the limit has passed are handed back.
     Drain {
         /// How long to wait for the pending timers, by the scheduler's clock. With a
-        /// [`pace`](crate::Builder::pace) they take longer.
+        /// [`pace`](crate::SchedulerBuilder::pace) they take longer.
         limit: Duration,
     },
     /// Every pending timer runs at once, whatever its deadline. This is the only case in which a
     /// task starts early. Timers that have not started after `shutdown_limit` are handed back. A
-    /// [`pace`](crate::Builder::pace) holds here, too, so the limit has to leave time for it.
+    /// [`pace`](crate::SchedulerBuilder::pace) holds here, too, so the limit has to leave time for it.
     RunNow,
 }
 

@@ -274,7 +274,7 @@ impl<F: Frontend> Engine<F> {
             seed: seed.unwrap_or_else(random_seed),
         });
         let (workers, max_workers) = match &executor_kind {
-            ExecutorKind::Pool => (config.workers, config.max_workers),
+            ExecutorKind::Pool => (config.workers, config.max_running),
             // Each ticker is a worker and needs one worker slot.
             ExecutorKind::Inline => (config.shards, config.shards),
             ExecutorKind::Foreign(_) => (0, 0),

@@ -274,7 +274,8 @@ pub struct InsertError<K, V> {
     pub refusal: InsertRefusal,
 }
 
-/// The reason why an insertion was refused.
+/// The reason why an insertion was refused. It is an error by itself, too, for callers that do not
+/// need the content of an [`InsertError`]; see [`InsertError::into_reason`].
 ///
 /// # Examples
 ///

@@ -445,7 +445,7 @@ where
     /// One thread takes expired entries and sends them. While the channel is full, expired entries
     /// wait in the map. While they wait, they count as entries of the map and can be touched and
     /// removed. The entry that is being sent can't. No ticker ever waits. With a capacity of 0,
-    /// each entry waits for a receiver. The options `workers`, `max_workers`, `executor` and
+    /// each entry waits for a receiver. The options `workers`, `max_running`, `executor` and
     /// `inline` are ignored.
     ///
     /// A shutdown waits for entries that are to be sent. So the only thread that receives must not
@@ -521,7 +521,7 @@ where
     pub(crate) fn one_worker(mut self) -> Self {
         self.executor_kind = ExecutorKind::Pool;
         self.config.workers = Some(1);
-        self.config.max_workers = Some(1);
+        self.config.max_running = Some(1);
         self
     }
 

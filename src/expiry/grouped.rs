@@ -10,7 +10,7 @@ use super::groups::{Entered, GroupIndex, Membership};
 use super::insert::is_over;
 use super::members::Member;
 use super::tag::GroupTag;
-use super::{ExpiryMap, GroupedBy, InsertError, InsertRefusal, Inserted};
+use super::{ExpiryMap, ExpiryMapBuilder, GroupedBy, InsertError, InsertRefusal, Inserted};
 use crate::clock::Reading;
 use crate::engine::Lifecycle;
 use crate::scheduler::{RandomState, hash_of};
@@ -91,6 +91,23 @@ const _: () = assert!(size_of::<MapEntry<u64, GroupTag<String>>>() == 48);
 /// # }
 /// ```
 pub type GroupedExpiryMap<K, V, G, S = RandomState> = ExpiryMap<K, V, GroupedBy<G, S>>;
+
+/// The builder of a [`GroupedExpiryMap`], as [`ExpiryMapBuilder::groups`] makes it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{ExpiryMap, GroupedExpiryMapBuilder};
+///
+/// fn sessions() -> GroupedExpiryMapBuilder<u64, String, u32> {
+///     ExpiryMap::builder().time_to_idle(Duration::from_secs(1800)).groups().max_per_group(5)
+/// }
+/// let sessions = sessions().build(|_, expired| println!("{} has left", expired.value))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type GroupedExpiryMapBuilder<K, V, G, S = RandomState> =
+    ExpiryMapBuilder<K, V, GroupedBy<G, S>>;
 
 /// # Groups
 ///

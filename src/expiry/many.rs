@@ -244,7 +244,7 @@ where
     }
 
     /// Iterates over clones of all entries, in no particular order;
-    /// [`with_deadlines`](Entries::with_deadlines) adds when they expire. Entries are cloned in
+    /// [`with_deadlines`](Iter::with_deadlines) adds when they expire. Entries are cloned in
     /// portions, each under one stripe's lock. An entry that is inserted or removed meanwhile may
     /// or may not be included.
     ///
@@ -269,11 +269,11 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn iter(&self) -> Entries<'_, K, V, S>
+    pub fn iter(&self) -> Iter<'_, K, V, S>
     where
         V: Clone,
     {
-        Entries {
+        Iter {
             map: self,
             at: (0, 0),
             portion: Portion::default(),
@@ -296,9 +296,9 @@ where
     S: MapHasher,
 {
     type Item = (K, V);
-    type IntoIter = Entries<'a, K, V, S>;
+    type IntoIter = Iter<'a, K, V, S>;
 
-    fn into_iter(self) -> Entries<'a, K, V, S> {
+    fn into_iter(self) -> Iter<'a, K, V, S> {
         self.iter()
     }
 }
@@ -320,7 +320,7 @@ where
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Entries<'a, K, V, S: MapHasher = RandomState> {
+pub struct Iter<'a, K, V, S: MapHasher = RandomState> {
     map: &'a ExpiryMap<K, V, S>,
     /// The stripe and the slot to continue at.
     at: (usize, u32),
@@ -342,7 +342,7 @@ impl<K, V> Default for Portion<K, V> {
     }
 }
 
-impl<'a, K, V, S> Entries<'a, K, V, S>
+impl<'a, K, V, S> Iter<'a, K, V, S>
 where
     K: Clone + Send + 'static,
     V: Clone + Send + 'static,
@@ -405,7 +405,7 @@ where
     }
 }
 
-impl<K, V, S> Iterator for Entries<'_, K, V, S>
+impl<K, V, S> Iterator for Iter<'_, K, V, S>
 where
     K: Clone + Send + 'static,
     V: Clone + Send + 'static,
@@ -418,14 +418,14 @@ where
     }
 }
 
-impl<K, V, S> fmt::Debug for Entries<'_, K, V, S>
+impl<K, V, S> fmt::Debug for Iter<'_, K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: MapHasher,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entries")
+        f.debug_struct("Iter")
             .field("at", &self.at)
             .finish_non_exhaustive()
     }

@@ -70,12 +70,12 @@ pub use computing::Computing;
 pub use entry::{Changes, Entry, Reads};
 pub use eviction::GroupFull;
 pub use frontend::{Expired, Reason, ReceiverLost};
-pub use grouped::GroupedExpiryMap;
+pub use grouped::{GroupedExpiryMap, GroupedExpiryMapBuilder};
 pub use grouping::{GroupNotNamed, GroupedBy, InGroup, MapHasher, NoGroup};
-pub use many::Entries;
+pub use many::Iter;
 pub use rename::{RenameError, RenameRefusal};
 #[cfg(feature = "serde")]
-pub use snapshot::{NewerFormat, Restored, Snapshot};
+pub use snapshot::{NewerFormatError, Restored, Snapshot};
 pub use span::Expiry;
 pub use stats::ExpiryStats;
 #[cfg(feature = "stream")]

@@ -270,7 +270,7 @@ where
     ///
     /// One thread takes expired entries and spawns futures. While there are `most` of them, expired
     /// entries wait in the map, as they do for a full [channel](Self::build_channel): they can be
-    /// touched and removed, except for one, which is next. The options `workers`, `max_workers`,
+    /// touched and removed, except for one, which is next. The options `workers`, `max_running`,
     /// `executor` and `inline` are ignored.
     ///
     /// A runtime that has ended receives nothing, like a receiver that was dropped: entries that

@@ -39,7 +39,8 @@ pub struct RenameError<K> {
     pub refusal: RenameRefusal,
 }
 
-/// The reason why an entry did not get another key.
+/// The reason why an entry did not get another key. It is an error by itself, too, for callers that
+/// do not need the key in a [`RenameError`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RenameRefusal {

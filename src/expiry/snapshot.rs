@@ -114,19 +114,19 @@ pub struct Restored<K, V> {
 /// was restored.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct NewerFormat<K, V, G = ()> {
+pub struct NewerFormatError<K, V, G = ()> {
     /// The snapshot.
     pub snapshot: Snapshot<K, V, G>,
 }
 
-impl<K, V, G> NewerFormat<K, V, G> {
+impl<K, V, G> NewerFormatError<K, V, G> {
     /// Drops the entries of the snapshot, and keeps the reason as an error, which can be passed on
     /// by `?` as `anyhow::Error` or `Box<dyn Error + Send + Sync>`, also if the values are not
     /// `Sync`.
     #[must_use]
-    pub fn into_reason(self) -> NewerFormat<(), ()> {
+    pub fn into_reason(self) -> NewerFormatError<(), ()> {
         let Snapshot { format, taken, .. } = self.snapshot;
-        NewerFormat {
+        NewerFormatError {
             snapshot: Snapshot {
                 format,
                 taken,
@@ -136,15 +136,15 @@ impl<K, V, G> NewerFormat<K, V, G> {
     }
 }
 
-impl<K, V, G> fmt::Debug for NewerFormat<K, V, G> {
+impl<K, V, G> fmt::Debug for NewerFormatError<K, V, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NewerFormat")
+        f.debug_struct("NewerFormatError")
             .field("format", &self.snapshot.format)
             .finish_non_exhaustive()
     }
 }
 
-impl<K, V, G> fmt::Display for NewerFormat<K, V, G> {
+impl<K, V, G> fmt::Display for NewerFormatError<K, V, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let format = self.snapshot.format;
         write!(
@@ -155,7 +155,7 @@ impl<K, V, G> fmt::Display for NewerFormat<K, V, G> {
     }
 }
 
-impl<K, V, G> std::error::Error for NewerFormat<K, V, G> {}
+impl<K, V, G> std::error::Error for NewerFormatError<K, V, G> {}
 
 /// Converts a time to nanoseconds since 1970; `None` is *never*.
 fn to_wall(time: Time, anchor: &WallAnchor) -> Option<u64> {
@@ -222,9 +222,9 @@ impl Arrival {
 fn opened<K, V, G>(
     mut snapshot: Snapshot<K, V, G>,
     by_lifetime: bool,
-) -> Result<Snapshot<K, V, G>, NewerFormat<K, V, G>> {
+) -> Result<Snapshot<K, V, G>, NewerFormatError<K, V, G>> {
     if snapshot.format > FORMAT {
-        return Err(NewerFormat { snapshot });
+        return Err(NewerFormatError { snapshot });
     }
     snapshot.entries.sort_by_key(|entry| {
         let end = entry.end.filter(|_| by_lifetime);
@@ -366,7 +366,7 @@ where
     ///
     /// # Errors
     ///
-    /// [`NewerFormat`], which gives the snapshot back. All else is counted in [`Restored`], and
+    /// [`NewerFormatError`], which gives the snapshot back. All else is counted in [`Restored`], and
     /// what was refused comes back there.
     ///
     /// # Complexity
@@ -376,7 +376,10 @@ where
     /// # Examples
     ///
     /// [`Snapshot`] has one.
-    pub fn restore(&self, snapshot: Snapshot<K, V>) -> Result<Restored<K, V>, NewerFormat<K, V>> {
+    pub fn restore(
+        &self,
+        snapshot: Snapshot<K, V>,
+    ) -> Result<Restored<K, V>, NewerFormatError<K, V>> {
         self.restore_at(snapshot, &self.clock().wall_anchor())
     }
 
@@ -390,7 +393,7 @@ where
         &self,
         snapshot: Snapshot<K, V>,
         anchor: &WallAnchor,
-    ) -> Result<Restored<K, V>, NewerFormat<K, V>> {
+    ) -> Result<Restored<K, V>, NewerFormatError<K, V>> {
         let snapshot = opened(snapshot, false)?;
         Ok(restore_all(snapshot, anchor, self.now(), |key, made, _| {
             let place = self.hash_of(&key);
@@ -447,7 +450,7 @@ where
     pub fn restore(
         &self,
         snapshot: Snapshot<K, V, G>,
-    ) -> Result<Restored<K, V>, NewerFormat<K, V, G>> {
+    ) -> Result<Restored<K, V>, NewerFormatError<K, V, G>> {
         self.restore_at(snapshot, &self.clock().wall_anchor())
     }
 
@@ -461,7 +464,7 @@ where
         &self,
         snapshot: Snapshot<K, V, G>,
         anchor: &WallAnchor,
-    ) -> Result<Restored<K, V>, NewerFormat<K, V, G>> {
+    ) -> Result<Restored<K, V>, NewerFormatError<K, V, G>> {
         let by_lifetime = self.engine.frontend.groups.when_full == GroupFull::EvictOldest;
         let snapshot = opened(snapshot, by_lifetime)?;
         Ok(restore_all(

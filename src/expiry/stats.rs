@@ -77,7 +77,7 @@ pub struct ExpiryStats {
     /// size.
     pub saturated: u64,
     /// Counter: how often the system refused a thread to the pool; see
-    /// [`max_workers`](crate::ExpiryMapBuilder::max_workers).
+    /// [`max_running`](crate::ExpiryMapBuilder::max_running).
     pub failed_spawns: u64,
     /// Counter: batches that the executor given to the builder refused or dropped. Their entries
     /// expire again with the next tick.

@@ -52,7 +52,8 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon::{Debounce, Scheduler};
+/// use tourbillon::keyed::Debounce;
+/// use tourbillon::Scheduler;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
@@ -80,7 +81,8 @@ pub struct Debounce<K, V, S = RandomState> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon::{Debounce, Edges, Scheduler};
+/// use tourbillon::keyed::{Debounce, Edges};
+/// use tourbillon::Scheduler;
 ///
 /// let scheduler = Scheduler::<u64>::new()?;
 /// let saves = Debounce::builder(&scheduler.handle(), Duration::from_secs(1))
@@ -124,7 +126,8 @@ where
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tourbillon::{Debounce, Scheduler};
+    /// # use tourbillon::keyed::Debounce;
+    /// # use tourbillon::Scheduler;
     /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
     /// let search = Debounce::builder(&scheduler.handle(), Duration::from_secs(1))
     ///     .build(|_, text| println!("searching for {text:?}"));
@@ -159,7 +162,8 @@ where
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tourbillon::{Debounce, Scheduler};
+    /// # use tourbillon::keyed::Debounce;
+    /// # use tourbillon::Scheduler;
     /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
     /// let ms = Duration::from_millis;
     /// let saves = Debounce::builder(&scheduler.handle(), ms(500))

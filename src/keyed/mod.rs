@@ -1,4 +1,9 @@
-//! Helpers that limit how often calls of a key run: [`Debounce`] and [`Throttle`].
+//! Limits of how often calls of a key run.
+//!
+//! [`Debounce`] runs a key when its calls have stopped for a while, and [`Throttle`] at most once
+//! per window. Both arm their timers on a [`Scheduler`](crate::Scheduler).
+//!
+//! # Files
 //!
 //! | file | content |
 //! |---|---|

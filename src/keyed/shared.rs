@@ -36,7 +36,7 @@ macro_rules! keyed_calls {
             ///
             /// ```
             /// # use std::time::Duration;
-            #[doc = concat!("use tourbillon::{Edges, Scheduler, ", stringify!($Type), "};")]
+            #[doc = concat!("use tourbillon::{Scheduler, keyed::{Edges, ", stringify!($Type), "}};")]
             ///
             /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
             #[doc = concat!("let search = ", stringify!($Type), "::builder(&scheduler.handle(), Duration::from_secs(1))")]
@@ -60,7 +60,7 @@ macro_rules! keyed_calls {
             ///
             /// ```
             /// # use std::time::Duration;
-            #[doc = concat!("# use tourbillon::{Edges, Scheduler, ", stringify!($Type), "};")]
+            #[doc = concat!("# use tourbillon::{Scheduler, keyed::{Edges, ", stringify!($Type), "}};")]
             /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
             #[doc = concat!("let drafts = ", stringify!($Type), "::builder(&scheduler.handle(), Duration::from_secs(1))")]
             ///     .edges(Edges::Trailing)
@@ -87,7 +87,7 @@ macro_rules! keyed_calls {
             ///
             /// ```
             /// # use std::time::Duration;
-            #[doc = concat!("# use tourbillon::{Edges, Scheduler, ", stringify!($Type), "};")]
+            #[doc = concat!("# use tourbillon::{Scheduler, keyed::{Edges, ", stringify!($Type), "}};")]
             /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
             #[doc = concat!("let drafts = ", stringify!($Type), "::builder(&scheduler.handle(), Duration::from_secs(1))")]
             ///     .edges(Edges::Trailing)
@@ -122,7 +122,7 @@ macro_rules! keyed_calls {
             ///
             /// ```
             /// # use std::time::Duration;
-            #[doc = concat!("# use tourbillon::{Edges, Scheduler, ", stringify!($Type), "};")]
+            #[doc = concat!("# use tourbillon::{Scheduler, keyed::{Edges, ", stringify!($Type), "}};")]
             /// use tourbillon::Shutdown;
             ///
             /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
@@ -160,8 +160,8 @@ macro_rules! keyed_calls {
 
 /// The setters of the builder of a `Debounce` or a `Throttle`.
 macro_rules! keyed_options {
-    ($Type:ident, $Builder:ident, $edges:literal) => {
-        impl<K, V, S> $Builder<K, V, S>
+    ($Type:ident, $SchedulerBuilder:ident, $edges:literal) => {
+        impl<K, V, S> $SchedulerBuilder<K, V, S>
         where
             K: Hash + Eq + Clone + Send + 'static,
             V: Send + 'static,
@@ -186,7 +186,7 @@ macro_rules! keyed_options {
             ///
             /// ```
             /// use std::time::Duration;
-            #[doc = concat!("use tourbillon::{Edges, Scheduler, ", stringify!($Type), "};")]
+            #[doc = concat!("use tourbillon::{Scheduler, keyed::{Edges, ", stringify!($Type), "}};")]
             ///
             /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
             #[doc = concat!("let log = ", stringify!($Type), "::builder(&scheduler.handle(), Duration::from_secs(1))")]
@@ -204,9 +204,9 @@ macro_rules! keyed_options {
             }
         }
 
-        impl<K, V, S> fmt::Debug for $Builder<K, V, S> {
+        impl<K, V, S> fmt::Debug for $SchedulerBuilder<K, V, S> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($Builder))
+                f.debug_struct(stringify!($SchedulerBuilder))
                     .field("wait", &self.wait)
                     .field("edges", &self.edges)
                     .finish_non_exhaustive()

@@ -42,7 +42,7 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 ///
 /// # Shutdown
 ///
-/// As for [`Debounce`](crate::Debounce#shutdown). The last values of a key run without waiting for
+/// As for [`Debounce`](crate::keyed::Debounce#shutdown). The last values of a key run without waiting for
 /// the end of its window.
 ///
 /// # Panics
@@ -53,7 +53,8 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon::{Scheduler, Throttle};
+/// use tourbillon::keyed::Throttle;
+/// use tourbillon::Scheduler;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
@@ -79,7 +80,8 @@ pub struct Throttle<K, V, S = RandomState> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon::{Edges, Scheduler, Throttle};
+/// use tourbillon::keyed::{Edges, Throttle};
+/// use tourbillon::Scheduler;
 ///
 /// let scheduler = Scheduler::<u64>::new()?;
 /// let alarms = Throttle::builder(&scheduler.handle(), Duration::from_secs(60))
@@ -121,7 +123,8 @@ where
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tourbillon::{Scheduler, Throttle};
+    /// # use tourbillon::keyed::Throttle;
+    /// # use tourbillon::Scheduler;
     /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
     /// let progress = Throttle::builder(&scheduler.handle(), Duration::from_secs(1))
     ///     .build(|firing, percent| println!("{}: {percent} %", firing.key()));

@@ -17,14 +17,15 @@ use std::time::Duration;
 
 use crate::tick::Time;
 
-/// Which calls of a [`Debounce`](crate::Debounce) or a [`Throttle`](crate::Throttle) run: the first
+/// Which calls of a [`Debounce`](crate::keyed::Debounce) or a [`Throttle`](crate::keyed::Throttle) run: the first
 /// one of a window, the last one, or both.
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon::{Edges, Scheduler, Throttle};
+/// use tourbillon::keyed::{Edges, Throttle};
+/// use tourbillon::Scheduler;
 ///
 /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
 /// let reports = Throttle::builder(&scheduler.handle(), Duration::from_secs(1))

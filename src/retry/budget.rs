@@ -18,7 +18,7 @@ const PARTS: u64 = 1_000;
 /// # Examples
 ///
 /// ```
-/// use tourbillon::RetryBudget;
+/// use tourbillon::retry::RetryBudget;
 ///
 /// // At most ten retries at once, and 20 % more calls in the long run.
 /// let budget = RetryBudget::new(10, 0.2);

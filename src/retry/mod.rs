@@ -1,5 +1,10 @@
 //! Calls that are tried again when they fail.
 //!
+//! [`Timer::retry`] tries a call again as a [`Retry`] says, and a [`RetryBudget`] bounds the retries
+//! of many callers together. A [`Backoff`] alone makes the delays between attempts.
+//!
+//! # Files
+//!
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | the calls: awaited and blocking |
@@ -9,6 +14,7 @@
 mod budget;
 mod policy;
 
+pub use crate::backoff::{Backoff, Delays};
 pub use budget::RetryBudget;
 pub use policy::{GaveUp, Retry, RetryError, Verdict};
 
@@ -39,7 +45,8 @@ impl Timer {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tourbillon::{Backoff, GaveUp, Retry, Timer};
+    /// use tourbillon::retry::{Backoff, GaveUp, Retry};
+    /// use tourbillon::Timer;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let stepped = Timer::builder().build_stepped(1)?;
@@ -95,7 +102,8 @@ impl Timer {
     /// ```
     /// use std::net::TcpStream;
     /// use std::time::Duration;
-    /// use tourbillon::{Backoff, Retry, Timer};
+    /// use tourbillon::retry::{Backoff, Retry};
+    /// use tourbillon::Timer;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let listener = std::net::TcpListener::bind("127.0.0.1:0")?;

@@ -47,7 +47,7 @@ pub enum GaveUp {
 /// ```
 /// use std::io::{Error, ErrorKind};
 /// use std::time::Duration;
-/// use tourbillon::{Backoff, Retry, Verdict};
+/// use tourbillon::retry::{Backoff, Retry, Verdict};
 ///
 /// let backoff = Backoff::exponential(Duration::from_millis(100)..=Duration::from_secs(5));
 /// let retry = Retry::new(backoff.jitter(0.5))

@@ -42,7 +42,7 @@ use crate::sync::atomic::AtomicBool;
 /// # }
 /// ```
 #[must_use = "a builder does nothing until `build`"]
-pub struct Builder<K, S = RandomState> {
+pub struct SchedulerBuilder<K, S = RandomState> {
     config: Config,
     hasher: S,
     executor_kind: ExecutorKind,
@@ -50,9 +50,9 @@ pub struct Builder<K, S = RandomState> {
     keys: PhantomData<fn(K)>,
 }
 
-impl<K> Builder<K> {
+impl<K> SchedulerBuilder<K> {
     pub(super) fn new() -> Self {
-        Builder {
+        SchedulerBuilder {
             config: Config::new(),
             hasher: RandomState::default(),
             executor_kind: ExecutorKind::Pool,
@@ -62,7 +62,7 @@ impl<K> Builder<K> {
     }
 }
 
-impl<K, S> Builder<K, S> {
+impl<K, S> SchedulerBuilder<K, S> {
     engine_options!();
 
     /// Sets the hasher of the keys.
@@ -76,8 +76,8 @@ impl<K, S> Builder<K, S> {
     /// let scheduler = Scheduler::<String>::builder().hasher(RandomState::new()).build()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn hasher<S2>(self, hasher: S2) -> Builder<K, S2> {
-        Builder {
+    pub fn hasher<S2>(self, hasher: S2) -> SchedulerBuilder<K, S2> {
+        SchedulerBuilder {
             config: self.config,
             hasher,
             executor_kind: self.executor_kind,
@@ -107,7 +107,7 @@ impl<K, S> Builder<K, S> {
 
 type BuiltScheduler<K, S> = (Arc<Server<SchedulerFrontend<K, S>>>, Vec<TickerState>);
 
-impl<K, S> Builder<K, S>
+impl<K, S> SchedulerBuilder<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
@@ -176,9 +176,9 @@ where
     }
 }
 
-impl<K, S> fmt::Debug for Builder<K, S> {
+impl<K, S> fmt::Debug for SchedulerBuilder<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
+        f.debug_struct("SchedulerBuilder")
             .field("config", &self.config)
             .finish_non_exhaustive()
     }

@@ -33,7 +33,7 @@ mod task;
 
 pub use answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, TimerState};
 pub use awaiting::CancelAndWait;
-pub use builder::Builder;
+pub use builder::SchedulerBuilder;
 pub use by_id::ById;
 pub use firing::Firing;
 #[cfg(any(test, feature = "test-util"))]
@@ -48,7 +48,7 @@ pub use on_tokio::{AsyncFiring, AsyncRound, Cancelled, OnTokio};
 pub use pending::Pending;
 pub use repeat::{AfterPanic, IntoNext, Missed, Next, Period, Round, SoFar};
 pub(crate) use repeat::{DueRound, PUT_OFF_AT_MOST, plan};
-pub use shutdown::{Closing, HandedBack, InsideTask, Report};
+pub use shutdown::{Closing, HandedBack, InsideTaskError, Report};
 pub use stats::{ShardStats, Stats};
 pub use task::Task;
 
@@ -141,8 +141,8 @@ where
     ///     .build()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn builder() -> Builder<K> {
-        Builder::new()
+    pub fn builder() -> SchedulerBuilder<K> {
+        SchedulerBuilder::new()
     }
 }
 
@@ -189,8 +189,8 @@ where
     ///
     /// If the system refuses that thread, the threads of the shards end the scheduler, and the
     /// thread in [`Closing::wait`] helps them. Modes and limits are the same. There is one
-    /// difference: with [`inline`](crate::Builder::inline) or an
-    /// [`executor`](crate::Builder::executor), the threads of all shards may be in user code. Then
+    /// difference: with [`inline`](crate::SchedulerBuilder::inline) or an
+    /// [`executor`](crate::SchedulerBuilder::executor), the threads of all shards may be in user code. Then
     /// the limits hold for a thread that waits, and a shutdown that nobody waits for, or that a
     /// task awaits, goes on when that user code returns.
     ///

@@ -147,7 +147,7 @@ impl<R: Default> Closing<R> {
     ///
     /// # Errors
     ///
-    /// [`InsideTask`] if this is called inside a task of the scheduler, timer or map that ends, or
+    /// [`InsideTaskError`] if this is called inside a task of the scheduler, timer or map that ends, or
     /// inside a map's handler, and the shutdown has not ended. It would wait for that task. The
     /// shutdown goes on, and the error gives the `Closing` back. The same holds in a
     /// [panic hook](crate#panic-hooks).
@@ -175,13 +175,13 @@ impl<R: Default> Closing<R> {
     /// assert_eq!(report.handed_back.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn wait(self) -> Result<R, InsideTask<R>> {
+    pub fn wait(self) -> Result<R, InsideTaskError<R>> {
         // In a panic hook the thread may have a lock that the shutdown needs; the guard is inert
         // then.
         let under_lock = ReentrancyGuard::begin().is_inert();
         let engine = self.engine.as_ref();
         if under_lock || engine.is_some_and(|engine| task_scope::is_inside(engine.tag)) {
-            return self.try_wait().map_err(InsideTask);
+            return self.try_wait().map_err(InsideTaskError);
         }
         if let Some(engine) = engine {
             (engine.help)();
@@ -257,22 +257,22 @@ impl<R: Default> Future for Closing<R> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "the error holds the `Closing`, whose report holds what did not run"]
-pub struct InsideTask<R>(Closing<R>);
+pub struct InsideTaskError<R>(Closing<R>);
 
-impl<R> InsideTask<R> {
+impl<R> InsideTaskError<R> {
     /// Returns the shutdown, so that another thread can wait for it.
     pub fn into_closing(self) -> Closing<R> {
         self.0
     }
 }
 
-impl<R> fmt::Debug for InsideTask<R> {
+impl<R> fmt::Debug for InsideTaskError<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InsideTask(..)")
+        f.write_str("InsideTaskError(..)")
     }
 }
 
-impl<R> fmt::Display for InsideTask<R> {
+impl<R> fmt::Display for InsideTaskError<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "a task can't wait for the shutdown of its own scheduler, which waits for the task; \
@@ -281,7 +281,7 @@ impl<R> fmt::Display for InsideTask<R> {
     }
 }
 
-impl<R> std::error::Error for InsideTask<R> {}
+impl<R> std::error::Error for InsideTaskError<R> {}
 
 impl<K, S> Default for Report<K, S>
 where

@@ -56,13 +56,13 @@ pub struct Stats {
     /// size.
     pub saturated: u64,
     /// Counter: how often the system refused a thread to the pool; see
-    /// [`max_workers`](crate::Builder::max_workers).
+    /// [`max_running`](crate::SchedulerBuilder::max_running).
     pub failed_spawns: u64,
     /// Counter: batches that the executor given to the builder refused or dropped. Their timers
     /// expire again with the next tick.
     pub refused: u64,
     /// Counter: how often a ticker held due entries back until its next share of the
-    /// [`pace`](crate::Builder::pace). All entries that waited for one share count once.
+    /// [`pace`](crate::SchedulerBuilder::pace). All entries that waited for one share count once.
     pub held_back: u64,
     /// Counter: panics on a ticker thread, which continues after each of them. Always 0, unless
     /// this crate has a bug.

@@ -176,7 +176,7 @@ where
     ///
     /// let after = Scheduler::<&str>::builder().build_stepped(1)?;
     /// after.handle().repeat("beat", Period::fixed_rate(second), move |round| {
-    ///     task.run_round(round).unwrap_or(Next::Stop)
+    ///     task.run_round(round.firing()).unwrap_or(Next::Stop)
     /// })?;
     /// assert_eq!(after.advance(3 * second).len(), 3);
     /// # Ok(())

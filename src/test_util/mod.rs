@@ -2,7 +2,7 @@
 //! same seed gives the same interleaving again.
 //!
 //! The API is that of production: the same [`Handle`], and the same builder with
-//! [`build_stepped`](crate::Builder::build_stepped) instead of `build`. Time passes only in
+//! [`build_stepped`](crate::SchedulerBuilder::build_stepped) instead of `build`. Time passes only in
 //! [`advance`](Stepped::advance) and its siblings. Tasks run inside these calls, on the calling
 //! thread. Each call returns when nothing is due and nothing runs any more.
 //!
@@ -53,7 +53,9 @@ use crate::clock::ManualClock;
 use crate::engine::Shutdown;
 use crate::error::BuildError;
 pub use crate::scheduler::Fired;
-use crate::scheduler::{Builder, Handle, RandomState, Report, Scheduler, SchedulerFrontend};
+use crate::scheduler::{
+    Handle, RandomState, Report, Scheduler, SchedulerBuilder, SchedulerFrontend,
+};
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -81,7 +83,7 @@ pub struct Stepped<K, S = RandomState> {
 }
 
 /// The option that builds a [`Stepped`].
-impl<K, S> Builder<K, S>
+impl<K, S> SchedulerBuilder<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,

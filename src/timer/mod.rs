@@ -12,7 +12,7 @@ mod timeout;
 pub use builder::TimerBuilder;
 pub use interval::{Interval, NextTick};
 pub use sleep::{Sleep, SleepError};
-pub use timeout::{TimeoutError, WithTimeout};
+pub use timeout::{Timeout, TimeoutError};
 
 use std::fmt;
 use std::time::Duration;
@@ -33,11 +33,11 @@ use crate::when::When;
 use stripes::next_stripe_of_thread;
 use task::TimerTask;
 
-/// Timers without keys, each with a [`Timeout`] to cancel or move it by.
+/// Timers without keys, each with a [`TimerHandle`] to cancel or move it by.
 ///
 /// A `Timer` has the same engine as [`Scheduler`](crate::Scheduler), with the same promises.
 /// Without a key there is nothing to hash and nothing to look up, so starting and stopping a timer
-/// is cheaper. To find a timer again, the caller keeps its [`Timeout`].
+/// is cheaper. To find a timer again, the caller keeps its [`TimerHandle`].
 ///
 /// Dropping the `Timer` closes it without waiting, like dropping a scheduler. A `Timer` is not
 /// [`Clone`]: put it into an [`Arc`](std::sync::Arc) to share it between threads or tasks.
@@ -194,9 +194,9 @@ impl Timer {
     /// assert!(!timeout.is_expired());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // Inlined, as `Timeout::cancel` is. Otherwise the `Timeout` passes through memory.
+    // Inlined, as `TimerHandle::cancel` is. Otherwise the `TimerHandle` passes through memory.
     #[inline]
-    pub fn after<F>(&self, when: impl Into<When>, task: F) -> Result<Timeout, ScheduleError<F>>
+    pub fn after<F>(&self, when: impl Into<When>, task: F) -> Result<TimerHandle, ScheduleError<F>>
     where
         F: FnOnce() + Send + 'static,
     {
@@ -206,7 +206,7 @@ impl Timer {
         let task = Box::new(task);
         let action = |task: Box<F>| TimerAction::Run(task);
         match engine.arm_keyless(stripe, task, action, deadline, now) {
-            Ok(id) => Ok(Timeout {
+            Ok(id) => Ok(TimerHandle {
                 link: Arc::clone(&self.links[stripe]),
                 stripe,
                 id,
@@ -327,7 +327,7 @@ impl fmt::Debug for Timer {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "without it the timer can't be cancelled; `let _ =` says that this is meant"]
-pub struct Timeout {
+pub struct TimerHandle {
     link: Link,
     stripe: usize,
     id: EntryId,
@@ -336,7 +336,7 @@ pub struct Timeout {
     cancelled: AtomicBool,
 }
 
-impl Timeout {
+impl TimerHandle {
     /// Cancels the timer and drops its task. [`Cancel::Cancelled`] means that the task has not
     /// started and never will.
     ///
@@ -470,9 +470,9 @@ enum Fate {
     Cancelled,
 }
 
-impl fmt::Debug for Timeout {
+impl fmt::Debug for TimerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timeout")
+        f.debug_struct("TimerHandle")
             .field("fate", &self.fate())
             .field("remaining", &self.remaining())
             .finish()

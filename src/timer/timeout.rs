@@ -73,11 +73,11 @@ pin_project! {
     /// ```
     /// use std::future::{Ready, ready};
     /// use std::time::Duration;
-    /// use tourbillon::{Timer, WithTimeout};
+    /// use tourbillon::{Timer, Timeout};
     ///
     /// struct Request {
     ///     number: u64,
-    ///     answer: WithTimeout<Ready<&'static str>>,
+    ///     answer: Timeout<Ready<&'static str>>,
     /// }
     ///
     /// # let stepped = Timer::builder().build_stepped(1)?;
@@ -90,7 +90,7 @@ pin_project! {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use = "futures do nothing unless they are awaited"]
-    pub struct WithTimeout<F> {
+    pub struct Timeout<F> {
         // `None` when the output was returned or the limit was reached.
         #[pin]
         future: Option<F>,
@@ -131,15 +131,15 @@ impl Timer {
     /// # })
     /// # }
     /// ```
-    pub fn timeout<F: Future>(&self, limit: impl Into<When>, future: F) -> WithTimeout<F> {
-        WithTimeout {
+    pub fn timeout<F: Future>(&self, limit: impl Into<When>, future: F) -> Timeout<F> {
+        Timeout {
             future: Some(future),
             sleep: self.sleep(limit),
         }
     }
 }
 
-impl<F> WithTimeout<F> {
+impl<F> Timeout<F> {
     /// Returns when the limit is reached.
     #[must_use]
     pub fn deadline(&self) -> Time {
@@ -147,7 +147,7 @@ impl<F> WithTimeout<F> {
     }
 }
 
-impl<F: Future> Future for WithTimeout<F> {
+impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, TimeoutError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -172,9 +172,9 @@ impl<F: Future> Future for WithTimeout<F> {
     }
 }
 
-impl<F> fmt::Debug for WithTimeout<F> {
+impl<F> fmt::Debug for Timeout<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WithTimeout")
+        f.debug_struct("Timeout")
             .field("deadline", &self.deadline())
             .finish_non_exhaustive()
     }

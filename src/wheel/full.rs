@@ -7,17 +7,17 @@ use std::fmt;
 /// # Examples
 ///
 /// ```
-/// use tourbillon::wheel::{Full, Tick, Wheel};
+/// use tourbillon::wheel::{FullError, Tick, Wheel};
 ///
 /// fn insert<T>(wheel: &mut Wheel<T>, value: T) -> Result<(), T> {
-///     wheel.try_insert(Tick::new(1), value).map(drop).map_err(Full::into_value)
+///     wheel.try_insert(Tick::new(1), value).map(drop).map_err(FullError::into_value)
 /// }
 /// assert_eq!(insert(&mut Wheel::new(), 'a'), Ok(()));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Full<T>(pub(crate) T);
+pub struct FullError<T>(pub(crate) T);
 
-impl<T> Full<T> {
+impl<T> FullError<T> {
     /// The value that was refused.
     ///
     /// # Examples
@@ -43,30 +43,30 @@ impl<T> Full<T> {
     /// ```
     /// use std::cell::Cell;
     /// use std::error::Error;
-    /// use tourbillon::wheel::{Full, Tick, Wheel};
+    /// use tourbillon::wheel::{FullError, Tick, Wheel};
     ///
     /// fn insert(wheel: &mut Wheel<Cell<u8>>) -> Result<(), Box<dyn Error + Send + Sync>> {
-    ///     wheel.try_insert(Tick::new(1), Cell::new(7)).map_err(Full::into_reason)?;
+    ///     wheel.try_insert(Tick::new(1), Cell::new(7)).map_err(FullError::into_reason)?;
     ///     Ok(())
     /// }
     /// assert!(insert(&mut Wheel::new()).is_ok());
     /// ```
     #[must_use]
-    pub fn into_reason(self) -> Full<()> {
-        Full(())
+    pub fn into_reason(self) -> FullError<()> {
+        FullError(())
     }
 }
 
-impl<T> fmt::Debug for Full<T> {
+impl<T> fmt::Debug for FullError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Full(..)")
+        f.write_str("FullError(..)")
     }
 }
 
-impl<T> fmt::Display for Full<T> {
+impl<T> fmt::Display for FullError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the wheel holds as many values as it has numbers for")
     }
 }
 
-impl<T> std::error::Error for Full<T> {}
+impl<T> std::error::Error for FullError<T> {}

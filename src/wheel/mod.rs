@@ -68,7 +68,7 @@ mod values;
 
 pub(crate) use self::core::CoreWheel;
 pub(crate) use self::filing::{Budget, CoreProgress, EntryStore, WheelPosition};
-pub use self::full::Full;
+pub use self::full::FullError;
 #[cfg(all(test, not(loom)))]
 pub(crate) use self::slab::CHUNK;
 pub(crate) use self::slab::{NO_ENTRY, Slab};

@@ -155,7 +155,7 @@ fn c105_a_blocked_task_delays_nothing_else() {
         .clock(Clock::manual(&hand))
         .shards(1)
         .workers(2)
-        .max_workers(2)
+        .max_running(2)
         .build()
         .unwrap();
     let timers = scheduler.handle();
@@ -193,7 +193,7 @@ fn c106_with_all_workers_blocked_ticks_go_on_and_the_queue_shows() {
         .clock(Clock::manual(&hand))
         .shards(2)
         .workers(2)
-        .max_workers(2)
+        .max_running(2)
         .build()
         .unwrap();
     let timers = scheduler.handle();
@@ -249,7 +249,7 @@ fn c106_the_pool_grows_for_tasks_without_delay_and_stops_at_its_bound() {
         .clock(Clock::manual(&hand))
         .shards(2)
         .workers(1)
-        .max_workers(4)
+        .max_running(4)
         .build()
         .unwrap();
     let timers = scheduler.handle();
@@ -276,7 +276,7 @@ fn c106_the_pool_grows_by_the_system_clock_too() {
     let scheduler = Scheduler::<u32>::builder()
         .shards(2)
         .workers(1)
-        .max_workers(5)
+        .max_running(5)
         .build()
         .unwrap();
     let timers = scheduler.handle();
@@ -297,7 +297,7 @@ fn c106_the_pool_grows_though_each_task_blocks_only_briefly() {
         .clock(Clock::manual(&hand))
         .shards(1)
         .workers(2)
-        .max_workers(MOST)
+        .max_running(MOST)
         .build()
         .unwrap();
     let timers = scheduler.handle();
@@ -369,7 +369,7 @@ fn c106_growth_reaches_what_lies_in_a_blocked_workers_deque() {
         .shards(1)
         .stripes(1)
         .workers(1)
-        .max_workers(2)
+        .max_running(2)
         .build()
         .unwrap();
     let timers = scheduler.handle();
@@ -403,7 +403,7 @@ fn c107_tasks_of_one_slot_run_in_parallel() {
         let scheduler = Scheduler::<u32>::builder()
             .clock(Clock::manual(&hand))
             .workers(workers)
-            .max_workers(10)
+            .max_running(10)
             .build()
             .unwrap();
         let timers = scheduler.handle();
@@ -440,7 +440,7 @@ fn c109_a_panic_is_reported_with_its_key_and_nothing_else_ends() {
             .clock(Clock::manual(&hand))
             .shards(1)
             .workers(1)
-            .max_workers(1)
+            .max_running(1)
             .on_panic(move |panic| {
                 let line = (*panic.key, panic.message.to_owned());
                 told.lock().unwrap().push(line);
@@ -580,7 +580,7 @@ fn c110_panics_in_drops_and_callbacks_leave_worker_and_ticker_alive() {
         .clock(Clock::manual(&hand))
         .shards(1)
         .workers(1)
-        .max_workers(1)
+        .max_running(1)
         .on_panic(|_| panic!("in the callback"))
         .build()
         .unwrap();

@@ -357,7 +357,7 @@ fn while_a_batch_blocks_what_waits_can_be_saved() {
     let map: Map = builder()
         .clock(Clock::manual(&clock))
         .workers(1)
-        .max_workers(1)
+        .max_running(1)
         .build_batched(2, move |_, batch| {
             let keys: Vec<_> = batch.iter().map(|one| one.key).collect();
             enter.lock().unwrap().send(keys).unwrap();

@@ -428,9 +428,9 @@ fn one_thread_sends_whatever_the_builder_was_told_of_workers() {
         fn(ExpiryMapBuilder<u32, String>, &Arc<AtomicUsize>) -> ExpiryMapBuilder<u32, String>;
     let options: [(&str, Options); 6] = [
         ("nothing", |builder, _| builder),
-        ("workers", |builder, _| builder.workers(3).max_workers(7)),
+        ("workers", |builder, _| builder.workers(3).max_running(7)),
         ("what no pool could have", |builder, _| {
-            builder.workers(9).max_workers(2)
+            builder.workers(9).max_running(2)
         }),
         ("no workers", |builder, _| builder.workers(0)),
         ("inline", |builder, _| builder.inline()),

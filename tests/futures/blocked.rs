@@ -15,7 +15,7 @@ const SHORT: Duration = Duration::from_millis(20);
 
 /// A pool of one worker that cannot grow.
 fn one_worker() -> TimerBuilder {
-    Timer::builder().shards(2).workers(1).max_workers(1)
+    Timer::builder().shards(2).workers(1).max_running(1)
 }
 
 /// Blocks as many workers as there are, and queues as many tasks behind them.
@@ -105,7 +105,7 @@ fn sleeps_end_while_the_only_worker_is_blocked() {
 #[test]
 fn sleeps_end_while_a_pool_has_grown_to_its_limit() {
     in_time(|| {
-        let timer = Timer::builder().max_workers(16).build().unwrap();
+        let timer = Timer::builder().max_running(16).build().unwrap();
         let ran = Arc::default();
         let gate = block(&timer, 40, &ran);
         gate.crowd(16);
@@ -222,7 +222,7 @@ fn futures_are_spawned_while_the_only_worker_is_blocked() {
             .unwrap();
         let scheduler = Scheduler::<u32>::builder()
             .workers(1)
-            .max_workers(1)
+            .max_running(1)
             .build()
             .unwrap();
         let timers = scheduler.handle();

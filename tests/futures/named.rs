@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kit::quiet::{WANTED, hush};
 use kit::wakes::{Wakes, poll};
-use tourbillon::{Computing, ExpiryMap, Found, MapHasher, TimeoutError, Timer, WithTimeout};
+use tourbillon::{Computing, ExpiryMap, Found, MapHasher, Timeout, TimeoutError, Timer};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -28,7 +28,7 @@ impl Future for Holds {
 }
 
 struct Request {
-    answer: WithTimeout<Holds>,
+    answer: Timeout<Holds>,
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_timeout_that_is_kept_after_its_output_has_no_timer_and_can_not_be_polled() 
     send.send(7).unwrap();
     assert_eq!(poll(&mut answer, &wakes), Poll::Ready(Ok(Ok(7))));
     assert_eq!(timer.stats().pending, 0);
-    assert!(format!("{answer:?}").starts_with("WithTimeout"));
+    assert!(format!("{answer:?}").starts_with("Timeout"));
     let again = catch_unwind(AssertUnwindSafe(|| poll(&mut answer, &wakes)));
     assert!(again.is_err());
 }

@@ -10,11 +10,9 @@ use std::time::Duration;
 
 use kit::wait::until;
 use kit::wakes::{Wakes, poll};
+use tourbillon::retry::{Backoff, GaveUp, Retry, RetryBudget, RetryError, Verdict};
 use tourbillon::test_util::SteppedTimer;
-use tourbillon::{
-    Backoff, Clock, GaveUp, Lifecycle, ManualClock, Retry, RetryBudget, RetryError, Shutdown, Time,
-    Timer, Verdict,
-};
+use tourbillon::{Clock, Lifecycle, ManualClock, Shutdown, Time, Timer};
 
 const S: Duration = Duration::from_secs(1);
 

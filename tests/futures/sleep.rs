@@ -13,8 +13,8 @@ use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tokio::sync::Notify;
 use tourbillon::{
-    Cancel, Clock, Lifecycle, ManualClock, Shutdown, SleepError, Stats, Time, Timeout,
-    TimeoutError, Timer, TimerBuilder,
+    Cancel, Clock, Lifecycle, ManualClock, Shutdown, SleepError, Stats, Time, TimeoutError, Timer,
+    TimerBuilder, TimerHandle,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -135,7 +135,7 @@ fn dropping_a_sleep_cancels_its_timer_and_wakes_nobody() {
 #[test]
 fn a_poll_after_the_deadline_is_ready_without_the_worker() {
     let (hand, builder) = manual();
-    let timer = builder.workers(1).max_workers(1).build().unwrap();
+    let timer = builder.workers(1).max_running(1).build().unwrap();
     let (held, hold) = mpsc::channel::<()>();
     let (runs, running) = mpsc::channel();
     let _ = timer
@@ -205,7 +205,7 @@ fn who_sleeps_is_told_when_the_timer_closes() {
 fn who_sleeps_is_woken_before_a_shutdown_waits_for_running_tasks() {
     for mode in [Shutdown::HandBack, Shutdown::Drain { limit: SECOND }] {
         let (hand, builder) = manual();
-        let timer = builder.workers(1).max_workers(1).build().unwrap();
+        let timer = builder.workers(1).max_running(1).build().unwrap();
         let gate = Gate::default();
         let at_gate = gate.clone();
         let _running = timer.after(Duration::ZERO, move || at_gate.pass()).unwrap();
@@ -330,7 +330,7 @@ fn a_waker_that_panics_harms_nobody_else() {
 #[test]
 fn a_task_behind_sleeps_can_be_cancelled_while_they_are_woken() {
     #[derive(Default)]
-    struct Cancels(Mutex<(Option<Timeout>, Vec<Cancel>)>);
+    struct Cancels(Mutex<(Option<TimerHandle>, Vec<Cancel>)>);
     impl Wake for Cancels {
         fn wake(self: Arc<Self>) {
             let (timeout, answers) = &mut *self.0.lock().unwrap();
@@ -339,7 +339,7 @@ fn a_task_behind_sleeps_can_be_cancelled_while_they_are_woken() {
     }
     let (hand, builder) = manual();
     // One worker takes all of it along.
-    let builder = builder.shards(1).stripes(1).workers(1).max_workers(1);
+    let builder = builder.shards(1).stripes(1).workers(1).max_running(1);
     let timer = builder.build().unwrap();
     let cancels = Arc::new(Cancels::default());
     let waker = Waker::from(Arc::clone(&cancels));
@@ -462,7 +462,7 @@ fn a_sleep_can_be_reset_when_it_is_due() {
         }
     }
     let (hand, builder) = manual();
-    let builder = builder.workers(1).max_workers(1).max_pending(2);
+    let builder = builder.workers(1).max_running(1).max_pending(2);
     let timer = builder.build().unwrap();
     let (wakes_up, woken) = mpsc::channel();
     let (release, released) = mpsc::channel();

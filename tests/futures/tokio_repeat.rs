@@ -15,8 +15,9 @@ use tokio::runtime::{self, Runtime};
 use tokio::sync::Semaphore;
 use tourbillon::test_util::Stepped;
 use tourbillon::{
-    AfterPanic, AsyncRound, Builder, Cancel, Clock, Handle, ManualClock, Missed, Next, OnTokio,
-    Period, PullIn, Reschedule, ScheduleError, Scheduler, Shutdown, Time, TimerState, WaitError,
+    AfterPanic, AsyncRound, Cancel, Clock, Handle, ManualClock, Missed, Next, OnTokio, Period,
+    PullIn, Reschedule, ScheduleError, Scheduler, SchedulerBuilder, Shutdown, Time, TimerState,
+    WaitError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,7 +34,7 @@ impl Rig {
         Self::with(Scheduler::builder())
     }
 
-    fn with(builder: Builder<u32>) -> Self {
+    fn with(builder: SchedulerBuilder<u32>) -> Self {
         let stepped = builder.build_stepped(1).unwrap();
         let runtime = runtime::Builder::new_current_thread().build().unwrap();
         let timers = stepped.handle().on_tokio(runtime.handle().clone());

@@ -66,7 +66,7 @@ fn a_single_worker_serves_many_futures_at_once() {
     on_all(|| async {
         let scheduler = Scheduler::<u32>::builder()
             .workers(1)
-            .max_workers(1)
+            .max_running(1)
             .build()
             .unwrap();
         let timers = here(&scheduler);

@@ -13,9 +13,10 @@ use kit::runtimes::{eventually, on_all};
 use kit::wait::until;
 use kit::wakes::{Wakes, poll, yields};
 use tokio_stream::StreamExt;
+use tourbillon::retry::{Backoff, Retry, RetryError};
 use tourbillon::{
-    Backoff, Clock, ExpiryMap, ManualClock, Missed, Retry, RetryError, Scheduler, Shutdown,
-    SleepError, Time, TimeoutError, Timer,
+    Clock, ExpiryMap, ManualClock, Missed, Scheduler, Shutdown, SleepError, Time, TimeoutError,
+    Timer,
 };
 
 const ZERO: Duration = Duration::ZERO;

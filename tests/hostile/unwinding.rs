@@ -12,10 +12,12 @@ use std::time::Duration;
 use kit::quiet::{WANTED, hush};
 use kit::wait::until;
 use kit::wakes::{Wakes, poll};
+use tourbillon::keyed::{Debounce, Throttle};
+use tourbillon::retry::{Backoff, Retry, RetryBudget};
 use tourbillon::{
-    Backoff, ById, CancelAndWait, CancelGuard, Clock, Closing, Debounce, ExpiryMap,
-    GroupedExpiryMap, Handle, Interval, ManualClock, Next, Period, Report, Retry, RetryBudget,
-    Scheduler, Shutdown, Sleep, Throttle, Timeout, Timer, Toucher, WithTimeout, channel, wheel,
+    ById, CancelAndWait, CancelGuard, Clock, Closing, ExpiryMap, GroupedExpiryMap, Handle,
+    Interval, ManualClock, Next, Period, Report, Scheduler, Shutdown, Sleep, Timeout, Timer,
+    TimerHandle, Toucher, channel, wheel,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -34,10 +36,10 @@ fn the_main_types_are_unwind_safe_whatever_their_values_are() {
     safe::<GroupedExpiryMap<u64, Boxed, u64>>();
     safe::<Toucher<u64, Boxed>>();
     safe::<Timer>();
-    safe::<Timeout>();
+    safe::<TimerHandle>();
     safe::<Sleep>();
     safe::<Interval>();
-    safe::<WithTimeout<Ready<()>>>();
+    safe::<Timeout<Ready<()>>>();
     safe::<Debounce<u64, Boxed>>();
     safe::<Throttle<u64, Boxed>>();
     safe::<RetryBudget>();

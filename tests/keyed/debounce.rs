@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use kit::quiet::{WANTED, hush};
 use kit::steps::{SEEDS, T, stepped};
-use tourbillon::{Debounce, DebounceBuilder, Edges, Scheduler};
+use tourbillon::Scheduler;
+use tourbillon::keyed::{Debounce, DebounceBuilder, Edges};
 
 use super::{Runs, until};
 

@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use kit::quiet::hush;
 use kit::steps::{SEEDS, T, stepped};
-use tourbillon::{Debounce, Edges, ScheduleError, Scheduler, Shutdown, Throttle};
+use tourbillon::keyed::{Debounce, Edges, Throttle};
+use tourbillon::{ScheduleError, Scheduler, Shutdown};
 
 use super::{Runs, until};
 

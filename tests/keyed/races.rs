@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon::{Debounce, Edges, Scheduler, Shutdown, Throttle, Time};
+use tourbillon::keyed::{Debounce, Edges, Throttle};
+use tourbillon::{Scheduler, Shutdown, Time};
 
 const CALLERS: u64 = 4;
 const CALLS: u64 = 2_000;

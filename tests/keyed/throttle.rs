@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kit::quiet::{WANTED, hush};
 use kit::steps::{SEEDS, T, stepped};
-use tourbillon::{Edges, Throttle, ThrottleBuilder};
+use tourbillon::keyed::{Edges, Throttle, ThrottleBuilder};
 
 use super::{Runs, until};
 

@@ -63,7 +63,7 @@ struct Rig {
     toucher: Mutex<Toucher<Key, Key, GroupedBy<Key>>>,
     timers: Handle<Key>,
     timer: Timer,
-    timeout: tourbillon::Timeout,
+    timeout: tourbillon::TimerHandle,
     id: tourbillon::TimerId,
     wakes: Arc<Wakes>,
     /// Armed before the panic.

@@ -17,8 +17,8 @@ use kit::ledger::Ledger;
 use kit::refusal::{refuse_threads, starts_threads};
 use kit::wait::{next, until};
 use tourbillon::{
-    Builder, Clock, Closing, Executor, ExpiryMap, Handle, Job, Lifecycle, ManualClock, Report,
-    Scheduler, Shutdown, Time, Timer,
+    Clock, Closing, Executor, ExpiryMap, Handle, Job, Lifecycle, ManualClock, Report, Scheduler,
+    SchedulerBuilder, Shutdown, Time, Timer,
 };
 
 const TICK: Duration = Duration::from_millis(1);
@@ -114,7 +114,7 @@ impl Executor for InsideTheCall {
     }
 }
 
-fn builder(place: Place) -> (Builder<u32>, ManualClock) {
+fn builder(place: Place) -> (SchedulerBuilder<u32>, ManualClock) {
     let hand = ManualClock::new();
     let builder = Scheduler::<u32>::builder()
         .shards(2)
@@ -229,7 +229,7 @@ fn a_pool_that_gets_no_threads_asks_less_and_less_often() {
         .clock(Clock::manual(&hand))
         .shards(1)
         .workers(1)
-        .max_workers(8)
+        .max_running(8)
         .build()
         .unwrap();
     let timers = scheduler.handle();

@@ -139,7 +139,7 @@ fn c088_cancelled_while_a_round_is_queued() {
     let scheduler = Scheduler::<u64>::builder()
         .clock(Clock::manual(&hand))
         .workers(1)
-        .max_workers(1)
+        .max_running(1)
         .build()
         .unwrap();
     let timers = scheduler.handle();
@@ -702,7 +702,7 @@ fn what_was_handed_back_goes_on_under_another_scheduler() {
     let mut task = report.handed_back.remove(0).task;
     let after = stepped(2);
     let armed = after.handle().repeat(1, rate(), move |round| {
-        task.run_round(round).unwrap_or(Next::Stop)
+        task.run_round(round.firing()).unwrap_or(Next::Stop)
     });
     armed.unwrap();
     after.advance(30 * T);

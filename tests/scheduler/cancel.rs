@@ -225,7 +225,7 @@ fn c077_timers_of_later_ticks_can_be_cancelled_from_a_task() {
 fn threaded(workers: usize) -> (Scheduler<u64>, ManualClock) {
     let clock = ManualClock::new();
     let builder = Scheduler::<u64>::builder().clock(Clock::manual(&clock));
-    let builder = builder.workers(workers).max_workers(workers);
+    let builder = builder.workers(workers).max_running(workers);
     (builder.build().unwrap(), clock)
 }
 

@@ -460,7 +460,7 @@ fn c015_zero_timers_that_arm_zero_timers_do_not_starve_others() {
     let scheduler = Scheduler::<u64>::builder()
         .shards(1)
         .workers(1)
-        .max_workers(1)
+        .max_running(1)
         .build()
         .unwrap();
     let timers = scheduler.handle();

@@ -9,21 +9,23 @@ use std::time::Duration;
 use kit::gate::Gate;
 use kit::ledger::Ledger;
 use kit::wait::until;
-use tourbillon::{BuildError, Builder, Clock, ManualClock, ScheduleError, Scheduler, Shutdown};
+use tourbillon::{
+    BuildError, Clock, ManualClock, ScheduleError, Scheduler, SchedulerBuilder, Shutdown,
+};
 
 const TICK: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 // === the builder ===
 
-fn refused(set: impl Fn(Builder<u32>) -> Builder<u32>) -> BuildError {
+fn refused(set: impl Fn(SchedulerBuilder<u32>) -> SchedulerBuilder<u32>) -> BuildError {
     match set(Scheduler::builder()).build() {
         Err(error) => error,
         Ok(_) => panic!("it was built"),
     }
 }
 
-fn accepted(set: impl Fn(Builder<u32>) -> Builder<u32>) {
+fn accepted(set: impl Fn(SchedulerBuilder<u32>) -> SchedulerBuilder<u32>) {
     set(Scheduler::builder()).build_stepped(1).unwrap();
 }
 
@@ -60,10 +62,10 @@ fn c116_the_builder_refuses_what_cannot_be_and_names_it() {
         let error = refused(|b| b.workers(workers));
         assert!(matches!(error, BuildError::Workers(named) if named == workers));
     }
-    for (max_workers, workers) in [(0, 1), (3, 4), (1_025, 4), (usize::MAX, 4)] {
-        let error = refused(|b| b.workers(workers).max_workers(max_workers));
+    for (max_running, workers) in [(0, 1), (3, 4), (1_025, 4), (usize::MAX, 4)] {
+        let error = refused(|b| b.workers(workers).max_running(max_running));
         assert!(
-            matches!(error, BuildError::MaxWorkers { max_workers: m, workers: w, .. } if (m, w) == (max_workers, workers))
+            matches!(error, BuildError::MaxRunning { max_running: m, workers: w, .. } if (m, w) == (max_running, workers))
         );
     }
     assert!(matches!(
@@ -79,7 +81,7 @@ fn c116_the_builder_accepts_every_bound_itself() {
     accepted(|b| b.stripes(1).shards(1));
     accepted(|b| b.stripes(1_024).shards(1_024));
     accepted(|b| b.shards(3).stripes(4));
-    accepted(|b| b.workers(1).max_workers(1));
+    accepted(|b| b.workers(1).max_running(1));
     accepted(|b| b.workers(1_024));
     accepted(|b| b.max_pending(1));
     accepted(|b| b.max_pending(usize::MAX));
@@ -89,7 +91,7 @@ fn c116_the_builder_accepts_every_bound_itself() {
 
 #[test]
 fn c117_what_was_built_can_be_read_back() {
-    let shown = |builder: &Builder<u32>| format!("{builder:?}");
+    let shown = |builder: &SchedulerBuilder<u32>| format!("{builder:?}");
     // The defaults, as documented.
     let builder = Scheduler::<u32>::builder();
     let text = shown(&builder);
@@ -227,7 +229,7 @@ fn c119_queued_ones_hold_their_place_until_they_start() {
     let scheduler = Scheduler::<u32>::builder()
         .clock(Clock::manual(&hand))
         .workers(1)
-        .max_workers(1)
+        .max_running(1)
         .max_pending(3)
         .build()
         .unwrap();

@@ -11,14 +11,14 @@ use kit::wait;
 use kit::wait::until;
 use tourbillon::test_util::{Fired, Stepped};
 use tourbillon::{
-    Builder, Clock, Executor, ExpiryMap, Handle, Job, ManualClock, Missed, Next, Period, PullIn,
-    Reschedule, Scheduler, Shutdown, Time, Timer, TimerState, Touch,
+    Clock, Executor, ExpiryMap, Handle, Job, ManualClock, Missed, Next, Period, PullIn, Reschedule,
+    Scheduler, SchedulerBuilder, Shutdown, Time, Timer, TimerState, Touch,
 };
 
 const S: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-fn builder(per_second: u32, shards: usize) -> Builder<u64> {
+fn builder(per_second: u32, shards: usize) -> SchedulerBuilder<u64> {
     Scheduler::builder().pace(per_second).shards(shards)
 }
 

@@ -123,7 +123,7 @@ fn with_a_busy_worker() -> (
     let scheduler = Scheduler::<u32>::builder()
         .clock(Clock::manual(&hand))
         .workers(1)
-        .max_workers(1)
+        .max_running(1)
         .build()
         .unwrap();
     let timers = scheduler.handle();
@@ -284,7 +284,7 @@ fn promise_7_queues_of_expired_work_are_bounded() {
         // One lock: the number of queued ones is read at one moment, also while they run.
         .stripes(1)
         .workers(1)
-        .max_workers(1)
+        .max_running(1)
         .build()
         .unwrap();
     let timers = scheduler.handle();

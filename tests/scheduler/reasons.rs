@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use tourbillon::wheel::{Full, Tick, Wheel};
+use tourbillon::keyed::Debounce;
+use tourbillon::wheel::{FullError, Tick, Wheel};
 use tourbillon::{
-    Debounce, EntryError, ExpiryMap, InsertError, InsertRefusal, InsideTask, Next, Period, Report,
+    EntryError, ExpiryMap, InsertError, InsertRefusal, InsideTaskError, Next, Period, Report,
     ScheduleError, Scheduler, Shutdown, SleepError, TimeoutError, Timer, WaitError,
 };
 
@@ -144,22 +145,22 @@ fn a_refused_entry_is_dropped_and_its_reason_is_an_error() {
 #[test]
 fn all_other_errors_can_be_passed_on_as_they_are() {
     fn passes<E: Error + Send + Sync + 'static>() {}
-    passes::<InsideTask<Report<u64>>>();
+    passes::<InsideTaskError<Report<u64>>>();
     passes::<ScheduleError<()>>();
     passes::<EntryError<(), (), std::io::Error>>();
     passes::<WaitError>();
     passes::<SleepError>();
     passes::<TimeoutError>();
     passes::<tourbillon::BuildError>();
-    passes::<tourbillon::RetryError<std::io::Error>>();
-    passes::<Full<()>>();
+    passes::<tourbillon::retry::RetryError<std::io::Error>>();
+    passes::<FullError<()>>();
     // A full wheel can't be made in a test: it has four billion values.
-    let _: fn(Full<Sender<Cell<u8>>>) -> Full<()> = Full::into_reason;
+    let _: fn(FullError<Sender<Cell<u8>>>) -> FullError<()> = FullError::into_reason;
     let mut wheel = Wheel::new();
     let insert = |wheel: &mut Wheel<Sender<u8>>| -> Result<(), Any> {
         wheel
             .try_insert(Tick::new(1), channel().0)
-            .map_err(Full::into_reason)?;
+            .map_err(FullError::into_reason)?;
         Ok(())
     };
     assert!(insert(&mut wheel).is_ok());
@@ -168,12 +169,13 @@ fn all_other_errors_can_be_passed_on_as_they_are() {
 #[cfg(feature = "serde")]
 #[test]
 fn a_snapshot_of_a_newer_version_is_dropped_and_its_format_kept() {
-    use tourbillon::{NewerFormat, Snapshot};
+    use tourbillon::{NewerFormatError, Snapshot};
 
     let newer = |map: &ExpiryMap<u64, Cell<u8>>| -> Result<(), Any> {
         let text = r#"{"format":999,"taken":0,"entries":[]}"#;
         let snapshot: Snapshot<u64, Cell<u8>> = serde_json::from_str(text)?;
-        map.restore(snapshot).map_err(NewerFormat::into_reason)?;
+        map.restore(snapshot)
+            .map_err(NewerFormatError::into_reason)?;
         Ok(())
     };
     let map = ExpiryMap::builder().build(|_, _| ()).unwrap();

@@ -428,7 +428,7 @@ fn a_kept_arming_ends_once() {
 #[test]
 fn runs_of_one_key_never_overlap() {
     const ROUNDS: usize = 2_000;
-    let builder = Scheduler::<u64>::builder().workers(4).max_workers(4);
+    let builder = Scheduler::<u64>::builder().workers(4).max_running(4);
     let scheduler = builder.build().unwrap();
     let timers = scheduler.handle();
     let running = Arc::new(AtomicBool::new(false));

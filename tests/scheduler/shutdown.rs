@@ -12,8 +12,8 @@ use kit::gate::Gate;
 use kit::ledger::Ledger;
 use kit::wait::{next, until};
 use tourbillon::{
-    Builder, Cancel, Clock, Executor, HandedBack, Handle, Job, Lifecycle, ManualClock, PullIn,
-    Report, Reschedule, ScheduleError, Scheduler, Shutdown, Time,
+    Cancel, Clock, Executor, HandedBack, Handle, Job, Lifecycle, ManualClock, PullIn, Report,
+    Reschedule, ScheduleError, Scheduler, SchedulerBuilder, Shutdown, Time,
 };
 
 const TICK: Duration = Duration::from_millis(1);
@@ -48,7 +48,7 @@ impl Executor for ThreadPerBatch {
     }
 }
 
-fn builder(place: Place) -> Builder<u32> {
+fn builder(place: Place) -> SchedulerBuilder<u32> {
     let builder = Scheduler::<u32>::builder().shards(2).workers(2);
     match place {
         Place::Pool => builder,
@@ -198,7 +198,7 @@ fn c122_stepped_and_queued_ones_too() {
     let scheduler = Scheduler::<u32>::builder()
         .clock(Clock::manual(&hand))
         .workers(1)
-        .max_workers(1)
+        .max_running(1)
         .shutdown_limit(Duration::ZERO)
         .build()
         .unwrap();
@@ -1107,7 +1107,7 @@ impl Drop for AtDrop {
     }
 }
 
-fn with_held_keys(place: Place) -> (Builder<HeldKey>, ManualClock) {
+fn with_held_keys(place: Place) -> (SchedulerBuilder<HeldKey>, ManualClock) {
     let hand = ManualClock::new();
     let builder = Scheduler::<HeldKey>::builder().shards(2).workers(2);
     let builder = builder.clock(Clock::manual(&hand)).shutdown_limit(TICK);
@@ -1121,7 +1121,7 @@ fn with_held_keys(place: Place) -> (Builder<HeldKey>, ManualClock) {
 
 /// Shuts down while somebody waits at the gate, lets the limit pass, and opens the gate afterwards.
 fn shut_down_before_the_gate(
-    builder: Builder<HeldKey>,
+    builder: SchedulerBuilder<HeldKey>,
     hand: &ManualClock,
     gate: &Gate,
     key: HeldKey,

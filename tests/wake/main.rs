@@ -31,7 +31,7 @@ fn on_manual_clock(stripes: usize) -> (Scheduler<u32>, Handle<u32>, ManualClock)
         .shards(1)
         .stripes(stripes)
         .workers(1)
-        .max_workers(1)
+        .max_running(1)
         .build()
         .unwrap();
     let timers = scheduler.handle();
@@ -333,7 +333,7 @@ fn c148_touches_are_no_work_for_a_ticker() {
             .shards(1)
             .stripes(stripes)
             .workers(1)
-            .max_workers(1)
+            .max_running(1)
             .build(|_, _| ())
             .unwrap();
         for key in 0..ENTRIES {

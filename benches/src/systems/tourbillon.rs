@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tourbillon::{Cancel, Expiry, ExpiryMap, Handle, Reschedule, Scheduler, Timeout, Timer};
+use tourbillon::{Cancel, Expiry, ExpiryMap, Handle, Reschedule, Scheduler, Timer, TimerHandle};
 
 use super::SetUp;
 use crate::system::{Handles, Keyed, Pooled, Sessions, Sleeps, System, Tasks};
@@ -167,18 +167,18 @@ impl System for Keyless {
 }
 
 impl Handles for Keyless {
-    type Timeout = Timeout;
+    type Timeout = TimerHandle;
 
     fn new(_: Tasks) -> Self {
         Keyless(set_up!(Timer::builder()).build().expect("the set-up is fine"))
     }
 
-    fn start(&self, value: u64, delay: Duration) -> Timeout {
+    fn start(&self, value: u64, delay: Duration) -> TimerHandle {
         let started = self.0.after(delay, move || fired(value));
         started.expect("open and without a bound")
     }
 
-    fn stop(&self, timeout: Timeout) -> bool {
+    fn stop(&self, timeout: TimerHandle) -> bool {
         timeout.cancel().is_cancelled()
     }
 }

@@ -13,10 +13,12 @@ use std::thread;
 use std::time::Duration;
 
 use futures_core::Stream;
+use tourbillon::keyed::Debounce;
+use tourbillon::retry::Retry;
 use tourbillon::{
-    Cancel, CancelGuard, Clock, Debounce, EntryError, ExpiryMap, GroupedExpiryMap, Handle,
-    InsertRefusal, Lifecycle, ManualClock, Missed, Period, Removed, RenameRefusal, Retry,
-    ScheduleError, Scheduler, Shutdown, SleepError, Timeout, Timer, Touch, WaitError, When,
+    Cancel, CancelGuard, Clock, EntryError, ExpiryMap, GroupedExpiryMap, Handle,
+    InsertRefusal, Lifecycle, ManualClock, Missed, Period, Removed, RenameRefusal, 
+    ScheduleError, Scheduler, Shutdown, SleepError, TimerHandle, Timer, Touch, WaitError, When,
 };
 
 use crate::child::{Report, in_copy};
@@ -174,7 +176,7 @@ pub(crate) fn run(forks: u64, threads: u64) -> Option<String> {
 /// What one copy inherits and uses up.
 struct Own {
     guard: CancelGuard<u64>,
-    timeout: Timeout,
+    timeout: TimerHandle,
     sleep: Pin<Box<tourbillon::Sleep>>,
     end: Pin<Box<tourbillon::CancelAndWait<u64>>>,
     begun: Scheduler<u64>,
@@ -417,7 +419,7 @@ fn timer(report: &mut Report, used: &Used) {
     let mut interval = timer.interval(HOUR).first(timer.now() + HOUR);
     let answer = ready(interval.tick());
     report.check("tick", answer == Some(Err(SleepError::Forked)), &answer);
-    let policy = Retry::new(tourbillon::Backoff::fixed(HOUR));
+    let policy = Retry::new(tourbillon::retry::Backoff::fixed(HOUR));
     let answer = timer.retry_blocking(policy, || Err::<(), _>(()));
     report.check("retry_blocking", answer.is_err(), &answer);
     report.check("timer's stats", timer.stats().pending == 0, timer);

@@ -2,13 +2,17 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
-use std::ops::Deref;
+use std::time::Duration;
 
+use super::super::answers::TimerId;
+use super::super::handle::Handle;
 use super::super::hasher::RandomState;
-use super::AsyncFiring;
+use super::{AsyncFiring, Cancelled};
+use crate::tick::Time;
 
 /// A round of a repeating task whose rounds are futures: like a [`Round`](crate::Round), but it can
-/// be kept. It dereferences to the [`AsyncFiring`] of the run. Clones stand for the same round.
+/// be kept. It has the methods of its run,
+/// which is an [`AsyncFiring`]. Clones stand for the same round.
 ///
 /// # Examples
 ///
@@ -38,11 +42,51 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Returns the run: key, id, deadline, lateness, whether it was cancelled, and the scheduler's
-    /// handle.
+    /// Returns the run, for functions that take an [`AsyncFiring`].
     #[must_use]
     pub fn firing(&self) -> &AsyncFiring<K, S> {
         &self.firing
+    }
+
+    /// As [`AsyncFiring::key`].
+    #[must_use]
+    pub fn key(&self) -> &K {
+        self.firing.key()
+    }
+
+    /// As [`AsyncFiring::id`]: that of this round alone.
+    #[must_use]
+    pub fn id(&self) -> TimerId {
+        self.firing.id()
+    }
+
+    /// As [`AsyncFiring::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Time {
+        self.firing.deadline()
+    }
+
+    /// As [`AsyncFiring::lateness`].
+    #[must_use]
+    pub fn lateness(&self) -> Duration {
+        self.firing.lateness()
+    }
+
+    /// As [`AsyncFiring::is_cancelled`].
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.firing.is_cancelled()
+    }
+
+    /// As [`AsyncFiring::handle`].
+    #[must_use]
+    pub fn handle(&self) -> &Handle<K, S> {
+        self.firing.handle()
+    }
+
+    /// As [`AsyncFiring::cancelled`].
+    pub fn cancelled(&self) -> Cancelled<K, S> {
+        self.firing.cancelled()
     }
 
     /// Like [`Round::number`](crate::Round::number).
@@ -55,14 +99,6 @@ where
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed
-    }
-}
-
-impl<K, S> Deref for AsyncRound<K, S> {
-    type Target = AsyncFiring<K, S>;
-
-    fn deref(&self) -> &AsyncFiring<K, S> {
-        &self.firing
     }
 }
 

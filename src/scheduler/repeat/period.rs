@@ -72,7 +72,7 @@ pub struct SoFar {
 }
 
 /// What follows a round that panicked. In any case the panic is caught and counted, and
-/// [`Builder::on_panic`](crate::Builder::on_panic) is called.
+/// [`SchedulerBuilder::on_panic`](crate::SchedulerBuilder::on_panic) is called.
 ///
 /// # Examples
 ///

@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
-use std::ops::Deref;
+use std::time::Duration;
 
+use super::super::answers::TimerId;
 use super::super::firing::Firing;
+use super::super::handle::Handle;
 use super::super::hasher::RandomState;
+use crate::tick::Time;
 
-/// A round of a repeating task, as the task sees it. It dereferences to the [`Firing`] of the run
-/// and adds the progress of the repetition.
+/// A round of a repeating task, as the task sees it: the methods of its run, which is a [`Firing`],
+/// and the progress of the repetition.
 ///
 /// # Examples
 ///
@@ -38,25 +41,63 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Returns the run: key, id, deadline, lateness, whether it was cancelled, and the scheduler's
-    /// handle.
+    /// Returns the run, for functions that take a [`Firing`].
     ///
     /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use tourbillon::{Period, Scheduler};
+    /// use tourbillon::{Firing, Period, Scheduler};
     ///
-    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// fn log(run: &Firing<'_, &'static str>) {
+    ///     println!("{} ran {:?} late", run.key(), run.lateness());
+    /// }
+    /// # let scheduler = Scheduler::<&'static str>::builder().build_stepped(1)?;
     /// # let timers = scheduler.handle();
     /// timers.repeat("beat", Period::fixed_rate(Duration::from_secs(5)), |round| {
-    ///     println!("{} ran {:?} late", round.firing().key(), round.firing().lateness());
+    ///     log(round.firing());
     /// })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn firing(&self) -> &'a Firing<'a, K, S> {
         self.firing
+    }
+
+    /// As [`Firing::key`].
+    #[must_use]
+    pub fn key(&self) -> &K {
+        self.firing.key()
+    }
+
+    /// As [`Firing::id`]: that of this round alone.
+    #[must_use]
+    pub fn id(&self) -> TimerId {
+        self.firing.id()
+    }
+
+    /// As [`Firing::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Time {
+        self.firing.deadline()
+    }
+
+    /// As [`Firing::lateness`].
+    #[must_use]
+    pub fn lateness(&self) -> Duration {
+        self.firing.lateness()
+    }
+
+    /// As [`Firing::is_cancelled`].
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.firing.is_cancelled()
+    }
+
+    /// As [`Firing::handle`].
+    #[must_use]
+    pub fn handle(&self) -> &Handle<K, S> {
+        self.firing.handle()
     }
 
     /// Returns the number of this round among those that ran; the first is 1.
@@ -72,18 +113,6 @@ where
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed
-    }
-}
-
-impl<'a, K, S> Deref for Round<'a, K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    type Target = Firing<'a, K, S>;
-
-    fn deref(&self) -> &Firing<'a, K, S> {
-        self.firing
     }
 }
 

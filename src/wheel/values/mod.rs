@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::core::CoreWheel;
 use super::filing::{self, Budget};
-use super::full::Full;
+use super::full::FullError;
 use super::slab::Slab;
 use super::store::{Expired, Key, Node, Store};
 use crate::tick::Tick;
@@ -159,7 +159,7 @@ impl<T> Wheel<T> {
     ///
     /// # Errors
     ///
-    /// [`Full`], with the value inside, if 2³² - 2 values are there already. (A place that has
+    /// [`FullError`], with the value inside, if 2³² - 2 values are there already. (A place that has
     /// been used 2³² times counts as a value for ever.)
     ///
     /// # Examples
@@ -170,10 +170,10 @@ impl<T> Wheel<T> {
     /// let mut wheel = Wheel::new();
     /// let key = wheel.try_insert(Tick::new(3), "value")?;
     /// assert!(wheel.remove(key).is_some());
-    /// # Ok::<_, tourbillon::wheel::Full<&str>>(())
+    /// # Ok::<_, tourbillon::wheel::FullError<&str>>(())
     /// ```
-    pub fn try_insert(&mut self, due: Tick, value: T) -> Result<Key, Full<T>> {
-        let key = self.store.occupy(due, value).map_err(Full)?;
+    pub fn try_insert(&mut self, due: Tick, value: T) -> Result<Key, FullError<T>> {
+        let key = self.store.occupy(due, value).map_err(FullError)?;
         self.core.insert(key.id, due, &mut self.store);
         Ok(key)
     }

@@ -132,7 +132,7 @@ fn a_full_wheel_hands_the_value_back() {
     let full = wheel.try_insert(tick(1), 'c').expect_err("it holds two");
     assert_eq!(
         format!("{full:?}: {full}").split(':').next(),
-        Some("Full(..)")
+        Some("FullError(..)")
     );
     assert_eq!(full.into_value(), 'c');
     assert_eq!(wheel.len(), 2);

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use tourbillon::Backoff;
+use tourbillon::retry::Backoff;
 
 /// When a run that returned an error, or panicked, is tried again, and how often.
 ///

@@ -202,7 +202,7 @@ fn pool(parts: &NodeParts) -> Result<Option<Timer>, StartError> {
     let most = running.clamp(LEAST_MAX_WORKERS, MOST_WORKERS);
     let pool = Timer::builder()
         .shards(1)
-        .max_workers(most)
+        .max_running(most)
         .clock(parts.clock.clock())
         .build();
     pool.map(Some).map_err(not_built)

@@ -119,12 +119,12 @@ impl Timers {
         Ok(())
     }
 
-    fn scheduler(&self, workers: usize, max_workers: usize) -> io::Result<Scheduler<TimerKey>> {
+    fn scheduler(&self, workers: usize, max_running: usize) -> io::Result<Scheduler<TimerKey>> {
         let built = Scheduler::builder()
             .shards(1)
             .stripes(8)
             .workers(workers)
-            .max_workers(max_workers)
+            .max_running(max_running)
             .clock(self.clock.clone())
             .build();
         built.map_err(|error| match error {

@@ -302,7 +302,7 @@ fn r19_ordinary_timers_and_their_tasks_hold_up_no_renewal() {
     let ordinary = ordinary
         .shards(1)
         .workers(1)
-        .max_workers(1)
+        .max_running(1)
         .build()
         .unwrap();
     let gate = gate::Gate::default();

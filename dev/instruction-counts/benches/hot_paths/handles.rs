@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gungraun::prelude::*;
 use tourbillon::test_util::Stepped;
-use tourbillon::{Builder, Handle, Next, Period, Scheduler, TimerId};
+use tourbillon::{Handle, Next, Period, Scheduler, SchedulerBuilder, TimerId};
 
 use crate::{KEYS, MISSING, SEED, STRIPES, delay};
 
@@ -15,7 +15,7 @@ type WithIds = (Stepped<u32>, Handle<u32>, Vec<TimerId>);
 const FAR: Duration = Duration::from_secs(3_600);
 
 /// Tables and slabs have grown already: every key was pending once.
-fn kit_of(builder: Builder<u32>) -> Kit {
+fn kit_of(builder: SchedulerBuilder<u32>) -> Kit {
     let builder = builder.shards(1).stripes(STRIPES).workers(1);
     let kit = builder.build_stepped(SEED).expect("the options are valid");
     let handle = kit.handle();
@@ -43,7 +43,7 @@ fn pending() -> WithIds {
     (kit, handle, ids)
 }
 
-fn due_on(builder: Builder<u32>) -> Kit {
+fn due_on(builder: SchedulerBuilder<u32>) -> Kit {
     let (kit, handle) = kit_of(builder);
     arm(&handle, |_| Duration::from_secs(1));
     (kit, handle)

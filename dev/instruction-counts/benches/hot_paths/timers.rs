@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gungraun::prelude::*;
 use tourbillon::test_util::SteppedTimer;
-use tourbillon::{Sleep, Timeout, Timer, TimerBuilder};
+use tourbillon::{Sleep, Timer, TimerBuilder, TimerHandle};
 
 use crate::{KEYS, SEED, delay};
 
@@ -57,7 +57,7 @@ fn start_and_cancel_without_captures(kit: Kit) -> Kit {
     kit
 }
 
-fn pending() -> (Kit, Vec<Timeout>) {
+fn pending() -> (Kit, Vec<TimerHandle>) {
     let kit = started();
     let arm = |key| kit.1.after(delay(key), move || _ = black_box(key));
     let timeouts = KEYS.map(|key| arm(key).expect("it is open")).collect();
@@ -66,7 +66,7 @@ fn pending() -> (Kit, Vec<Timeout>) {
 
 #[library_benchmark(setup = pending)]
 #[bench::per_call()]
-fn reschedule(pending: (Kit, Vec<Timeout>)) -> (Kit, Vec<Timeout>) {
+fn reschedule(pending: (Kit, Vec<TimerHandle>)) -> (Kit, Vec<TimerHandle>) {
     for timeout in &pending.1 {
         let _ = black_box(timeout.reschedule(Duration::from_secs(3_600)));
     }
