@@ -279,10 +279,11 @@ pub use executor::{Executor, Job};
 #[cfg(feature = "stream")]
 pub use expiry::Expirations;
 pub use expiry::{
-    Changes, Computing, Iter, Entry, EntryError, Expired, Expiry, ExpiryHandedBack, ExpiryMap,
+    Changes, Computing, Entry, EntryError, Expired, Expiry, ExpiryHandedBack, ExpiryMap,
     ExpiryMapBuilder, ExpiryReport, ExpiryStats, Found, GroupFull, GroupNotNamed, GroupedBy,
-    GroupedExpiryMap, GroupedExpiryMapBuilder, InGroup, InsertError, InsertRefusal, Inserted, MapHasher, NoGroup, Reads,
-    Reason, ReceiverLost, Removed, RenameError, RenameRefusal, Touch, Toucher, Updated,
+    GroupedExpiryMap, GroupedExpiryMapBuilder, InGroup, InsertError, InsertRefusal, Inserted, Iter,
+    MapHasher, NoGroup, Reads, Reason, ReceiverLost, Removed, RenameError, RenameRefusal, Touch,
+    Toucher, Updated,
 };
 #[cfg(feature = "serde")]
 pub use expiry::{NewerFormatError, Restored, Snapshot};

@@ -16,9 +16,9 @@ use futures_core::Stream;
 use tourbillon::keyed::Debounce;
 use tourbillon::retry::Retry;
 use tourbillon::{
-    Cancel, CancelGuard, Clock, EntryError, ExpiryMap, GroupedExpiryMap, Handle,
-    InsertRefusal, Lifecycle, ManualClock, Missed, Period, Removed, RenameRefusal, 
-    ScheduleError, Scheduler, Shutdown, SleepError, TimerHandle, Timer, Touch, WaitError, When,
+    Cancel, CancelGuard, Clock, EntryError, ExpiryMap, GroupedExpiryMap, Handle, InsertRefusal,
+    Lifecycle, ManualClock, Missed, Period, Removed, RenameRefusal, ScheduleError, Scheduler,
+    Shutdown, SleepError, Timer, TimerHandle, Touch, WaitError, When,
 };
 
 use crate::child::{Report, in_copy};
