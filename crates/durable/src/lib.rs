@@ -37,7 +37,7 @@
 //! | keep them in this process, for tests | [`Memory`] |
 //! | read the payload of a due timer, and how often it has run | [`Due`] |
 //! | set what follows an error, or a start that is far too late | [`Retry`], [`Late`] |
-//! | log and count | [`Event`], [`Stats`] |
+//! | log and count | [`Event`], [`DurableStats`] |
 //! | keep timers in another store | a [`store::Store`] of your own, with the functions of [`row`] |
 //!
 //! # At least once
@@ -84,11 +84,11 @@ mod sync;
 
 pub use calls::{
     CallError, Cancelled, CompleteError, CompletesRun, CompletesRunAsync, Completion, DeadTimer,
-    IfAbsent, Invalid, Moved, Paging, Scheduled, Sent, StartError, TimerInfo,
+    IfAbsent, Invalid, Moved, Paging, Scheduled, Sent, StartError, StoredTimer,
 };
 pub use durable::{Builder, Durable, QueueBuilder, StopReport};
-pub use events::{Event, Stats, StoreWork};
-pub use memory::{Fault, Memory, MemoryCall};
+pub use events::{DurableStats, Event, StoreWork};
+pub use memory::{Memory, MemoryCall, MemoryFault};
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use postgres::{Postgres, PostgresBuilder};

@@ -12,7 +12,8 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use tourbillon_durable::{
-    CallError, Due, Durable, Fault, Memory, Paging, Scheduled, Sent, Sqlite, StartError, StopReport,
+    CallError, Due, Durable, Memory, MemoryFault, Paging, Scheduled, Sent, Sqlite, StartError,
+    StopReport,
 };
 
 use tourbillon_durable::store::{Store, StoreError};
@@ -142,7 +143,7 @@ fn one_copy<S: Store + Clone>(
     // An outage that outlasts the test: so the limit is armed.
     let hangs = Memory::new();
     let hung = Durable::builder(hangs.clone()).start().expect("it is new");
-    hangs.inject(|_| Fault::Hang);
+    hangs.inject(|_| MemoryFault::Hang);
     let mut limited = hung.schedule("queue", "1", HOUR, &7).within(HOUR);
     let is_armed = poll(&mut limited).is_pending();
     // In the first copy the limit is all that is left of these timers.

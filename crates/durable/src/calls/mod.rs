@@ -20,4 +20,4 @@ pub(crate) use limit::Alarm;
 pub use names::Invalid;
 pub use sent::Sent;
 pub(crate) use sent::{AnswerList, ReplySender};
-pub use timer_info::{DeadTimer, Paging, TimerInfo};
+pub use timer_info::{DeadTimer, Paging, StoredTimer};

@@ -9,7 +9,7 @@ use crate::store::{DeadLetter, Timer};
 /// A timer as it was when it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct TimerInfo {
+pub struct StoredTimer {
     /// The queue.
     pub queue: String,
     /// The key within the queue.
@@ -34,7 +34,7 @@ pub struct TimerInfo {
     pub payload: String,
 }
 
-impl TimerInfo {
+impl StoredTimer {
     /// Reads the payload as a type.
     ///
     /// # Errors
@@ -45,9 +45,9 @@ impl TimerInfo {
     }
 }
 
-impl From<Timer> for TimerInfo {
+impl From<Timer> for StoredTimer {
     fn from(timer: Timer) -> Self {
-        TimerInfo {
+        StoredTimer {
             queue: timer.queue,
             key: timer.key,
             due: timer.due.into(),
@@ -153,7 +153,7 @@ impl Paging {
 
     /// The timers that follow this one, at most this number, from 1 to 10,000.
     #[must_use]
-    pub fn after(last: &TimerInfo, limit: u32) -> Self {
+    pub fn after(last: &StoredTimer, limit: u32) -> Self {
         Paging {
             after: Some((last.due, last.key.clone())),
             limit,

@@ -120,7 +120,7 @@ impl Builder {
     /// block. The setters that follow are this queue's.
     ///
     /// The payload is read from JSON as `T`. One that does not have this type is left in the store
-    /// for a minute, [counted](crate::Stats::unreadable) and reported, and then tried again: it may
+    /// for a minute, [counted](crate::DurableStats::unreadable) and reported, and then tried again: it may
     /// be for a newer version of the program.
     ///
     /// A timer runs at least once. An error or a panic is retried by the [`Retry`] of the queue.

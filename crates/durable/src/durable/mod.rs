@@ -15,7 +15,7 @@ use std::time::Duration;
 use self::stop::Stopper;
 use crate::calls::{Alarm, Invalid, StartError, names};
 use crate::client::{Hints, NearTimer, Outages, Reader, StoreHandle, Writers};
-use crate::events::{Counters, EventSink, Stats};
+use crate::events::{Counters, DurableStats, EventSink};
 use crate::node::{MOST_AWAKE, Near, NodeConfig, QueueConfig};
 use crate::run::{self, LocalClock, NodeEnd, NodeParts, NodeSender, Plan, Runs, StoreClock};
 use crate::store::{Store, StoreError};
@@ -130,7 +130,7 @@ impl Durable {
     /// # }
     /// ```
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> DurableStats {
         self.0.0.counters.stats()
     }
 

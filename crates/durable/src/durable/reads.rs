@@ -4,7 +4,7 @@ use std::ops::{Bound, RangeBounds};
 use std::time::{Duration, SystemTime};
 
 use super::Durable;
-use crate::calls::{CallError, DeadTimer, Invalid, Paging, Sent, TimerInfo, names};
+use crate::calls::{CallError, DeadTimer, Invalid, Paging, Sent, StoredTimer, names};
 use crate::node::Input;
 use crate::run::NodeSender;
 use crate::store::{Connection, Page, QueueCounts, Revived, StoreError, StoreTime};
@@ -38,10 +38,10 @@ impl Durable {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn get(&self, queue: &str, key: &str) -> Sent<Option<TimerInfo>> {
+    pub fn get(&self, queue: &str, key: &str) -> Sent<Option<StoredTimer>> {
         let checked = || Ok((names::queue(queue)?, names::key(key)?));
         self.read(checked(), |(queue, key), connection| {
-            Ok(connection.get(&queue, &key)?.map(TimerInfo::from))
+            Ok(connection.get(&queue, &key)?.map(StoredTimer::from))
         })
     }
 
@@ -62,7 +62,7 @@ impl Durable {
         queue: &str,
         range: impl RangeBounds<SystemTime>,
         paging: &Paging,
-    ) -> Sent<Vec<TimerInfo>> {
+    ) -> Sent<Vec<StoredTimer>> {
         // The store's times are whole microseconds.
         let behind = |time: &SystemTime| StoreTime::from(*time) + Duration::from_micros(1);
         let page = || {
@@ -87,7 +87,7 @@ impl Durable {
         };
         self.read(page(), |page, connection| {
             let timers = connection.list(&page)?.into_iter();
-            Ok(timers.map(TimerInfo::from).collect())
+            Ok(timers.map(StoredTimer::from).collect())
         })
     }
 

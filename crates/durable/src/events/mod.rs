@@ -7,7 +7,7 @@ mod stats;
 
 pub(crate) use sink::{EventSink, Listener};
 pub(crate) use stats::Counters;
-pub use stats::Stats;
+pub use stats::DurableStats;
 
 /// Something that operators may want to log or count. See
 /// [`on_event`](crate::Builder::on_event).
@@ -72,7 +72,7 @@ pub enum Event {
     /// its claim. If this process ends before the store has taken the end of a run, another one
     /// runs the timer again.
     ///
-    /// It is sent for the first such timer of a queue. [`Stats::refused`](crate::Stats::refused)
+    /// It is sent for the first such timer of a queue. [`DurableStats::refused`](crate::DurableStats::refused)
     /// counts the others. It is sent again for the queue if nothing was refused for five minutes.
     #[non_exhaustive]
     Refused {

@@ -7,7 +7,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Each number is exact, but they are not read at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct DurableStats {
     /// Timers that were scheduled by this process.
     pub scheduled: u64,
     /// Timers that were moved by this process.
@@ -61,15 +61,15 @@ pub struct Stats {
 
 macro_rules! counters {
     ($($name:ident),*) => {
-        /// The numbers behind [`Stats`].
+        /// The numbers behind [`DurableStats`].
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub(crate) $name: Counter,)*
         }
 
         impl Counters {
-            pub(crate) fn stats(&self) -> Stats {
-                Stats { $($name: self.$name.get(),)* }
+            pub(crate) fn stats(&self) -> DurableStats {
+                DurableStats { $($name: self.$name.get(),)* }
             }
         }
     };

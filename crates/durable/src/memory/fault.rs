@@ -67,7 +67,7 @@ pub enum MemoryCall<'a> {
 
 /// The fate of a call.
 #[non_exhaustive]
-pub enum Fault {
+pub enum MemoryFault {
     /// The call is carried out.
     None,
     /// The call is not carried out, and fails.
@@ -84,21 +84,21 @@ pub enum Fault {
     Then(Box<dyn FnOnce() + Send>),
 }
 
-impl fmt::Debug for Fault {
+impl fmt::Debug for MemoryFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::None => f.write_str("None"),
-            Fault::Fail(error) => f.debug_tuple("Fail").field(error).finish(),
-            Fault::LoseAnswer(error) => f.debug_tuple("LoseAnswer").field(error).finish(),
-            Fault::Hang => f.write_str("Hang"),
-            Fault::HangAfter => f.write_str("HangAfter"),
-            Fault::Then(_) => f.debug_tuple("Then").finish_non_exhaustive(),
+            MemoryFault::None => f.write_str("None"),
+            MemoryFault::Fail(error) => f.debug_tuple("Fail").field(error).finish(),
+            MemoryFault::LoseAnswer(error) => f.debug_tuple("LoseAnswer").field(error).finish(),
+            MemoryFault::Hang => f.write_str("Hang"),
+            MemoryFault::HangAfter => f.write_str("HangAfter"),
+            MemoryFault::Then(_) => f.debug_tuple("Then").finish_non_exhaustive(),
         }
     }
 }
 
 /// A function that decides the fault of each call.
-type Injected = dyn Fn(&MemoryCall<'_>) -> Fault + Send + Sync;
+type Injected = dyn Fn(&MemoryCall<'_>) -> MemoryFault + Send + Sync;
 
 /// The faults of one store.
 #[derive(Default)]
@@ -132,24 +132,24 @@ impl Faults {
         // Read before the function is asked: a later heal ends what it orders.
         let heals = *self.heals.lock();
         let injected = self.injected.lock().clone();
-        let fault = injected.map_or(Fault::None, |injected| injected(call));
+        let fault = injected.map_or(MemoryFault::None, |injected| injected(call));
         match fault {
-            Fault::None => Ok(execute()),
-            Fault::Fail(error) => Err(error),
-            Fault::LoseAnswer(error) => {
+            MemoryFault::None => Ok(execute()),
+            MemoryFault::Fail(error) => Err(error),
+            MemoryFault::LoseAnswer(error) => {
                 execute();
                 Err(error)
             }
-            Fault::Hang => {
+            MemoryFault::Hang => {
                 self.wait_for_heal(heals);
                 Ok(execute())
             }
-            Fault::HangAfter => {
+            MemoryFault::HangAfter => {
                 let answer = execute();
                 self.wait_for_heal(heals);
                 Ok(answer)
             }
-            Fault::Then(then) => {
+            MemoryFault::Then(then) => {
                 let answer = execute();
                 then();
                 Ok(answer)

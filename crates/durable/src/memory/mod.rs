@@ -12,7 +12,7 @@ use crate::store::{
 };
 use crate::sync::{Arc, Mutex, Origin};
 
-pub use self::fault::{Fault, MemoryCall};
+pub use self::fault::{MemoryCall, MemoryFault};
 
 /// A store in the memory of one process, for tests and simulations.
 ///
@@ -83,14 +83,14 @@ impl Memory {
     ///
     /// ```
     /// use tourbillon_durable::store::{Store, StoreError};
-    /// use tourbillon_durable::{Fault, Memory, MemoryCall};
+    /// use tourbillon_durable::{MemoryFault, Memory, MemoryCall};
     ///
     /// # fn main() -> Result<(), StoreError> {
     /// let store = Memory::new();
     /// let mut connection = store.connect()?;
     /// store.inject(|call| match call {
-    ///     MemoryCall::SetPaused { .. } => Fault::LoseAnswer(StoreError::Unknown("cut".into())),
-    ///     _ => Fault::None,
+    ///     MemoryCall::SetPaused { .. } => MemoryFault::LoseAnswer(StoreError::Unknown("cut".into())),
+    ///     _ => MemoryFault::None,
     /// });
     /// assert!(connection.set_paused("pay-by", true).is_err());
     /// assert!(connection.counts()?[0].paused);
@@ -100,14 +100,14 @@ impl Memory {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn inject(&self, fault: impl Fn(&MemoryCall<'_>) -> Fault + Send + Sync + 'static) {
+    pub fn inject(&self, fault: impl Fn(&MemoryCall<'_>) -> MemoryFault + Send + Sync + 'static) {
         if self.0.origin.is_elsewhere() {
             return;
         }
         self.0.faults.inject(Arc::new(fault));
     }
 
-    /// Ends the injection of faults. Calls that [hang](Fault::Hang) go on.
+    /// Ends the injection of faults. Calls that [hang](MemoryFault::Hang) go on.
     pub fn heal(&self) {
         if !self.0.origin.is_elsewhere() {
             self.0.faults.heal();

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
 use kit::{quiet, runtimes, wait, wakes};
-use tourbillon_durable::{CallError, Durable, Fault, Memory, MemoryCall, Paging};
+use tourbillon_durable::{CallError, Durable, Memory, MemoryCall, MemoryFault, Paging};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -67,8 +67,8 @@ fn a_store_that_hangs_does_not_block_the_thread_of_the_runtime() {
     runtime.block_on(async {
         let (store, timers) = client();
         store.inject(|call| match call {
-            MemoryCall::Connect => Fault::None,
-            _ => Fault::Hang,
+            MemoryCall::Connect => MemoryFault::None,
+            _ => MemoryFault::Hang,
         });
         let write = tokio::spawn(timers.schedule("q", "k", SECOND, &()));
         let read = tokio::spawn(timers.counts());
@@ -114,8 +114,8 @@ impl Wake for Rung {
 fn a_thread_can_wait_for_what_a_task_has_polled() {
     let (store, timers) = client();
     store.inject(|call| match call {
-        MemoryCall::Connect => Fault::None,
-        _ => Fault::Hang,
+        MemoryCall::Connect => MemoryFault::None,
+        _ => MemoryFault::Hang,
     });
     let rung = Arc::new(Rung::default());
     let waker = Waker::from(Arc::clone(&rung));
@@ -130,7 +130,7 @@ fn a_thread_can_wait_for_what_a_task_has_polled() {
 #[test]
 fn a_waker_is_woken_when_the_answer_is_there() {
     let (store, timers) = client();
-    store.inject(|_| Fault::Hang);
+    store.inject(|_| MemoryFault::Hang);
     let rung = Arc::new(Rung::default());
     let waker = Waker::from(Arc::clone(&rung));
     let mut pending = pin!(timers.schedule("q", "k", SECOND, &()));
@@ -151,7 +151,7 @@ fn a_waker_that_panics_ends_no_thread() {
     }
     quiet::hush();
     let (store, timers) = client();
-    store.inject(|_| Fault::Hang);
+    store.inject(|_| MemoryFault::Hang);
     let waker = Waker::from(Arc::new(Panics));
     let mut context = Context::from_waker(&waker);
     let mut write = pin!(timers.schedule("q", "k", SECOND, &()));

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::{SignedDuration, Timestamp, ToSpan, tz::TimeZone};
 use tourbillon_durable::{
-    CallError, DueAt, Durable, Fault, Invalid, Memory, MemoryCall, StoreTime, WallClock,
+    CallError, DueAt, Durable, Invalid, Memory, MemoryCall, MemoryFault, StoreTime, WallClock,
 };
 
 /// The seconds of the store's clock.
@@ -130,8 +130,8 @@ fn the_last_time_is_the_end_of_the_year_9999() {
 fn a_delay_counts_from_the_moment_at_which_the_store_carries_out_the_call() {
     let (store, timers, clock) = client();
     store.inject(|call| match call {
-        MemoryCall::Write(_) => Fault::Hang,
-        _ => Fault::None,
+        MemoryCall::Write(_) => MemoryFault::Hang,
+        _ => MemoryFault::None,
     });
     let delay = timers.schedule("q", "delay", SECOND * 90, &());
     let time = timers.schedule("q", "time", now() + SECOND * 90, &());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kit::{gate::Gate, quiet, wait};
 use tourbillon_durable::store::{Connection, Store, StoreError};
 use tourbillon_durable::{
-    CallError, Due, Durable, Event, Fault, Memory, MemoryCall, Paging, StartError,
+    CallError, Due, Durable, Event, Memory, MemoryCall, MemoryFault, Paging, StartError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ fn a_call_says_whether_it_may_have_been_carried_out() {
     let store = Memory::new();
     let timers = Durable::builder(store.clone()).start().unwrap();
 
-    store.inject(|_| Fault::Fail(unavailable()));
+    store.inject(|_| MemoryFault::Fail(unavailable()));
     let error = timers.schedule("q", "a", SECOND, &()).wait().unwrap_err();
     assert_eq!(error, CallError::Unavailable("the cable is cut".into()));
     assert!(error.may_pass());
@@ -29,15 +29,15 @@ fn a_call_says_whether_it_may_have_been_carried_out() {
     assert_eq!(timers.get("q", "a").wait().unwrap(), None);
 
     store.inject(|call| match call {
-        MemoryCall::Write(_) => Fault::LoseAnswer(StoreError::Unknown("lost".into())),
-        _ => Fault::None,
+        MemoryCall::Write(_) => MemoryFault::LoseAnswer(StoreError::Unknown("lost".into())),
+        _ => MemoryFault::None,
     });
     let error = timers.schedule("q", "b", SECOND, &()).wait().unwrap_err();
     assert_eq!(error, CallError::Unknown("lost".into()));
     store.heal();
     assert!(timers.get("q", "b").wait().unwrap().is_some());
 
-    store.inject(|_| Fault::Fail(StoreError::Refused("read-only".into())));
+    store.inject(|_| MemoryFault::Fail(StoreError::Refused("read-only".into())));
     let error = timers.schedule("q", "c", SECOND, &()).wait().unwrap_err();
     assert_eq!(error, CallError::Refused("read-only".into()));
     assert!(!error.may_pass());
@@ -49,7 +49,7 @@ fn a_call_says_whether_it_may_have_been_carried_out() {
 fn all_calls_report_the_same_errors() {
     let store = Memory::new();
     let timers = Durable::builder(store.clone()).start().unwrap();
-    store.inject(|_| Fault::Fail(unavailable()));
+    store.inject(|_| MemoryFault::Fail(unavailable()));
     let expected = CallError::Unavailable("the cable is cut".into());
     let errors = [
         timers.reschedule("q", "k", SECOND).wait().err(),
@@ -92,10 +92,12 @@ fn a_failed_connection_is_opened_again_and_a_good_one_is_kept() {
     store.inject(move |call| match call {
         MemoryCall::Connect => {
             count.fetch_add(1, Ordering::SeqCst);
-            Fault::None
+            MemoryFault::None
         }
-        MemoryCall::Write(_) if fail.swap(0, Ordering::SeqCst) > 0 => Fault::Fail(unavailable()),
-        _ => Fault::None,
+        MemoryCall::Write(_) if fail.swap(0, Ordering::SeqCst) > 0 => {
+            MemoryFault::Fail(unavailable())
+        }
+        _ => MemoryFault::None,
     });
     let timers = Durable::builder(store).start().unwrap();
     assert_eq!(connects.load(Ordering::SeqCst), 1);
@@ -112,7 +114,7 @@ fn a_failed_connection_is_opened_again_and_a_good_one_is_kept() {
 #[test]
 fn a_start_without_a_store_fails() {
     let store = Memory::new();
-    store.inject(|_| Fault::Fail(unavailable()));
+    store.inject(|_| MemoryFault::Fail(unavailable()));
     let error = Durable::builder(store.clone()).start().unwrap_err();
     assert!(matches!(
         &error,
@@ -170,7 +172,7 @@ fn the_outage_of_a_store_is_reported_once() {
         .on_event(move |event| sender.send(event.clone()).unwrap())
         .start()
         .unwrap();
-    store.inject(|_| Fault::Fail(unavailable()));
+    store.inject(|_| MemoryFault::Fail(unavailable()));
     for _ in 0..3 {
         timers.schedule("q", "k", SECOND, &()).wait().unwrap_err();
     }
@@ -204,7 +206,7 @@ fn a_listener_may_call_the_timers_and_panic() {
         .start()
         .unwrap();
     shared.set(timers.clone()).unwrap();
-    store.inject(|_| Fault::Fail(unavailable()));
+    store.inject(|_| MemoryFault::Fail(unavailable()));
     timers.cancel("q", "k").wait().unwrap_err();
     store.heal();
     timers.cancel("q", "k").wait().unwrap();
@@ -226,7 +228,7 @@ fn a_slow_listener_loses_events_and_is_told_how_many() {
         .unwrap();
     let outages = 1_000;
     for _ in 0..outages {
-        store.inject(|_| Fault::Fail(unavailable()));
+        store.inject(|_| MemoryFault::Fail(unavailable()));
         timers.cancel("q", "k").wait().unwrap_err();
         store.heal();
         timers.cancel("q", "k").wait().unwrap();
@@ -248,8 +250,8 @@ fn a_hanging_write_delays_no_read() {
     let timers = Durable::builder(store.clone()).start().unwrap();
     timers.schedule("q", "old", SECOND, &()).wait().unwrap();
     store.inject(|call| match call {
-        MemoryCall::Write(_) => Fault::Hang,
-        _ => Fault::None,
+        MemoryCall::Write(_) => MemoryFault::Hang,
+        _ => MemoryFault::None,
     });
     let hangs = timers.schedule("q", "new", SECOND, &());
     assert!(timers.get("q", "old").wait().unwrap().is_some());
@@ -262,8 +264,8 @@ fn a_hanging_read_delays_no_write() {
     let store = Memory::new();
     let timers = Durable::builder(store.clone()).start().unwrap();
     store.inject(|call| match call {
-        MemoryCall::Counts => Fault::Hang,
-        _ => Fault::None,
+        MemoryCall::Counts => MemoryFault::Hang,
+        _ => MemoryFault::None,
     });
     let hangs = timers.counts();
     timers.schedule("q", "k", SECOND, &()).wait().unwrap();
@@ -276,8 +278,8 @@ fn too_many_waiting_calls_fail_at_once() {
     let store = Memory::new();
     let timers = Durable::builder(store.clone()).start().unwrap();
     store.inject(|call| match call {
-        MemoryCall::Write(_) | MemoryCall::Get { .. } => Fault::Hang,
-        _ => Fault::None,
+        MemoryCall::Write(_) | MemoryCall::Get { .. } => MemoryFault::Hang,
+        _ => MemoryFault::None,
     });
     let most = 65_536;
     let mut waiting: Vec<_> = (0..most)
@@ -313,9 +315,9 @@ fn a_stop_waits_for_the_calls_that_were_sent_before() {
     store.inject(move |call| match call {
         MemoryCall::Write(_) => {
             let pass = pass.clone();
-            Fault::Then(Box::new(move || pass.pass()))
+            MemoryFault::Then(Box::new(move || pass.pass()))
         }
-        _ => Fault::None,
+        _ => MemoryFault::None,
     });
     let first = timers.schedule("q", "1", SECOND, &());
     gate.crowd(1);

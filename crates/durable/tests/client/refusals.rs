@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tourbillon_durable::{
-    CallError, Due, Durable, Fault, Invalid, Memory, MemoryCall, Paging, Retry, StartError,
+    CallError, Due, Durable, Invalid, Memory, MemoryCall, MemoryFault, Paging, Retry, StartError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ fn client() -> (Durable, Arc<AtomicU64>) {
         if let MemoryCall::Write(_) = call {
             count.fetch_add(1, Ordering::SeqCst);
         }
-        Fault::None
+        MemoryFault::None
     });
     (Durable::builder(store).start().unwrap(), writes)
 }

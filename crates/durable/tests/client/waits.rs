@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kit::{runtimes, wait};
 use tourbillon_durable::store::StoreError;
-use tourbillon_durable::{CallError, Due, Durable, Fault, Memory, MemoryCall, Sent};
+use tourbillon_durable::{CallError, Due, Durable, Memory, MemoryCall, MemoryFault, Sent};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -19,8 +19,8 @@ fn hung() -> (Memory, Durable) {
     let store = Memory::new();
     let timers = Durable::builder(store.clone()).start().unwrap();
     store.inject(|call| match call {
-        MemoryCall::Connect => Fault::None,
-        _ => Fault::Hang,
+        MemoryCall::Connect => MemoryFault::None,
+        _ => MemoryFault::Hang,
     });
     (store, timers)
 }
@@ -187,9 +187,9 @@ fn an_outage_in_the_middle_is_the_answer() {
         MemoryCall::Write(_) => {
             hangs.send(()).unwrap();
             let _ = held.lock().unwrap().recv();
-            Fault::Fail(cut.clone())
+            MemoryFault::Fail(cut.clone())
         }
-        _ => Fault::None,
+        _ => MemoryFault::None,
     });
     let sent = schedule(&timers).within(SECOND * 60);
     wait::next(&began);
@@ -208,9 +208,9 @@ fn what_was_sent_before_the_stop_has_an_answer_after_it() {
     store.inject(move |call| match call {
         MemoryCall::Write(_) => {
             hangs.send(()).unwrap();
-            Fault::Hang
+            MemoryFault::Hang
         }
-        _ => Fault::None,
+        _ => MemoryFault::None,
     });
     // The store has this call, and not the other ones.
     let first = schedule(&timers);

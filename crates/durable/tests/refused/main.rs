@@ -8,7 +8,7 @@ use std::time::Duration;
 use kit::gate::Gate;
 use kit::refusal::{refuse_threads, starts_threads};
 use kit::wait;
-use tourbillon_durable::{CallError, Due, Durable, Fault, Memory, StartError};
+use tourbillon_durable::{CallError, Due, Durable, Memory, MemoryFault, StartError};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -106,7 +106,7 @@ fn a_limit_needs_a_thread_only_if_a_task_awaits_it() {
     wait::until("those of the cases before have ended", || threads() <= 2);
     let timers = Durable::builder(store.clone()).start().unwrap();
     let with_the_client = threads();
-    store.inject(|_| Fault::Hang);
+    store.inject(|_| MemoryFault::Hang);
     let schedule = |limit| timers.schedule("q", "k", MINUTE, &1).within(limit);
     let short = Duration::from_millis(5);
     let over = Err(CallError::TimedOut(short));

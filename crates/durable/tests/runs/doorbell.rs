@@ -10,7 +10,7 @@ use kit::{quiet, wait};
 use tourbillon_durable::store::{
     Action, Call, Connection, Hear, Heard, Listening, Store, StoreError,
 };
-use tourbillon_durable::{Builder, Due, DueAt, Durable, Event, Fault, Memory, MemoryCall};
+use tourbillon_durable::{Builder, Due, DueAt, Durable, Event, Memory, MemoryCall, MemoryFault};
 
 use super::setup::{HOUR, ms};
 
@@ -42,7 +42,7 @@ impl Belled {
             if matches!(call, MemoryCall::Look(_)) {
                 bell.looks.fetch_add(1, Ordering::SeqCst);
             }
-            Fault::None
+            MemoryFault::None
         });
         store
     }

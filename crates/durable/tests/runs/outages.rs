@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use kit::wait;
 use tourbillon_durable::store::StoreError;
-use tourbillon_durable::{Due, Durable, Event, Fault, Memory, MemoryCall, StartError, StoreWork};
+use tourbillon_durable::{
+    Due, Durable, Event, Memory, MemoryCall, MemoryFault, StartError, StoreWork,
+};
 
 use super::setup::{HOUR, NOW, SECOND, ms, node, settled, short_node};
 
@@ -45,8 +47,8 @@ fn goes_down(events: &Receiver<Event>, of: StoreWork, why: &str) {
 /// Refuses one kind of calls.
 fn refuse(store: &Memory, is_it: impl Fn(&MemoryCall<'_>) -> bool + Send + Sync + 'static) {
     store.inject(move |call| match is_it(call) {
-        true => Fault::Fail(refused()),
-        false => Fault::None,
+        true => MemoryFault::Fail(refused()),
+        false => MemoryFault::None,
     });
 }
 
@@ -103,12 +105,12 @@ fn a_connection_that_is_refused_is_an_outage_of_the_work_that_needs_it() {
     let (cut, cuts) = mpsc::channel();
     let cut = std::sync::Mutex::new(cut);
     store.inject(move |call| match call {
-        MemoryCall::Connect => Fault::Fail(refused()),
+        MemoryCall::Connect => MemoryFault::Fail(refused()),
         MemoryCall::Look(_) => {
             let _ = cut.lock().unwrap().send(());
-            Fault::Fail(StoreError::Unavailable("the connection has ended".into()))
+            MemoryFault::Fail(StoreError::Unavailable("the connection has ended".into()))
         }
-        _ => Fault::None,
+        _ => MemoryFault::None,
     });
     wait::next(&cuts);
     goes_down(&events, StoreWork::Look, "the connection has ended");
@@ -139,8 +141,8 @@ fn a_call_without_an_answer_is_told_within_a_second() {
         let store = Memory::new();
         let (timers, events) = start(&store);
         store.inject(move |call| match is_it(call) {
-            true => Fault::Hang,
-            false => Fault::None,
+            true => MemoryFault::Hang,
+            false => MemoryFault::None,
         });
         timers.schedule("q", "k", NOW, &0).wait().unwrap();
         goes_down(&events, work, "no answer for 1s");
@@ -208,16 +210,16 @@ fn a_look_that_was_under_way_at_an_exchange_does_not_make_it_two() {
     let held = std::sync::Mutex::new(Some((looks, answers)));
     store.inject(move |call| match call {
         MemoryCall::Look(_) => match held.lock().unwrap().take() {
-            Some((looks, answers)) => Fault::Then(Box::new(move || {
+            Some((looks, answers)) => MemoryFault::Then(Box::new(move || {
                 looks.send(()).unwrap();
                 let _ = answers.recv();
             })),
-            None => Fault::None,
+            None => MemoryFault::None,
         },
-        _ => Fault::None,
+        _ => MemoryFault::None,
     });
     wait::next(&looked);
-    store.inject(|_| Fault::Fail(StoreError::Replaced("another one".into())));
+    store.inject(|_| MemoryFault::Fail(StoreError::Replaced("another one".into())));
     timers.schedule("q", "k", HOUR, &0).wait().unwrap_err();
     wait::next(&events);
     drop(answer);

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use kit::gate::Gate;
 use kit::wait;
-use tourbillon_durable::{Due, Durable, Event, Fault, Memory, MemoryCall};
+use tourbillon_durable::{Due, Durable, Event, Memory, MemoryCall, MemoryFault};
 
 use super::setup::{NOW, SECOND, ms, node, settled, short_node};
 
@@ -102,8 +102,8 @@ fn a_silent_node_holds_nothing_any_more_and_comes_back() {
     gate.crowd(1);
     // From now on its beats get lost. It is the only node that has one.
     store.inject(|call| match call {
-        MemoryCall::Beat(_) | MemoryCall::Join(_) => Fault::Hang,
-        _ => Fault::None,
+        MemoryCall::Beat(_) | MemoryCall::Join(_) => MemoryFault::Hang,
+        _ => MemoryFault::None,
     });
     gate.open();
     assert!(!wait::next(&held));
@@ -145,8 +145,8 @@ fn a_node_that_was_declared_gone_is_fenced_and_goes_on_anew() {
     let silent = std::sync::Arc::clone(&epoch);
     // The first node that beats from now on hangs: the second one does not exist yet.
     store.inject(move |call| match call {
-        MemoryCall::Beat(one) if silent.get_or_init(|| *one) == one => Fault::Hang,
-        _ => Fault::None,
+        MemoryCall::Beat(one) if silent.get_or_init(|| *one) == one => MemoryFault::Hang,
+        _ => MemoryFault::None,
     });
     wait::until("a beat hangs", || epoch.get().is_some());
     let second = short_node(&store)
@@ -184,7 +184,7 @@ fn a_store_that_was_down_loses_no_timer() {
     timers.schedule_many("q", many).wait().unwrap();
     let mut seen = vec![wait::next(&receiver)];
     let down = || tourbillon_durable::store::StoreError::Unavailable("down".into());
-    store.inject(move |_| Fault::Fail(down()));
+    store.inject(move |_| MemoryFault::Fail(down()));
     wait::until("the node has noticed", || timers.stats().store_errors > 5);
     store.heal();
     wait::until("all have run", || {

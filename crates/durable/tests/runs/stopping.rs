@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kit::gate::Gate;
 use kit::{runtimes, wait};
-use tourbillon_durable::{CallError, Due, Durable, Fault, Memory, MemoryCall};
+use tourbillon_durable::{CallError, Due, Durable, Memory, MemoryCall, MemoryFault};
 
 use super::setup::{HOUR, NOW, SECOND, ms, node, settled, short_node};
 
@@ -235,7 +235,7 @@ fn a_store_that_hangs_does_not_hold_up_a_stop_for_good() {
         .unwrap();
     timers.schedule("q", "k", NOW, &()).wait().unwrap();
     settled(&timers, "q", "k");
-    store.inject(|_| Fault::Hang);
+    store.inject(|_| MemoryFault::Hang);
     let hangs = timers.schedule("q", "hangs", SECOND, &());
     let waits = timers.schedule("q", "waits", SECOND, &());
     let start = Instant::now();
@@ -292,7 +292,7 @@ fn a_client_joins_no_nodes() {
         if let MemoryCall::Join(_) | MemoryCall::Look(_) | MemoryCall::Leave(_) = call {
             sender.send(format!("{call:?}")).unwrap();
         }
-        Fault::None
+        MemoryFault::None
     });
     let client = Durable::builder(store).start().unwrap();
     client.schedule("q", "k", NOW, &()).wait().unwrap();
