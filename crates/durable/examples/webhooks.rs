@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tourbillon_durable::{CallError, Due, Durable, Late, Memory, Retry};
+use tourbillon_durable::{CallError, Due, Durable, Late, Memory, RetryPolicy};
 
 const QUEUE: &str = "webhook";
 /// Up to a day in your program.
@@ -83,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .handle(QUEUE, move |due: &Due<Delivery>| deliver(&http, due))
         // From a second to an hour in your program.
         .retry(
-            Retry::exponential(Duration::from_millis(10)..=Duration::from_secs(1))
+            RetryPolicy::exponential(Duration::from_millis(10)..=Duration::from_secs(1))
                 .attempts(ATTEMPTS),
         )
         .late(Late::ExpireAfter(Duration::from_secs(24 * 3600)))

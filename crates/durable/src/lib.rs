@@ -5,7 +5,8 @@
 //!
 //! - **Schedule, move and cancel** by your own key: [`Durable::schedule`], [`Durable::reschedule`],
 //!   [`Durable::cancel`]. The answers are exact: a timer that was cancelled never starts.
-//! - **Run** due timers, on any number of processes that share the store: [`Builder::handle`].
+//! - **Run** due timers, on any number of processes that share the store:
+//!   [`DurableBuilder::handle`].
 //! - **Commit together** with your own rows: `Sqlite::schedule_in`, `Postgres::schedule_in`, and
 //!   [`Due::complete_in`], which makes the effect of a run happen exactly once.
 //!
@@ -31,13 +32,13 @@
 //!
 //! | task | type |
 //! |---|---|
-//! | schedule and run timers | [`Durable`], which a [`Builder`] starts |
+//! | schedule and run timers | [`Durable`], which a [`DurableBuilder`] starts |
 //! | keep them in a file, for the processes of one machine | `Sqlite` (feature `sqlite`, on by default) |
 //! | keep them in a PostgreSQL database, for many machines | `Postgres` (feature `tokio-postgres` or `postgres`) |
 //! | keep them in this process, for tests | [`Memory`] |
 //! | read the payload of a due timer, and how often it has run | [`Due`] |
-//! | set what follows an error, or a start that is far too late | [`Retry`], [`Late`] |
-//! | log and count | [`Event`], [`DurableStats`] |
+//! | set what follows an error, or a start that is far too late | [`RetryPolicy`], [`Late`] |
+//! | log and count | [`DurableEvent`], [`DurableStats`] |
 //! | keep timers in another store | a [`store::Store`] of your own, with the functions of [`row`] |
 //!
 //! # At least once
@@ -46,8 +47,9 @@
 //! effect with [`Due::complete_in`], or make it idempotent by [`Due::token`]. No timer starts
 //! before its due time, by the store's clock.
 //!
-//! A timer that another process has scheduled less than one [look](Builder::look) before its due
-//! time may start up to one look late, unless the store has a doorbell: `PostgresBuilder::notify`.
+//! A timer that another process has scheduled less than one [look](DurableBuilder::look) before its
+//! due time may start up to one look late, unless the store has a doorbell:
+//! `PostgresBuilder::notify`.
 //!
 //! # Vocabulary
 //!
@@ -83,16 +85,17 @@ pub mod store;
 mod sync;
 
 pub use calls::{
-    CallError, Cancelled, CompleteError, CompletesRun, CompletesRunAsync, Completion, DeadTimer,
-    IfAbsent, Invalid, Moved, Paging, Scheduled, Sent, StartError, StoredTimer,
+    CallError, CancelAnswer, CompleteError, CompletesRun, CompletesRunAsync, Completion, DeadTimer,
+    IfAbsentAnswer, Invalid, Paging, RescheduleAnswer, ScheduleAnswer, Sent, StartError,
+    StoredTimer,
 };
-pub use durable::{Builder, Durable, QueueBuilder, StopReport};
-pub use events::{DurableStats, Event, StoreWork};
+pub use durable::{Durable, DurableBuilder, QueueBuilder, StopReport};
+pub use events::{DurableEvent, DurableStats, StoreWork};
 pub use memory::{Memory, MemoryCall, MemoryFault};
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use postgres::{Postgres, PostgresBuilder};
-pub use run::{Due, Ending, IntoEnding, Late, Retry, Token};
+pub use run::{Due, Ending, IntoEnding, Late, RetryPolicy, Token};
 #[cfg(feature = "sqlite")]
 #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub use rusqlite;

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use tourbillon_durable::{
-    CallError, Due, Durable, Memory, MemoryFault, Paging, Scheduled, Sent, Sqlite, StartError,
+    CallError, Due, Durable, Memory, MemoryFault, Paging, ScheduleAnswer, Sent, Sqlite, StartError,
     StopReport,
 };
 
@@ -103,10 +103,10 @@ fn poll<T: Unpin>(pending: &mut Sent<T>) -> Poll<Result<T, CallError>> {
 
 /// Calls that are on their way at the fork.
 struct OnTheirWay {
-    waited_for: Sent<Scheduled>,
-    polled: Sent<Scheduled>,
-    limited: Sent<Scheduled>,
-    dropped: Sent<Scheduled>,
+    waited_for: Sent<ScheduleAnswer>,
+    polled: Sent<ScheduleAnswer>,
+    limited: Sent<ScheduleAnswer>,
+    dropped: Sent<ScheduleAnswer>,
     stopping: Durable,
     stop: Sent<StopReport>,
     owned: Durable,

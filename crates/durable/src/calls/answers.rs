@@ -8,7 +8,7 @@ use crate::store::Answer;
 /// The answer to a [`schedule`](crate::Durable::schedule).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Scheduled {
+pub struct ScheduleAnswer {
     /// When the timer is due, by the store's clock.
     pub due: SystemTime,
     /// When the timer that it replaced was due. That one will not run.
@@ -20,9 +20,9 @@ pub struct Scheduled {
 /// The answer to a [`schedule_if_absent`](crate::Durable::schedule_if_absent).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum IfAbsent {
+pub enum IfAbsentAnswer {
     /// There was no timer with the key, and now there is.
-    Scheduled(Scheduled),
+    Scheduled(ScheduleAnswer),
     /// There is one, which was left as it is.
     #[non_exhaustive]
     Exists {
@@ -33,18 +33,18 @@ pub enum IfAbsent {
     },
 }
 
-impl IfAbsent {
+impl IfAbsentAnswer {
     /// Whether this call has scheduled the timer.
     #[must_use]
     pub fn is_scheduled(&self) -> bool {
-        matches!(self, IfAbsent::Scheduled(_))
+        matches!(self, IfAbsentAnswer::Scheduled(_))
     }
 }
 
 /// The answer to a [`reschedule`](crate::Durable::reschedule).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Moved {
+pub enum RescheduleAnswer {
     /// The timer runs at the new time only.
     #[non_exhaustive]
     Moved {
@@ -67,18 +67,18 @@ pub enum Moved {
     NotFound,
 }
 
-impl Moved {
+impl RescheduleAnswer {
     /// Whether the timer was moved.
     #[must_use]
     pub fn is_moved(&self) -> bool {
-        matches!(self, Moved::Moved { .. })
+        matches!(self, RescheduleAnswer::Moved { .. })
     }
 }
 
 /// The answer to a [`cancel`](crate::Durable::cancel).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Cancelled {
+pub enum CancelAnswer {
     /// The timer has not started with this due time, and never will.
     #[non_exhaustive]
     Cancelled {
@@ -97,11 +97,11 @@ pub enum Cancelled {
     NotFound,
 }
 
-impl Cancelled {
+impl CancelAnswer {
     /// Whether the timer was cancelled before it started.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        matches!(self, Cancelled::Cancelled { .. })
+        matches!(self, CancelAnswer::Cancelled { .. })
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) trait FromAnswer: Sized {
     }
 }
 
-impl FromAnswer for Scheduled {
+impl FromAnswer for ScheduleAnswer {
     fn from_answer(answer: Answer) -> Option<Self> {
         match answer {
             Answer::Scheduled {
@@ -127,7 +127,7 @@ impl FromAnswer for Scheduled {
                 replaced,
                 running,
                 ..
-            } => Some(Scheduled {
+            } => Some(ScheduleAnswer {
                 due: due.into(),
                 replaced: replaced.map(Into::into),
                 running,
@@ -137,47 +137,47 @@ impl FromAnswer for Scheduled {
     }
 }
 
-impl FromAnswer for IfAbsent {
+impl FromAnswer for IfAbsentAnswer {
     fn from_answer(answer: Answer) -> Option<Self> {
         match answer {
-            Answer::Exists { due, running } => Some(IfAbsent::Exists {
+            Answer::Exists { due, running } => Some(IfAbsentAnswer::Exists {
                 due: due.into(),
                 running,
             }),
-            answer => Scheduled::from_answer(answer).map(IfAbsent::Scheduled),
+            answer => ScheduleAnswer::from_answer(answer).map(IfAbsentAnswer::Scheduled),
         }
     }
 }
 
-impl FromAnswer for Moved {
+impl FromAnswer for RescheduleAnswer {
     fn from_answer(answer: Answer) -> Option<Self> {
         match answer {
             Answer::Moved {
                 from, to, running, ..
-            } => Some(Moved::Moved {
+            } => Some(RescheduleAnswer::Moved {
                 from: from.into(),
                 to: to.into(),
                 running,
             }),
-            Answer::Running { attempt, since } => Some(Moved::Running {
+            Answer::Running { attempt, since } => Some(RescheduleAnswer::Running {
                 attempt,
                 since: since.into(),
             }),
-            Answer::NotFound => Some(Moved::NotFound),
+            Answer::NotFound => Some(RescheduleAnswer::NotFound),
             _ => None,
         }
     }
 }
 
-impl FromAnswer for Cancelled {
+impl FromAnswer for CancelAnswer {
     fn from_answer(answer: Answer) -> Option<Self> {
         match answer {
-            Answer::Cancelled { due } => Some(Cancelled::Cancelled { due: due.into() }),
-            Answer::Running { attempt, since } => Some(Cancelled::Running {
+            Answer::Cancelled { due } => Some(CancelAnswer::Cancelled { due: due.into() }),
+            Answer::Running { attempt, since } => Some(CancelAnswer::Running {
                 attempt,
                 since: since.into(),
             }),
-            Answer::NotFound => Some(Cancelled::NotFound),
+            Answer::NotFound => Some(CancelAnswer::NotFound),
             _ => None,
         }
     }

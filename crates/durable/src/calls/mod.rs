@@ -13,7 +13,7 @@ pub(crate) mod sent;
 mod timer_info;
 
 pub(crate) use answers::FromAnswer;
-pub use answers::{Cancelled, IfAbsent, Moved, Scheduled};
+pub use answers::{CancelAnswer, IfAbsentAnswer, RescheduleAnswer, ScheduleAnswer};
 pub use complete::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
 pub use errors::{CallError, StartError};
 pub(crate) use limit::Alarm;

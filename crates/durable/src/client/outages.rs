@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use crate::events::{Counters, Event, EventSink, StoreWork};
+use crate::events::{Counters, DurableEvent, EventSink, StoreWork};
 use crate::store::StoreError;
 use crate::sync::{Arc, Mutex};
 
@@ -102,7 +102,7 @@ impl Outages {
         }
         if begins {
             // Under the lock, so that the events have the order of the changes. It never waits.
-            self.events.send(|| Event::StoreDown {
+            self.events.send(|| DurableEvent::StoreDown {
                 work,
                 error: why.to_string(),
             });
@@ -128,7 +128,7 @@ impl Outages {
         self.counters.stopped_work.set(stopped.parts.len() as u64);
         if stopped.parts.is_empty() {
             stopped.is_replaced = false;
-            self.events.send(|| Event::StoreUp);
+            self.events.send(|| DurableEvent::StoreUp);
         }
     }
 
@@ -141,7 +141,7 @@ impl Outages {
         stopped.replaced += 1;
         if !std::mem::replace(&mut stopped.is_replaced, true) {
             let error = error.to_string();
-            self.events.send(|| Event::StoreReplaced { error });
+            self.events.send(|| DurableEvent::StoreReplaced { error });
         }
     }
 
@@ -213,9 +213,9 @@ mod tests {
     use super::*;
     use crate::sync::channel::{Receiver, unbounded};
 
-    fn outages() -> (Arc<Outages>, Arc<Counters>, Receiver<Event>) {
+    fn outages() -> (Arc<Outages>, Arc<Counters>, Receiver<DurableEvent>) {
         let (sender, events) = unbounded();
-        let listener = move |event: &Event| drop(sender.send(event.clone()));
+        let listener = move |event: &DurableEvent| drop(sender.send(event.clone()));
         let sink = EventSink::start(Some(Box::new(listener))).expect("a thread");
         let counters = Arc::new(Counters::default());
         (Outages::new(&counters, &sink), counters, events)
@@ -226,7 +226,7 @@ mod tests {
     }
 
     /// All events, after the end of the thread that passes them on.
-    fn all(outages: Arc<Outages>, events: &Receiver<Event>) -> Vec<Event> {
+    fn all(outages: Arc<Outages>, events: &Receiver<DurableEvent>) -> Vec<DurableEvent> {
         drop(outages);
         events.iter().collect()
     }
@@ -239,9 +239,9 @@ mod tests {
         outages.ended(work, outages.begin(), None);
     }
 
-    fn down(work: StoreWork, error: &str) -> Event {
+    fn down(work: StoreWork, error: &str) -> DurableEvent {
         let error = error.to_owned();
-        Event::StoreDown { work, error }
+        DurableEvent::StoreDown { work, error }
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(counters.stopped_work.get(), 0);
         works(&outages, StoreWork::Beat);
         let expected = down(StoreWork::Claim, &refused().to_string());
-        assert_eq!(all(outages, &events), [expected, Event::StoreUp]);
+        assert_eq!(all(outages, &events), [expected, DurableEvent::StoreUp]);
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
         assert!(!outages.has(StoreWork::Look));
         drop(quick);
         let expected = down(StoreWork::Look, "no answer for 1s");
-        assert_eq!(all(outages, &events), [expected, Event::StoreUp]);
+        assert_eq!(all(outages, &events), [expected, DurableEvent::StoreUp]);
     }
 
     #[test]
@@ -310,11 +310,11 @@ mod tests {
         assert_eq!(counters.replaced.get(), 12);
         let error = replaced.to_string();
         let told = [
-            Event::StoreReplaced {
+            DurableEvent::StoreReplaced {
                 error: error.clone(),
             },
             down(StoreWork::Beat, &error),
-            Event::StoreUp,
+            DurableEvent::StoreUp,
         ];
         assert_eq!(all(outages, &events), [told.clone(), told].concat());
     }
@@ -338,11 +338,11 @@ mod tests {
         }
         let error = replaced.to_string();
         let told = [
-            Event::StoreReplaced {
+            DurableEvent::StoreReplaced {
                 error: error.clone(),
             },
             down(StoreWork::Look, &error),
-            Event::StoreUp,
+            DurableEvent::StoreUp,
         ];
         assert_eq!(all(outages, &events), [told.clone(), told].concat());
     }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use crate::calls::{StartError, names};
-use crate::events::{Event, Listener};
-use crate::run::{Due, Handler, IntoEnding, Late, Plan, QueueOptions, QueuePlan, Retry};
+use crate::events::{DurableEvent, Listener};
+use crate::run::{Due, Handler, IntoEnding, Late, Plan, QueueOptions, QueuePlan, RetryPolicy};
 use crate::store::Store;
 use crate::sync::Arc;
 
 /// Options of timers. [`Durable::builder`](crate::Durable::builder) makes it.
 #[must_use = "a builder does nothing until `start`"]
-pub struct Builder {
+pub struct DurableBuilder {
     store: Arc<dyn Store>,
     name: Option<String>,
     term: Duration,
@@ -23,18 +23,19 @@ pub struct Builder {
     queues: Vec<(String, QueueOptions, Handler)>,
 }
 
-/// Options of the queue that was named last, and all methods of [`Builder`].
+/// Options of the queue that was named last, and all methods of [`DurableBuilder`].
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon_durable::{Due, Durable, Late, Memory, Retry};
+/// use tourbillon_durable::{Due, Durable, Late, Memory, RetryPolicy};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let second = Duration::from_secs(1);
 /// let timers = Durable::builder(Memory::new())
 ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
-///     .retry(Retry::exponential(Duration::from_secs(1)..=Duration::from_secs(60)).attempts(5))
+///     .retry(RetryPolicy::exponential(second..=60 * second).attempts(5))
 ///     .pace(100)
 ///     .handle("offer", |_: &Due<u64>| ())
 ///     .late(Late::ExpireAfter(Duration::from_secs(3_600)))
@@ -44,11 +45,11 @@ pub struct Builder {
 /// # }
 /// ```
 #[must_use = "a builder does nothing until `start`"]
-pub struct QueueBuilder(Builder);
+pub struct QueueBuilder(DurableBuilder);
 
-impl Builder {
+impl DurableBuilder {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Builder {
+        DurableBuilder {
             store,
             name: None,
             term: Duration::from_secs(15),
@@ -92,26 +93,26 @@ impl Builder {
         self
     }
 
-    /// Sets what is called with each [`Event`]. A second listener replaces the first.
+    /// Sets what is called with each [`DurableEvent`]. A second listener replaces the first.
     ///
     /// It is called on a thread of its own, so it may be slow, and may call the timers. If 1,024
-    /// events wait for it, further ones are dropped, and [`Event::Dropped`] says how many. Its
-    /// panics are caught.
+    /// events wait for it, further ones are dropped, and [`DurableEvent::Dropped`] says how many.
+    /// Its panics are caught.
     ///
     /// # Examples
     ///
     /// ```
-    /// use tourbillon_durable::{Durable, Event, Memory};
+    /// use tourbillon_durable::{Durable, DurableEvent, Memory};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let timers = Durable::builder(Memory::new())
-    ///     .on_event(|event: &Event| eprintln!("{event:?}"))
+    ///     .on_event(|event: &DurableEvent| eprintln!("{event:?}"))
     ///     .start()?;
     /// # drop(timers);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+    pub fn on_event(mut self, listener: impl Fn(&DurableEvent) + Send + Sync + 'static) -> Self {
         self.listener = Some(Box::new(listener));
         self
     }
@@ -120,10 +121,11 @@ impl Builder {
     /// block. The setters that follow are this queue's.
     ///
     /// The payload is read from JSON as `T`. One that does not have this type is left in the store
-    /// for a minute, [counted](crate::DurableStats::unreadable) and reported, and then tried again: it may
-    /// be for a newer version of the program.
+    /// for a minute, [counted](crate::DurableStats::unreadable) and reported, and then tried again:
+    /// it may be for a newer version of the program.
     ///
-    /// A timer runs at least once. An error or a panic is retried by the [`Retry`] of the queue.
+    /// A timer runs at least once. An error or a panic is retried by the [`RetryPolicy`] of the
+    /// queue.
     pub fn handle<T, F, R>(mut self, queue: impl Into<String>, handler: F) -> QueueBuilder
     where
         T: DeserializeOwned + 'static,
@@ -244,8 +246,8 @@ impl QueueBuilder {
         self
     }
 
-    /// Sets when a run that failed is tried again. The default is [`Retry::default`].
-    pub fn retry(self, retry: Retry) -> Self {
+    /// Sets when a run that failed is tried again. The default is [`RetryPolicy::default`].
+    pub fn retry(self, retry: RetryPolicy) -> Self {
         self.options(|options| options.retry = retry)
     }
 
@@ -273,32 +275,32 @@ impl QueueBuilder {
         self.options(|options| options.crash_limit = crashes)
     }
 
-    /// Sets the [name](Builder::name) of this node.
+    /// Sets the [name](DurableBuilder::name) of this node.
     pub fn name(self, name: impl Into<String>) -> Self {
         QueueBuilder(self.0.name(name))
     }
 
-    /// Sets the [term](Builder::term) of this node.
+    /// Sets the [term](DurableBuilder::term) of this node.
     pub fn term(self, term: Duration) -> Self {
         QueueBuilder(self.0.term(term))
     }
 
-    /// Sets the [time between two looks](Builder::look).
+    /// Sets the [time between two looks](DurableBuilder::look).
     pub fn look(self, look: Duration) -> Self {
         QueueBuilder(self.0.look(look))
     }
 
-    /// Sets the greatest [length of a payload](Builder::payload_limit).
+    /// Sets the greatest [length of a payload](DurableBuilder::payload_limit).
     pub fn payload_limit(self, bytes: usize) -> Self {
         QueueBuilder(self.0.payload_limit(bytes))
     }
 
-    /// Sets what is called with each [`Event`]: see [`Builder::on_event`].
-    pub fn on_event(self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+    /// Sets what is called with each [`DurableEvent`]: see [`DurableBuilder::on_event`].
+    pub fn on_event(self, listener: impl Fn(&DurableEvent) + Send + Sync + 'static) -> Self {
         QueueBuilder(self.0.on_event(listener))
     }
 
-    /// Adds another queue: see [`Builder::handle`].
+    /// Adds another queue: see [`DurableBuilder::handle`].
     pub fn handle<T, F, R>(self, queue: impl Into<String>, handler: F) -> QueueBuilder
     where
         T: DeserializeOwned + 'static,
@@ -308,7 +310,7 @@ impl QueueBuilder {
         self.0.handle(queue, handler)
     }
 
-    /// Adds another queue: see [`Builder::handle_tokio`].
+    /// Adds another queue: see [`DurableBuilder::handle_tokio`].
     #[cfg(feature = "tokio")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
     pub fn handle_tokio<T, F, U, R>(
@@ -327,15 +329,15 @@ impl QueueBuilder {
     }
 
     /// Ends the options of the queue.
-    pub(crate) fn into_builder(self) -> Builder {
+    pub(crate) fn into_builder(self) -> DurableBuilder {
         self.0
     }
 }
 
-impl fmt::Debug for Builder {
+impl fmt::Debug for DurableBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queues: Vec<_> = self.queues.iter().map(|(name, ..)| name).collect();
-        f.debug_struct("Builder")
+        f.debug_struct("DurableBuilder")
             .field("store", &self.store)
             .field("name", &self.name)
             .field("term", &self.term)

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::Durable;
 use crate::calls::{
-    CallError, Cancelled, FromAnswer, IfAbsent, Invalid, Moved, Scheduled, Sent, names,
+    CallError, CancelAnswer, FromAnswer, IfAbsentAnswer, Invalid, RescheduleAnswer, ScheduleAnswer,
+    Sent, names,
 };
 use crate::client::CallReply;
 use crate::store::{Action, Call, DueAt};
@@ -63,7 +64,7 @@ impl Durable {
         key: &str,
         when: impl Into<DueAt>,
         payload: &T,
-    ) -> Sent<Scheduled> {
+    ) -> Sent<ScheduleAnswer> {
         self.call(queue, key, |limit| {
             let when = names::when(when)?;
             let payload = names::payload(payload, limit)?;
@@ -102,7 +103,7 @@ impl Durable {
         key: &str,
         when: impl Into<DueAt>,
         payload: &T,
-    ) -> Sent<IfAbsent> {
+    ) -> Sent<IfAbsentAnswer> {
         self.call(queue, key, |limit| {
             let when = names::when(when)?;
             let payload = names::payload(payload, limit)?;
@@ -123,7 +124,12 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has committed the call: see [`Sent::wait`].
-    pub fn reschedule(&self, queue: &str, key: &str, when: impl Into<DueAt>) -> Sent<Moved> {
+    pub fn reschedule(
+        &self,
+        queue: &str,
+        key: &str,
+        when: impl Into<DueAt>,
+    ) -> Sent<RescheduleAnswer> {
         self.call(queue, key, |_| {
             let when = names::when(when)?;
             Ok(Action::Reschedule { when })
@@ -139,7 +145,7 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has committed the call: see [`Sent::wait`].
-    pub fn cancel(&self, queue: &str, key: &str) -> Sent<Cancelled> {
+    pub fn cancel(&self, queue: &str, key: &str) -> Sent<CancelAnswer> {
         self.call(queue, key, |_| Ok(Action::Cancel))
     }
 

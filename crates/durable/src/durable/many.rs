@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use super::Durable;
-use crate::calls::{AnswerList, CallError, Cancelled, FromAnswer, Invalid, Scheduled, Sent, names};
+use crate::calls::{
+    AnswerList, CallError, CancelAnswer, FromAnswer, Invalid, ScheduleAnswer, Sent, names,
+};
 use crate::client::{CallReply, Collector};
 use crate::store::{Action, Call, DueAt};
 
@@ -48,7 +50,7 @@ impl Durable {
         &self,
         queue: &str,
         timers: impl IntoIterator<Item = (K, W, T)>,
-    ) -> Sent<Vec<Result<Scheduled, CallError>>> {
+    ) -> Sent<Vec<Result<ScheduleAnswer, CallError>>> {
         let limit = self.inner().payload_limit;
         let actions = timers.into_iter().map(|(key, when, payload)| {
             let action = || {
@@ -77,7 +79,7 @@ impl Durable {
         &self,
         queue: &str,
         keys: impl IntoIterator<Item = K>,
-    ) -> Sent<Vec<Result<Cancelled, CallError>>> {
+    ) -> Sent<Vec<Result<CancelAnswer, CallError>>> {
         let actions = keys.into_iter().map(|key| (key, Ok(Action::Cancel)));
         self.call_many(queue, actions)
     }

@@ -24,7 +24,7 @@ use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Origin, catch_panic};
 use stop_state::StopState;
 
-pub use builder::{Builder, QueueBuilder};
+pub use builder::{DurableBuilder, QueueBuilder};
 pub use stop_state::StopReport;
 
 /// Timers that survive restarts and dead machines. Clones share them.
@@ -111,8 +111,8 @@ impl Durable {
     /// # drop(timers);
     /// # Ok::<(), tourbillon_durable::StartError>(())
     /// ```
-    pub fn builder(store: impl Store) -> Builder {
-        Builder::new(Arc::new(store))
+    pub fn builder(store: impl Store) -> DurableBuilder {
+        DurableBuilder::new(Arc::new(store))
     }
 
     /// Returns counters since the start, and gauges, of this process.
@@ -269,7 +269,7 @@ impl From<NearTimer> for Near {
     }
 }
 
-impl Builder {
+impl DurableBuilder {
     /// Opens the store and starts. Without handlers there is no node, only a client: it schedules
     /// and cancels, and other processes run the timers.
     ///
@@ -288,15 +288,15 @@ impl Builder {
 }
 
 impl QueueBuilder {
-    /// Opens the store and starts: see [`Builder::start`].
+    /// Opens the store and starts: see [`DurableBuilder::start`].
     ///
     /// # Errors
     ///
-    /// As for [`Builder::start`].
+    /// As for [`DurableBuilder::start`].
     ///
     /// # Blocking
     ///
-    /// As for [`Builder::start`].
+    /// As for [`DurableBuilder::start`].
     pub fn start(self) -> Result<Durable, StartError> {
         self.into_builder().start()
     }
@@ -318,8 +318,8 @@ const _: () = {
     const fn is_shared<T: Send + Sync>() {}
     const fn is_sent<T: Send>() {}
     is_shared::<Durable>();
-    is_sent::<crate::calls::Sent<crate::calls::Scheduled>>();
+    is_sent::<crate::calls::Sent<crate::calls::ScheduleAnswer>>();
     is_sent::<crate::run::Due<()>>();
     is_shared::<crate::run::Due<()>>();
-    is_sent::<Builder>();
+    is_sent::<DurableBuilder>();
 };

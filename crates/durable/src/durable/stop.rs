@@ -46,7 +46,8 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the stop has ended: after the grace, if runs don't end, and
-    /// later if the store doesn't answer, at most by the [term](crate::Builder::term) and 5 s.
+    /// later if the store doesn't answer, at most by the [term](crate::DurableBuilder::term) and 5
+    /// s.
     ///
     /// # Examples
     ///

@@ -10,12 +10,12 @@ pub(crate) use stats::Counters;
 pub use stats::DurableStats;
 
 /// Something that operators may want to log or count. See
-/// [`on_event`](crate::Builder::on_event).
+/// [`on_event`](crate::DurableBuilder::on_event).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Event {
+pub enum DurableEvent {
     /// A handler returned an error, and the timer will be tried again unless a
-    /// [`Dead`](Event::Dead) follows.
+    /// [`Dead`](DurableEvent::Dead) follows.
     #[non_exhaustive]
     Failed {
         /// The queue.
@@ -72,8 +72,9 @@ pub enum Event {
     /// its claim. If this process ends before the store has taken the end of a run, another one
     /// runs the timer again.
     ///
-    /// It is sent for the first such timer of a queue. [`DurableStats::refused`](crate::DurableStats::refused)
-    /// counts the others. It is sent again for the queue if nothing was refused for five minutes.
+    /// It is sent for the first such timer of a queue.
+    /// [`DurableStats::refused`](crate::DurableStats::refused) counts the others. It is sent again
+    /// for the queue if nothing was refused for five minutes.
     #[non_exhaustive]
     Refused {
         /// The queue.
@@ -96,7 +97,7 @@ pub enum Event {
     },
     /// An outage of the store has begun: a part of the node's work with it has stopped, since a
     /// call failed, was refused, or has had no answer for a second. Whatever else stops until
-    /// [`StoreUp`](Event::StoreUp) belongs to the same outage, and has no event of its own.
+    /// [`StoreUp`](DurableEvent::StoreUp) belongs to the same outage, and has no event of its own.
     ///
     /// A process without handlers has no work of its own. There the calls of users are meant.
     #[non_exhaustive]
@@ -112,8 +113,8 @@ pub enum Event {
     /// The store is not the one that this process has opened: it was replaced, removed or emptied,
     /// or is older than it was. Stop this process, and put the right store in its place. Until then
     /// calls fail with [`CallError::Replaced`](crate::CallError::Replaced), and no timer starts
-    /// here. The event is sent once in an outage, beside [`StoreDown`](Event::StoreDown), and
-    /// [`StoreUp`](Event::StoreUp) says that the right one is back.
+    /// here. The event is sent once in an outage, beside [`StoreDown`](DurableEvent::StoreDown),
+    /// and [`StoreUp`](DurableEvent::StoreUp) says that the right one is back.
     #[non_exhaustive]
     StoreReplaced {
         /// The reason, with what to do about it.
@@ -126,7 +127,7 @@ pub enum Event {
         /// Why.
         error: String,
     },
-    /// The store's doorbell is heard again, after [`DoorbellDown`](Event::DoorbellDown).
+    /// The store's doorbell is heard again, after [`DoorbellDown`](DurableEvent::DoorbellDown).
     DoorbellUp,
     /// Others have declared this node gone, since it was silent for longer than its term. It goes
     /// on under a new name; what it ran is run again by others.
@@ -139,7 +140,7 @@ pub enum Event {
     },
 }
 
-/// A kind of work with the store. See [`Event::StoreDown`].
+/// A kind of work with the store. See [`DurableEvent::StoreDown`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum StoreWork {

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 
-use super::Event;
+use super::DurableEvent;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Sender, TrySendError, bounded};
 use crate::sync::{Arc, catch_panic, thread};
@@ -13,14 +13,14 @@ use crate::sync::{Arc, catch_panic, thread};
 const MOST_WAITING: usize = 1_024;
 
 /// A closure of the user, which is called with each event.
-pub(crate) type Listener = Box<dyn Fn(&Event) + Send + Sync>;
+pub(crate) type Listener = Box<dyn Fn(&DurableEvent) + Send + Sync>;
 
 /// The way to the listener. The thread ends when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct EventSink(Option<Arc<EventWay>>);
 
 struct EventWay {
-    sender: Sender<Event>,
+    sender: Sender<DurableEvent>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -34,14 +34,14 @@ impl EventSink {
         let dropped = Arc::new(AtomicU64::new(0));
         let missed = Arc::clone(&dropped);
         // The listener's panic is not an error of the timers. Its message goes to the panic hook.
-        let tell = move |event: &Event| drop(catch_panic(|| listener(event)));
+        let tell = move |event: &DurableEvent| drop(catch_panic(|| listener(event)));
         thread::spawn("events", move || {
             for event in &receiver {
                 tell(&event);
                 // Relaxed: the number alone is read.
                 let events = missed.swap(0, Ordering::Relaxed);
                 if events > 0 {
-                    tell(&Event::Dropped { events });
+                    tell(&DurableEvent::Dropped { events });
                 }
             }
             // The captures of the listener are the user's.
@@ -51,7 +51,7 @@ impl EventSink {
     }
 
     /// Sends an event, without waiting. It is made only if somebody listens.
-    pub(crate) fn send(&self, event: impl FnOnce() -> Event) {
+    pub(crate) fn send(&self, event: impl FnOnce() -> DurableEvent) {
         let Some(way) = &self.0 else { return };
         if let Err(TrySendError::Full(_)) = way.sender.try_send(event()) {
             // Relaxed: the number alone is read.

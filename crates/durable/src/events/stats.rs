@@ -39,15 +39,16 @@ pub struct DurableStats {
     /// Timers that were given back before they started, at the end of a term or at a stop.
     pub given_back: u64,
     /// How often the store has refused to claim or to settle one timer. See
-    /// [`Event::Refused`](crate::Event::Refused).
+    /// [`DurableEvent::Refused`](crate::DurableEvent::Refused).
     pub refused: u64,
     /// Calls of the node to the store that failed, refusals among them.
     pub store_errors: u64,
     /// How many kinds of [work](crate::StoreWork) with the store have stopped now. It is not 0 from
-    /// [`StoreDown`](crate::Event::StoreDown) until [`StoreUp`](crate::Event::StoreUp).
+    /// [`StoreDown`](crate::DurableEvent::StoreDown) until
+    /// [`StoreUp`](crate::DurableEvent::StoreUp).
     pub stopped_work: u64,
-    /// Calls, of users and of the node, that found [another store](crate::Event::StoreReplaced)
-    /// than the one that was opened.
+    /// Calls, of users and of the node, that found [another
+    /// store](crate::DurableEvent::StoreReplaced) than the one that was opened.
     pub replaced: u64,
     /// How often others have declared this node gone.
     pub gone: u64,

@@ -9,8 +9,8 @@ use tourbillon::coop::YieldPoint;
 use super::Postgres;
 use super::transaction::{CallWithin, WRITE_ONE, answered, completed, completing};
 use crate::calls::{
-    CallError, Cancelled, CompleteError, CompletesRunAsync, Completion, FromAnswer, IfAbsent,
-    Invalid, Moved, Scheduled, names,
+    CallError, CancelAnswer, CompleteError, CompletesRunAsync, Completion, FromAnswer,
+    IfAbsentAnswer, Invalid, RescheduleAnswer, ScheduleAnswer, names,
 };
 use crate::store::{DueAt, Epoch, Run};
 
@@ -61,7 +61,7 @@ impl Postgres {
         key: &str,
         when: W,
         payload: &T,
-    ) -> impl Future<Output = Result<Scheduled, CallError>> + Send + use<'t, 'c, W, T> {
+    ) -> impl Future<Output = Result<ScheduleAnswer, CallError>> + Send + use<'t, 'c, W, T> {
         let when = names::when(when);
         call(
             self,
@@ -85,7 +85,7 @@ impl Postgres {
         key: &str,
         when: W,
         payload: &T,
-    ) -> impl Future<Output = Result<IfAbsent, CallError>> + Send + use<'t, 'c, W, T> {
+    ) -> impl Future<Output = Result<IfAbsentAnswer, CallError>> + Send + use<'t, 'c, W, T> {
         let when = names::when(when);
         call(
             self,
@@ -105,13 +105,13 @@ impl Postgres {
         queue: &str,
         key: &str,
         when: W,
-    ) -> impl Future<Output = Result<Moved, CallError>> + Send + use<'t, 'c, W> {
+    ) -> impl Future<Output = Result<RescheduleAnswer, CallError>> + Send + use<'t, 'c, W> {
         let when = names::when(when);
         call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 
-    /// Cancels a timer. If it [was cancelled](Cancelled::Cancelled) and the transaction commits, it
-    /// never starts.
+    /// Cancels a timer. If it [was cancelled](CancelAnswer::Cancelled) and the transaction commits,
+    /// it never starts.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Postgres {
         transaction: &'t Transaction<'c>,
         queue: &str,
         key: &str,
-    ) -> impl Future<Output = Result<Cancelled, CallError>> + Send + use<'t, 'c> {
+    ) -> impl Future<Output = Result<CancelAnswer, CallError>> + Send + use<'t, 'c> {
         call(self, transaction, CallWithin::cancel(queue, key))
     }
 }

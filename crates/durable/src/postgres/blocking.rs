@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::Postgres;
 use super::transaction::{CallWithin, WRITE_ONE, answered, completed, completing};
 use crate::calls::{
-    CallError, Cancelled, CompleteError, CompletesRun, Completion, FromAnswer, IfAbsent, Invalid,
-    Moved, Scheduled, names,
+    CallError, CancelAnswer, CompleteError, CompletesRun, Completion, FromAnswer, IfAbsentAnswer,
+    Invalid, RescheduleAnswer, ScheduleAnswer, names,
 };
 use crate::store::{DueAt, Epoch, Run};
 
@@ -67,7 +67,7 @@ impl Postgres {
         key: &str,
         when: impl Into<DueAt>,
         payload: &T,
-    ) -> Result<Scheduled, CallError> {
+    ) -> Result<ScheduleAnswer, CallError> {
         let when = names::when(when);
         call(
             self,
@@ -95,7 +95,7 @@ impl Postgres {
         key: &str,
         when: impl Into<DueAt>,
         payload: &T,
-    ) -> Result<IfAbsent, CallError> {
+    ) -> Result<IfAbsentAnswer, CallError> {
         let when = names::when(when);
         call(
             self,
@@ -119,13 +119,13 @@ impl Postgres {
         queue: &str,
         key: &str,
         when: impl Into<DueAt>,
-    ) -> Result<Moved, CallError> {
+    ) -> Result<RescheduleAnswer, CallError> {
         let when = names::when(when);
         call(self, transaction, CallWithin::reschedule(queue, key, when))
     }
 
-    /// Cancels a timer. If it [was cancelled](Cancelled::Cancelled) and the transaction commits, it
-    /// never starts.
+    /// Cancels a timer. If it [was cancelled](CancelAnswer::Cancelled) and the transaction commits,
+    /// it never starts.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl Postgres {
         transaction: &mut Transaction<'_>,
         queue: &str,
         key: &str,
-    ) -> Result<Cancelled, CallError> {
+    ) -> Result<CancelAnswer, CallError> {
         call(self, transaction, CallWithin::cancel(queue, key))
     }
 }

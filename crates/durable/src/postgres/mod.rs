@@ -398,7 +398,7 @@ impl PostgresBuilder {
     /// Sets whether nodes listen to these announcements: the *doorbell*. A node that hears one
     /// looks at the queue at once, at most 50 times a second. So a timer that another process, a
     /// transaction of the user's or an SQL function has scheduled for the next moments starts on
-    /// time, and not up to one [look](crate::Builder::look) late.
+    /// time, and not up to one [look](crate::DurableBuilder::look) late.
     ///
     /// The default is that of [`notify`](Self::notify): a doorbell that nobody rings costs a
     /// connection for nothing. Turn it on by hand where only SQL functions announce timers. Each

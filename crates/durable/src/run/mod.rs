@@ -2,7 +2,7 @@
 //! it calls the store, and the life of each run, from its claim to its end.
 //!
 //! May use `node`, `client`, `calls`, `events` and `store`. What a user sets for a queue is here,
-//! too: [`Retry`], [`Late`], and the handlers.
+//! too: [`RetryPolicy`], [`Late`], and the handlers.
 
 mod due;
 mod ending;
@@ -24,6 +24,6 @@ pub use late::Late;
 pub(crate) use node_lease::{LocalClock, StoreClock};
 pub(crate) use plan::{Plan, QueuePlan};
 pub(crate) use queue_options::QueueOptions;
-pub use retry::Retry;
+pub use retry::RetryPolicy;
 pub(crate) use shell::{NodeEnd, NodeParts, NodeSender, start};
 pub(crate) use task::{Runs, is_within};

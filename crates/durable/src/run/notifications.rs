@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::events::{Counters, Event, EventSink};
+use crate::events::{Counters, DurableEvent, EventSink};
 use crate::store::Heard;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -55,7 +55,7 @@ impl NotificationForwarder {
             Heard::Open => {
                 // Relaxed: nothing else is read by way of it.
                 if self.is_down.swap(false, Ordering::Relaxed) {
-                    self.events.send(|| Event::DoorbellUp);
+                    self.events.send(|| DurableEvent::DoorbellUp);
                 }
                 (self.tell)(None);
             }
@@ -63,7 +63,7 @@ impl NotificationForwarder {
                 // Relaxed: nothing else is read by way of it.
                 if !self.is_down.swap(true, Ordering::Relaxed) {
                     let error = error.to_string();
-                    self.events.send(|| Event::DoorbellDown { error });
+                    self.events.send(|| DurableEvent::DoorbellDown { error });
                 }
             }
         }

@@ -1,12 +1,12 @@
 //! The options of one queue.
 
 use super::late::Late;
-use super::retry::Retry;
+use super::retry::RetryPolicy;
 
 /// The options that a [`QueueBuilder`](crate::QueueBuilder) sets.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueOptions {
-    pub(crate) retry: Retry,
+    pub(crate) retry: RetryPolicy,
     pub(crate) late: Late,
     pub(crate) running: usize,
     pub(crate) pace: Option<u32>,
@@ -16,7 +16,7 @@ pub(crate) struct QueueOptions {
 impl Default for QueueOptions {
     fn default() -> Self {
         QueueOptions {
-            retry: Retry::default(),
+            retry: RetryPolicy::default(),
             late: Late::default(),
             running: 64,
             pace: None,

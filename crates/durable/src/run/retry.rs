@@ -7,24 +7,24 @@ use tourbillon::retry::Backoff;
 
 /// When a run that returned an error, or panicked, is tried again, and how often.
 ///
-/// The default is `Retry::exponential(1 s ..= 10 min).jitter(0.2).attempts(20)`, which gives up
-/// after about two hours. A run whose process died counts elsewhere: see
+/// The default is `RetryPolicy::exponential(1 s ..= 10 min).jitter(0.2).attempts(20)`, which gives
+/// up after about two hours. A run whose process died counts elsewhere: see
 /// [`crash_limit`](crate::QueueBuilder::crash_limit).
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon_durable::Retry;
+/// use tourbillon_durable::RetryPolicy;
 ///
-/// let retry = Retry::exponential(Duration::from_secs(1)..=Duration::from_secs(600))
+/// let retry = RetryPolicy::exponential(Duration::from_secs(1)..=Duration::from_secs(600))
 ///     .jitter(0.2)
 ///     .attempts(20);
 /// # let _ = retry;
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 #[must_use]
-pub struct Retry {
+pub struct RetryPolicy {
     least: Duration,
     most: Duration,
     /// Whether all spans are the same.
@@ -33,11 +33,11 @@ pub struct Retry {
     attempts: u32,
 }
 
-impl Retry {
+impl RetryPolicy {
     /// Waits for the least span after the first error, and twice as long after each further one, up
     /// to the greatest span. Without [`attempts`](Self::attempts), it gives up at the 20th error.
     pub const fn exponential(spans: RangeInclusive<Duration>) -> Self {
-        Retry {
+        RetryPolicy {
             least: *spans.start(),
             most: *spans.end(),
             fixed: false,
@@ -77,7 +77,7 @@ impl Retry {
 
     /// Says what is wrong with the values.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let Retry {
+        let RetryPolicy {
             least,
             most,
             jitter,
@@ -114,9 +114,9 @@ impl Retry {
     }
 }
 
-impl Default for Retry {
+impl Default for RetryPolicy {
     fn default() -> Self {
-        Retry::exponential(Duration::from_secs(1)..=Duration::from_secs(600)).jitter(0.2)
+        RetryPolicy::exponential(Duration::from_secs(1)..=Duration::from_secs(600)).jitter(0.2)
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn spans_double_up_to_the_greatest() {
-        let retry = Retry::exponential(SECOND..=SECOND * 10).attempts(u32::MAX);
+        let retry = RetryPolicy::exponential(SECOND..=SECOND * 10).attempts(u32::MAX);
         let spans: Vec<u64> = (1..=6)
             .map(|fails| retry.after(fails, 0).unwrap().as_secs())
             .collect();
@@ -138,22 +138,24 @@ mod tests {
 
     #[test]
     fn attempts_are_counted_with_the_first() {
-        let retry = Retry::fixed(SECOND).attempts(2);
+        let retry = RetryPolicy::fixed(SECOND).attempts(2);
         assert_eq!(retry.after(1, 0), Some(SECOND));
         assert_eq!(retry.after(2, 0), None);
-        assert_eq!(Retry::never().after(1, 0), None);
+        assert_eq!(RetryPolicy::never().after(1, 0), None);
     }
 
     #[test]
     fn the_longest_spans_do_not_overflow() {
-        let retry = Retry::fixed(Duration::MAX).jitter(1.0).attempts(u32::MAX);
+        let retry = RetryPolicy::fixed(Duration::MAX)
+            .jitter(1.0)
+            .attempts(u32::MAX);
         assert!(retry.after(40, u64::MAX) > Some(SECOND * u32::MAX));
         assert_eq!(retry.after(40, 0), Some(Duration::ZERO));
     }
 
     #[test]
     fn jitter_stays_within_its_part() {
-        let retry = Retry::fixed(SECOND * 100).jitter(0.2).attempts(9);
+        let retry = RetryPolicy::fixed(SECOND * 100).jitter(0.2).attempts(9);
         assert_eq!(retry.after(1, 0), Some(SECOND * 80));
         let longest = retry.after(1, u64::MAX).unwrap();
         assert!(
@@ -166,9 +168,10 @@ mod tests {
 
     #[test]
     fn the_range_has_the_last_word_over_growth_and_jitter() {
-        let hours = Retry::exponential(Duration::from_micros(1)..=SECOND * 7_200).attempts(99);
+        let hours =
+            RetryPolicy::exponential(Duration::from_micros(1)..=SECOND * 7_200).attempts(99);
         assert_eq!(hours.after(40, 0), Some(SECOND * 7_200));
-        let jittered = Retry::exponential(SECOND..=SECOND * 8).jitter(0.5);
+        let jittered = RetryPolicy::exponential(SECOND..=SECOND * 8).jitter(0.5);
         for (fails, least, most) in [(1, 1_000, 1_500), (3, 2_000, 6_000), (19, 4_000, 8_000)] {
             let span = |random| jittered.after(fails, random).unwrap();
             assert_eq!(span(0), Duration::from_millis(least));
@@ -179,15 +182,15 @@ mod tests {
 
     #[test]
     fn values_that_make_no_sense_are_refused() {
-        assert_eq!(Retry::default().check(), Ok(()));
-        assert_eq!(Retry::never().check(), Ok(()));
+        assert_eq!(RetryPolicy::default().check(), Ok(()));
+        assert_eq!(RetryPolicy::never().check(), Ok(()));
         for bad in [
-            Retry::fixed(Duration::ZERO),
-            Retry::exponential(SECOND * 2..=SECOND),
-            Retry::fixed(SECOND).jitter(f64::NAN),
-            Retry::fixed(SECOND).jitter(-0.1),
-            Retry::fixed(SECOND).jitter(1.1),
-            Retry::fixed(SECOND).attempts(0),
+            RetryPolicy::fixed(Duration::ZERO),
+            RetryPolicy::exponential(SECOND * 2..=SECOND),
+            RetryPolicy::fixed(SECOND).jitter(f64::NAN),
+            RetryPolicy::fixed(SECOND).jitter(-0.1),
+            RetryPolicy::fixed(SECOND).jitter(1.1),
+            RetryPolicy::fixed(SECOND).attempts(0),
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
         }

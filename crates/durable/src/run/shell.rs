@@ -16,7 +16,7 @@ use super::queue_options::QueueOptions;
 use super::task::{Runs, Task};
 use crate::calls::StartError;
 use crate::client::StoreHandle;
-use crate::events::Event;
+use crate::events::DurableEvent;
 use crate::node::{Command, Input, Mono, Near, Node, NodeConfig, Reply, Stopped, StoreCall};
 use crate::store::{ClaimedRun, Heard, Listening, Outcome, Run, StoreError};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -233,7 +233,7 @@ impl Watch {
                 if claimed.dead > 0 {
                     runs.counters.dead.add(claimed.dead.into());
                     let timers = claimed.dead;
-                    runs.events.send(|| Event::DeadByCrashes { timers });
+                    runs.events.send(|| DurableEvent::DeadByCrashes { timers });
                 }
                 for refused in &claimed.refused {
                     runs.refused(&refused.queue, &refused.key, &refused.error);
@@ -376,7 +376,7 @@ impl Shell {
             self.lease = NodeLease::new(epoch, self.clock.clone());
             self.runs.new_epoch(epoch);
             self.runs.counters.gone.increment();
-            self.runs.events.send(|| Event::NodeGone);
+            self.runs.events.send(|| DurableEvent::NodeGone);
         }
         self.lease
             .set_end(self.node.lease_end().unwrap_or_default());

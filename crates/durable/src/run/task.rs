@@ -15,7 +15,7 @@ use super::late::Late;
 use super::node_lease::{NodeLease, StoreClock};
 use super::queue_options::QueueOptions;
 use crate::calls::CompleteError;
-use crate::events::{Counters, Event, EventSink};
+use crate::events::{Counters, DurableEvent, EventSink};
 use crate::store::{ClaimedRun, Epoch, Outcome, Run, Settled, Settlement, StoreError};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, catch_panic};
@@ -110,7 +110,7 @@ impl Runs {
         match (settled, &settlement.outcome) {
             (Settled::Fenced, _) => {
                 self.counters.fenced.increment();
-                self.events.send(|| Event::Fenced {
+                self.events.send(|| DurableEvent::Fenced {
                     queue: run.queue.to_string(),
                     key: run.key.to_string(),
                     attempt: run.attempt,
@@ -123,7 +123,7 @@ impl Runs {
             (Settled::Waits, Outcome::Retry(_)) => self.counters.retried.increment(),
             (Settled::Buried, Outcome::Dead(error)) => {
                 self.counters.dead.increment();
-                self.events.send(|| Event::Dead {
+                self.events.send(|| DurableEvent::Dead {
                     queue: run.queue.to_string(),
                     key: run.key.to_string(),
                     error: error.clone(),
@@ -145,7 +145,7 @@ impl Runs {
         let now = Instant::now();
         let last = self.refused.lock().insert(queue.into(), now);
         if last.is_none_or(|last| now.duration_since(last) >= QUIET) {
-            self.events.send(|| Event::Refused {
+            self.events.send(|| DurableEvent::Refused {
                 queue: queue.to_owned(),
                 key: key.to_owned(),
                 error: error.to_string(),
@@ -155,7 +155,7 @@ impl Runs {
 
     fn failed(&self, run: &Run, error: String) {
         self.counters.failed.increment();
-        self.events.send(|| Event::Failed {
+        self.events.send(|| DurableEvent::Failed {
             queue: run.queue.to_string(),
             key: run.key.to_string(),
             attempt: run.attempt,
@@ -221,7 +221,7 @@ impl Task {
             Ok(payload) => payload,
             Err(error) => {
                 runs.counters.unreadable.increment();
-                runs.events.send(|| Event::Unreadable {
+                runs.events.send(|| DurableEvent::Unreadable {
                     queue: claimed.run.queue.to_string(),
                     key: claimed.run.key.to_string(),
                     error,
@@ -372,7 +372,7 @@ impl Running {
             End::Panicked(message) => {
                 let message = bounded(message);
                 runs.counters.panicked.increment();
-                runs.events.send(|| Event::Panicked {
+                runs.events.send(|| DurableEvent::Panicked {
                     queue: run.queue.to_string(),
                     key: run.key.to_string(),
                     attempt: run.attempt,

@@ -70,7 +70,7 @@ use crate::sync::Arc;
 /// by `cp`, while processes use it: only a file with other tables is noticed. A file that is older
 /// than it was, with the same tables, is noticed by the next look of a process with handlers, if it
 /// lacks one of the beats of that process. There is one each fifth of the
-/// [term](crate::Builder::term).
+/// [term](crate::DurableBuilder::term).
 ///
 /// # Versions
 ///

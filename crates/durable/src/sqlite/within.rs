@@ -11,8 +11,8 @@ use super::original::Original;
 use super::schema::{self, Prefix};
 use super::tables::Tables;
 use crate::calls::{
-    CallError, Cancelled, CompleteError, CompletesRun, FromAnswer, IfAbsent, Moved, Scheduled,
-    names,
+    CallError, CancelAnswer, CompleteError, CompletesRun, FromAnswer, IfAbsentAnswer,
+    RescheduleAnswer, ScheduleAnswer, names,
 };
 use crate::store::{
     Action, Call, DueAt, Epoch, Outcome, Run, Settled, Settlement, StoreError, WallClock,
@@ -86,7 +86,7 @@ impl Sqlite {
         key: &str,
         when: impl Into<DueAt>,
         payload: &T,
-    ) -> Result<Scheduled, CallError> {
+    ) -> Result<ScheduleAnswer, CallError> {
         schedule(self, tx, queue, key, names::when(when)?, payload)
     }
 
@@ -102,7 +102,7 @@ impl Sqlite {
         key: &str,
         when: impl Into<DueAt>,
         payload: &T,
-    ) -> Result<IfAbsent, CallError> {
+    ) -> Result<IfAbsentAnswer, CallError> {
         let when = names::when(when)?;
         let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
         call(
@@ -125,13 +125,13 @@ impl Sqlite {
         queue: &str,
         key: &str,
         when: impl Into<DueAt>,
-    ) -> Result<Moved, CallError> {
+    ) -> Result<RescheduleAnswer, CallError> {
         let when = names::when(when)?;
         call(self, tx, queue, key, Action::Reschedule { when })
     }
 
-    /// Cancels a timer. If it [was cancelled](Cancelled::Cancelled) and the transaction commits, it
-    /// never starts.
+    /// Cancels a timer. If it [was cancelled](CancelAnswer::Cancelled) and the transaction commits,
+    /// it never starts.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl Sqlite {
         tx: &Transaction<'_>,
         queue: &str,
         key: &str,
-    ) -> Result<Cancelled, CallError> {
+    ) -> Result<CancelAnswer, CallError> {
         call(self, tx, queue, key, Action::Cancel)
     }
 }
@@ -153,7 +153,7 @@ fn schedule<T: Serialize + ?Sized>(
     key: &str,
     when: DueAt,
     payload: &T,
-) -> Result<Scheduled, CallError> {
+) -> Result<ScheduleAnswer, CallError> {
     let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
     call(store, tx, queue, key, Action::Schedule { when, payload })
 }

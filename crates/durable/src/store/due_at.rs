@@ -19,7 +19,7 @@ use super::time::StoreTime;
 /// delay is exact, and a time is that of the store.
 ///
 /// - A timer that is due in the past, also before 1970, and one with a delay of zero are due at
-///   once: [`Scheduled::due`](crate::Scheduled::due) is then the store's present time.
+///   once: [`ScheduleAnswer::due`](crate::ScheduleAnswer::due) is then the store's present time.
 /// - The store keeps microseconds, rounded up, so that nothing is due early.
 /// - A time after the year 9999 is refused with [`Invalid::TooFar`](crate::Invalid::TooFar). So is
 ///   a delay that ends later than that by the clock of this machine, such as [`Duration::MAX`].

@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tourbillon_durable::store::Revived;
 use tourbillon_durable::{
-    CallError, Cancelled, Durable, IfAbsent, Invalid, Memory, Moved, Paging, StoreTime, WallClock,
+    CallError, CancelAnswer, Durable, IfAbsentAnswer, Invalid, Memory, Paging, RescheduleAnswer,
+    StoreTime, WallClock,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -77,12 +78,12 @@ fn schedule_if_absent_leaves_a_timer_that_is_there() {
         .schedule_if_absent("q", "k", SECOND, &1)
         .wait()
         .unwrap();
-    assert!(matches!(first, IfAbsent::Scheduled(scheduled) if scheduled.due == at(101)));
+    assert!(matches!(first, IfAbsentAnswer::Scheduled(scheduled) if scheduled.due == at(101)));
     let second = timers
         .schedule_if_absent("q", "k", SECOND * 9, &2)
         .wait()
         .unwrap();
-    assert!(matches!(second, IfAbsent::Exists { due, running: false, .. } if due == at(101)));
+    assert!(matches!(second, IfAbsentAnswer::Exists { due, running: false, .. } if due == at(101)));
     assert!(first.is_scheduled() && !second.is_scheduled());
     let timer = timers.get("q", "k").wait().unwrap().unwrap();
     assert_eq!(timer.payload_as::<i32>().unwrap(), 1);
@@ -97,7 +98,7 @@ fn reschedule_moves_and_keeps_the_payload() {
         .unwrap();
     clock.advance(SECOND);
     let moved = timers.reschedule("q", "k", SECOND * 5).wait().unwrap();
-    let Moved::Moved {
+    let RescheduleAnswer::Moved {
         from, to, running, ..
     } = moved
     else {
@@ -110,13 +111,13 @@ fn reschedule_moves_and_keeps_the_payload() {
     );
     assert_eq!(
         timers.reschedule("q", "other", SECOND).wait().unwrap(),
-        Moved::NotFound
+        RescheduleAnswer::NotFound
     );
     assert_eq!(
         timers.reschedule("other", "k", SECOND).wait().unwrap(),
-        Moved::NotFound
+        RescheduleAnswer::NotFound
     );
-    assert!(!Moved::NotFound.is_moved());
+    assert!(!RescheduleAnswer::NotFound.is_moved());
 }
 
 #[test]
@@ -124,9 +125,12 @@ fn cancel_removes_a_timer() {
     let (timers, _clock) = client_at(100);
     timers.schedule("q", "k", SECOND * 5, &()).wait().unwrap();
     let cancelled = timers.cancel("q", "k").wait().unwrap();
-    assert!(matches!(cancelled, Cancelled::Cancelled { due, .. } if due == at(105)));
+    assert!(matches!(cancelled, CancelAnswer::Cancelled { due, .. } if due == at(105)));
     assert!(cancelled.is_cancelled());
-    assert_eq!(timers.cancel("q", "k").wait().unwrap(), Cancelled::NotFound);
+    assert_eq!(
+        timers.cancel("q", "k").wait().unwrap(),
+        CancelAnswer::NotFound
+    );
     assert_eq!(timers.get("q", "k").wait().unwrap(), None);
 }
 
@@ -142,7 +146,7 @@ fn many_timers_are_answered_in_their_order() {
     let keys = ["k7", "nothing", "k8"];
     let results = timers.cancel_many("q", keys).wait().unwrap();
     assert!(results[0].as_ref().unwrap().is_cancelled());
-    assert_eq!(results[1], Ok(Cancelled::NotFound));
+    assert_eq!(results[1], Ok(CancelAnswer::NotFound));
     assert!(results[2].as_ref().unwrap().is_cancelled());
     let stats = timers.stats();
     assert_eq!((stats.scheduled, stats.cancelled), (2_500, 2));

@@ -10,7 +10,7 @@ use tourbillon_durable::store::{
     Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
     QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
 };
-use tourbillon_durable::{CallError, Cancelled, Durable, Memory};
+use tourbillon_durable::{CallError, CancelAnswer, Durable, Memory};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -166,11 +166,11 @@ impl Connection for WatchedConnection {
 }
 
 /// A store at whose gate the first commit waits, with a call in that commit.
-fn held_up() -> (Watched, Durable, tourbillon_durable::Sent<Cancelled>) {
+fn held_up() -> (Watched, Durable, tourbillon_durable::Sent<CancelAnswer>) {
     held_up_on(Watched::default())
 }
 
-fn held_up_on(store: Watched) -> (Watched, Durable, tourbillon_durable::Sent<Cancelled>) {
+fn held_up_on(store: Watched) -> (Watched, Durable, tourbillon_durable::Sent<CancelAnswer>) {
     let timers = Durable::builder(store.clone()).start().unwrap();
     let first = timers.cancel("q", "first");
     store.gate.crowd(1);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kit::{gate::Gate, quiet, wait};
 use tourbillon_durable::store::{Connection, Store, StoreError};
 use tourbillon_durable::{
-    CallError, Due, Durable, Event, Memory, MemoryCall, MemoryFault, Paging, StartError,
+    CallError, Due, Durable, DurableEvent, Memory, MemoryCall, MemoryFault, Paging, StartError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -180,8 +180,8 @@ fn the_outage_of_a_store_is_reported_once() {
     timers.schedule("q", "k", SECOND, &()).wait().unwrap();
     timers.schedule("q", "k", SECOND, &()).wait().unwrap();
     let down = wait::next(&events);
-    assert!(matches!(&down, Event::StoreDown { error, .. } if error.contains("cut")));
-    assert_eq!(wait::next(&events), Event::StoreUp);
+    assert!(matches!(&down, DurableEvent::StoreDown { error, .. } if error.contains("cut")));
+    assert_eq!(wait::next(&events), DurableEvent::StoreUp);
     drop(timers);
     assert_eq!(wait::all(&events), []);
 }
@@ -195,7 +195,7 @@ fn a_listener_may_call_the_timers_and_panic() {
     let store = Memory::new();
     let timers = Durable::builder(store.clone())
         .on_event(move |event| {
-            if *event == Event::StoreUp {
+            if *event == DurableEvent::StoreUp {
                 let shared = own.upgrade().unwrap();
                 let timers = shared.get().unwrap();
                 sender.send(timers.get("q", "k").wait().is_ok()).unwrap();
@@ -237,7 +237,7 @@ fn a_slow_listener_loses_events_and_is_told_how_many() {
     drop(timers);
     let events = wait::all(&events);
     let dropped = events.iter().find_map(|event| match event {
-        Event::Dropped { events, .. } => Some(*events),
+        DurableEvent::Dropped { events, .. } => Some(*events),
         _ => None,
     });
     let kept = events.len() as u64 - 1;

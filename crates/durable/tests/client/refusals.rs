@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tourbillon_durable::{
-    CallError, Due, Durable, Invalid, Memory, MemoryCall, MemoryFault, Paging, Retry, StartError,
+    CallError, Due, Durable, Invalid, Memory, MemoryCall, MemoryFault, Paging, RetryPolicy,
+    StartError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -199,9 +200,9 @@ fn options_that_make_no_sense_are_refused() {
         queue().running(10_001).start(),
         queue().pace(0).start(),
         queue().crash_limit(0).start(),
-        queue().retry(Retry::fixed(Duration::ZERO)).start(),
-        queue().retry(Retry::never().attempts(0)).start(),
-        queue().retry(Retry::never().jitter(2.0)).start(),
+        queue().retry(RetryPolicy::fixed(Duration::ZERO)).start(),
+        queue().retry(RetryPolicy::never().attempts(0)).start(),
+        queue().retry(RetryPolicy::never().jitter(2.0)).start(),
     ];
     for start in starts {
         let Err(StartError::Option(what)) = start else {

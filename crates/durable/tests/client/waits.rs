@@ -25,7 +25,7 @@ fn hung() -> (Memory, Durable) {
     (store, timers)
 }
 
-fn schedule(timers: &Durable) -> Sent<tourbillon_durable::Scheduled> {
+fn schedule(timers: &Durable) -> Sent<tourbillon_durable::ScheduleAnswer> {
     timers.schedule("q", "k", HOUR, &1)
 }
 

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::sync::mpsc::Receiver;
 
 use kit::wait;
-use tourbillon_durable::{Durable, Event, StoreWork};
+use tourbillon_durable::{Durable, DurableEvent, StoreWork};
 
 /// Whether an outage began with a call that was only slow.
 pub(crate) fn is_slow(reason: &str) -> bool {
@@ -19,14 +19,14 @@ pub(crate) fn is_slow(reason: &str) -> bool {
 
 /// The events of outages of one node, in their order.
 pub(crate) struct Told {
-    pub(crate) events: Receiver<Event>,
+    pub(crate) events: Receiver<DurableEvent>,
     /// The calls that had failed when all parts worked last.
     failed: Cell<u64>,
 }
 
 impl Told {
     /// `events` has `StoreDown` and `StoreUp` alone.
-    pub(crate) fn new(events: Receiver<Event>) -> Self {
+    pub(crate) fn new(events: Receiver<DurableEvent>) -> Self {
         Told {
             events,
             failed: Cell::new(0),
@@ -40,10 +40,10 @@ impl Told {
     pub(crate) fn down(&self, timers: &Durable) -> Option<(StoreWork, String)> {
         loop {
             match wait::next(&self.events) {
-                Event::StoreDown { work, error, .. } if !is_slow(&error) => {
+                DurableEvent::StoreDown { work, error, .. } if !is_slow(&error) => {
                     return Some((work, error));
                 }
-                Event::StoreDown { .. } => {}
+                DurableEvent::StoreDown { .. } => {}
                 other => panic!("{other:?}"),
             }
             let mut up = None;
@@ -52,7 +52,7 @@ impl Told {
                 up.is_some() || timers.stats().store_errors > self.failed.get()
             });
             match up {
-                Some(up) => assert_eq!(up, Event::StoreUp),
+                Some(up) => assert_eq!(up, DurableEvent::StoreUp),
                 None => return None,
             }
         }
@@ -61,7 +61,7 @@ impl Told {
     /// Waits until the outage is over.
     #[track_caller]
     pub(crate) fn up(&self, timers: &Durable) {
-        assert_eq!(wait::next(&self.events), Event::StoreUp);
+        assert_eq!(wait::next(&self.events), DurableEvent::StoreUp);
         self.failed.set(timers.stats().store_errors);
     }
 
@@ -73,9 +73,9 @@ impl Told {
         assert_eq!(timers.stats().store_errors, self.failed.get());
         drop(timers);
         let more = wait::all(&self.events);
-        let slow = |event: &Event| match event {
-            Event::StoreDown { error, .. } => is_slow(error),
-            other => *other == Event::StoreUp,
+        let slow = |event: &DurableEvent| match event {
+            DurableEvent::StoreDown { error, .. } => is_slow(error),
+            other => *other == DurableEvent::StoreUp,
         };
         assert!(more.iter().all(slow), "{more:?}");
     }

@@ -10,7 +10,8 @@ use tokio::runtime::Builder;
 use tokio_postgres::{Client, IsolationLevel, NoTls};
 use tourbillon_durable::store::StoreError;
 use tourbillon_durable::{
-    CallError, Cancelled, CompleteError, CompletesRunAsync, Due, Ending, IfAbsent, Moved, Retry,
+    CallError, CancelAnswer, CompleteError, CompletesRunAsync, Due, Ending, IfAbsentAnswer,
+    RescheduleAnswer, RetryPolicy,
 };
 
 use crate::cluster::Database;
@@ -59,7 +60,7 @@ fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
             .schedule_if_absent_in_async(&tx, "q", "a", MINUTE, &3)
             .await;
         assert!(
-            matches!(exists, Ok(IfAbsent::Exists { due, running: false, .. }) if due == again.due),
+            matches!(exists, Ok(IfAbsentAnswer::Exists { due, running: false, .. }) if due == again.due),
             "{exists:?}"
         );
         let absent = bench
@@ -72,7 +73,7 @@ fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
             .reschedule_in_async(&tx, "q", "a", MINUTE * 5)
             .await;
         assert!(
-            matches!(moved, Ok(Moved::Moved { from, .. }) if from == again.due),
+            matches!(moved, Ok(RescheduleAnswer::Moved { from, .. }) if from == again.due),
             "{moved:?}"
         );
         let moved = bench
@@ -80,13 +81,13 @@ fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
             .reschedule_in_async(&tx, "q", "a", first.due)
             .await;
         assert!(
-            matches!(moved, Ok(Moved::Moved { to, .. }) if to == first.due),
+            matches!(moved, Ok(RescheduleAnswer::Moved { to, .. }) if to == first.due),
             "{moved:?}"
         );
         let cancelled = bench.store.cancel_in_async(&tx, "q", "b").await;
         assert!(cancelled.expect("it is accepted").is_cancelled());
         let absent = bench.store.cancel_in_async(&tx, "q", "c").await;
-        assert_eq!(absent, Ok(Cancelled::NotFound));
+        assert_eq!(absent, Ok(CancelAnswer::NotFound));
         tx.commit().await.expect("it ends");
     });
     assert_eq!(bench.timers(), "a");
@@ -182,7 +183,7 @@ fn a_future_waits_for_a_locked_row_and_no_thread_is_blocked() {
         let lock = one.transaction().await.expect("it begins");
         let locked = bench.store.cancel_in_async(&lock, "q", "a").await;
         assert!(
-            matches!(locked, Ok(Cancelled::Running { .. })),
+            matches!(locked, Ok(CancelAnswer::Running { .. })),
             "{locked:?}"
         );
         let tx = other.transaction().await.expect("it begins");
@@ -203,7 +204,10 @@ fn a_future_waits_for_a_locked_row_and_no_thread_is_blocked() {
             lock.commit().await.expect("it ends");
         };
         let (moved, ()) = tokio::join!(waits, frees);
-        assert!(matches!(moved, Ok(Moved::Running { .. })), "{moved:?}");
+        assert!(
+            matches!(moved, Ok(RescheduleAnswer::Running { .. })),
+            "{moved:?}"
+        );
         tx.commit().await.expect("it ends");
     });
 }
@@ -281,7 +285,10 @@ fn a_handler_ends_its_run_by_a_future_exactly_once() {
         .handle_tokio("effects", runtime.handle().clone(), move |due: Due<i32>| {
             effect(url.clone(), due)
         })
-        .retry(Retry::exponential(Duration::from_millis(1)..=Duration::from_millis(5)).attempts(5))
+        .retry(
+            RetryPolicy::exponential(Duration::from_millis(1)..=Duration::from_millis(5))
+                .attempts(5),
+        )
         .start()
         .expect("the node starts");
     // The first run is rolled back.

@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_durable::{Due, Durable, Event, Postgres, PostgresBuilder};
+use tourbillon_durable::{Due, Durable, DurableEvent, Postgres, PostgresBuilder};
 
 use crate::cluster::{self, Database};
 use crate::stopped::Stopped;
@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(30);
 struct Node {
     timers: Durable,
     runs: Receiver<String>,
-    events: Receiver<Event>,
+    events: Receiver<DurableEvent>,
 }
 
 impl Node {
@@ -155,10 +155,10 @@ fn a_doorbell_whose_connection_is_ended_comes_back() {
         node.runs_soon(&key);
         let down = wait::next(&node.events);
         assert!(
-            matches!(&down, Event::DoorbellDown { error, .. } if error.contains("57P01")),
+            matches!(&down, DurableEvent::DoorbellDown { error, .. } if error.contains("57P01")),
             "{down:?}"
         );
-        assert_eq!(wait::next(&node.events), Event::DoorbellUp);
+        assert_eq!(wait::next(&node.events), DurableEvent::DoorbellUp);
         assert_ne!(until_heard(&database), process);
         schedule(&database, "again");
         node.runs_soon("again");
@@ -175,10 +175,10 @@ fn a_doorbell_whose_server_says_nothing_any_more_is_given_up() {
     let stopped = Stopped::new(&stopped);
     let down = wait::next(&node.events);
     assert!(
-        matches!(&down, Event::DoorbellDown { error, .. } if error.contains("no answer within")),
+        matches!(&down, DurableEvent::DoorbellDown { error, .. } if error.contains("no answer within")),
         "{down:?}"
     );
-    assert_eq!(wait::next(&node.events), Event::DoorbellUp);
+    assert_eq!(wait::next(&node.events), DurableEvent::DoorbellUp);
     schedule(&database, "a");
     node.runs_soon("a");
     drop(stopped);

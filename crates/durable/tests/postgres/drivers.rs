@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use tourbillon_durable::{CompleteError, Due, Postgres, Retry};
+use tourbillon_durable::{CompleteError, Due, Postgres, RetryPolicy};
 
 use crate::transactions::bench;
 
@@ -134,7 +134,10 @@ fn a_plain_statement_ends_a_run_exactly_once() {
     let timers = bench
         .node_with_effects()
         .handle("effects", effect)
-        .retry(Retry::exponential(Duration::from_millis(1)..=Duration::from_millis(5)).attempts(5))
+        .retry(
+            RetryPolicy::exponential(Duration::from_millis(1)..=Duration::from_millis(5))
+                .attempts(5),
+        )
         .start()
         .expect("the node starts");
     // The first run is not committed, and the second one fails.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tourbillon_durable::store::{Action, Answer, Call, Store, StoreError};
-use tourbillon_durable::{CallError, DueAt, Durable, Postgres, Scheduled, Sent};
+use tourbillon_durable::{CallError, DueAt, Durable, Postgres, ScheduleAnswer, Sent};
 
 use crate::cluster;
 use crate::transactions::MINUTE;
@@ -18,7 +18,7 @@ const FREE: usize = 1_000;
 /// Longer than any test takes: what is locked stays so until its transaction ends.
 const LONG: Duration = Duration::from_secs(60);
 
-fn is_answered(pending: &mut Sent<Scheduled>) -> bool {
+fn is_answered(pending: &mut Sent<ScheduleAnswer>) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     !matches!(Pin::new(pending).poll(&mut context), Poll::Pending)
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tourbillon_durable::{Cancelled, Due, Durable, Postgres, Retry};
+use tourbillon_durable::{CancelAnswer, Due, Durable, Postgres, RetryPolicy};
 
 use crate::cluster::{self, Database};
 
@@ -58,7 +58,8 @@ fn node(database: &Database, pool: &Pool, name: &str) -> Durable {
         .look(Duration::from_millis(50))
         .handle("pay-by", move |due: &Due<i64>| expire(&pool, due))
         .retry(
-            Retry::exponential(Duration::from_millis(1)..=Duration::from_millis(20)).attempts(10),
+            RetryPolicy::exponential(Duration::from_millis(1)..=Duration::from_millis(20))
+                .attempts(10),
         )
         .start()
         .expect("the node starts")
@@ -103,7 +104,7 @@ fn each_order_is_paid_or_cancelled_and_never_both() {
                 let mut transaction = client.transaction().expect("it begins");
                 let cancelled = store.cancel_in(&mut transaction, "pay-by", &key);
                 match cancelled.expect("it is accepted") {
-                    Cancelled::Cancelled { .. } => {
+                    CancelAnswer::Cancelled { .. } => {
                         let paid =
                             "update orders set paid = paid + 1 where number = $1 and cancelled = 0";
                         transaction.execute(paid, &[&number]).expect("it is there");

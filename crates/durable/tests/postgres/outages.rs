@@ -9,7 +9,7 @@ use std::time::Duration;
 use kit::wait;
 use tourbillon_durable::store::StoreError;
 use tourbillon_durable::{
-    CallError, Due, Durable, Event, Postgres, PostgresBuilder, StartError, StoreWork,
+    CallError, Due, Durable, DurableEvent, Postgres, PostgresBuilder, StartError, StoreWork,
 };
 
 use crate::cluster::{self, Cluster, Database};
@@ -31,7 +31,7 @@ fn role(database: &Database) -> String {
 struct Node {
     timers: Durable,
     runs: Receiver<u64>,
-    events: Receiver<Event>,
+    events: Receiver<DurableEvent>,
     scheduled: u64,
 }
 
@@ -43,7 +43,7 @@ impl Node {
             .look(Duration::from_millis(100))
             .term(Duration::from_secs(60))
             .on_event(move |event| {
-                if let Event::StoreDown { .. } | Event::StoreUp = event {
+                if let DurableEvent::StoreDown { .. } | DurableEvent::StoreUp = event {
                     drop(happened.send(event.clone()));
                 }
             })
@@ -82,13 +82,13 @@ impl Node {
         loop {
             let down = wait::next(&self.events);
             if !is_slow(&down) {
-                let Event::StoreDown { work, error, .. } = down else {
+                let DurableEvent::StoreDown { work, error, .. } = down else {
                     panic!("{down:?}");
                 };
                 return Some((work, error));
             }
             match self.events.recv_timeout(PASSES) {
-                Ok(Event::StoreUp) => {}
+                Ok(DurableEvent::StoreUp) => {}
                 Ok(other) => panic!("{other:?}"),
                 Err(_) => return None,
             }
@@ -101,14 +101,16 @@ impl Node {
         wait::until("all works", || self.timers.stats().stopped_work == 0);
         drop(self.timers);
         let rest = wait::all(&self.events);
-        let is_slow = |pair: &[Event]| is_slow(&pair[0]) && pair.get(1) == Some(&Event::StoreUp);
+        let is_slow = |pair: &[DurableEvent]| {
+            is_slow(&pair[0]) && pair.get(1) == Some(&DurableEvent::StoreUp)
+        };
         assert!(rest.chunks(2).all(is_slow), "{rest:?}");
     }
 }
 
 /// Whether an outage has begun with a call that had no answer for a second.
-fn is_slow(event: &Event) -> bool {
-    matches!(event, Event::StoreDown { error, .. } if error.starts_with("no answer for"))
+fn is_slow(event: &DurableEvent) -> bool {
+    matches!(event, DurableEvent::StoreDown { error, .. } if error.starts_with("no answer for"))
 }
 
 /// After this time a slow call has passed, or something else has stopped its work.
@@ -247,7 +249,7 @@ fn is_told_once((breaks, mends, reason): (&str, &str, &str)) -> bool {
         true => database.beside(&of_case(mends)).expect("a superuser"),
         false => database.psql(&of_case(mends)).expect("a superuser"),
     };
-    assert_eq!(wait::next(&node.events), Event::StoreUp, "{breaks}");
+    assert_eq!(wait::next(&node.events), DurableEvent::StoreUp, "{breaks}");
     node.schedule(&database);
     node.runs();
     node.has_said_all();
@@ -342,7 +344,7 @@ fn a_table_that_somebody_locks_is_an_outage_after_a_second() {
         assert!(why.contains("55P03"), "{why}");
     }
     transaction.rollback().expect("it ends");
-    assert_eq!(wait::next(&node.events), Event::StoreUp);
+    assert_eq!(wait::next(&node.events), DurableEvent::StoreUp);
     node.schedule(&database);
     node.runs();
     node.has_said_all();
@@ -393,7 +395,7 @@ fn a_password_that_was_changed_is_an_outage_and_a_missing_one_is_refused() {
     });
     assert_eq!(node.events.try_recv().ok(), None);
     set_password(&database, &role, "one");
-    assert_eq!(wait::next(&node.events), Event::StoreUp);
+    assert_eq!(wait::next(&node.events), DurableEvent::StoreUp);
     node.schedule(&database);
     node.runs();
     node.has_said_all();
@@ -487,21 +489,21 @@ fn a_server_that_has_used_up_its_transaction_numbers_is_an_outage() {
     assert!(client.get("q", "kept").wait().expect("it reads").is_some());
     let down = wait::next(&events);
     assert!(
-        matches!(&down, Event::StoreDown { work, .. } if *work == StoreWork::Write),
+        matches!(&down, DurableEvent::StoreDown { work, .. } if *work == StoreWork::Write),
         "{down:?}"
     );
     // After the outage of the restart the looks go on, until the first beat.
     wait::until("the node says it", || {
         let told = wait::next(&node.events);
-        matches!(&told, Event::StoreDown { error, .. } if error.contains("54000"))
+        matches!(&told, DurableEvent::StoreDown { error, .. } if error.contains("54000"))
     });
     drop(holder);
     cluster.number_again();
     wait::until("it accepts", || {
         client.schedule("q", "k", later, &0).wait().is_ok()
     });
-    assert_eq!(wait::next(&events), Event::StoreUp);
-    assert_eq!(wait::next(&node.events), Event::StoreUp);
+    assert_eq!(wait::next(&events), DurableEvent::StoreUp);
+    assert_eq!(wait::next(&node.events), DurableEvent::StoreUp);
     node.schedule(&database);
     node.runs();
     node.has_said_all();

@@ -29,7 +29,7 @@ mod child {
     use std::time::Duration;
 
     use postgres::{Client, NoTls};
-    use tourbillon_durable::{Due, Durable, Event, Postgres, Retry};
+    use tourbillon_durable::{Due, Durable, DurableEvent, Postgres, RetryPolicy};
 
     type Fault = Box<dyn Error + Send + Sync>;
 
@@ -62,12 +62,12 @@ mod child {
             .term(millis(term))
             .look(millis(look))
             .on_event(|event| {
-                if matches!(event, Event::NodeGone) {
+                if matches!(event, DurableEvent::NodeGone) {
                     say("NodeGone");
                 }
             })
             .handle(super::QUEUE, move |due: &Due<()>| work.run(due))
-            .retry(Retry::fixed(Duration::from_millis(50)).attempts(u32::MAX))
+            .retry(RetryPolicy::fixed(Duration::from_millis(50)).attempts(u32::MAX))
             .start()
             .expect("the server answers");
         say("ready");

@@ -7,7 +7,7 @@ use tourbillon_durable::store::{
     Action, Answer, Call, Claim, Connection, Epoch, NewNode, Outcome, Revived, Run, Settle,
     Settled, Settlement, Store, StoreError, Wanted,
 };
-use tourbillon_durable::{Due, DueAt, Durable, Event, Postgres, Retry, StoreTime};
+use tourbillon_durable::{Due, DueAt, Durable, DurableEvent, Postgres, RetryPolicy, StoreTime};
 
 use crate::cluster::{self, Database};
 use kit::wait;
@@ -360,11 +360,11 @@ fn dead_letters_that_can_not_be_written_hold_up_no_other_queue() {
         create trigger trap before insert on tourbillon.dead for each row when (new.queue = 'bad')
         execute function public.trap()";
     client.batch_execute(trap).expect("a superuser");
-    let start = |sender: Option<mpsc::Sender<Event>>| {
+    let start = |sender: Option<mpsc::Sender<DurableEvent>>| {
         let store = Postgres::connect(&database.url()).expect("the cluster answers");
         let timers = Durable::builder(store)
             .handle("bad", |_: &Due<u64>| Err::<(), _>("broken"))
-            .retry(Retry::never())
+            .retry(RetryPolicy::never())
             .handle("good", |_: &Due<u64>| ());
         let timers = timers.on_event(move |event| {
             if let Some(sender) = &sender {
@@ -406,8 +406,8 @@ fn dead_letters_that_can_not_be_written_hold_up_no_other_queue() {
     drop(timers);
     let refused = wait::all(&events)
         .into_iter()
-        .filter(|event| matches!(event, Event::Refused { .. }));
-    let refused: Vec<Event> = refused.collect();
+        .filter(|event| matches!(event, DurableEvent::Refused { .. }));
+    let refused: Vec<DurableEvent> = refused.collect();
     assert_eq!(refused.len(), 1, "{refused:?}");
     let timers = start(None);
     timers

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use kit::wait;
 use tourbillon_durable::store::{Claim, Connection, Epoch, Look, NewNode, Store, StoreError};
-use tourbillon_durable::{CallError, Due, Durable, Event, Postgres};
+use tourbillon_durable::{CallError, Due, Durable, DurableEvent, Postgres};
 
 use crate::cluster::{self, Cluster, Database};
 
@@ -18,7 +18,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 struct Node {
     timers: Durable,
-    events: Receiver<Event>,
+    events: Receiver<DurableEvent>,
     runs: Receiver<String>,
 }
 
@@ -32,7 +32,7 @@ fn node_with(store: Postgres, term: Duration) -> Node {
     let timers = Durable::builder(store)
         .look(Duration::from_millis(50))
         .term(term)
-        .on_event(move |event: &Event| drop(tell.send(event.clone())))
+        .on_event(move |event: &DurableEvent| drop(tell.send(event.clone())))
         .handle("q", move |due: &Due<u64>| {
             drop(ran.send(due.key().to_owned()));
         })
@@ -73,7 +73,7 @@ impl Node {
     fn notices(&self) {
         wait::until("the node says what to do", || {
             let told = wait::next(&self.events);
-            matches!(&told, Event::StoreReplaced { error, .. } if error.contains("start them again"))
+            matches!(&told, DurableEvent::StoreReplaced { error, .. } if error.contains("start them again"))
         });
         let writes = self
             .timers
@@ -90,15 +90,15 @@ impl Node {
         assert!(before.replaced >= 3);
         assert_eq!(self.runs.try_recv().ok(), None);
         // What follows is part of one outage.
-        let more: Vec<Event> = self.events.try_iter().collect();
-        let again = |event: &Event| {
+        let more: Vec<DurableEvent> = self.events.try_iter().collect();
+        let again = |event: &DurableEvent| {
             matches!(
                 event,
-                Event::StoreReplaced { .. } | Event::StoreUp | Event::NodeGone
+                DurableEvent::StoreReplaced { .. } | DurableEvent::StoreUp | DurableEvent::NodeGone
             )
         };
         assert!(!more.iter().any(again), "{more:?}");
-        let is_down = |event: &&Event| matches!(event, Event::StoreDown { .. });
+        let is_down = |event: &&DurableEvent| matches!(event, DurableEvent::StoreDown { .. });
         assert!(more.iter().filter(is_down).count() <= 1, "{more:?}");
     }
 }
@@ -420,8 +420,13 @@ fn a_node_notices_an_older_state_by_its_next_look() {
             node.timers.get("q", "kept").wait().is_ok()
         });
         let told = node.events.try_iter();
-        let told: Vec<Event> = told
-            .filter(|event| matches!(event, Event::NodeGone | Event::StoreReplaced { .. }))
+        let told: Vec<DurableEvent> = told
+            .filter(|event| {
+                matches!(
+                    event,
+                    DurableEvent::NodeGone | DurableEvent::StoreReplaced { .. }
+                )
+            })
             .collect();
         assert_eq!(told, []);
     }

@@ -13,7 +13,7 @@ use chaos::proxy::{Proxy, Trouble, Way};
 use kit::wait::until;
 use postgres::{Client, NoTls};
 use tourbillon_durable::store::QueueCounts;
-use tourbillon_durable::{Due, Durable, Postgres, Retry};
+use tourbillon_durable::{Due, Durable, Postgres, RetryPolicy};
 
 use crate::cluster::Cluster;
 
@@ -97,7 +97,7 @@ fn node(url: &str, runs: &Times) -> Durable {
         .look(Duration::from_millis(50))
         .handle(QUEUE, handler)
         .running(4)
-        .retry(Retry::fixed(Duration::from_millis(50)).attempts(u32::MAX))
+        .retry(RetryPolicy::fixed(Duration::from_millis(50)).attempts(u32::MAX))
         .crash_limit(u32::MAX)
         .start()
         .expect("the primary answers")

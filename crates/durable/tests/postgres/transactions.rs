@@ -8,8 +8,8 @@ use tourbillon_durable::store::{
     Settlement, Store, StoreError, Wanted,
 };
 use tourbillon_durable::{
-    Builder, CallError, Cancelled, CompleteError, CompletesRun, DueAt, Durable, IfAbsent, Moved,
-    Postgres,
+    CallError, CancelAnswer, CompleteError, CompletesRun, DueAt, Durable, DurableBuilder,
+    IfAbsentAnswer, Postgres, RescheduleAnswer,
 };
 
 use crate::cluster;
@@ -105,7 +105,7 @@ impl Bench {
     }
 
     /// The builder of a node, and an empty table of effects.
-    pub(crate) fn node_with_effects(&self) -> Builder {
+    pub(crate) fn node_with_effects(&self) -> DurableBuilder {
         let table = "drop table if exists effects; create table effects (number int)";
         self.database.psql(table).expect("it may");
         let store = Postgres::connect(&self.database.url()).expect("the cluster answers");
@@ -152,7 +152,7 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
         .reschedule_in(&mut transaction, "q", "a", MINUTE * 2)
         .expect("it is accepted");
     assert!(
-        matches!(moved, Moved::Moved { from, .. } if from == again.due),
+        matches!(moved, RescheduleAnswer::Moved { from, .. } if from == again.due),
         "{moved:?}"
     );
     bench
@@ -163,7 +163,7 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
         .store
         .schedule_if_absent_in(&mut transaction, "q", "b", MINUTE, &4);
     assert!(
-        matches!(exists, Ok(IfAbsent::Exists { due, running: false, .. }) if due == first.due),
+        matches!(exists, Ok(IfAbsentAnswer::Exists { due, running: false, .. }) if due == first.due),
         "{exists:?}"
     );
     let absent = bench
@@ -174,7 +174,7 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
         .store
         .reschedule_in(&mut transaction, "q", "c", again.due);
     assert!(
-        matches!(moved, Ok(Moved::Moved { to, .. }) if to == again.due),
+        matches!(moved, Ok(RescheduleAnswer::Moved { to, .. }) if to == again.due),
         "{moved:?}"
     );
     let cancelled = bench.store.cancel_in(&mut transaction, "q", "c");
@@ -187,14 +187,14 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
         .cancel_in(&mut transaction, "q", "b")
         .expect("it is accepted");
     assert!(
-        matches!(cancelled, Cancelled::Cancelled { due, .. } if due == first.due),
+        matches!(cancelled, CancelAnswer::Cancelled { due, .. } if due == first.due),
         "{cancelled:?}"
     );
     let absent = bench
         .store
         .cancel_in(&mut transaction, "q", "c")
         .expect("it is accepted");
-    assert_eq!(absent, Cancelled::NotFound);
+    assert_eq!(absent, CancelAnswer::NotFound);
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "a");
 }
@@ -407,7 +407,7 @@ fn a_snapshot_does_not_find_a_timer_that_is_younger() {
         .store
         .cancel_in(&mut transaction, "q", "a")
         .expect("it is accepted");
-    assert_eq!(cancelled, Cancelled::NotFound);
+    assert_eq!(cancelled, CancelAnswer::NotFound);
     // To insert it is a conflict, which ends.
     let conflict = bench
         .store

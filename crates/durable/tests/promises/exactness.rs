@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kit::gate::Gate;
 use kit::wait;
-use tourbillon_durable::{Due, Durable, Event, Retry};
+use tourbillon_durable::{Due, Durable, DurableEvent, RetryPolicy};
 
 use crate::watched::{Seen, Watched};
 use crate::worlds::World;
@@ -122,7 +122,7 @@ pub(crate) fn a_node_that_lost_its_term_settles_nothing(world: &impl World) {
     silent.store(false, Ordering::SeqCst);
     hang.open();
     loop {
-        if let Event::NodeGone | Event::Fenced { .. } = wait::next(&events) {
+        if let DurableEvent::NodeGone | DurableEvent::Fenced { .. } = wait::next(&events) {
             break;
         }
     }
@@ -171,7 +171,7 @@ pub(crate) fn exactly_once_effect_through_complete_in(world: &impl World) {
                 crash_at(2);
                 result.map_err(|error| error.to_string())
             })
-            .retry(Retry::fixed(ms(1)).attempts(1_000))
+            .retry(RetryPolicy::fixed(ms(1)).attempts(1_000))
             .crash_limit(1_000)
             .start()
             .unwrap();
@@ -182,7 +182,7 @@ pub(crate) fn exactly_once_effect_through_complete_in(world: &impl World) {
     let _last = world
         .node(ms(500))
         .handle("q", move |due: &Due<()>| effects.effect(due))
-        .retry(Retry::fixed(ms(1)).attempts(1_000))
+        .retry(RetryPolicy::fixed(ms(1)).attempts(1_000))
         .crash_limit(1_000)
         .start()
         .unwrap();

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use kit::wait;
-use tourbillon_durable::{Cancelled, Due, Durable, Moved};
+use tourbillon_durable::{CancelAnswer, Due, Durable, RescheduleAnswer};
 
 use crate::worlds::World;
 
@@ -102,7 +102,7 @@ pub(crate) fn never_early(world: &impl World) {
                 _ => Ok(()),
             }
         })
-        .retry(tourbillon_durable::Retry::fixed(ms(7)).jitter(0.9))
+        .retry(tourbillon_durable::RetryPolicy::fixed(ms(7)).jitter(0.9))
         .start()
         .unwrap();
     for n in 0..100_u32 {
@@ -167,7 +167,7 @@ pub(crate) fn the_answer_is_the_truth(world: &impl World) {
         for (key, cancelled) in cancels {
             let starts = starts_of(&key).len();
             match cancelled {
-                Cancelled::Cancelled { .. } => assert_eq!(starts, 0, "{key}"),
+                CancelAnswer::Cancelled { .. } => assert_eq!(starts, 0, "{key}"),
                 _ => assert_eq!(starts, 1, "{key} {cancelled:?}"),
             }
             before += u32::from(cancelled.is_cancelled());
@@ -176,7 +176,7 @@ pub(crate) fn the_answer_is_the_truth(world: &impl World) {
         for (key, moved) in moves {
             let starts = starts_of(&key);
             match moved {
-                Moved::Moved { to, .. } => assert_eq!(starts, [to], "{key}"),
+                RescheduleAnswer::Moved { to, .. } => assert_eq!(starts, [to], "{key}"),
                 _ => assert_eq!(starts.len(), 1, "{key} {moved:?}"),
             }
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use kit::gate::Gate;
 use kit::wait;
-use tourbillon_durable::{Builder, Due, Durable, Paging};
+use tourbillon_durable::{Due, Durable, DurableBuilder, Paging};
 
 use crate::watched::{Seen, Watched};
 use crate::worlds::World;
@@ -51,7 +51,7 @@ struct Claims(Arc<Mutex<Vec<(usize, usize)>>>);
 
 impl Claims {
     /// A node whose claims they are.
-    fn node(&self, world: &impl World) -> Builder {
+    fn node(&self, world: &impl World) -> DurableBuilder {
         let claims = Arc::clone(&self.0);
         let store = Watched::new(world.store(), move |seen| {
             if let Seen::Claim(claim) = seen {

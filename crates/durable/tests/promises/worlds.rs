@@ -7,7 +7,7 @@ use std::time::Duration;
 use tourbillon_durable::store::{
     Connection, Epoch, Outcome, Run, Settle, Settled, Settlement, Store,
 };
-use tourbillon_durable::{Builder, CompleteError, CompletesRun, Due, Durable, Memory};
+use tourbillon_durable::{CompleteError, CompletesRun, Due, Durable, DurableBuilder, Memory};
 
 /// A store that tests open any number of times, and what is in it beside the timers.
 pub(crate) trait World: Clone + Send + Sync + 'static {
@@ -26,7 +26,7 @@ pub(crate) trait World: Clone + Send + Sync + 'static {
     }
 
     /// A node with this term, which looks 20 times a second.
-    fn node(&self, term: Duration) -> Builder {
+    fn node(&self, term: Duration) -> DurableBuilder {
         let builder = Durable::builder(self.store());
         builder.look(Duration::from_millis(50)).term(term)
     }

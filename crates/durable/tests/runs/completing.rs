@@ -6,7 +6,9 @@ use kit::wait;
 use tourbillon_durable::store::{
     Connection, Epoch, Outcome, Run, Settle, Settled, Settlement, Store,
 };
-use tourbillon_durable::{CompleteError, CompletesRun, Due, Ending, Event, Memory, Retry};
+use tourbillon_durable::{
+    CompleteError, CompletesRun, Due, DurableEvent, Ending, Memory, RetryPolicy,
+};
 
 use super::setup::{NOW, node, settled, soon};
 
@@ -84,7 +86,7 @@ fn a_transaction_that_was_not_committed_is_an_error_of_the_run() {
         .handle("never", |due: &Due<()>| {
             due.complete_in(&mut Transaction::begin(&Memory::new(), false))
         })
-        .retry(Retry::never())
+        .retry(RetryPolicy::never())
         .start()
         .unwrap();
     timers.schedule("q", "k", NOW, &()).wait().unwrap();
@@ -123,7 +125,7 @@ fn a_fenced_run_is_no_error_of_the_handler() {
     timers.schedule("q", "k", NOW, &()).wait().unwrap();
     let event = wait::next(&events);
     assert!(
-        matches!(&event, Event::Fenced { key, attempt: 1, .. } if key == "k"),
+        matches!(&event, DurableEvent::Fenced { key, attempt: 1, .. } if key == "k"),
         "{event:?}"
     );
     let stats = timers.stats();

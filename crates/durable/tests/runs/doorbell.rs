@@ -10,7 +10,9 @@ use kit::{quiet, wait};
 use tourbillon_durable::store::{
     Action, Call, Connection, Hear, Heard, Listening, Store, StoreError,
 };
-use tourbillon_durable::{Builder, Due, DueAt, Durable, Event, Memory, MemoryCall, MemoryFault};
+use tourbillon_durable::{
+    Due, DueAt, Durable, DurableBuilder, DurableEvent, Memory, MemoryCall, MemoryFault,
+};
 
 use super::setup::{HOUR, ms};
 
@@ -48,7 +50,7 @@ impl Belled {
     }
 
     /// A node that would find nothing within a minute without the doorbell.
-    fn node(&self) -> Builder {
+    fn node(&self) -> DurableBuilder {
         Durable::builder(self.clone()).look(ms(60_000)).term(HOUR)
     }
 
@@ -213,10 +215,10 @@ fn an_end_of_the_doorbell_is_reported_once_and_so_is_its_return() {
     store.says(Heard::Open);
     let first = wait::next(&events);
     assert!(
-        matches!(&first, Event::DoorbellDown { error, .. } if error.contains("cut")),
+        matches!(&first, DurableEvent::DoorbellDown { error, .. } if error.contains("cut")),
         "{first:?}"
     );
-    assert_eq!(wait::next(&events), Event::DoorbellUp);
+    assert_eq!(wait::next(&events), DurableEvent::DoorbellUp);
     timers.stop(Duration::ZERO).wait().unwrap();
     drop((timers, store));
     assert_eq!(wait::all(&events), []);
@@ -294,10 +296,10 @@ fn a_store_that_can_not_listen_is_asked_again_less_and_less_often() {
             .unwrap();
         let down = wait::next(&events);
         assert!(
-            matches!(&down, Event::DoorbellDown { error, .. } if error.contains("no thread")),
+            matches!(&down, DurableEvent::DoorbellDown { error, .. } if error.contains("no thread")),
             "{down:?}"
         );
-        assert_eq!(wait::next(&events), Event::DoorbellUp);
+        assert_eq!(wait::next(&events), DurableEvent::DoorbellUp);
         let attempts = attempts.lock().unwrap().clone();
         let pauses = attempts.windows(2).map(|pair| pair[1] - pair[0]);
         for (pause, least) in pauses.zip([ms(100), ms(200), ms(400)]) {

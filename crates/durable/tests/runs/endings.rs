@@ -6,7 +6,9 @@ use std::sync::mpsc;
 use kit::gate::Gate;
 use kit::{quiet, wait};
 use tourbillon_durable::store::Revived;
-use tourbillon_durable::{Cancelled, Due, Durable, Ending, Memory, Moved, Retry};
+use tourbillon_durable::{
+    CancelAnswer, Due, Durable, Ending, Memory, RescheduleAnswer, RetryPolicy,
+};
 
 use super::setup::{HOUR, NOW, SECOND, ms, node, settled, soon};
 
@@ -85,7 +87,7 @@ fn a_backoff_moves_the_due_time_and_keeps_the_planned_one() {
     let store = Memory::new();
     let timers = node(&store)
         .handle("q", |_: &Due<()>| Err::<(), _>("no"))
-        .retry(Retry::exponential(HOUR..=HOUR * 2).jitter(0.5))
+        .retry(RetryPolicy::exponential(HOUR..=HOUR * 2).jitter(0.5))
         .start()
         .unwrap();
     let scheduled = timers.schedule("q", "k", NOW, &()).wait().unwrap();
@@ -157,9 +159,9 @@ fn errors_are_stored_with_their_sources_and_not_in_full_length() {
         .handle("sources", |_: &Due<()>| {
             Err::<(), _>(Outer(std::io::Error::other("the bank is closed")))
         })
-        .retry(Retry::never())
+        .retry(RetryPolicy::never())
         .handle("long", |_: &Due<()>| Err::<(), _>("é".repeat(10_000)))
-        .retry(Retry::never())
+        .retry(RetryPolicy::never())
         .start()
         .unwrap();
     timers.schedule("sources", "k", NOW, &()).wait().unwrap();
@@ -186,7 +188,7 @@ fn a_handler_may_ask_to_run_again() {
     }
     // Cancelled while it waits or while it runs: no other run follows.
     wait::until("it is cancelled", || {
-        timers.cancel("q", "k").wait().unwrap() == Cancelled::NotFound
+        timers.cancel("q", "k").wait().unwrap() == CancelAnswer::NotFound
     });
 }
 
@@ -209,9 +211,15 @@ fn calls_on_a_running_key_answer_running() {
     timers.schedule("q", "c", NOW, &3).wait().unwrap();
     gate.crowd(2);
     let cancelled = timers.cancel("q", "c").wait().unwrap();
-    assert!(matches!(cancelled, Cancelled::Running { attempt: 1, .. }));
+    assert!(matches!(
+        cancelled,
+        CancelAnswer::Running { attempt: 1, .. }
+    ));
     let moved = timers.reschedule("q", "k", SECOND).wait().unwrap();
-    assert!(matches!(moved, Moved::Running { attempt: 1, .. }));
+    assert!(matches!(
+        moved,
+        RescheduleAnswer::Running { attempt: 1, .. }
+    ));
     assert!(
         timers
             .get("q", "k")
@@ -232,7 +240,10 @@ fn calls_on_a_running_key_answer_running() {
     let next = timers.schedule("q", "k", HOUR, &2).wait().unwrap();
     assert!(next.running && next.replaced.is_none());
     let moved = timers.reschedule("q", "k", HOUR * 2).wait().unwrap();
-    assert!(matches!(moved, Moved::Moved { running: true, .. }));
+    assert!(matches!(
+        moved,
+        RescheduleAnswer::Moved { running: true, .. }
+    ));
     gate.open();
     settled(&timers, "q", "c");
     wait::until("the successor waits alone", || {

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use kit::{quiet, wait};
-use tourbillon_durable::{Due, Event, Memory};
+use tourbillon_durable::{Due, DurableEvent, Memory};
 
 use super::setup::{NOW, node, soon};
 
@@ -26,26 +26,26 @@ fn failures_panics_dead_letters_and_unreadable_payloads_are_reported() {
     timers.schedule("q", "k", NOW, &7).wait().unwrap();
     let first = wait::next(&events);
     assert!(
-        matches!(&first, Event::Failed { queue, key, attempt: 1, error, .. }
+        matches!(&first, DurableEvent::Failed { queue, key, attempt: 1, error, .. }
             if queue == "q" && key == "k" && error == "an error"),
         "{first:?}"
     );
     let second = wait::next(&events);
     assert!(
-        matches!(&second, Event::Panicked { attempt: 2, message, .. }
+        matches!(&second, DurableEvent::Panicked { attempt: 2, message, .. }
             if message == "wanted: a panic"),
         "{second:?}"
     );
     let third = wait::next(&events);
     assert!(
-        matches!(&third, Event::Dead { key, error, .. }
+        matches!(&third, DurableEvent::Dead { key, error, .. }
             if key == "k" && error == "the handler panicked: wanted: a panic"),
         "{third:?}"
     );
     timers.schedule("q", "text", NOW, "seven").wait().unwrap();
     let fourth = wait::next(&events);
     assert!(
-        matches!(&fourth, Event::Unreadable { key, error, .. }
+        matches!(&fourth, DurableEvent::Unreadable { key, error, .. }
             if key == "text" && error.contains("invalid type")),
         "{fourth:?}"
     );

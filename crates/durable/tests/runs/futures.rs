@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use kit::{quiet, runtimes, wait};
-use tourbillon_durable::{Due, Durable, Ending, Memory, Retry};
+use tourbillon_durable::{Due, Durable, Ending, Memory, RetryPolicy};
 
 use super::setup::{HOUR, NOW, SECOND, ms, node, settled, soon};
 
@@ -99,7 +99,7 @@ fn panics_of_futures_are_caught_wherever_they_are() {
                 panic!("{}: when it is polled", quiet::WANTED);
             }
         })
-        .retry(Retry::never())
+        .retry(RetryPolicy::never())
         .start()
         .unwrap();
     for (n, (payload, expected)) in (1..).zip([
@@ -129,7 +129,7 @@ fn a_runtime_that_ends_during_a_run_fails_the_run() {
                 std::future::pending::<()>().await;
             }
         })
-        .retry(Retry::never())
+        .retry(RetryPolicy::never())
         .start()
         .unwrap();
     timers.schedule("q", "runs", NOW, &()).wait().unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kit::wait;
 use tourbillon_durable::store::StoreError;
 use tourbillon_durable::{
-    Due, Durable, Event, Memory, MemoryCall, MemoryFault, StartError, StoreWork,
+    Due, Durable, DurableEvent, Memory, MemoryCall, MemoryFault, StartError, StoreWork,
 };
 
 use super::setup::{HOUR, NOW, SECOND, ms, node, settled, short_node};
@@ -19,11 +19,14 @@ fn refused() -> StoreError {
 }
 
 /// A node, and what it reports of the store.
-fn start(store: &Memory) -> (Durable, Receiver<Event>) {
+fn start(store: &Memory) -> (Durable, Receiver<DurableEvent>) {
     let (sender, events) = mpsc::channel();
     let timers = node(store)
         .on_event(move |event| {
-            if matches!(event, Event::StoreDown { .. } | Event::StoreUp) {
+            if matches!(
+                event,
+                DurableEvent::StoreDown { .. } | DurableEvent::StoreUp
+            ) {
                 sender.send(event.clone()).unwrap();
             }
         })
@@ -36,10 +39,10 @@ fn start(store: &Memory) -> (Durable, Receiver<Event>) {
 }
 
 #[track_caller]
-fn goes_down(events: &Receiver<Event>, of: StoreWork, why: &str) {
+fn goes_down(events: &Receiver<DurableEvent>, of: StoreWork, why: &str) {
     let down = wait::next(events);
     assert!(
-        matches!(&down, Event::StoreDown { work, error, .. } if *work == of && error.contains(why)),
+        matches!(&down, DurableEvent::StoreDown { work, error, .. } if *work == of && error.contains(why)),
         "{of:?}: {down:?}"
     );
 }
@@ -87,10 +90,15 @@ fn each_part_of_the_work_that_is_refused_is_an_outage_with_one_begin_and_one_end
         timers.stop(SECOND).wait().unwrap();
         drop(timers);
         seen.extend(wait::all(&events));
-        let is_of_store = |event: &Event| matches!(event, Event::StoreDown { .. } | Event::StoreUp);
+        let is_of_store = |event: &DurableEvent| {
+            matches!(
+                event,
+                DurableEvent::StoreDown { .. } | DurableEvent::StoreUp
+            )
+        };
         seen.retain(is_of_store);
         assert!(
-            matches!(&seen[..], [Event::StoreDown { work: stopped, error, .. }, Event::StoreUp]
+            matches!(&seen[..], [DurableEvent::StoreDown { work: stopped, error, .. }, DurableEvent::StoreUp]
                 if *stopped == work && error.contains("no rights")),
             "{work:?}: {seen:?}"
         );
@@ -119,7 +127,7 @@ fn a_connection_that_is_refused_is_an_outage_of_the_work_that_needs_it() {
         timers.stats().store_errors > errors + 3
     });
     store.heal();
-    assert_eq!(wait::next(&events), Event::StoreUp);
+    assert_eq!(wait::next(&events), DurableEvent::StoreUp);
     timers.schedule("q", "k", NOW, &0).wait().unwrap();
     settled(&timers, "q", "k");
     drop(timers);
@@ -147,7 +155,7 @@ fn a_call_without_an_answer_is_told_within_a_second() {
         timers.schedule("q", "k", NOW, &0).wait().unwrap();
         goes_down(&events, work, "no answer for 1s");
         store.heal();
-        assert_eq!(wait::next(&events), Event::StoreUp);
+        assert_eq!(wait::next(&events), DurableEvent::StoreUp);
         drop(timers);
         assert_eq!(wait::all(&events), []);
     }
@@ -163,7 +171,7 @@ fn an_outage_of_claims_ends_although_nothing_is_left_to_claim() {
     assert!(timers.cancel("q", "k").wait().unwrap().is_cancelled());
     assert_eq!(timers.stats().stopped_work, 1);
     store.heal();
-    assert_eq!(wait::next(&events), Event::StoreUp);
+    assert_eq!(wait::next(&events), DurableEvent::StoreUp);
     drop(timers);
     assert_eq!(wait::all(&events), []);
 }
@@ -186,7 +194,10 @@ fn several_parts_are_one_outage() {
     drop(timers);
     let seen = wait::all(&events);
     assert!(
-        matches!(&seen[..], [Event::StoreDown { .. }, Event::StoreUp]),
+        matches!(
+            &seen[..],
+            [DurableEvent::StoreDown { .. }, DurableEvent::StoreUp]
+        ),
         "{seen:?}"
     );
 }
@@ -197,7 +208,7 @@ fn a_look_that_was_under_way_at_an_exchange_does_not_make_it_two() {
     let (sender, events) = mpsc::channel();
     let timers = node(&store)
         .on_event(move |event| {
-            if matches!(event, Event::StoreReplaced { .. }) {
+            if matches!(event, DurableEvent::StoreReplaced { .. }) {
                 sender.send(event.clone()).unwrap();
             }
         })
@@ -288,7 +299,7 @@ fn the_calls_of_a_client_tell_of_an_outage() {
     goes_down(&events, StoreWork::Write, "no rights");
     store.heal();
     client.schedule("q", "k", HOUR, &0).wait().unwrap();
-    assert_eq!(wait::next(&events), Event::StoreUp);
+    assert_eq!(wait::next(&events), DurableEvent::StoreUp);
     drop(client);
     assert_eq!(wait::all(&events), []);
 }
@@ -305,7 +316,7 @@ fn an_outage_at_the_join_is_told_and_ends() {
         .unwrap();
     goes_down(&events, StoreWork::Join, "no rights");
     store.heal();
-    assert_eq!(wait::next(&events), Event::StoreUp);
+    assert_eq!(wait::next(&events), DurableEvent::StoreUp);
     timers
         .schedule("q", "k", Duration::ZERO, &0)
         .wait()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_durable::{Builder, Durable, Memory, Retry};
+use tourbillon_durable::{Durable, DurableBuilder, Memory, RetryPolicy};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const NOW: Duration = Duration::ZERO;
@@ -14,20 +14,20 @@ pub(crate) fn ms(millis: u64) -> Duration {
 }
 
 /// A node that looks often. Its term is so long that a busy machine does not end it.
-pub(crate) fn node(store: &Memory) -> Builder {
+pub(crate) fn node(store: &Memory) -> DurableBuilder {
     Durable::builder(store.clone())
         .look(ms(20))
         .term(SECOND * 60)
 }
 
 /// A node whose term is as short as tests have it.
-pub(crate) fn short_node(store: &Memory) -> Builder {
+pub(crate) fn short_node(store: &Memory) -> DurableBuilder {
     Durable::builder(store.clone()).look(ms(50)).term(ms(300))
 }
 
 /// Tries again at once.
-pub(crate) fn soon(attempts: u32) -> Retry {
-    Retry::fixed(ms(1)).attempts(attempts)
+pub(crate) fn soon(attempts: u32) -> RetryPolicy {
+    RetryPolicy::fixed(ms(1)).attempts(attempts)
 }
 
 /// Waits until a timer is not there any more: its run was settled.

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use kit::gate::Gate;
 use kit::wait;
-use tourbillon_durable::{Due, Durable, Event, Memory, MemoryCall, MemoryFault};
+use tourbillon_durable::{Due, Durable, DurableEvent, Memory, MemoryCall, MemoryFault};
 
 use super::setup::{NOW, SECOND, ms, node, settled, short_node};
 
@@ -118,7 +118,7 @@ fn a_silent_node_holds_nothing_any_more_and_comes_back() {
     assert!(
         !events
             .iter()
-            .any(|event| matches!(event, Event::Panicked { .. })),
+            .any(|event| matches!(event, DurableEvent::Panicked { .. })),
         "{events:?}"
     );
 }
@@ -157,7 +157,7 @@ fn a_node_that_was_declared_gone_is_fenced_and_goes_on_anew() {
     assert_eq!(second.stats().succeeded, 1);
     store.heal();
     let mut seen = Vec::new();
-    while !seen.contains(&Event::NodeGone) {
+    while !seen.contains(&DurableEvent::NodeGone) {
         seen.push(wait::next(&events));
     }
     assert_eq!(first.stats().gone, 1);

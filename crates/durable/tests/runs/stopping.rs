@@ -11,7 +11,7 @@ use tourbillon_durable::{CallError, Due, Durable, Memory, MemoryCall, MemoryFaul
 use super::setup::{HOUR, NOW, SECOND, ms, node, settled, short_node};
 
 /// A node whose term is an hour: only its leave lets others go on.
-fn hour_node(store: &Memory) -> tourbillon_durable::Builder {
+fn hour_node(store: &Memory) -> tourbillon_durable::DurableBuilder {
     node(store).term(HOUR)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kit::wait;
 use rusqlite::{Connection, TransactionBehavior};
 use tourbillon_durable::store::StoreError;
-use tourbillon_durable::{Due, Durable, Event, Sqlite, StartError, rusqlite};
+use tourbillon_durable::{Due, Durable, DurableEvent, Sqlite, StartError, rusqlite};
 
 use crate::folder::Folder;
 use crate::told::{Told, is_slow};
@@ -19,7 +19,7 @@ pub(crate) fn node(store: Sqlite) -> Result<(Durable, Receiver<u64>, Told), Star
         .look(Duration::from_millis(100))
         .term(Duration::from_secs(60))
         .on_event(move |event| {
-            if let Event::StoreDown { .. } | Event::StoreUp = event {
+            if let DurableEvent::StoreDown { .. } | DurableEvent::StoreUp = event {
                 happened.send(event.clone()).expect("the test listens");
             }
         })
@@ -119,7 +119,7 @@ fn a_write_transaction_that_stays_open_is_an_outage_after_a_second() {
     let transaction = shop.transaction_with_behavior(begin).expect("it begins");
     let down = wait::next(&told.events);
     assert!(
-        matches!(&down, Event::StoreDown { error, .. } if is_slow(error)),
+        matches!(&down, DurableEvent::StoreDown { error, .. } if is_slow(error)),
         "{down:?}"
     );
     transaction.commit().expect("a commit");

@@ -8,24 +8,27 @@ use std::time::Duration;
 use kit::wait;
 use rusqlite::Connection;
 use tourbillon_durable::store::{self, Epoch, NewNode, Store, StoreError};
-use tourbillon_durable::{CallError, Due, Durable, Event, Sqlite, rusqlite};
+use tourbillon_durable::{CallError, Due, Durable, DurableEvent, Sqlite, rusqlite};
 
 use crate::folder::Folder;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A node on the file, its events, and the keys that it ran.
-fn node(store: &Sqlite) -> (Durable, Receiver<Event>, Receiver<String>) {
+fn node(store: &Sqlite) -> (Durable, Receiver<DurableEvent>, Receiver<String>) {
     node_with(store, Duration::from_secs(60))
 }
 
-fn node_with(store: &Sqlite, term: Duration) -> (Durable, Receiver<Event>, Receiver<String>) {
+fn node_with(
+    store: &Sqlite,
+    term: Duration,
+) -> (Durable, Receiver<DurableEvent>, Receiver<String>) {
     let (tell, events) = mpsc::channel();
     let (ran, runs) = mpsc::channel();
     let timers = Durable::builder(store.clone())
         .look(Duration::from_millis(20))
         .term(term)
-        .on_event(move |event: &Event| drop(tell.send(event.clone())))
+        .on_event(move |event: &DurableEvent| drop(tell.send(event.clone())))
         .handle("q", move |due: &Due<u64>| {
             drop(ran.send(due.key().to_owned()));
         })
@@ -55,17 +58,17 @@ fn other(folder: &Folder) -> PathBuf {
 
 /// What follows the event of the exchange is part of one outage.
 #[track_caller]
-fn is_one_outage(more: &[Event]) {
-    let again = |event: &Event| {
+fn is_one_outage(more: &[DurableEvent]) {
+    let again = |event: &DurableEvent| {
         matches!(
             event,
-            Event::StoreReplaced { .. } | Event::StoreUp | Event::NodeGone
+            DurableEvent::StoreReplaced { .. } | DurableEvent::StoreUp | DurableEvent::NodeGone
         )
     };
     assert!(!more.iter().any(again), "{more:?}");
     let downs = more
         .iter()
-        .filter(|event| matches!(event, Event::StoreDown { .. }));
+        .filter(|event| matches!(event, DurableEvent::StoreDown { .. }));
     assert!(downs.count() <= 1, "{more:?}");
 }
 
@@ -101,14 +104,14 @@ fn is_noticed(exchange: impl FnOnce(&Folder, &Path)) -> (Folder, Durable, Receiv
     ));
     wait::until(
         "the node says what to do",
-        || matches!(wait::next(&events), Event::StoreReplaced { error, .. } if error.contains("start them again")),
+        || matches!(wait::next(&events), DurableEvent::StoreReplaced { error, .. } if error.contains("start them again")),
     );
     let before = timers.stats();
     wait::until("the node looks again and again", || {
         timers.stats().store_errors > before.store_errors + 3
     });
     assert!(timers.stats().replaced > 3);
-    let more: Vec<Event> = events.try_iter().collect();
+    let more: Vec<DurableEvent> = events.try_iter().collect();
     is_one_outage(&more);
     assert_eq!(runs.try_recv().ok(), None);
     // Somebody who opens the store anew does so on purpose; a connection of this one never makes
@@ -410,7 +413,7 @@ fn a_node_notices_an_older_file_by_its_next_look() {
         plain.execute_batch(older).expect("set");
         wait::until(
             "the node says what to do",
-            || matches!(wait::next(&events), Event::StoreReplaced { error, .. } if error.contains("start them again")),
+            || matches!(wait::next(&events), DurableEvent::StoreReplaced { error, .. } if error.contains("start them again")),
         );
         let refused = timers.schedule("q", "lost", HOUR, &1).wait();
         assert!(

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tourbillon_durable::store::{Claim, Epoch, NewNode, Run, Store, StoreError, Wanted};
 use tourbillon_durable::{
-    CallError, Cancelled, CompleteError, CompletesRun, IfAbsent, Invalid, Moved, Sqlite, StoreTime,
-    rusqlite,
+    CallError, CancelAnswer, CompleteError, CompletesRun, IfAbsentAnswer, Invalid,
+    RescheduleAnswer, Sqlite, StoreTime, rusqlite,
 };
 
 use crate::folder::{Folder, call, schedule_in};
@@ -122,19 +122,19 @@ fn all_calls_answer_within_a_transaction_as_outside() {
     let absent = store
         .schedule_if_absent_in(&tx, "pay", "7", MINUTE, "z")
         .expect("an answer");
-    assert!(matches!(absent, IfAbsent::Exists { due, .. } if due == second.due));
+    assert!(matches!(absent, IfAbsentAnswer::Exists { due, .. } if due == second.due));
     let moved = store
         .reschedule_in(&tx, "pay", "7", 3 * MINUTE)
         .expect("moved");
-    assert!(matches!(moved, Moved::Moved { from, .. } if from == second.due));
+    assert!(matches!(moved, RescheduleAnswer::Moved { from, .. } if from == second.due));
     let moved = store.reschedule_in(&tx, "pay", "7", at).expect("moved");
-    assert!(matches!(moved, Moved::Moved { to, .. } if to == first.due));
+    assert!(matches!(moved, RescheduleAnswer::Moved { to, .. } if to == first.due));
     let cancelled = store.cancel_in(&tx, "pay", "7").expect("cancelled");
-    assert!(matches!(cancelled, Cancelled::Cancelled { due, .. } if due == first.due));
-    assert_eq!(store.cancel_in(&tx, "pay", "7"), Ok(Cancelled::NotFound));
+    assert!(matches!(cancelled, CancelAnswer::Cancelled { due, .. } if due == first.due));
+    assert_eq!(store.cancel_in(&tx, "pay", "7"), Ok(CancelAnswer::NotFound));
     assert_eq!(
         store.reschedule_in(&tx, "pay", "7", MINUTE),
-        Ok(Moved::NotFound)
+        Ok(RescheduleAnswer::NotFound)
     );
     let absent = store
         .schedule_if_absent_in(&tx, "pay", "7", MINUTE, "z")
@@ -152,13 +152,19 @@ fn a_running_timer_is_seen_within_a_transaction() {
     let moved = store
         .reschedule_in(&tx, "pay", "7", MINUTE)
         .expect("an answer");
-    assert!(matches!(moved, Moved::Running { attempt: 1, .. }));
+    assert!(matches!(
+        moved,
+        RescheduleAnswer::Running { attempt: 1, .. }
+    ));
     let scheduled = store
         .schedule_in(&tx, "pay", "7", MINUTE, "next")
         .expect("scheduled");
     assert!(scheduled.running);
     let cancelled = store.cancel_in(&tx, "pay", "7").expect("an answer");
-    assert!(matches!(cancelled, Cancelled::Running { attempt: 1, .. }));
+    assert!(matches!(
+        cancelled,
+        CancelAnswer::Running { attempt: 1, .. }
+    ));
     tx.commit().expect("a commit");
     assert!(get(&store, "7").expect("a timer").cancelled);
 }

@@ -10,7 +10,9 @@ use chaos::journal::Journal;
 use chaos::proxy::Trouble;
 use chaos::random::Random;
 use serde::{Deserialize, Serialize};
-use tourbillon_durable::{CallError, Cancelled, Due, Durable, Event, Moved, Retry};
+use tourbillon_durable::{
+    CallError, CancelAnswer, Due, Durable, DurableEvent, RescheduleAnswer, RetryPolicy,
+};
 
 use crate::database::{self, Database, Fault};
 use crate::entry::{self, Entry};
@@ -178,7 +180,7 @@ fn start(
         fuse: Arc::clone(fuse),
         journal: Arc::clone(journal),
     };
-    let retry = Retry::fixed(Duration::from_millis(20)).attempts(u32::MAX);
+    let retry = RetryPolicy::fixed(Duration::from_millis(20)).attempts(u32::MAX);
     let of_plain = (Arc::clone(fuse), Arc::clone(journal));
     let of_exact = (Arc::clone(fuse), Arc::clone(journal));
     let (of_events, database) = (Arc::clone(journal), Arc::clone(database));
@@ -190,7 +192,7 @@ fn start(
         .term(term)
         .look(LOOK)
         .on_event(move |event| {
-            if matches!(event, Event::NodeGone) {
+            if matches!(event, DurableEvent::NodeGone) {
                 of_events.write(&Entry::Gone);
             }
         })
@@ -289,7 +291,7 @@ impl Caller<'_> {
         // Later than before: also if the answer is lost, no run may start before the first time.
         let delay = Duration::from_millis(LONGEST + self.random.below(200));
         let moved = answer(self.timers.reschedule(queue, &key, delay).wait());
-        if let Some(Moved::Moved { to, .. }) = moved {
+        if let Some(RescheduleAnswer::Moved { to, .. }) = moved {
             let (at, due) = (entry::now(), entry::micros(to));
             self.journal.write(&Entry::Moved { key, at, due });
         }
@@ -309,11 +311,11 @@ impl Caller<'_> {
         }
         self.journal.write(&Entry::Cancelling { key: key.clone() });
         match answer(self.timers.cancel(queue, &key).wait()) {
-            Some(Cancelled::Cancelled { .. }) => {
+            Some(CancelAnswer::Cancelled { .. }) => {
                 let at = entry::now();
                 self.journal.write(&Entry::Cancelled { key, at });
             }
-            Some(Cancelled::Running { attempt, .. }) => {
+            Some(CancelAnswer::Running { attempt, .. }) => {
                 self.journal.write(&Entry::Ending { key, attempt });
             }
             _ => {}

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use postgres::{Client, NoTls, Transaction};
-use tourbillon_durable::{Due, Durable, Postgres, Retry};
+use tourbillon_durable::{Due, Durable, Postgres, RetryPolicy};
 
 use crate::database::{
     Audit, Books, Cancellation, Database, Fault, LOOK, OTHER_WORK, PAY_WITHIN, PayBy, Progress,
@@ -100,7 +100,7 @@ impl Database for Server {
             tx.commit()?;
             Ok(())
         };
-        let retry = Retry::exponential(Duration::from_millis(50)..=Duration::from_secs(2));
+        let retry = RetryPolicy::exponential(Duration::from_millis(50)..=Duration::from_secs(2));
         let timers = Durable::builder(timers(&self.url)?)
             .name(name)
             .term(TERM)

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use tourbillon_durable::rusqlite::{self, Connection, Transaction, TransactionBehavior, params};
-use tourbillon_durable::{Due, Durable, Retry, Sqlite};
+use tourbillon_durable::{Due, Durable, RetryPolicy, Sqlite};
 
 use crate::database::{
     Audit, Books, Cancellation, Database, Fault, LOOK, OTHER_WORK, PAY_WITHIN, PayBy, Progress,
@@ -94,7 +94,7 @@ impl Database for File {
             tx.commit()?;
             Ok(())
         };
-        let retry = Retry::exponential(Duration::from_millis(50)..=Duration::from_secs(2));
+        let retry = RetryPolicy::exponential(Duration::from_millis(50)..=Duration::from_secs(2));
         let timers = Durable::builder(timers(&self.path)?)
             .name(name)
             .term(TERM)
