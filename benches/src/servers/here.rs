@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use chaos::servers::postgres::Cluster;
-use tourbillon_durable::{Due, Durable, Stats};
+use tourbillon_durable::{Due, Durable, DurableStats};
 
 use super::place::{self, Place};
 use super::{Failure, millis, quantiles};
@@ -155,7 +155,7 @@ impl Lateness {
     }
 }
 
-pub(super) fn wait_for(timers: &Durable, runs: u64) -> Result<Stats, Failure> {
+pub(super) fn wait_for(timers: &Durable, runs: u64) -> Result<DurableStats, Failure> {
     let start = Instant::now();
     loop {
         let stats = timers.stats();
