@@ -10,6 +10,7 @@ mod entry;
 mod eviction;
 mod find_or_insert;
 mod groups;
+#[cfg(feature = "tokio")]
 mod limits;
 mod removals;
 mod rename;
