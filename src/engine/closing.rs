@@ -21,7 +21,7 @@
 //! **CLOSE-5** With `HandBack`, what follows a run that ends in step 5 comes back, too: its next
 //! round, or its successor. Step 4 has visited its stripe already, so the stripe keeps it. Step 6
 //! counts the runs first and then takes what the stripes keep, so a run that ends in between is
-//! counted twice rather than forgotten. From then on a stripe refuses rounds. So the mode is part
+//! in both, and never in neither. From then on a stripe refuses rounds. So the mode is part
 //! of the state that *begin* sets: whoever closes a gate first, also a caller that did not begin
 //! the shutdown, closes it in that mode.
 //!

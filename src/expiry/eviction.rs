@@ -12,8 +12,8 @@
 //!
 //! - **EVICT-1** The last touch of an entry never moves back. So the touch that the order knows is
 //!   never later than the last one.
-//! - **EVICT-2** The first member is evicted if its last touch is not later than the one that the
-//!   order knows of the second. By EVICT-1 every other member was then touched later. Comparison
+//! - **EVICT-2** The first member of the order is evicted if its real last touch is not later than
+//!   the recorded touch of the second. By EVICT-1 every other member was then touched later. Comparison
 //!   and eviction take one hold of the candidate's stripe's lock, so this holds at the moment of
 //!   the eviction.
 //! - **EVICT-3** A candidate that was touched since is ranked again. Without racing touches this

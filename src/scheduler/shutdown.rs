@@ -39,8 +39,9 @@ pub struct Report<K, S = RandomState> {
     pub handed_back: Vec<HandedBack<K, S>>,
     /// The number of threads that were still in user code when the limit had passed: in a task, or
     /// in code that follows one (the drop of its key, the handler of its panic, a waker). If there
-    /// was no such thread, the number of threads in a foreign executor that was given a batch.
-    /// These threads end when that code ends.
+    /// was none, threads that are still inside a foreign executor's `execute` are counted instead.
+    /// These threads end when that code ends. With [`HandBack`](crate::Shutdown::HandBack), a run
+    /// that ends just then is counted here, and what follows it is in `handed_back`, too.
     pub still_running: usize,
     /// Whether another call had begun the shutdown. That call gets the report.
     pub already_closed: bool,

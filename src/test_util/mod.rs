@@ -27,8 +27,8 @@
 //! ```
 //!
 //! [`SteppedMap`] is the same for an [`ExpiryMap`](crate::ExpiryMap), and [`SteppedTimer`] for a
-//! [`Timer`](crate::Timer). [`SteppedTimer::run_until`] runs a future, for which no time passes in
-//! vain. [`Together`] moves several drivers of one program on one clock. With the feature `tokio`,
+//! [`Timer`](crate::Timer). [`SteppedTimer::run_until`] runs a future, and moves the clock to the
+//! next deadline when it waits. [`Together`] moves several drivers of one program on one clock. With the feature `tokio`,
 //! each of them can follow the paused clock of tokio instead: `follow_tokio`, in a
 //! `#[tokio::test(start_paused = true)]`.
 
@@ -290,12 +290,12 @@ where
     /// [`Together`]. A future that wakes itself in each poll, or waits beside a task that repeats
     /// without end, keeps this call busy.
     ///
+    /// The next call that returns runs also returns those of this call.
+    ///
     /// # Panics
     ///
     /// Panics if the future would wait forever: it is not woken, and nothing pending will ever be
     /// due. Panics if it is called from inside a task.
-    ///
-    /// The next call that returns runs also returns those of this call.
     ///
     /// # Examples
     ///

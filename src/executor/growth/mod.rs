@@ -5,8 +5,8 @@
 //!
 //! **A ticket is old.** A ticker that sees tickets wait adds the number of unclaimed tickets to the
 //! number of claims: the *mark*. If claims have reached the mark one limit later, the ticker sets a
-//! new one. Otherwise fewer tickets were claimed than had waited. So, in whatever order tickets are
-//! claimed, one of those still waits, and it is at least one limit old.
+//! new one. If not, at least one of the tickets that waited when the mark was set still waits,
+//! whatever the order of claims, and it is at least one limit old.
 //!
 //! **The workers are blocked.** A worker is *able* if its thread runs, could run, is about to
 //! start, or sleeps because there are no tickets. The pool keeps as many able workers as were asked

@@ -39,9 +39,9 @@ where
     /// | [`reschedule`](Self::reschedule) | answers *moved*: the next round is due at that time, whatever the running round answers; the grid of a fixed rate begins anew there |
     /// | [`pull_in`](Self::pull_in) | answers *moved*: the next round is due at that time, or earlier if the running round's answer says so |
     /// | [`run_now`](Self::run_now) | answers *running*, and changes nothing |
-    /// | [`schedule`](Self::schedule), `repeat` | the new timer runs after the round and replaces the repetition, which [`Scheduled::replaced`] does not report; if it is cancelled by its id before the round ends, the repetition continues |
+    /// | [`schedule`](Self::schedule), `repeat` | the new timer runs after the round, and replaces the repetition when the round ends; [`Scheduled::replaced`] is not set for this; if the new timer is cancelled by its id before that, the repetition continues |
     /// | [`schedule_if_absent`](Self::schedule_if_absent) | refused with [`Occupied`](ScheduleError::Occupied) |
-    /// | shutdown | the round ends and none follows; the task is dropped, since it is handed back only between two rounds |
+    /// | shutdown | the round ends and none follows here; with [`HandBack`](crate::Shutdown::HandBack) the task comes back if the round ends within the shutdown's limit, and otherwise it is dropped |
     ///
     /// With `max_pending`, a repeating timer keeps its permit while its rounds run, so the next
     /// round is never refused.

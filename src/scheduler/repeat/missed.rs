@@ -11,8 +11,8 @@
 //! | `AtMost(3)` | the last three run now, one after the other, the seven before are skipped | the first after now |
 //! | `All` | ten run now, one after the other | the first after now |
 //!
-//! Rounds that are made up need no state in between. Each of them leaves the points that are still
-//! to be run as the next points of the grid, and those are late again.
+//! Rounds that are made up need no state in between. After one of them, the next point of the grid
+//! is still in the past. So it counts as late in turn, and is made up by the same rule.
 
 use std::time::Duration;
 
