@@ -98,7 +98,7 @@ const WAITS: &str = "select count(*) from pg_stat_activity where datname = curre
      and wait_event in ('BufferContent', 'BufferPin')";
 
 /// Timers of one queue, all due in a day, from clients that each have a connection of their own.
-/// Returns the metrics of [`INDEX`].
+/// Returns the rate, the processor time of a timer, the share of waits, and the size of the index.
 fn writes(place: &Place, writers: u64, round: usize, timers: u64) -> Result<[f64; 4], Failure> {
     let client_of = |_| Ok(Durable::builder(place.store()?).start()?);
     let clients = (0..writers)
