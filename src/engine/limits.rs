@@ -1,5 +1,5 @@
-//! Limits of waits that tasks await. A thread that waits parks until its limit; for a task, the
-//! ticker of the first shard watches the clock.
+//! Limits of waits. A thread parks until its limit; for a task, the ticker of the first shard watches
+//! the clock.
 //!
 //! The limits stand in a list, under a lock. A limit that is reached leaves it, and its task is
 //! woken; a wait that finds its limit gone has reached it. `earliest` is written under the lock and
@@ -12,11 +12,12 @@
 
 use std::collections::BTreeMap;
 use std::task::Waker;
+use std::time::Duration;
 
-use super::{Engine, Frontend};
+use super::{Engine, Frontend, task_scope};
 use crate::job::catch_panic;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
 use crate::waker::leave;
 
@@ -40,7 +41,7 @@ struct List {
 
 /// A limit in the list: its moment, and its number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct LimitId(Time, u64);
+struct LimitId(Time, u64);
 
 impl Limits {
     pub(super) fn new() -> Self {
@@ -87,11 +88,8 @@ impl Limits {
 }
 
 impl<F: Frontend> Engine<F> {
-    /// Begins a limit. `None`: it is reached already.
-    pub(crate) fn begin_limit(&self, until: Time) -> Option<LimitId> {
-        if self.now() >= until {
-            return None;
-        }
+    /// Puts a limit into the list. `None`: nobody watches the clock any more.
+    fn begin_limit(&self, until: Time) -> Option<LimitId> {
         let begun = self.limits.change(|list| {
             list.seen += 1;
             let id = LimitId(until, list.seen);
@@ -103,25 +101,6 @@ impl<F: Frontend> Engine<F> {
         // LIMIT-1.
         self.shards().shard(WATCHING).bell.ring_for(until);
         begun
-    }
-
-    /// Leaves the waker of the task that waits. False: the limit is reached.
-    pub(crate) fn leave_at_limit(&self, id: LimitId, waker: &Waker) -> bool {
-        leave(waker, |show| {
-            if let Some(left) = self.limits.list.lock().wakers.get_mut(&id) {
-                show(left);
-            }
-        })
-    }
-
-    /// Takes a limit back, if it is not reached.
-    pub(crate) fn end_limit(&self, id: LimitId) {
-        // Another thread may have had the lock at the fork.
-        if self.is_forked() {
-            return;
-        }
-        // Dropped without the lock.
-        drop(self.limits.change(|list| list.wakers.remove(&id)));
     }
 
     /// Wakes the tasks whose limit is reached, if this shard's ticker watches them.
@@ -140,5 +119,78 @@ impl<F: Frontend> Engine<F> {
         } else {
             Time::MAX
         }
+    }
+}
+
+/// The limit of one wait, of a thread or of a task. Dropping it takes it back.
+pub(crate) struct Limit<F: Frontend> {
+    engine: Arc<Engine<F>>,
+    until: Time,
+    /// In the engine's list, once a task waits.
+    id: Option<LimitId>,
+}
+
+impl<F: Frontend> Limit<F> {
+    /// Returns a limit of `span` from now, or `present` if that is reached earlier.
+    pub(crate) fn within(engine: &Arc<Engine<F>>, span: Duration, present: Option<Self>) -> Self {
+        let until = engine.now() + span;
+        match present {
+            Some(limit) if limit.until <= until => limit,
+            _ => Limit {
+                engine: Arc::clone(engine),
+                until,
+                id: None,
+            },
+        }
+    }
+
+    /// When a thread's wait ends.
+    pub(crate) fn until(&self) -> Time {
+        self.until
+    }
+
+    /// Whether a thread must wait no longer.
+    pub(crate) fn has_passed(&self) -> bool {
+        // In an engine that a test steps, nothing goes on while its thread waits in a task.
+        let in_vain = self.engine.is_stepped() && task_scope::is_inside(self.engine.tag());
+        in_vain || self.engine.now() >= self.until
+    }
+
+    /// Takes the limit out of the list, so that it wakes nobody.
+    pub(crate) fn take_back(&mut self) {
+        let Some(id) = self.id.take().filter(|_| !self.engine.is_forked()) else {
+            return;
+        };
+        let waker = self.engine.limits.change(|list| list.wakers.remove(&id));
+        // Dropped without the lock, since a waker is code of its runtime.
+        let _ = catch_panic(|| drop(waker));
+    }
+
+    /// Leaves the waker of the task that waits. False: the limit is reached.
+    pub(crate) fn leave(&mut self, waker: &Waker) -> bool {
+        if self.until == Time::MAX {
+            return true;
+        }
+        // In a forked copy another thread may have had the lock of the list.
+        if self.engine.is_forked() {
+            return false;
+        }
+        if self.id.is_none() && self.engine.now() < self.until {
+            self.id = self.engine.begin_limit(self.until);
+        }
+        let Some(id) = self.id else {
+            return false;
+        };
+        leave(waker, |show| {
+            if let Some(left) = self.engine.limits.list.lock().wakers.get_mut(&id) {
+                show(left);
+            }
+        })
+    }
+}
+
+impl<F: Frontend> Drop for Limit<F> {
+    fn drop(&mut self) {
+        self.take_back();
     }
 }

@@ -72,7 +72,7 @@ use crate::stats::Latenesses;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
 use crate::tick::{TickSize, Time};
 use faults::Faults;
-pub(crate) use limits::LimitId;
+pub(crate) use limits::Limit;
 use limits::Limits;
 use pace::Pace;
 use std::num::NonZeroUsize;

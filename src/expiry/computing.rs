@@ -15,10 +15,9 @@ use super::flights::{CallMode, FlightLead, FlightWait, Flights, Joined, WaitEnd}
 use super::frontend::MapFrontend;
 use super::{EntryError, ExpiryMap, Found, InsertError, Inserted, MapHasher, NoGroup};
 use crate::coop::YieldPoint;
-use crate::engine::{Engine, LimitId, task_scope};
-use crate::shard::{Waiter, when_unlocked};
+use crate::engine::Limit;
+use crate::shard::Waiter;
 use crate::sync::{Arc, Parker};
-use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
 where
@@ -44,13 +43,17 @@ where
 }
 
 /// What a caller has said of its call, besides the key and the computation.
-struct ComputingCall<'a, K, V, S: MapHasher, P> {
+struct ComputingCall<'a, K, V, S, P>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: MapHasher,
+{
     map: &'a ExpiryMap<K, V, S>,
     times: Times,
     place: P,
     touches: bool,
-    /// When the wait ends, if it has a limit.
-    until: Option<Time>,
+    limit: Option<Limit<MapFrontend<K, V, S>>>,
 }
 
 impl<K, V, S, P> ComputingCall<'_, K, V, S, P>
@@ -159,21 +162,16 @@ pin_project! {
         // caller does not overlap this one.
         #[pin]
         computation: Option<R>,
-        stage: ComputingStage<K, V, S>,
+        stage: ComputingStage<K, V>,
         yield_point: YieldPoint,
     }
 }
 
 /// What a caller that awaits a value does at present.
-enum ComputingStage<K, V, S>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: MapHasher,
-{
+enum ComputingStage<K: 'static, V: 'static> {
     Looks,
-    /// Waits for another caller, perhaps until a limit.
-    Waits(FlightWait<K, Computed<V>>, Option<HeldLimit<K, V, S>>),
+    /// Waits for another caller.
+    Waits(FlightWait<K, Computed<V>>),
     /// Computes the value. Without a lead, nobody waits for it.
     Computes(Option<FlightLead<K, Computed<V>>>),
 }
@@ -198,7 +196,7 @@ where
                 times,
                 place,
                 touches,
-                until: None,
+                limit: None,
             },
             key: Some(key),
             compute: Some(compute),
@@ -217,7 +215,8 @@ where
     /// ends its own computation, too; see [`Timer::timeout`](crate::Timer::timeout).
     ///
     /// With a limit of zero the call waits for nobody: it finds the value, computes it, or fails at
-    /// once. `Duration::MAX` is no limit. Of several limits the last one counts.
+    /// once. `Duration::MAX` is no limit. Of several limits the
+    /// earliest holds.
     ///
     /// A task is woken by a ticker of the map, up to a tick after the limit. A map that delivers
     /// [`inline`](crate::ExpiryMapBuilder::inline) wakes it after the handler that runs.
@@ -236,7 +235,8 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn within(mut self, limit: Duration) -> Self {
-        self.call.until = Some(self.call.map.now() + limit);
+        let present = self.call.limit.take();
+        self.call.limit = Some(Limit::within(&self.call.map.engine, limit, present));
         self
     }
 }
@@ -323,15 +323,11 @@ where
 {
     /// Parks the thread until it is woken or the limit has passed. False: it has passed already.
     fn park(&self, parker: &Parker) -> bool {
-        let engine = &self.map.engine;
-        if let Some(until) = self.until {
-            // In an engine that a test steps, nothing goes on while its thread waits in a handler.
-            let in_vain = engine.is_stepped() && task_scope::is_inside(engine.tag());
-            if in_vain || engine.now() >= until {
-                return false;
-            }
+        if self.limit.as_ref().is_some_and(Limit::has_passed) {
+            return false;
         }
-        engine.clock().park_until(parker, self.until);
+        let until = self.limit.as_ref().map(Limit::until);
+        self.map.engine.clock().park_until(parker, until);
         true
     }
 }
@@ -363,21 +359,25 @@ where
                     *this.stage = match call.join(key, CallMode::Awaited, waiter) {
                         Joined::Found(value) => break Ok(Found::Present(value)),
                         Joined::Leads(lead) => ComputingStage::Computes(Some(lead)),
-                        Joined::Waits(wait) => ComputingStage::Waits(wait, None),
+                        Joined::Waits(wait) => ComputingStage::Waits(wait),
                         Joined::Recursive => break Err(EntryError::Recursive(None)),
                         Joined::Closed => break Err(EntryError::Closed),
                         // The insertion will be refused.
                         Joined::Refused => ComputingStage::Computes(None),
                     };
                 }
-                ComputingStage::Waits(wait, limit) => {
+                ComputingStage::Waits(wait) => {
                     let Poll::Ready(end) = Pin::new(wait).poll(context) else {
-                        if call.waits_on(limit, context.waker()) {
+                        let waker = context.waker();
+                        if (call.limit.as_mut()).is_none_or(|limit| limit.leave(waker)) {
                             return Poll::Pending;
                         }
                         break Err(EntryError::TimedOut);
                     };
                     *this.stage = ComputingStage::Looks;
+                    if let Some(limit) = &mut call.limit {
+                        limit.take_back();
+                    }
                     match end {
                         WaitEnd::Answered(answer) => {
                             let Some(key) = this.key.take() else {
@@ -435,52 +435,6 @@ where
         *this.compute = None;
         this.computation.set(None);
         Poll::Ready(output)
-    }
-}
-
-impl<K, V, S, P> ComputingCall<'_, K, V, S, P>
-where
-    K: Hash + Eq + Clone + Send + 'static,
-    V: Clone + Send + 'static,
-    S: MapHasher,
-{
-    /// Leaves the task's waker at the limit, if there is one. False: the limit is reached.
-    fn waits_on(&self, held: &mut Option<HeldLimit<K, V, S>>, waker: &Waker) -> bool {
-        let Some(until) = self.until else {
-            return true;
-        };
-        let engine = &self.map.engine;
-        if held.is_none() {
-            *held = engine.begin_limit(until).map(|id| HeldLimit {
-                engine: Arc::clone(engine),
-                id,
-            });
-        }
-        held.as_ref()
-            .is_some_and(|held| engine.leave_at_limit(held.id, waker))
-    }
-}
-
-/// The limit of a task that waits. Dropping it takes the limit back.
-struct HeldLimit<K, V, S>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: MapHasher,
-{
-    engine: Arc<Engine<MapFrontend<K, V, S>>>,
-    id: LimitId,
-}
-
-impl<K, V, S> Drop for HeldLimit<K, V, S>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: MapHasher,
-{
-    fn drop(&mut self) {
-        let (engine, id) = (Arc::clone(&self.engine), self.id);
-        when_unlocked(move || engine.end_limit(id));
     }
 }
 

@@ -39,8 +39,8 @@ pub trait MapHasher: kind::MapKind {}
 /// ```
 /// use tourbillon::{ExpiryMapBuilder, GroupedBy};
 ///
-/// type SchedulerBuilder = ExpiryMapBuilder<u64, String, GroupedBy<String>>;
-/// # let builder: SchedulerBuilder = tourbillon::ExpiryMap::builder().groups();
+/// type Builder = ExpiryMapBuilder<u64, String, GroupedBy<String>>;
+/// # let builder: Builder = tourbillon::ExpiryMap::builder().groups();
 /// ```
 pub struct GroupedBy<G, S = RandomState> {
     pub(super) hasher: S,

@@ -160,8 +160,8 @@ macro_rules! keyed_calls {
 
 /// The setters of the builder of a `Debounce` or a `Throttle`.
 macro_rules! keyed_options {
-    ($Type:ident, $SchedulerBuilder:ident, $edges:literal) => {
-        impl<K, V, S> $SchedulerBuilder<K, V, S>
+    ($Type:ident, $Builder:ident, $edges:literal) => {
+        impl<K, V, S> $Builder<K, V, S>
         where
             K: Hash + Eq + Clone + Send + 'static,
             V: Send + 'static,
@@ -204,9 +204,9 @@ macro_rules! keyed_options {
             }
         }
 
-        impl<K, V, S> fmt::Debug for $SchedulerBuilder<K, V, S> {
+        impl<K, V, S> fmt::Debug for $Builder<K, V, S> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($SchedulerBuilder))
+                f.debug_struct(stringify!($Builder))
                     .field("wait", &self.wait)
                     .field("edges", &self.edges)
                     .finish_non_exhaustive()

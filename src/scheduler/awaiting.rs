@@ -123,8 +123,8 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Limits the wait to `limit` from now, by the scheduler's clock. Of several limits the last one
-    /// counts. A limited wait is also allowed inside a task.
+    /// Limits the wait to `limit` from now, by the scheduler's clock. Of several limits the
+    /// earliest holds. A limited wait is also allowed inside a task.
     ///
     /// When the scheduler has ended, a future's limit is reached at once: nobody measures it any
     /// more.

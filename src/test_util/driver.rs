@@ -258,27 +258,30 @@ impl<F: Frontend> Steps for Driver<F> {
     fn next_due(&self, limit: Time) -> Option<Time> {
         let engine = self.server.engine();
         let shards = engine.shards();
-        // The published times may be early after a cancellation, but are never late. So in most
-        // cases they answer without a look at every stripe.
         // A task may wait until then, whatever is due. The first ticker watches the clock for it.
         let wait = engine.next_limit(0);
-        let wait = (wait > self.now() && wait <= limit && wait != Time::MAX).then_some(wait);
+        // The published times may be early after a cancellation, but are never late. So in most
+        // cases they answer without a look at every stripe.
         let no_earlier = (0..shards.shards()).map(|shard| shards.shard(shard).least_due());
-        if no_earlier.min().is_none_or(|time| time > limit) {
-            return wait;
+        let mut next = Time::MAX;
+        if no_earlier.min().is_some_and(|time| time <= limit) {
+            let stripes = engine.stripes_of(None);
+            let due = stripes.map(|stripe| shards.peek(stripe, |stripe| stripe.next_due()));
+            next = due.min().unwrap_or(Time::MAX);
         }
-        let mut next = engine
-            .stripes_of(None)
-            .map(|stripe| shards.peek(stripe, |stripe| stripe.next_due()))
-            .min()?;
         if next <= self.now() {
             // Nothing is left to do now, so this entry is held back, and its ticker knows until
             // when. That is forever if nobody claims tickets that were handed to a foreign
             // executor.
-            next = self.actors.borrow().asleep.iter().copied().min()?;
+            let asleep = self.actors.borrow();
+            next = asleep.asleep.iter().copied().min().unwrap_or(Time::MAX);
         }
-        let next = (next <= limit && next != Time::MAX).then_some(next);
-        next.into_iter().chain(wait).min()
+        let next = if wait > self.now() {
+            next.min(wait)
+        } else {
+            next
+        };
+        (next <= limit && next != Time::MAX).then_some(next)
     }
 }
 

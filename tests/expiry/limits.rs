@@ -75,6 +75,23 @@ fn an_answer_that_comes_within_the_limit_is_the_answer() {
     assert_eq!(found.into_value(), "own");
 }
 
+/// It is the wait that has a limit, so nothing wakes the task that computes.
+#[test]
+fn the_limit_of_a_wait_does_not_wake_the_computation_that_follows_it() {
+    let (stepped, _) = collecting(builder(), 1);
+    let map = stepped.map();
+    let leads = hanging(&map);
+    let wakes = Wakes::new();
+    let own = || std::future::pending::<Result<String, &str>>();
+    let mut waits = Box::pin(map.entry(1).or_compute(own).within(5 * S));
+    assert!(poll(&mut waits, &wakes).is_pending());
+    drop(leads);
+    assert_eq!(wakes.count(), 1);
+    assert!(poll(&mut waits, &wakes).is_pending());
+    stepped.advance(9 * S);
+    assert_eq!(wakes.count(), 1);
+}
+
 #[test]
 fn a_limit_of_zero_waits_for_nobody_and_the_longest_one_has_no_end() {
     let (stepped, _) = collecting(builder(), 1);

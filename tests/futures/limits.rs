@@ -89,7 +89,7 @@ fn the_end_of_the_run_comes_before_the_limit() {
 }
 
 #[test]
-fn the_last_limit_counts_and_a_limit_of_zero_asks_once() {
+fn the_earliest_limit_holds_and_a_limit_of_zero_asks_once() {
     let (hand, scheduler) = scheduler();
     let timers = scheduler.handle();
     let timed_out = Poll::Ready(Err(WaitError::TimedOut));
@@ -103,17 +103,22 @@ fn the_last_limit_counts_and_a_limit_of_zero_asks_once() {
     let blocking = timers.cancel_and_wait(&7).within(Duration::ZERO).wait();
     assert_eq!(blocking, Err(WaitError::TimedOut));
 
-    let mut end = timers.cancel_and_wait(&7).within(SECOND);
+    let mut end = timers.cancel_and_wait(&7).within(9 * SECOND);
     assert!(poll(&mut end, &wakes).is_pending());
-    let mut end = end.within(3 * SECOND);
+    let mut end = end.within(3 * SECOND).within(5 * SECOND);
     assert!(poll(&mut end, &wakes).is_pending());
-    hand.advance(2 * SECOND);
-    // The first limit has been taken back: at its time nobody is woken.
-    assert!(poll(&mut end, &wakes).is_pending());
-    assert_eq!(wakes.count(), 0);
-    hand.advance(SECOND);
+    hand.advance(3 * SECOND);
     until("the limit", || wakes.count() == 1);
     assert_eq!(poll(&mut end, &wakes), timed_out);
+    // The other limits were taken back: at their time nobody is woken.
+    hand.advance(9 * SECOND);
+    let mut other = timers.cancel_and_wait(&7).within(SECOND);
+    let others = Wakes::new();
+    assert!(poll(&mut other, &others).is_pending());
+    hand.advance(SECOND);
+    until("the ticker has looked", || others.count() == 1);
+    assert_eq!(wakes.count(), 1);
+    drop(other);
 
     // A wait that was given up leaves nothing behind.
     let mut end = timers.cancel_and_wait(&7).within(SECOND);

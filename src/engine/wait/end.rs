@@ -7,22 +7,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::super::limits::LimitId;
+use super::super::limits::Limit;
 use super::super::{Engine, Frontend, task_scope};
 use super::Registration;
 use crate::error::WaitError;
 use crate::shard::{Cancelling, RunEvent, Stripe, Waiter, is_under_lock, when_unlocked};
 use crate::sync::{Arc, Parker};
-use crate::tick::Time;
 
 /// The end of a run that was cancelled. Dropping it gives up the wait.
 pub(crate) struct EndOfRun<F: Frontend> {
     engine: Arc<Engine<F>>,
     wait: Wait,
-    /// When the wait ends, if it has a limit.
-    until: Option<Time>,
-    /// The limit in the engine's list, from the first poll on.
-    limit: Option<LimitId>,
+    limit: Option<Limit<F>>,
 }
 
 enum Wait {
@@ -71,16 +67,14 @@ impl<F: Frontend> EndOfRun<F> {
         let end = EndOfRun {
             engine: Arc::clone(engine),
             wait,
-            until: None,
             limit: None,
         };
         (cancelling, end)
     }
 
-    /// Limits the wait to `limit` from now. The last limit counts.
-    pub(crate) fn set_limit(&mut self, limit: Duration) {
-        self.end_limit();
-        self.until = Some(self.engine.now() + limit);
+    /// Limits the wait to `span` from now. Of several limits the earliest holds.
+    pub(crate) fn set_limit(&mut self, span: Duration) {
+        self.limit = Some(Limit::within(&self.engine, span, self.limit.take()));
     }
 
     /// Blocks the thread until the run has ended, or the limit is reached.
@@ -93,7 +87,7 @@ impl<F: Frontend> EndOfRun<F> {
         self.can_look()?;
         let engine = Arc::clone(&self.engine);
         // A thread in one task of the engine can be what another task waits for.
-        if self.until.is_none() && task_scope::is_inside(engine.tag()) {
+        if self.limit.is_none() && task_scope::is_inside(engine.tag()) {
             return Err(WaitError::WouldDeadlock);
         }
         let parker = Parker::new();
@@ -111,18 +105,16 @@ impl<F: Frontend> EndOfRun<F> {
                 self.wait = Wait::Over;
                 return Ok(());
             }
-            // In an engine that a test steps, nothing goes on while its thread waits in a task.
-            let in_vain = engine.is_stepped() && task_scope::is_inside(engine.tag());
-            if in_vain || self.until.is_some_and(|until| engine.now() >= until) {
+            if self.limit.as_ref().is_some_and(Limit::has_passed) {
                 return self.reached();
             }
-            engine.clock().park_until(&parker, self.until);
+            let until = self.limit.as_ref().map(Limit::until);
+            engine.clock().park_until(&parker, until);
         }
     }
 
     /// Ends the wait at its limit.
     fn reached(&mut self) -> Result<(), WaitError> {
-        self.end_limit();
         match std::mem::replace(&mut self.wait, Wait::Over) {
             Wait::For(registration) if registration.withdraw(&self.engine) => {
                 Err(WaitError::TimedOut)
@@ -144,26 +136,6 @@ impl<F: Frontend> EndOfRun<F> {
         }
         Ok(())
     }
-
-    fn end_limit(&mut self) {
-        if let Some(limit) = self.limit.take() {
-            self.engine.end_limit(limit);
-        }
-    }
-
-    /// Returns whether the limit is reached, and leaves the waker in it if not.
-    fn is_reached(&mut self, waker: &Waker) -> bool {
-        let Some(until) = self.until.filter(|until| *until != Time::MAX) else {
-            return false;
-        };
-        if self.limit.is_none() {
-            self.limit = self.engine.begin_limit(until);
-        }
-        match self.limit {
-            None => true,
-            Some(limit) => !self.engine.leave_at_limit(limit, waker),
-        }
-    }
 }
 
 impl<F: Frontend> Future for EndOfRun<F> {
@@ -178,17 +150,18 @@ impl<F: Frontend> Future for EndOfRun<F> {
         };
         // A future blocks nobody but the task that awaits it, which must not be the run itself.
         let run = (registration.stripe as u32, registration.run);
-        if this.until.is_none() && task_scope::may_be_inside_run(this.engine.tag(), run) {
+        if this.limit.is_none() && task_scope::may_be_inside_run(this.engine.tag(), run) {
             return Poll::Ready(Err(WaitError::WouldDeadlock));
         }
         if registration.leave(&this.engine, context.waker()) {
-            if !this.is_reached(context.waker()) {
-                return Poll::Pending;
-            }
-            return Poll::Ready(this.reached());
+            let waits = (this.limit.as_mut()).is_none_or(|limit| limit.leave(context.waker()));
+            return match waits {
+                true => Poll::Pending,
+                false => Poll::Ready(this.reached()),
+            };
         }
         this.can_look()?;
-        this.end_limit();
+        this.limit = None;
         this.wait = Wait::Over;
         Poll::Ready(Ok(()))
     }
@@ -196,7 +169,6 @@ impl<F: Frontend> Future for EndOfRun<F> {
 
 impl<F: Frontend> Drop for EndOfRun<F> {
     fn drop(&mut self) {
-        self.end_limit();
         if let Wait::For(registration) = std::mem::replace(&mut self.wait, Wait::Over) {
             let engine = Arc::clone(&self.engine);
             when_unlocked(move || {
