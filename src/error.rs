@@ -301,8 +301,9 @@ impl<F> fmt::Display for ScheduleError<F> {
 
 impl<F> std::error::Error for ScheduleError<F> {}
 
-/// The reason why `cancel_and_wait` did not wait for the end of the run. The cancellation itself was
-/// done nevertheless: a pending timer is cancelled, and the run in progress is marked as cancelled.
+/// The reason why `cancel_and_wait` did not wait for the end of the run. The cancellation itself
+/// was done nevertheless: a pending timer is cancelled, and the run in progress is marked as
+/// cancelled.
 ///
 /// # Examples
 ///

@@ -176,8 +176,8 @@
 //!
 //! - A timer is *armed* with a *deadline*. Each accepted call that arms is an *arming* and has a
 //!   [`TimerId`].
-//! - Time passes in *ticks* of 1 ms, or as [`SchedulerBuilder::tick`] says. At the first tick that is not
-//!   before its deadline, a timer *expires*: it is taken off the wheel and *queued*.
+//! - Time passes in *ticks* of 1 ms, or as [`SchedulerBuilder::tick`] says. At the first tick that
+//!   is not before its deadline, a timer *expires*: it is taken off the wheel and *queued*.
 //! - A worker *claims* a queued timer and runs its task.
 //! - *Lateness* is start minus deadline. It has two parts: the time until the tick, and the time in
 //!   the queue.

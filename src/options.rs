@@ -45,8 +45,8 @@ macro_rules! engine_options {
         }
 
         /// Sets how many tasks may run at one time, which is the number of workers up to which the
-        /// pool may grow when workers are blocked. The default is 64, or `workers` if that is more. Extra workers leave when they have found
-        /// nothing to do for 10 s.
+        /// pool may grow when workers are blocked. The default is 64, or `workers` if that is more.
+        /// Extra workers leave when they have found nothing to do for 10 s.
         ///
         /// Workers are added when two conditions hold: a due task has waited for 2 ms, and fewer
         /// than `workers` workers are unblocked. A worker is blocked while its task sleeps or waits

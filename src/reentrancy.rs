@@ -89,9 +89,9 @@ pub fn is_under_lock() -> bool {
 ///
 /// # Errors
 ///
-/// Returns [`UnderLockError`] if the thread holds such a lock and is panicking. That happens in panic
-/// hooks and in drops; see [panic hooks](crate#panic-hooks). A second panic would end the process
-/// there, so the caller must go on without the call.
+/// Returns [`UnderLockError`] if the thread holds such a lock and is panicking. That happens in
+/// panic hooks and in drops; see [panic hooks](crate#panic-hooks). A second panic would end the
+/// process there, so the caller must go on without the call.
 ///
 /// # Panics
 ///

@@ -102,7 +102,8 @@ pub enum Shutdown {
     },
     /// Every pending timer runs at once, whatever its deadline. This is the only case in which a
     /// task starts early. Timers that have not started after `shutdown_limit` are handed back. A
-    /// [`pace`](crate::SchedulerBuilder::pace) holds here, too, so the limit has to leave time for it.
+    /// [`pace`](crate::SchedulerBuilder::pace) holds here, too, so the limit has to leave time for
+    /// it.
     RunNow,
 }
 

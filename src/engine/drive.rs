@@ -14,9 +14,10 @@
 //!    the pool.
 //!    Entries that are held back count as due when the share begins.
 //! 5. Check again everything that is published for a ticker: due moments, limits, the backlog, the
-//!    stop flag. If something is new, mark the ticker awake and start over. Otherwise sleep until the
-//!    promise. A ticker that hands over injected tickets itself also checks the queues. A ticket is
-//!    counted before it is pushed, so the backlog may count a ticket that is in no queue yet.
+//!    stop flag. If something is new, mark the ticker awake and start over. Otherwise sleep until
+//!    the promise. A ticker that hands over injected tickets itself also checks the queues. A
+//!    ticket is counted before it is pushed, so the backlog may count a ticket that is in no queue
+//!    yet.
 //!
 //! # Helping
 //!

@@ -1,5 +1,5 @@
-//! Limits of waits. A thread parks until its limit; for a task, the ticker of the first shard watches
-//! the clock.
+//! Limits of waits. A thread parks until its limit; for a task, the ticker of the first shard
+//! watches the clock.
 //!
 //! The limits stand in a list, under a lock. A limit that is reached leaves it, and its task is
 //! woken; a wait that finds its limit gone has reached it. `earliest` is written under the lock and

@@ -14,18 +14,18 @@ where
     V: Send + 'static,
     S: MapHasher,
 {
-    /// Returns a clone of the value that is there. If there is none, one caller computes it, and all
-    /// others that ask for the same key meanwhile wait for that value. Use it for values that are
-    /// costly, such as the answer of a database.
+    /// Returns a clone of the value that is there. If there is none, one caller computes it, and
+    /// all others that ask for the same key meanwhile wait for that value. Use it for values that
+    /// are costly, such as the answer of a database.
     ///
     /// The answer is waited for by [`wait()`](Computing::wait) or by `await`, perhaps
     /// [`within(limit)`](Computing::within). For `wait`, `compute` returns a `Result`. For `await`,
-    /// it returns a future of a `Result`. Callers of both kinds wait for each other. Nothing happens
-    /// before the wait.
+    /// it returns a future of a `Result`. Callers of both kinds wait for each other. Nothing
+    /// happens before the wait.
     ///
     /// The computing caller inserts the value and returns [`Found::Inserted`]. A waiting caller
-    /// returns [`Found::Present`]. Its `compute` is dropped. After a [`touch`](Self::touch), an entry
-    /// that is there is touched; one that was computed is as good as new. Callers that name
+    /// returns [`Found::Present`]. Its `compute` is dropped. After a [`touch`](Self::touch), an
+    /// entry that is there is touched; one that was computed is as good as new. Callers that name
     /// different groups wait for each other, and the value goes to the group of the caller that
     /// computes it, with the [`expiry`](Self::expiry) that this caller has named. With
     /// [`at`](Self::at), its times count from a moment before the computation.
@@ -75,8 +75,8 @@ where
     /// # Complexity
     ///
     /// As for [`get`](ExpiryMap::get) if there is an entry. Otherwise the call takes one further
-    /// lock, under which a key's `Eq` and `Clone` run. A failure wakes all callers that wait for the
-    /// key.
+    /// lock, under which a key's `Eq` and `Clone` run. A failure wakes all callers that wait for
+    /// the key.
     ///
     /// # Examples
     ///

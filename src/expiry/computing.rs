@@ -110,9 +110,9 @@ where
 }
 
 pin_project! {
-    /// The answer of [`Entry::or_compute`](super::Entry::or_compute), which has to be waited for: a thread calls
-    /// [`wait`](Self::wait), and a task awaits it. It needs no particular runtime, and can be stored
-    /// in a struct.
+    /// The answer of [`Entry::or_compute`](super::Entry::or_compute), which has to be waited for: a
+    /// thread calls [`wait`](Self::wait), and a task awaits it. It needs no particular runtime, and
+    /// can be stored in a struct.
     ///
     /// Nothing happens before the wait. Dropping it ends the wait of a task. If this task computes,
     /// the computation is dropped with it, and the next caller computes.
@@ -206,8 +206,8 @@ where
         }
     }
 
-    /// Waits for another caller no longer than `limit` from now, by the map's clock. Then the answer is
-    /// [`TimedOut`](EntryError::TimedOut).
+    /// Waits for another caller no longer than `limit` from now, by the map's clock. Then the
+    /// answer is [`TimedOut`](EntryError::TimedOut).
     ///
     /// What ends is the wait, and never a computation: that of the other caller goes on. If this
     /// caller is the one that computes, also after a failure of another one, nothing bounds its
@@ -264,9 +264,9 @@ where
     /// Blocks while another caller computes, until the [limit](Self::within) has passed or the map
     /// is shut down. Without a limit, `compute` should have one of its own. A call from the map's
     /// handler keeps a worker waiting. If the map delivers
-    /// [`inline`](crate::ExpiryMapBuilder::inline), it keeps back everything that is due. In a task,
-    /// await the call instead. In a map that a test drives, a call from the handler with a limit
-    /// does not wait, since no time can pass meanwhile.
+    /// [`inline`](crate::ExpiryMapBuilder::inline), it keeps back everything that is due. In a
+    /// task, await the call instead. In a map that a test drives, a call from the handler with a
+    /// limit does not wait, since no time can pass meanwhile.
     ///
     /// # Examples
     ///

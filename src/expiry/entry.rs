@@ -1,8 +1,8 @@
 //! The builder of the calls that insert an entry, or look for one first: `map.entry(key)`.
 //!
 //! It is a plain value: what the caller has said so far. The types say which calls are possible.
-//! `P` says whether the group is named, and `L` what is done with an entry that is there. `insert.rs`,
-//! `find_or_insert.rs` and `compute.rs` have the finishing calls.
+//! `P` says whether the group is named, and `L` what is done with an entry that is there.
+//! `insert.rs`, `find_or_insert.rs` and `compute.rs` have the finishing calls.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -49,9 +49,9 @@ use crate::tick::Time;
 ///
 /// # Complexity
 ///
-/// No allocation and no hash before the finishing call. A call that finds the entry costs as much as
-/// [`get`](ExpiryMap::get) or [`touch_with`](ExpiryMap::touch_with), and a call that inserts as much
-/// as [`insert`](ExpiryMap::insert). A call that looks first, and then inserts, costs both.
+/// No allocation and no hash before the finishing call. A call that finds the entry costs as much
+/// as [`get`](ExpiryMap::get) or [`touch_with`](ExpiryMap::touch_with), and a call that inserts as
+/// much as [`insert`](ExpiryMap::insert). A call that looks first, and then inserts, costs both.
 ///
 /// # Examples
 ///
@@ -220,9 +220,9 @@ where
     V: Send + 'static,
     S: MapHasher,
 {
-    /// Begins a call for one key that inserts an entry, or looks for one first. **It takes no lock**,
-    /// and nothing happens before the finishing call. [`Entry`] lists the options and the finishing
-    /// calls.
+    /// Begins a call for one key that inserts an entry, or looks for one first. **It takes no
+    /// lock**, and nothing happens before the finishing call. [`Entry`] lists the options and the
+    /// finishing calls.
     ///
     /// In a map with groups, the call has to say where an entry goes that is inserted:
     /// [`group`](Entry::group) or [`no_group`](Entry::no_group).
@@ -280,8 +280,8 @@ impl<K, V, S, P, L> Entry<'_, K, V, S, P, L>
 where
     S: MapHasher,
 {
-    /// Lets an entry that is inserted live as long as `expiry` says, whatever the builder of the map
-    /// said. An entry that is there keeps its own expiry; [`set_expiry`](ExpiryMap::set_expiry)
+    /// Lets an entry that is inserted live as long as `expiry` says, whatever the builder of the
+    /// map said. An entry that is there keeps its own expiry; [`set_expiry`](ExpiryMap::set_expiry)
     /// changes that. A time of zero makes the entry expire at once.
     ///
     /// # Examples
@@ -428,9 +428,9 @@ impl<'a, K, V, S, P> Entry<'a, K, V, S, P, Reads<false>>
 where
     S: MapHasher,
 {
-    /// Touches an entry that is there, too, as [`get_and_touch`](ExpiryMap::get_and_touch) does: its
-    /// time to idle starts again. It is an option, and not a second name of each finishing call, so
-    /// that a call reads as what it does: touch, or insert.
+    /// Touches an entry that is there, too, as [`get_and_touch`](ExpiryMap::get_and_touch) does:
+    /// its time to idle starts again. It is an option, and not a second name of each finishing
+    /// call, so that a call reads as what it does: touch, or insert.
     ///
     /// # Examples
     ///
@@ -453,9 +453,9 @@ where
         self.looking(Reads)
     }
 
-    /// Changes an entry that is there, as [`ExpiryMap::update`] does, without a touch. The finishing
-    /// call then returns the result of `change`, and clones no value. `change` does not get a value
-    /// that is inserted: exactly one of both happens, unless the call fails.
+    /// Changes an entry that is there, as [`ExpiryMap::update`] does, without a touch. The
+    /// finishing call then returns the result of `change`, and clones no value. `change` does not
+    /// get a value that is inserted: exactly one of both happens, unless the call fails.
     ///
     /// `change` runs [under a lock](ExpiryMap#user-code-under-a-lock). If it panics, the call
     /// panics, and what it has done to the value so far remains.
@@ -494,9 +494,9 @@ where
     }
 
     /// Touches and changes an entry that is there, as [`ExpiryMap::touch_with`] does, under one
-    /// lock. The finishing call then returns the answer of the touch and the result of `change`, and
-    /// clones no value. Use it for something that may come back after its entry has expired, such as
-    /// a device.
+    /// lock. The finishing call then returns the answer of the touch and the result of `change`,
+    /// and clones no value. Use it for something that may come back after its entry has expired,
+    /// such as a device.
     ///
     /// Otherwise it is like [`update`](Self::update). If `change` panics, the entry keeps its
     /// deadline.

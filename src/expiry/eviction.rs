@@ -13,9 +13,9 @@
 //! - **EVICT-1** The last touch of an entry never moves back. So the touch that the order knows is
 //!   never later than the last one.
 //! - **EVICT-2** The first member of the order is evicted if its real last touch is not later than
-//!   the recorded touch of the second. By EVICT-1 every other member was then touched later. Comparison
-//!   and eviction take one hold of the candidate's stripe's lock, so this holds at the moment of
-//!   the eviction.
+//!   the recorded touch of the second. By EVICT-1 every other member was then touched later.
+//!   Comparison and eviction take one hold of the candidate's stripe's lock, so this holds at the
+//!   moment of the eviction.
 //! - **EVICT-3** A candidate that was touched since is ranked again. Without racing touches this
 //!   happens once for each member at most. After two looks for each member the next candidate is
 //!   evicted without a comparison. So racing touches do not keep an insertion from its end.

@@ -103,10 +103,10 @@ where
     /// `make`, and both return the inserted value. If `make` is costly, see
     /// [`or_compute`](Self::or_compute).
     ///
-    /// `make` runs without a lock and may call the map, also for the same key. If it panics, nothing
-    /// has changed. If another thread inserts an entry meanwhile, that entry is found, and the value
-    /// is dropped. The value's `Clone` runs [under a lock](ExpiryMap#user-code-under-a-lock) if the
-    /// entry was there.
+    /// `make` runs without a lock and may call the map, also for the same key. If it panics,
+    /// nothing has changed. If another thread inserts an entry meanwhile, that entry is found, and
+    /// the value is dropped. The value's `Clone` runs
+    /// [under a lock](ExpiryMap#user-code-under-a-lock) if the entry was there.
     ///
     /// # Errors
     ///
@@ -114,8 +114,8 @@ where
     ///
     /// # Complexity
     ///
-    /// As for [`get`](ExpiryMap::get) or [`touch_with`](ExpiryMap::touch_with) if there is an entry.
-    /// If there is none, that of [`insert`](ExpiryMap::insert) comes on top, and one clone.
+    /// As for [`get`](ExpiryMap::get) or [`touch_with`](ExpiryMap::touch_with) if there is an
+    /// entry. If there is none, that of [`insert`](ExpiryMap::insert) comes on top, and one clone.
     ///
     /// # Examples
     ///
@@ -199,8 +199,8 @@ where
     /// # Errors
     ///
     /// The error contains key and value: the map is [full](InsertRefusal::Full) or
-    /// [closed](InsertRefusal::Closed), or the [group](Entry::group) is full. An entry that is there
-    /// is changed in any case.
+    /// [closed](InsertRefusal::Closed), or the [group](Entry::group) is full. An entry that is
+    /// there is changed in any case.
     ///
     /// # Examples
     ///
@@ -226,9 +226,9 @@ where
 
     /// Changes the entry that is there, or inserts the value that `make` returns.
     ///
-    /// `make` runs without a lock and may call the map, also for the same key. If it panics, nothing
-    /// has changed. If another thread inserts an entry meanwhile, that entry is changed, and the
-    /// value is dropped.
+    /// `make` runs without a lock and may call the map, also for the same key. If it panics,
+    /// nothing has changed. If another thread inserts an entry meanwhile, that entry is changed,
+    /// and the value is dropped.
     ///
     /// # Errors
     ///

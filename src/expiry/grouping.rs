@@ -80,7 +80,8 @@ pub struct NoGroup;
 #[derive(Debug)]
 pub struct InGroup<'a, Q: ?Sized>(pub(super) &'a Q);
 
-/// The place of an entry of a map with groups before the group is named. No finishing call takes it.
+/// The place of an entry of a map with groups before the group is named. No finishing call takes
+/// it.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GroupNotNamed;
 

@@ -177,8 +177,8 @@ where
     /// # Errors
     ///
     /// As for [`insert`](Self::insert), and [`Occupied`](InsertRefusal::Occupied). A closed map
-    /// says that it is closed, whether there is an entry or not. If there is an entry, a full map or
-    /// group does not matter.
+    /// says that it is closed, whether there is an entry or not. If there is an entry, a full map
+    /// or group does not matter.
     ///
     /// # Complexity
     ///

@@ -128,8 +128,8 @@ use crate::tick::Time;
 /// Some user code runs under the lock of one stripe: a key's `Eq` and `Clone`, a value's `Clone` in
 /// [`get`](Self::get) and its siblings, and the closures of [`with`](Self::with),
 /// [`update`](Self::update), [`touch_with`](Self::touch_with) and [`retain`](Self::retain), also as
-/// options of an [`entry`](Self::entry). It should be short. It must not call any map or scheduler of this crate: such a call panics with a
-/// message instead of deadlocking.
+/// options of an [`entry`](Self::entry). It should be short. It must not call any map or scheduler
+/// of this crate: such a call panics with a message instead of deadlocking.
 ///
 /// Such code may drop values of this crate, such as a [`CancelGuard`](crate::CancelGuard) or the
 /// last clone of a map. The thread does the work of such a drop after it has released the lock, and

@@ -366,8 +366,8 @@ where
     ///
     /// # Errors
     ///
-    /// [`NewerFormatError`], which gives the snapshot back. All else is counted in [`Restored`], and
-    /// what was refused comes back there.
+    /// [`NewerFormatError`], which gives the snapshot back. All else is counted in [`Restored`],
+    /// and what was refused comes back there.
     ///
     /// # Complexity
     ///

@@ -42,8 +42,8 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 ///
 /// # Shutdown
 ///
-/// As for [`Debounce`](crate::keyed::Debounce#shutdown). The last values of a key run without waiting for
-/// the end of its window.
+/// As for [`Debounce`](crate::keyed::Debounce#shutdown). The last values of a key run without
+/// waiting for the end of its window.
 ///
 /// # Panics
 ///

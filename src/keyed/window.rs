@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use crate::tick::Time;
 
-/// Which calls of a [`Debounce`](crate::keyed::Debounce) or a [`Throttle`](crate::keyed::Throttle) run: the first
-/// one of a window, the last one, or both.
+/// Which calls of a [`Debounce`](crate::keyed::Debounce) or a [`Throttle`](crate::keyed::Throttle)
+/// run: the first one of a window, the last one, or both.
 ///
 /// # Examples
 ///

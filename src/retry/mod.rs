@@ -1,7 +1,7 @@
 //! Calls that are tried again when they fail.
 //!
-//! [`Timer::retry`] tries a call again as a [`Retry`] says, and a [`RetryBudget`] bounds the retries
-//! of many callers together. A [`Backoff`] alone makes the delays between attempts.
+//! [`Timer::retry`] tries a call again as a [`Retry`] says, and a [`RetryBudget`] bounds the
+//! retries of many callers together. A [`Backoff`] alone makes the delays between attempts.
 //!
 //! # Files
 //!

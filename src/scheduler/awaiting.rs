@@ -30,10 +30,10 @@ use crate::job::drop_catching;
 ///
 /// - [`WaitError::TimedOut`] at the limit of [`within`](Self::within). The run continues, and the
 ///   key can be armed again.
-/// - [`WaitError::WouldDeadlock`] if there is a run to wait for, no limit, and the wait could be for
-///   itself. For [`wait`](Self::wait), that is inside any task of this scheduler. For the future, it
-///   is inside that run, and inside any task that is a closure, since a closure's run can't be
-///   identified there. A run that waits for itself by way of another task is not detected.
+/// - [`WaitError::WouldDeadlock`] if there is a run to wait for, no limit, and the wait could be
+///   for itself. For [`wait`](Self::wait), that is inside any task of this scheduler. For the
+///   future, it is inside that run, and inside any task that is a closure, since a closure's run
+///   can't be identified there. A run that waits for itself by way of another task is not detected.
 /// - [`WaitError::Forked`] in a forked copy of the process.
 ///
 /// # Examples

@@ -17,7 +17,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::tick::Time;
 
-/// A task that panicked, as [`SchedulerBuilder::on_panic`](crate::SchedulerBuilder::on_panic) receives it.
+/// A task that panicked, as [`SchedulerBuilder::on_panic`](crate::SchedulerBuilder::on_panic)
+/// receives it.
 ///
 /// # Examples
 ///

@@ -190,9 +190,9 @@ where
     /// If the system refuses that thread, the threads of the shards end the scheduler, and the
     /// thread in [`Closing::wait`] helps them. Modes and limits are the same. There is one
     /// difference: with [`inline`](crate::SchedulerBuilder::inline) or an
-    /// [`executor`](crate::SchedulerBuilder::executor), the threads of all shards may be in user code. Then
-    /// the limits hold for a thread that waits, and a shutdown that nobody waits for, or that a
-    /// task awaits, goes on when that user code returns.
+    /// [`executor`](crate::SchedulerBuilder::executor), the threads of all shards may be in user
+    /// code. Then the limits hold for a thread that waits, and a shutdown that nobody waits for, or
+    /// that a task awaits, goes on when that user code returns.
     ///
     /// # Blocking
     ///

@@ -148,9 +148,9 @@ impl<R: Default> Closing<R> {
     ///
     /// # Errors
     ///
-    /// [`InsideTaskError`] if this is called inside a task of the scheduler, timer or map that ends, or
-    /// inside a map's handler, and the shutdown has not ended. It would wait for that task. The
-    /// shutdown goes on, and the error gives the `Closing` back. The same holds in a
+    /// [`InsideTaskError`] if this is called inside a task of the scheduler, timer or map that
+    /// ends, or inside a map's handler, and the shutdown has not ended. It would wait for that
+    /// task. The shutdown goes on, and the error gives the `Closing` back. The same holds in a
     /// [panic hook](crate#panic-hooks).
     ///
     /// # Blocking

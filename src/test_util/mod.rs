@@ -2,8 +2,8 @@
 //! same seed gives the same interleaving again.
 //!
 //! The API is that of production: the same [`Handle`], and the same builder with
-//! [`build_stepped`](crate::SchedulerBuilder::build_stepped) instead of `build`. Time passes only in
-//! [`advance`](Stepped::advance) and its siblings. Tasks run inside these calls, on the calling
+//! [`build_stepped`](crate::SchedulerBuilder::build_stepped) instead of `build`. Time passes only
+//! in [`advance`](Stepped::advance) and its siblings. Tasks run inside these calls, on the calling
 //! thread. Each call returns when nothing is due and nothing runs any more.
 //!
 //! # Examples
@@ -28,9 +28,9 @@
 //!
 //! [`SteppedMap`] is the same for an [`ExpiryMap`](crate::ExpiryMap), and [`SteppedTimer`] for a
 //! [`Timer`](crate::Timer). [`SteppedTimer::run_until`] runs a future, and moves the clock to the
-//! next deadline when it waits. [`Together`] moves several drivers of one program on one clock. With the feature `tokio`,
-//! each of them can follow the paused clock of tokio instead: `follow_tokio`, in a
-//! `#[tokio::test(start_paused = true)]`.
+//! next deadline when it waits. [`Together`] moves several drivers of one program on one clock.
+//! With the feature `tokio`, each of them can follow the paused clock of tokio instead:
+//! `follow_tokio`, in a `#[tokio::test(start_paused = true)]`.
 
 mod driver;
 #[cfg(feature = "tokio")]

@@ -63,8 +63,9 @@ pub struct Interval {
 pub struct NextTick<'a>(&'a mut Interval);
 
 impl Timer {
-    /// Returns an interval, whose first tick comes at once, or as [`Interval::first`] says, and each
-    /// further tick one `period` after the tick before. It is used like `tokio::time::interval`, and needs no particular runtime.
+    /// Returns an interval, whose first tick comes at once, or as [`Interval::first`] says, and
+    /// each further tick one `period` after the tick before. It is used like
+    /// `tokio::time::interval`, and needs no particular runtime.
     ///
     /// Ticks keep to the grid that begins at this call. They do not drift, however long the caller
     /// takes between them.

@@ -204,9 +204,9 @@ impl Sleep {
         self.link.reading_until(self.deadline).low() >= self.deadline
     }
 
-    /// Restarts the sleep with another end; [`When`] says what `when` may be. This takes constant time, and a single
-    /// write for a later deadline. So one sleep that each message resets can report an idle
-    /// connection.
+    /// Restarts the sleep with another end; [`When`] says what `when` may be. This takes constant
+    /// time, and a single write for a later deadline. So one sleep that each message resets can
+    /// report an idle connection.
     ///
     /// # Examples
     ///

@@ -99,8 +99,8 @@ pin_project! {
 }
 
 impl Timer {
-    /// Returns the output of `future` if it is ready within `limit`: a delay from now, or one of the
-    /// other forms of [`When`]. If both are ready at the same poll, the output wins.
+    /// Returns the output of `future` if it is ready within `limit`: a delay from now, or one of
+    /// the other forms of [`When`]. If both are ready at the same poll, the output wins.
     ///
     /// This is cancel-safe: dropping the returned future drops `future` and cancels the timer. So
     /// does reaching the limit.

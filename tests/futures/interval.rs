@@ -48,6 +48,11 @@ fn ticks_come_at_once_and_then_on_the_grid() {
         let mut later = timer.interval(SECOND).first(at(75));
         assert_eq!(later.tick().await, Ok(at(75)));
         assert_eq!(timer.now(), at(75));
+        // The grid is that of the period, and begins anew where it is set again.
+        assert_eq!(later.tick().await, Ok(at(76)));
+        let mut anew = later.first(SECOND * 4);
+        assert_eq!(anew.tick().await, Ok(at(80)));
+        assert_eq!(anew.tick().await, Ok(at(81)));
     });
     assert_eq!(timer.stats().pending, 0, "a dropped interval has no timer");
 }

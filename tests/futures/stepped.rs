@@ -215,3 +215,19 @@ fn a_stepped_stream_is_read_in_virtual_time() {
     assert!(report.handed_back.is_empty());
     assert!(stepped.run_until(gone.next()).is_none());
 }
+
+#[test]
+#[should_panic(expected = "a test drives this map; call `shutdown` of its driver")]
+fn a_map_that_a_test_drives_is_not_shut_down_by_itself() {
+    let stepped = tourbillon::ExpiryMap::<u32, u32>::builder()
+        .build_stepped(1, |_, _| ())
+        .unwrap();
+    drop(stepped.map().shutdown(tourbillon::Shutdown::HandBack));
+}
+
+#[test]
+#[should_panic(expected = "a test drives this timer; call `shutdown` of its driver")]
+fn a_timer_that_a_test_drives_is_not_shut_down_by_itself() {
+    let stepped = tourbillon::Timer::builder().build_stepped(1).unwrap();
+    drop(stepped.timer().shutdown(tourbillon::Shutdown::HandBack));
+}

@@ -1,4 +1,4 @@
-//! What is made of rows: tables, verdicts on targets, a model, plots.
+//! Makes tables, verdicts on targets, a model and plots out of rows.
 //!
 //! ```text
 //! row      the one format: a run and its rows

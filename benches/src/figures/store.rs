@@ -30,7 +30,7 @@ const DOCUMENTS: [&str; 4] = [
 const PLACE: &str = "<!-- benches: ";
 const END: &str = "<!-- benches: end -->";
 
-/// What is to be made of a run, other than what is printed.
+/// The files that a run writes, besides what it prints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Made {
     /// A file for the rows.

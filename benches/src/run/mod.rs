@@ -221,7 +221,7 @@ impl Run<'_> {
         let planned = self.options.rounds();
         let cases = cases(self.options, workload, keys);
         for (number, case) in cases.iter().enumerate() {
-            // What is left of the point's time is for all of its cases that are left.
+            // The remaining cases of the point share the rest of its time.
             let until = next.until.map(|until| {
                 let left = until.saturating_duration_since(Instant::now());
                 Instant::now() + left / (cases.len() - number) as u32

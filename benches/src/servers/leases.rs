@@ -51,7 +51,7 @@ pub(super) fn measure(name: &str, sheet: &mut Sheet) -> Result<(), Failure> {
 }
 
 fn leases(url: &str, lease: Duration) -> Result<Leases, Failure> {
-    // What is measured begins right after the server has started, and forgets nothing meanwhile.
+    // Durable: the server has just started, so without it the first lease would be waited for.
     let store = RedisStore::builder(url)
         .longest_lease(lease)
         .durable()
@@ -252,7 +252,7 @@ pub(super) fn hold(url: &str, lease: Duration, say: &dyn Fn(Vec<u64>)) -> Result
     }
 }
 
-/// A holder is killed; when does the one who waits have it?
+/// Measures how long after the kill of a holder a waiting process has the lock.
 fn killed(sheet: &mut Sheet, lease_ms: u64, times: u32) -> Result<(), Failure> {
     let server = Server::start();
     let clock = Clock::boottime();

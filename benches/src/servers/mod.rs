@@ -31,7 +31,8 @@ pub(super) enum Order {
     Run(String, u64),
     /// Holds a lock on this server, with a lease in milliseconds.
     Lock(String, u64),
-    /// Competes for a lock on this server for so many milliseconds, and holds it for so many.
+    /// Competes for a lock on this server. The first number is how long, the second how long it
+    /// holds the lock each time, both in milliseconds.
     Contend(String, [u64; 2]),
 }
 
@@ -69,7 +70,7 @@ pub(crate) fn other() -> Option<ExitCode> {
     })
 }
 
-/// What was found out so far, and what is to be done.
+/// The results so far, and what to measure.
 pub(super) struct Sheet {
     run: Run,
     pub(super) form: Form,

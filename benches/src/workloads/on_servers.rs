@@ -1,5 +1,5 @@
-//! What is measured of durable timers and of leases, which are on servers or in files: their names
-//! and metrics. `servers` has the work.
+//! The names and metrics of the measurements of durable timers and leases. `servers` carries them
+//! out.
 
 use crate::workload::{By, Metric, Workload};
 

@@ -1,14 +1,14 @@
 //! Waiting for a run: for its end (`cancel_and_wait`), or for its cancellation.
 //!
 //! A thread and a task wait in the same way. Each has a [`Waiter`] with the run, under the lock of
-//! the run's stripe: a thread leaves its unparker there, a task its waker. The event takes all of its
-//! waiters out of the run under the same lock, and wakes them after unlocking. So a waiter that
+//! the run's stripe: a thread leaves its unparker there, a task its waker. The event takes all of
+//! its waiters out of the run under the same lock, and wakes them after unlocking. So a waiter that
 //! finds its [`Registration`] will be woken, and no timeout is needed. A registration that is gone
 //! means that the event has occurred.
 //!
 //! A wait for the end of a run registers in the same hold of the lock as its cancellation, with a
-//! waker that does nothing: it is not known yet who is going to wait. From then on arming the key is
-//! refused. A wait for the cancellation keeps nobody from arming the key.
+//! waker that does nothing: it is not known yet who is going to wait. From then on arming the key
+//! is refused. A wait for the cancellation keeps nobody from arming the key.
 //!
 //! A thread looks for its limit itself, a task has it in the engine's list (`limits.rs`).
 //!
@@ -57,7 +57,7 @@ impl Registration {
 
     /// Leaves a thread's handle in the registration. False: the event has occurred.
     fn leave_thread<F: Frontend>(&self, engine: &Engine<F>, thread: &Unparker) -> bool {
-        // What was there is dropped without the lock.
+        // The waker that was there is dropped without the lock.
         let before = engine.with(self.stripe, |stripe| {
             let waiter = stripe.waiter(self.run, self.event, self.number)?;
             Some(replace(waiter, Waiter::Thread(thread.clone())))

@@ -33,7 +33,8 @@ use crate::sync::Arc;
 ///
 /// # Blocking
 ///
-/// Except for [`CancelAndWait::wait`](crate::CancelAndWait::wait), no call waits for a task. A call takes one stripe's lock at a time, for well under a microsecond.
+/// Except for [`CancelAndWait::wait`](crate::CancelAndWait::wait), no call waits for a task. A call
+/// takes one stripe's lock at a time, for well under a microsecond.
 ///
 /// # Panics
 ///

@@ -21,9 +21,9 @@ where
     /// other forms of [`When`]. A pending timer of the same key is replaced in the same step and
     /// never runs.
     ///
-    /// Any time is allowed. A delay of zero, or a time in the past, runs as soon as a worker is free,
-    /// without waiting for a tick. [`Time::MAX`] never comes. If the key is running, the new task
-    /// runs after that run, at its own deadline: [`Scheduled::after_run`].
+    /// Any time is allowed. A delay of zero, or a time in the past, runs as soon as a worker is
+    /// free, without waiting for a tick. [`Time::MAX`] never comes. If the key is running, the new
+    /// task runs after that run, at its own deadline: [`Scheduled::after_run`].
     ///
     /// # Errors
     ///

@@ -156,7 +156,8 @@ pub(crate) fn payload<T: Serialize + ?Sized>(
     Ok(text.into_boxed_str())
 }
 
-/// Checks a due time. A delay that ends after the year 9999 by the clock of this machine is refused.
+/// Checks a due time. A delay that ends after the year 9999 by the clock of this machine is
+/// refused.
 pub(crate) fn when(when: impl Into<DueAt>) -> Result<DueAt, Invalid> {
     let when = when.into();
     let due = match when {

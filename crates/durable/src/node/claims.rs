@@ -186,8 +186,8 @@ impl Claims {
         wanted.collect()
     }
 
-    /// The runs to adopt. Their generations and attempts are the fence: a row that has changed since
-    /// the look is left alone.
+    /// The runs to adopt. Their generations and attempts are the fence: a row that has changed
+    /// since the look is left alone.
     fn runs_to_adopt(&self, queues: &[Queue]) -> Vec<Run> {
         let adopt = self.adopt.iter().filter_map(|((number, key), orphan)| {
             Some(Run {

@@ -131,7 +131,8 @@ impl BatchSender {
         locked
     }
 
-    /// Carries out calls, and returns an answer to each. A failure of the batch is one of each call.
+    /// Carries out calls, and returns an answer to each. A failure of the batch is one of each
+    /// call.
     fn write(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreError>> {
         let result = self.connection.call(|connection| {
             let answers = connection.try_write(calls)?;
