@@ -63,7 +63,7 @@ use crate::clock::Clock;
 use crate::config::Valid;
 use crate::executor::{Executor, Pool, PoolConfig};
 use crate::job::{Ticket, catch_panic};
-use crate::shard::batch::{self, LockedStripes};
+use crate::shard::batch::{Groups, Located};
 use crate::shard::{
     DeferredActions, EntryId, Layout, Refusal, RunDeferred, Shards, Start, Stripe, StripeGuard,
     Taken, Ticker,
@@ -405,15 +405,14 @@ impl<F: Frontend> Engine<F> {
         })
     }
 
-    /// Runs `serve` for located keys sorted by stripe, under the locks of several stripes at a
-    /// time, and then does the deferred actions.
-    pub(crate) fn with_groups<'k, Q: ?Sized>(
-        &self,
-        located: &[batch::LocatedKey<'k, Q>],
-        serve: impl FnMut(&mut LockedStripes<'_, '_, '_, 'k, F::Key, F::Payload, Q>),
-    ) {
-        let run_deferred = |stripe, deferred: DeferredActions| self.run_deferred(stripe, deferred);
-        self.shards.with_groups(located, serve, run_deferred);
+    /// Serves items that are sorted by stripe, at most `per_stripe` under one hold of a lock.
+    #[inline]
+    pub(crate) fn groups<'s, 'p, T>(
+        &'s self,
+        located: &'p [Located<T>],
+        per_stripe: usize,
+    ) -> Groups<'s, 'p, F::Key, F::Payload, Self, T> {
+        Groups::new(self, located, per_stripe)
     }
 
     /// Runs `operate` under the locks of two stripes, or of one if both numbers are the same, and

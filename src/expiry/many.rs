@@ -10,7 +10,7 @@ use super::touch::touch_slot;
 use super::{ExpiryMap, MapHasher, Reason, Touch};
 use crate::job::drop_each;
 use crate::scheduler::RandomState;
-use crate::shard::batch::by_stripe;
+use crate::shard::batch::{ITEMS_PER_HOLD, keys_by_stripe};
 use crate::sync::atomic::Ordering;
 use crate::tick::Time;
 
@@ -63,18 +63,19 @@ where
         Q: Hash + Eq + ?Sized + 'a,
     {
         let (clock, reading) = self.reading_for_touches();
-        let located = by_stripe(self.engine.shards().stripes(), keys, |key| {
-            self.hash_of(key)
-        });
+        let stripes = self.engine.shards().stripes();
+        let located = keys_by_stripe(stripes, keys, |key| self.hash_of(key));
         let mut answers = vec![Touch::NotFound; located.len()];
         let mut found = 0;
-        self.engine.with_groups(&located, |group| {
-            let (answers, found) = (&mut answers[..], &mut found);
-            group.each_found(move |stripe, slot, located_key| {
-                answers[located_key.index as usize] = touch_slot(stripe, slot, reading, clock);
-                *found += 1;
+        let mut groups = self.engine.groups(&located, ITEMS_PER_HOLD);
+        while groups.lock_next() {
+            let slots = groups.find();
+            groups.each_at(&slots, |stripe, slot, located| {
+                answers[located.index()] = touch_slot(stripe, slot, reading, clock);
+                found += 1;
             });
-        });
+            groups.release();
+        }
         if found < answers.len() {
             let missed = (answers.len() - found) as u64;
             // Relaxed: a count orders nothing.
