@@ -1,4 +1,4 @@
-//! Looks for the programs of a PostgreSQL server, which some tests need. The crate's own code does
+//! Polls for the programs of a PostgreSQL server, which some tests need. The crate's own code does
 //! not depend on what is found here.
 
 use std::env;
@@ -21,7 +21,7 @@ fn postgres(root: &Path) {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
     pgbouncer(&folders);
-    // Debian keeps the programs of a server out of the PATH. The tests look at the same places.
+    // Debian keeps the programs of a server out of the PATH. The tests poll the same places.
     let debian = Path::new("/usr/lib/postgresql");
     let versions = debian.read_dir().into_iter().flatten().flatten();
     folders.extend(versions.map(|version| version.path().join("bin")));
@@ -36,7 +36,7 @@ fn postgres(root: &Path) {
         println!("cargo::rustc-cfg=has_postgres");
         return;
     }
-    // Whatever is installed changes a folder: the next run looks again.
+    // Whatever is installed changes a folder: the next run polls again.
     let parents = ["/usr/lib", "/usr/lib/postgresql"].map(PathBuf::from);
     for folder in folders.into_iter().chain(parents) {
         if folder.is_absolute() && folder.is_dir() && !root.starts_with(&folder) {
@@ -46,7 +46,7 @@ fn postgres(root: &Path) {
 }
 
 /// The tests with PgBouncer are ignored where it is missing. Debian keeps it where not every user
-/// looks.
+/// polls.
 fn pgbouncer(folders: &[PathBuf]) {
     let name = format!("pgbouncer{}", env::consts::EXE_SUFFIX);
     let debian = PathBuf::from("/usr/sbin");

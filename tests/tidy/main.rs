@@ -114,7 +114,7 @@ const EXHAUSTIVE_ENUMS: &[(&str, &str, &str)] = &[
     ("crates/durable/src/row/mod.rs", "Change", CARRIED_OUT),
     ("crates/durable/src/row/mod.rs", "Claiming", CARRIED_OUT),
     ("crates/durable/src/store/due_at.rs", "DueAt", CARRIED_OUT),
-    ("crates/durable/src/store/looks.rs", "Offset", CARRIED_OUT),
+    ("crates/durable/src/store/polls.rs", "Offset", CARRIED_OUT),
 ];
 
 const CARRIED_OUT: &str = "a store has to carry out each variant: a wildcard would lose timers";
@@ -149,7 +149,7 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
     // Three million rows: a test with a twentieth of them runs always.
     (
         "crates/durable/tests/postgres/plans.rs",
-        "a_look_goes_by_the_index_beside_a_million_rows_of_each_other_queue",
+        "a_poll_goes_by_the_index_beside_a_million_rows_of_each_other_queue",
     ),
     // It waits for the default term. The same with a short term runs always.
     (

@@ -206,7 +206,7 @@ fn sqlite(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> 
 pub(super) fn hold(place: &str, term: Duration, say: &dyn Fn(Vec<u64>)) -> Result<(), Failure> {
     let timers = Durable::builder(Place::of_argument(place).store()?)
         .term(term)
-        .look(term / 15);
+        .poll_interval(term / 15);
     let never = |_: &Due<u64>| -> () {
         loop {
             std::thread::park();
@@ -241,7 +241,9 @@ fn takeover(here: &Here, sheet: &mut Sheet, term: Duration) -> Result<(), Failur
             0..8 => *seen.lock().expect("no panic under the lock") = Some(Instant::now()),
             _ => handler(due),
         };
-        let timers = Durable::builder(place.store()?).term(term).look(term / 15);
+        let timers = Durable::builder(place.store()?)
+            .term(term)
+            .poll_interval(term / 15);
         let timers = timers.handle("held", taken_over).running(64).start()?;
         std::thread::sleep(term * 2);
         // Due within the seconds after the death, in the shards of both nodes.
@@ -280,15 +282,15 @@ fn idle(here: &Here, sheet: &mut Sheet, time: Duration) -> Result<(), Failure> {
             .schedule("idle", "first", Duration::ZERO, &0)
             .wait()?;
         wait_for(&timers, 1)?;
-        calls.take_looks();
+        calls.take_polls();
         let (beats, used) = (calls.beats.load(Ordering::Relaxed), cpu_time()?);
         std::thread::sleep(time);
         let seconds = time.as_secs_f64();
         let cpu = (cpu_time()? - used) * 100.0 / seconds;
-        let looks = calls.take_looks();
-        let reads = looks.len() as f64 / seconds;
+        let polls = calls.take_polls();
+        let reads = polls.len() as f64 / seconds;
         let writes = (calls.beats.load(Ordering::Relaxed) - beats) as f64 / seconds;
-        let [p50, p99, ..] = quantiles(looks);
+        let [p50, p99, ..] = quantiles(polls);
         sheet.add(
             format!("for {time:?}"),
             0,
@@ -374,7 +376,7 @@ fn filled(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Looks and runs under load, first without and then with a transaction that has written and waits.
+/// Polls and runs under load, first without and then with a transaction that has written and waits.
 fn held_open(here: &Here, sheet: &mut Sheet, time: Duration) -> Result<(), Failure> {
     let place = here.postgres();
     let store = place.store()?;
@@ -391,7 +393,7 @@ fn held_open(here: &Here, sheet: &mut Sheet, time: Duration) -> Result<(), Failu
             )?;
         }
         let stop = AtomicBool::new(false);
-        calls.take_looks();
+        calls.take_polls();
         let before = timers.stats().succeeded;
         let start = Instant::now();
         std::thread::scope(|scope| -> Result<(), Failure> {
@@ -402,8 +404,8 @@ fn held_open(here: &Here, sheet: &mut Sheet, time: Duration) -> Result<(), Failu
         })?;
         let rate = (timers.stats().succeeded - before) as f64 / start.elapsed().as_secs_f64();
         // The last quarter has the most that is dead and can't be removed.
-        let looks = calls.take_looks();
-        let [p50, p99, _, max] = quantiles(looks[looks.len() * 3 / 4..].to_vec());
+        let polls = calls.take_polls();
+        let [p50, p99, _, max] = quantiles(polls[polls.len() * 3 / 4..].to_vec());
         let system = open.unwrap_or("none is open");
         sheet.add(format!("for {time:?}"), 0, system, [[rate, p50, p99, max]]);
         if open.is_some() {

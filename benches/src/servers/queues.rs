@@ -44,14 +44,14 @@ fn of_queues(place: &Place, queues: u64, time: Duration) -> Result<[f64; 6], Fai
     std::thread::sleep(time / 3);
 
     let server = Server::of(place)?;
-    calls.take_looks();
+    calls.take_polls();
     let before = [cpu_time()?, server.cpu_time()?];
     std::thread::sleep(time);
     let used = [cpu_time()? - before[0], server.cpu_time()? - before[1]];
     let [program, server] = used.map(|used| used * 100.0 / time.as_secs_f64());
-    let [look, _, _, longest] = quantiles(calls.take_looks());
+    let [poll, _, _, longest] = quantiles(calls.take_polls());
 
-    // One call each 37 ms, so that they fall at any time between two looks.
+    // One call each 37 ms, so that they fall at any time between two polls.
     for number in 0..AHEAD {
         let (queue, due) = (name(number * 7 % queues), SystemTime::now() + SPAN);
         let key = format!("ahead:{number}");
@@ -60,7 +60,7 @@ fn of_queues(place: &Place, queues: u64, time: Duration) -> Result<[f64; 6], Fai
     }
     wait_for(&timers, AHEAD)?;
     let [typical, _, _, latest] = late.quantiles();
-    Ok([program, server, look, longest, typical, latest])
+    Ok([program, server, poll, longest, typical, latest])
 }
 
 /// What the index costs by which a node surveys its queues: schedules with it and without it, in

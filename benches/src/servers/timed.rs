@@ -1,12 +1,12 @@
-//! A store that counts the calls of a node, and how long its looks take.
+//! A store that counts the calls of a node, and how long its polls take.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tourbillon_durable::store::{
-    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Hear, Listening, Look,
-    NewNode, Page, QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Hear, Listening, NewNode,
+    Page, Poll, QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot, Timer,
 };
 
 #[derive(Clone, Debug)]
@@ -18,13 +18,13 @@ pub(super) struct Timed {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     pub(super) beats: AtomicU64,
-    looks: Mutex<Vec<Duration>>,
+    polls: Mutex<Vec<Duration>>,
 }
 
 impl Calls {
-    /// The durations of the looks since the last call.
-    pub(super) fn take_looks(&self) -> Vec<Duration> {
-        std::mem::take(&mut *self.looks.lock().expect("no panic under the lock"))
+    /// The durations of the polls since the last call.
+    pub(super) fn take_polls(&self) -> Vec<Duration> {
+        std::mem::take(&mut *self.polls.lock().expect("no panic under the lock"))
     }
 }
 
@@ -95,14 +95,14 @@ impl Connection for TimedConnection {
         self.connection.beat(epoch)
     }
 
-    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
+    fn poll(&mut self, poll: &Poll) -> Result<StoreSnapshot, StoreError> {
         let start = Instant::now();
-        let sight = self.connection.look(look);
+        let snapshot = self.connection.poll(poll);
         let took = start.elapsed();
-        let mut looks = self.calls.looks.lock().expect("no panic under the lock");
-        looks.push(took);
-        drop(looks);
-        sight
+        let mut polls = self.calls.polls.lock().expect("no panic under the lock");
+        polls.push(took);
+        drop(polls);
+        snapshot
     }
 
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {

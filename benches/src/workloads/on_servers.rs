@@ -21,20 +21,20 @@ const IDLE: &[Metric] = &[
     Metric::less("reads", "/s"),
     Metric::less("writes", "/s"),
     Metric::less("CPU", "% of a core"),
-    Metric::less("a look, p50", "ms"),
-    Metric::less("a look, p99", "ms"),
+    Metric::less("a poll, p50", "ms"),
+    Metric::less("a poll, p99", "ms"),
 ];
 const OPEN: &[Metric] = &[
     Metric::more("runs", "/s"),
-    Metric::less("a look, p50", "ms"),
-    Metric::less("a look, p99", "ms"),
-    Metric::less("a look, max", "ms"),
+    Metric::less("a poll, p50", "ms"),
+    Metric::less("a poll, p99", "ms"),
+    Metric::less("a poll, max", "ms"),
 ];
 const MANY: &[Metric] = &[
     Metric::less("CPU of the program", "% of a core"),
     Metric::less("CPU of the server", "% of a core"),
-    Metric::less("a look, p50", "ms"),
-    Metric::less("a look, max", "ms"),
+    Metric::less("a poll, p50", "ms"),
+    Metric::less("a poll, max", "ms"),
     Metric::less("lateness of timers 3 s ahead, p50", "ms"),
     Metric::less("max", "ms"),
 ];
@@ -93,7 +93,7 @@ measurements! {
     "D6" IDLE: "cost of an idle process";
     "D7" LATE: "lateness beside many timers that are due at one instant in a paced queue";
     "D8" RATE: "calls and runs a second beside many stored timers";
-    "D9" OPEN: "runs and looks beside a transaction that has written and stays open";
+    "D9" OPEN: "runs and polls beside a transaction that has written and stays open";
     "D10" MANY: "cost and lateness of a node with many queues";
     "D11" INDEX: "what the index for many queues costs writers";
     "D12" RATE: "five keys that one caller moves, by quarters of the time";

@@ -47,8 +47,8 @@
 //! effect with [`Due::complete_in`], or make it idempotent by [`Due::token`]. No timer starts
 //! before its due time, by the store's clock.
 //!
-//! A timer that another process has scheduled less than one [look](DurableBuilder::look) before its
-//! due time may start up to one look late, unless the store has a doorbell:
+//! A timer that another process has scheduled less than one [poll](DurableBuilder::poll_interval)
+//! before its due time may start up to one poll late, unless the store has a doorbell:
 //! `PostgresBuilder::notify`.
 //!
 //! # Vocabulary
@@ -61,7 +61,7 @@
 //! | claim | the right of one node to run a timer |
 //! | term | how long a node may be silent and keep its claims |
 //! | fenced | refused, because the claim is no longer this node's |
-//! | look | the read that finds timers that are due soon, once a second by default |
+//! | poll | the read that finds timers that are due soon, once a second by default |
 //! | doorbell | a store's signal that a timer was scheduled for the next moments |
 //! | settle | to write the end of a run |
 //! | successor | a timer that was scheduled during a run of its key, and starts after it |

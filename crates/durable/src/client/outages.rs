@@ -20,8 +20,8 @@ use crate::sync::{Arc, Mutex};
 /// A call without an answer for this long is an outage.
 pub(crate) const SLOW: Duration = Duration::from_secs(1);
 
-/// After this number of looks without another declaration there is nobody to declare gone any more.
-const LOOKS: u8 = 2;
+/// After this number of polls without another declaration there is nobody to declare gone any more.
+const POLLS: u8 = 2;
 
 /// The parts of the work that have stopped.
 pub(crate) struct Outages {
@@ -33,8 +33,8 @@ pub(crate) struct Outages {
 #[derive(Debug, Default)]
 struct StoppedWork {
     parts: BTreeSet<StoreWork>,
-    /// The good looks since the last declaration that failed.
-    looks: u8,
+    /// The good polls since the last declaration that failed.
+    polls: u8,
     /// Whether it was told that the store is another one, since all parts worked.
     is_replaced: bool,
     /// The number of calls that have found that.
@@ -94,7 +94,7 @@ impl Outages {
 
     fn fail(&self, stopped: &mut StoppedWork, work: StoreWork, why: &dyn fmt::Display) {
         if work == StoreWork::DeclareGone {
-            stopped.looks = 0;
+            stopped.polls = 0;
         }
         let begins = stopped.parts.is_empty();
         if stopped.parts.insert(work) {
@@ -118,10 +118,10 @@ impl Outages {
             return;
         }
         stopped.parts.remove(&work);
-        if work == StoreWork::Look && stopped.parts.contains(&StoreWork::DeclareGone) {
+        if work == StoreWork::Poll && stopped.parts.contains(&StoreWork::DeclareGone) {
             // The node that was to be declared gone may be back, or others have declared it.
-            stopped.looks += 1;
-            if stopped.looks >= LOOKS {
+            stopped.polls += 1;
+            if stopped.polls >= POLLS {
                 stopped.parts.remove(&StoreWork::DeclareGone);
             }
         }
@@ -247,10 +247,10 @@ mod tests {
     #[test]
     fn an_outage_has_one_begin_and_ends_with_its_last_part() {
         let (outages, counters, events) = outages();
-        works(&outages, StoreWork::Look);
+        works(&outages, StoreWork::Poll);
         fails(&outages, StoreWork::Claim, &refused());
         fails(&outages, StoreWork::Claim, &refused());
-        works(&outages, StoreWork::Look);
+        works(&outages, StoreWork::Poll);
         fails(&outages, StoreWork::Beat, &refused());
         assert_eq!(counters.stopped_work.get(), 2);
         works(&outages, StoreWork::Claim);
@@ -263,14 +263,14 @@ mod tests {
     }
 
     #[test]
-    fn a_declaration_that_is_not_needed_any_more_ends_with_the_second_look() {
+    fn a_declaration_that_is_not_needed_any_more_ends_with_the_second_poll() {
         let (outages, _, events) = outages();
         fails(&outages, StoreWork::DeclareGone, &refused());
-        works(&outages, StoreWork::Look);
+        works(&outages, StoreWork::Poll);
         fails(&outages, StoreWork::DeclareGone, &refused());
-        works(&outages, StoreWork::Look);
+        works(&outages, StoreWork::Poll);
         assert!(outages.has(StoreWork::DeclareGone));
-        works(&outages, StoreWork::Look);
+        works(&outages, StoreWork::Poll);
         assert!(!outages.has(StoreWork::DeclareGone));
         assert_eq!(all(outages, &events).len(), 2);
     }
@@ -279,18 +279,18 @@ mod tests {
     fn slow_calls_are_one_outage_until_a_quick_one() {
         let (outages, _, events) = outages();
         for _ in 0..3 {
-            let look = Attempt::new(&outages, StoreWork::Look);
-            look.is_slow();
-            look.ended(None);
-            assert!(outages.has(StoreWork::Look));
+            let poll = Attempt::new(&outages, StoreWork::Poll);
+            poll.is_slow();
+            poll.ended(None);
+            assert!(outages.has(StoreWork::Poll));
         }
-        let quick = Attempt::new(&outages, StoreWork::Look);
+        let quick = Attempt::new(&outages, StoreWork::Poll);
         quick.ended(None);
         // The timer of a call may come after its end.
         quick.is_slow();
-        assert!(!outages.has(StoreWork::Look));
+        assert!(!outages.has(StoreWork::Poll));
         drop(quick);
-        let expected = down(StoreWork::Look, "no answer for 1s");
+        let expected = down(StoreWork::Poll, "no answer for 1s");
         assert_eq!(all(outages, &events), [expected, DurableEvent::StoreUp]);
     }
 
@@ -303,7 +303,7 @@ mod tests {
                 outages.notice(Some(&replaced));
                 fails(&outages, StoreWork::Beat, &replaced);
                 outages.notice(None);
-                works(&outages, StoreWork::Look);
+                works(&outages, StoreWork::Poll);
             }
             works(&outages, StoreWork::Beat);
         }
@@ -323,25 +323,25 @@ mod tests {
     fn a_success_from_before_an_exchange_says_nothing() {
         let (outages, _, events) = outages();
         let replaced = StoreError::Replaced("older".to_owned());
-        // Of a user's call, which is no outage, and of a look.
+        // Of a user's call, which is no outage, and of a poll.
         for is_down in [false, true] {
-            let early = Attempt::new(&outages, StoreWork::Look);
+            let early = Attempt::new(&outages, StoreWork::Poll);
             match is_down {
                 false => outages.notice(Some(&replaced)),
-                true => fails(&outages, StoreWork::Look, &replaced),
+                true => fails(&outages, StoreWork::Poll, &replaced),
             }
             early.ended(None);
-            assert_eq!(outages.has(StoreWork::Look), is_down);
+            assert_eq!(outages.has(StoreWork::Poll), is_down);
             outages.notice(Some(&replaced));
-            fails(&outages, StoreWork::Look, &replaced);
-            works(&outages, StoreWork::Look);
+            fails(&outages, StoreWork::Poll, &replaced);
+            works(&outages, StoreWork::Poll);
         }
         let error = replaced.to_string();
         let told = [
             DurableEvent::StoreReplaced {
                 error: error.clone(),
             },
-            down(StoreWork::Look, &error),
+            down(StoreWork::Poll, &error),
             DurableEvent::StoreUp,
         ];
         assert_eq!(all(outages, &events), [told.clone(), told].concat());

@@ -17,7 +17,7 @@ pub struct DurableBuilder {
     store: Arc<dyn Store>,
     name: Option<String>,
     term: Duration,
-    look: Duration,
+    poll_interval: Duration,
     payload_limit: usize,
     listener: Option<Listener>,
     queues: Vec<(String, QueueOptions, Handler)>,
@@ -53,7 +53,7 @@ impl DurableBuilder {
             store,
             name: None,
             term: Duration::from_secs(15),
-            look: Duration::from_secs(1),
+            poll_interval: Duration::from_secs(1),
             payload_limit: names::PAYLOAD_LIMIT,
             listener: None,
             queues: Vec::new(),
@@ -69,20 +69,21 @@ impl DurableBuilder {
 
     /// Sets how long this node may be silent, by its own clock, before others take over what it
     /// runs. The default is 15 s, the least is 100 ms and the greatest an hour. It must be at least
-    /// four times [`look`](Self::look). All nodes on one store should have the same term.
+    /// four times [`poll_interval`](Self::poll_interval). All nodes on one store should have the
+    /// same term.
     pub fn term(mut self, term: Duration) -> Self {
         self.term = term;
         self
     }
 
-    /// Sets the time between two looks at the store, from 10 ms to a minute. The default is 1 s.
+    /// Sets the time between two polls of the store, from 10 ms to a minute. The default is 1 s.
     ///
-    /// A look covers the next two intervals. A timer that was scheduled less than one look before
-    /// it is due may be up to one look late, if another process, a transaction of the user's or an
+    /// A poll covers the next two intervals. A timer that was scheduled less than one poll before
+    /// it is due may be up to one poll late, if another process, a transaction of the user's or an
     /// SQL function has scheduled it. All others start on time. A doorbell spares the wait:
     /// `PostgresBuilder::notify`.
-    pub fn look(mut self, look: Duration) -> Self {
-        self.look = look;
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval;
         self
     }
 
@@ -186,18 +187,18 @@ impl DurableBuilder {
     /// Checks all options.
     pub(crate) fn plan(self) -> Result<Plan, StartError> {
         let refuse = |what: String| Err(StartError::Option(what));
-        let (term, look) = (self.term, self.look);
-        if !(Duration::from_millis(10)..=Duration::from_secs(60)).contains(&look) {
+        let (term, interval) = (self.term, self.poll_interval);
+        if !(Duration::from_millis(10)..=Duration::from_secs(60)).contains(&interval) {
             return refuse(format!(
-                "a look each {look:?}: choose between 10 ms and 1 min"
+                "a poll each {interval:?}: choose between 10 ms and 1 min"
             ));
         }
         if !(Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&term)
-            || term < look * 4
+            || term < interval * 4
         {
             return refuse(format!(
-                "a term of {term:?} with a look each {look:?}: choose between 100 ms and 1 h, and at \
-                 least four looks"
+                "a term of {term:?} with a poll each {interval:?}: choose between 100 ms and 1 h, and at \
+                 least four polls"
             ));
         }
         if !(1..=16 * 1024 * 1024).contains(&self.payload_limit) {
@@ -229,7 +230,7 @@ impl DurableBuilder {
             // Some stores can't keep NUL characters.
             name: name.replace('\0', " "),
             term,
-            look,
+            poll_interval: interval,
             payload_limit: self.payload_limit,
             listener: self.listener,
             queues,
@@ -285,9 +286,9 @@ impl QueueBuilder {
         QueueBuilder(self.0.term(term))
     }
 
-    /// Sets the [time between two looks](DurableBuilder::look).
-    pub fn look(self, look: Duration) -> Self {
-        QueueBuilder(self.0.look(look))
+    /// Sets the [time between two polls](DurableBuilder::poll_interval).
+    pub fn poll_interval(self, interval: Duration) -> Self {
+        QueueBuilder(self.0.poll_interval(interval))
     }
 
     /// Sets the greatest [length of a payload](DurableBuilder::payload_limit).
@@ -341,7 +342,7 @@ impl fmt::Debug for DurableBuilder {
             .field("store", &self.store)
             .field("name", &self.name)
             .field("term", &self.term)
-            .field("look", &self.look)
+            .field("poll_interval", &self.poll_interval)
             .field("queues", &queues)
             .finish_non_exhaustive()
     }

@@ -156,7 +156,7 @@ impl Durable {
         // The threads that carry calls. The first one opens its connection.
         let hints = node.as_ref().map(|(sender, _)| Hints {
             queues: Arc::clone(&queues),
-            within: plan.look * 2,
+            within: plan.poll_interval * 2,
             tell: {
                 let sender = sender.clone();
                 Arc::new(move |near| sender.near(near.into_iter().map(Near::from).collect()))
@@ -194,7 +194,7 @@ impl Durable {
                 let config = NodeConfig {
                     name: plan.name,
                     term: plan.term,
-                    look: plan.look,
+                    poll_interval: plan.poll_interval,
                     queues: plan
                         .queues
                         .iter()

@@ -138,7 +138,7 @@ impl Durable {
         let node = self.node_sender();
         self.read(names::queue(queue), move |queue, connection| {
             connection.set_paused(&queue, paused)?;
-            look_now(node);
+            poll_now(node);
             Ok(())
         })
     }
@@ -177,7 +177,7 @@ impl Durable {
         let node = self.node_sender();
         self.read(Ok(id), move |id, connection| {
             let revived = connection.revive(id)?;
-            look_now(node);
+            poll_now(node);
             Ok(revived)
         })
     }
@@ -206,8 +206,8 @@ impl Durable {
 }
 
 /// Timers of this process may be due now.
-fn look_now(node: Option<NodeSender>) {
+fn poll_now(node: Option<NodeSender>) {
     if let Some(node) = node {
-        node.send(Input::LookNow);
+        node.send(Input::PollNow);
     }
 }

@@ -68,7 +68,7 @@ pub enum DurableEvent {
     },
     /// The store refuses to claim or to settle a timer, for instance since a trigger or a
     /// constraint of yours refuses the change of its row. All other timers go on. This one is tried
-    /// again less and less often, up to once in 30 s, or at the next look if it was moved before
+    /// again less and less often, up to once in 30 s, or at the next poll if it was moved before
     /// its claim. If this process ends before the store has taken the end of a run, another one
     /// runs the timer again.
     ///
@@ -121,7 +121,7 @@ pub enum DurableEvent {
         error: String,
     },
     /// The store's doorbell is not heard any more. Timers that others schedule for the next moments
-    /// may start up to one look late. The store connects again by itself.
+    /// may start up to one poll late. The store connects again by itself.
     #[non_exhaustive]
     DoorbellDown {
         /// Why.
@@ -150,8 +150,8 @@ pub enum StoreWork {
     /// A node shows that it lives. Without beats for a term it starts nothing, and others take
     /// over.
     Beat,
-    /// A node looks for timers that are due soon.
-    Look,
+    /// A node polls for timers that are due soon.
+    Poll,
     /// A node claims timers that are due.
     Claim,
     /// A node writes the ends of runs. Until it succeeds their timers stay claimed.
@@ -169,7 +169,7 @@ pub enum StoreWork {
 impl StoreWork {
     /// Whether another call of it is made or tried soon, whatever the last one did.
     pub(crate) fn is_repeated(self) -> bool {
-        use StoreWork::{Beat, Claim, Look, Settle};
-        matches!(self, Beat | Look | Claim | Settle)
+        use StoreWork::{Beat, Claim, Poll, Settle};
+        matches!(self, Beat | Poll | Claim | Settle)
     }
 }

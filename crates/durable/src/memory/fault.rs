@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::store::{Call, Claim, Epoch, Look, NewNode, Page, Settle, StoreError};
+use crate::store::{Call, Claim, Epoch, NewNode, Page, Poll, Settle, StoreError};
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// A call to a [`Memory`](crate::Memory) that has not been carried out yet.
@@ -46,8 +46,8 @@ pub enum MemoryCall<'a> {
     Join(&'a NewNode),
     /// [`Connection::beat`](crate::store::Connection::beat).
     Beat(Epoch),
-    /// [`Connection::look`](crate::store::Connection::look).
-    Look(&'a Look),
+    /// [`Connection::poll`](crate::store::Connection::poll).
+    Poll(&'a Poll),
     /// [`Connection::claim`](crate::store::Connection::claim).
     Claim(&'a Claim),
     /// [`Connection::settle`](crate::store::Connection::settle).

@@ -7,8 +7,9 @@ use std::fmt;
 
 use self::state::MemoryState;
 use crate::store::{
-    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
-    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, StoreTime, Timer, WallClock,
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, NewNode, Page, Poll,
+    QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot, StoreTime, Timer,
+    WallClock,
 };
 use crate::sync::{Arc, Mutex, Origin};
 
@@ -89,8 +90,8 @@ impl Memory {
     /// let store = Memory::new();
     /// let mut connection = store.connect()?;
     /// store.inject(|call| match call {
-    ///     MemoryCall::SetPaused { .. } => MemoryFault::LoseAnswer(StoreError::Unknown("cut".into())),
-    ///     _ => MemoryFault::None,
+    ///     MemoryCall::SetPaused { .. } =>
+    ///     MemoryFault::LoseAnswer(StoreError::Unknown("cut".into())), _ => MemoryFault::None,
     /// });
     /// assert!(connection.set_paused("pay-by", true).is_err());
     /// assert!(connection.counts()?[0].paused);
@@ -213,8 +214,8 @@ impl Connection for Memory {
         })
     }
 
-    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
-        self.call(&MemoryCall::Look(look), |state, now| state.look(look, now))
+    fn poll(&mut self, poll: &Poll) -> Result<StoreSnapshot, StoreError> {
+        self.call(&MemoryCall::Poll(poll), |state, now| state.poll(poll, now))
     }
 
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {

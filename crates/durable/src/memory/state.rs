@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::row::{self, Change, Claiming, Moment, Row, shard};
 use crate::store::{
     Answer, Band, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, Epoch, Horizon,
-    Look, NewNode, PAGE_BYTES, Page, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode,
-    Settle, Settled, Settlement, Sight, StoreTime, Survey, SurveyedPart, Timer,
+    NewNode, PAGE_BYTES, Page, Poll, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode,
+    Settle, Settled, Settlement, StoreSnapshot, StoreTime, Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(super) struct MemoryState {
 #[derive(Default)]
 struct QueueRow {
     rows: BTreeMap<Arc<str>, Row>,
-    /// The order in which nodes look at them. It has exactly one entry for each row.
+    /// The order in which nodes poll them. It has exactly one entry for each row.
     order: BTreeSet<(u16, StoreTime, Arc<str>)>,
 }
 
@@ -262,41 +262,41 @@ impl MemoryState {
         })
     }
 
-    pub(super) fn look(&self, look: &Look, now: StoreTime) -> Sight {
-        let mut sight = Sight {
+    pub(super) fn poll(&self, poll: &Poll, now: StoreTime) -> StoreSnapshot {
+        let mut snapshot = StoreSnapshot {
             now,
-            // All writes so far are in this sight.
-            complete: look.complete.then_some(Complete {
+            // All writes so far are in this snapshot.
+            complete: poll.complete.then_some(Complete {
                 below: self.writes + 1,
                 at: now,
             }),
             paused: self.paused.iter().cloned().collect(),
-            ..Sight::default()
+            ..StoreSnapshot::default()
         };
-        for (index, range) in look.ranges.iter().enumerate() {
-            if self.look_at(range, look.epoch, now, &mut sight.rows) {
-                sight.cut.push(index);
+        for (index, range) in poll.ranges.iter().enumerate() {
+            if self.poll_part(range, poll.epoch, now, &mut snapshot.rows) {
+                snapshot.cut.push(index);
             }
         }
         let mut survey = Survey::default();
-        for (index, band) in look.bands.iter().enumerate() {
-            if self.survey(index, band, look.epoch, now, &mut survey.parts) {
+        for (index, band) in poll.bands.iter().enumerate() {
+            if self.survey(index, band, poll.epoch, now, &mut survey.parts) {
                 survey.cut.push(index);
             }
         }
-        sight.survey = Some(survey);
+        snapshot.survey = Some(survey);
         let live = self.nodes.iter().filter(|(_, node)| node.gone.is_none());
         let seen = live.map(|(epoch, node)| SeenNode {
             epoch: *epoch,
             beat: node.beat,
             queues: Arc::clone(&node.queues),
         });
-        sight.nodes = seen.collect();
-        sight
+        snapshot.nodes = seen.collect();
+        snapshot
     }
 
     /// Adds the timers of a range, and returns whether its limit has cut it.
-    fn look_at(&self, range: &Range, epoch: Epoch, now: StoreTime, rows: &mut Vec<Seen>) -> bool {
+    fn poll_part(&self, range: &Range, epoch: Epoch, now: StoreTime, rows: &mut Vec<Seen>) -> bool {
         let Some(queue) = self.queues.get(&range.queue) else {
             return false;
         };

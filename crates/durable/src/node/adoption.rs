@@ -1,7 +1,7 @@
 //! Claims whose answers were lost: rows that the node has claimed and does not hold.
 //!
-//! One look is no proof, since it may be older than a claim or a settlement whose answer has
-//! arrived in the meantime. Two looks in a row are, if no claim of the key was under way from the
+//! One poll is no proof, since it may be older than a claim or a settlement whose answer has
+//! arrived in the meantime. Two polls in a row are, if no claim of the key was under way from the
 //! sending of each to its answer: the second one was sent after all that the first one could have
 //! missed.
 
@@ -23,17 +23,17 @@ pub(super) struct Orphan {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Adoption {
-    /// Seen in the last look at their shard.
+    /// Seen in the last poll of their shard.
     seen_once: BTreeMap<Place, Orphan>,
-    /// Seen in the last two looks at their shard.
+    /// Seen in the last two polls of their shard.
     sure: BTreeMap<Place, Orphan>,
-    /// Shards that are looked at whole, whoever owns them, until nothing is in doubt there.
+    /// Shards that are polled whole, whoever owns them, until nothing is in doubt there.
     doubtful: BTreeSet<(usize, u16)>,
-    /// Shards that came into doubt after the current look was sent. Its answer says nothing about
+    /// Shards that came into doubt after the current poll was sent. Its answer says nothing about
     /// them.
     new_doubts: BTreeSet<(usize, u16)>,
-    /// Whether a claim was lost, so that the next looks are made at once. An orphan that can't be
-    /// adopted, since its row is locked, must not keep the node looking.
+    /// Whether a claim was lost, so that the next polls are made at once. An orphan that can't be
+    /// adopted, since its row is locked, must not keep the node polling.
     eager: bool,
 }
 
@@ -48,13 +48,13 @@ impl Adoption {
         self.eager = true;
     }
 
-    /// A look is sent.
-    pub(super) fn look_sent(&mut self) {
+    /// A poll is sent.
+    pub(super) fn poll_sent(&mut self) {
         self.new_doubts.clear();
     }
 
-    /// Takes a look at one shard: the orphans that it showed, and whether it showed all. Returns
-    /// whether another look is needed at once.
+    /// Takes a poll of one shard: the orphans that it showed, and whether it showed all. Returns
+    /// whether another poll is needed at once.
     pub(super) fn saw(
         &mut self,
         queue: usize,
@@ -110,7 +110,7 @@ impl Adoption {
         });
         let fitting: Vec<Place> = fitting.take(limit).cloned().collect();
         let taken = fitting.into_iter().filter_map(|place| {
-            // Only two further looks make it sure again.
+            // Only two further polls make it sure again.
             self.seen_once.remove(&place);
             self.sure.remove_entry(&place)
         });

@@ -187,7 +187,7 @@ impl Claims {
     }
 
     /// The runs to adopt. Their generations and attempts are the fence: a row that has changed
-    /// since the look is left alone.
+    /// since the poll is left alone.
     fn runs_to_adopt(&self, queues: &[Queue]) -> Vec<Run> {
         let adopt = self.adopt.iter().filter_map(|((number, key), orphan)| {
             Some(Run {
@@ -248,7 +248,7 @@ impl Claims {
                 if let Some((key, expected)) = queues[number].upcoming.take_due(store_now, false) {
                     open += 1;
                     let place = (number, key);
-                    // The run of a held key ends first. The next look finds the key again.
+                    // The run of a held key ends first. The next poll finds the key again.
                     if !runs.is_held(&place) {
                         startable[number] -= 1;
                         queues[number].take(now, 1);

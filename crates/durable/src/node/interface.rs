@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::store::{
-    Beat, Claim, Claimed, ClaimedRun, Connection, Epoch, Look, NewNode, Outcome, Run, Settle,
-    Settled, Sight, StoreError, StoreTime,
+    Beat, Claim, Claimed, ClaimedRun, Connection, Epoch, NewNode, Outcome, Poll, Run, Settle,
+    Settled, StoreError, StoreSnapshot, StoreTime,
 };
 use crate::sync::Arc;
 
@@ -18,8 +18,8 @@ pub(crate) struct NodeConfig {
     pub(crate) name: String,
     /// How long a node may be silent before others take its timers.
     pub(crate) term: Duration,
-    /// The time between two looks.
-    pub(crate) look: Duration,
+    /// The time between two polls.
+    pub(crate) poll_interval: Duration,
     /// The queues that it handles.
     pub(crate) queues: Vec<QueueConfig>,
     /// The greatest number of parts that are all awake. With more of them those sleep that have
@@ -58,8 +58,8 @@ pub(crate) enum Input {
     Finished { run: Run, outcome: Outcome },
     /// The doorbell of the store rang: timers of this queue, or of any queue, may be due soon.
     Rang(Option<Arc<str>>),
-    /// A queue was paused or resumed by this process; others learn it from their next look.
-    LookNow,
+    /// A queue was paused or resumed by this process; others learn it from their next poll.
+    PollNow,
     /// No more claims. After the grace, runs that have not ended are left to the other nodes.
     Stop { grace: Duration },
 }
@@ -97,7 +97,7 @@ pub(crate) struct Stopped {
 /// The connections of a node: each lane has one, so that renewals wait for no claim.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Lane {
-    /// Joins, beats, looks, ends of nodes.
+    /// Joins, beats, polls, ends of nodes.
     Watch,
     /// Claims.
     Claims,
@@ -114,7 +114,7 @@ impl Lane {
 pub(crate) enum StoreCall {
     Join(NewNode),
     Beat(Epoch),
-    Look(Look),
+    Poll(Poll),
     DeclareGone {
         asking: Epoch,
         epoch: Epoch,
@@ -130,7 +130,7 @@ pub(crate) enum StoreCall {
 pub(crate) enum Reply {
     Joined,
     Beat(Option<Beat>),
-    Sight(Sight),
+    Snapshot(StoreSnapshot),
     DeclaredGone(bool),
     Left,
     Claimed(Claimed),
@@ -154,7 +154,7 @@ impl StoreCall {
                 Reply::Joined
             }
             StoreCall::Beat(epoch) => Reply::Beat(connection.beat(*epoch)?),
-            StoreCall::Look(look) => Reply::Sight(connection.look(look)?),
+            StoreCall::Poll(poll) => Reply::Snapshot(connection.poll(poll)?),
             StoreCall::DeclareGone {
                 asking,
                 epoch,

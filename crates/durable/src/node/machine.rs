@@ -7,9 +7,9 @@ use super::claims::{ClaimTerm, Claims};
 use super::clock::Estimate;
 use super::interface::{Command, Input, Lane, Mono, Near, NodeConfig, StoreCall};
 use super::lane::{LaneState, UnderWay};
-use super::looks::Looks;
 use super::membership::Membership;
 use super::numbers::Numbers;
+use super::polls::Polls;
 use super::queue::Queue;
 use super::runs::{HeldRuns, Place};
 use super::stopping::Stopping;
@@ -27,14 +27,14 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(super) name: String,
-    pub(super) look: Duration,
+    pub(super) poll_interval: Duration,
     pub(super) names: Vec<Arc<str>>,
     pub(super) numbers_of: BTreeMap<Arc<str>, usize>,
     pub(super) numbers: Numbers,
     pub(super) membership: Membership,
     pub(super) clock: Estimate,
     pub(super) queues: Vec<Queue>,
-    pub(super) looks: Looks,
+    pub(super) polls: Polls,
     pub(super) claims: Claims,
     pub(super) runs: HeldRuns,
     pub(super) watch: LaneState,
@@ -57,7 +57,7 @@ pub(super) enum Watching {
     /// A join without queues.
     Resign,
     Beat,
-    Look,
+    Poll,
     DeclareGone(Epoch),
     Leave,
 }
@@ -76,8 +76,13 @@ impl Node {
         let numbers_of: BTreeMap<Arc<str>, usize> = names.iter().cloned().zip(0..).collect();
         Node {
             name: config.name,
-            look: config.look,
-            looks: Looks::new(config.look, numbers_of.clone(), config.most_awake, turn),
+            poll_interval: config.poll_interval,
+            polls: Polls::new(
+                config.poll_interval,
+                numbers_of.clone(),
+                config.most_awake,
+                turn,
+            ),
             numbers_of,
             names,
             numbers,
@@ -86,7 +91,7 @@ impl Node {
             queues: config
                 .queues
                 .into_iter()
-                .map(|queue| Queue::new(queue, config.look))
+                .map(|queue| Queue::new(queue, config.poll_interval))
                 .collect(),
             claims: Claims::new(),
             runs: HeldRuns::default(),
@@ -139,7 +144,7 @@ impl Node {
             Input::Near(near) => self.near(now, near),
             Input::Finished { run, outcome } => self.finished(now, &run, outcome),
             Input::Rang(queue) => self.rang(queue.as_deref()),
-            Input::LookNow => self.looks.soon = true,
+            Input::PollNow => self.polls.soon = true,
             Input::Stop { grace } => self.stop(now, grace),
         }
         self.go_on(now, out);
@@ -229,8 +234,8 @@ impl Node {
         }
     }
 
-    /// Declares a silent node gone, or looks. The former comes first: it frees the timers that the
-    /// look then shows.
+    /// Declares a silent node gone, or polls. The former comes first: it frees the timers that the
+    /// poll then shows.
     fn watch_others(&mut self, now: Mono, out: &mut Vec<Command>) {
         let epoch = self.membership.epoch;
         if let Some((silent, beat)) = self.membership.take_silent(now) {
@@ -242,18 +247,18 @@ impl Node {
             };
             return self.send(now, call, out);
         }
-        // A node may have died: a look shows whether its next beat is there.
+        // A node may have died: a poll shows whether its next beat is there.
         let overdue = self.membership.next_overdue();
-        self.looks.soon |= overdue.is_some_and(|at| at <= now);
-        if self.looks.is_wanted(now, &self.queues) {
-            self.watching = Watching::Look;
+        self.polls.soon |= overdue.is_some_and(|at| at <= now);
+        if self.polls.is_wanted(now, &self.queues) {
+            self.watching = Watching::Poll;
             let (queues, runs) = (&mut self.queues, &self.runs);
             let store_now = self.clock.at(now);
             let claims = &self.claims;
-            let look = self.looks.ask(now, store_now, epoch, queues, runs, claims);
-            return self.send(now, StoreCall::Look(look), out);
+            let poll = self.polls.ask(now, store_now, epoch, queues, runs, claims);
+            return self.send(now, StoreCall::Poll(poll), out);
         }
-        self.wake_at(Some(self.looks.next()));
+        self.wake_at(Some(self.polls.next()));
         self.wake_at(overdue);
         self.wake_at(Some(self.membership.next_beat));
     }
@@ -280,11 +285,11 @@ impl Node {
             &self.clock,
             &mut self.queues,
             &self.runs,
-            &mut self.looks.adoption,
+            &mut self.polls.adoption,
         );
         match asked {
             Ok(claim) => {
-                self.looks.touch(|| self.claims.places());
+                self.polls.touch(|| self.claims.places());
                 self.send(now, StoreCall::Claim(claim), out);
             }
             Err(time) => self.wake_at(time),
@@ -314,7 +319,7 @@ impl Node {
     }
 
     fn near(&mut self, now: Mono, near: Vec<Near>) {
-        let soon = self.clock.at(now).map(|time| time + self.look * 2);
+        let soon = self.clock.at(now).map(|time| time + self.poll_interval * 2);
         for near in near {
             let Some(number) = self.numbers_of.get(&near.queue).copied() else {
                 continue;
@@ -350,10 +355,10 @@ impl Node {
             None => 0..self.queues.len(),
         };
         for number in rung {
-            // A look that finds out about a resume reads the whole queue.
+            // A poll that finds out about a resume reads the whole queue.
             let wanted = self.stopping.is_none() && !self.queues[number].paused;
-            if wanted && self.looks.may_own(number) {
-                self.looks.throttle.ring(number);
+            if wanted && self.polls.may_own(number) {
+                self.polls.throttle.ring(number);
             }
         }
     }
@@ -378,7 +383,7 @@ impl Node {
         for queue in &mut self.queues {
             queue.upcoming.clear();
         }
-        self.looks.start_anew();
+        self.polls.start_anew();
         let epoch = new_epoch(&mut self.numbers);
         self.membership.start_anew(epoch);
     }
@@ -387,7 +392,9 @@ impl Node {
 
     fn stop(&mut self, now: Mono, grace: Duration) {
         // Others wait for the term if the node can't say that it leaves.
-        let extra = LEAVE_LIMIT.min(self.membership.term()).max(self.look);
+        let extra = LEAVE_LIMIT
+            .min(self.membership.term())
+            .max(self.poll_interval);
         match &mut self.stopping {
             Some(stopping) => stopping.hurry(now, grace, extra),
             None => {
@@ -395,7 +402,7 @@ impl Node {
                 for queue in &mut self.queues {
                     queue.upcoming.clear();
                 }
-                self.looks.adoption.clear();
+                self.polls.adoption.clear();
                 self.give_back(now);
             }
         }

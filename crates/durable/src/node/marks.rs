@@ -1,21 +1,21 @@
-//! Marks: the times behind which a shard has no timers that a look could find.
+//! Marks: the times behind which a shard has no timers that a poll could find.
 //!
-//! They spare a look the index entries of timers that were deleted. A mark is exact, by these
+//! They spare a poll the index entries of timers that were deleted. A mark is exact, by these
 //! steps:
 //!
 //! 1. A beat or a claim returns a [`Horizon`]: its write read the clock, and then took its number.
-//! 2. A sight returns [`Complete`]. Take a write that is not in the sight. If it read the clock at
-//!    `complete.at` or later, then what it wrote is due at that time or later (ROW-2). Otherwise it
-//!    has at least the number `complete.below`. If that is not below the horizon's number, then the
-//!    write took its number after the horizon's. It read the clock after that (STORE-1), so what it
-//!    wrote is due at `horizon.at` or later.
+//! 2. A snapshot returns [`Complete`]. Take a write that is not in the snapshot. If it read the
+//!    clock at `complete.at` or later, then what it wrote is due at that time or later (ROW-2).
+//!    Otherwise it has at least the number `complete.below`. If that is not below the horizon's
+//!    number, then the write took its number after the horizon's. It read the clock after that
+//!    (STORE-1), so what it wrote is due at `horizon.at` or later.
 //! 3. So the shard has nothing that is due before the earlier one of both times, except what is in
-//!    the sight, and what live nodes have claimed. Timers of the latter kind come back only when
-//!    their node ends, and it is then missing from a sight: all marks are dropped.
+//!    the snapshot, and what live nodes have claimed. Timers of the latter kind come back only when
+//!    their node ends, and it is then missing from a snapshot: all marks are dropped.
 //!
 //! A margin is taken off, for a clock that is set back by less than a node notices. A clock that
 //! falls behind by more, within the life of a mark, drops all marks: see the module `clock`. If
-//! that is noticed too late, then each shard is still looked at whole when its turn comes.
+//! that is noticed too late, then each shard is still polled whole when its turn comes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -31,19 +31,19 @@ const _: () = assert!(MARGIN.as_micros() > 4 * LEAST_STEP as u128);
 
 /// The time between two horizons that are kept.
 const SPACING: Duration = Duration::from_millis(20);
-/// The greatest number of horizons that no sight was beyond yet.
+/// The greatest number of horizons that no snapshot was beyond yet.
 const MOST_HORIZONS: usize = 64;
 
-/// The marks of all shards that a node looks at, by queue and shard.
+/// The marks of all shards that a node polls, by queue and shard.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     marks: BTreeMap<(usize, u16), StoreTime>,
     /// The marks of the shards, for all parts that sleep: see the module `sleep`.
     shards: BTreeMap<u16, StoreTime>,
-    /// The latest horizon that a sight was beyond.
+    /// The latest horizon that a snapshot was beyond.
     reached: Option<Horizon>,
-    /// Horizons that no sight was beyond yet, in the order in which they came. The first one is not
-    /// replaced, so that it is reached even if new ones come all the time.
+    /// Horizons that no snapshot was beyond yet, in the order in which they came. The first one is
+    /// not replaced, so that it is reached even if new ones come all the time.
     awaited: VecDeque<Horizon>,
 }
 
@@ -62,7 +62,7 @@ impl Marks {
         }
     }
 
-    /// Returns how far marks may go by a sight.
+    /// Returns how far marks may go by a snapshot.
     pub(super) fn bound(&mut self, complete: Option<Complete>) -> Option<StoreTime> {
         let complete = complete?;
         let is_reached = |horizon: &Horizon| horizon.number <= complete.below;

@@ -41,11 +41,11 @@ pub(super) struct Membership {
     replaced: Option<Mono>,
     good_beats: u64,
     others: BTreeMap<Epoch, Observed>,
-    /// Whether a sight has shown them.
+    /// Whether a snapshot has shown them.
     knows_others: bool,
     /// Nodes to declare gone, with their beats.
     silent: BTreeMap<Epoch, i64>,
-    /// Nodes whose shards others look at as well.
+    /// Nodes whose shards others poll as well.
     unranked: BTreeSet<Epoch>,
 }
 
@@ -90,20 +90,20 @@ impl Membership {
         self.beat_interval() + self.beat_interval() / 12
     }
 
-    /// How long others look at the shards of a node that has just joined. It may not know yet whose
-    /// beats are overdue, and leave shards to a node that has died. It knows after its first sight
-    /// and the patience.
+    /// How long others poll the shards of a node that has just joined. It may not know yet whose
+    /// beats are overdue, and leave shards to a node that has died. It knows after its first
+    /// snapshot and the patience.
     fn probation(&self) -> Duration {
         self.beat_interval() * 3 / 2
     }
 
-    /// The nodes whose beats are overdue, and those that joined a moment ago. Others look at their
+    /// The nodes whose beats are overdue, and those that joined a moment ago. Others poll their
     /// shards meanwhile.
     pub(super) fn unranked(&self) -> &BTreeSet<Epoch> {
         &self.unranked
     }
 
-    /// When the beat of a further node is overdue, if no look shows it before.
+    /// When the beat of a further node is overdue, if no poll shows it before.
     pub(super) fn next_overdue(&self) -> Option<Mono> {
         let others = self.others.iter();
         let ranked = others.filter(|(epoch, _)| !self.unranked.contains(epoch));
@@ -178,7 +178,7 @@ impl Membership {
     /// Takes the beats of all nodes. Returns whether the node itself is among them.
     pub(super) fn saw(&mut self, nodes: &[SeenNode], now: Mono) -> bool {
         let (silence, patience) = (self.silence(), self.patience());
-        // Those of the first sight were there before this node.
+        // Those of the first snapshot were there before this node.
         let first = !std::mem::replace(&mut self.knows_others, true);
         let knows_others = if first { now } else { now + self.probation() };
         self.silent.clear();
@@ -226,7 +226,7 @@ impl Membership {
         Some((epoch, beat))
     }
 
-    /// The declaration failed: the next look repeats it, if the beat is still the same.
+    /// The declaration failed: the next poll repeats it, if the beat is still the same.
     pub(super) fn declare_again(&mut self, epoch: Epoch) {
         if let Some(observed) = self.others.get_mut(&epoch) {
             observed.since = Mono::ZERO;

@@ -9,7 +9,7 @@ use super::upcoming::UpcomingTimers;
 const MOST_UPCOMING: usize = 2_000;
 /// The bytes that a payload of unknown length counts before one of its queue is known.
 const UNKNOWN_BYTES: u64 = 256 * 1024;
-/// The least such number, so that a slow pace does not cause many looks.
+/// The least such number, so that a slow pace does not cause many polls.
 const LEAST_UPCOMING: usize = 64;
 
 /// The state of one queue.
@@ -24,7 +24,7 @@ pub(super) struct Queue {
     pub(super) running: usize,
     /// Timers in the claim that is under way.
     pub(super) claiming: usize,
-    /// Whether a timer was claimed since the queue was looked at.
+    /// Whether a timer was claimed since the queue was polled.
     pub(super) progressed: bool,
     /// The mean length of the payloads of the last claim.
     pub(super) usual_bytes: u64,
@@ -32,11 +32,12 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(config: QueueConfig, look: Duration) -> Self {
+    pub(super) fn new(config: QueueConfig, poll_interval: Duration) -> Self {
         let limit = match config.pace {
-            // The number of timers that can start until the look after the next one.
+            // The number of timers that can start until the poll after the next one.
             Some(pace) => {
-                let soon = Duration::from_secs(u64::from(pace)).as_secs_f64() * look.as_secs_f64();
+                let soon = Duration::from_secs(u64::from(pace)).as_secs_f64()
+                    * poll_interval.as_secs_f64();
                 (2.0 * soon).min(1e6) as usize + config.running.min(MOST_UPCOMING)
             }
             None => MOST_UPCOMING,
@@ -103,7 +104,7 @@ impl Queue {
         }
     }
 
-    /// Whether timers that the last look left unread are wanted before the next look is due.
+    /// Whether timers that the last poll left unread are wanted before the next poll is due.
     pub(super) fn is_hungry(&self) -> bool {
         !self.paused && self.progressed && self.upcoming.runs_out()
     }

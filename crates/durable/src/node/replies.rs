@@ -6,16 +6,16 @@ use std::time::Duration;
 use super::claims::Requested;
 use super::interface::{Lane, Mono, Reply};
 use super::lane::{LaneState, UnderWay};
-use super::looks::SUSPECT;
 use super::machine::{MOST_SETTLED, Node, Watching};
+use super::polls::SUSPECT;
 use super::runs::Place;
 use super::upcoming::Expected;
 use crate::store::{
-    Beat, Claimed, ClaimedRun, Outcome, RefusedClaim, Settled, Sight, StoreError, StoreTime,
+    Beat, Claimed, ClaimedRun, Outcome, RefusedClaim, Settled, StoreError, StoreSnapshot, StoreTime,
 };
 
 /// The longest pause after which an end is asked for again that the store refuses, or a timer is
-/// claimed again, unless looks are rarer.
+/// claimed again, unless polls are rarer.
 const LONGEST_REFUSED: Duration = Duration::from_secs(30);
 
 impl Node {
@@ -33,7 +33,7 @@ impl Node {
             Ok(_) => self.lane(lane).succeeded(),
             Err(_) => {
                 let random = self.numbers.next();
-                let longest = self.look;
+                let longest = self.poll_interval;
                 self.lane(lane).failed(now, longest, random);
             }
         }
@@ -44,7 +44,7 @@ impl Node {
         };
         if let Some(Err(StoreError::Replaced(_))) = result {
             self.membership.store_was_replaced(now);
-            self.looks.marks.drop_all();
+            self.polls.marks.drop_all();
         }
         match lane {
             Lane::Watch => self.watch_replied(now, call, result),
@@ -64,7 +64,7 @@ impl Node {
             (Watching::Join, Some(Ok(_))) => {
                 self.membership.joined = true;
                 self.membership.next_beat = now;
-                self.looks.soon = true;
+                self.polls.soon = true;
             }
             (Watching::Resign, Some(Ok(_))) => {
                 if let Some(stopping) = &mut self.stopping {
@@ -75,12 +75,14 @@ impl Node {
             (Watching::Beat, Some(Ok(Reply::Beat(None)))) => self.gone(),
             (Watching::Beat, Some(_)) => {
                 self.membership.beat_failed(now);
-                self.looks.marks.drop_all();
+                self.polls.marks.drop_all();
             }
-            (Watching::Look, Some(Ok(Reply::Sight(sight)))) => self.sight(now, call, &sight),
-            (Watching::Look, Some(_)) => self.looks.failed(),
+            (Watching::Poll, Some(Ok(Reply::Snapshot(snapshot)))) => {
+                self.snapshot(now, call, &snapshot)
+            }
+            (Watching::Poll, Some(_)) => self.polls.failed(),
             (Watching::DeclareGone(_), Some(Ok(Reply::DeclaredGone(gone)))) => {
-                self.looks.soon |= gone;
+                self.polls.soon |= gone;
             }
             (Watching::DeclareGone(epoch), Some(_)) => self.membership.declare_again(epoch),
             (Watching::Leave, Some(Ok(_))) => {
@@ -94,28 +96,28 @@ impl Node {
 
     fn beat(&mut self, now: Mono, call: UnderWay, beat: Beat) {
         self.learn_time(now, call, beat.now);
-        self.looks.marks.learn(beat.horizon);
+        self.polls.marks.learn(beat.horizon);
         self.membership.beat_was_good(call.sent, now);
         if self.is_leaving() {
             self.membership.let_go();
         }
     }
 
-    fn sight(&mut self, now: Mono, call: UnderWay, sight: &Sight) {
-        self.learn_time(now, call, sight.now);
-        if !self.membership.saw(&sight.nodes, now) {
+    fn snapshot(&mut self, now: Mono, call: UnderWay, snapshot: &StoreSnapshot) {
+        self.learn_time(now, call, snapshot.now);
+        if !self.membership.saw(&snapshot.nodes, now) {
             // The next beat says whether the node is gone.
             self.membership.next_beat = now;
         }
         let (queues, runs) = (&mut self.queues, &self.runs);
         let membership = &self.membership;
-        self.looks
-            .take(call.sent, now, sight, membership, queues, runs);
+        self.polls
+            .take(call.sent, now, snapshot, membership, queues, runs);
     }
 
     fn learn_time(&mut self, now: Mono, call: UnderWay, store: StoreTime) {
         if !self.clock.learn(call.sent, now, store) {
-            self.looks.marks.drop_all();
+            self.polls.marks.drop_all();
         }
     }
 
@@ -136,7 +138,7 @@ impl Node {
             Some(Ok(Reply::Claimed(answer))) => {
                 self.claims.grow();
                 self.learn_time(now, call, answer.now);
-                self.looks.marks.learn(answer.horizon);
+                self.polls.marks.learn(answer.horizon);
                 let shards: BTreeMap<Place, Expected> = requested.wanted.into_iter().collect();
                 let adopted = requested.adopt.into_iter();
                 let adopted: BTreeMap<Place, u16> = adopted
@@ -163,24 +165,24 @@ impl Node {
         self.claims.shrink(asked);
         if let ([((queue, key), one)], 1) = (requested.wanted.as_slice(), asked) {
             // It is claimed again when nothing else is due.
-            let longest = LONGEST_REFUSED.max(self.look);
+            let longest = LONGEST_REFUSED.max(self.poll_interval);
             let upcoming = &mut self.queues[*queue].upcoming;
             match is_refused {
                 true => upcoming.refuse_later(key.clone(), one, now, longest),
                 // An outage. The lane pauses already.
                 false => upcoming.refuse(key.clone(), one),
             }
-            self.looks.wake(*queue, one.shard);
+            self.polls.wake(*queue, one.shard);
         }
-        self.looks.marks.drop_all();
-        self.looks.soon = true;
+        self.polls.marks.drop_all();
+        self.polls.soon = true;
         // The claim may have been carried out, or may still be.
         let wanted = requested.wanted.into_iter();
         let shards = wanted.map(|(place, expected)| (place.0, expected.shard));
         let adopted = requested.adopt.into_iter();
         let adopted = adopted.map(|(place, orphan)| (place.0, orphan.shard));
         for (queue, shard) in shards.chain(adopted) {
-            self.looks.adoption.doubt(queue, shard);
+            self.polls.adoption.doubt(queue, shard);
         }
     }
 
@@ -223,7 +225,7 @@ impl Node {
     }
 
     /// Takes in what a claim did not return. A timer that was not due by the store's clock is kept.
-    /// All else is forgotten: if it is still to be had, the next look finds it.
+    /// All else is forgotten: if it is still to be had, the next poll finds it.
     fn not_claimed(
         &mut self,
         now: Mono,
@@ -231,13 +233,13 @@ impl Node {
         refused: Vec<RefusedClaim>,
         mut left: BTreeMap<Place, Expected>,
     ) {
-        let window = store_now + self.look * 2;
-        let longest = LONGEST_REFUSED.max(self.look);
+        let window = store_now + self.poll_interval * 2;
+        let longest = LONGEST_REFUSED.max(self.poll_interval);
         for refused in refused {
             let queue = self.numbers_of.get(&refused.queue);
             let place = queue.map(|queue| (*queue, refused.key));
             if let Some((place, expected)) = place.and_then(|place| left.remove_entry(&place)) {
-                self.looks.wake(place.0, expected.shard);
+                self.polls.wake(place.0, expected.shard);
                 let upcoming = &mut self.queues[place.0].upcoming;
                 upcoming.refuse_later(place.1, &expected, now, longest);
             }
@@ -246,8 +248,8 @@ impl Node {
             let upcoming = &mut self.queues[queue].upcoming;
             if expected.due <= store_now {
                 upcoming.refuse(key, &expected);
-                // A look at its part shows whether it is still there.
-                self.looks.wake(queue, expected.shard);
+                // A poll of its part shows whether it is still there.
+                self.polls.wake(queue, expected.shard);
             } else if expected.due < window && self.stopping.is_none() {
                 upcoming.insert(&key, expected);
             }
@@ -281,11 +283,11 @@ impl Node {
                 for (place, outcome) in ends {
                     match answers.next() {
                         Some(Ok(Settled::Locked)) | None => {
-                            self.runs.settle_later(place, now, self.look);
+                            self.runs.settle_later(place, now, self.poll_interval);
                         }
                         Some(Ok(settled)) => self.settled(now, call, &place, &outcome, settled),
                         Some(Err(_)) => {
-                            let longest = LONGEST_REFUSED.max(self.look);
+                            let longest = LONGEST_REFUSED.max(self.poll_interval);
                             self.runs.settle_later(place, now, longest);
                         }
                     }
@@ -297,8 +299,8 @@ impl Node {
                 self.settle_limit = (ends.len() / 2).max(1);
                 let is_alone = ends.len() == 1;
                 let longest = match result {
-                    Err(StoreError::Refused(_)) => LONGEST_REFUSED.max(self.look),
-                    _ => self.look,
+                    Err(StoreError::Refused(_)) => LONGEST_REFUSED.max(self.poll_interval),
+                    _ => self.poll_interval,
                 };
                 for (place, _) in ends {
                     match is_alone {
@@ -323,7 +325,7 @@ impl Node {
         let Some(held) = self.runs.release(place) else {
             return;
         };
-        self.looks.touch(|| [place.clone()].into());
+        self.polls.touch(|| [place.clone()].into());
         let after = match (settled, outcome) {
             (Settled::Waits, Outcome::Again(after) | Outcome::Retry(after)) => Some(*after),
             _ => None,
@@ -332,7 +334,7 @@ impl Node {
         let round_trip = now.saturating_sub(call.sent);
         let store_now = self.clock.at(now).map(|time| time + round_trip);
         let next = match (after, store_now) {
-            (Some(after), Some(store_now)) if after < self.look => {
+            (Some(after), Some(store_now)) if after < self.poll_interval => {
                 Some((store_now + after, held.bytes))
             }
             _ => held.next,

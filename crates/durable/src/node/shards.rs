@@ -4,18 +4,18 @@
 use super::numbers::{hash, mix};
 use crate::store::{Epoch, SHARDS};
 
-/// The ranks at which a node looks at a shard. Those of a higher rank leave it to the others.
+/// The ranks at which a node polls a shard. Those of a higher rank leave it to the others.
 const RANKS: usize = 3;
 
-/// A shard that a node looks at.
+/// A shard that a node polls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Part {
     pub(super) shard: u16,
-    /// 0 for the owner. The others look for what the owner has left lying.
+    /// 0 for the owner. The others poll for what the owner has left lying.
     pub(super) rank: u32,
 }
 
-/// The parts of a queue that node `me` looks at, among the nodes that handle the queue.
+/// The parts of a queue that node `me` polls, among the nodes that handle the queue.
 pub(super) fn parts(queue: &str, me: Epoch, nodes: &[Epoch]) -> Vec<Part> {
     let queue = hash(queue);
     let mut parts = Vec::new();
@@ -25,7 +25,7 @@ pub(super) fn parts(queue: &str, me: Epoch, nodes: &[Epoch]) -> Vec<Part> {
         let weight = |epoch: Epoch| (mix(seed ^ epoch.0.cast_unsigned()), epoch);
         let mine = weight(me);
         let greater = nodes.iter().filter(|node| weight(**node) > mine);
-        // With many nodes, most shards are not looked at. A few nodes tell.
+        // With many nodes, most shards are not polled. A few nodes tell.
         let rank = greater.take(RANKS).count();
         if rank < RANKS {
             let rank = rank as u32;

@@ -1,7 +1,7 @@
 //! Parts that sleep: a node with many queues does not ask for each of them.
 //!
-//! A *part* is a shard of a queue. With few parts all are awake, and each look asks for each of
-//! them by a range. With more than [`MOST_AWAKE`] they sleep until they have something due. A look
+//! A *part* is a shard of a queue. With few parts all are awake, and each poll asks for each of
+//! them by a range. With more than [`MOST_AWAKE`] they sleep until they have something due. A poll
 //! at everything then asks for the parts that are awake, and has a *band* for each shard, which
 //! shows the parts that have timers within three intervals. So what an idle node costs does not
 //! depend on the number of its queues.
@@ -11,52 +11,52 @@
 //!   asleep ---------------------------------> awake
 //!     ^   one mark for all of a shard           |  a mark and a range of its own
 //!     '-----------------------------------------'
-//!       its range is empty, and the band of the same sight does not show it
+//!       its range is empty, and the band of the same snapshot does not show it
 //! ```
 //!
 //! The mark of a shard holds for each part in it that sleeps: none has a timer that is due before
 //! the mark, except what live nodes have claimed. The module `marks` says why a mark of one part is
 //! right. This one is right too:
 //!
-//! 1. A band begins at the mark of its shard, and its sight shows what a range of each part would
-//!    show there. So a part that sleeps and is not shown has nothing before the bound of that
-//!    sight, and the mark may go there.
+//! 1. A band begins at the mark of its shard, and its snapshot shows what a range of each part
+//!    would show there. So a part that sleeps and is not shown has nothing before the bound of that
+//!    snapshot, and the mark may go there.
 //! 2. A part that is shown wakes. Its own mark is not later than its first timer.
 //! 3. A node that is not the owner takes only what is overdue. A part of it that has such a timer,
 //!    and is not overdue enough, holds up the mark of the shard. It is overdue enough within three
 //!    intervals.
-//! 4. A part goes to sleep by a sight that moves the mark of its shard, or while there is none, if
-//!    neither its range nor the band shows anything of it.
-//! 5. A band that its limit has cut shows nothing for sure: then the next look asks for each part
+//! 4. A part goes to sleep by a snapshot that moves the mark of its shard, or while there is none,
+//!    if neither its range nor the band shows anything of it.
+//! 5. A band that its limit has cut shows nothing for sure: then the next poll asks for each part
 //!    of the shard, and so do some further ones, since the next band would be cut as well. Such a
-//!    look also moves the mark of the shard: each part of it was asked.
+//!    poll also moves the mark of the shard: each part of it was asked.
 //! 6. When the parts change, and when marks are dropped, the mark of each shard is dropped. A
 //!    paused queue has no part that is awake. When it goes on, all its parts are.
 //!
 //! The mistakes that a whole shard in turn would mend are mended twice. The band of that shard
-//! begins without a mark. And some queues, in turn, are looked at whole in all their shards.
+//! begins without a mark. And some queues, in turn, are polled whole in all their shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::marks::Marks;
 use super::shards::Part;
-use crate::store::{Band, Offset, SHARDS, Sight, StoreTime};
+use crate::store::{Band, Offset, SHARDS, StoreSnapshot, StoreTime};
 
 /// The greatest number of parts that are all awake: 16 queues of a node that is alone.
 pub(crate) const MOST_AWAKE: usize = 1_024;
 
-/// The number of looks that ask for each part of a shard whose band was cut.
-const FULL_LOOKS: u8 = 8;
+/// The number of polls that ask for each part of a shard whose band was cut.
+const FULL_POLLS: u8 = 8;
 
-/// The greatest number of queues that are looked at whole at one time, and the part of the queues
+/// The greatest number of queues that are polled whole at one time, and the part of the queues
 /// that they are at most. A node whose parts sleep has 17 queues at least.
 const WHOLE_QUEUES: usize = 8;
 const WHOLE_PART: usize = 16;
 
-/// The number of timers that are read in the bands of a look, as a part of the number of parts, and
+/// The number of timers that are read in the bands of a poll, as a part of the number of parts, and
 /// the bounds for one band. A timer is read in about the time of a range, or less. So a survey that
-/// is cut costs little beside the look at all parts that follows.
+/// is cut costs little beside the poll of all parts that follows.
 const LIMIT_PART: usize = 4;
 const LEAST_LIMIT: usize = 64;
 const MOST_LIMIT: usize = 1_024;
@@ -69,7 +69,7 @@ const _: () = assert!(
 /// A queue, by its number, and a shard.
 pub(super) type PartName = (usize, u16);
 
-/// One band of the look that is under way.
+/// One band of the poll that is under way.
 #[derive(Clone, Copy, Debug)]
 struct AskedBand {
     shard: u16,
@@ -86,17 +86,17 @@ pub(super) struct Sleep {
     parts: Option<usize>,
     /// The shards of each queue that are awake.
     awake: Vec<u64>,
-    /// The number of looks that ask for each part of a shard.
+    /// The number of polls that ask for each part of a shard.
     full: Vec<u8>,
-    /// Parts that a band has woken and that the next look must show, since they are due before
+    /// Parts that a band has woken and that the next poll must show, since they are due before
     /// another one.
     fresh: BTreeSet<PartName>,
     asked: Vec<AskedBand>,
-    /// The shards of which the look that is under way asks for each part.
+    /// The shards of which the poll that is under way asks for each part.
     asked_full: u64,
-    /// Whether the parts have changed since the look was sent.
+    /// Whether the parts have changed since the poll was sent.
     stale: bool,
-    /// The first one of the queues that are looked at whole.
+    /// The first one of the queues that are polled whole.
     turn: usize,
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Shown {
     firsts: BTreeMap<PartName, StoreTime>,
     /// The same of the band that begins without a mark.
     whole: BTreeMap<PartName, StoreTime>,
-    /// The shards whose marks the sight may move.
+    /// The shards whose marks the snapshot may move.
     sure: u64,
     /// Whether a band was cut.
     pub(super) is_cut: bool,
@@ -118,9 +118,9 @@ pub(super) struct Shown {
 pub(super) struct Took {
     /// Whether it has shown that there is nothing.
     pub(super) is_empty: bool,
-    /// Whether the node is none of those that look at the part each time.
+    /// Whether the node is none of those that poll the part each time.
     pub(super) is_last_rank: bool,
-    /// What the sight says of the part's mark, if it moves marks.
+    /// What the snapshot says of the part's mark, if it moves marks.
     pub(super) mark: Option<StoreTime>,
 }
 
@@ -192,27 +192,27 @@ impl Sleep {
         }
     }
 
-    /// Whether a look at everything asks for a part of this queue.
+    /// Whether a poll of everything asks for a part of this queue.
     pub(super) fn wants_queue(&self, queue: usize) -> bool {
         self.awake[queue] != 0 || self.asked_full != 0
     }
 
-    /// Whether a look at everything asks for this part.
+    /// Whether a poll of everything asks for this part.
     pub(super) fn wants(&self, part: PartName) -> bool {
         !self.is_asleep(part) || self.asked_full & bit(part.1) != 0
     }
 
-    /// Whether a part was woken that the next look must show.
+    /// Whether a part was woken that the next poll must show.
     pub(super) fn has_fresh(&self) -> bool {
         !self.fresh.is_empty()
     }
 
-    /// The parts that were woken and that the next look must show.
+    /// The parts that were woken and that the next poll must show.
     pub(super) fn take_fresh(&mut self) -> BTreeSet<PartName> {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Whether it is the turn of this queue to be looked at whole.
+    /// Whether it is the turn of this queue to be polled whole.
     pub(super) fn is_turn_of(&self, queue: usize) -> bool {
         let count = self.awake.len();
         (queue + count - self.turn) % count < self.whole_queues()
@@ -222,21 +222,21 @@ impl Sleep {
         (self.awake.len() / WHOLE_PART).min(WHOLE_QUEUES)
     }
 
-    /// The look is over, or it failed.
-    pub(super) fn look_ended(&mut self) {
+    /// The poll is over, or it failed.
+    pub(super) fn poll_ended(&mut self) {
         self.asked.clear();
         self.asked_full = 0;
         self.stale = false;
     }
 
-    /// Begins a look at everything. `turn` is the shard that is looked at whole.
+    /// Begins a poll of everything. `turn` is the shard that is polled whole.
     pub(super) fn ask(
         &mut self,
         interval: Duration,
         turn: Option<u16>,
         marks: &Marks,
     ) -> Vec<Band> {
-        self.look_ended();
+        self.poll_ended();
         let Some(parts) = self.parts else {
             return Vec::new();
         };
@@ -277,10 +277,10 @@ impl Sleep {
         bands
     }
 
-    /// Reads the survey of a sight.
+    /// Reads the survey of a snapshot.
     pub(super) fn read(
         &mut self,
-        sight: &Sight,
+        snapshot: &StoreSnapshot,
         number_of: impl Fn(&str) -> Option<usize>,
         marks: &Marks,
     ) -> Shown {
@@ -289,12 +289,12 @@ impl Sleep {
             ..Shown::default()
         };
         for (index, band) in self.asked.iter().enumerate() {
-            let is_cut = sight
+            let is_cut = snapshot
                 .survey
                 .as_ref()
                 .is_none_or(|survey| survey.cut.contains(&index));
             if is_cut && !band.whole {
-                self.full[usize::from(band.shard)] = FULL_LOOKS;
+                self.full[usize::from(band.shard)] = FULL_POLLS;
                 shown.is_cut = true;
             }
             // The mark may have been dropped since.
@@ -304,7 +304,7 @@ impl Sleep {
         if self.stale {
             shown.sure = 0;
         }
-        for part in sight.survey.iter().flat_map(|survey| &survey.parts) {
+        for part in snapshot.survey.iter().flat_map(|survey| &survey.parts) {
             let (Some(number), Some(band)) = (number_of(&part.queue), self.asked.get(part.band))
             else {
                 continue;
@@ -420,6 +420,6 @@ impl Sleep {
                 marks.set_shard(shard, hold.map_or(bound, |hold| hold.min(bound)));
             }
         }
-        self.look_ended();
+        self.poll_ended();
     }
 }

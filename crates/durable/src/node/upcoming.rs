@@ -29,7 +29,7 @@ pub(super) struct UpcomingTimers {
     /// been claimed.
     again: BTreeSet<(StoreTime, Box<str>)>,
     in_shard: Vec<u32>,
-    /// Shards with further timers that are due within the window of a look and are not known here,
+    /// Shards with further timers that are due within the window of a poll and are not known here,
     /// and the place where these begin.
     unread: BTreeMap<u16, Unread>,
     /// Due timers that a claim did not return. Their rows are locked or gone, or the store refuses
@@ -58,9 +58,9 @@ const MOST_REFUSED: usize = 2_000;
 /// Where to go on reading a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unread {
-    /// The timers that the look left out are due at this time or later.
+    /// The timers that the poll left out are due at this time or later.
     pub(super) from: StoreTime,
-    /// Timers that are due at exactly this time and were read. A look that goes on reads them
+    /// Timers that are due at exactly this time and were read. A poll that goes on reads them
     /// again.
     pub(super) ties: usize,
 }
@@ -120,7 +120,7 @@ impl UpcomingTimers {
         }
     }
 
-    /// A claim did not return a timer that was due. The next look that shows it makes it claimed
+    /// A claim did not return a timer that was due. The next poll that shows it makes it claimed
     /// again.
     pub(super) fn refuse(&mut self, key: Box<str>, expected: &Expected) {
         self.note_refused(key, expected, 0, Mono::ZERO);
@@ -162,7 +162,7 @@ impl UpcomingTimers {
         self.refused.remove(key);
     }
 
-    /// Until when a timer that a look shows is not claimed, since it was refused before. `None`: it
+    /// Until when a timer that a poll shows is not claimed, since it was refused before. `None`: it
     /// was not.
     pub(super) fn refused_until(&self, key: &str, due: StoreTime) -> Option<Mono> {
         let refused = self.refused.get(key)?;
@@ -178,7 +178,7 @@ impl UpcomingTimers {
         counts
     }
 
-    /// A look has shown a shard from its beginning. Refused timers that it did not show are
+    /// A poll has shown a shard from its beginning. Refused timers that it did not show are
     /// forgotten.
     pub(super) fn keep_refused(&mut self, shard: u16, is_shown: impl Fn(&str) -> bool) {
         self.refused

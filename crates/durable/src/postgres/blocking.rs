@@ -17,8 +17,8 @@ use crate::store::{DueAt, Epoch, Run};
 /// by any connection of the user's. An order and its timer are stored together, or not at all. The
 /// calls take what the same calls of `Durable` take, and answer the same. In addition:
 ///
-/// - The timer is there once the transaction commits. Nodes find it at their next look, so a timer
-///   that is due at once may be late by the time between two looks: a second by default.
+/// - The timer is there once the transaction commits. Nodes find it at their next poll, so a timer
+///   that is due at once may be late by the time between two polls: a second by default.
 /// - A delay counts from the moment at which the server carries out the call.
 /// - The payload has at most 64 KiB as JSON.
 /// - Until the transaction ends, no node starts a timer that it has changed.

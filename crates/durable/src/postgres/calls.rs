@@ -8,7 +8,7 @@ use tokio_postgres::types::ToSql;
 use super::failure::{Effect, Failure};
 use super::guess::Guess;
 use super::link::Link;
-use super::looks;
+use super::polls;
 use super::rows::{
     Lists, each, number, one, ordinal, ordinal_of, refused, run, time, timer, unsigned,
 };
@@ -20,8 +20,8 @@ use super::values::{end, int, order, text};
 use super::wire::{Span, Time};
 use crate::store::{
     self, Answer, Beat, Beats, Call, Claim, Claimed, Connection, DeadLetter, Epoch, FoundRow,
-    Horizon, Look, NewNode, Page, QueueCounts, RefusedClaim, Revived, Run, Settle, Settled, Sight,
-    StoreError, Timer, Wanted,
+    Horizon, NewNode, Page, Poll, QueueCounts, RefusedClaim, Revived, Run, Settle, Settled,
+    StoreError, StoreSnapshot, Timer, Wanted,
 };
 use crate::sync::Arc;
 
@@ -246,10 +246,11 @@ impl Connection for PostgresConnection {
         }))
     }
 
-    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
-        let sight = looks::look(&mut self.link, &mut self.lists, look)?;
-        self.beats().seen(look.epoch, sight.beat_of(look.epoch))?;
-        Ok(sight)
+    fn poll(&mut self, poll: &Poll) -> Result<StoreSnapshot, StoreError> {
+        let snapshot = polls::poll(&mut self.link, &mut self.lists, poll)?;
+        self.beats()
+            .seen(poll.epoch, snapshot.beat_of(poll.epoch))?;
+        Ok(snapshot)
     }
 
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {

@@ -9,10 +9,10 @@ mod guess;
 mod hosts;
 mod link;
 mod listener;
-mod looks;
 mod parameters;
 mod passfile;
 mod password;
+mod polls;
 mod published;
 mod rows;
 mod schema;
@@ -60,11 +60,11 @@ use crate::sync::{Arc, OnceLock, Origin, thread};
 ///
 /// ```sql
 /// select * from tourbillon.schedule('pay-by', 'order:7', interval '15 min', '{"order":7}');
-/// select * from tourbillon.schedule('pay-by', 'order:7', timestamptz '2030-01-01 09:00+01', '{"order":7}');
-/// select * from tourbillon.schedule_if_absent('pay-by', 'order:8', interval '15 min', '{"order":8}');
-/// select * from tourbillon.reschedule('pay-by', 'order:7', interval '30 min');
-/// select * from tourbillon.cancel('pay-by', 'order:7');
-/// select tourbillon.complete('pay-by', 'order:7', generation, epoch, attempt); -- false: roll back
+/// select * from tourbillon.schedule('pay-by', 'order:7', timestamptz '2030-01-01 09:00+01',
+/// '{"order":7}'); select * from tourbillon.schedule_if_absent('pay-by', 'order:8', interval '15
+/// min', '{"order":8}'); select * from tourbillon.reschedule('pay-by', 'order:7', interval '30
+/// min'); select * from tourbillon.cancel('pay-by', 'order:7'); select
+/// tourbillon.complete('pay-by', 'order:7', generation, epoch, attempt); -- false: roll back
 /// ```
 ///
 /// The first three take a delay or a time, so that argument needs a type, as above or as in
@@ -346,7 +346,8 @@ impl PostgresBuilder {
     /// ```no_run
     /// use tourbillon_durable::Postgres;
     ///
-    /// let store = Postgres::builder("postgres://app@db.example.com/shop")?.schema("shop_timers").connect()?;
+    /// let store =
+    /// Postgres::builder("postgres://app@db.example.com/shop")?.schema("shop_timers").connect()?;
     /// # Ok::<(), tourbillon_durable::store::StoreError>(())
     /// ```
     #[must_use]
@@ -370,8 +371,8 @@ impl PostgresBuilder {
     /// use tourbillon_durable::Postgres;
     ///
     /// let store = Postgres::builder("postgres://app@db.example.com/shop")?
-    ///     .password_with(|| Ok(std::fs::read_to_string("/run/secrets/token")?.trim_end().to_owned()))
-    ///     .connect()?;
+    ///     .password_with(||
+    ///     Ok(std::fs::read_to_string("/run/secrets/token")?.trim_end().to_owned())) .connect()?;
     /// # Ok::<(), tourbillon_durable::store::StoreError>(())
     /// ```
     #[must_use]
@@ -396,15 +397,15 @@ impl PostgresBuilder {
     }
 
     /// Sets whether nodes listen to these announcements: the *doorbell*. A node that hears one
-    /// looks at the queue at once, at most 50 times a second. So a timer that another process, a
+    /// polls the queue at once, at most 50 times a second. So a timer that another process, a
     /// transaction of the user's or an SQL function has scheduled for the next moments starts on
-    /// time, and not up to one [look](crate::DurableBuilder::look) late.
+    /// time, and not up to one [poll](crate::DurableBuilder::poll_interval) late.
     ///
     /// The default is that of [`notify`](Self::notify): a doorbell that nobody rings costs a
     /// connection for nothing. Turn it on by hand where only SQL functions announce timers. Each
     /// process with handlers then has one more connection, which is opened again when it was lost,
     /// after 10 s at most. Until then, and for announcements that are lost, timers are found by
-    /// looks as before.
+    /// polls as before.
     ///
     /// # Examples
     ///
@@ -412,7 +413,8 @@ impl PostgresBuilder {
     /// use tourbillon_durable::Postgres;
     ///
     /// // Other programs schedule timers in SQL, and the database has `tourbillon.notify = on`.
-    /// let store = Postgres::builder("postgres://app@db.example.com/shop")?.listen(true).connect()?;
+    /// let store =
+    /// Postgres::builder("postgres://app@db.example.com/shop")?.listen(true).connect()?;
     /// # Ok::<(), tourbillon_durable::store::StoreError>(())
     /// ```
     #[must_use]

@@ -8,8 +8,8 @@ use tokio_postgres::error::SqlState;
 use super::failure::{self, Effect, Failure, refusal};
 use super::wire::Time;
 use crate::store::{
-    Answer, ClaimedRun, Complete, Epoch, Look, Range, Run, Seen, SeenNode, Sight, StoreError,
-    StoreTime, Survey, SurveyedPart, Timer,
+    Answer, ClaimedRun, Complete, Epoch, Poll, Range, Run, Seen, SeenNode, StoreError,
+    StoreSnapshot, StoreTime, Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
 
@@ -156,8 +156,8 @@ pub(super) fn run(row: &Row, queue: &Arc<str>, key: &str) -> ClaimedRun {
     }
 }
 
-/// The answer to `OPEN_WRITES`. Without an open transaction every write is in the sight, or comes
-/// later.
+/// The answer to `OPEN_WRITES`. Without an open transaction every write is in the snapshot, or
+/// comes later.
 pub(super) fn complete(row: &Row) -> Complete {
     Complete {
         below: row.get::<_, Option<i64>>(1).map_or(u64::MAX, unsigned),
@@ -186,7 +186,7 @@ impl Lists {
     }
 }
 
-/// A timer that a range of a look has shown. Its queue and shard are those of the range.
+/// A timer that a range of a poll has shown. Its queue and shard are those of the range.
 fn seen(row: &Row, range: &Range) -> Seen {
     Seen {
         queue: Arc::clone(&range.queue),
@@ -201,33 +201,33 @@ fn seen(row: &Row, range: &Range) -> Seen {
     }
 }
 
-pub(super) fn sight(look: &Look, rows: &[Row], lists: &mut Lists) -> Sight {
-    let mut sight = Sight::default();
+pub(super) fn snapshot(poll: &Poll, rows: &[Row], lists: &mut Lists) -> StoreSnapshot {
+    let mut snapshot = StoreSnapshot::default();
     let mut survey = Survey::default();
-    let mut read = vec![0_u32; look.ranges.len()];
-    let mut counted = vec![0_u64; look.bands.len()];
+    let mut read = vec![0_u32; poll.ranges.len()];
+    let mut counted = vec![0_u64; poll.bands.len()];
     for row in rows {
         match row.get::<_, i32>(0) {
-            0 => sight.now = time(row, 3),
+            0 => snapshot.now = time(row, 3),
             1 => {
                 let epoch = Epoch(row.get(4));
-                sight.nodes.push(SeenNode {
+                snapshot.nodes.push(SeenNode {
                     epoch,
                     beat: row.get(1),
                     queues: lists.take(epoch, row.get(5), row.get(8)),
                 });
             }
-            2 => sight.paused.push(row.get(2)),
+            2 => snapshot.paused.push(row.get(2)),
             3 => {
                 let index = ordinal_of(row.get(1));
-                let range = &look.ranges[index];
+                let range = &poll.ranges[index];
                 // The server sends one row more than the limit, to show that there is more.
                 if read[index] == range.limit {
-                    sight.cut.push(index);
+                    snapshot.cut.push(index);
                     continue;
                 }
                 read[index] += 1;
-                sight.rows.push(seen(row, range));
+                snapshot.rows.push(seen(row, range));
             }
             _ => {
                 let band = ordinal_of(row.get(1));
@@ -240,13 +240,13 @@ pub(super) fn sight(look: &Look, rows: &[Row], lists: &mut Lists) -> Sight {
             }
         }
     }
-    let counted = counted.iter().zip(&look.bands).enumerate();
+    let counted = counted.iter().zip(&poll.bands).enumerate();
     let cut = counted.filter(|(_, (count, band))| **count > u64::from(band.limit));
     survey.cut = cut.map(|(index, _)| index).collect();
-    sight.survey = Some(survey);
+    snapshot.survey = Some(survey);
     // A node that is gone never comes back under its epoch.
     lists
         .0
-        .retain(|epoch, _| sight.nodes.iter().any(|node| node.epoch == *epoch));
-    sight
+        .retain(|epoch, _| snapshot.nodes.iter().any(|node| node.epoch == *epoch));
+    snapshot
 }

@@ -4,7 +4,7 @@
 //!
 //! The last parameter of each is the identity of the tables, which the connection adds. It is asked
 //! for in a condition that names no row, so the server decides it first. `OPEN_WRITES` has none: a
-//! look follows it.
+//! poll follows it.
 
 pub(super) const WRITE: &str = "select n, answer, due, other, shard, running, attempt \
      from tourbillon.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9) where (select tourbillon.same_1($10))";
@@ -103,7 +103,7 @@ pub(super) const ROW: &str = "select clock_timestamp(), d.beat, d.gone is not nu
      where (select tourbillon.same_1($2))";
 
 /// The clock, and the least number of the open transactions that may have written timers. It comes
-/// before the look, so that the look sees what a transaction has done that has given its lock back.
+/// before the poll, so that the poll sees what a transaction has done that has given its lock back.
 /// See [`Complete`].
 ///
 /// All calls that write lock the table before they read the clock. The transactions of users count
@@ -133,7 +133,7 @@ pub(super) const OPEN_WRITES: &str = "with locks as materialized ( \
 ///
 /// The sum in the conditions of a band is that of the index `timer_survey`, which no other
 /// statement can use.
-pub(super) const LOOK: &str = "with clock as materialized (select clock_timestamp() as now), \
+pub(super) const POLL: &str = "with clock as materialized (select clock_timestamp() as now), \
      living as materialized (select d.epoch, d.beat, d.list, d.queues from tourbillon.node d where d.gone is null), \
      me as materialized (select exists (select from living where epoch = $1) as live) \
      select 0, 0::bigint, null::text, (select now from clock), 0::bigint, 0, 0, false, null::text[], 0 \

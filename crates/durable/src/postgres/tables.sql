@@ -63,7 +63,7 @@ create table tourbillon.timer (
   autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- The queue leads: the backlog of one queue does not stand at the head of another one's look.
+-- The queue leads: the backlog of one queue does not stand at the head of another one's poll.
 create index timer_due on tourbillon.timer (queue, shard, due);
 
 -- By it a node finds out which of many queues have anything due. The shard leads, so that writers whose timers are due

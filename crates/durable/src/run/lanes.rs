@@ -9,7 +9,7 @@ use tourbillon::Handle;
 use crate::client::{Attempt, ReconnectingConnection, SLOW, StoreHandle};
 use crate::events::StoreWork;
 use crate::node::{Lane, Reply, StoreCall};
-use crate::store::{Claim, Connection, Epoch, Look, Settle, StoreError, StoreTime};
+use crate::store::{Claim, Connection, Epoch, Poll, Settle, StoreError, StoreTime};
 use crate::sync::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use crate::sync::{Arc, thread};
 
@@ -169,7 +169,7 @@ fn work(call: &StoreCall) -> StoreWork {
     match call {
         StoreCall::Join(_) => StoreWork::Join,
         StoreCall::Beat(_) => StoreWork::Beat,
-        StoreCall::Look(_) => StoreWork::Look,
+        StoreCall::Poll(_) => StoreWork::Poll,
         StoreCall::DeclareGone { .. } => StoreWork::DeclareGone,
         StoreCall::Leave(_) => StoreWork::Leave,
         StoreCall::Claim(_) => StoreWork::Claim,
@@ -184,7 +184,7 @@ fn trial(lane: Lane, connection: &mut dyn Connection) -> Result<(), StoreError> 
     match lane {
         Lane::Watch => {
             connection.beat(epoch)?;
-            connection.look(&Look {
+            connection.poll(&Poll {
                 epoch,
                 ranges: Vec::new(),
                 bands: Vec::new(),

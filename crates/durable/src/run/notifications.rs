@@ -47,7 +47,7 @@ impl NotificationForwarder {
                 };
                 self.counters.rings.increment();
                 // AcqRel: pairs with the swap in `taken`. Either that comes later and the node
-                // looks after this ring, or this one finds `false` and sends another ring.
+                // polls after this ring, or this one finds `false` and sends another ring.
                 if !waits.swap(true, Ordering::AcqRel) {
                     (self.tell)(Some(Arc::clone(queue)));
                 }
@@ -75,7 +75,7 @@ impl NotificationForwarder {
         self.is_down.load(Ordering::Relaxed)
     }
 
-    /// The node takes a ring, and sends its look after this.
+    /// The node takes a ring, and sends its poll after this.
     pub(crate) fn taken(&self, queue: &str) {
         if let Some(waits) = self.waiting.get(queue) {
             // AcqRel: pairs with the swap in `hear`.

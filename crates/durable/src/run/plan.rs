@@ -13,7 +13,7 @@ pub(crate) struct Plan {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) name: String,
     pub(crate) term: Duration,
-    pub(crate) look: Duration,
+    pub(crate) poll_interval: Duration,
     pub(crate) payload_limit: usize,
     pub(crate) listener: Option<Listener>,
     pub(crate) queues: Vec<QueuePlan>,

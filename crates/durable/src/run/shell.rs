@@ -36,7 +36,7 @@ const FIRST_LISTEN: Duration = Duration::from_millis(100);
 /// The longest of these pauses.
 const LONGEST_LISTEN: Duration = Duration::from_secs(10);
 
-/// The greatest number of inputs between two looks at the time.
+/// The greatest number of inputs between two polls of the time.
 const INPUTS_AT_ONCE: usize = 256;
 
 /// A message to the thread of the node.
@@ -227,7 +227,7 @@ impl Watch {
         match (call, result) {
             (_, Err(_)) => runs.counters.store_errors.increment(),
             (_, Ok(Reply::Beat(Some(beat)))) => runs.store_clock.shows(beat.now),
-            (_, Ok(Reply::Sight(sight))) => runs.store_clock.shows(sight.now),
+            (_, Ok(Reply::Snapshot(snapshot))) => runs.store_clock.shows(snapshot.now),
             (_, Ok(Reply::Claimed(claimed))) if !claimed.gone => {
                 runs.store_clock.shows(claimed.now);
                 if claimed.dead > 0 {
@@ -360,7 +360,7 @@ impl Shell {
         drop(wake.schedule(Wake::Listen, pause, move |_| sender.tell(Message::Listen)));
     }
 
-    /// A node that stops looks no more.
+    /// A node that stops polls no more.
     fn stop_listening(&mut self) {
         self.is_stopping = true;
         let listening = self.listening.take();

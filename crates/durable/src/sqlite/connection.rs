@@ -10,9 +10,9 @@ use super::reading;
 use super::tables::{self, Before, Tables};
 use crate::row::{self, Change, Claiming, Row, shard};
 use crate::store::{
-    Answer, Beat, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, Look, NewNode,
-    Page, QueueCounts, RefusedClaim, Revived, Run, Settle, Settled, Settlement, Sight, StoreError,
-    StoreTime, Timer,
+    Answer, Beat, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, NewNode, Page,
+    Poll, QueueCounts, RefusedClaim, Revived, Run, Settle, Settled, Settlement, StoreError,
+    StoreSnapshot, StoreTime, Timer,
 };
 use crate::sync::Arc;
 
@@ -164,11 +164,14 @@ impl Connection for SqliteConnection {
         }))
     }
 
-    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
-        let sight = self.0.read(|tables| reading::look(tables, look))?;
-        let seen = self.0.beats().seen(look.epoch, sight.beat_of(look.epoch));
+    fn poll(&mut self, poll: &Poll) -> Result<StoreSnapshot, StoreError> {
+        let snapshot = self.0.read(|tables| reading::poll(tables, poll))?;
+        let seen = self
+            .0
+            .beats()
+            .seen(poll.epoch, snapshot.beat_of(poll.epoch));
         seen.map_err(|error| self.0.named(error))?;
-        Ok(sight)
+        Ok(snapshot)
     }
 
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {

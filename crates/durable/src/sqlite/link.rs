@@ -137,7 +137,7 @@ impl Link {
             .busy_timeout(Duration::ZERO)
             .and_then(|()| {
                 // Without it SQLite compiles a statement anew whenever its limit is bound, since
-                // the planner looks at it: 17 µs for each range of a look.
+                // the planner looks at it: 17 µs for each range of a poll.
                 connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
             })
             .map_err(|error| failure::before_commit(&error))?;

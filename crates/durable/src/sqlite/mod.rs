@@ -47,8 +47,8 @@ use crate::sync::Arc;
 /// - Reads never wait for writes. A read transaction that stays open makes the log beside the file
 ///   grow until it ends. Afterwards the log shrinks to at most 64 MB.
 /// - There is no doorbell between processes. A timer that another process has scheduled, or one
-///   that was scheduled in a user's transaction, is found at the next look of a node: a timer that
-///   is due within the time between two looks may be late by that time.
+///   that was scheduled in a user's transaction, is found at the next poll of a node: a timer that
+///   is due within the time between two polls may be late by that time.
 /// - All processes go by the clock of the machine. If it is set back, timers wait for their time
 ///   once more. None starts before the clock shows its due time.
 ///
@@ -68,7 +68,7 @@ use crate::sync::Arc;
 /// the file that the path led to at that moment. The same holds for the `-wal` and `-shm` beside
 /// it. Should the right file come back, calls succeed again. Never copy over the file in its place,
 /// by `cp`, while processes use it: only a file with other tables is noticed. A file that is older
-/// than it was, with the same tables, is noticed by the next look of a process with handlers, if it
+/// than it was, with the same tables, is noticed by the next poll of a process with handlers, if it
 /// lacks one of the beats of that process. There is one each fifth of the
 /// [term](crate::DurableBuilder::term).
 ///

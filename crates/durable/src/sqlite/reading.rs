@@ -6,14 +6,14 @@ use super::failure::Failure;
 use super::tables::Tables;
 use crate::row;
 use crate::store::{
-    DeadLetter, Epoch, Look, PAGE_BYTES, Page, QueueCounts, Range, SHARDS, Seen, SeenNode, Sight,
-    StoreError, StoreTime, Survey, SurveyedPart, Timer,
+    DeadLetter, Epoch, PAGE_BYTES, Page, Poll, QueueCounts, Range, SHARDS, Seen, SeenNode,
+    StoreError, StoreSnapshot, StoreTime, Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
 
 /// Timers of a range that no live claim holds, and those of the node itself. SQLite knows the
 /// length of a text without reading it.
-const LOOK: &str = "
+const POLL: &str = "
 select key, due, generation, attempt, crashes, claim,
        max(octet_length(payload), coalesce(octet_length(next_payload), 0))
 from tourbillon_timer
@@ -22,7 +22,7 @@ where queue = ?1 and shard = ?2 and due >= ?3 and due < ?4
        or claim not in (select epoch from tourbillon_node where gone is null))
 order by due, key limit ?6";
 
-/// The timers of a shard of all queues, as `LOOK` shows them.
+/// The timers of a shard of all queues, as `POLL` shows them.
 const SURVEY: &str = "
 select queue, due
 from tourbillon_timer
@@ -165,56 +165,56 @@ pub(super) fn dead(
     Ok(page.collect::<Result<_, _>>()?)
 }
 
-pub(super) fn look(tables: &mut Tables<'_>, look: &Look) -> Result<Sight, Failure> {
-    let mut sight = Sight {
+pub(super) fn poll(tables: &mut Tables<'_>, poll: &Poll) -> Result<StoreSnapshot, Failure> {
+    let mut snapshot = StoreSnapshot {
         now: tables.now,
         nodes: nodes(tables)?,
         paused: tables.paused()?,
         // A tree of SQLite has no dead entries that a mark would spare.
         complete: None,
-        ..Sight::default()
+        ..StoreSnapshot::default()
     };
     // The claims of a node that is gone count as none, its own ones too.
-    let live = tables.is_live(look.epoch)?;
-    let mut statement = tables.prepare(LOOK)?;
-    for (index, range) in look.ranges.iter().enumerate() {
+    let live = tables.is_live(poll.epoch)?;
+    let mut statement = tables.prepare(POLL)?;
+    for (index, range) in poll.ranges.iter().enumerate() {
         let mut rows = statement.query((
             &*range.queue,
             range.shard,
             range.mark.map_or(i64::MIN, StoreTime::as_micros),
             range.until.from(tables.now).as_micros(),
-            look.epoch.0,
+            poll.epoch.0,
             // One more than wanted, to see whether the limit cuts.
             i64::from(range.limit) + 1,
         ))?;
         let mut left = range.limit;
         while let Some(row) = rows.next()? {
             if left == 0 {
-                sight.cut.push(index);
+                snapshot.cut.push(index);
                 break;
             }
             left -= 1;
-            match seen(range, row, look.epoch, live) {
-                Ok(seen) => sight.rows.push(seen),
+            match seen(range, row, poll.epoch, live) {
+                Ok(seen) => snapshot.rows.push(seen),
                 Err(error @ rusqlite::Error::SqliteFailure(..)) => return Err(error.into()),
                 // A key that is no text, which no call writes. It must not hide the others.
                 Err(_) => {}
             }
         }
     }
-    sight.survey = Some(survey(tables, look)?);
-    Ok(sight)
+    snapshot.survey = Some(survey(tables, poll)?);
+    Ok(snapshot)
 }
 
-fn survey(tables: &Tables<'_>, look: &Look) -> Result<Survey, Failure> {
+fn survey(tables: &Tables<'_>, poll: &Poll) -> Result<Survey, Failure> {
     let mut survey = Survey::default();
     let mut statement = tables.prepare(SURVEY)?;
-    for (index, band) in look.bands.iter().enumerate() {
+    for (index, band) in poll.bands.iter().enumerate() {
         let mut rows = statement.query((
             band.shard,
             band.mark.map_or(i64::MIN, StoreTime::as_micros),
             band.until.from(tables.now).as_micros(),
-            look.epoch.0,
+            poll.epoch.0,
             // One more than wanted, to see whether the limit cuts.
             i64::from(band.limit) + 1,
         ))?;
@@ -290,13 +290,13 @@ mod tests {
     use super::*;
     use rusqlite::Connection;
 
-    /// A look at a queue reads no overdue timers of other queues and shards, and a page of a list
+    /// A poll of a queue reads no overdue timers of other queues and shards, and a page of a list
     /// does not read the timers before it.
     #[test]
-    fn looks_and_lists_go_straight_to_their_part_of_the_index() {
+    fn polls_and_lists_go_straight_to_their_part_of_the_index() {
         let connection = Connection::open_in_memory().expect("a connection");
         schema::migrate(&connection, &Prefix::default(), schema::MIGRATIONS).expect("tables");
-        for (sql, parameters) in [(LOOK, 6), (LIST, 7)] {
+        for (sql, parameters) in [(POLL, 6), (LIST, 7)] {
             let mut statement = connection
                 .prepare(&format!("explain query plan {sql}"))
                 .expect("a statement");

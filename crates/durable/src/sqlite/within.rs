@@ -30,8 +30,8 @@ use crate::store::{
 ///   whenever another connection writes.
 /// - The timer is there once the transaction commits. It is as durable as the commit of the user's
 ///   connection, whose `pragma synchronous` should be `full`, the default.
-/// - No node is told about the commit. Nodes find the timer at their next look, so a timer that is
-///   due at once may be late by the time between two looks: a second by default.
+/// - No node is told about the commit. Nodes find the timer at their next poll, so a timer that is
+///   due at once may be late by the time between two polls: a second by default.
 /// - While the transaction is open no other connection can write, neither those of nodes. It should
 ///   be short. One that lasts longer than the term of a node stops its renewals.
 /// - The time is that of the system's clock, as the transaction sees it when it has the lock of the

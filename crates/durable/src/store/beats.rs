@@ -14,7 +14,7 @@
 //!   is marked as gone. So is a row that is missing, if there is a least number. The row of a node
 //!   stays for a day after the node was declared gone.
 //! - **BEATS-3** A beat increments no number that is less, so an older database never catches up.
-//! - **BEATS-4** From then on calls of this process are refused, until a beat or a look of the node
+//! - **BEATS-4** From then on calls of this process are refused, until a beat or a poll of the node
 //!   finds the right database, or the node has ended.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -49,7 +49,7 @@ struct Confirmed {
     sent: Instant,
     /// The same by the store's clock.
     at: StoreTime,
-    /// Why the database is older, if the last beat or look has found that.
+    /// Why the database is older, if the last beat or poll has found that.
     older: Option<String>,
 }
 
@@ -178,7 +178,7 @@ impl Beats {
         Ok(())
     }
 
-    /// A look has read this number in the node's row, which is not there if the node is gone.
+    /// A poll has read this number in the node's row, which is not there if the node is gone.
     pub(crate) fn seen(&self, epoch: Epoch, beat: Option<i64>) -> Result<(), StoreError> {
         let mut nodes = self.nodes.lock();
         let Some(node) = nodes.get_mut(&epoch) else {
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(node.beats.are_right(), Ok(()));
         is_replaced(node.finds(3, false));
         is_replaced(node.beats.are_right());
-        // A look that shows no row of the node proves nothing.
+        // A poll that shows no row of the node proves nothing.
         is_replaced(node.beats.seen(ME, None));
         assert_eq!(node.beats.seen(ME, Some(20)), Ok(()));
         assert_eq!(node.beats.are_right(), Ok(()));

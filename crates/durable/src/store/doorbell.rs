@@ -11,7 +11,7 @@ pub type Hear = Box<dyn Fn(Heard<'_>) + Send + Sync>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Heard<'a> {
-    /// Rings are heard from now on. Those before may have been lost, so the node looks at all
+    /// Rings are heard from now on. Those before may have been lost, so the node polls all
     /// queues.
     Open,
     /// A timer of this queue may be due soon.

@@ -24,9 +24,9 @@ mod claims;
 mod doorbell;
 pub(crate) mod due_at;
 mod ends;
-mod looks;
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
 mod namespace;
+mod polls;
 pub(crate) mod time;
 
 use std::fmt;
@@ -40,14 +40,14 @@ pub use self::claims::{Claim, Claimed, ClaimedRun, RefusedClaim, Run, Wanted};
 pub use self::doorbell::{Hear, Heard, Listening};
 pub(crate) use self::due_at::DueAt;
 pub use self::ends::{Outcome, Settle, Settled, Settlement};
-pub use self::looks::{
-    Band, Complete, Look, Offset, Range, Seen, SeenNode, Sight, Survey, SurveyedPart,
-};
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
 pub(crate) use self::namespace::{DEFAULT, Form, Namespace};
+pub use self::polls::{
+    Band, Complete, Offset, Poll, Range, Seen, SeenNode, StoreSnapshot, Survey, SurveyedPart,
+};
 pub(crate) use self::time::{StoreTime, WallClock, micros};
 
-/// The shards of each queue. A node asks for those that are its own; see [`Look`].
+/// The shards of each queue. A node asks for those that are its own; see [`Poll`].
 pub const SHARDS: u16 = 64;
 
 /// A page of timers or dead letters ends when its payloads have this many bytes. It has one of them
@@ -97,11 +97,11 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     }
 
     /// Listens to the store's *doorbell*, which rings when a timer is scheduled that is due soon.
-    /// So a node that has not scheduled it looks at its queue at once. A store without a doorbell
-    /// returns `None`, as this default does: nodes then find such a timer by their next look.
+    /// So a node that has not scheduled it polls its queue at once. A store without a doorbell
+    /// returns `None`, as this default does: nodes then find such a timer by their next poll.
     ///
     /// `hear` is called on a thread of the store's, until the result is dropped. A store that loses
-    /// its connection connects again by itself. A lost ring is no error, since looks go on as
+    /// its connection connects again by itself. A lost ring is no error, since polls go on as
     /// before.
     ///
     /// It is called by each node at its start, and must not block. A store that has a doorbell and
@@ -129,7 +129,7 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 /// another one.
 ///
 /// The start of a node makes some calls with nothing to do: a beat of an epoch that never joined,
-/// and a look, a claim and settlements of it without timers. So it fails if the store refuses them.
+/// and a poll, a claim and settlements of it without timers. So it fails if the store refuses them.
 /// During an outage such claims and settlements find out when it is over.
 pub trait Connection: Send {
     /// Carries out calls of users, in one commit. The answers have the order of the calls.
@@ -225,7 +225,7 @@ pub trait Connection: Send {
     /// # Errors
     ///
     /// The store can't be reached, or refuses.
-    fn look(&mut self, look: &Look) -> Result<Sight, StoreError>;
+    fn poll(&mut self, poll: &Poll) -> Result<StoreSnapshot, StoreError>;
 
     /// Claims timers that are due: [`row::claim`](crate::row::claim). A timer that the store can't
     /// write is [refused](Claimed::refused) alone.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use kit::gate::Gate;
 use tourbillon_durable::store::{
-    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
-    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, NewNode, Page, Poll,
+    QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot, Timer,
 };
 use tourbillon_durable::{CallError, CancelAnswer, Durable, Memory};
 
@@ -148,8 +148,8 @@ impl Connection for WatchedConnection {
     fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
         self.1.beat(epoch)
     }
-    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
-        self.1.look(look)
+    fn poll(&mut self, poll: &Poll) -> Result<StoreSnapshot, StoreError> {
+        self.1.poll(poll)
     }
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.1.claim(claim)
@@ -439,7 +439,7 @@ fn a_stop_ends_the_wait_for_a_lock() {
     let store = locking(&["k"], HOUR);
     // A stop gives up the calls after the term.
     let builder = Durable::builder(store.clone())
-        .look(SECOND / 50)
+        .poll_interval(SECOND / 50)
         .term(SECOND / 5);
     let timers = builder.start().unwrap();
     let calls = [1, 2].map(|n| timers.schedule("q", "k", SECOND, &n));

@@ -191,9 +191,9 @@ fn options_that_make_no_sense_are_refused() {
     let queue = || builder().handle("q", |_: &Due<()>| ());
     let ms = Duration::from_millis;
     let starts = [
-        builder().look(ms(9)).start(),
-        builder().look(ms(60_001)).start(),
-        builder().term(ms(99)).look(ms(10)).start(),
+        builder().poll_interval(ms(9)).start(),
+        builder().poll_interval(ms(60_001)).start(),
+        builder().term(ms(99)).poll_interval(ms(10)).start(),
         builder().term(ms(3_600_001)).start(),
         builder().term(ms(3_999)).start(),
         queue().running(0).start(),

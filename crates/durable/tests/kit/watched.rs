@@ -6,16 +6,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use tourbillon_durable::store::{
-    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
-    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, NewNode, Page, Poll,
+    QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot, Timer,
 };
 
 /// A call of a node.
 pub(crate) enum Seen<'a> {
     Beat,
-    Look(&'a Look),
-    /// The answer to a look. It is shown after the call.
-    Sight(&'a Look, &'a Sight),
+    Poll(&'a Poll),
+    /// The answer to a poll. It is shown after the call.
+    Snapshot(&'a Poll, &'a StoreSnapshot),
     Claim(&'a Claim),
     Settle,
     Other,
@@ -28,7 +28,7 @@ pub(crate) struct Watched<S> {
 }
 
 impl<S: Store + Clone> Watched<S> {
-    /// Calls `see` before each call of a node, and with each sight. It may block.
+    /// Calls `see` before each call of a node, and with each snapshot. It may block.
     pub(crate) fn new(store: S, see: impl Fn(&Seen<'_>) + Send + Sync + 'static) -> Self {
         Watched {
             store,
@@ -92,11 +92,11 @@ impl Connection for WatchedConnection {
         (self.see)(&Seen::Beat);
         self.connection.beat(epoch)
     }
-    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
-        (self.see)(&Seen::Look(look));
-        let sight = self.connection.look(look)?;
-        (self.see)(&Seen::Sight(look, &sight));
-        Ok(sight)
+    fn poll(&mut self, poll: &Poll) -> Result<StoreSnapshot, StoreError> {
+        (self.see)(&Seen::Poll(poll));
+        let snapshot = self.connection.poll(poll)?;
+        (self.see)(&Seen::Snapshot(poll, &snapshot));
+        Ok(snapshot)
     }
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         (self.see)(&Seen::Claim(claim));

@@ -9,7 +9,7 @@ use tourbillon_durable::{Due, Durable, DurableEvent, Postgres, PostgresBuilder};
 use crate::cluster::{self, Database};
 use crate::stopped::Stopped;
 
-/// Less than the time between two looks.
+/// Less than the time between two polls.
 const SOON: Duration = Duration::from_secs(30);
 
 struct Node {
@@ -24,7 +24,7 @@ impl Node {
         let (ran, runs) = mpsc::channel();
         let (happened, events) = mpsc::channel();
         let timers = Durable::builder(builder.connect().expect("the cluster answers"))
-            .look(Duration::from_secs(60))
+            .poll_interval(Duration::from_secs(60))
             .term(Duration::from_secs(3_600))
             .on_event(move |event| drop(happened.send(event.clone())))
             .handle("q", move |due: &Due<u32>| {
@@ -88,7 +88,7 @@ fn a_timer_that_psql_schedules_runs_at_once_and_a_stop_ends_the_connection() {
     until_heard(&database);
     schedule(&database, "a");
     node.runs_soon("a");
-    // The first look of all, after the connection was made, may have found it.
+    // The first poll of all, after the connection was made, may have found it.
     for number in 0..20 {
         let key = number.to_string();
         schedule(&database, &key);
@@ -149,7 +149,7 @@ fn a_doorbell_whose_connection_is_ended_comes_back() {
         let process = until_heard(&database);
         let end = format!("select pg_terminate_backend({process}, 10000)");
         assert_eq!(database.psql(&end).as_deref(), Ok("t"));
-        // Perhaps nobody listens at this moment: the first look after that finds it.
+        // Perhaps nobody listens at this moment: the first poll after that finds it.
         let key = number.to_string();
         schedule(&database, &key);
         node.runs_soon(&key);

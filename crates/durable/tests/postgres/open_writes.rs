@@ -2,22 +2,22 @@
 
 use std::thread;
 
-use tourbillon_durable::store::{Action, Complete, Look};
+use tourbillon_durable::store::{Action, Complete, Poll};
 use tourbillon_durable::{DueAt, StoreTime};
 
 use crate::transactions::{Bench, ME, MINUTE, bench};
 
 impl Bench {
-    /// What a look says of the writes that it contains.
+    /// What a poll says of the writes that it contains.
     fn complete(&mut self) -> Complete {
-        let look = Look {
+        let poll = Poll {
             epoch: ME,
             ranges: Vec::new(),
             bands: Vec::new(),
             complete: true,
         };
-        let sight = self.connection.look(&look).expect("the store reads");
-        sight.complete.expect("the look has asked for it")
+        let snapshot = self.connection.poll(&poll).expect("the store reads");
+        snapshot.complete.expect("the poll has asked for it")
     }
 
     /// Waits until somebody waits for a lock on the table of timers.

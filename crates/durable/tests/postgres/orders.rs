@@ -55,7 +55,7 @@ fn node(database: &Database, pool: &Pool, name: &str) -> Durable {
     Durable::builder(store)
         .name(name)
         .term(Duration::from_secs(2))
-        .look(Duration::from_millis(50))
+        .poll_interval(Duration::from_millis(50))
         .handle("pay-by", move |due: &Due<i64>| expire(&pool, due))
         .retry(
             RetryPolicy::exponential(Duration::from_millis(1)..=Duration::from_millis(20))

@@ -40,7 +40,7 @@ impl Node {
         let (ran, runs) = mpsc::channel();
         let (happened, events) = mpsc::channel();
         let timers = Durable::builder(builder.connect().map_err(StartError::Store)?)
-            .look(Duration::from_millis(100))
+            .poll_interval(Duration::from_millis(100))
             .term(Duration::from_secs(60))
             .on_event(move |event| {
                 if let DurableEvent::StoreDown { .. } | DurableEvent::StoreUp = event {
@@ -494,7 +494,7 @@ fn a_server_that_has_used_up_its_transaction_numbers_is_an_outage() {
         matches!(&down, DurableEvent::StoreDown { work, .. } if *work == StoreWork::Write),
         "{down:?}"
     );
-    // After the outage of the restart the looks go on, until the first beat.
+    // After the outage of the restart the polls go on, until the first beat.
     wait::until("the node says it", || {
         let told = wait::next(&node.events);
         matches!(&told, DurableEvent::StoreDown { error, .. } if error.contains("54000"))

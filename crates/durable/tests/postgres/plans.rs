@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tourbillon_durable::store::{
-    Action, Answer, Band, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Page, Range,
+    Action, Answer, Band, Call, Claim, Connection, Epoch, NewNode, Offset, Page, Poll, Range,
     SHARDS, Store, Survey, Wanted,
 };
 use tourbillon_durable::{DueAt, Postgres, StoreTime};
@@ -18,7 +18,7 @@ const EXPLAIN: &str = "
     alter database {} set auto_explain.log_buffers = on;
     alter database {} set auto_explain.log_nested_statements = on";
 
-/// The queue that is looked at, and one with a backlog.
+/// The queue that is polled, and one with a backlog.
 const QUEUE: &str = "busy";
 const BACKLOG: &str = "backlog";
 
@@ -71,11 +71,11 @@ impl Planned {
         plans.map(|(_, plan)| plan.to_owned()).collect()
     }
 
-    fn look(&mut self) -> String {
-        self.look_at(QUEUE, 0..SHARDS, 100)
+    fn poll(&mut self) -> String {
+        self.poll_part(QUEUE, 0..SHARDS, 100)
     }
 
-    fn look_at(&mut self, queue: &str, shards: std::ops::Range<u16>, limit: u32) -> String {
+    fn poll_part(&mut self, queue: &str, shards: std::ops::Range<u16>, limit: u32) -> String {
         let ranges = shards.map(|shard| Range {
             queue: queue.into(),
             shard,
@@ -83,17 +83,17 @@ impl Planned {
             until: Offset::Ahead(Duration::from_secs(2)),
             limit,
         });
-        let look = Look {
+        let poll = Poll {
             epoch: Epoch(1),
             ranges: ranges.collect(),
             bands: Vec::new(),
             complete: true,
         };
         let plans = self.plans(|connection| {
-            connection.look(&look).expect("the store reads");
+            connection.poll(&poll).expect("the store reads");
         });
-        let look = plans.into_iter().find(|plan| plan.contains("timer_due"));
-        look.expect("the server has written the plan down")
+        let poll = plans.into_iter().find(|plan| plan.contains("timer_due"));
+        poll.expect("the server has written the plan down")
     }
 
     /// Overdue timers of a queue, in all shards.
@@ -143,8 +143,8 @@ fn assert_by_index(plan: &str) {
     assert!(keys.all(by_queue), "a sort of timers: {plan}");
 }
 
-/// A look at one queue, while others have so many overdue timers each.
-fn look_beside_backlogs(rows: u32) {
+/// A poll of one queue, while others have so many overdue timers each.
+fn poll_beside_backlogs(rows: u32) {
     let mut planned = Planned::new();
     let node = NewNode {
         epoch: Epoch(1),
@@ -152,13 +152,13 @@ fn look_beside_backlogs(rows: u32) {
         queues: [QUEUE, PAUSED, PACED].map(Into::into).into(),
     };
     planned.connection.join(&node).expect("the store answers");
-    let empty = planned.look();
+    let empty = planned.poll();
     assert_by_index(&empty);
     let before = pages(&empty);
     let check = |plan: &str, state: &str| {
         assert_by_index(plan);
         let now = pages(plan);
-        println!("{state}: a look reads {now} pages, {before} of an empty table");
+        println!("{state}: a poll reads {now} pages, {before} of an empty table");
         assert!(
             now <= 3 * before,
             "{state}: {now} pages instead of {before}: {plan}"
@@ -168,42 +168,42 @@ fn look_beside_backlogs(rows: u32) {
     for queue in [PAUSED, UNKNOWN, PACED] {
         planned.backlog(queue, rows);
     }
-    check(&planned.look(), "without statistics");
+    check(&planned.poll(), "without statistics");
     let counted = planned.database.psql("analyze");
     counted.expect("it can be analyzed");
-    check(&planned.look(), "with statistics");
+    check(&planned.poll(), "with statistics");
     let paused = planned.connection.set_paused(PAUSED, true);
     paused.expect("the store answers");
-    check(&planned.look(), "beside a paused queue");
+    check(&planned.poll(), "beside a paused queue");
     // Some runs a second: one row of one shard.
-    let paced = planned.look_at(PACED, 0..1, 1);
+    let paced = planned.poll_part(PACED, 0..1, 1);
     assert_by_index(&paced);
     assert!(pages(&paced) < 20, "{paced}");
-    check(&planned.look(), "beside a paced queue");
+    check(&planned.poll(), "beside a paced queue");
 }
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
-fn a_look_goes_by_the_index_whatever_stands_in_other_queues() {
-    look_beside_backlogs(50_000);
+fn a_poll_goes_by_the_index_whatever_stands_in_other_queues() {
+    poll_beside_backlogs(50_000);
 }
 
 /// `cargo test -p tourbillon-durable --all-features --test postgres -- --ignored a_million_rows`
 #[test]
 #[ignore = "three million rows, which take half a minute: a step of its own in .ci/run, with --ignored"]
-fn a_look_goes_by_the_index_beside_a_million_rows_of_each_other_queue() {
-    look_beside_backlogs(1_000_000);
+fn a_poll_goes_by_the_index_beside_a_million_rows_of_each_other_queue() {
+    poll_beside_backlogs(1_000_000);
 }
 
-/// A look of a node whose queues sleep: bands and no ranges, and the mark of all shards.
-fn survey(mark: Option<StoreTime>) -> Look {
+/// A poll of a node whose queues sleep: bands and no ranges, and the mark of all shards.
+fn survey(mark: Option<StoreTime>) -> Poll {
     let bands = (0..SHARDS).map(|shard| Band {
         shard,
         mark,
         until: Offset::Ahead(Duration::from_secs(3)),
         limit: 64,
     });
-    Look {
+    Poll {
         epoch: Epoch(1),
         ranges: Vec::new(),
         bands: bands.collect(),
@@ -233,26 +233,26 @@ fn a_survey_of_ten_thousand_queues_reads_what_is_due_and_not_each_queue() {
         .database
         .psql(&insert)
         .expect("rows can be inserted");
-    let look = |planned: &mut Planned, look: &Look, state: &str| {
-        let mut sight = None;
-        let plans = planned.plans(|connection| sight = connection.look(look).ok());
+    let poll = |planned: &mut Planned, poll: &Poll, state: &str| {
+        let mut snapshot = None;
+        let plans = planned.plans(|connection| snapshot = connection.poll(poll).ok());
         let plan = plans.into_iter().find(|plan| plan.contains("timer_survey"));
         let plan = plan.expect("the server has written the plan down");
         assert_by_index(&plan);
         println!("{state}: {} pages", pages(&plan));
-        (pages(&plan), sight.expect("the store answers"))
+        (pages(&plan), snapshot.expect("the store answers"))
     };
     for (state, sql) in [
         ("without statistics", "select 1"),
         ("with statistics", "analyze"),
     ] {
         planned.database.psql(sql).expect("an answer");
-        let (read, sight) = look(&mut planned, &survey(None), state);
+        let (read, snapshot) = poll(&mut planned, &survey(None), state);
         // Each of them would be two pages at least, in each of 64 shards.
         assert!(read < 64 * 6, "{read} pages");
-        assert_eq!(sight.survey, Some(Survey::default()));
-        // The names of the queues were sent by the first look only, and are known all the same.
-        assert_eq!(sight.nodes[0].queues.len(), QUEUES);
+        assert_eq!(snapshot.survey, Some(Survey::default()));
+        // The names of the queues were sent by the first poll only, and are known all the same.
+        assert_eq!(snapshot.nodes[0].queues.len(), QUEUES);
     }
 
     // What is due soon is shown, beside a backlog that is older than the mark.
@@ -261,9 +261,9 @@ fn a_survey_of_ten_thousand_queues_reads_what_is_due_and_not_each_queue() {
     planned.database.psql(soon).expect("rows can be changed");
     let beat = planned.connection.beat(Epoch(1));
     let now = beat.expect("the store answers").expect("it lives").now;
-    let (read, sight) = look(&mut planned, &survey(Some(now)), "beside a backlog");
+    let (read, snapshot) = poll(&mut planned, &survey(Some(now)), "beside a backlog");
     assert!(read < 64 * 8, "{read} pages");
-    let survey_of = sight.survey.expect("it is known");
+    let survey_of = snapshot.survey.expect("it is known");
     let shown: Vec<_> = survey_of
         .parts
         .iter()
@@ -274,10 +274,10 @@ fn a_survey_of_ten_thousand_queues_reads_what_is_due_and_not_each_queue() {
         (vec![(77 & 63, "queue-77")], Vec::new())
     );
     // Without a mark the limits cut it, and it reads no more than they say.
-    let (read, sight) = look(&mut planned, &survey(None), "within a backlog");
+    let (read, snapshot) = poll(&mut planned, &survey(None), "within a backlog");
     assert!(read < 64 * 65 * 3, "{read} pages");
     assert_eq!(
-        sight.survey.expect("it is known").cut.len(),
+        snapshot.survey.expect("it is known").cut.len(),
         usize::from(SHARDS)
     );
 }
@@ -392,15 +392,15 @@ fn the_nodes_are_read_once_however_many_timers_run() {
         until: Offset::Ahead(Duration::from_secs(2)),
         limit: 100,
     });
-    let look = Look {
+    let poll = Poll {
         epoch: Epoch(1),
         ranges: ranges.collect(),
         bands: Vec::new(),
         complete: true,
     };
-    scans("a look", 1, &mut |connection| {
-        let sight = connection.look(&look).expect("the store reads");
-        assert_eq!((sight.rows.len(), sight.nodes.len()), (0, 2));
+    scans("a poll", 1, &mut |connection| {
+        let snapshot = connection.poll(&poll).expect("the store reads");
+        assert_eq!((snapshot.rows.len(), snapshot.nodes.len()), (0, 2));
     });
     scans("a list", 1, &mut |connection| {
         let timers = connection.list(&Page::first(BACKLOG, RUNS));

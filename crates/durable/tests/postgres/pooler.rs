@@ -117,7 +117,7 @@ fn a_pool_that_gives_each_session_its_connection_works() {
         let store = Postgres::builder(&pooler.url(&database)).expect("a URL");
         let store = store.notify(true).connect().expect("the pooler answers");
         let timers = Durable::builder(store)
-            .look(Duration::from_millis(100))
+            .poll_interval(Duration::from_millis(100))
             .handle("q", move |due: &Due<u32>| {
                 let _ = ran.send(*due.payload());
             })

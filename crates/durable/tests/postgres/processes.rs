@@ -47,7 +47,7 @@ mod child {
             return;
         };
         let words: Vec<&str> = task.split('|').collect();
-        let [name, url, term, look] = words[..] else {
+        let [name, url, term, poll] = words[..] else {
             panic!("no task: {task}");
         };
         let millis = |word: &str| Duration::from_millis(word.parse().expect("a number"));
@@ -60,7 +60,7 @@ mod child {
         let timers = Durable::builder(Postgres::connect(url).expect("the server answers"))
             .name(name)
             .term(millis(term))
-            .look(millis(look))
+            .poll_interval(millis(poll))
             .on_event(|event| {
                 if matches!(event, DurableEvent::NodeGone) {
                     say("NodeGone");
@@ -129,14 +129,14 @@ struct Process {
 }
 
 impl Process {
-    /// Starts a process whose node has this term and look interval, in milliseconds, and waits
+    /// Starts a process whose node has this term and poll interval, in milliseconds, and waits
     /// until it has joined.
-    fn start(name: &'static str, url: &str, term: u32, look: u32) -> Self {
+    fn start(name: &'static str, url: &str, term: u32, poll: u32) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
         command
             .args(["--exact", "processes::child::process"])
             .args(["--ignored", "--nocapture", "--test-threads", "1"])
-            .env("POSTGRES_TEST_TASK", format!("{name}|{url}|{term}|{look}"))
+            .env("POSTGRES_TEST_TASK", format!("{name}|{url}|{term}|{poll}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut process = Paused(command.spawn().expect("a process"));
@@ -267,7 +267,7 @@ fn processes_share_the_work_by_affinity() {
     let _processes = ["a", "b", "c"].map(|name| Process::start(name, &url, 5_000, 200));
     let store = Postgres::connect(&url).expect("the cluster answers");
     let mut connection = store.connect().expect("the cluster answers");
-    // They learn of each other by looks, and on a busy machine they help each other out. Without
+    // They learn of each other by polls, and on a busy machine they help each other out. Without
     // affinity no batch is shared in this way, ever.
     wait::until("a batch is shared by affinity", || {
         let runs = runs_of_a_batch(&mut shop, &mut *connection);
@@ -382,7 +382,7 @@ fn an_answer_that_is_lost_after_the_commit_neither_doubles_nor_loses_anything() 
     let mut process = Process::start("a", &url, 500, 50);
     shop.schedule("commit", Duration::ZERO);
     process.hear("started commit");
-    // Answers to its beats, looks and claims are lost, too.
+    // Answers to its beats, polls and claims are lost, too.
     path.begin(Trouble::CutAfter(0), Way::Down);
     process.go();
     process.hear("failed commit");
@@ -455,7 +455,7 @@ fn processes_outlive_the_end_of_all_their_connections() {
 fn nobody_is_declared_gone_since_the_server_was_down_for_longer_than_the_term() {
     // Long enough that a busy machine lets the second process beat in time once it may.
     const TERM: u32 = 6_000;
-    const LOOK: Duration = Duration::from_millis(50);
+    const POLL: Duration = Duration::from_millis(50);
     let mut cluster = Cluster::durable();
     let database = cluster.database();
     let mut shop = Shop::open(&database);
@@ -476,7 +476,7 @@ fn nobody_is_declared_gone_since_the_server_was_down_for_longer_than_the_term() 
     // Due after the outage, however long the first one took.
     let outage = Duration::from_millis(u64::from(TERM) * 5 / 4);
     for number in 0..60_u32 {
-        let (key, delay) = (format!("later {number}"), outage + LOOK * number / 2);
+        let (key, delay) = (format!("later {number}"), outage + POLL * number / 2);
         // The first call on each connection learns that it has ended.
         wait::until("the call is accepted", || {
             shop.timers.schedule(QUEUE, &key, delay, &()).wait().is_ok()

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_durable::store::{Claim, Connection, Epoch, Look, NewNode, Store, StoreError};
+use tourbillon_durable::store::{Claim, Connection, Epoch, NewNode, Poll, Store, StoreError};
 use tourbillon_durable::{CallError, Due, Durable, DurableEvent, Postgres};
 
 use crate::cluster::{self, Cluster, Database};
@@ -30,7 +30,7 @@ fn node_with(store: Postgres, term: Duration) -> Node {
     let (tell, events) = mpsc::channel();
     let (ran, runs) = mpsc::channel();
     let timers = Durable::builder(store)
-        .look(Duration::from_millis(50))
+        .poll_interval(Duration::from_millis(50))
         .term(term)
         .on_event(move |event: &DurableEvent| drop(tell.send(event.clone())))
         .handle("q", move |due: &Due<u64>| {
@@ -84,7 +84,7 @@ impl Node {
         let reads = self.timers.get("q", "kept").wait().map(|_| ());
         assert!(matches!(reads, Err(CallError::Replaced(_))), "{reads:?}");
         let before = self.timers.stats();
-        wait::until("the node looks again", || {
+        wait::until("the node polls again", || {
             self.timers.stats().store_errors > before.store_errors + 3
         });
         assert!(before.replaced >= 3);
@@ -204,7 +204,7 @@ fn every_call_of_an_open_connection_notices_other_tables_and_changes_nothing_in_
         epoch: Epoch(7),
         settlements: Vec::new(),
     };
-    let look = tourbillon_durable::store::Look {
+    let poll = tourbillon_durable::store::Poll {
         epoch: Epoch(7),
         ranges: Vec::new(),
         bands: Vec::new(),
@@ -227,7 +227,7 @@ fn every_call_of_an_open_connection_notices_other_tables_and_changes_nothing_in_
         ("set_paused", open.set_paused("q", true)),
         ("join", open.join(&node)),
         ("beat", open.beat(Epoch(7)).map(drop)),
-        ("look", open.look(&look).map(drop)),
+        ("poll", open.poll(&poll).map(drop)),
         ("claim", open.claim(&claim).map(drop)),
         ("settle", open.settle(&settle).map(drop)),
         (
@@ -359,31 +359,31 @@ fn a_claim_that_finds_no_row_of_its_node_finds_the_older_state() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
-fn a_look_alone_finds_the_older_state_and_the_right_one() {
+fn a_poll_alone_finds_the_older_state_and_the_right_one() {
     let database = cluster::database();
     let (_, mut open) = joined(&database, Duration::ZERO);
     let set = |beat: u32| {
         let sql = format!("update tourbillon.node set beat = {beat}");
         database.psql(&sql).expect("a superuser");
     };
-    let look = Look {
+    let poll = Poll {
         epoch: ME,
         ranges: Vec::new(),
         bands: Vec::new(),
         complete: false,
     };
     set(9);
-    for result in [open.look(&look).map(drop), open.get("q", "k").map(drop)] {
+    for result in [open.poll(&poll).map(drop), open.get("q", "k").map(drop)] {
         assert!(matches!(result, Err(StoreError::Replaced(_))), "{result:?}");
     }
     set(10);
-    assert_eq!(open.look(&look).map(drop), Ok(()));
+    assert_eq!(open.poll(&poll).map(drop), Ok(()));
     assert_eq!(open.get("q", "k"), Ok(None));
 }
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
-fn a_node_notices_an_older_state_by_its_next_look() {
+fn a_node_notices_an_older_state_by_its_next_poll() {
     let states = [
         (
             "update tourbillon.node set beat = beat - 1",
@@ -410,7 +410,7 @@ fn a_node_notices_an_older_state_by_its_next_look() {
         let due = "select tourbillon.schedule('q', 'due', interval '0', '1')";
         database.psql(due).expect("a superuser");
         let before = node.timers.stats().store_errors;
-        wait::until("the node looks again", || {
+        wait::until("the node polls again", || {
             node.timers.stats().store_errors > before + 3
         });
         assert_eq!(node.runs.try_recv().ok(), None, "the term has ended");

@@ -94,7 +94,7 @@ fn node(url: &str, runs: &Times) -> Durable {
     };
     Durable::builder(Postgres::connect(url).expect("the primary answers"))
         .term(Duration::from_secs(1))
-        .look(Duration::from_millis(50))
+        .poll_interval(Duration::from_millis(50))
         .handle(QUEUE, handler)
         .running(4)
         .retry(RetryPolicy::fixed(Duration::from_millis(50)).attempts(u32::MAX))

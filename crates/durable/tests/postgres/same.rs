@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use tourbillon_durable::store::{
-    Action, Answer, Band, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Outcome, Page,
+    Action, Answer, Band, Call, Claim, Connection, Epoch, NewNode, Offset, Outcome, Page, Poll,
     Range, Run, SHARDS, Settle, Settlement, Store, Wanted,
 };
 use tourbillon_durable::{DueAt, Memory, Postgres, StoreTime};
@@ -34,7 +34,7 @@ enum Step {
     Revive(usize),
     SetPaused(usize, bool),
     Join(i64),
-    Look {
+    Poll {
         node: i64,
         mark: Option<i64>,
         ahead: u64,
@@ -103,7 +103,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..2_usize, any::<bool>()).prop_map(|(q, paused)| Step::SetPaused(q, paused)),
         3 => node().prop_map(Step::Join),
         2 => (node(), proptest::option::of(-4..4_i64), 0..4_u64)
-            .prop_map(|(node, mark, ahead)| Step::Look { node, mark, ahead }),
+            .prop_map(|(node, mark, ahead)| Step::Poll { node, mark, ahead }),
         6 => (node(), places(KEYS), 1..4_u32, proptest::bool::weighted(0.1), proptest::collection::vec(0..6_usize, 0..2))
             .prop_map(|(node, wanted, crash_limit, late, adopt)| Step::Claim { node, wanted, crash_limit, late, adopt }),
         6 => (node(), proptest::collection::vec((0..6_usize, outcome(span)), 1..4))
@@ -252,8 +252,8 @@ impl Side {
                 };
                 show(&self.connection.join(&node).expect("the store answers"))
             }
-            Step::Look { node, mark, ahead } => {
-                self.look(*node, *mark, HOUR * u32::try_from(*ahead).expect("few"))
+            Step::Poll { node, mark, ahead } => {
+                self.poll(*node, *mark, HOUR * u32::try_from(*ahead).expect("few"))
             }
             Step::Claim {
                 node,
@@ -343,7 +343,7 @@ impl Side {
         shown
     }
 
-    fn look(&mut self, node: i64, mark: Option<i64>, ahead: Duration) -> String {
+    fn poll(&mut self, node: i64, mark: Option<i64>, ahead: Duration) -> String {
         // A quarter of an hour off, as above.
         let ahead = Offset::Ahead(ahead + HOUR / 4);
         let range = |(queue, shard): (usize, u16)| Range {
@@ -360,31 +360,34 @@ impl Side {
             until: ahead,
             limit: 100,
         });
-        let look = Look {
+        let poll = Poll {
             epoch: Epoch(node),
             ranges: ranges.map(range).collect(),
             bands: bands.collect(),
             complete: true,
         };
-        let mut sight = self.connection.look(&look).expect("the store reads");
-        sight
+        let mut snapshot = self.connection.poll(&poll).expect("the store reads");
+        snapshot
             .rows
             .sort_by(|a, b| (&a.queue, &a.key).cmp(&(&b.queue, &b.key)));
-        sight.nodes.sort_by_key(|node| node.epoch);
-        sight.paused.sort();
+        snapshot.nodes.sort_by_key(|node| node.epoch);
+        snapshot.paused.sort();
         // Each store has a hash of its own, so the shards of a key differ.
-        let survey = sight.survey.expect("each store of this crate has bands");
+        let survey = snapshot.survey.expect("each store of this crate has bands");
         let mut firsts: BTreeMap<Box<str>, StoreTime> = BTreeMap::new();
         for part in survey.parts {
             let first = firsts.entry(part.queue).or_insert(part.first);
             *first = part.first.min(*first);
         }
-        let mut shown = format!("{:?} {:?} {:?}", sight.nodes, sight.paused, sight.cut);
+        let mut shown = format!(
+            "{:?} {:?} {:?}",
+            snapshot.nodes, snapshot.paused, snapshot.cut
+        );
         for (queue, first) in firsts {
             shown += &format!(", {queue} from {}", self.halves(first));
         }
         shown += &format!(", cut {:?}", survey.cut);
-        for seen in sight.rows {
+        for seen in snapshot.rows {
             let generation = self.generation(&seen.queue, &seen.key, seen.generation);
             let due = self.halves(seen.due);
             shown += &format!(

@@ -39,7 +39,7 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
             Ok(())
         };
         let timers = Durable::builder(store.clone())
-            .look(Duration::from_secs(60))
+            .poll_interval(Duration::from_secs(60))
             .term(Duration::from_secs(600))
             .handle("pay-by", run)
             .start();
@@ -53,7 +53,7 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
     });
     let mut client = database.client();
     // By the node's own process, within a transaction, and by SQL, each in one of the schemas: by
-    // the doorbell, since no other look comes within this test.
+    // the doorbell, since no other poll comes within this test.
     for (schema, store, timers) in &programs {
         let scheduled = timers
             .schedule("pay-by", "a", Duration::ZERO, &format!("own {schema}"))

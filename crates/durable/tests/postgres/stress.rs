@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use tourbillon_durable::store::{
-    Action, Answer, Call, Claim, ClaimedRun, Connection, Epoch, Look, NewNode, Offset, Outcome,
-    Page, Range, SHARDS, Settle, Settled, Settlement, Store, Wanted,
+    Action, Answer, Call, Claim, ClaimedRun, Connection, Epoch, NewNode, Offset, Outcome, Page,
+    Poll, Range, SHARDS, Settle, Settled, Settlement, Store, Wanted,
 };
 use tourbillon_durable::{DueAt, Postgres, StoreTime};
 
@@ -291,14 +291,14 @@ fn node(store: &Postgres, journal: &Journal, number: usize) {
         (0..SHARDS).map(range).collect()
     };
     while !journal.stop.load(Ordering::SeqCst) {
-        let look = Look {
+        let poll = Poll {
             epoch,
             ranges: ranges(),
             bands: Vec::new(),
             complete: true,
         };
-        let sight = connection.look(&look).expect("the store answers");
-        let wanted = sight
+        let snapshot = connection.poll(&poll).expect("the store answers");
+        let wanted = snapshot
             .rows
             .iter()
             .filter(|seen| !seen.mine)
@@ -309,7 +309,7 @@ fn node(store: &Postgres, journal: &Journal, number: usize) {
             });
         let claim = Claim {
             epoch,
-            deadline: sight.now + Duration::from_secs(60),
+            deadline: snapshot.now + Duration::from_secs(60),
             timers: wanted.collect(),
             adopt: Vec::new(),
         };
@@ -323,7 +323,7 @@ fn node(store: &Postgres, journal: &Journal, number: usize) {
         }
         if random.chance(5) {
             // Another node is declared gone in the middle of its work.
-            let others: Vec<_> = sight
+            let others: Vec<_> = snapshot
                 .nodes
                 .iter()
                 .filter(|node| node.epoch != epoch)

@@ -109,7 +109,7 @@ impl Bench {
         let table = "drop table if exists effects; create table effects (number int)";
         self.database.psql(table).expect("it may");
         let store = Postgres::connect(&self.database.url()).expect("the cluster answers");
-        Durable::builder(store).look(Duration::from_millis(50))
+        Durable::builder(store).poll_interval(Duration::from_millis(50))
     }
 
     /// Runs a timer of the queue `effects`, whose effect is its payload in the table. Its last run

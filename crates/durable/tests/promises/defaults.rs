@@ -1,4 +1,4 @@
-//! The default term and look interval, on the memory alone.
+//! The default term and poll interval, on the memory alone.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

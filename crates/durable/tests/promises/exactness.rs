@@ -88,7 +88,7 @@ pub(crate) fn a_node_that_lost_its_term_settles_nothing(world: &impl World) {
     let pass = gate.clone();
     let (sender, events) = mpsc::channel();
     let first = Durable::builder(store)
-        .look(ms(50))
+        .poll_interval(ms(50))
         .term(ms(500))
         .on_event(move |event| drop(sender.send(event.clone())))
         .handle("q", move |due: &Due<()>| {

@@ -51,7 +51,7 @@ macro_rules! all_promises_on {
             takeover::timers_of_a_dead_node_run_soon_if_unclaimed,
             takeover::timers_of_a_dead_node_run_after_its_term_if_claimed,
             takeover::a_crash_counts_towards_the_crash_limit,
-            sizes::idle_costs_one_read_a_look_and_one_write_a_beat,
+            sizes::idle_costs_one_read_a_poll_and_one_write_a_beat,
             sizes::memory_holds_what_starts_soon,
             sizes::queues_do_not_hold_each_other_up,
             payloads::large_payloads_do_not_hold_up_small_ones,

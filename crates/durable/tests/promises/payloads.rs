@@ -66,7 +66,9 @@ impl Claims {
                 }
             }
         });
-        Durable::builder(store).look(ms(50)).payload_limit(LIMIT)
+        Durable::builder(store)
+            .poll_interval(ms(50))
+            .payload_limit(LIMIT)
     }
 
     /// Each claim has one large payload, or small ones. The small ones do not wait for all large
@@ -139,7 +141,7 @@ pub(crate) fn large_runs_of_a_dead_node_do_not_hold_up_small_ones(world: &impl W
     let gate = Gate::default();
     let (pass, also) = (gate.clone(), gate.clone());
     let first = Durable::builder(world.store())
-        .look(ms(50))
+        .poll_interval(ms(50))
         .term(term)
         .payload_limit(LIMIT)
         .handle("large", move |_: &Due<String>| pass.pass())

@@ -18,10 +18,10 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-pub(crate) fn idle_costs_one_read_a_look_and_one_write_a_beat(world: &impl World) {
+pub(crate) fn idle_costs_one_read_a_poll_and_one_write_a_beat(world: &impl World) {
     #[derive(Default)]
     struct Counts {
-        looks: AtomicU32,
+        polls: AtomicU32,
         beats: AtomicU32,
         others: AtomicU32,
     }
@@ -29,35 +29,35 @@ pub(crate) fn idle_costs_one_read_a_look_and_one_write_a_beat(world: &impl World
     let counted = Arc::clone(&counts);
     let store = Watched::new(world.store(), move |seen| {
         let count = match seen {
-            Seen::Look(_) => &counted.looks,
+            Seen::Poll(_) => &counted.polls,
             Seen::Beat => &counted.beats,
-            // The answer to a look that was counted.
-            Seen::Sight(..) => return,
+            // The answer to a poll that was counted.
+            Seen::Snapshot(..) => return,
             _ => &counted.others,
         };
         count.fetch_add(1, Ordering::SeqCst);
     });
-    let (look, term) = (ms(50), ms(1_000));
+    let (interval, term) = (ms(50), ms(1_000));
     // Timers that are due later cost nothing.
     let client = world.client();
     let many = (0..500).map(|n| (n.to_string(), MINUTE * 60, ()));
     client.schedule_many("q", many).wait().unwrap();
     let start = Instant::now();
     let node = Durable::builder(store)
-        .look(look)
+        .poll_interval(interval)
         .term(term)
         .handle("q", |_: &Due<()>| ())
         .start()
         .unwrap();
-    wait::until("30 looks", || counts.looks.load(Ordering::SeqCst) >= 30);
+    wait::until("30 polls", || counts.polls.load(Ordering::SeqCst) >= 30);
     let passed = start.elapsed();
     // Each call is tried once at the start.
     let most = |each: Duration| passed.as_nanos() / each.as_nanos() + 3;
-    let looks = counts.looks.load(Ordering::SeqCst);
+    let polls = counts.polls.load(Ordering::SeqCst);
     let beats = counts.beats.load(Ordering::SeqCst);
     assert!(
-        u128::from(looks) <= most(look),
-        "{looks} looks in {passed:?}"
+        u128::from(polls) <= most(interval),
+        "{polls} polls in {passed:?}"
     );
     assert!(
         u128::from(beats) <= most(term / 5),
@@ -86,22 +86,22 @@ pub(crate) fn memory_holds_what_starts_soon(world: &impl World) {
         .unwrap();
     gate.crowd(10);
     let most = AtomicU64::new(0);
-    let looks = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&looks);
-    // Another node looks beside it, so that some looks pass.
+    let polls = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&polls);
+    // Another node polls beside it, so that some polls pass.
     let watched = Watched::new(world.store(), move |seen| {
-        if let Seen::Look(_) = seen {
+        if let Seen::Poll(_) = seen {
             counted.fetch_add(1, Ordering::SeqCst);
         }
     });
     let _beside = Durable::builder(watched)
-        .look(ms(50))
+        .poll_interval(ms(50))
         .handle("nothing", |_: &Due<()>| ())
         .start()
         .unwrap();
-    wait::until("20 looks", || {
+    wait::until("20 polls", || {
         most.fetch_max(node.stats().coming, Ordering::SeqCst);
-        looks.load(Ordering::SeqCst) >= 20
+        polls.load(Ordering::SeqCst) >= 20
     });
     // The bound does not grow with the number of timers.
     let most = most.load(Ordering::SeqCst);
@@ -124,12 +124,12 @@ pub(crate) fn queues_do_not_hold_each_other_up(world: &impl World) {
     let asked: Arc<Mutex<HashSet<String>>> = Arc::default();
     let claimed: Arc<Mutex<HashSet<String>>> = Arc::default();
     let (asks, claims) = (Arc::clone(&asked), Arc::clone(&claimed));
-    let looks = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&looks);
+    let polls = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&polls);
     let store = Watched::new(world.store(), move |seen| match seen {
         // Before the first answer a node does not know what is paused.
-        Seen::Look(look) if counted.fetch_add(1, Ordering::SeqCst) > 0 => {
-            let queues = look.ranges.iter().map(|range| range.queue.to_string());
+        Seen::Poll(poll) if counted.fetch_add(1, Ordering::SeqCst) > 0 => {
+            let queues = poll.ranges.iter().map(|range| range.queue.to_string());
             asks.lock().unwrap().extend(queues);
         }
         Seen::Claim(claim) => {
@@ -141,7 +141,7 @@ pub(crate) fn queues_do_not_hold_each_other_up(world: &impl World) {
     let gate = Gate::default();
     let pass = gate.clone();
     let node = Durable::builder(store)
-        .look(ms(50))
+        .poll_interval(ms(50))
         .term(MINUTE)
         .handle("paused", |_: &Due<()>| ())
         .handle("slow", move |_: &Due<()>| pass.pass())
@@ -153,7 +153,7 @@ pub(crate) fn queues_do_not_hold_each_other_up(world: &impl World) {
     let many = (0..500).map(|n| (n.to_string(), ms(u64::from(n % 50_u32)), ()));
     client.schedule_many("other", many).wait().unwrap();
     wait::until("the other queue has run", || node.stats().succeeded == 500);
-    wait::until("some looks", || looks.load(Ordering::SeqCst) > 10);
+    wait::until("some polls", || polls.load(Ordering::SeqCst) > 10);
     let asked = asked.lock().unwrap().clone();
     let other: HashSet<String> = ["other".to_owned(), "slow".to_owned()].into();
     assert!(

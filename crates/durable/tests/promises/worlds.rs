@@ -25,10 +25,10 @@ pub(crate) trait World: Clone + Send + Sync + 'static {
         Durable::builder(self.store()).start().unwrap()
     }
 
-    /// A node with this term, which looks 20 times a second.
+    /// A node with this term, which polls 20 times a second.
     fn node(&self, term: Duration) -> DurableBuilder {
         let builder = Durable::builder(self.store());
-        builder.look(Duration::from_millis(50)).term(term)
+        builder.poll_interval(Duration::from_millis(50)).term(term)
     }
 }
 

@@ -87,7 +87,7 @@ fn run_timers(folder: &Path) -> ! {
     let timers = Durable::builder(store)
         // On a busy machine beats come late. Nobody else may take the timers over meanwhile.
         .term(Duration::from_secs(2))
-        .look(Duration::from_millis(50))
+        .poll_interval(Duration::from_millis(50))
         .handle(QUEUE, note)
         .running(RUNNING)
         .start()
@@ -130,15 +130,15 @@ impl Drop for Process {
     }
 }
 
-/// Waits until a number that is costly to look at has come to `goal`. It may take any time, as long
+/// Waits until a number that is costly to read has come to `goal`. It may take any time, as long
 /// as the number changes.
-fn patiently(what: &str, goal: impl Fn(u64) -> bool, mut look: impl FnMut() -> u64) {
-    let mut last = look();
+fn patiently(what: &str, goal: impl Fn(u64) -> bool, mut poll: impl FnMut() -> u64) {
+    let mut last = poll();
     while !goal(last) {
         let mut now = last;
         until(what, || {
             thread::sleep(Duration::from_millis(10));
-            now = look();
+            now = poll();
             now != last
         });
         last = now;

@@ -1,4 +1,4 @@
-//! A store with a doorbell: a node looks at once at the queue that rang.
+//! A store with a doorbell: a node polls the queue that rang at once.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -27,7 +27,7 @@ struct Belled {
 struct Bell {
     hear: Mutex<Option<Hear>>,
     is_over: AtomicBool,
-    looks: AtomicUsize,
+    polls: AtomicUsize,
 }
 
 impl std::fmt::Debug for Bell {
@@ -41,8 +41,8 @@ impl Belled {
         let store = Belled::default();
         let bell = Arc::clone(&store.bell);
         store.memory.inject(move |call| {
-            if matches!(call, MemoryCall::Look(_)) {
-                bell.looks.fetch_add(1, Ordering::SeqCst);
+            if matches!(call, MemoryCall::Poll(_)) {
+                bell.polls.fetch_add(1, Ordering::SeqCst);
             }
             MemoryFault::None
         });
@@ -51,23 +51,25 @@ impl Belled {
 
     /// A node that would find nothing within a minute without the doorbell.
     fn node(&self) -> DurableBuilder {
-        Durable::builder(self.clone()).look(ms(60_000)).term(HOUR)
+        Durable::builder(self.clone())
+            .poll_interval(ms(60_000))
+            .term(HOUR)
     }
 
-    /// Waits until the node has looked, and waits for the next minute.
+    /// Waits until the node has polled, and waits for the next minute.
     fn settle_down(&self) {
         let mut last = (0, Instant::now());
-        wait::until("the node looks and rests", || {
-            let looks = self.looks();
-            if looks != last.0 {
-                last = (looks, Instant::now());
+        wait::until("the node polls and rests", || {
+            let polls = self.polls();
+            if polls != last.0 {
+                last = (polls, Instant::now());
             }
-            looks > 0 && last.1.elapsed() > ms(100)
+            polls > 0 && last.1.elapsed() > ms(100)
         });
     }
 
-    fn looks(&self) -> usize {
-        self.bell.looks.load(Ordering::SeqCst)
+    fn polls(&self) -> usize {
+        self.bell.polls.load(Ordering::SeqCst)
     }
 
     fn says(&self, heard: Heard<'_>) {
@@ -108,7 +110,7 @@ impl Store for Belled {
     }
 }
 
-/// Less than the time until the next look.
+/// Less than the time until the next poll.
 const SOON: Duration = Duration::from_secs(30);
 
 #[test]
@@ -136,11 +138,11 @@ fn a_timer_of_another_process_runs_at_once_when_its_queue_rings() {
 }
 
 #[test]
-fn a_storm_of_rings_costs_fifty_looks_a_second() {
+fn a_storm_of_rings_costs_fifty_polls_a_second() {
     let store = Belled::new();
     let timers = store.node().handle("q", |_: &Due<()>| ()).start().unwrap();
     store.settle_down();
-    let (start, before) = (Instant::now(), store.looks());
+    let (start, before) = (Instant::now(), store.polls());
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -150,11 +152,11 @@ fn a_storm_of_rings_costs_fifty_looks_a_second() {
             });
         }
     });
-    wait::until("the last ring is answered", || store.looks() > before);
+    wait::until("the last ring is answered", || store.polls() > before);
     store.settle_down();
     let most = start.elapsed().as_millis() / 20 + 2;
-    let looks = store.looks() - before;
-    assert!(looks as u128 <= most, "{looks} looks, not {most}");
+    let polls = store.polls() - before;
+    assert!(polls as u128 <= most, "{polls} polls, not {most}");
     assert_eq!(timers.stats().rings, 200_000);
 }
 
@@ -286,7 +288,7 @@ fn a_store_that_can_not_listen_is_asked_again_less_and_less_often() {
         let (sender, events) = mpsc::channel();
         let (ran, runs) = mpsc::channel();
         let timers = Durable::builder(store)
-            .look(ms(60_000))
+            .poll_interval(ms(60_000))
             .term(HOUR)
             .on_event(move |event| sender.send(event.clone()).unwrap())
             .handle("q", move |due: &Due<()>| {

@@ -58,7 +58,7 @@ fn refuse(store: &Memory, is_it: impl Fn(&MemoryCall<'_>) -> bool + Send + Sync 
 #[test]
 fn each_part_of_the_work_that_is_refused_is_an_outage_with_one_begin_and_one_end() {
     let parts: [(StoreWork, IsIt); 4] = [
-        (StoreWork::Look, |call| matches!(call, MemoryCall::Look(_))),
+        (StoreWork::Poll, |call| matches!(call, MemoryCall::Poll(_))),
         (StoreWork::Claim, |call| {
             matches!(call, MemoryCall::Claim(_))
         }),
@@ -114,14 +114,14 @@ fn a_connection_that_is_refused_is_an_outage_of_the_work_that_needs_it() {
     let cut = std::sync::Mutex::new(cut);
     store.inject(move |call| match call {
         MemoryCall::Connect => MemoryFault::Fail(refused()),
-        MemoryCall::Look(_) => {
+        MemoryCall::Poll(_) => {
             let _ = cut.lock().unwrap().send(());
             MemoryFault::Fail(StoreError::Unavailable("the connection has ended".into()))
         }
         _ => MemoryFault::None,
     });
     wait::next(&cuts);
-    goes_down(&events, StoreWork::Look, "the connection has ended");
+    goes_down(&events, StoreWork::Poll, "the connection has ended");
     let errors = timers.stats().store_errors;
     wait::until("it tries again", || {
         timers.stats().store_errors > errors + 3
@@ -137,7 +137,7 @@ fn a_connection_that_is_refused_is_an_outage_of_the_work_that_needs_it() {
 #[test]
 fn a_call_without_an_answer_is_told_within_a_second() {
     let parts: [(StoreWork, IsIt); 3] = [
-        (StoreWork::Look, |call| matches!(call, MemoryCall::Look(_))),
+        (StoreWork::Poll, |call| matches!(call, MemoryCall::Poll(_))),
         (StoreWork::Claim, |call| {
             matches!(call, MemoryCall::Claim(_))
         }),
@@ -203,7 +203,7 @@ fn several_parts_are_one_outage() {
 }
 
 #[test]
-fn a_look_that_was_under_way_at_an_exchange_does_not_make_it_two() {
+fn a_poll_that_was_under_way_at_an_exchange_does_not_make_it_two() {
     let store = Memory::new();
     let (sender, events) = mpsc::channel();
     let timers = node(&store)
@@ -215,21 +215,21 @@ fn a_look_that_was_under_way_at_an_exchange_does_not_make_it_two() {
         .handle("q", |_: &Due<u32>| ())
         .start()
         .unwrap();
-    // A look has been carried out, and its answer is on its way.
-    let (looks, looked) = mpsc::channel();
+    // A poll has been carried out, and its answer is on its way.
+    let (polls, polled) = mpsc::channel();
     let (answer, answers) = mpsc::channel::<()>();
-    let held = std::sync::Mutex::new(Some((looks, answers)));
+    let held = std::sync::Mutex::new(Some((polls, answers)));
     store.inject(move |call| match call {
-        MemoryCall::Look(_) => match held.lock().unwrap().take() {
-            Some((looks, answers)) => MemoryFault::Then(Box::new(move || {
-                looks.send(()).unwrap();
+        MemoryCall::Poll(_) => match held.lock().unwrap().take() {
+            Some((polls, answers)) => MemoryFault::Then(Box::new(move || {
+                polls.send(()).unwrap();
                 let _ = answers.recv();
             })),
             None => MemoryFault::None,
         },
         _ => MemoryFault::None,
     });
-    wait::next(&looked);
+    wait::next(&polled);
     store.inject(|_| MemoryFault::Fail(StoreError::Replaced("another one".into())));
     timers.schedule("q", "k", HOUR, &0).wait().unwrap_err();
     wait::next(&events);
@@ -248,7 +248,7 @@ fn a_look_that_was_under_way_at_an_exchange_does_not_make_it_two() {
 #[test]
 fn a_start_that_cannot_work_fails() {
     let parts: [IsIt; 4] = [
-        |call| matches!(call, MemoryCall::Look(_)),
+        |call| matches!(call, MemoryCall::Poll(_)),
         |call| matches!(call, MemoryCall::Beat(_)),
         |call| matches!(call, MemoryCall::Claim(_)),
         |call| matches!(call, MemoryCall::Settle(_)),

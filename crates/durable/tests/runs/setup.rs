@@ -1,4 +1,4 @@
-//! Nodes with short looks, and what tests wait for.
+//! Nodes with short poll intervals, and what tests wait for.
 
 use std::time::Duration;
 
@@ -13,16 +13,18 @@ pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A node that looks often. Its term is so long that a busy machine does not end it.
+/// A node that polls often. Its term is so long that a busy machine does not end it.
 pub(crate) fn node(store: &Memory) -> DurableBuilder {
     Durable::builder(store.clone())
-        .look(ms(20))
+        .poll_interval(ms(20))
         .term(SECOND * 60)
 }
 
 /// A node whose term is as short as tests have it.
 pub(crate) fn short_node(store: &Memory) -> DurableBuilder {
-    Durable::builder(store.clone()).look(ms(50)).term(ms(300))
+    Durable::builder(store.clone())
+        .poll_interval(ms(50))
+        .term(ms(300))
 }
 
 /// Tries again at once.

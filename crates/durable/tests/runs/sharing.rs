@@ -26,7 +26,7 @@ fn two_nodes_share_the_work() {
         .collect();
     let client = Durable::builder(store.clone()).start().unwrap();
     let (mut seen, mut by) = (Vec::new(), [0; 2]);
-    // In rounds, since a node that has just come sees the other one only at its next look.
+    // In rounds, since a node that has just come sees the other one only at its next poll.
     wait::until("both have run some", || {
         let start = u32::try_from(seen.len()).unwrap();
         let many = (start..start + 200).map(|n| (n.to_string(), ms(200), n));

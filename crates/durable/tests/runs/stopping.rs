@@ -289,7 +289,7 @@ fn a_client_joins_no_nodes() {
     let (sender, receiver) = mpsc::channel();
     let store = Memory::new();
     store.inject(move |call| {
-        if let MemoryCall::Join(_) | MemoryCall::Look(_) | MemoryCall::Leave(_) = call {
+        if let MemoryCall::Join(_) | MemoryCall::Poll(_) | MemoryCall::Leave(_) = call {
             sender.send(format!("{call:?}")).unwrap();
         }
         MemoryFault::None

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior};
 use tourbillon_durable::store::{
-    Claim, Epoch, Look, NewNode, Offset, Outcome, Page, Range, Run, SHARDS, Settle, Settled,
+    Claim, Epoch, NewNode, Offset, Outcome, Page, Poll, Range, Run, SHARDS, Settle, Settled,
     Settlement, Store, StoreError, Wanted,
 };
 use tourbillon_durable::{Sqlite, StoreTime, WallClock, rusqlite};
@@ -59,14 +59,14 @@ fn seen(connection: &mut Conn, limit: u32) -> Vec<Box<str>> {
         until: Offset::Ahead(Duration::from_secs(2)),
         limit,
     };
-    let look = Look {
+    let poll = Poll {
         epoch: NODE,
         ranges: (0..SHARDS).map(range).collect(),
         bands: Vec::new(),
         complete: true,
     };
-    let sight = connection.look(&look).expect("a sight");
-    sight.rows.into_iter().map(|row| row.key).collect()
+    let snapshot = connection.poll(&poll).expect("a snapshot");
+    snapshot.rows.into_iter().map(|row| row.key).collect()
 }
 
 // === locks ===

@@ -16,7 +16,7 @@ pub(crate) fn node(store: Sqlite) -> Result<(Durable, Receiver<u64>, Told), Star
     let (ran, runs) = mpsc::channel();
     let (happened, events) = mpsc::channel();
     let timers = Durable::builder(store)
-        .look(Duration::from_millis(100))
+        .poll_interval(Duration::from_millis(100))
         .term(Duration::from_secs(60))
         .on_event(move |event| {
             if let DurableEvent::StoreDown { .. } | DurableEvent::StoreUp = event {
@@ -110,7 +110,7 @@ fn a_write_transaction_that_stays_open_is_an_outage_after_a_second() {
     let (timers, runs, told) = node(folder.store()).expect("it works");
     let mut shop = Connection::open(folder.file()).expect("a connection");
     shop.busy_timeout(Duration::from_secs(60)).expect("set");
-    // Looks only read, and beats are rare. The claim of this timer has to write.
+    // Polls only read, and beats are rare. The claim of this timer has to write.
     timers
         .schedule("q", "k", Duration::from_millis(300), &9_u64)
         .wait()

@@ -27,7 +27,7 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
             Ok(())
         };
         let timers = Durable::builder(store.clone())
-            .look(Duration::from_millis(20))
+            .poll_interval(Duration::from_millis(20))
             .term(Duration::from_secs(60))
             .handle("pay-by", run)
             .start();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::Connection as Raw;
 use tourbillon_durable::store::{
-    Action, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Outcome, Range, Revived, Run,
+    Action, Call, Claim, Connection, Epoch, NewNode, Offset, Outcome, Poll, Range, Revived, Run,
     SHARDS, Settle, Settled, Settlement, Store, StoreError, Wanted,
 };
 use tourbillon_durable::{DueAt, StoreTime, rusqlite};
@@ -199,14 +199,14 @@ fn a_timer_whose_row_is_no_text_hides_no_other_one() {
         until: Offset::Ahead(NOW),
         limit: 100,
     };
-    let look = Look {
+    let poll = Poll {
         epoch: NODE,
         ranges: (0..SHARDS).map(range).collect(),
         bands: Vec::new(),
         complete: true,
     };
-    let sight = connection.look(&look).expect("a sight");
-    assert_eq!(sight.rows.len(), KEYS.len());
+    let snapshot = connection.poll(&poll).expect("a snapshot");
+    assert_eq!(snapshot.rows.len(), KEYS.len());
     let claimed = connection.claim(&claim(&KEYS)).expect("the others");
     assert_eq!((claimed.runs.len(), claimed.refused.len()), (4, 1));
 }

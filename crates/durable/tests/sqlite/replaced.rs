@@ -26,7 +26,7 @@ fn node_with(
     let (tell, events) = mpsc::channel();
     let (ran, runs) = mpsc::channel();
     let timers = Durable::builder(store.clone())
-        .look(Duration::from_millis(20))
+        .poll_interval(Duration::from_millis(20))
         .term(term)
         .on_event(move |event: &DurableEvent| drop(tell.send(event.clone())))
         .handle("q", move |due: &Due<u64>| {
@@ -107,7 +107,7 @@ fn is_noticed(exchange: impl FnOnce(&Folder, &Path)) -> (Folder, Durable, Receiv
         || matches!(wait::next(&events), DurableEvent::StoreReplaced { error, .. } if error.contains("start them again")),
     );
     let before = timers.stats();
-    wait::until("the node looks again and again", || {
+    wait::until("the node polls again and again", || {
         timers.stats().store_errors > before.store_errors + 3
     });
     assert!(timers.stats().replaced > 3);
@@ -342,25 +342,25 @@ fn a_claim_that_finds_no_row_of_its_node_finds_the_older_file() {
 }
 
 #[test]
-fn a_look_alone_finds_the_older_file_and_the_right_one() {
+fn a_poll_alone_finds_the_older_file_and_the_right_one() {
     let folder = Folder::new();
     let (_, mut open, plain) = joined(&folder);
     let set = |beat: u32| {
         let sql = "update tourbillon_node set beat = ?1";
         plain.execute(sql, [beat]).expect("set");
     };
-    let look = store::Look {
+    let poll = store::Poll {
         epoch: ME,
         ranges: Vec::new(),
         bands: Vec::new(),
         complete: false,
     };
     set(9);
-    for result in [open.look(&look).map(drop), open.get("q", "k").map(drop)] {
+    for result in [open.poll(&poll).map(drop), open.get("q", "k").map(drop)] {
         assert!(matches!(result, Err(StoreError::Replaced(_))), "{result:?}");
     }
     set(10);
-    assert_eq!(open.look(&look).map(drop), Ok(()));
+    assert_eq!(open.poll(&poll).map(drop), Ok(()));
     assert_eq!(open.get("q", "k"), Ok(None));
 }
 
@@ -383,7 +383,7 @@ fn a_beat_whose_commit_fails_is_not_confirmed() {
 }
 
 #[test]
-fn a_node_notices_an_older_file_by_its_next_look() {
+fn a_node_notices_an_older_file_by_its_next_poll() {
     let states = [
         (
             "update tourbillon_node set beat = beat - 1",
@@ -427,7 +427,7 @@ fn a_node_notices_an_older_file_by_its_next_look() {
             .wait()
             .expect("accepted");
         let before = timers.stats().store_errors;
-        wait::until("the node looks again", || {
+        wait::until("the node polls again", || {
             timers.stats().store_errors > before + 3
         });
         assert_eq!(runs.try_recv().ok(), None, "the term has ended");

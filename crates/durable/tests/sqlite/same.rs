@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tourbillon_durable::store::{
-    Action, Answer, Band, Call, Claim, Claimed, Connection, Epoch, Look, NewNode, Offset, Outcome,
-    Page, Range, Run, SHARDS, Settle, Settlement, Sight, Store, StoreError, Wanted,
+    Action, Answer, Band, Call, Claim, Claimed, Connection, Epoch, NewNode, Offset, Outcome, Page,
+    Poll, Range, Run, SHARDS, Settle, Settlement, Store, StoreError, StoreSnapshot, Wanted,
 };
 use tourbillon_durable::{DueAt, Memory, StoreTime, WallClock};
 
@@ -38,7 +38,7 @@ enum Step {
     SetPaused(usize, bool),
     Join(i64),
     Beat(i64),
-    Look {
+    Poll {
         node: i64,
         mark: Option<i64>,
         until: Offset,
@@ -117,7 +117,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => node().prop_map(Step::Join),
         1 => node().prop_map(Step::Beat),
         2 => (node(), proptest::option::of(-20_i64..20), until, 0..4_u32).prop_map(
-            |(node, mark, until, limit)| Step::Look { node, mark, until, limit }
+            |(node, mark, until, limit)| Step::Poll { node, mark, until, limit }
         ),
         6 => (node(), places(KEYS), 1..4_u32, -1_i64..10, proptest::collection::vec(0..6_usize, 0..2))
             .prop_map(|(node, wanted, crash_limit, deadline, adopt)| Step::Claim {
@@ -237,13 +237,13 @@ impl Pair {
                     self.epochs[node] += NODES;
                 }
             }
-            Step::Look {
+            Step::Poll {
                 node,
                 mark,
                 until,
                 limit,
             } => {
-                self.look(self.epoch(node), mark.map(from_start), until, limit);
+                self.poll(self.epoch(node), mark.map(from_start), until, limit);
             }
             Step::Claim {
                 node,
@@ -283,7 +283,7 @@ impl Pair {
         }
     }
 
-    fn look(&mut self, epoch: Epoch, mark: Option<StoreTime>, until: Offset, limit: u32) {
+    fn poll(&mut self, epoch: Epoch, mark: Option<StoreTime>, until: Offset, limit: u32) {
         let ranges = QUEUES.iter().flat_map(|queue| {
             (0..SHARDS).map(move |shard| Range {
                 queue: (*queue).into(),
@@ -304,24 +304,24 @@ impl Pair {
                 limit,
             })
         });
-        let look = Look {
+        let poll = Poll {
             epoch,
             ranges: ranges.collect(),
             bands: bands.collect(),
             complete: true,
         };
-        let memory = self.memory.look(&look).expect("a sight");
-        let mut file = self.file.look(&look).expect("a sight");
+        let memory = self.memory.poll(&poll).expect("a snapshot");
+        let mut file = self.file.poll(&poll).expect("a snapshot");
         for (memory, file) in memory.rows.iter().zip(&mut file.rows) {
             self.same_generation(memory.generation, file.generation);
             file.generation = memory.generation;
         }
-        let plain = |mut sight: Sight| {
-            let survey = sight.survey.iter_mut();
+        let plain = |mut snapshot: StoreSnapshot| {
+            let survey = snapshot.survey.iter_mut();
             survey.for_each(|survey| survey.parts.retain(|part| part.band < SHARDS.into()));
-            Sight {
+            StoreSnapshot {
                 complete: None,
-                ..sight
+                ..snapshot
             }
         };
         assert_eq!(plain(memory), plain(file));

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tourbillon_durable::store::{
-    Action, Answer, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, Look, NewNode,
-    Offset, Outcome, Page, QueueCounts, Range, Run, SHARDS, Seen, Settle, Settled, Settlement,
-    Sight, Store, Timer, Wanted,
+    Action, Answer, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, NewNode,
+    Offset, Outcome, Page, Poll, QueueCounts, Range, Run, SHARDS, Seen, Settle, Settled,
+    Settlement, Store, StoreSnapshot, Timer, Wanted,
 };
 use tourbillon_durable::{DueAt, StoreTime, WallClock};
 
@@ -226,27 +226,27 @@ impl Client {
 
     #[track_caller]
     pub(crate) fn now(&mut self) -> StoreTime {
-        self.look(Epoch(0), Vec::new()).now
+        self.poll(Epoch(0), Vec::new()).now
     }
 
     #[track_caller]
-    pub(crate) fn look(&mut self, epoch: Epoch, ranges: Vec<Range>) -> Sight {
-        let look = Look {
+    pub(crate) fn poll(&mut self, epoch: Epoch, ranges: Vec<Range>) -> StoreSnapshot {
+        let poll = Poll {
             epoch,
             ranges,
             bands: Vec::new(),
             complete: true,
         };
-        self.connection.look(&look).expect("the store reads")
+        self.connection.poll(&poll).expect("the store reads")
     }
 
     /// What a node sees of a timer.
     #[track_caller]
     pub(crate) fn seen_in(&mut self, epoch: Epoch, queue: &str, key: &str) -> Option<Seen> {
         let ranges = (0..SHARDS).map(|shard| range(queue, shard)).collect();
-        let sight = self.look(epoch, ranges);
-        assert_eq!(sight.cut, Vec::<usize>::new());
-        let mut rows = sight.rows.into_iter().filter(|seen| &*seen.key == key);
+        let snapshot = self.poll(epoch, ranges);
+        assert_eq!(snapshot.cut, Vec::<usize>::new());
+        let mut rows = snapshot.rows.into_iter().filter(|seen| &*seen.key == key);
         let seen = rows.next();
         assert_eq!(rows.next(), None, "seen twice");
         seen

@@ -8,8 +8,8 @@ mod calls;
 mod claims;
 mod client;
 mod letters;
-mod looks;
 mod nodes;
+mod polls;
 mod races;
 mod reads;
 mod settles;
@@ -71,24 +71,24 @@ macro_rules! cases {
                 a_list_shows_runs_but_not_what_a_gone_node_left_cancelled,
                 counts_are_those_of_each_queue,
             ]
-            looks: [
-                a_look_has_the_order_of_due_times,
-                a_look_shows_all_of_a_timer_that_a_claim_needs,
-                a_look_tells_the_length_of_each_payload,
+            polls: [
+                a_poll_has_the_order_of_due_times,
+                a_poll_shows_all_of_a_timer_that_a_claim_needs,
+                a_poll_tells_the_length_of_each_payload,
                 the_limit_of_a_range_cuts_only_what_there_is,
                 each_range_has_its_own_queue_limit_and_cut,
                 a_range_ends_before_its_distance_from_the_clock,
                 a_range_begins_at_its_mark,
-                a_look_hides_what_another_node_runs_and_shows_its_own,
-                a_look_shows_what_gone_nodes_ran,
+                a_poll_hides_what_another_node_runs_and_shows_its_own,
+                a_poll_shows_what_gone_nodes_ran,
                 a_band_shows_each_queue_that_has_timers_in_its_shard,
                 the_limit_of_a_band_counts_timers_and_cuts_only_what_there_is,
                 a_band_shows_what_a_range_of_each_queue_would_show,
-                a_look_shows_the_queues_of_a_node_as_they_are_now,
-                a_look_lists_the_nodes_that_are_not_gone,
-                a_look_lists_the_paused_queues,
-                a_look_writes_nothing,
-                writes_before_a_horizon_are_in_a_complete_look,
+                a_poll_shows_the_queues_of_a_node_as_they_are_now,
+                a_poll_lists_the_nodes_that_are_not_gone,
+                a_poll_lists_the_paused_queues,
+                a_poll_writes_nothing,
+                writes_before_a_horizon_are_in_a_complete_poll,
                 no_call_writes_a_due_time_of_the_past,
             ]
             claims: [
@@ -163,7 +163,7 @@ macro_rules! cases_of_the_clock {
     ($store:path) => {
         tests! {
             $store, [],
-            looks: [
+            polls: [
                 a_range_ends_exactly_before_its_distance,
             ]
             claims: [

@@ -9,13 +9,13 @@ use crate::client::{Bench, Client, QUEUE, ms};
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn queues_of(client: &mut Client, epoch: Epoch) -> Vec<String> {
-    let nodes = client.look(epoch, Vec::new()).nodes;
+    let nodes = client.poll(epoch, Vec::new()).nodes;
     let node = nodes.into_iter().find(|node| node.epoch == epoch);
     node.expect("it is not gone").queues.to_vec()
 }
 
 fn beat_of(client: &mut Client, epoch: Epoch) -> Option<i64> {
-    let nodes = client.look(epoch, Vec::new()).nodes;
+    let nodes = client.poll(epoch, Vec::new()).nodes;
     let node = nodes.into_iter().find(|node| node.epoch == epoch);
     node.map(|node| node.beat)
 }

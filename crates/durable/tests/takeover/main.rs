@@ -1,8 +1,8 @@
 //! What happens to the timers of three processes on one store when one of them is killed, or stands
-//! still. The term and the look are the defaults.
+//! still. The term and the poll interval are the defaults.
 //!
 //! No test measures lateness, which a busy machine makes as long as it likes. A test waits until
-//! the looks of the others say that they read all shards, and compares the timers of one process
+//! the polls of the others say that they read all shards, and compares the timers of one process
 //! with those of the others in the same moments. `cargo test --test takeover -- --nocapture` prints
 //! the lateness.
 
@@ -27,7 +27,7 @@ use crate::place::Place;
 use crate::process::{Process, Ran};
 
 const QUEUE: &str = "pay-by";
-const LOOK: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 const ALL_SHARDS: u64 = u64::MAX;
 
 fn three_processes(place: &Place) -> [Process; 3] {
@@ -37,7 +37,7 @@ fn three_processes(place: &Place) -> [Process; 3] {
 /// Waits until each shard belongs to one of the processes, and each of them has some.
 fn wait_until_shards_are_shared_out(processes: &mut [&mut Process]) {
     wait::until("the shards are shared out", || {
-        let own = processes.iter_mut().map(|process| process.last_look().own);
+        let own = processes.iter_mut().map(|process| process.last_poll().own);
         let own: Vec<u64> = own.collect();
         let number: u32 = own.iter().map(|own| own.count_ones()).sum();
         let all = own.iter().fold(0, |all, own| all | own);
@@ -47,18 +47,18 @@ fn wait_until_shards_are_shared_out(processes: &mut [&mut Process]) {
 
 /// Waits until these two read all shards as their own. That must come before the third is declared
 /// gone.
-fn wait_until_the_others_look_at_all_shards(others: &mut [&mut Process]) {
+fn wait_until_the_others_poll_all_shards(others: &mut [&mut Process]) {
     let mut nodes = BTreeSet::new();
-    wait::until("the others look at all shards", || {
-        let looks = others.iter_mut().map(|process| process.last_look());
-        let looks: Vec<_> = looks.collect();
-        nodes = looks.iter().map(|look| look.nodes).collect();
-        looks.iter().fold(0, |all, look| all | look.own) == ALL_SHARDS
+    wait::until("the others poll all shards", || {
+        let polls = others.iter_mut().map(|process| process.last_poll());
+        let polls: Vec<_> = polls.collect();
+        nodes = polls.iter().map(|poll| poll.nodes).collect();
+        polls.iter().fold(0, |all, poll| all | poll.own) == ALL_SHARDS
     });
     assert_eq!(
         nodes,
         BTreeSet::from([3]),
-        "the processes that the looks show"
+        "the processes that the polls show"
     );
 }
 
@@ -111,15 +111,15 @@ fn median<'a>(runs: impl Iterator<Item = &'a Ran>) -> Duration {
 fn after_a_kill_the_others_have_the_shards_before_the_process_is_declared_gone(place: &Place) {
     let [mut dead, mut one, mut other] = three_processes(place);
     wait_until_shards_are_shared_out(&mut [&mut dead, &mut one, &mut other]);
-    let lost = dead.last_look().own;
+    let lost = dead.last_poll().own;
     // The others notice the death as late as they can.
     dead.wait_for_a_beat();
-    let mut shards = schedule(place, "before", LOOK, 14 * LOOK);
+    let mut shards = schedule(place, "before", POLL, 14 * POLL);
     let killed = SystemTime::now();
     let by_dead = dead.kill();
-    wait_until_the_others_look_at_all_shards(&mut [&mut one, &mut other]);
+    wait_until_the_others_poll_all_shards(&mut [&mut one, &mut other]);
     // From here on it makes no difference whose shard it was.
-    shards.extend(schedule(place, "after", 3 * LOOK, 6 * LOOK));
+    shards.extend(schedule(place, "after", 3 * POLL, 6 * POLL));
     wait_until_nothing_is_left(place);
 
     let by_others: Vec<Ran> = [one.stop(), other.stop()].concat();
@@ -136,7 +136,7 @@ fn after_a_kill_the_others_have_the_shards_before_the_process_is_declared_gone(p
     let is_lost = |ran: &&Ran| lost & (1 << shards[&ran.key]) != 0;
     let after = || first().filter(|ran| ran.key.starts_with("after"));
     let before = || first().filter(|ran| ran.key.starts_with("before"));
-    let soon = |ran: &&Ran| ran.due < killed + 5 * LOOK;
+    let soon = |ran: &&Ran| ran.due < killed + 5 * POLL;
     eprintln!(
         "greatest lateness: {:?} of what was due within 5 s after the kill, {:?} of what was due later; \
          of what was scheduled later {:?} in the shards of the dead process, {:?} in other shards",
@@ -145,31 +145,31 @@ fn after_a_kill_the_others_have_the_shards_before_the_process_is_declared_gone(p
         latest(after().filter(is_lost)),
         latest(after().filter(|ran| !is_lost(ran)))
     );
-    // A timer that is left to its owner runs one and a half looks late.
+    // A timer that is left to its owner runs one and a half polls late.
     let (lost, kept) = (
         median(after().filter(is_lost)),
         median(after().filter(|ran| !is_lost(ran))),
     );
-    assert!(lost < kept + LOOK, "{lost:?} and {kept:?}");
+    assert!(lost < kept + POLL, "{lost:?} and {kept:?}");
 }
 
-fn a_process_that_stands_still_costs_at_most_twice_the_looks_and_no_second_run(place: &Place) {
+fn a_process_that_stands_still_costs_at_most_twice_the_polls_and_no_second_run(place: &Place) {
     let [mut late, mut one, mut other] = three_processes(place);
     wait_until_shards_are_shared_out(&mut [&mut late, &mut one, &mut other]);
-    let shards = schedule(place, "k", LOOK, 12 * LOOK);
+    let shards = schedule(place, "k", POLL, 12 * POLL);
     late.wait_for_a_beat();
-    let before = [one.looks(), other.looks()];
+    let before = [one.polls(), other.polls()];
     // On SQLite nobody writes while somebody stands still within a transaction.
     place.while_nobody_writes(|| late.stand_still());
-    wait_until_the_others_look_at_all_shards(&mut [&mut one, &mut other]);
+    wait_until_the_others_poll_all_shards(&mut [&mut one, &mut other]);
     late.go_on();
     wait_until_shards_are_shared_out(&mut [&mut late, &mut one, &mut other]);
     for (process, before) in [&mut one, &mut other].into_iter().zip(before) {
-        let (looks, took) = process.looks_since(before);
+        let (polls, took) = process.polls_since(before);
         // One interval is not over yet.
-        let usual = took.as_secs_f64() / LOOK.as_secs_f64() + 1.0;
-        eprintln!("{looks} looks, usually {usual:.1}");
-        assert!(f64::from(looks) <= 2.0 * usual, "{looks} looks in {took:?}");
+        let usual = took.as_secs_f64() / POLL.as_secs_f64() + 1.0;
+        eprintln!("{polls} polls, usually {usual:.1}");
+        assert!(f64::from(polls) <= 2.0 * usual, "{polls} polls in {took:?}");
     }
     wait_until_nothing_is_left(place);
     let runs: Vec<Ran> = [late.stop(), one.stop(), other.stop()].concat();
@@ -192,8 +192,8 @@ macro_rules! on {
 
             #[test]
             $(#[$also])?
-            fn a_process_that_stands_still_costs_at_most_twice_the_looks_and_no_second_run() {
-                super::a_process_that_stands_still_costs_at_most_twice_the_looks_and_no_second_run(&$place);
+            fn a_process_that_stands_still_costs_at_most_twice_the_polls_and_no_second_run() {
+                super::a_process_that_stands_still_costs_at_most_twice_the_polls_and_no_second_run(&$place);
             }
         }
     };

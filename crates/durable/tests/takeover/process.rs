@@ -15,7 +15,7 @@ mod child {
     use std::io::{BufRead, Write};
     use std::time::{Instant, UNIX_EPOCH};
 
-    use tourbillon_durable::store::{Look, Offset, Store};
+    use tourbillon_durable::store::{Offset, Poll, Store};
     use tourbillon_durable::{Due, Durable, Sqlite};
 
     use crate::watched::{Seen, Watched};
@@ -44,10 +44,10 @@ mod child {
     fn work<S: Store + Clone>(store: S) {
         let start = Instant::now();
         let store = Watched::new(store, move |seen| match seen {
-            // A look at everything, not at a queue that runs out of timers.
-            Seen::Sight(look, sight) if look.complete => {
+            // A poll of everything, not of a queue that runs out of timers.
+            Seen::Snapshot(poll, snapshot) if poll.complete => {
                 let at = start.elapsed().as_millis();
-                say(&format!("look {} {} {at}", own(look), sight.nodes.len()));
+                say(&format!("poll {} {} {at}", own(poll), snapshot.nodes.len()));
             }
             Seen::Beat => say("beat"),
             _ => {}
@@ -69,17 +69,17 @@ mod child {
         drop(timers);
     }
 
-    /// The shards that a look reads as those of its node, one bit each: it reads ahead in them.
-    fn own(look: &Look) -> u64 {
+    /// The shards that a poll reads as those of its node, one bit each: it reads ahead in them.
+    fn own(poll: &Poll) -> u64 {
         let ahead = |until| matches!(until, Offset::Ahead(span) if !span.is_zero());
-        let ranges = look.ranges.iter().filter(|range| ahead(range.until));
+        let ranges = poll.ranges.iter().filter(|range| ahead(range.until));
         ranges.fold(0, |own, range| own | 1 << range.shard)
     }
 }
 
-/// A look at everything.
+/// A poll of everything.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Looked {
+pub(crate) struct Polled {
     /// The shards that it reads as those of its node, one bit each.
     pub(crate) own: u64,
     /// How many nodes it shows.
@@ -102,12 +102,12 @@ pub(crate) struct Process {
     to: Option<ChildStdin>,
     said: Receiver<String>,
     beats: u32,
-    looks: Vec<Looked>,
+    polls: Vec<Polled>,
     runs: Vec<Ran>,
 }
 
 impl Process {
-    /// Starts a process, and waits until it looks.
+    /// Starts a process, and waits until it polls.
     pub(crate) fn start(place: &Place) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
         command
@@ -133,7 +133,7 @@ impl Process {
             to,
             said,
             beats: 0,
-            looks: Vec::new(),
+            polls: Vec::new(),
             runs: Vec::new(),
         };
         let first = wait::next(&process.said);
@@ -146,7 +146,7 @@ impl Process {
         let number = |word: &str| word.parse::<u64>().expect("a number");
         match words[..] {
             ["beat"] => self.beats += 1,
-            ["look", own, nodes, at] => self.looks.push(Looked {
+            ["poll", own, nodes, at] => self.polls.push(Polled {
                 own: number(own),
                 nodes: number(nodes) as usize,
                 at: Duration::from_millis(number(at)),
@@ -177,27 +177,27 @@ impl Process {
         });
     }
 
-    /// The last look at everything so far.
-    pub(crate) fn last_look(&mut self) -> Looked {
+    /// The last poll of everything so far.
+    pub(crate) fn last_poll(&mut self) -> Polled {
         self.listen();
-        self.looks.last().copied().unwrap_or_default()
+        self.polls.last().copied().unwrap_or_default()
     }
 
-    /// How many looks at everything there were.
-    pub(crate) fn looks(&mut self) -> usize {
+    /// How many polls of everything there were.
+    pub(crate) fn polls(&mut self) -> usize {
         self.listen();
-        self.looks.len()
+        self.polls.len()
     }
 
-    /// How many looks at everything came after the first `before` ones, and within which time.
-    pub(crate) fn looks_since(&mut self, before: usize) -> (u32, Duration) {
+    /// How many polls of everything came after the first `before` ones, and within which time.
+    pub(crate) fn polls_since(&mut self, before: usize) -> (u32, Duration) {
         self.listen();
-        let looks = &self.looks[before..];
-        let took = match looks {
+        let polls = &self.polls[before..];
+        let took = match polls {
             [first, .., last] => last.at - first.at,
             _ => Duration::ZERO,
         };
-        (looks.len() as u32, took)
+        (polls.len() as u32, took)
     }
 
     /// Stops the process where it is.

@@ -33,7 +33,7 @@ const TIMERS: u64 = 30;
 const LONGEST: u64 = 400;
 
 const TERM: Duration = Duration::from_millis(300);
-const LOOK: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 /// The term of the last process. It declares the others gone after a few beats of its own in time,
 /// which never come if the machine is busy and the term short.
 const LAST_TERM: Duration = Duration::from_secs(2);
@@ -190,7 +190,7 @@ fn start(
     };
     let timers = Durable::builder(store)
         .term(term)
-        .look(LOOK)
+        .poll_interval(POLL)
         .on_event(move |event| {
             if matches!(event, DurableEvent::NodeGone) {
                 of_events.write(&Entry::Gone);

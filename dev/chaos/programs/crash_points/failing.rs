@@ -7,7 +7,8 @@ use chaos::journal::Journal;
 use chaos::proxy::{Trouble, Way};
 use tourbillon_durable::store::{
     Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Hear, Listening,
-    Look, NewNode, Page, QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    NewNode, Page, Poll, QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot,
+    Timer,
 };
 
 use crate::database::{Database, Opened};
@@ -87,12 +88,12 @@ impl Connection for FailingConnection {
         Ok(answers)
     }
 
-    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
-        let sight = self.opened.connection.look(look)?;
-        if !sight.rows.is_empty() {
-            self.fuse.at(Point::AfterLook, || ());
+    fn poll(&mut self, poll: &Poll) -> Result<StoreSnapshot, StoreError> {
+        let snapshot = self.opened.connection.poll(poll)?;
+        if !snapshot.rows.is_empty() {
+            self.fuse.at(Point::AfterPoll, || ());
         }
-        Ok(sight)
+        Ok(snapshot)
     }
 
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {

@@ -24,8 +24,8 @@ pub(crate) const PAY_WITHIN: Duration = Duration::from_secs(2);
 /// workers are killed all the time.
 pub(crate) const TERM: Duration = Duration::from_secs(1);
 
-/// The time between two looks at the timers that are due soon.
-pub(crate) const LOOK: Duration = Duration::from_millis(200);
+/// The time between two polls of the timers that are due soon.
+pub(crate) const POLL: Duration = Duration::from_millis(200);
 
 /// The time that a handler spends on other things, such as an e-mail to the customer. A worker that
 /// is killed meanwhile leaves its run to the others.

@@ -57,7 +57,7 @@ Options:
                          orders that an earlier run left in it are ended, too
   --postgres URL         a PostgreSQL server instead; its schema order_timeout is dropped and
                          created anew
-  --sabotage             payments leave the timers alone and handlers do not look at payments, to
+  --sabotage             payments leave the timers alone and handlers do not poll payments, to
                          show that this is noticed
   -h, --help             this text
   -V, --version          the version

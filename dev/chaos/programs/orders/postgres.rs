@@ -8,7 +8,7 @@ use postgres::{Client, NoTls, Transaction};
 use tourbillon_durable::{Due, Durable, Postgres, RetryPolicy};
 
 use crate::database::{
-    Audit, Books, Cancellation, Database, Fault, LOOK, OTHER_WORK, PAY_WITHIN, PayBy, Progress,
+    Audit, Books, Cancellation, Database, Fault, OTHER_WORK, PAY_WITHIN, POLL, PayBy, Progress,
     QUEUE, Shop, TERM, key,
 };
 use crate::worker;
@@ -104,7 +104,7 @@ impl Database for Server {
         let timers = Durable::builder(timers(&self.url)?)
             .name(name)
             .term(TERM)
-            .look(LOOK)
+            .poll_interval(POLL)
             .on_event(|event| worker::note(format!("{event:?}")))
             .handle(QUEUE, cancel_unpaid)
             .running(16)

@@ -24,7 +24,7 @@ const KILL_EVERY: Duration = Duration::from_millis(1_500);
 /// When the number of open orders does not fall for this time, the run has failed.
 const STALLED: Duration = Duration::from_secs(15);
 
-/// The time between two looks at everything.
+/// The time between two polls of everything.
 const STEP: Duration = Duration::from_millis(50);
 
 #[allow(clippy::needless_pass_by_value, reason = "`map_err` gives it by value")]

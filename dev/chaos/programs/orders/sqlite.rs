@@ -9,7 +9,7 @@ use tourbillon_durable::rusqlite::{self, Connection, Transaction, TransactionBeh
 use tourbillon_durable::{Due, Durable, RetryPolicy, Sqlite};
 
 use crate::database::{
-    Audit, Books, Cancellation, Database, Fault, LOOK, OTHER_WORK, PAY_WITHIN, PayBy, Progress,
+    Audit, Books, Cancellation, Database, Fault, OTHER_WORK, PAY_WITHIN, POLL, PayBy, Progress,
     QUEUE, Shop, TERM, key,
 };
 use crate::worker;
@@ -98,7 +98,7 @@ impl Database for File {
         let timers = Durable::builder(timers(&self.path)?)
             .name(name)
             .term(TERM)
-            .look(LOOK)
+            .poll_interval(POLL)
             .on_event(|event| worker::note(format!("{event:?}")))
             .handle(QUEUE, cancel_unpaid)
             .running(16)

@@ -3,7 +3,8 @@
 //! A day of 100 nodes and a million timers:
 //!
 //! ```text
-//! cargo test --release -p tourbillon-durable --all-features --lib -- --ignored --nocapture within_a_day
+//! cargo test --release -p tourbillon-durable --all-features --lib -- --ignored --nocapture
+//! within_a_day
 //! ```
 //!
 //! `SIMULATION_SEED`, `SIMULATION_NODES` and `SIMULATION_TIMERS` in the environment change the seed
@@ -62,7 +63,7 @@ impl Faults {
             return Fate::Fine;
         }
         let span = Duration::from_millis(self.random.next() % 25_000);
-        // Beats and looks are most of the calls. Claims and settlements shall have their share.
+        // Beats and polls are most of the calls. Claims and settlements shall have their share.
         let rare = !matches!(call, StoreCall::Claim(_) | StoreCall::Settle(_));
         match self.random.next() % 12 {
             0 => Fate::CrashBefore,

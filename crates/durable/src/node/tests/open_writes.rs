@@ -1,6 +1,6 @@
 //! The argument of the module `marks`, played: transactions that write timers, in all orders of
-//! their steps, beside a node that looks. A bound is wrong if a timer is due before it that the
-//! look did not see.
+//! their steps, beside a node that polls. A bound is wrong if a timer is due before it that the
+//! poll did not see.
 
 use std::time::Duration;
 
@@ -30,9 +30,9 @@ const RIGHT: [Step; 6] = [Number, Elsewhere, Lock, Clock, Commit, Unlock];
 #[derive(Clone, Copy, Debug)]
 struct Store {
     steps: [Step; 6],
-    /// The open writes are read before the snapshot of the look.
+    /// The open writes are read before the snapshot of the poll.
     reads_open_writes_first: bool,
-    /// The sight has the clock of the moment at which the open writes were read.
+    /// The snapshot has the clock of the moment at which the open writes were read.
     has_their_clock: bool,
     /// A horizon has the clock of a moment before its number was taken.
     takes_number_last: bool,
@@ -64,9 +64,9 @@ struct World {
     marks: Marks,
     /// The first half of a horizon.
     beat: Option<(StoreTime, u64)>,
-    /// The first half of a look.
+    /// The first half of a poll.
     open: Option<Complete>,
-    /// The committed transactions that a look whose snapshot came too early has seen.
+    /// The committed transactions that a poll whose snapshot came too early has seen.
     early: Option<Vec<bool>>,
     bounds: u64,
     /// The bounds that were given while a transaction with a number was busy elsewhere.
@@ -141,8 +141,8 @@ impl World {
         self.transactions.iter().map(|one| one.committed).collect()
     }
 
-    /// Half a look. Returns whether its bound is right.
-    fn look(&mut self) -> bool {
+    /// Half a poll. Returns whether its bound is right.
+    fn poll(&mut self) -> bool {
         let (mut open, seen) = match (self.open.take(), self.early.take()) {
             (Some(open), _) => (open, self.committed()),
             (None, Some(seen)) => (self.open_writes(), seen),
@@ -174,7 +174,7 @@ impl World {
         self.now = self.now + Duration::from_secs(random >> 62);
         match random % 8 {
             0 | 1 => {
-                // Nobody commits between the halves of a look and is forgotten by the other half.
+                // Nobody commits between the halves of a poll and is forgotten by the other half.
                 if self.open.is_none() && self.early.is_none() {
                     let ended = |one: &Transaction| one.committed && !one.locked;
                     for one in self.transactions.iter_mut().filter(|one| ended(one)) {
@@ -184,7 +184,7 @@ impl World {
                 self.beat();
                 true
             }
-            2 | 3 => self.look(),
+            2 | 3 => self.poll(),
             index => {
                 self.transact(index as usize - 4);
                 true

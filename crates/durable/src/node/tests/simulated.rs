@@ -69,7 +69,7 @@ fn timers_that_a_program_without_a_node_schedules_run_at_once_with_the_doorbell(
     };
     for config in awake_and_asleep(&[("a", 8, None)]) {
         let (without, with) = (lateness(false, &config), lateness(true, &config));
-        // They are found by the next look, whether their part sleeps or not.
+        // They are found by the next poll, whether their part sleeps or not.
         assert!(
             without > millis(500) && without < millis(1_010),
             "{without:?}"
@@ -90,7 +90,7 @@ fn only_what_is_due_within_five_seconds_after_a_death_is_late() {
 fn only_what_is_due_soon_is_late(config: &NodeConfig) {
     let killed = [&[1][..], &[0], &[1, 2], &[0, 2]];
     for (number, killed) in killed.into_iter().enumerate() {
-        // Against beats and looks: at different moments of both.
+        // Against beats and polls: at different moments of both.
         for step in 0..24 {
             let back = [None, Some(secs(2)), Some(millis(4_500)), Some(secs(8))];
             let back = back[(number + step as usize) % back.len()];
@@ -140,10 +140,10 @@ fn some_long(run: &ClaimedRun, _: u32) -> (Duration, Outcome) {
 /// What one node asks for.
 #[derive(Clone, Default, Debug)]
 struct Asked {
-    looks: usize,
-    /// The shards that it reads as its own, in all looks.
+    polls: usize,
+    /// The shards that it reads as its own, in all polls.
     shards: usize,
-    /// Those of its last look at everything, one bit each.
+    /// Those of its last poll of everything, one bit each.
     own: u64,
 }
 
@@ -162,15 +162,15 @@ fn with_a_late_beat(sent: Duration, late: Duration) -> Vec<Asked> {
                 victim.set(None);
                 return Fate::Slow(late);
             }
-            StoreCall::Look(look) if time >= sent => {
+            StoreCall::Poll(poll) if time >= sent => {
                 let mut counted = counted.borrow_mut();
-                let asked = counted.entry(look.epoch).or_default();
+                let asked = counted.entry(poll.epoch).or_default();
                 let ahead = |until| matches!(until, Offset::Ahead(span) if !span.is_zero());
-                let own = look.ranges.iter().filter(|range| ahead(range.until));
+                let own = poll.ranges.iter().filter(|range| ahead(range.until));
                 let own = own.fold(0_u64, |own, range| own | 1 << range.shard);
-                asked.looks += 1;
+                asked.polls += 1;
                 asked.shards += own.count_ones() as usize;
-                if look.complete {
+                if poll.complete {
                     asked.own = own;
                 }
             }
@@ -217,7 +217,7 @@ fn with_a_late_beat(sent: Duration, late: Duration) -> Vec<Asked> {
 }
 
 #[test]
-fn a_beat_that_is_only_late_costs_at_most_twice_the_looks_and_no_second_claim() {
+fn a_beat_that_is_only_late_costs_at_most_twice_the_polls_and_no_second_claim() {
     let shards = |nodes: &[Asked]| -> usize { nodes.iter().map(|asked| asked.shards).sum() };
     for step in 0..6 {
         let sent = secs(20) + millis(511 * step);
@@ -227,7 +227,7 @@ fn a_beat_that_is_only_late_costs_at_most_twice_the_looks_and_no_second_claim() 
             let nodes = with_a_late_beat(sent, millis(late));
             for (asked, usual) in nodes.iter().zip(&usual) {
                 assert!(
-                    asked.looks <= 2 * usual.looks,
+                    asked.polls <= 2 * usual.polls,
                     "{late} ms: {asked:?}, usually {usual:?}"
                 );
                 assert_eq!(asked.own, usual.own, "the shards go back to their owner");

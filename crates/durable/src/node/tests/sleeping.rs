@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::node::tests::world::{Fate, UserCall, World, options};
 use crate::node::{NodeConfig, StoreCall};
-use crate::store::{Band, ClaimedRun, Look, Offset, Outcome, SHARDS};
+use crate::store::{Band, ClaimedRun, Offset, Outcome, Poll, SHARDS};
 
 const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
@@ -27,16 +27,16 @@ fn handler(run: &ClaimedRun, _: u32) -> (Duration, Outcome) {
     (lasts, Outcome::Done)
 }
 
-/// The looks that the nodes have sent, with their times.
-type Sent = Rc<RefCell<Vec<(Duration, Look)>>>;
+/// The polls that the nodes have sent, with their times.
+type Sent = Rc<RefCell<Vec<(Duration, Poll)>>>;
 
-/// A world that notes all looks.
+/// A world that notes all polls.
 fn watched(config: NodeConfig, nodes: usize) -> (World, Sent) {
     let sent = Sent::default();
     let seen = Rc::clone(&sent);
     let world = World::new(config, nodes, 5, handler, move |_, time, call| {
-        if let StoreCall::Look(look) = call {
-            seen.borrow_mut().push((time, look.clone()));
+        if let StoreCall::Poll(poll) = call {
+            seen.borrow_mut().push((time, poll.clone()));
         }
         Fate::Fine
     });
@@ -72,13 +72,13 @@ fn a_node_with_a_thousand_queues_asks_for_what_is_due_and_not_for_each_queue() {
     world.run(secs(40));
     sent.borrow_mut().clear();
     world.run(secs(60));
-    let idle: Vec<Look> = sent.borrow_mut().drain(..).map(|(_, look)| look).collect();
-    for look in &idle {
+    let idle: Vec<Poll> = sent.borrow_mut().drain(..).map(|(_, poll)| poll).collect();
+    for poll in &idle {
         // Eight queues, in turn, are read whole.
-        assert!(look.ranges.len() <= 8 * 64, "{} ranges", look.ranges.len());
-        assert!(look.bands.len() <= 65, "{} bands", look.bands.len());
+        assert!(poll.ranges.len() <= 8 * 64, "{} ranges", poll.ranges.len());
+        assert!(poll.bands.len() <= 65, "{} bands", poll.bands.len());
     }
-    assert!((18..25).contains(&idle.len()), "{} looks", idle.len());
+    assert!((18..25).contains(&idle.len()), "{} polls", idle.len());
 
     // What a process without a node schedules starts in time all the same.
     for number in 0..100 {
@@ -91,17 +91,17 @@ fn a_node_with_a_thousand_queues_asks_for_what_is_due_and_not_for_each_queue() {
     let late = world.ledger.latest_unclaimed;
     assert!(late < millis(10), "{late:?}");
     let sent = sent.borrow();
-    let most = sent.iter().map(|(_, look)| look.ranges.len()).max();
+    let most = sent.iter().map(|(_, poll)| poll.ranges.len()).max();
     assert!(most < Some(8 * 64 + 100), "{most:?}");
 }
 
-/// The shards of a queue that the last look at everything has asked for, without what its turn has
+/// The shards of a queue that the last poll of everything has asked for, without what its turn has
 /// added.
 fn asked(sent: &Sent, queue: &str) -> BTreeSet<u16> {
     let sent = sent.borrow();
-    let mut looks = sent.iter().rev().map(|(_, look)| look);
-    let look = looks.find(|look| look.complete && !look.bands.is_empty());
-    let ranges = look.into_iter().flat_map(|look| &look.ranges);
+    let mut polls = sent.iter().rev().map(|(_, poll)| poll);
+    let poll = polls.find(|poll| poll.complete && !poll.bands.is_empty());
+    let ranges = poll.into_iter().flat_map(|poll| &poll.ranges);
     let ranges = ranges.filter(|range| &*range.queue == queue && range.mark.is_some());
     ranges.map(|range| range.shard).collect()
 }
@@ -140,11 +140,11 @@ fn the_mark_of_a_shard_follows_the_clock_but_not_past_what_only_an_owner_takes_y
     let sent = sent.borrow();
     let last = sent
         .iter()
-        .map(|(_, look)| look)
-        .rfind(|look| look.complete);
-    let bands = &last.expect("looks").bands;
+        .map(|(_, poll)| poll)
+        .rfind(|poll| poll.complete);
+    let bands = &last.expect("polls").bands;
     let marked = bands.iter().filter_map(behind);
-    // A beat each three seconds, a look each second, and the margin.
+    // A beat each three seconds, a poll each second, and the margin.
     let late: Vec<_> = marked.filter(|behind| *behind > secs(6)).collect();
     assert_eq!(late, [Duration::ZERO; 0]);
     let unmarked = bands.iter().filter(|band| band.mark.is_none());
@@ -172,7 +172,7 @@ fn a_queue_that_goes_on_after_a_pause_is_read_from_the_beginning() {
 }
 
 #[test]
-fn a_shard_whose_band_is_cut_is_looked_at_in_all_queues_and_nothing_is_late() {
+fn a_shard_whose_band_is_cut_is_polled_in_all_queues_and_nothing_is_late() {
     // For some seconds, another queue has more timers than a band shows.
     let (mut world, sent) = watched(asleep(&[("a", 4, None)]), 1);
     world.run(secs(10));
@@ -191,7 +191,7 @@ fn a_shard_whose_band_is_cut_is_looked_at_in_all_queues_and_nothing_is_late() {
     let sent = sent.borrow();
     let full = sent
         .iter()
-        .filter(|(_, look)| look.complete && look.bands.len() < 60);
+        .filter(|(_, poll)| poll.complete && poll.bands.len() < 60);
     let times: Vec<Duration> = full.map(|(time, _)| *time).collect();
     assert!((8..40).contains(&times.len()), "{times:?}");
 }
@@ -251,7 +251,7 @@ fn a_store_that_knows_no_bands_is_asked_for_each_part() {
     let sent = sent.borrow();
     let full = sent
         .iter()
-        .filter(|(_, look)| look.ranges.len() >= 64)
+        .filter(|(_, poll)| poll.ranges.len() >= 64)
         .count();
     assert!(full >= 20, "{full}");
 }

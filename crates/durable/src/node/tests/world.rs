@@ -176,7 +176,7 @@ pub(super) fn options(queues: &[(&str, usize, Option<u32>)]) -> NodeConfig {
     NodeConfig {
         name: "test".into(),
         term: Duration::from_secs(15),
-        look: Duration::from_secs(1),
+        poll_interval: Duration::from_secs(1),
         queues: queues
             .iter()
             .map(|(name, running, pace)| QueueConfig {
@@ -532,8 +532,8 @@ impl World {
         let mut reply = call
             .make(&mut store)
             .expect("no fault is injected into the store itself");
-        if let (true, Reply::Sight(sight)) = (self.without_surveys, &mut reply) {
-            sight.survey = None;
+        if let (true, Reply::Snapshot(snapshot)) = (self.without_surveys, &mut reply) {
+            snapshot.survey = None;
         }
         self.note_members(call, &reply);
         self.ledger
@@ -651,7 +651,7 @@ impl World {
                     .expect("no fault");
                 self.ledger.paused(queue, paused, self.clock.now());
                 let first = self.nodes[0].life;
-                return self.step(0, first, Input::LookNow);
+                return self.step(0, first, Input::PollNow);
             }
             UserCall::Stop(node, grace) => {
                 let now = self.clock.now();

@@ -15,22 +15,22 @@ fn mine(key: &str) -> Seen {
 }
 
 #[test]
-fn a_claimed_row_that_is_not_held_is_adopted_after_two_looks() {
+fn a_claimed_row_that_is_not_held_is_adopted_after_two_polls() {
     // NODE-9
     let mut script = Script::joined(alone());
     script.rows = vec![mine("k")];
-    let (id, _) = script.look();
-    let sight = script.sight();
-    script.reply(id, Reply::Sight(sight));
+    let (id, _) = script.poll();
+    let snapshot = script.snapshot();
+    script.reply(id, Reply::Snapshot(snapshot));
     let claims = |script: &Script| {
         let asks = script.asks.iter();
         asks.filter(|(_, call)| matches!(call, StoreCall::Claim(_)))
             .count()
     };
-    assert_eq!(claims(&script), 0, "one look is no proof");
-    let (id, _) = script.look();
-    let sight = script.sight();
-    script.reply(id, Reply::Sight(sight));
+    assert_eq!(claims(&script), 0, "one poll is no proof");
+    let (id, _) = script.poll();
+    let snapshot = script.snapshot();
+    script.reply(id, Reply::Snapshot(snapshot));
     assert_eq!(claims(&script), 1);
     let (id, call) = script.asks.pop_back().unwrap();
     let StoreCall::Claim(claim) = call else {
@@ -51,9 +51,9 @@ fn what_is_adopted_waits_until_its_queue_has_room() {
     let mut script = Script::joined(options(&[("a", 2, None)]));
     script.rows = vec![mine("k"), mine("l"), mine("m")];
     for _ in 0..2 {
-        let (id, _) = script.look();
-        let sight = script.sight();
-        script.reply(id, Reply::Sight(sight));
+        let (id, _) = script.poll();
+        let snapshot = script.snapshot();
+        script.reply(id, Reply::Snapshot(snapshot));
     }
     let (id, first) = script.claim(script.now);
     assert_eq!((first.timers.len(), first.adopt.len()), (0, 2));
@@ -94,11 +94,11 @@ fn what_is_adopted_is_bounded_by_its_bytes_and_holds_up_no_other_queue() {
         };
         script.rows = (0..5).map(large).collect();
         script.rows.push(row("b", "small", START));
-        // The timer of the other queue is claimed at the first look, the rest is no orphan for
+        // The timer of the other queue is claimed at the first poll, the rest is no orphan for
         // certain.
-        let (id, _) = script.look();
-        let sight = script.sight();
-        script.reply(id, Reply::Sight(sight));
+        let (id, _) = script.poll();
+        let snapshot = script.snapshot();
+        script.reply(id, Reply::Snapshot(snapshot));
         let (id, claim) = script.claim(script.now);
         assert_eq!((claim.timers.len(), claim.adopt.len()), (1, 0));
         script.grant(id, &claim.timers);
@@ -107,9 +107,9 @@ fn what_is_adopted_is_bounded_by_its_bytes_and_holds_up_no_other_queue() {
         script
             .rows
             .extend((0..4).map(|key| row("b", &format!("s{key}"), START)));
-        let (id, _) = script.look();
-        let sight = script.sight();
-        script.reply(id, Reply::Sight(sight));
+        let (id, _) = script.poll();
+        let snapshot = script.snapshot();
+        script.reply(id, Reply::Snapshot(snapshot));
         let mut claims = Vec::new();
         let mut starts = script.starts.len();
         for _ in 0..at_once.len() + 1 {
@@ -150,18 +150,18 @@ fn adopted(run: &Run) -> ClaimedRun {
 }
 
 #[test]
-fn a_look_that_saw_a_claim_under_way_is_no_proof() {
+fn a_poll_that_saw_a_claim_under_way_is_no_proof() {
     // NODE-9
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", store(secs(1)))];
     let (claim, _) = script.claim(secs(1));
-    // Two looks see the row of the claim whose answer is still on its way.
+    // Two polls see the row of the claim whose answer is still on its way.
     script.rows = vec![mine("k")];
     for _ in 0..2 {
         script.asks.clear();
-        let (id, _) = script.look();
-        let sight = script.sight();
-        script.reply(id, Reply::Sight(sight));
+        let (id, _) = script.poll();
+        let snapshot = script.snapshot();
+        script.reply(id, Reply::Snapshot(snapshot));
     }
     let wanted = Wanted {
         queue: "a".into(),
@@ -175,10 +175,10 @@ fn a_look_that_saw_a_claim_under_way_is_no_proof() {
 }
 
 #[test]
-fn a_shard_of_a_lost_claim_is_looked_at_until_nothing_is_in_doubt() {
+fn a_shard_of_a_lost_claim_is_polled_until_nothing_is_in_doubt() {
     // NODE-9
     let mut script = Script::new(alone());
-    // There are a hundred other nodes, so this one is not likely to look at shard 3.
+    // There are a hundred other nodes, so this one is not likely to poll shard 3.
     script.others = (0..100)
         .map(|number| SeenNode {
             epoch: Epoch(1_000 + number),

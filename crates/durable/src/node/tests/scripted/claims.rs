@@ -77,7 +77,7 @@ fn no_more_than_its_limit_runs_in_a_queue_and_an_end_frees_a_place_before_it_is_
 fn the_greatest_pace_starts_what_is_due() {
     let mut script = Script::joined(options(&[("a", 4, Some(u32::MAX))]));
     script.rows = vec![row("a", "k", START), row("a", "l", START)];
-    script.input(Input::LookNow);
+    script.input(Input::PollNow);
     let (_, claim) = script.claim(millis(1));
     assert_eq!(claim.timers.len(), 2);
 }
@@ -95,7 +95,7 @@ fn a_pace_bounds_the_starts_within_any_second() {
     };
     let mut known = Vec::new();
     refill(&mut script, &mut known);
-    script.input(Input::LookNow);
+    script.input(Input::PollNow);
     while script.now < secs(5) {
         let until = script.now + millis(10);
         for (id, call) in script.quiet(until) {
@@ -150,9 +150,9 @@ fn a_timer_that_is_not_due_by_the_stores_clock_is_asked_for_again() {
 }
 
 #[test]
-fn a_hint_is_claimed_without_a_look() {
+fn a_hint_is_claimed_without_a_poll() {
     let mut script = Script::joined(alone());
-    let looks = script.asks.len();
+    let polls = script.asks.len();
     script.input(Input::Near(vec![Near {
         queue: "b".into(),
         key: "k".into(),
@@ -160,7 +160,7 @@ fn a_hint_is_claimed_without_a_look() {
         due: store(millis(50)),
         bytes: Some(4),
     }]));
-    assert_eq!(script.asks.len(), looks);
+    assert_eq!(script.asks.len(), polls);
     let (_, claim) = script.claim(millis(50));
     assert_eq!((claim.timers.len(), script.now), (1, millis(50)));
 }
@@ -197,7 +197,7 @@ fn no_queue_has_a_limit_of_zero_places_that_blocks_another_one() {
     });
     let mut script = Script::joined(config);
     script.rows = vec![row("c", "x", START), row("a", "k", START)];
-    script.input(Input::LookNow);
+    script.input(Input::PollNow);
     let (_, claim) = script.claim(millis(1));
     assert_eq!(claim.timers.len(), 1);
 }
@@ -280,7 +280,7 @@ fn a_queue_without_room_in_a_claim_is_the_first_one_of_the_next() {
     let small = |queue| (0..900).map(move |key| long(queue, key, 100));
     let huge = (0..3).map(|key| long("huge", key, 10 * 1024 * 1024));
     script.rows = small("a").chain(small("b")).chain(huge).collect();
-    script.input(Input::LookNow);
+    script.input(Input::PollNow);
     let mut claims = Vec::new();
     for _ in 0..4 {
         let (id, claim) = script.claim(secs(1));
@@ -316,7 +316,7 @@ fn huge_payloads_are_claimed_one_by_one_and_hold_up_no_other_queue() {
     script.rows = huge
         .chain((0..500).map(|key| long("b", key, 100)))
         .collect();
-    script.input(Input::LookNow);
+    script.input(Input::PollNow);
     let mut claims = Vec::new();
     while script.rows.len() > 15 {
         let (id, claim) = script.claim(secs(1));
@@ -346,7 +346,7 @@ fn a_claim_carries_two_mebibytes() {
     // NODE-16
     let mut script = Script::joined(options(&[("a", 1_000, None)]));
     script.rows = (0..10).map(|key| long("a", key, 600 * 1024)).collect();
-    script.input(Input::LookNow);
+    script.input(Input::PollNow);
     for expected in [3, 3, 3, 1] {
         let (id, claim) = script.claim(secs(1));
         assert_eq!(claim.timers.len(), expected);
@@ -383,7 +383,7 @@ fn ends_of_runs_with_huge_payloads_are_settled_in_small_calls() {
     // NODE-16
     let mut script = Script::joined(options(&[("a", 1_000, None)]));
     script.rows = (0..5).map(|key| long("a", key, 100)).collect();
-    script.input(Input::LookNow);
+    script.input(Input::PollNow);
     let (id, claim) = script.claim(secs(1));
     script.rows.clear();
     let with_payload = |wanted| ClaimedRun {
@@ -449,7 +449,7 @@ fn a_timer_that_the_store_refuses_is_claimed_less_and_less_often() {
     for is_alone in [true, false] {
         let mut script = Script::joined(alone());
         script.rows = vec![row("a", "bad", store(secs(1)))];
-        // The pauses double up to 30 s, and each of the looks comes a second after the other.
+        // The pauses double up to 30 s, and each of the polls comes a second after the other.
         let first = refused(&mut script, secs(61), is_alone);
         assert!((9..=13).contains(&first), "{first} in the first minute");
         let later = refused(&mut script, secs(661), is_alone);
@@ -473,7 +473,7 @@ fn a_timer_that_is_refused_holds_up_no_other_one() {
 }
 
 #[test]
-fn a_timer_whose_row_is_locked_is_claimed_with_each_look() {
+fn a_timer_whose_row_is_locked_is_claimed_with_each_poll() {
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", store(secs(1)))];
     let mut claims = 0;

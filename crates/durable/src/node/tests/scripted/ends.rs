@@ -139,7 +139,7 @@ fn ends_that_are_locked_hold_up_neither_other_queues_nor_their_ends() {
     let mut script = Script::joined(options(&[("a", 10_000, None), ("b", 4, None)]));
     let (mut next, mut runs_of_a, mut asked_in_last_second) = (0, 0, 0);
     let mut settled_b = None;
-    script.input(Input::LookNow);
+    script.input(Input::PollNow);
     while script.now < secs(60) && settled_b.is_none() {
         if script.rows.is_empty() {
             let new = (next..next + 1_000).map(|n| row("a", &format!("k{n}"), START));

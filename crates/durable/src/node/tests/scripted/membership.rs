@@ -108,12 +108,12 @@ fn a_claim_that_says_gone_ends_the_epoch() {
 fn another_store_ends_the_term_at_once_whoever_finds_it() {
     // NODE-1
     let replaced = || Err(StoreError::Replaced("older".into()));
-    for lane in ["look", "claim", "settle"] {
+    for lane in ["poll", "claim", "settle"] {
         let mut script = Script::joined(alone());
         script.rows = vec![row("a", "k", store(secs(1)))];
         let (id, claim) = script.claim(secs(1));
         let id = match lane {
-            "look" => script.look().0,
+            "poll" => script.poll().0,
             "claim" => id,
             _ => {
                 let runs = script.grant(id, &claim.timers);
@@ -161,7 +161,7 @@ fn declared(script: &mut Script, until: Mono) -> Option<Mono> {
             }
             script.answer(id, &call);
         }
-        let wake = script.node.next_wake().expect("beats and looks");
+        let wake = script.node.next_wake().expect("beats and polls");
         if wake > until {
             return None;
         }
@@ -241,11 +241,11 @@ fn a_node_that_stood_still_observes_anew() {
 
 /// How many shards of a queue the node reads as its own.
 fn own(script: &mut Script) -> usize {
-    let (id, look) = script.look();
+    let (id, poll) = script.poll();
     let ahead = |until| matches!(until, Offset::Ahead(span) if !span.is_zero());
-    let ranges = look.ranges.iter().filter(|range| &*range.queue == "a");
+    let ranges = poll.ranges.iter().filter(|range| &*range.queue == "a");
     let own = ranges.filter(|range| ahead(range.until)).count();
-    script.answer(id, &StoreCall::Look(look));
+    script.answer(id, &StoreCall::Poll(poll));
     own
 }
 

@@ -3,7 +3,7 @@
 mod adoption;
 mod claims;
 mod ends;
-mod looks;
 mod membership;
+mod polls;
 mod script;
 mod stop;

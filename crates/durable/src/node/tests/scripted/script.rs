@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::node::tests::world::{START, options};
 use crate::node::{Command, Input, Mono, Node, NodeConfig, Reply, Stopped, StoreCall};
 use crate::store::{
-    Beat, Claim, Claimed, ClaimedRun, Epoch, Look, Outcome, Run, Seen, SeenNode, Settle, Sight,
-    StoreError, StoreTime, Wanted,
+    Beat, Claim, Claimed, ClaimedRun, Epoch, Outcome, Poll, Run, Seen, SeenNode, Settle,
+    StoreError, StoreSnapshot, StoreTime, Wanted,
 };
 
 pub(super) const fn secs(secs: u64) -> Duration {
@@ -34,7 +34,7 @@ pub(super) struct Script {
     pub(super) others: Vec<SeenNode>,
     pub(super) rows: Vec<Seen>,
     pub(super) paused: Vec<String>,
-    /// Whether looks are answered within their limits.
+    /// Whether polls are answered within their limits.
     pub(super) is_limited: bool,
 }
 
@@ -84,26 +84,26 @@ impl Script {
         self.input(Input::Reply { id, result });
     }
 
-    pub(super) fn sight(&self) -> Sight {
+    pub(super) fn snapshot(&self) -> StoreSnapshot {
         let mine = SeenNode {
             epoch: self.node.epoch(),
             beat: 1,
             queues: ["a".into(), "b".into()].into(),
         };
-        Sight {
+        StoreSnapshot {
             now: store(self.now),
             rows: self.rows.clone(),
             nodes: self.others.iter().cloned().chain([mine]).collect(),
             paused: self.paused.clone(),
-            ..Sight::default()
+            ..StoreSnapshot::default()
         }
     }
 
-    /// What a look shows, with its limits.
-    fn limited(&self, look: &Look) -> Sight {
-        let mut sight = self.sight();
-        sight.rows.clear();
-        for (index, range) in look.ranges.iter().enumerate() {
+    /// What a poll shows, with its limits.
+    fn limited(&self, poll: &Poll) -> StoreSnapshot {
+        let mut snapshot = self.snapshot();
+        snapshot.rows.clear();
+        for (index, range) in poll.ranges.iter().enumerate() {
             let from = range.mark.unwrap_or(StoreTime::from_micros(i64::MIN));
             let until = range.until.from(store(self.now));
             let of_range = self.rows.iter().filter(|row| {
@@ -114,13 +114,13 @@ impl Script {
             let mut rows: Vec<&Seen> = of_range.collect();
             rows.sort_by_key(|row| row.due);
             if rows.len() > range.limit as usize {
-                sight.cut.push(index);
+                snapshot.cut.push(index);
             }
-            sight
+            snapshot
                 .rows
                 .extend(rows.into_iter().take(range.limit as usize).cloned());
         }
-        sight
+        snapshot
     }
 
     /// Answers one call as an undisturbed store does. Claims and settles are left for the test.
@@ -131,8 +131,8 @@ impl Script {
                 now: store(self.now),
                 horizon: None,
             })),
-            StoreCall::Look(look) if self.is_limited => Reply::Sight(self.limited(look)),
-            StoreCall::Look(_) => Reply::Sight(self.sight()),
+            StoreCall::Poll(poll) if self.is_limited => Reply::Snapshot(self.limited(poll)),
+            StoreCall::Poll(_) => Reply::Snapshot(self.snapshot()),
             StoreCall::DeclareGone { .. } => Reply::DeclaredGone(true),
             StoreCall::Leave(_) => Reply::Left,
             other => panic!("{other:?}"),
@@ -183,19 +183,19 @@ impl Script {
         settles.next().expect("a settle")
     }
 
-    /// A look, whatever else is asked.
-    pub(super) fn look(&mut self) -> (u64, Look) {
-        self.input(Input::LookNow);
+    /// A poll, whatever else is asked.
+    pub(super) fn poll(&mut self) -> (u64, Poll) {
+        self.input(Input::PollNow);
         let position = self.asks.iter();
         let mut position = position
             .enumerate()
             .filter_map(|(index, (_, call))| match call {
-                StoreCall::Look(_) => Some(index),
+                StoreCall::Poll(_) => Some(index),
                 _ => None,
             });
-        let index = position.next().expect("a look");
+        let index = position.next().expect("a poll");
         match self.asks.remove(index) {
-            Some((id, StoreCall::Look(look))) => (id, look),
+            Some((id, StoreCall::Poll(poll))) => (id, poll),
             other => panic!("{other:?}"),
         }
     }
@@ -221,7 +221,7 @@ impl Script {
 
     /// Claims what is due, and starts it.
     pub(super) fn run_all(&mut self, until: Mono) -> Vec<Run> {
-        self.input(Input::LookNow);
+        self.input(Input::PollNow);
         let (id, claim) = self.claim(until);
         self.grant(id, &claim.timers)
     }

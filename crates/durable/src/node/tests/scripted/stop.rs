@@ -39,7 +39,7 @@ fn a_stop_gives_back_what_has_not_started_waits_for_the_rest_and_leaves() {
     script.rows = vec![row("a", "k", START)];
     let runs = script.run_all(millis(1));
     script.rows = vec![row("a", "l", START)];
-    script.input(Input::LookNow);
+    script.input(Input::PollNow);
     let (claim, wanted) = script.claim(millis(2));
     script.input(Input::Stop { grace: secs(10) });
     script.grant(claim, &wanted.timers);

@@ -1,8 +1,8 @@
-//! What a node makes of a sight.
+//! What a node makes of a snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Asked, Looks, SUSPECT, TURNS_WAIT, overdue, rank_of};
+use super::{Asked, Polls, SUSPECT, TURNS_WAIT, overdue, rank_of};
 use crate::node::adoption::Orphan;
 use crate::node::interface::Mono;
 use crate::node::membership::Membership;
@@ -11,24 +11,24 @@ use crate::node::runs::{HeldRuns, Place};
 use crate::node::shards::{self, LAST_RANK};
 use crate::node::sleep::{Shown, Took};
 use crate::node::upcoming::{Expected, Unread, UpcomingTimers};
-use crate::store::{Complete, Epoch, Seen, SeenNode, Sight, StoreTime};
+use crate::store::{Complete, Epoch, Seen, SeenNode, StoreSnapshot, StoreTime};
 use crate::sync::Arc;
 
-/// What one range of a sight has shown, in the order of due times.
+/// What one range of a snapshot has shown, in the order of due times.
 struct ReadRange<'a> {
     asked: &'a Asked,
     rows: Vec<&'a Seen>,
     /// Whether its limit has left timers out.
     cut: bool,
-    /// The store's time of the sight.
+    /// The store's time of the snapshot.
     now: StoreTime,
 }
 
 impl ReadRange<'_> {
-    /// Notes where the next look has to go on, and forgets the refused timers that are gone.
+    /// Notes where the next poll has to go on, and forgets the refused timers that are gone.
     fn learn_rest(&self, upcoming: &mut UpcomingTimers) {
         let Asked { part, goes_on, .. } = *self.asked;
-        // A part of the last rank is not among the node's parts, so no look would read its rest.
+        // A part of the last rank is not among the node's parts, so no poll would read its rest.
         if part.rank < LAST_RANK {
             let unread = self.rows.last().filter(|_| self.cut).map(|last| Unread {
                 from: last.due,
@@ -44,13 +44,13 @@ impl ReadRange<'_> {
     }
 }
 
-impl Looks {
-    /// Takes in a sight, which arrives at `now` and was asked for at `sent`.
+impl Polls {
+    /// Takes in a snapshot, which arrives at `now` and was asked for at `sent`.
     pub(in crate::node) fn take(
         &mut self,
         sent: Mono,
         now: Mono,
-        sight: &Sight,
+        snapshot: &StoreSnapshot,
         membership: &Membership,
         queues: &mut [Queue],
         runs: &HeldRuns,
@@ -59,15 +59,15 @@ impl Looks {
             self.next_turn = now + now.saturating_sub(sent) * TURNS_WAIT;
         }
         let asked = std::mem::take(&mut self.asked);
-        let vanished = self.learn_nodes(sight, membership, queues);
-        let bound = self.bound(vanished, sight.complete);
+        let vanished = self.learn_nodes(snapshot, membership, queues);
+        let bound = self.bound(vanished, snapshot.complete);
         // Before the rows: a paused queue expects none of them.
-        self.learn_paused(sight, queues);
+        self.learn_paused(snapshot, queues);
         let number_of = |name: &str| self.numbers_of.get(name).copied();
-        let shown = self.sleep.read(sight, number_of, &self.marks);
-        // A band that was cut says nothing for sure. The next look asks for each part instead.
+        let shown = self.sleep.read(snapshot, number_of, &self.marks);
+        // A band that was cut says nothing for sure. The next poll asks for each part instead.
         self.soon |= shown.is_cut;
-        let by_range = by_range(&asked, sight, &self.numbers_of);
+        let by_range = by_range(&asked, snapshot, &self.numbers_of);
         let mut refused = Vec::new();
         for (index, (asked, rows)) in asked.iter().zip(by_range).enumerate() {
             let Some(queue) = queues.get_mut(asked.queue) else {
@@ -76,8 +76,8 @@ impl Looks {
             let range = ReadRange {
                 asked,
                 rows,
-                cut: sight.cut.contains(&index),
-                now: sight.now,
+                cut: snapshot.cut.contains(&index),
+                now: snapshot.now,
             };
             self.move_mark(&range, bound, &shown);
             range.learn_rest(&mut queue.upcoming);
@@ -92,10 +92,10 @@ impl Looks {
         for ((number, key), expected) in refused {
             queues[number].upcoming.try_again(&key, expected);
         }
-        self.wake_shown(&shown, bound, sight.now, queues);
+        self.wake_shown(&shown, bound, snapshot.now, queues);
     }
 
-    /// The moment before which this sight shows all that is due, if marks may move.
+    /// The moment before which this snapshot shows all that is due, if marks may move.
     fn bound(&mut self, vanished: bool, complete: Option<Complete>) -> Option<StoreTime> {
         if !vanished {
             return self.marks.bound(complete);
@@ -188,20 +188,25 @@ impl Looks {
                 rank => store_now.back_by(overdue(interval, rank)),
             })
         };
-        // The next look at everything is up to one interval away, and its answer takes time.
+        // The next poll of everything is up to one interval away, and its answer takes time.
         let soon = store_now + self.interval * 3 / 2;
         let (sleep, marks) = (&mut self.sleep, &mut self.marks);
         sleep.finish(shown, bound, soon, late_enough, marks);
     }
 
     /// Learns who the nodes are. Returns whether one has ended.
-    fn learn_nodes(&mut self, sight: &Sight, membership: &Membership, queues: &[Queue]) -> bool {
+    fn learn_nodes(
+        &mut self,
+        snapshot: &StoreSnapshot,
+        membership: &Membership,
+        queues: &[Queue],
+    ) -> bool {
         let unranked = membership.unranked();
-        let same = self.shows_same_nodes(sight) && *unranked == self.unranked;
+        let same = self.shows_same_nodes(snapshot) && *unranked == self.unranked;
         if same && self.knows_nodes {
             return false;
         }
-        let nodes: BTreeMap<Epoch, Arc<[String]>> = sight
+        let nodes: BTreeMap<Epoch, Arc<[String]>> = snapshot
             .nodes
             .iter()
             .map(|node| (node.epoch, Arc::clone(&node.queues)))
@@ -214,15 +219,15 @@ impl Looks {
         vanished
     }
 
-    /// Whether a sight shows the nodes that are known. Nodes seldom change, and a look may show
+    /// Whether a snapshot shows the nodes that are known. Nodes seldom change, and a poll may show
     /// hundreds of them, so the comparison copies nothing.
-    fn shows_same_nodes(&self, sight: &Sight) -> bool {
+    fn shows_same_nodes(&self, snapshot: &StoreSnapshot) -> bool {
         let is_known = |node: &SeenNode| {
             let known = self.nodes.get(&node.epoch);
             // Its names may be thousands, and are mostly the very same ones.
             known.is_some_and(|known| Arc::ptr_eq(known, &node.queues) || *known == node.queues)
         };
-        sight.nodes.len() == self.nodes.len() && sight.nodes.iter().all(is_known)
+        snapshot.nodes.len() == self.nodes.len() && snapshot.nodes.iter().all(is_known)
     }
 
     /// Divides the shards of each queue among the nodes that handle it.
@@ -238,7 +243,7 @@ impl Looks {
         for ((parts, queue), mut all) in self.parts.iter_mut().zip(queues).zip(handlers) {
             all.push(me);
             let moved = shards::parts(&queue.config.name, me, &all);
-            // A node that has ended may leave due timers behind in its shards, so look at once.
+            // A node that has ended may leave due timers behind in its shards, so poll at once.
             self.soon |= moved.iter().any(|part| {
                 let before = parts.iter().find(|before| before.shard == part.shard);
                 before.is_none_or(|before| before.rank > part.rank)
@@ -275,8 +280,8 @@ impl Looks {
         handlers
     }
 
-    fn learn_paused(&mut self, sight: &Sight, queues: &mut [Queue]) {
-        let all: BTreeSet<&str> = sight.paused.iter().map(String::as_str).collect();
+    fn learn_paused(&mut self, snapshot: &StoreSnapshot, queues: &mut [Queue]) {
+        let all: BTreeSet<&str> = snapshot.paused.iter().map(String::as_str).collect();
         for (number, queue) in queues.iter_mut().enumerate() {
             let paused = !all.is_empty() && all.contains(&*queue.config.name);
             if paused != queue.paused {
@@ -290,10 +295,10 @@ impl Looks {
     }
 }
 
-/// Sorts the rows of a sight by the ranges that they belong to, each in the order of due times.
+/// Sorts the rows of a snapshot by the ranges that they belong to, each in the order of due times.
 fn by_range<'a>(
     asked: &[Asked],
-    sight: &'a Sight,
+    snapshot: &'a StoreSnapshot,
     numbers_of: &BTreeMap<Arc<str>, usize>,
 ) -> Vec<Vec<&'a Seen>> {
     let ranges: BTreeMap<(usize, u16), usize> = asked
@@ -302,7 +307,7 @@ fn by_range<'a>(
         .map(|(index, range)| ((range.queue, range.part.shard), index))
         .collect();
     let mut sorted = vec![Vec::new(); asked.len()];
-    for row in &sight.rows {
+    for row in &snapshot.rows {
         let number = numbers_of.get(&*row.queue);
         let index = number.and_then(|number| ranges.get(&(*number, row.shard)));
         if let Some(rows) = index.and_then(|index| sorted.get_mut(*index)) {

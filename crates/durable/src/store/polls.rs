@@ -7,14 +7,14 @@ use crate::sync::Arc;
 
 /// What a node wants to see.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Look {
+pub struct Poll {
     /// The node.
     pub epoch: Epoch,
     /// The parts of queues, each with its own limit.
     pub ranges: Vec<Range>,
     /// Shards in which all queues are asked at once whether they have anything: a [`Survey`].
     pub bands: Vec<Band>,
-    /// Whether the sight has to say which writes it contains. That may cost the store another
+    /// Whether the snapshot has to say which writes it contains. That may cost the store another
     /// statement.
     pub complete: bool,
 }
@@ -35,7 +35,7 @@ pub struct Range {
     pub limit: u32,
 }
 
-/// One shard of all queues. A look tells which queues have timers in it such as a [`Range`] shows,
+/// One shard of all queues. A poll tells which queues have timers in it such as a [`Range`] shows,
 /// and not the timers. So a node need not ask for each of many queues that have nothing due.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Band {
@@ -71,7 +71,7 @@ impl Offset {
 
 /// What a node sees.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Sight {
+pub struct StoreSnapshot {
     /// The store's clock.
     pub now: StoreTime,
     /// The timers of all ranges.
@@ -84,12 +84,12 @@ pub struct Sight {
     pub nodes: Vec<SeenNode>,
     /// The queues that are paused.
     pub paused: Vec<String>,
-    /// Which writes it contains, if the look has asked for that and the store has
+    /// Which writes it contains, if the poll has asked for that and the store has
     /// [horizons](super::Horizon).
     pub complete: Option<Complete>,
 }
 
-impl Sight {
+impl StoreSnapshot {
     /// The beat of a node, unless it is gone.
     #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
     pub(crate) fn beat_of(&self, epoch: Epoch) -> Option<i64> {
@@ -98,7 +98,7 @@ impl Sight {
     }
 }
 
-/// The queues that have timers in the [bands](Band) of a look.
+/// The queues that have timers in the [bands](Band) of a poll.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Survey {
     /// The parts of queues that have timers.
@@ -119,11 +119,11 @@ pub struct SurveyedPart {
     pub first: StoreTime,
 }
 
-/// Which writes a sight contains: each write that is not in it, and was not undone, has a number of
-/// at least `below`, or read the clock at `at` or later.
+/// Which writes a snapshot contains: each write that is not in it, and was not undone, has a number
+/// of at least `below`, or read the clock at `at` or later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Complete {
-    /// The least number of the writes that were open before the sight.
+    /// The least number of the writes that were open before the snapshot.
     pub below: u64,
     /// The clock, read before the open writes were. A write that began later read the clock later.
     pub at: StoreTime,
@@ -160,6 +160,6 @@ pub struct SeenNode {
     pub epoch: Epoch,
     /// Its beat.
     pub beat: i64,
-    /// The queues that it handles. They are shared, since a look may show hundreds of nodes.
+    /// The queues that it handles. They are shared, since a poll may show hundreds of nodes.
     pub queues: Arc<[String]>,
 }

@@ -1,6 +1,6 @@
-//! Looks: what a node asks for, and when.
+//! Polls: what a node asks for, and when.
 
-mod sight;
+mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,29 +14,29 @@ use super::runs::{HeldRuns, Place};
 use super::shards::{LAST_RANK, Part};
 use super::sleep::Sleep;
 use super::throttle::RingThrottle;
-use crate::store::{Band, Epoch, Look, Offset, Range, SHARDS, StoreTime};
+use crate::store::{Band, Epoch, Offset, Poll, Range, SHARDS, StoreTime};
 use crate::sync::Arc;
 
-/// The least number of timers that a look asks for in one shard.
+/// The least number of timers that a poll asks for in one shard.
 const LEAST_SHARE: usize = 8;
-/// After a look with a shard that is looked at whole, the next such shard waits for this many times
-/// the time of that look. A shard may be full of deleted timers that the store can't remove yet.
+/// After a poll with a shard that is polled whole, the next such shard waits for this many times
+/// the time of that poll. A shard may be full of deleted timers that the store can't remove yet.
 const TURNS_WAIT: u32 = 50;
 /// A timer whose nodes died this often is claimed alone.
 pub(super) const SUSPECT: u32 = 2;
 
-/// One range of the look that is under way.
+/// One range of the poll that is under way.
 #[derive(Clone, Debug)]
 struct Asked {
     queue: usize,
     part: Part,
     until: Offset,
-    /// Whether it goes on where an earlier look was cut, and so says nothing about what is due
+    /// Whether it goes on where an earlier poll was cut, and so says nothing about what is due
     /// before.
     goes_on: bool,
 }
 
-/// What one queue is looked at for.
+/// What one queue is polled for.
 struct Triggers<'a> {
     number: usize,
     everything: bool,
@@ -61,7 +61,7 @@ impl Triggers<'_> {
         self.woken.contains(&(self.number, part.shard))
     }
 
-    /// Whether the look answers a ring in this part. A shard whose overdue timers are not all known
+    /// Whether the poll answers a ring in this part. A shard whose overdue timers are not all known
     /// has older work than what rang.
     fn answers(&self, queue: &Queue, part: &Part) -> bool {
         let unread = queue.upcoming.unread(part.shard);
@@ -72,15 +72,15 @@ impl Triggers<'_> {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Looks {
+pub(super) struct Polls {
     interval: Duration,
     /// The numbers of the queues, by their names.
     numbers_of: BTreeMap<Arc<str>, usize>,
-    /// Whether a sight has shown the nodes. Until then there are no parts to look at.
+    /// Whether a snapshot has shown the nodes. Until then there are no parts to poll.
     knows_nodes: bool,
     /// The parts of each queue.
     parts: Vec<Vec<Part>>,
-    /// The nodes of the last sight, with their queues.
+    /// The nodes of the last snapshot, with their queues.
     nodes: BTreeMap<Epoch, Arc<[String]>>,
     /// Those of them that have no rank, as the parts have it.
     unranked: BTreeSet<Epoch>,
@@ -88,22 +88,22 @@ pub(super) struct Looks {
     sleep: Sleep,
     pub(super) adoption: Adoption,
     pub(super) throttle: RingThrottle,
-    /// When the next look at everything is due.
+    /// When the next poll of everything is due.
     next: Mono,
     /// Whether it is wanted at once.
     pub(super) soon: bool,
-    /// The shard whose turn it is to be looked at whole.
+    /// The shard whose turn it is to be polled whole.
     turn: u16,
-    /// Whether the look that is under way reads it.
+    /// Whether the poll that is under way reads it.
     turns: bool,
     /// When the next shard has its turn.
     next_turn: Mono,
     asked: Vec<Asked>,
-    /// The places that were claimed or settled during the look that is under way.
+    /// The places that were claimed or settled during the poll that is under way.
     touched: BTreeSet<Place>,
 }
 
-impl Looks {
+impl Polls {
     pub(super) fn new(
         interval: Duration,
         numbers_of: BTreeMap<Arc<str>, usize>,
@@ -111,7 +111,7 @@ impl Looks {
         seed: u64,
     ) -> Self {
         let queues = numbers_of.len();
-        Looks {
+        Polls {
             interval,
             numbers_of,
             knows_nodes: false,
@@ -142,12 +142,12 @@ impl Looks {
         self.soon = true;
     }
 
-    /// The next look at everything asks for this part.
+    /// The next poll of everything asks for this part.
     pub(super) fn wake(&mut self, queue: usize, shard: u16) {
         self.sleep.wake((queue, shard), &mut self.marks);
     }
 
-    /// These places are claimed or settled now. A look that is under way says nothing about them.
+    /// These places are claimed or settled now. A poll that is under way says nothing about them.
     pub(super) fn touch(&mut self, places: impl FnOnce() -> BTreeSet<Place>) {
         if !self.asked.is_empty() {
             self.touched.extend(places());
@@ -164,7 +164,7 @@ impl Looks {
         overdue(self.interval, rank)
     }
 
-    /// Whether a look is wanted now.
+    /// Whether a poll is wanted now.
     pub(super) fn is_wanted(&self, now: Mono, queues: &[Queue]) -> bool {
         self.soon
             || now >= self.next()
@@ -172,12 +172,12 @@ impl Looks {
             || queues.iter().any(Queue::is_hungry)
     }
 
-    /// When the next look is due at the latest.
+    /// When the next poll is due at the latest.
     pub(super) fn next(&self) -> Mono {
         self.throttle.next().unwrap_or(self.next).min(self.next)
     }
 
-    /// Writes a look: at everything, or only at the queues whose timers run out, and the own shards
+    /// Writes a poll: of everything, or only of the queues whose timers run out, and the own shards
     /// of those that rang.
     pub(super) fn ask(
         &mut self,
@@ -187,14 +187,14 @@ impl Looks {
         queues: &mut [Queue],
         runs: &HeldRuns,
         claims: &Claims,
-    ) -> Look {
+    ) -> Poll {
         let everything = self.soon || now >= self.next;
         let bands = self.begin(now, everything);
         let woken = self.sleep.take_fresh();
         let rung = self.throttle.answer(now);
-        self.adoption.look_sent();
+        self.adoption.poll_sent();
         self.asked.clear();
-        // The sight may be older or newer than the claim that is under way.
+        // The snapshot may be older or newer than the claim that is under way.
         self.touched = claims.places();
         let mut ranges = Vec::new();
         for (number, queue) in queues.iter_mut().enumerate() {
@@ -217,11 +217,11 @@ impl Looks {
             }
             self.ask_queue(&triggers, queue, runs, claims, &mut ranges);
         }
-        Look {
+        Poll {
             epoch,
             ranges,
             bands,
-            // Only a look at everything moves marks.
+            // Only a poll of everything moves marks.
             complete: everything,
         }
     }
@@ -246,7 +246,7 @@ impl Looks {
         let refused = queue.upcoming.refused_in_shards();
         for part in parts {
             // Timers that the node knows already must not use up the limit. Refused ones count
-            // twice, so that a look finds its way past many of them soon.
+            // twice, so that a poll finds its way past many of them soon.
             let known = queue.upcoming.in_shard(part.shard)
                 + [&held, &claiming, &refused, &refused]
                     .iter()
@@ -257,16 +257,16 @@ impl Looks {
         }
     }
 
-    /// Plans the look after this one, gives the next shard its turn, and writes the bands. The
-    /// bands belong to looks at everything: a look at some queues must stay cheap.
+    /// Plans the poll after this one, gives the next shard its turn, and writes the bands. The
+    /// bands belong to polls of everything: a poll of some queues must stay cheap.
     fn begin(&mut self, now: Mono, everything: bool) -> Vec<Band> {
-        // The first look of an epoch shows who the nodes are. It reads no timers.
+        // The first poll of an epoch shows who the nodes are. It reads no timers.
         self.turns = everything && self.knows_nodes && now >= self.next_turn;
         if self.turns {
             self.turn = (self.turn + 1) % SHARDS;
         }
         if !everything {
-            self.sleep.look_ended();
+            self.sleep.poll_ended();
             return Vec::new();
         }
         self.soon = false;
@@ -287,7 +287,7 @@ impl Looks {
             || self.turns && self.sleep.is_turn_of(number)
     }
 
-    /// The known parts of a queue that the look asks for.
+    /// The known parts of a queue that the poll asks for.
     fn triggered_parts(&self, triggers: &Triggers<'_>, queue: &Queue) -> Vec<Part> {
         if queue.paused {
             return Vec::new();
@@ -295,7 +295,7 @@ impl Looks {
         let is_triggered = |part: &&Part| {
             let has_unread = queue.upcoming.unread(part.shard).is_some();
             match triggers.everything {
-                // A part that sleeps may still hold timers that an earlier look left out.
+                // A part that sleeps may still hold timers that an earlier poll left out.
                 true => self.sleep.wants((triggers.number, part.shard)) || has_unread,
                 false => {
                     triggers.answers(queue, part)
@@ -314,13 +314,13 @@ impl Looks {
             // Twice the mean, since keys do not fall evenly into the shards.
             true => 2 * queue.upcoming.limit() / own_of(&self.parts[triggers.number]),
             // Not more than there is room for: timers beyond it would have to be read again, and
-            // the next look may follow at once.
+            // the next poll may follow at once.
             false => (queue.upcoming.limit() - queue.upcoming.len()) / own_of(parts),
         };
         share.max(LEAST_SHARE)
     }
 
-    /// Adds the shards that are looked at whole. A pause of the queue does not hold up adoption:
+    /// Adds the shards that are polled whole. A pause of the queue does not hold up adoption:
     /// what the node has claimed already must be run, or given back.
     fn add_whole(&self, parts: &mut Vec<Part>, whole: &BTreeSet<u16>, queue: usize, paused: bool) {
         for shard in whole {
@@ -356,7 +356,7 @@ impl Looks {
         known: usize,
     ) -> Range {
         let until = self.until(part, is_whole);
-        // An unread rest lies behind what is known. A look that needs what is before it, to move
+        // An unread rest lies behind what is known. A poll that needs what is before it, to move
         // marks or to find what has just come, begins at the mark.
         let from_start = triggers.everything
             || is_whole
@@ -365,7 +365,7 @@ impl Looks {
         let unread = queue.upcoming.unread(part.shard);
         let goes_on = unread.filter(|_| !from_start);
         let (from, known) = match goes_on {
-            // Of what is known, such a look reads the ties again and nothing else.
+            // Of what is known, such a poll reads the ties again and nothing else.
             Some(unread) => (Some(unread.from), known.min(unread.ties)),
             None => {
                 let place = (triggers.number, part.shard);
@@ -398,7 +398,7 @@ impl Looks {
         }
     }
 
-    /// The shards of a queue that are looked at without a mark.
+    /// The shards of a queue that are polled without a mark.
     fn whole_shards(&self, queue: usize) -> BTreeSet<u16> {
         let doubtful = self.adoption.doubtful().iter();
         let mut whole: BTreeSet<u16> = doubtful
@@ -418,10 +418,10 @@ impl Looks {
         Part { shard, rank }
     }
 
-    /// The look failed.
+    /// The poll failed.
     pub(super) fn failed(&mut self) {
         self.asked.clear();
-        self.sleep.look_ended();
+        self.sleep.poll_ended();
         self.soon = true;
         self.marks.drop_all();
     }

@@ -1,4 +1,4 @@
-//! A look, as its statement.
+//! A poll, as its statement.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use tokio_postgres::types::ToSql;
 
 use super::failure::Effect;
 use super::link::Link;
-use super::rows::{Lists, complete, one, sight};
-use super::statements::{LOOK, OPEN_WRITES};
+use super::rows::{Lists, complete, one, snapshot};
+use super::statements::{OPEN_WRITES, POLL};
 use super::values::small;
 use super::wire::{Span, Time};
-use crate::store::{Look, Offset, Sight, StoreError, StoreTime};
+use crate::store::{Offset, Poll, StoreError, StoreSnapshot, StoreTime};
 
 /// A span that leads from now to a time that the server can show. No timer is that old.
 const LONGEST_BACK: Duration = Duration::from_secs(6_000 * 365 * 86_400);
@@ -18,16 +18,20 @@ const LONGEST_BACK: Duration = Duration::from_secs(6_000 * 365 * 86_400);
 /// The least time of the server.
 const FIRST: StoreTime = StoreTime::from_micros(i64::MIN);
 
-/// Makes a look.
-pub(super) fn look(link: &mut Link, lists: &mut Lists, look: &Look) -> Result<Sight, StoreError> {
-    let ranges = &look.ranges;
+/// Makes a poll.
+pub(super) fn poll(
+    link: &mut Link,
+    lists: &mut Lists,
+    poll: &Poll,
+) -> Result<StoreSnapshot, StoreError> {
+    let ranges = &poll.ranges;
     let queues: Vec<&str> = ranges.iter().map(|range| &*range.queue).collect();
     let shards: Vec<i16> = ranges.iter().map(|range| small(range.shard)).collect();
     let marks: Vec<Time> = ranges.iter().map(|range| mark(range.mark)).collect();
     let (ahead, overdue): (Vec<Span>, Vec<Span>) =
         ranges.iter().map(|range| spans(range.until)).unzip();
     let seen: Vec<i64> = ranges.iter().map(|range| one_more(range.limit)).collect();
-    let bands = &look.bands;
+    let bands = &poll.bands;
     let band_shards: Vec<i16> = bands.iter().map(|band| small(band.shard)).collect();
     let band_marks: Vec<Time> = bands.iter().map(|band| mark(band.mark)).collect();
     let (band_ahead, band_overdue): (Vec<Span>, Vec<Span>) =
@@ -35,7 +39,7 @@ pub(super) fn look(link: &mut Link, lists: &mut Lists, look: &Look) -> Result<Si
     let band_seen: Vec<i64> = bands.iter().map(|band| one_more(band.limit)).collect();
     let (known, numbers) = lists.known();
     let values: [&(dyn ToSql + Sync); 14] = [
-        &look.epoch.0,
+        &poll.epoch.0,
         &queues,
         &shards,
         &marks,
@@ -50,16 +54,16 @@ pub(super) fn look(link: &mut Link, lists: &mut Lists, look: &Look) -> Result<Si
         &known,
         &numbers,
     ];
-    let (open, rows) = match look.complete {
+    let (open, rows) = match poll.complete {
         true => {
-            let (open, rows) = link.read_both(OPEN_WRITES, LOOK, &values)?;
+            let (open, rows) = link.read_both(OPEN_WRITES, POLL, &values)?;
             (Some(complete(one(&open)?)), rows)
         }
-        false => (None, link.query(Effect::Reads, LOOK, &values)?),
+        false => (None, link.query(Effect::Reads, POLL, &values)?),
     };
-    Ok(Sight {
+    Ok(StoreSnapshot {
         complete: open,
-        ..sight(look, &rows, lists)
+        ..snapshot(poll, &rows, lists)
     })
 }
 

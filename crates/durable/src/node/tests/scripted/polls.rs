@@ -1,4 +1,4 @@
-//! Looks, and the marks that they begin at.
+//! Polls, and the marks that they begin at.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,35 +7,35 @@ use crate::node::tests::scripted::script::{Script, alone, millis, other, row, se
 use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, NodeConfig, Reply, StoreCall};
 use crate::store::{
-    Beat, Complete, Epoch, Horizon, Look, Offset, Outcome, Range, Seen, SeenNode, Settled, Sight,
-    StoreTime,
+    Beat, Complete, Epoch, Horizon, Offset, Outcome, Poll, Range, Seen, SeenNode, Settled,
+    StoreSnapshot, StoreTime,
 };
 
 #[test]
-fn the_limits_of_a_look_do_not_depend_on_what_is_stored() {
+fn the_limits_of_a_poll_do_not_depend_on_what_is_stored() {
     // NODE-5
     let mut script = Script::joined(alone());
     script.rows = (0..30_000)
         .map(|number| row("a", &format!("k{number}"), START))
         .collect();
-    let (id, look) = script.look();
-    let limits = |look: &Look| {
-        look.ranges
+    let (id, poll) = script.poll();
+    let limits = |poll: &Poll| {
+        poll.ranges
             .iter()
             .map(|range| u64::from(range.limit))
             .sum::<u64>()
     };
-    assert!(limits(&look) <= 2 * 4_100, "{}", limits(&look));
-    let sight = script.sight();
-    script.reply(id, Reply::Sight(sight));
+    assert!(limits(&poll) <= 2 * 4_100, "{}", limits(&poll));
+    let snapshot = script.snapshot();
+    script.reply(id, Reply::Snapshot(snapshot));
     script.asks.clear();
     script.now = secs(1);
-    let (_, look) = script.look();
+    let (_, poll) = script.poll();
     // What it knows already is read again, and not more.
     assert!(
-        limits(&look) <= 2 * 4_100 + 64 * 2_000 + 64 * 1_000,
+        limits(&poll) <= 2 * 4_100 + 64 * 2_000 + 64 * 1_000,
         "{}",
-        limits(&look)
+        limits(&poll)
     );
 }
 
@@ -43,27 +43,27 @@ fn the_limits_of_a_look_do_not_depend_on_what_is_stored() {
 fn a_paused_queue_is_not_asked_for_until_it_is_resumed() {
     let mut script = Script::joined(alone());
     script.paused = vec!["a".into()];
-    let (id, _) = script.look();
-    let sight = script.sight();
-    script.reply(id, Reply::Sight(sight));
+    let (id, _) = script.poll();
+    let snapshot = script.snapshot();
+    script.reply(id, Reply::Snapshot(snapshot));
     script.asks.clear();
     script.now = secs(1);
-    let (id, look) = script.look();
-    assert!(look.ranges.iter().all(|range| &*range.queue == "b"));
+    let (id, poll) = script.poll();
+    assert!(poll.ranges.iter().all(|range| &*range.queue == "b"));
     script.paused.clear();
     script.rows = vec![row("a", "k", START)];
-    let mut sight = script.sight();
-    sight.rows.clear();
-    script.reply(id, Reply::Sight(sight));
-    // The next look is at once.
+    let mut snapshot = script.snapshot();
+    snapshot.rows.clear();
+    script.reply(id, Reply::Snapshot(snapshot));
+    // The next poll is at once.
     assert_eq!(script.claim(secs(1)).1.timers.len(), 1);
 }
 
-/// The mark of a shard of queue `b`, if it is looked at.
-fn mark(look: &Look, shard: u16) -> Option<StoreTime> {
-    let mut ranges = look.ranges.iter();
+/// The mark of a shard of queue `b`, if it is polled.
+fn mark(poll: &Poll, shard: u16) -> Option<StoreTime> {
+    let mut ranges = poll.ranges.iter();
     let range = ranges.find(|range| range.shard == shard && &*range.queue == "b");
-    range.expect("the shard is looked at").mark
+    range.expect("the shard is polled").mark
 }
 
 /// Answers the oldest call.
@@ -95,7 +95,7 @@ fn row_of_shard(script: &mut Script, shard: u16) -> StoreTime {
     old
 }
 
-/// A sight without open writes below this number.
+/// A snapshot without open writes below this number.
 fn complete(below: u64) -> Option<Complete> {
     let at = START + secs(1);
     Some(Complete { below, at })
@@ -110,30 +110,30 @@ fn a_mark_stays_behind_the_horizon_and_the_oldest_timer_and_falls_when_a_node_en
     answer_next(&mut script);
 
     let old = row_of_shard(&mut script, 5);
-    let look = |script: &mut Script, complete| {
+    let poll = |script: &mut Script, complete| {
         script
             .asks
-            .retain(|(_, call)| matches!(call, StoreCall::Look(_)));
-        let (id, look) = match script.asks.pop_front() {
-            Some((id, StoreCall::Look(look))) => (id, look),
-            _ => script.look(),
+            .retain(|(_, call)| matches!(call, StoreCall::Poll(_)));
+        let (id, poll) = match script.asks.pop_front() {
+            Some((id, StoreCall::Poll(poll))) => (id, poll),
+            _ => script.poll(),
         };
-        let mut sight = script.sight();
-        sight.complete = complete;
-        script.reply(id, Reply::Sight(sight));
-        look
+        let mut snapshot = script.snapshot();
+        snapshot.complete = complete;
+        script.reply(id, Reply::Snapshot(snapshot));
+        poll
     };
     for complete in [None, complete(9), complete(10)] {
-        let asked = look(&mut script, complete);
+        let asked = poll(&mut script, complete);
         assert_eq!((mark(&asked, 5), mark(&asked, 40)), (None, None));
     }
-    let asked = look(&mut script, complete(10));
+    let asked = poll(&mut script, complete(10));
     assert_eq!(mark(&asked, 5), Some(old));
     assert_eq!(mark(&asked, 40), Some(START.back_by(millis(500))));
     // The other node may have held timers that are older than the marks.
     script.others.clear();
-    look(&mut script, complete(10));
-    let asked = look(&mut script, complete(10));
+    poll(&mut script, complete(10));
+    let asked = poll(&mut script, complete(10));
     assert!(asked.ranges.iter().all(|range| range.mark.is_none()));
 }
 
@@ -142,76 +142,76 @@ fn a_shard_that_a_limit_has_cut_is_marked_at_its_first_timer_and_an_error_drops_
     let mut script = Script::new(alone());
     join_with_horizon(&mut script);
     answer_next(&mut script);
-    let Some((id, StoreCall::Look(asked))) = script.asks.pop_front() else {
-        panic!("a look");
+    let Some((id, StoreCall::Poll(asked))) = script.asks.pop_front() else {
+        panic!("a poll");
     };
     let ranges = asked.ranges.iter();
     let cut = ranges
         .enumerate()
         .filter(|(_, range)| [40, 42].contains(&range.shard));
     let old = row_of_shard(&mut script, 42);
-    let sight = Sight {
+    let snapshot = StoreSnapshot {
         complete: complete(11),
         cut: cut.map(|(index, _)| index).collect(),
-        ..script.sight()
+        ..script.snapshot()
     };
-    script.reply(id, Reply::Sight(sight));
-    let (id, asked) = script.look();
+    script.reply(id, Reply::Snapshot(snapshot));
+    let (id, asked) = script.poll();
     assert_eq!(mark(&asked, 40), None);
     assert_eq!(mark(&asked, 41), Some(START.back_by(millis(500))));
     assert_eq!(mark(&asked, 42), Some(old));
     script.fail(id);
     script.now = secs(1);
-    let (_, asked) = script.look();
+    let (_, asked) = script.poll();
     assert!(asked.ranges.iter().all(|range| range.mark.is_none()));
 }
 
-/// A look each second. One that reads a shard whole takes `took`. Returns the numbers of looks
+/// A poll each second. One that reads a shard whole takes `took`. Returns the numbers of polls
 /// without and with such a shard.
-fn looks_by_whole_shards(took: Duration) -> [usize; 2] {
+fn polls_by_whole_shards(took: Duration) -> [usize; 2] {
     let mut script = Script::new(alone());
     join_with_horizon(&mut script);
     let mut counts = [0; 2];
     for second in 0..100 {
         script.now = secs(second);
-        script.input(Input::LookNow);
+        script.input(Input::PollNow);
         while let Some((id, call)) = script.asks.pop_front() {
-            let StoreCall::Look(look) = call else {
+            let StoreCall::Poll(poll) = call else {
                 script.answer(id, &call);
                 continue;
             };
-            let is_whole = look.ranges.iter().any(|range| range.mark.is_none());
+            let is_whole = poll.ranges.iter().any(|range| range.mark.is_none());
             counts[usize::from(is_whole)] += 1;
             if is_whole {
                 script.now += took;
             }
-            let sight = Sight {
+            let snapshot = StoreSnapshot {
                 complete: complete(11),
-                ..script.sight()
+                ..script.snapshot()
             };
-            script.reply(id, Reply::Sight(sight));
+            script.reply(id, Reply::Snapshot(snapshot));
         }
     }
     counts
 }
 
 #[test]
-fn a_shard_that_takes_long_is_looked_at_whole_less_often() {
+fn a_shard_that_takes_long_is_polled_whole_less_often() {
     // NODE-6
-    assert_eq!(looks_by_whole_shards(Duration::from_micros(100)), [1, 100]);
+    assert_eq!(polls_by_whole_shards(Duration::from_micros(100)), [1, 100]);
     // Ten seconds apart, so that they take a fiftieth of the time.
-    assert_eq!(looks_by_whole_shards(millis(200)), [91, 10]);
+    assert_eq!(polls_by_whole_shards(millis(200)), [91, 10]);
 }
 
 #[test]
-fn others_shards_are_looked_at_for_what_is_overdue() {
+fn others_shards_are_polled_for_what_is_overdue() {
     let mut script = Script::new(alone());
     script.others = vec![other(1)];
     script.quiet(Mono::ZERO);
     script.now = secs(1);
-    let (_, look) = script.look();
+    let (_, poll) = script.poll();
     let of = |queue: &str, until| {
-        let ranges = look.ranges.iter();
+        let ranges = poll.ranges.iter();
         ranges
             .filter(|range| &*range.queue == queue && range.until == until)
             .count()
@@ -240,21 +240,21 @@ fn only_a_real_step_back_of_the_stores_clock_drops_the_marks() {
             });
             match call {
                 StoreCall::Beat(_) => script.reply(id, Reply::Beat(Some(Beat { now, horizon }))),
-                StoreCall::Look(look) => {
-                    let full = look.ranges.len() >= 128;
-                    let marks = look.ranges.iter().filter(|range| range.mark.is_some());
+                StoreCall::Poll(poll) => {
+                    let full = poll.ranges.len() >= 128;
+                    let marks = poll.ranges.iter().filter(|range| range.mark.is_some());
                     marked.extend(full.then_some((script.now, marks.count())));
-                    let sight = Sight {
+                    let snapshot = StoreSnapshot {
                         now,
                         complete: complete(11),
-                        ..script.sight()
+                        ..script.snapshot()
                     };
-                    script.reply(id, Reply::Sight(sight));
+                    script.reply(id, Reply::Snapshot(snapshot));
                 }
                 call => script.answer(id, &call),
             }
         }
-        script.now = script.node.next_wake().expect("beats and looks");
+        script.now = script.node.next_wake().expect("beats and polls");
         behind = script.now / 1_000;
         if script.now >= secs(50) {
             behind += millis(2_500);
@@ -271,7 +271,7 @@ fn only_a_real_step_back_of_the_stores_clock_drops_the_marks() {
     assert!(without.len() > 1, "the step was not seen");
 }
 
-/// Runs all timers of one shard of queue `a`, and returns how many rows the looks have read for it.
+/// Runs all timers of one shard of queue `a`, and returns how many rows the polls have read for it.
 fn rows_read(dues: impl Iterator<Item = StoreTime>) -> usize {
     let mut script = Script::joined(options(&[("a", 2_000, None)]));
     let mut stored: Vec<Seen> = dues
@@ -282,27 +282,29 @@ fn rows_read(dues: impl Iterator<Item = StoreTime>) -> usize {
     let mut claimed = BTreeSet::new();
     let mut read = 0;
     script.asks.clear();
-    script.input(Input::LookNow);
+    script.input(Input::PollNow);
     while let Some((id, call)) = script.asks.pop_front() {
         match call {
-            StoreCall::Look(look) => {
-                let mut sight = script.sight();
-                for (index, range) in look.ranges.iter().enumerate() {
+            StoreCall::Poll(poll) => {
+                let mut snapshot = script.snapshot();
+                for (index, range) in poll.ranges.iter().enumerate() {
                     let from = range.mark.unwrap_or(StoreTime::from_micros(i64::MIN));
                     let of_shard = stored.iter().filter(|row| row.shard == range.shard);
                     let mut rows = of_shard.filter(|row| row.due >= from);
                     let limit = range.limit as usize;
-                    sight.rows.extend(rows.by_ref().take(limit).map(|row| Seen {
-                        mine: claimed.contains(&row.key),
-                        bytes: 4,
-                        ..row.clone()
-                    }));
+                    snapshot
+                        .rows
+                        .extend(rows.by_ref().take(limit).map(|row| Seen {
+                            mine: claimed.contains(&row.key),
+                            bytes: 4,
+                            ..row.clone()
+                        }));
                     if rows.next().is_some() {
-                        sight.cut.push(index);
+                        snapshot.cut.push(index);
                     }
                 }
-                read += sight.rows.len();
-                script.reply(id, Reply::Sight(sight));
+                read += snapshot.rows.len();
+                script.reply(id, Reply::Snapshot(snapshot));
             }
             StoreCall::Claim(claim) => {
                 claimed.extend(claim.timers.iter().map(|wanted| wanted.key.clone()));
@@ -325,14 +327,14 @@ fn rows_read(dues: impl Iterator<Item = StoreTime>) -> usize {
 }
 
 #[test]
-fn a_look_for_more_goes_on_where_the_last_one_was_cut() {
+fn a_poll_for_more_goes_on_where_the_last_one_was_cut() {
     let spread = (0..20_000).map(|number| START.back_by(millis(20_000 - number)));
     let read = rows_read(spread);
     assert!(read < 21_000, "{read}");
 }
 
 #[test]
-fn a_look_for_more_gets_past_timers_of_one_instant() {
+fn a_poll_for_more_gets_past_timers_of_one_instant() {
     let read = rows_read((0..20_000).map(|_| START));
     assert!(read < 50_000, "{read}");
 }
@@ -366,10 +368,10 @@ fn behind_locked(config: NodeConfig, locked: u32, apart: Duration) -> Option<Mon
                 .retain(|row| !runs.iter().any(|run| run.key == row.key));
         }
         if script.starts.iter().any(|run| &*run.key == "x") {
-            let looks = u32::try_from(script.now.as_secs()).expect("few") + 1;
+            let polls = u32::try_from(script.now.as_secs()).expect("few") + 1;
             assert!(
-                asked < 4 * (locked * looks) as usize,
-                "{asked} in {looks} looks"
+                asked < 4 * (locked * polls) as usize,
+                "{asked} in {polls} polls"
             );
             return Some(script.now);
         }
@@ -383,10 +385,10 @@ fn locked_timers_hide_none_behind_them() {
     for apart in [Duration::ZERO, millis(1)] {
         let at = behind_locked(alone(), 60, apart);
         assert!(at.is_some_and(|at| at < secs(1)), "{at:?}");
-        // Each look shows more of them.
+        // Each poll shows more of them.
         let at = behind_locked(alone(), 500, apart);
         assert!(at.is_some_and(|at| at < secs(10)), "{at:?}");
-        // A node knows fewer timers of a queue with a pace, so it takes more looks.
+        // A node knows fewer timers of a queue with a pace, so it takes more polls.
         let at = behind_locked(options(&[("a", 4, Some(10)), ("b", 4, None)]), 500, apart);
         assert!(at.is_some_and(|at| at < secs(50)), "{at:?}");
     }
@@ -394,47 +396,47 @@ fn locked_timers_hide_none_behind_them() {
 
 // === the doorbell ===
 
-/// The looks among the calls that wait for an answer. They are answered.
-fn answered_looks(script: &mut Script) -> Vec<Look> {
-    let mut looks = Vec::new();
+/// The polls among the calls that wait for an answer. They are answered.
+fn answered_polls(script: &mut Script) -> Vec<Poll> {
+    let mut polls = Vec::new();
     while let Some((id, call)) = script.asks.pop_front() {
         script.answer(id, &call);
-        if let StoreCall::Look(look) = call {
-            looks.push(look);
+        if let StoreCall::Poll(poll) = call {
+            polls.push(poll);
         }
     }
-    looks
+    polls
 }
 
 #[test]
-fn a_ring_makes_the_node_look_at_once_at_its_own_shards_of_the_queue() {
+fn a_ring_makes_the_node_poll_at_once_at_its_own_shards_of_the_queue() {
     // NODE-15
     let mut script = Script::new(alone());
     script.others = vec![other(1)];
     script.quiet(millis(300));
     let due = store(millis(320));
     script.input(Input::Rang(Some("b".into())));
-    let (id, look) = match script.asks.pop_front() {
-        Some((id, StoreCall::Look(look))) => (id, look),
+    let (id, poll) = match script.asks.pop_front() {
+        Some((id, StoreCall::Poll(poll))) => (id, poll),
         other => panic!("{other:?}"),
     };
     // The other node handles only the queue `a`.
-    assert_eq!(look.ranges.len(), 64);
+    assert_eq!(poll.ranges.len(), 64);
     let own = |range: &Range| &*range.queue == "b" && range.until == Offset::Ahead(secs(2));
-    assert!(look.ranges.iter().all(own), "{look:?}");
+    assert!(poll.ranges.iter().all(own), "{poll:?}");
     script.rows = vec![row("b", "k", due)];
-    let sight = script.sight();
-    script.reply(id, Reply::Sight(sight));
+    let snapshot = script.snapshot();
+    script.reply(id, Reply::Snapshot(snapshot));
     assert_eq!(script.claim(millis(320)).1.timers.len(), 1);
     assert_eq!(script.now, millis(320));
 }
 
 #[test]
-fn a_storm_of_rings_costs_one_look_in_twenty_milliseconds() {
+fn a_storm_of_rings_costs_one_poll_in_twenty_milliseconds() {
     // NODE-15
     let mut script = Script::joined(alone());
     script.quiet(millis(100));
-    let (mut looks, mut beats) = (0, 0);
+    let (mut polls, mut beats) = (0, 0);
     let start = script.now;
     while script.now < start + secs(10) {
         script.input(Input::Rang(Some("a".into())));
@@ -451,37 +453,37 @@ fn a_storm_of_rings_costs_one_look_in_twenty_milliseconds() {
             .iter()
             .filter(|(_, call)| matches!(call, StoreCall::Beat(_)))
             .count();
-        looks += answered_looks(&mut script).len();
+        polls += answered_polls(&mut script).len();
         script.now += Duration::from_micros(500);
     }
-    // Ten looks at everything, and those of the rings.
-    assert!((490..=511).contains(&looks), "{looks}");
+    // Ten polls of everything, and those of the rings.
+    assert!((490..=511).contains(&polls), "{polls}");
     assert_eq!(beats, 3, "rings hold up no beat");
     // The last ring is answered without another input.
-    let wake = script.node.next_wake().expect("a look or a beat");
+    let wake = script.node.next_wake().expect("a poll or a beat");
     assert!(wake < script.now + millis(20), "{wake:?}");
 }
 
 #[test]
-fn a_ring_during_a_look_is_answered_by_another_look() {
-    // NODE-15: the first look may be older than the timer.
+fn a_ring_during_a_poll_is_answered_by_another_poll() {
+    // NODE-15: the first poll may be older than the timer.
     let mut script = Script::joined(alone());
     script.quiet(millis(100));
     script.input(Input::Rang(Some("a".into())));
-    let (id, _) = script.asks.pop_front().expect("a look");
+    let (id, _) = script.asks.pop_front().expect("a poll");
     script.now = millis(105);
     script.input(Input::Rang(Some("a".into())));
-    let sight = script.sight();
-    script.reply(id, Reply::Sight(sight));
+    let snapshot = script.snapshot();
+    script.reply(id, Reply::Snapshot(snapshot));
     assert!(script.asks.is_empty(), "it waits for its span");
     assert_eq!(script.node.next_wake(), Some(millis(120)));
     script.now = millis(120);
     script.input(Input::Wake);
-    assert_eq!(answered_looks(&mut script).len(), 1);
+    assert_eq!(answered_polls(&mut script).len(), 1);
 }
 
 #[test]
-fn nobody_looks_for_the_ring_of_a_queue_that_is_unknown_paused_or_of_others() {
+fn nobody_polls_for_the_ring_of_a_queue_that_is_unknown_paused_or_of_others() {
     // NODE-15
     let mut script = Script::new(options(&[("a", 4, None), ("b", 4, None)]));
     let busy = |number: i64| SeenNode {
@@ -498,13 +500,13 @@ fn nobody_looks_for_the_ring_of_a_queue_that_is_unknown_paused_or_of_others() {
         assert!(script.asks.is_empty(), "{queue}");
     }
     script.input(Input::Rang(Some("b".into())));
-    let ranges: usize = answered_looks(&mut script)
+    let ranges: usize = answered_polls(&mut script)
         .iter()
-        .map(|look| look.ranges.len())
+        .map(|poll| poll.ranges.len())
         .sum();
     assert!(ranges < 5, "{ranges}");
     script.input(Input::Stop { grace: secs(1) });
-    answered_looks(&mut script);
+    answered_polls(&mut script);
     script.input(Input::Rang(None));
-    assert!(answered_looks(&mut script).is_empty());
+    assert!(answered_polls(&mut script).is_empty());
 }

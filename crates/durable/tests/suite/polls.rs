@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tourbillon_durable::store::{
-    Action, Answer, Band, Epoch, Look, Offset, Outcome, Page, Range, SHARDS, SeenNode,
+    Action, Answer, Band, Epoch, Offset, Outcome, Page, Poll, Range, SHARDS, SeenNode,
 };
 use tourbillon_durable::{DueAt, StoreTime};
 
@@ -43,14 +43,14 @@ fn in_one_shard(client: &mut Client, from: StoreTime, count: usize) -> (u16, Vec
 
 /// The keys that a node sees in a range, and whether its limit cut it.
 fn keys(client: &mut Client, epoch: Epoch, range: Range) -> (Vec<String>, bool) {
-    let sight = client.look(epoch, vec![range]);
-    let rows = sight.rows.into_iter();
+    let snapshot = client.poll(epoch, vec![range]);
+    let rows = snapshot.rows.into_iter();
     let keys = rows.map(|seen| seen.key.into_string()).collect();
-    assert!(sight.cut.is_empty() || sight.cut == [0]);
-    (keys, !sight.cut.is_empty())
+    assert!(snapshot.cut.is_empty() || snapshot.cut == [0]);
+    (keys, !snapshot.cut.is_empty())
 }
 
-pub(crate) fn a_look_has_the_order_of_due_times(bench: &Bench) {
+pub(crate) fn a_poll_has_the_order_of_due_times(bench: &Bench) {
     let mut client = bench.client();
     let node = client.join(1);
     let base = client.now() + HOUR / 2;
@@ -67,7 +67,7 @@ pub(crate) fn a_look_has_the_order_of_due_times(bench: &Bench) {
     }
 }
 
-pub(crate) fn a_look_shows_all_of_a_timer_that_a_claim_needs(bench: &Bench) {
+pub(crate) fn a_poll_shows_all_of_a_timer_that_a_claim_needs(bench: &Bench) {
     let mut client = bench.client();
     let (node, gone) = (client.join(1), client.join(2));
     let shard = client.due("k");
@@ -128,19 +128,19 @@ pub(crate) fn each_range_has_its_own_queue_limit_and_cut(bench: &Bench) {
         one(QUEUE),
         one("unknown"),
     ];
-    let sight = client.look(node, ranges);
-    let mut cut = sight.cut;
+    let snapshot = client.poll(node, ranges);
+    let mut cut = snapshot.cut;
     cut.sort_unstable();
     assert_eq!(cut, [0, 2]);
     let seen_of = |queue: &str| {
-        sight
+        snapshot
             .rows
             .iter()
             .filter(|seen| &*seen.queue == queue)
             .count()
     };
     assert_eq!((seen_of("backlog"), seen_of(QUEUE)), (1, 4));
-    assert_eq!(sight.rows.len(), 5);
+    assert_eq!(snapshot.rows.len(), 5);
 }
 
 pub(crate) fn a_range_ends_before_its_distance_from_the_clock(bench: &Bench) {
@@ -163,7 +163,7 @@ pub(crate) fn a_range_ends_before_its_distance_from_the_clock(bench: &Bench) {
     client.due_at("k", due + 2 * HOUR);
     let mut is_seen = |until| {
         client
-            .look(
+            .poll(
                 node,
                 vec![Range {
                     until,
@@ -191,7 +191,7 @@ pub(crate) fn a_range_ends_exactly_before_its_distance(bench: &Bench) {
             until,
             ..range(QUEUE, shard)
         };
-        assert_eq!(client.look(node, vec![range]).rows.len(), seen, "{ahead}");
+        assert_eq!(client.poll(node, vec![range]).rows.len(), seen, "{ahead}");
     }
 }
 
@@ -218,7 +218,7 @@ pub(crate) fn a_range_begins_at_its_mark(bench: &Bench) {
     }
 }
 
-pub(crate) fn a_look_hides_what_another_node_runs_and_shows_its_own(bench: &Bench) {
+pub(crate) fn a_poll_hides_what_another_node_runs_and_shows_its_own(bench: &Bench) {
     let mut client = bench.client();
     let (node, other) = (client.join(1), client.join(2));
     let base = client.now() + HOUR;
@@ -236,8 +236,8 @@ pub(crate) fn a_look_hides_what_another_node_runs_and_shows_its_own(bench: &Benc
         limit: 4,
         ..range(QUEUE, shard)
     };
-    let sight = client.look(node, vec![four.clone()]);
-    let seen: Vec<_> = sight
+    let snapshot = client.poll(node, vec![four.clone()]);
+    let seen: Vec<_> = snapshot
         .rows
         .iter()
         .map(|seen| (seen.key.to_string(), seen.mine))
@@ -245,15 +245,15 @@ pub(crate) fn a_look_hides_what_another_node_runs_and_shows_its_own(bench: &Benc
     let expected: Vec<_> = (2..6)
         .map(|index| (names[index].clone(), index == 2))
         .collect();
-    assert_eq!((seen, sight.cut), (expected, Vec::new()));
+    assert_eq!((seen, snapshot.cut), (expected, Vec::new()));
     assert!(keys(&mut client, other, four).1);
     // A node that the store doesn't know runs nothing.
-    let sight = client.look(Epoch(99), vec![range(QUEUE, shard)]);
-    assert_eq!(sight.rows.len(), 3);
-    assert!(sight.rows.iter().all(|seen| !seen.mine));
+    let snapshot = client.poll(Epoch(99), vec![range(QUEUE, shard)]);
+    assert_eq!(snapshot.rows.len(), 3);
+    assert!(snapshot.rows.iter().all(|seen| !seen.mine));
 }
 
-pub(crate) fn a_look_shows_what_gone_nodes_ran(bench: &Bench) {
+pub(crate) fn a_poll_shows_what_gone_nodes_ran(bench: &Bench) {
     let mut client = bench.client();
     let (node, gone) = (client.join(1), client.join(2));
     for key in ["plain", "followed", "cancelled"] {
@@ -279,7 +279,7 @@ pub(crate) fn a_look_shows_what_gone_nodes_ran(bench: &Bench) {
     assert_eq!(client.seen(node, "cancelled"), None);
 }
 
-pub(crate) fn a_look_lists_the_nodes_that_are_not_gone(bench: &Bench) {
+pub(crate) fn a_poll_lists_the_nodes_that_are_not_gone(bench: &Bench) {
     let mut client = bench.client();
     let first = client.join_for(5, &["a", "b"]);
     let second = client.join_for(i64::MAX, &[]);
@@ -287,7 +287,7 @@ pub(crate) fn a_look_lists_the_nodes_that_are_not_gone(bench: &Bench) {
     client.leave(gone);
     client.beats(first);
     client.beats(first);
-    let mut before = client.look(first, Vec::new()).nodes;
+    let mut before = client.poll(first, Vec::new()).nodes;
     before.sort_by_key(|node| node.epoch);
     let [a, b] = &before[..] else {
         panic!("{before:?}");
@@ -298,7 +298,7 @@ pub(crate) fn a_look_lists_the_nodes_that_are_not_gone(bench: &Bench) {
     assert_eq!(queues, ["a", "b"]);
     assert_eq!(*b.queues, [""; 0]);
     client.beats(second);
-    let after = client.look(gone, Vec::new()).nodes;
+    let after = client.poll(gone, Vec::new()).nodes;
     let beat = |nodes: &[SeenNode], epoch| {
         let node = nodes.iter().find(|node| node.epoch == epoch);
         node.expect("it is not gone").beat
@@ -307,10 +307,10 @@ pub(crate) fn a_look_lists_the_nodes_that_are_not_gone(bench: &Bench) {
     assert_eq!(beat(&after, second), beat(&before, second) + 1);
 }
 
-pub(crate) fn a_look_lists_the_paused_queues(bench: &Bench) {
+pub(crate) fn a_poll_lists_the_paused_queues(bench: &Bench) {
     let mut client = bench.client();
     let paused = |client: &mut Client| {
-        let mut paused = client.look(Epoch(1), Vec::new()).paused;
+        let mut paused = client.poll(Epoch(1), Vec::new()).paused;
         paused.sort();
         paused
     };
@@ -324,7 +324,7 @@ pub(crate) fn a_look_lists_the_paused_queues(bench: &Bench) {
     assert_eq!(paused(&mut client), ["a"]);
 }
 
-pub(crate) fn a_look_writes_nothing(bench: &Bench) {
+pub(crate) fn a_poll_writes_nothing(bench: &Bench) {
     let mut client = bench.client();
     let (node, gone) = (client.join(1), client.join(2));
     client.running(gone, "k");
@@ -336,7 +336,7 @@ pub(crate) fn a_look_writes_nothing(bench: &Bench) {
 }
 
 /// What marks rest on. A store without horizons has none, and nothing to show.
-pub(crate) fn writes_before_a_horizon_are_in_a_complete_look(bench: &Bench) {
+pub(crate) fn writes_before_a_horizon_are_in_a_complete_poll(bench: &Bench) {
     let mut client = bench.client();
     let node = client.join(1);
     let before = client.now();
@@ -348,16 +348,16 @@ pub(crate) fn writes_before_a_horizon_are_in_a_complete_look(bench: &Bench) {
         .expect("it is not gone");
     let claimed = client.claim(node, &["k"]).horizon;
     assert_eq!(beat.horizon.is_some(), claimed.is_some());
-    let sight = client.look(node, Vec::new());
-    assert_eq!(sight.complete.is_some(), claimed.is_some());
+    let snapshot = client.poll(node, Vec::new());
+    assert_eq!(snapshot.complete.is_some(), claimed.is_some());
     assert!(beat.now >= before);
     if let (Some(beat), Some(claimed)) = (beat.horizon, claimed) {
         assert!(beat.number < claimed.number);
-        assert!(beat.at >= before && beat.at <= claimed.at && claimed.at <= sight.now);
+        assert!(beat.at >= before && beat.at <= claimed.at && claimed.at <= snapshot.now);
         // Nobody else writes timers here.
-        let complete = sight.complete.expect("it has horizons");
+        let complete = snapshot.complete.expect("it has horizons");
         assert!(complete.below >= claimed.number && complete.at >= claimed.at);
-        assert!(complete.at <= sight.now);
+        assert!(complete.at <= snapshot.now);
         // A later write has a later number, and is not due before the horizon.
         client.call("later", schedule(DueAt::At(StoreTime::from_micros(0))));
         assert!(client.timer("later").due >= claimed.at);
@@ -402,7 +402,7 @@ pub(crate) fn no_call_writes_a_due_time_of_the_past(bench: &Bench) {
     assert_eq!(Some(claimed.planned), planned);
 }
 
-pub(crate) fn a_look_tells_the_length_of_each_payload(bench: &Bench) {
+pub(crate) fn a_poll_tells_the_length_of_each_payload(bench: &Bench) {
     let mut client = bench.client();
     let node = client.join(1);
     let text = |length: usize| schedule_text(NOW, &"\u{e9}".repeat(length));
@@ -455,15 +455,15 @@ fn survey(
     epoch: Epoch,
     bands: &[Band],
 ) -> (Vec<(usize, String, StoreTime)>, Vec<usize>) {
-    let look = Look {
+    let poll = Poll {
         epoch,
         ranges: Vec::new(),
         bands: bands.to_vec(),
         complete: true,
     };
-    let sight = client.connection.look(&look).expect("the store reads");
-    assert_eq!(sight.rows, []);
-    let mut survey = sight.survey.expect("each store of this crate has bands");
+    let snapshot = client.connection.poll(&poll).expect("the store reads");
+    assert_eq!(snapshot.rows, []);
+    let mut survey = snapshot.survey.expect("each store of this crate has bands");
     let parts = survey.parts.into_iter();
     let mut parts: Vec<_> = parts
         .map(|part| (part.band, part.queue.into(), part.first))
@@ -558,12 +558,12 @@ pub(crate) fn a_band_shows_what_a_range_of_each_queue_would_show(bench: &Bench) 
 }
 
 /// The list of a node may be long. A connection that has read it must show a new one.
-pub(crate) fn a_look_shows_the_queues_of_a_node_as_they_are_now(bench: &Bench) {
+pub(crate) fn a_poll_shows_the_queues_of_a_node_as_they_are_now(bench: &Bench) {
     let (mut client, mut reader) = (bench.client(), bench.client());
     let node = client.join_for(1, &["a", "b"]);
     let mut queues = || {
-        let sight = reader.look(node, Vec::new());
-        let nodes = sight.nodes.into_iter();
+        let snapshot = reader.poll(node, Vec::new());
+        let nodes = snapshot.nodes.into_iter();
         let mut of: Vec<_> = nodes.map(|node| node.queues.to_vec()).collect();
         of.iter_mut().for_each(|queues| queues.sort());
         of
