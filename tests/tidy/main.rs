@@ -151,7 +151,7 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
         "crates/durable/tests/postgres/plans.rs",
         "a_poll_goes_by_the_index_beside_a_million_rows_of_each_other_queue",
     ),
-    // It waits for the default term. The same with a short term runs always.
+    // It waits for the default node lease. The same with a short one runs always.
     (
         "crates/durable/tests/promises/defaults.rs",
         "at_the_defaults_unclaimed_timers_run_within_3_s_and_claimed_ones_within_20_s",

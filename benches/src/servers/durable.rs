@@ -29,7 +29,7 @@ pub(super) fn measure(name: &str, here: &Here, sheet: &mut Sheet) -> Result<(), 
         "D2" => schedules(here, sheet, sizes),
         "D3" => runs(here, sheet, sizes),
         "D4" => sqlite(here, sheet, sizes),
-        "D5" => takeover(here, sheet, sizes.term),
+        "D5" => takeover(here, sheet, sizes.node_lease),
         "D6" => idle(here, sheet, sizes.idle),
         "D7" => mass(here, sheet, sizes),
         "D8" => filled(here, sheet, sizes),
@@ -203,10 +203,14 @@ fn sqlite(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> 
 }
 
 /// A process that claims all timers of `held` and never ends a run, until it is killed.
-pub(super) fn hold(place: &str, term: Duration, say: &dyn Fn(Vec<u64>)) -> Result<(), Failure> {
+pub(super) fn hold(
+    place: &str,
+    node_lease: Duration,
+    say: &dyn Fn(Vec<u64>),
+) -> Result<(), Failure> {
     let timers = Durable::builder(Place::of_argument(place).store()?)
-        .term(term)
-        .poll_interval(term / 15);
+        .node_lease(node_lease)
+        .poll_interval(node_lease / 15);
     let never = |_: &Due<u64>| -> () {
         loop {
             std::thread::park();
@@ -222,7 +226,7 @@ pub(super) fn hold(place: &str, term: Duration, say: &dyn Fn(Vec<u64>)) -> Resul
     }
 }
 
-fn takeover(here: &Here, sheet: &mut Sheet, term: Duration) -> Result<(), Failure> {
+fn takeover(here: &Here, sheet: &mut Sheet, node_lease: Duration) -> Result<(), Failure> {
     for place in here.both() {
         let client = Durable::builder(place.store()?).start()?;
         for number in 0..8 {
@@ -231,7 +235,8 @@ fn takeover(here: &Here, sheet: &mut Sheet, term: Duration) -> Result<(), Failur
                 .schedule("held", &key, Duration::ZERO, &number)
                 .wait()?;
         }
-        let mut holder = Other::start(&Order::Run(place.argument(), term.as_millis() as u64))?;
+        let mut holder =
+            Other::start(&Order::Run(place.argument(), node_lease.as_millis() as u64))?;
         holder.word()?;
         // The other node has to know the first one before that dies.
         let late = Lateness::default();
@@ -242,13 +247,13 @@ fn takeover(here: &Here, sheet: &mut Sheet, term: Duration) -> Result<(), Failur
             _ => handler(due),
         };
         let timers = Durable::builder(place.store()?)
-            .term(term)
-            .poll_interval(term / 15);
+            .node_lease(node_lease)
+            .poll_interval(node_lease / 15);
         let timers = timers.handle("held", taken_over).running(64).start()?;
-        std::thread::sleep(term * 2);
+        std::thread::sleep(node_lease * 2);
         // Due within the seconds after the death, in the shards of both nodes.
         for number in 8..208 {
-            let delay = term / 15 + term * number / 400;
+            let delay = node_lease / 15 + node_lease * number / 400;
             let (key, number) = (format!("next:{number}"), u64::from(number));
             client.schedule("held", &key, delay, &number).wait()?;
         }
@@ -262,7 +267,7 @@ fn takeover(here: &Here, sheet: &mut Sheet, term: Duration) -> Result<(), Failur
         let [p50, p99, p999, max] = late.quantiles();
         let after = last.duration_since(death).as_secs_f64();
         sheet.add(
-            format!("term {term:?}"),
+            format!("lease {node_lease:?}"),
             0,
             place.name(),
             [[after, p50, p99, p999, max]],

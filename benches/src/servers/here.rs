@@ -26,7 +26,7 @@ pub(super) struct Sizes {
     pub(super) filled: u64,
     pub(super) idle: Duration,
     pub(super) held_open: Duration,
-    pub(super) term: Duration,
+    pub(super) node_lease: Duration,
     pub(super) peer_jobs: u64,
     /// Numbers of queues.
     pub(super) queues: &'static [u64],
@@ -40,7 +40,7 @@ pub(super) const FULL: Sizes = Sizes {
     filled: 10_000_000,
     idle: Duration::from_secs(30),
     held_open: Duration::from_secs(300),
-    term: Duration::from_secs(15),
+    node_lease: Duration::from_secs(15),
     peer_jobs: 20_000,
     queues: &[10, 1_000, 10_000],
 };
@@ -58,7 +58,7 @@ pub(super) const SMOKE: Sizes = Sizes {
     filled: 20_000,
     idle: Duration::from_secs(2),
     held_open: Duration::from_secs(2),
-    term: Duration::from_secs(1),
+    node_lease: Duration::from_secs(1),
     peer_jobs: 200,
     queues: &[10, 100],
 };

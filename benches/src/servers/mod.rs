@@ -27,7 +27,7 @@ pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// What another process of this program does.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// Claims timers of this place, with a term in milliseconds, and never ends a run.
+    /// Claims timers of this place, with a lease in milliseconds, and never ends a run.
     Run(String, u64),
     /// Holds a lock on this server, with a lease in milliseconds.
     Lock(String, u64),
@@ -62,7 +62,9 @@ impl Other {
 pub(crate) fn other() -> Option<ExitCode> {
     crew::serve(|order, begin: &Receiver<()>, say: &dyn Fn(Vec<u64>)| {
         let done = match order {
-            Order::Run(place, term) => durable::hold(&place, Duration::from_millis(term), say),
+            Order::Run(place, node_lease) => {
+                durable::hold(&place, Duration::from_millis(node_lease), say)
+            }
             Order::Lock(url, lease) => leases::hold(&url, Duration::from_millis(lease), say),
             Order::Contend(url, times) => leases::contend(&url, times, begin, say),
         };

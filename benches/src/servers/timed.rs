@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tourbillon_durable::store::{
-    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Hear, Listening, NewNode,
-    Page, Poll, QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot, Timer,
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, NewNode,
+    NotificationListener, Page, Poll, QueueCounts, Revived, Settle, Settled, Store, StoreError,
+    StoreSnapshot, Subscription, Timer,
 };
 
 #[derive(Clone, Debug)]
@@ -47,8 +48,8 @@ impl Store for Timed {
         self.store.writers()
     }
 
-    fn listen(&self, hear: Hear) -> Option<Listening> {
-        self.store.listen(hear)
+    fn listen(&self, listener: NotificationListener) -> Option<Subscription> {
+        self.store.listen(listener)
     }
 }
 

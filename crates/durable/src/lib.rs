@@ -59,7 +59,7 @@
 //! | key | the name of a timer within its queue |
 //! | node | a process with handlers, from its start to its end |
 //! | claim | the right of one node to run a timer |
-//! | term | how long a node may be silent and keep its claims |
+//! | node lease | how long a node may be silent and keep its claims |
 //! | fenced | refused, because the claim is no longer this node's |
 //! | poll | the read that finds timers that are due soon, once a second by default |
 //! | doorbell | a store's signal that a timer was scheduled for the next moments |

@@ -74,7 +74,7 @@ impl<'a> Completion<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CompleteError {
-    /// The run is no longer that of this node, which was silent for longer than its term. Another
+    /// The run is no longer that of this node, which was silent for longer than its lease. Another
     /// node runs the timer, or has run it, or will.
     Fenced,
     /// The database has stopped the transaction in favour of another one. The same work may succeed
@@ -91,7 +91,7 @@ impl fmt::Display for CompleteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CompleteError::Fenced => f.write_str(
-                "the run is fenced: its node was silent for longer than its term, and the timer is \
+                "the run is fenced: its node was silent for longer than its lease, and the timer is \
                  no longer its own; roll the transaction back",
             ),
             CompleteError::Retry(why) => write!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::outages::Outages;
 use crate::events::StoreWork;
-use crate::store::{Connection, Hear, Listening, Store, StoreError};
+use crate::store::{Connection, NotificationListener, Store, StoreError, Subscription};
 use crate::sync::{Arc, catch_panic};
 
 /// The store, and the parts of the work with it that have stopped.
@@ -44,8 +44,11 @@ impl StoreHandle {
     }
 
     /// Listens to the store's doorbell, if it has one.
-    pub(crate) fn listen(&self, hear: Hear) -> Result<Option<Listening>, StoreError> {
-        catch_panic(|| self.store.listen(hear))
+    pub(crate) fn listen(
+        &self,
+        listener: NotificationListener,
+    ) -> Result<Option<Subscription>, StoreError> {
+        catch_panic(|| self.store.listen(listener))
             .map_err(|panic| StoreError::Unavailable(panicked(&panic)))
     }
 }

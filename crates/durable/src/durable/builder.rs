@@ -16,7 +16,7 @@ use crate::sync::Arc;
 pub struct DurableBuilder {
     store: Arc<dyn Store>,
     name: Option<String>,
-    term: Duration,
+    node_lease: Duration,
     poll_interval: Duration,
     payload_limit: usize,
     listener: Option<Listener>,
@@ -52,7 +52,7 @@ impl DurableBuilder {
         DurableBuilder {
             store,
             name: None,
-            term: Duration::from_secs(15),
+            node_lease: Duration::from_secs(15),
             poll_interval: Duration::from_secs(1),
             payload_limit: names::PAYLOAD_LIMIT,
             listener: None,
@@ -70,9 +70,9 @@ impl DurableBuilder {
     /// Sets how long this node may be silent, by its own clock, before others take over what it
     /// runs. The default is 15 s, the least is 100 ms and the greatest an hour. It must be at least
     /// four times [`poll_interval`](Self::poll_interval). All nodes on one store should have the
-    /// same term.
-    pub fn term(mut self, term: Duration) -> Self {
-        self.term = term;
+    /// same lease.
+    pub fn node_lease(mut self, lease: Duration) -> Self {
+        self.node_lease = lease;
         self
     }
 
@@ -187,17 +187,17 @@ impl DurableBuilder {
     /// Checks all options.
     pub(crate) fn plan(self) -> Result<Plan, StartError> {
         let refuse = |what: String| Err(StartError::Option(what));
-        let (term, interval) = (self.term, self.poll_interval);
+        let (node_lease, interval) = (self.node_lease, self.poll_interval);
         if !(Duration::from_millis(10)..=Duration::from_secs(60)).contains(&interval) {
             return refuse(format!(
                 "a poll each {interval:?}: choose between 10 ms and 1 min"
             ));
         }
-        if !(Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&term)
-            || term < interval * 4
+        if !(Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&node_lease)
+            || node_lease < interval * 4
         {
             return refuse(format!(
-                "a term of {term:?} with a poll each {interval:?}: choose between 100 ms and 1 h, and at \
+                "a node lease of {node_lease:?} with a poll each {interval:?}: choose between 100 ms and 1 h, and at \
                  least four polls"
             ));
         }
@@ -229,7 +229,7 @@ impl DurableBuilder {
             store: self.store,
             // Some stores can't keep NUL characters.
             name: name.replace('\0', " "),
-            term,
+            node_lease,
             poll_interval: interval,
             payload_limit: self.payload_limit,
             listener: self.listener,
@@ -281,9 +281,9 @@ impl QueueBuilder {
         QueueBuilder(self.0.name(name))
     }
 
-    /// Sets the [term](DurableBuilder::term) of this node.
-    pub fn term(self, term: Duration) -> Self {
-        QueueBuilder(self.0.term(term))
+    /// Sets the [node lease](DurableBuilder::node_lease) of this node.
+    pub fn node_lease(self, lease: Duration) -> Self {
+        QueueBuilder(self.0.node_lease(lease))
     }
 
     /// Sets the [time between two polls](DurableBuilder::poll_interval).
@@ -341,7 +341,7 @@ impl fmt::Debug for DurableBuilder {
         f.debug_struct("DurableBuilder")
             .field("store", &self.store)
             .field("name", &self.name)
-            .field("term", &self.term)
+            .field("node_lease", &self.node_lease)
             .field("poll_interval", &self.poll_interval)
             .field("queues", &queues)
             .finish_non_exhaustive()

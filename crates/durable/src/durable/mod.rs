@@ -78,7 +78,7 @@ struct Inner {
     counters: Arc<Counters>,
     alarm: Alarm,
     payload_limit: usize,
-    term: Duration,
+    node_lease: Duration,
     /// The queues with handlers, so that their names need not be copied for each call.
     queues: Arc<HashSet<Arc<str>>>,
     stop: StopState,
@@ -193,7 +193,7 @@ impl Durable {
                 );
                 let config = NodeConfig {
                     name: plan.name,
-                    term: plan.term,
+                    node_lease: plan.node_lease,
                     poll_interval: plan.poll_interval,
                     queues: plan
                         .queues
@@ -236,7 +236,7 @@ impl Durable {
             counters,
             alarm,
             payload_limit: plan.payload_limit,
-            term: plan.term,
+            node_lease: plan.node_lease,
             queues,
             stop: StopState::default(),
             stopper,

@@ -13,7 +13,7 @@ use crate::sync::channel::{RecvTimeoutError, Sender, bounded};
 use crate::sync::{Arc, thread};
 
 /// For how long the stop waits until the calls that were sent before are carried out, or for the
-/// term if that is shorter.
+/// lease if that is shorter.
 const CALLS_LIMIT: Duration = Duration::from_secs(5);
 
 /// For how long a drop waits until the store knows that the node has left.
@@ -46,8 +46,8 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the stop has ended: after the grace, if runs don't end, and
-    /// later if the store doesn't answer, at most by the [term](crate::DurableBuilder::term) and 5
-    /// s.
+    /// later if the store doesn't answer, at most by the [node
+    /// lease](crate::DurableBuilder::node_lease) and 5 s.
     ///
     /// # Examples
     ///
@@ -136,7 +136,7 @@ impl Inner {
             self.stop_node(grace);
             // A store that does not answer must not hold up the stop for longer than it would hold
             // up the other nodes.
-            match node.end.recv_timeout(grace + self.term) {
+            match node.end.recv_timeout(grace + self.node_lease) {
                 Ok(end) => {
                     report.unfinished = end.stopped.unfinished;
                     report.has_left = end.has_left;
@@ -150,7 +150,7 @@ impl Inner {
         self.refuse_calls();
         self.writers.close();
         self.reader.close();
-        let limit = self.term.min(CALLS_LIMIT);
+        let limit = self.node_lease.min(CALLS_LIMIT);
         if let Err(RecvTimeoutError::Timeout) = self.threads.recv_timeout(limit) {
             self.writers.give_up();
             self.reader.give_up();

@@ -13,7 +13,7 @@ pub struct StopReport {
     /// after the next start. Such a run may still go on in this process, and can't settle.
     pub unfinished: usize,
     /// Whether the store could be told that this node is gone. If not, the other nodes find out
-    /// when its term is over. Without handlers there is no node, and nothing to tell.
+    /// when its lease is over. Without handlers there is no node, and nothing to tell.
     pub has_left: bool,
 }
 

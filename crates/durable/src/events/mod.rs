@@ -84,8 +84,8 @@ pub enum DurableEvent {
         /// The reason of the store.
         error: String,
     },
-    /// A run has ended, but this node had been silent for longer than its term, and the timer is no
-    /// longer its own. Another node runs it again, unless it was cancelled.
+    /// A run has ended, but this node had been silent for longer than its lease, and the timer is
+    /// no longer its own. Another node runs it again, unless it was cancelled.
     #[non_exhaustive]
     Fenced {
         /// The queue.
@@ -129,7 +129,7 @@ pub enum DurableEvent {
     },
     /// The store's doorbell is heard again, after [`DoorbellDown`](DurableEvent::DoorbellDown).
     DoorbellUp,
-    /// Others have declared this node gone, since it was silent for longer than its term. It goes
+    /// Others have declared this node gone, since it was silent for longer than its lease. It goes
     /// on under a new name; what it ran is run again by others.
     NodeGone,
     /// This number of events were dropped, since the listener was too slow.
@@ -147,7 +147,7 @@ pub enum StoreWork {
     /// A node joins the others, or says that it handles no queue any more. Until it has joined it
     /// runs nothing.
     Join,
-    /// A node shows that it lives. Without beats for a term it starts nothing, and others take
+    /// A node shows that it lives. Without beats for a lease it starts nothing, and others take
     /// over.
     Beat,
     /// A node polls for timers that are due soon.

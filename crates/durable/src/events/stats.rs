@@ -36,7 +36,7 @@ pub struct DurableStats {
     pub unreadable: u64,
     /// Timers that were too late to start. They are counted as dead, too.
     pub expired: u64,
-    /// Timers that were given back before they started, at the end of a term or at a stop.
+    /// Timers that were given back before they started, at the end of a lease or at a stop.
     pub given_back: u64,
     /// How often the store has refused to claim or to settle one timer. See
     /// [`DurableEvent::Refused`](crate::DurableEvent::Refused).

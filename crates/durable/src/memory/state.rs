@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
-use crate::row::{self, Change, Claiming, Moment, Row, shard};
+use crate::row::{self, Change, Claiming, Row, StoreContext, shard};
 use crate::store::{
     Answer, Band, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, Epoch, Horizon,
     NewNode, PAGE_BYTES, Page, Poll, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode,
@@ -104,7 +104,7 @@ impl MemoryState {
     fn apply(&mut self, call: &Call, now: StoreTime) -> Answer {
         let row = self.row(&call.queue, &call.key).cloned();
         let (nodes, last) = (&self.nodes, &mut self.generation);
-        let mut moment = Moment {
+        let mut context = StoreContext {
             now,
             is_live: &|epoch| is_live(nodes, epoch),
             generation: &mut || {
@@ -113,7 +113,7 @@ impl MemoryState {
             },
         };
         let shard = shard::of_key(&call.key);
-        let (change, answer) = row::apply(row, shard, call.action.clone(), &mut moment);
+        let (change, answer) = row::apply(row, shard, call.action.clone(), &mut context);
         self.change(&call.queue, &call.key, change, now);
         answer
     }
@@ -203,7 +203,7 @@ impl MemoryState {
         let payload = found.payload.clone().into_boxed_str();
         let row = self.row(&queue, &key).cloned();
         let (nodes, last) = (&self.nodes, &mut self.generation);
-        let mut moment = Moment {
+        let mut context = StoreContext {
             now,
             is_live: &|epoch| is_live(nodes, epoch),
             generation: &mut || {
@@ -211,7 +211,7 @@ impl MemoryState {
                 *last
             },
         };
-        let Some(row) = row::revive(row, shard::of_key(&key), payload, &mut moment) else {
+        let Some(row) = row::revive(row, shard::of_key(&key), payload, &mut context) else {
             return Revived::Exists;
         };
         self.writes += 1;
@@ -385,12 +385,12 @@ impl MemoryState {
                 continue;
             };
             let nodes = &self.nodes;
-            let moment = Moment {
+            let context = StoreContext {
                 now,
                 is_live: &|epoch| is_live(nodes, epoch),
                 generation: &mut || unreachable!("a claim makes no generation"),
             };
-            let change = match row::claim(row, claim.epoch, wanted.crash_limit, &moment) {
+            let change = match row::claim(row, claim.epoch, wanted.crash_limit, &context) {
                 Claiming::Run(row) => {
                     claimed.runs.push(run(&wanted.queue, &wanted.key, &row));
                     Change::Put(row)
@@ -424,7 +424,7 @@ impl MemoryState {
             return Settled::Fenced;
         };
         let (nodes, last) = (&self.nodes, &mut self.generation);
-        let mut moment = Moment {
+        let mut context = StoreContext {
             now,
             is_live: &|epoch| is_live(nodes, epoch),
             generation: &mut || {
@@ -432,7 +432,7 @@ impl MemoryState {
                 *last
             },
         };
-        let (change, settled) = row::settle(row, &settlement.outcome, &mut moment);
+        let (change, settled) = row::settle(row, &settlement.outcome, &mut context);
         self.change(&run.queue, &run.key, change, now);
         settled
     }

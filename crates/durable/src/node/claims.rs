@@ -16,7 +16,7 @@ const MOST_CLAIMED: usize = 1_000;
 /// With this many ends of a queue that the store does not know, nothing of it is claimed.
 const MOST_UNSETTLED: usize = 4_000;
 
-/// The term that a claim is sent in.
+/// The lease that a claim is sent in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClaimTerm {
     pub(super) epoch: Epoch,
@@ -129,8 +129,8 @@ impl Claims {
         Ok(Claim {
             epoch,
             // The estimate is not later than the store's clock, so this moment is not later than
-            // the end of the term. If the store's clock runs slower, it is later by a round trip at
-            // most, and others wait for longer than the term by more than that.
+            // the end of the lease. If the store's clock runs slower, it is later by a round trip
+            // at most, and others wait for longer than the lease by more than that.
             deadline: store_now + end.saturating_sub(now),
             timers: self.timers(queues),
             adopt: self.runs_to_adopt(queues),

@@ -17,7 +17,7 @@ pub(crate) struct NodeConfig {
     /// The name in the table of nodes, for people.
     pub(crate) name: String,
     /// How long a node may be silent before others take its timers.
-    pub(crate) term: Duration,
+    pub(crate) node_lease: Duration,
     /// The time between two polls.
     pub(crate) poll_interval: Duration,
     /// The queues that it handles.

@@ -20,7 +20,7 @@ use crate::sync::Arc;
 /// The greatest number of settlements in a call.
 pub(super) const MOST_SETTLED: usize = 1_000;
 
-/// How long a node that stops waits for the store after the grace, or the term if that is shorter.
+/// How long a node that stops waits for the store after the grace, or the lease if that is shorter.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The state machine of a node. See the module [`node`](crate::node).
@@ -86,7 +86,7 @@ impl Node {
             numbers_of,
             names,
             numbers,
-            membership: Membership::new(epoch, config.term),
+            membership: Membership::new(epoch, config.node_lease),
             clock: Estimate::default(),
             queues: config
                 .queues
@@ -391,9 +391,9 @@ impl Node {
     // === the end ===
 
     fn stop(&mut self, now: Mono, grace: Duration) {
-        // Others wait for the term if the node can't say that it leaves.
+        // Others wait for the lease if the node can't say that it leaves.
         let extra = LEAVE_LIMIT
-            .min(self.membership.term())
+            .min(self.membership.node_lease())
             .max(self.poll_interval);
         match &mut self.stopping {
             Some(stopping) => stopping.hurry(now, grace, extra),

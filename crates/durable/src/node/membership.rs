@@ -1,4 +1,4 @@
-//! The node as a member: its epoch, beats and term, and what it has observed of the others.
+//! The node as a member: its epoch, beats and lease, and what it has observed of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) struct Membership {
     pub(super) join_sent: bool,
     /// When the next beat is due.
     pub(super) next_beat: Mono,
-    term: Duration,
+    node_lease: Duration,
     lease_end: Option<Mono>,
     last_good_beat: Option<Mono>,
     /// When a call has found another store, or an older one.
@@ -50,13 +50,13 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    pub(super) fn new(epoch: Epoch, term: Duration) -> Self {
+    pub(super) fn new(epoch: Epoch, node_lease: Duration) -> Self {
         Membership {
             epoch,
             joined: false,
             join_sent: false,
             next_beat: Mono::ZERO,
-            term,
+            node_lease,
             lease_end: None,
             last_good_beat: None,
             replaced: None,
@@ -70,18 +70,18 @@ impl Membership {
 
     /// Begins another epoch, after the last one was declared gone.
     pub(super) fn start_anew(&mut self, epoch: Epoch) {
-        *self = Membership::new(epoch, self.term);
+        *self = Membership::new(epoch, self.node_lease);
     }
 
     /// The time between two beats.
     pub(super) fn beat_interval(&self) -> Duration {
-        self.term / 5
+        self.node_lease / 5
     }
 
     /// How long a beat must stand still until its node is declared gone. It is longer than the
-    /// term, since the clocks of two machines do not run at exactly the same rate.
+    /// lease, since the clocks of two machines do not run at exactly the same rate.
     fn silence(&self) -> Duration {
-        self.term + (self.term / 15).max(Duration::from_millis(10))
+        self.node_lease + (self.node_lease / 15).max(Duration::from_millis(10))
     }
 
     /// How long a beat may stand still until the next one is overdue. The beat was written before
@@ -111,8 +111,8 @@ impl Membership {
         awaited.map(|since| since + self.patience())
     }
 
-    pub(super) fn term(&self) -> Duration {
-        self.term
+    pub(super) fn node_lease(&self) -> Duration {
+        self.node_lease
     }
 
     pub(super) fn lease_end(&self) -> Option<Mono> {
@@ -124,7 +124,7 @@ impl Membership {
         self.lease_end.is_some_and(|end| now < end)
     }
 
-    /// Ends the term by the node's own will.
+    /// Ends the lease by the node's own will.
     pub(super) fn let_go(&mut self) {
         self.lease_end = None;
     }
@@ -139,13 +139,13 @@ impl Membership {
         // A node that stood still does not know how long the others did.
         let stood_still = self
             .last_good_beat
-            .is_some_and(|last| sent.saturating_sub(last) > self.term / 2);
+            .is_some_and(|last| sent.saturating_sub(last) > self.node_lease / 2);
         if stood_still {
             self.observe_anew(now);
         }
         self.last_good_beat = Some(sent);
         self.good_beats += 1;
-        self.lease_end = Some(sent + self.term);
+        self.lease_end = Some(sent + self.node_lease);
         self.next_beat = sent + self.beat_interval();
     }
 
@@ -155,7 +155,7 @@ impl Membership {
         self.observe_anew(now);
     }
 
-    /// A call has found another store than the one of the beats before, or an older one: the term
+    /// A call has found another store than the one of the beats before, or an older one: the lease
     /// ends at once. The next good beat begins another one.
     pub(super) fn store_was_replaced(&mut self, now: Mono) {
         self.let_go();

@@ -14,7 +14,7 @@
 //! ```text
 //!            Joined              good beat                 Stop              Left
 //!  outside ---------> joined -----------------> holds ------------> stops ---------> ended
-//!     ^                  ^   a good beat | ^ the term               |
+//!     ^                  ^   a good beat | ^ the lease               |
 //!     |                  '---------------' '-- is over              | the grace and up to 5 s
 //!     '---- a beat or a claim says "gone": another epoch            '-------> ended
 //! ```
@@ -30,14 +30,14 @@
 //!
 //! # Membership
 //!
-//! A node *joins* with a random epoch, and increments its *beat* each fifth of the term.
+//! A node *joins* with a random epoch, and increments its *beat* each fifth of the lease.
 //!
-//! - **NODE-1** The term counts from the sending of the last beat that the store has confirmed.
-//!   When it is over, no run starts and no claim is sent. The next good beat begins another term.
+//! - **NODE-1** The lease counts from the sending of the last beat that the store has confirmed.
+//!   When it is over, no run starts and no claim is sent. The next good beat begins another lease.
 //! - **NODE-2** A claim carries a deadline by the store's clock that is not later than the end of
-//!   the term it was sent in. So a claim that was held up does nothing.
+//!   the lease it was sent in. So a claim that was held up does nothing.
 //! - **NODE-3** A node declares another one gone only if it has seen the same beat for longer than
-//!   the term, by its own clock and through five good beats of its own. A failed beat and a pause
+//!   the lease, by its own clock and through five good beats of its own. A failed beat and a pause
 //!   of its own begin the observation anew. So what stops all nodes makes none of them gone.
 //! - **NODE-4** A node that is gone begins a new epoch. The ends of its old runs are dropped: their
 //!   claims count as none. Until they have ended they still take up room in their queues.
@@ -103,7 +103,7 @@
 //!
 //! - **NODE-13** A node that stops claims nothing, gives back what has not started, and lets the
 //!   others know at once that it handles no queue: they do not wait for its shards during the
-//!   grace. It keeps its term until its runs have ended, or the grace is over. Then it leaves, and
+//!   grace. It keeps its lease until its runs have ended, or the grace is over. Then it leaves, and
 //!   its claims count as none.
 //! - **NODE-14** A lane whose call failed pauses, up to one interval. Nothing here spins: each
 //!   wake-up is later than now, or something is sent.

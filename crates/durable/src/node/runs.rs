@@ -33,7 +33,7 @@ pub(super) struct Held {
 
 #[derive(Debug)]
 enum RunState {
-    /// Claimed. It starts when the node holds its term.
+    /// Claimed. It starts when the node holds its lease.
     Waits(ClaimedRun),
     Runs,
     /// It has ended, and the store does not know it yet.

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::failure::message;
 use super::link::{GRACE, Settings};
 use super::session::Session;
-use crate::store::{Hear, Heard, Listening, StoreError};
+use crate::store::{Notification, NotificationListener, StoreError, Subscription};
 use crate::sync::channel::{Receiver, RecvTimeoutError, bounded};
 use crate::sync::{Arc, catch_panic, thread};
 
@@ -31,26 +31,31 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Listens until the result is dropped. Without a thread it is to be asked again.
-pub(super) fn start(settings: &Arc<Settings>, hear: Hear) -> Option<Listening> {
-    start_by(|run| thread::spawn("listen", run), settings, hear)
+pub(super) fn start(
+    settings: &Arc<Settings>,
+    listener: NotificationListener,
+) -> Option<Subscription> {
+    start_by(|run| thread::spawn("listen", run), settings, listener)
 }
 
 fn start_by<T>(
     spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<T>,
     settings: &Arc<Settings>,
-    hear: Hear,
-) -> Option<Listening> {
+    listener: NotificationListener,
+) -> Option<Subscription> {
     // For futures, and for pauses of the thread.
     let (stop, stopped) = oneshot::channel();
     let (end, ended) = bounded(0);
     let settings = Arc::clone(settings);
-    let hear = Arc::new(hear);
-    let hears = Arc::clone(&hear);
-    match spawn(Box::new(move || run(&settings, &hears, stopped, &ended))) {
-        Ok(_) => Some(Listening::new(move || drop((stop, end)))),
+    let listener = Arc::new(listener);
+    let by_thread = Arc::clone(&listener);
+    match spawn(Box::new(move || {
+        run(&settings, &by_thread, stopped, &ended)
+    })) {
+        Ok(_) => Some(Subscription::new(move || drop((stop, end)))),
         Err(error) => {
             let why = format!("a thread could not be started: {error}");
-            hear(Heard::Lost(&StoreError::Unavailable(why)));
+            listener(Notification::Lost(&StoreError::Unavailable(why)));
             None
         }
     }
@@ -59,7 +64,7 @@ fn start_by<T>(
 /// The work of the thread. It ends when `stopped` and `ended` are disconnected.
 fn run(
     settings: &Settings,
-    hear: &Arc<Hear>,
+    listener: &Arc<NotificationListener>,
     stopped: oneshot::Receiver<Infallible>,
     ended: &Receiver<Infallible>,
 ) {
@@ -68,13 +73,13 @@ fn run(
     let random = RandomState::new();
     loop {
         // The runtime panics where it needs a thread for the address of a host and gets none.
-        let listened = catch_panic(|| listen_until(settings, hear, &mut stopped));
+        let listened = catch_panic(|| listen_until(settings, listener, &mut stopped));
         let why = match listened {
             Ok(Ok(())) => return,
             Ok(Err(error)) => format!("no runtime for a connection: {error}"),
             Err(panic) => format!("the connection has panicked: {panic}"),
         };
-        hear(Heard::Lost(&StoreError::Unavailable(why)));
+        listener(Notification::Lost(&StoreError::Unavailable(why)));
         let pause = pause(failures, random.hash_one(failures));
         if ended.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
             return;
@@ -86,15 +91,18 @@ fn run(
 /// Listens until `stopped` is disconnected.
 fn listen_until(
     settings: &Settings,
-    hear: &Arc<Hear>,
+    listener: &Arc<NotificationListener>,
     stopped: &mut (impl Future<Output = Result<Infallible, oneshot::RecvError>> + Unpin),
 ) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut listening = pin!(listen(settings, hear));
+        let mut subscription = pin!(listen(settings, listener));
         std::future::poll_fn(|context| match Pin::new(&mut *stopped).poll(context) {
             Poll::Ready(_) => Poll::Ready(()),
-            Poll::Pending => listening.as_mut().poll(context).map(|never| match never {}),
+            Poll::Pending => subscription
+                .as_mut()
+                .poll(context)
+                .map(|never| match never {}),
         })
         .await;
     });
@@ -103,12 +111,12 @@ fn listen_until(
     Ok(())
 }
 
-async fn listen(settings: &Settings, hear: &Arc<Hear>) -> Infallible {
+async fn listen(settings: &Settings, listener: &Arc<NotificationListener>) -> Infallible {
     let random = RandomState::new();
     let mut failures = 0_u32;
     loop {
-        let error = hold(settings, hear, || failures = 0).await;
-        hear(Heard::Lost(&error));
+        let error = hold(settings, listener, || failures = 0).await;
+        listener(Notification::Lost(&error));
         sleep(pause(failures, random.hash_one(failures))).await;
         failures = failures.saturating_add(1);
     }
@@ -125,14 +133,18 @@ fn pause(failures: u32, random: u64) -> Duration {
 }
 
 /// Listens by one connection until it ends, and returns why. Calls `is_open` when it listens.
-async fn hold(settings: &Settings, hear: &Arc<Hear>, is_open: impl FnOnce()) -> StoreError {
+async fn hold(
+    settings: &Settings,
+    listener: &Arc<NotificationListener>,
+    is_open: impl FnOnce(),
+) -> StoreError {
     let limit = settings.statement_limit + GRACE;
-    let hears = Arc::clone(hear);
+    let by_thread = Arc::clone(listener);
     // The functions of a schema notify the channel of its name.
     let ours = settings.schema.name().to_owned();
     let notified = move |channel: &str, payload: &str| {
         if *channel == *ours {
-            hears(Heard::Ring(payload));
+            by_thread(Notification::Ring(payload));
         }
     };
     let limited = settings.statement_limit.as_millis().to_string();
@@ -146,7 +158,7 @@ async fn hold(settings: &Settings, hear: &Arc<Hear>, is_open: impl FnOnce()) -> 
     is_open();
     // Notifications are those of transactions that commit after the server has begun to listen. So
     // what was scheduled before may have been missed.
-    hear(Heard::Open);
+    listener(Notification::Open);
     loop {
         match timeout(settings.statement_limit * CHECK, &mut task).await {
             Ok(Ok(Err(error))) => return StoreError::Unavailable(message(&error)),
@@ -212,32 +224,32 @@ mod tests {
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = free.local_addr().expect("an address").port();
         drop(free);
-        let (sender, heard) = mpsc::channel();
-        let hear = move |heard: Heard<'_>| {
-            if let Heard::Lost(error) = heard {
+        let (sender, received) = mpsc::channel();
+        let listener = move |notification: Notification<'_>| {
+            if let Notification::Lost(error) = notification {
                 let _ = sender.send(error.clone());
             }
         };
-        let listening = start(&settings(port, Duration::from_secs(5)), Box::new(hear));
+        let subscription = start(&settings(port, Duration::from_secs(5)), Box::new(listener));
         for _ in 0..3 {
-            let error = heard.recv_timeout(PATIENCE).expect("it is reported");
+            let error = received.recv_timeout(PATIENCE).expect("it is reported");
             assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
         }
-        drop(listening);
+        drop(subscription);
     }
 
     #[test]
     fn without_a_thread_it_says_so_and_is_to_be_asked_again() {
-        let (sender, heard) = mpsc::channel();
-        let hear = move |heard: Heard<'_>| {
-            if let Heard::Lost(error) = heard {
+        let (sender, received) = mpsc::channel();
+        let listener = move |notification: Notification<'_>| {
+            if let Notification::Lost(error) = notification {
                 let _ = sender.send(error.clone());
             }
         };
         let refuse = |_| Err::<(), _>(io::Error::from(io::ErrorKind::WouldBlock));
         let settings = settings(1, Duration::from_secs(5));
-        assert!(start_by(refuse, &settings, Box::new(hear)).is_none());
-        let error = heard.recv().expect("it is reported");
+        assert!(start_by(refuse, &settings, Box::new(listener)).is_none());
+        let error = received.recv().expect("it is reported");
         assert!(error.to_string().contains("thread"), "{error}");
     }
 
@@ -246,21 +258,23 @@ mod tests {
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = free.local_addr().expect("an address").port();
         drop(free);
-        let (sender, heard) = mpsc::channel();
+        let (sender, received) = mpsc::channel();
         // As the runtime does where it gets no thread: within the connection, and not in the report
         // of that.
-        let hear = move |heard: Heard<'_>| match heard {
-            Heard::Lost(error) if !error.to_string().contains("panicked") => panic!("no thread"),
-            heard => drop(sender.send(format!("{heard:?}"))),
+        let listener = move |notification: Notification<'_>| match notification {
+            Notification::Lost(error) if !error.to_string().contains("panicked") => {
+                panic!("no thread")
+            }
+            notification => drop(sender.send(format!("{notification:?}"))),
         };
-        let listening = start(&settings(port, Duration::from_secs(5)), Box::new(hear));
+        let subscription = start(&settings(port, Duration::from_secs(5)), Box::new(listener));
         for _ in 0..3 {
-            let lost = heard.recv_timeout(PATIENCE).expect("it is reported");
+            let lost = received.recv_timeout(PATIENCE).expect("it is reported");
             assert!(lost.contains("no thread"), "{lost}");
         }
-        drop(listening);
+        drop(subscription);
         let start = std::time::Instant::now();
-        while heard.recv_timeout(PATIENCE).is_ok() {}
+        while received.recv_timeout(PATIENCE).is_ok() {}
         assert!(start.elapsed() < PATIENCE, "the thread goes on");
     }
 
@@ -271,11 +285,11 @@ mod tests {
         let port = silent.local_addr().expect("an address").port();
         let alive = Arc::new(());
         let witness = Arc::downgrade(&alive);
-        let hear = move |heard: Heard<'_>| panic!("{heard:?} {alive:?}");
-        let listening = start(&settings(port, 60 * PATIENCE), Box::new(hear));
+        let listener = move |notification: Notification<'_>| panic!("{notification:?} {alive:?}");
+        let subscription = start(&settings(port, 60 * PATIENCE), Box::new(listener));
         let _client = silent.accept().expect("it connects");
         assert!(witness.upgrade().is_some());
-        drop(listening);
+        drop(subscription);
         let start = std::time::Instant::now();
         while witness.upgrade().is_some() {
             assert!(start.elapsed() < PATIENCE, "the thread goes on");

@@ -45,7 +45,9 @@ use crate::postgres::schema::Schema;
 use crate::postgres::security::{Encryption, Security};
 #[cfg(feature = "postgres-tls")]
 use crate::postgres::tls::Certificates;
-use crate::store::{Beats, Connection, DEFAULT, Hear, Listening, Store, StoreError};
+use crate::store::{
+    Beats, Connection, DEFAULT, NotificationListener, Store, StoreError, Subscription,
+};
 use crate::sync::{Arc, OnceLock, Origin, thread};
 
 /// A store in a PostgreSQL database, version 13 or newer, which many machines share.
@@ -262,9 +264,9 @@ impl Store for Postgres {
         self.0.lock_limit
     }
 
-    fn listen(&self, hear: Hear) -> Option<Listening> {
+    fn listen(&self, listener: NotificationListener) -> Option<Subscription> {
         match self.0.listen {
-            true => listener::start(&self.0, hear),
+            true => listener::start(&self.0, listener),
             false => None,
         }
     }
@@ -293,7 +295,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 impl PostgresBuilder {
     /// Sets how long the server may take for one statement. 5 s by default, at least 10 ms.
     ///
-    /// Two seconds later the connection is given up. Choose less than the term of the nodes.
+    /// Two seconds later the connection is given up. Choose less than the lease of the nodes.
     #[must_use]
     pub fn statement_limit(mut self, limit: Duration) -> Self {
         self.statement_limit = limit.max(SHORTEST);

@@ -84,8 +84,8 @@ pub enum Change {
     Bury(Row, String),
 }
 
-/// The knowledge of the store at the moment of a call.
-pub struct Moment<'a> {
+/// What the store knows at the moment of a call.
+pub struct StoreContext<'a> {
     /// The store's clock.
     pub now: StoreTime,
     /// Whether a claim of this epoch is live.
@@ -94,9 +94,9 @@ pub struct Moment<'a> {
     pub generation: &'a mut dyn FnMut() -> i64,
 }
 
-impl std::fmt::Debug for Moment<'_> {
+impl std::fmt::Debug for StoreContext<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Moment")
+        f.debug_struct("StoreContext")
             .field("now", &self.now)
             .finish_non_exhaustive()
     }
@@ -116,21 +116,21 @@ enum RowState {
     Held(Row, Hold),
 }
 
-fn state_of(row: Option<Row>, moment: &Moment<'_>) -> RowState {
+fn state_of(row: Option<Row>, context: &StoreContext<'_>) -> RowState {
     let Some(row) = row else {
         return RowState::Absent;
     };
     let Some(hold) = row.claim else {
         return RowState::Free(row);
     };
-    if (moment.is_live)(hold.epoch) {
+    if (context.is_live)(hold.epoch) {
         return RowState::Held(row, hold);
     }
     if row.cancelled {
         return RowState::Absent;
     }
     match row.successor {
-        Some(successor) => RowState::Promoted(promoted(row.shard, successor, moment.now)),
+        Some(successor) => RowState::Promoted(promoted(row.shard, successor, context.now)),
         None => RowState::Free(row),
     }
 }
@@ -172,19 +172,19 @@ pub fn apply(
     row: Option<Row>,
     shard: u16,
     action: Action,
-    moment: &mut Moment<'_>,
+    context: &mut StoreContext<'_>,
 ) -> (Change, Answer) {
     let was_there = row.is_some();
-    let state = state_of(row, moment);
+    let state = state_of(row, context);
     match action {
         Action::Schedule { when, payload } => {
-            let due = when.due(moment.now);
-            schedule(state, shard, due, payload, moment)
+            let due = when.due(context.now);
+            schedule(state, shard, due, payload, context)
         }
         Action::ScheduleIfAbsent { when, payload } => match state {
             RowState::Absent => {
-                let due = when.due(moment.now);
-                schedule(RowState::Absent, shard, due, payload, moment)
+                let due = when.due(context.now);
+                schedule(RowState::Absent, shard, due, payload, context)
             }
             // A gone node's claim is left for the next claim, which counts the crash.
             RowState::Free(row) => (Change::Keep, exists(&row, false)),
@@ -195,7 +195,7 @@ pub fn apply(
             RowState::Held(row, _) => (Change::Keep, exists(&row, true)),
         },
         Action::Reschedule { when } => {
-            let to = when.due(moment.now);
+            let to = when.due(context.now);
             reschedule(state, was_there, to)
         }
         Action::Cancel => cancel(state, was_there),
@@ -212,9 +212,9 @@ fn schedule(
     shard: u16,
     due: StoreTime,
     payload: Box<str>,
-    moment: &mut Moment<'_>,
+    context: &mut StoreContext<'_>,
 ) -> (Change, Answer) {
-    let generation = (moment.generation)();
+    let generation = (context.generation)();
     let (row, replaced, running) = match state {
         RowState::Absent => (fresh(shard, due, generation, payload), None, false),
         RowState::Free(old) | RowState::Promoted(old) => (
@@ -317,8 +317,8 @@ pub enum Claiming {
 }
 
 /// Claims a timer for a node. Its queue is not paused, and the node is not gone.
-pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, moment: &Moment<'_>) -> Claiming {
-    let (mut row, mut changed) = match state_of(Some(row), moment) {
+pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, context: &StoreContext<'_>) -> Claiming {
+    let (mut row, mut changed) = match state_of(Some(row), context) {
         RowState::Absent => return Claiming::Not(Change::Delete),
         RowState::Held(..) => return Claiming::Not(Change::Keep),
         RowState::Free(row) => (row, false),
@@ -333,7 +333,7 @@ pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, moment: &Moment<'_>) -> C
             return Claiming::Not(Change::Bury(row, error));
         }
     }
-    if row.due > moment.now {
+    if row.due > context.now {
         // A crash that was counted and a successor that was promoted are written all the same.
         let change = match changed {
             true => Change::Put(row),
@@ -343,7 +343,7 @@ pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, moment: &Moment<'_>) -> C
     }
     row.claim = Some(Hold {
         epoch,
-        since: moment.now,
+        since: context.now,
     });
     row.attempt += 1;
     Claiming::Run(row)
@@ -358,9 +358,9 @@ pub fn is_held(row: &Row, epoch: Epoch, generation: i64, attempt: u32) -> bool {
 }
 
 /// Ends a run that the fence has let through.
-pub fn settle(row: Row, outcome: &Outcome, moment: &mut Moment<'_>) -> (Change, Settled) {
+pub fn settle(row: Row, outcome: &Outcome, context: &mut StoreContext<'_>) -> (Change, Settled) {
     if let Some(successor) = row.successor {
-        let row = promoted(row.shard, successor, moment.now);
+        let row = promoted(row.shard, successor, context.now);
         return (Change::Put(row), Settled::Ended);
     }
     if row.cancelled {
@@ -369,13 +369,13 @@ pub fn settle(row: Row, outcome: &Outcome, moment: &mut Moment<'_>) -> (Change, 
     match outcome {
         Outcome::Done => (Change::Delete, Settled::Ended),
         Outcome::Again(after) => {
-            let due = later(moment.now, *after);
-            let row = fresh(row.shard, due, (moment.generation)(), row.payload);
+            let due = later(context.now, *after);
+            let row = fresh(row.shard, due, (context.generation)(), row.payload);
             (Change::Put(row), Settled::Waits)
         }
         Outcome::Retry(after) => {
             let row = Row {
-                due: later(moment.now, *after),
+                due: later(context.now, *after),
                 fails: row.fails + 1,
                 claim: None,
                 ..row
@@ -384,7 +384,7 @@ pub fn settle(row: Row, outcome: &Outcome, moment: &mut Moment<'_>) -> (Change, 
         }
         Outcome::GiveBack(after) => {
             let row = Row {
-                due: row.due.max(later(moment.now, *after)),
+                due: row.due.max(later(context.now, *after)),
                 claim: None,
                 ..row
             };
@@ -411,12 +411,12 @@ pub fn revive(
     row: Option<Row>,
     shard: u16,
     payload: Box<str>,
-    moment: &mut Moment<'_>,
+    context: &mut StoreContext<'_>,
 ) -> Option<Row> {
-    match state_of(row, moment) {
+    match state_of(row, context) {
         RowState::Absent => {
-            let generation = (moment.generation)();
-            Some(fresh(shard, moment.now, generation, payload))
+            let generation = (context.generation)();
+            Some(fresh(shard, context.now, generation, payload))
         }
         RowState::Free(_) | RowState::Promoted(_) | RowState::Held(..) => None,
     }

@@ -188,10 +188,10 @@ fn show_answer(answer: Answer) -> String {
     }
 }
 
-/// Calls `act` with a moment in which all nodes but `GONE` live, and generations begin at 100.
-fn moment<T>(act: impl FnOnce(&mut Moment<'_>) -> T) -> T {
+/// Calls `act` with a context in which all nodes but `GONE` live, and generations begin at 100.
+fn in_context<T>(act: impl FnOnce(&mut StoreContext<'_>) -> T) -> T {
     let mut last = 99;
-    act(&mut Moment {
+    act(&mut StoreContext {
         now: NOW,
         is_live: &|epoch| epoch != GONE,
         generation: &mut || {
@@ -213,7 +213,7 @@ fn check(call: &str, table: &[(&str, &str)], act: impl Fn(Option<Row>) -> String
 
 fn check_action(call: &str, action: &Action, table: &[(&str, &str)]) {
     check(call, table, |row| {
-        let (change, answer) = moment(|moment| apply(row, 9, action.clone(), moment));
+        let (change, answer) = in_context(|context| apply(row, 9, action.clone(), context));
         format!("{} | {}", show_change(&change), show_answer(answer))
     });
 }
@@ -431,7 +431,7 @@ fn claim_takes_what_is_due_and_counts_the_crash_of_a_gone_node() {
     let mut checked = 0;
     for ((state, row), (named, expected)) in states.zip(table) {
         assert_eq!(state, named, "the order of the table");
-        let claimed = moment(|moment| match claim(row, CLAIMER, CRASH_LIMIT, moment) {
+        let claimed = in_context(|context| match claim(row, CLAIMER, CRASH_LIMIT, context) {
             Claiming::Run(row) => format!("run {}", show_row(&row)),
             Claiming::Not(change) => show_change(&change),
         });
@@ -465,7 +465,7 @@ fn revive_needs_a_free_key() {
             ("gone, last crash, cancelled", fresh),
         ],
         |row| {
-            let revived = moment(|moment| revive(row, 9, "letter".into(), moment));
+            let revived = in_context(|context| revive(row, 9, "letter".into(), context));
             revived.map_or_else(|| "exists".to_owned(), |row| show_row(&row))
         },
     );
@@ -556,7 +556,7 @@ fn settle_decides_by_successor_then_cancel_then_outcome() {
         assert_eq!(state, named, "the order of the table");
         let row = row.expect("it is held");
         for (outcome, expected) in outcomes.iter().zip(expected) {
-            let (change, settled) = moment(|moment| settle(row.clone(), outcome, moment));
+            let (change, settled) = in_context(|context| settle(row.clone(), outcome, context));
             let shown = format!("{}, {settled:?}", show_change(&change));
             assert_eq!(shown, expected, "{outcome:?} of a row that is {state}");
         }
@@ -596,7 +596,7 @@ fn a_new_due_time_is_neither_in_the_past_nor_after_the_last_one() {
     }
     for outcome in [Outcome::Again(Duration::MAX), Outcome::Retry(Duration::MAX)] {
         let row = row(-10, Some(LIVE));
-        let (change, _) = moment(|moment| settle(row, &outcome, moment));
+        let (change, _) = in_context(|context| settle(row, &outcome, context));
         assert!(matches!(change, Change::Put(row) if row.due == StoreTime::LATEST));
     }
 }
@@ -650,7 +650,7 @@ fn no_sequence_of_calls_breaks_an_invariant() {
                 last
             };
             let live = |epoch| !(died && epoch == Epoch(1));
-            let mut moment = Moment {
+            let mut context = StoreContext {
                 now: NOW,
                 is_live: &live,
                 generation: &mut next,
@@ -660,14 +660,14 @@ fn no_sequence_of_calls_breaks_an_invariant() {
                 Step::Schedule => {
                     let payload = "p".into();
                     let action = Action::Schedule { when: now, payload };
-                    apply(row.clone(), 9, action, &mut moment).0
+                    apply(row.clone(), 9, action, &mut context).0
                 }
                 Step::Reschedule => {
                     let action = Action::Reschedule { when: now };
-                    apply(row.clone(), 9, action, &mut moment).0
+                    apply(row.clone(), 9, action, &mut context).0
                 }
                 Step::Cancel => {
-                    let (change, answer) = apply(row.clone(), 9, Action::Cancel, &mut moment);
+                    let (change, answer) = apply(row.clone(), 9, Action::Cancel, &mut context);
                     if let Some(row) = &row {
                         let has_run = fences.iter().any(|(.., generation, attempt)| {
                             (*generation, *attempt) == (row.generation, row.attempt)
@@ -683,7 +683,7 @@ fn no_sequence_of_calls_breaks_an_invariant() {
                     change
                 }
                 Step::Claim(epoch) if live(epoch) => match row.clone() {
-                    Some(row) => match claim(row, epoch, CRASH_LIMIT, &moment) {
+                    Some(row) => match claim(row, epoch, CRASH_LIMIT, &context) {
                         Claiming::Run(row) => {
                             let fence = (epoch, row.generation, row.attempt);
                             assert!(!fences.contains(&fence), "STORE-3: {sequence}: {fence:?}");
@@ -705,7 +705,7 @@ fn no_sequence_of_calls_breaks_an_invariant() {
                         assert!(open.len() <= 1, "{sequence}: {open:?}");
                         match open.first() {
                             Some((epoch, ..)) if live(*epoch) => {
-                                settle(held, &outcomes[outcome], &mut moment).0
+                                settle(held, &outcomes[outcome], &mut context).0
                             }
                             _ => Change::Keep,
                         }

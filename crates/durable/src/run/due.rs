@@ -153,7 +153,7 @@ impl<T> Due<T> {
     /// After `false`, another node may have started the same timer already, and the end of this run
     /// will be refused if it has. A handler with effects outside the database should ask before
     /// each of them. The answer is `true` again after a pause of the store that was longer than the
-    /// term, unless this node was declared gone meanwhile.
+    /// lease, unless this node was declared gone meanwhile.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.info.lease.is_held()
@@ -209,7 +209,8 @@ impl<T> Due<T> {
     ///
     /// type Failed = Box<dyn std::error::Error + Send + Sync>;
     ///
-    /// async fn cancel_unpaid(client: &mut tokio_postgres::Client, due: Due<i64>) -> Result<(), Failed> {
+    /// async fn cancel_unpaid(client: &mut tokio_postgres::Client, due: Due<i64>) -> Result<(),
+    /// Failed> {
     ///     let transaction = client.transaction().await?;
     ///     let cancel = "update orders set state = 'cancelled' where id = $1 and state = 'open'";
     ///     transaction.execute(cancel, &[due.payload()]).await?;
@@ -259,7 +260,8 @@ impl<T> Due<T> {
     ///     )?;
     ///     let is_ended: bool = row.get("completed");
     ///     if !is_ended {
-    ///         return Err(CompleteError::Fenced.into()); // the drop of the transaction rolls it back
+    ///         return Err(CompleteError::Fenced.into()); // the drop of the transaction rolls it
+    ///         back
     ///     }
     ///     Ok(transaction.commit()?)
     /// }

@@ -34,7 +34,7 @@ impl LocalClock {
     }
 }
 
-/// The lease of one life of a node, which lasts for a [term](crate::DurableBuilder::term).
+/// The lease of one life of a node, which has this [length](crate::DurableBuilder::node_lease).
 #[derive(Debug)]
 pub(crate) struct NodeLease {
     pub(crate) epoch: Epoch,

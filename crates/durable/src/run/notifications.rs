@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::events::{Counters, DurableEvent, EventSink};
-use crate::store::Heard;
+use crate::store::Notification;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,9 +39,9 @@ impl NotificationForwarder {
         })
     }
 
-    pub(crate) fn hear(&self, heard: Heard<'_>) {
-        match heard {
-            Heard::Ring(queue) => {
+    pub(crate) fn take(&self, notification: Notification<'_>) {
+        match notification {
+            Notification::Ring(queue) => {
                 let Some((queue, waits)) = self.waiting.get_key_value(queue) else {
                     return;
                 };
@@ -52,14 +52,14 @@ impl NotificationForwarder {
                     (self.tell)(Some(Arc::clone(queue)));
                 }
             }
-            Heard::Open => {
+            Notification::Open => {
                 // Relaxed: nothing else is read by way of it.
                 if self.is_down.swap(false, Ordering::Relaxed) {
                     self.events.send(|| DurableEvent::DoorbellUp);
                 }
                 (self.tell)(None);
             }
-            Heard::Lost(error) => {
+            Notification::Lost(error) => {
                 // Relaxed: nothing else is read by way of it.
                 if !self.is_down.swap(true, Ordering::Relaxed) {
                     let error = error.to_string();
@@ -78,7 +78,7 @@ impl NotificationForwarder {
     /// The node takes a ring, and sends its poll after this.
     pub(crate) fn taken(&self, queue: &str) {
         if let Some(waits) = self.waiting.get(queue) {
-            // AcqRel: pairs with the swap in `hear`.
+            // AcqRel: pairs with the swap in `take`.
             waits.swap(false, Ordering::AcqRel);
         }
     }

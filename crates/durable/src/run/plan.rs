@@ -12,7 +12,7 @@ use crate::sync::Arc;
 pub(crate) struct Plan {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) name: String,
-    pub(crate) term: Duration,
+    pub(crate) node_lease: Duration,
     pub(crate) poll_interval: Duration,
     pub(crate) payload_limit: usize,
     pub(crate) listener: Option<Listener>,

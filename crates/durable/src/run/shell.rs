@@ -18,7 +18,7 @@ use crate::calls::StartError;
 use crate::client::StoreHandle;
 use crate::events::DurableEvent;
 use crate::node::{Command, Input, Mono, Near, Node, NodeConfig, Reply, Stopped, StoreCall};
-use crate::store::{ClaimedRun, Heard, Listening, Outcome, Run, StoreError};
+use crate::store::{ClaimedRun, Notification, Outcome, Run, StoreError, Subscription};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::{Arc, Origin, catch_panic, thread};
@@ -157,7 +157,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
         lanes,
         notifications,
         store_handle: parts.store_handle,
-        listening: None,
+        subscription: None,
         listen_failures: 0,
         is_stopping: false,
         wake,
@@ -265,7 +265,7 @@ struct Shell {
     notifications: Arc<NotificationForwarder>,
     store_handle: Arc<StoreHandle>,
     /// `None` if the store has no doorbell or could not listen to it, and after a stop.
-    listening: Option<Listening>,
+    subscription: Option<Subscription>,
     listen_failures: u32,
     is_stopping: bool,
     /// Sends the node its wake-ups.
@@ -340,16 +340,17 @@ impl Shell {
     /// Listens to the store's doorbell. If the store has one and can't listen to it, it is asked
     /// again.
     fn listen(&mut self) {
-        if self.is_stopping || self.listening.is_some() {
+        if self.is_stopping || self.subscription.is_some() {
             return;
         }
         let notifications = Arc::clone(&self.notifications);
-        let hear = Box::new(move |heard: Heard<'_>| notifications.hear(heard));
-        self.listening = self.store_handle.listen(hear).unwrap_or_else(|error| {
-            self.notifications.hear(Heard::Lost(&error));
+        let listener =
+            Box::new(move |notification: Notification<'_>| notifications.take(notification));
+        self.subscription = self.store_handle.listen(listener).unwrap_or_else(|error| {
+            self.notifications.take(Notification::Lost(&error));
             None
         });
-        if self.listening.is_some() || !self.notifications.is_down() {
+        if self.subscription.is_some() || !self.notifications.is_down() {
             return;
         }
         let pause = FIRST_LISTEN.saturating_mul(1 << self.listen_failures.min(16));
@@ -363,9 +364,9 @@ impl Shell {
     /// A node that stops polls no more.
     fn stop_listening(&mut self) {
         self.is_stopping = true;
-        let listening = self.listening.take();
+        let subscription = self.subscription.take();
         // The store may be the user's.
-        drop(catch_panic(move || drop(listening)));
+        drop(catch_panic(move || drop(subscription)));
     }
 
     /// Publishes the end of the lease. A lease of an epoch that is over never comes back.

@@ -230,7 +230,7 @@ pub(super) fn apply(tables: &mut Tables<'_>, call: &Call) -> Result<Answer, Fail
     let (before, row) = tables.row(&call.queue, &call.key)?.unzip();
     let shard = shard::of_key(&call.key);
     let action = call.action.clone();
-    let (change, answer) = tables.decide(|moment| row::apply(row, shard, action, moment));
+    let (change, answer) = tables.decide(|context| row::apply(row, shard, action, context));
     tables.change(&call.queue, &call.key, before, &change)?;
     Ok(answer)
 }
@@ -257,7 +257,7 @@ fn claim_timers(tables: &mut Tables<'_>, claim: &Claim) -> Result<Claimed, Failu
             continue;
         };
         let decided =
-            tables.decide(|moment| row::claim(row, claim.epoch, wanted.crash_limit, moment));
+            tables.decide(|context| row::claim(row, claim.epoch, wanted.crash_limit, context));
         let change = match decided {
             Claiming::Run(row) => Change::Put(row),
             Claiming::Not(change) => {
@@ -315,7 +315,7 @@ pub(super) fn settle_one(
     let Some((before, row)) = held(tables, run, epoch)? else {
         return Ok(Settled::Fenced);
     };
-    let (change, settled) = tables.decide(|moment| row::settle(row, &settlement.outcome, moment));
+    let (change, settled) = tables.decide(|context| row::settle(row, &settlement.outcome, context));
     tables.change(&run.queue, &run.key, Some(before), &change)?;
     Ok(settled)
 }
@@ -335,7 +335,7 @@ fn revive(tables: &mut Tables<'_>, letter: i64) -> Result<Revived, Failure> {
     };
     let (before, row) = tables.row(&queue, &key)?.unzip();
     let shard = shard::of_key(&key);
-    let revived = tables.decide(|moment| row::revive(row, shard, payload, moment));
+    let revived = tables.decide(|context| row::revive(row, shard, payload, context));
     let Some(row) = revived else {
         return Ok(Revived::Exists);
     };

@@ -43,7 +43,7 @@ use crate::sync::Arc;
 /// its transactions.
 ///
 /// - One transaction writes at a time. A user's transaction that stays open stops all others, the
-///   renewals of nodes too. Keep such transactions shorter than a part of the node's term.
+///   renewals of nodes too. Keep such transactions shorter than a part of the node's lease.
 /// - Reads never wait for writes. A read transaction that stays open makes the log beside the file
 ///   grow until it ends. Afterwards the log shrinks to at most 64 MB.
 /// - There is no doorbell between processes. A timer that another process has scheduled, or one
@@ -70,7 +70,7 @@ use crate::sync::Arc;
 /// by `cp`, while processes use it: only a file with other tables is noticed. A file that is older
 /// than it was, with the same tables, is noticed by the next poll of a process with handlers, if it
 /// lacks one of the beats of that process. There is one each fifth of the
-/// [term](crate::DurableBuilder::term).
+/// [node lease](crate::DurableBuilder::node_lease).
 ///
 /// # Versions
 ///
@@ -208,7 +208,7 @@ impl Sqlite {
     /// is set here. After this time the call fails with [`StoreError::Unavailable`], and was not
     /// carried out.
     ///
-    /// It should be less than the term of the nodes.
+    /// It should be less than the lease of the nodes.
     #[must_use]
     pub fn with_busy_limit(mut self, limit: Duration) -> Self {
         self.shared.busy_limit = limit;

@@ -4,7 +4,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension};
 
 use super::failure::Failure;
 use super::schema::{Meta, Prefix};
-use crate::row::{Change, Hold, Moment, Row, Successor};
+use crate::row::{Change, Hold, Row, StoreContext, Successor};
 use crate::store::{Epoch, FoundRow, StoreTime};
 use crate::sync::Arc;
 
@@ -151,10 +151,10 @@ impl<'c> Tables<'c> {
 
     /// Lets one of the functions of [`row`](crate::row) decide. Epochs of rows that were read are
     /// known.
-    pub(super) fn decide<T>(&mut self, decide: impl FnOnce(&mut Moment<'_>) -> T) -> T {
+    pub(super) fn decide<T>(&mut self, decide: impl FnOnce(&mut StoreContext<'_>) -> T) -> T {
         let known = &self.known;
         let next = &mut self.generation;
-        let mut moment = Moment {
+        let mut context = StoreContext {
             now: self.now,
             is_live: &|epoch| known.contains(&(epoch, true)),
             generation: &mut || {
@@ -162,7 +162,7 @@ impl<'c> Tables<'c> {
                 *next
             },
         };
-        decide(&mut moment)
+        decide(&mut context)
     }
 
     /// Writes a change to the row of a key.

@@ -33,7 +33,7 @@ use crate::store::{
 /// - No node is told about the commit. Nodes find the timer at their next poll, so a timer that is
 ///   due at once may be late by the time between two polls: a second by default.
 /// - While the transaction is open no other connection can write, neither those of nodes. It should
-///   be short. One that lasts longer than the term of a node stops its renewals.
+///   be short. One that lasts longer than the lease of a node stops its renewals.
 /// - The time is that of the system's clock, as the transaction sees it when it has the lock of the
 ///   file.
 /// - The payload has at most 64 KiB as JSON.

@@ -1,48 +1,48 @@
-//! The messages to the listener of a doorbell, and the end of listening.
+//! The notifications of a doorbell, and the end of a subscription to them.
 
 use std::fmt;
 
 use super::StoreError;
 
 /// The listener of a [doorbell](super::Store::listen). It must not block.
-pub type Hear = Box<dyn Fn(Heard<'_>) + Send + Sync>;
+pub type NotificationListener = Box<dyn Fn(Notification<'_>) + Send + Sync>;
 
 /// A message to the listener of a [doorbell](super::Store::listen).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Heard<'a> {
+pub enum Notification<'a> {
     /// Rings are heard from now on. Those before may have been lost, so the node polls all
     /// queues.
     Open,
     /// A timer of this queue may be due soon.
     Ring(&'a str),
-    /// No ring is heard, for this reason, until [`Heard::Open`] follows.
+    /// No ring is heard, for this reason, until [`Notification::Open`] follows.
     Lost(&'a StoreError),
 }
 
 /// Somebody listens to a [doorbell](super::Store::listen) until this is dropped.
 #[must_use = "nobody listens any more when this is dropped"]
-pub struct Listening(Option<Box<dyn FnOnce() + Send>>);
+pub struct Subscription(Option<Box<dyn FnOnce() + Send>>);
 
-impl Listening {
+impl Subscription {
     /// Calls `stop` when this is dropped. It must not block.
     ///
     /// # Examples
     ///
     /// ```
-    /// use tourbillon_durable::store::Listening;
+    /// use tourbillon_durable::store::Subscription;
     ///
     /// let (sender, receiver) = std::sync::mpsc::channel::<()>();
-    /// let listening = Listening::new(move || drop(sender));
-    /// drop(listening);
+    /// let subscription = Subscription::new(move || drop(sender));
+    /// drop(subscription);
     /// assert!(receiver.recv().is_err());
     /// ```
     pub fn new(stop: impl FnOnce() + Send + 'static) -> Self {
-        Listening(Some(Box::new(stop)))
+        Subscription(Some(Box::new(stop)))
     }
 }
 
-impl Drop for Listening {
+impl Drop for Subscription {
     fn drop(&mut self) {
         if let Some(stop) = self.0.take() {
             stop();
@@ -50,8 +50,8 @@ impl Drop for Listening {
     }
 }
 
-impl fmt::Debug for Listening {
+impl fmt::Debug for Subscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listening").finish_non_exhaustive()
+        f.debug_struct("Subscription").finish_non_exhaustive()
     }
 }

@@ -37,7 +37,7 @@ use crate::sync::Arc;
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
 pub(crate) use self::beats::{Beats, FoundRow, REMEDY};
 pub use self::claims::{Claim, Claimed, ClaimedRun, RefusedClaim, Run, Wanted};
-pub use self::doorbell::{Hear, Heard, Listening};
+pub use self::doorbell::{Notification, NotificationListener, Subscription};
 pub(crate) use self::due_at::DueAt;
 pub use self::ends::{Outcome, Settle, Settled, Settlement};
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
@@ -100,14 +100,14 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// So a node that has not scheduled it polls its queue at once. A store without a doorbell
     /// returns `None`, as this default does: nodes then find such a timer by their next poll.
     ///
-    /// `hear` is called on a thread of the store's, until the result is dropped. A store that loses
-    /// its connection connects again by itself. A lost ring is no error, since polls go on as
+    /// `listener` is called on a thread of the store's, until the result is dropped. A store that
+    /// loses its connection connects again by itself. A lost ring is no error, since polls go on as
     /// before.
     ///
     /// It is called by each node at its start, and must not block. A store that has a doorbell and
-    /// can't listen now, for instance since no thread could be started, calls `hear` with
-    /// [`Heard::Lost`] and returns `None`. Then it is called again after a pause, which grows up to
-    /// 10 s, and [`Heard::Open`] ends what `Lost` has begun.
+    /// can't listen now, for instance since no thread could be started, calls `listener` with
+    /// [`Notification::Lost`] and returns `None`. Then it is called again after a pause, which
+    /// grows up to 10 s, and [`Notification::Open`] ends what `Lost` has begun.
     ///
     /// # Examples
     ///
@@ -115,10 +115,11 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// use tourbillon_durable::Memory;
     /// use tourbillon_durable::store::Store;
     ///
-    /// assert!(Memory::new().listen(Box::new(|heard| println!("{heard:?}"))).is_none());
+    /// assert!(Memory::new().listen(Box::new(|notification|
+    /// println!("{notification:?}"))).is_none());
     /// ```
-    fn listen(&self, hear: Hear) -> Option<Listening> {
-        drop(hear);
+    fn listen(&self, listener: NotificationListener) -> Option<Subscription> {
+        drop(listener);
         None
     }
 }

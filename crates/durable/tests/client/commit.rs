@@ -437,10 +437,10 @@ fn a_locked_call_fails_after_the_limit() {
 #[test]
 fn a_stop_ends_the_wait_for_a_lock() {
     let store = locking(&["k"], HOUR);
-    // A stop gives up the calls after the term.
+    // A stop gives up the calls after the lease.
     let builder = Durable::builder(store.clone())
         .poll_interval(SECOND / 50)
-        .term(SECOND / 5);
+        .node_lease(SECOND / 5);
     let timers = builder.start().unwrap();
     let calls = [1, 2].map(|n| timers.schedule("q", "k", SECOND, &n));
     store.sent("k", 2);

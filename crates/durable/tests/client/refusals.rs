@@ -193,9 +193,9 @@ fn options_that_make_no_sense_are_refused() {
     let starts = [
         builder().poll_interval(ms(9)).start(),
         builder().poll_interval(ms(60_001)).start(),
-        builder().term(ms(99)).poll_interval(ms(10)).start(),
-        builder().term(ms(3_600_001)).start(),
-        builder().term(ms(3_999)).start(),
+        builder().node_lease(ms(99)).poll_interval(ms(10)).start(),
+        builder().node_lease(ms(3_600_001)).start(),
+        builder().node_lease(ms(3_999)).start(),
         queue().running(0).start(),
         queue().running(10_001).start(),
         queue().pace(0).start(),

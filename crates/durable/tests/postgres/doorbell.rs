@@ -25,7 +25,7 @@ impl Node {
         let (happened, events) = mpsc::channel();
         let timers = Durable::builder(builder.connect().expect("the cluster answers"))
             .poll_interval(Duration::from_secs(60))
-            .term(Duration::from_secs(3_600))
+            .node_lease(Duration::from_secs(3_600))
             .on_event(move |event| drop(happened.send(event.clone())))
             .handle("q", move |due: &Due<u32>| {
                 drop(ran.send(due.key().to_owned()));

@@ -54,7 +54,7 @@ fn node(database: &Database, pool: &Pool, name: &str) -> Durable {
     let pool = pool.clone();
     Durable::builder(store)
         .name(name)
-        .term(Duration::from_secs(2))
+        .node_lease(Duration::from_secs(2))
         .poll_interval(Duration::from_millis(50))
         .handle("pay-by", move |due: &Due<i64>| expire(&pool, due))
         .retry(

@@ -41,7 +41,7 @@ impl Node {
         let (happened, events) = mpsc::channel();
         let timers = Durable::builder(builder.connect().map_err(StartError::Store)?)
             .poll_interval(Duration::from_millis(100))
-            .term(Duration::from_secs(60))
+            .node_lease(Duration::from_secs(60))
             .on_event(move |event| {
                 if let DurableEvent::StoreDown { .. } | DurableEvent::StoreUp = event {
                     drop(happened.send(event.clone()));

@@ -47,7 +47,7 @@ mod child {
             return;
         };
         let words: Vec<&str> = task.split('|').collect();
-        let [name, url, term, poll] = words[..] else {
+        let [name, url, node_lease, poll] = words[..] else {
             panic!("no task: {task}");
         };
         let millis = |word: &str| Duration::from_millis(word.parse().expect("a number"));
@@ -59,7 +59,7 @@ mod child {
         };
         let timers = Durable::builder(Postgres::connect(url).expect("the server answers"))
             .name(name)
-            .term(millis(term))
+            .node_lease(millis(node_lease))
             .poll_interval(millis(poll))
             .on_event(|event| {
                 if matches!(event, DurableEvent::NodeGone) {
@@ -129,14 +129,17 @@ struct Process {
 }
 
 impl Process {
-    /// Starts a process whose node has this term and poll interval, in milliseconds, and waits
+    /// Starts a process whose node has this lease and poll interval, in milliseconds, and waits
     /// until it has joined.
-    fn start(name: &'static str, url: &str, term: u32, poll: u32) -> Self {
+    fn start(name: &'static str, url: &str, node_lease: u32, poll: u32) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
         command
             .args(["--exact", "processes::child::process"])
             .args(["--ignored", "--nocapture", "--test-threads", "1"])
-            .env("POSTGRES_TEST_TASK", format!("{name}|{url}|{term}|{poll}"))
+            .env(
+                "POSTGRES_TEST_TASK",
+                format!("{name}|{url}|{node_lease}|{poll}"),
+            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut process = Paused(command.spawn().expect("a process"));
@@ -254,8 +257,8 @@ fn effect(process: &Process, attempt: i64) -> Vec<(String, i64)> {
     vec![(process.name.to_owned(), attempt)]
 }
 
-fn two_processes(database: &Database, term: u32) -> [Process; 2] {
-    ["a", "b"].map(|name| Process::start(name, &database.url(), term, 50))
+fn two_processes(database: &Database, node_lease: u32) -> [Process; 2] {
+    ["a", "b"].map(|name| Process::start(name, &database.url(), node_lease, 50))
 }
 
 #[test]
@@ -454,7 +457,7 @@ fn processes_outlive_the_end_of_all_their_connections() {
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn nobody_is_declared_gone_since_the_server_was_down_for_longer_than_the_term() {
     // Long enough that a busy machine lets the second process beat in time once it may.
-    const TERM: u32 = 6_000;
+    const NODE_LEASE: u32 = 6_000;
     const POLL: Duration = Duration::from_millis(50);
     let mut cluster = Cluster::durable();
     let database = cluster.database();
@@ -462,8 +465,8 @@ fn nobody_is_declared_gone_since_the_server_was_down_for_longer_than_the_term() 
     let path = Proxy::before((Ipv4Addr::LOCALHOST, cluster.port()).into(), Duration::ZERO);
     let path = path.expect("a port is free");
     let url = database.url_by(path.port());
-    let first = Process::start("first", &database.url(), TERM, 50);
-    let second = Process::start("second", &url, TERM, 50);
+    let first = Process::start("first", &database.url(), NODE_LEASE, 50);
+    let second = Process::start("second", &url, NODE_LEASE, 50);
     for number in 0..90 {
         shop.schedule(&format!("{number}"), Duration::from_millis(number * 40));
     }
@@ -474,7 +477,7 @@ fn nobody_is_declared_gone_since_the_server_was_down_for_longer_than_the_term() 
     let before = shop.effects().len();
     wait::until("they go on", || shop.effects().len() > before);
     // Due after the outage, however long the first one took.
-    let outage = Duration::from_millis(u64::from(TERM) * 5 / 4);
+    let outage = Duration::from_millis(u64::from(NODE_LEASE) * 5 / 4);
     for number in 0..60_u32 {
         let (key, delay) = (format!("later {number}"), outage + POLL * number / 2);
         // The first call on each connection learns that it has ended.
@@ -484,11 +487,11 @@ fn nobody_is_declared_gone_since_the_server_was_down_for_longer_than_the_term() 
     }
     cluster.crash();
     path.begin(Trouble::Cut, Way::Both);
-    // The outage has to be longer than the term: time is what this test is about.
+    // The outage has to be longer than the lease: time is what this test is about.
     thread::sleep(outage);
     cluster.restart();
     shop.client = database.client();
-    // One process is back before the other, and sees a beat that is older than the term.
+    // One process is back before the other, and sees a beat that is older than the lease.
     let before = shop.effects().len();
     wait::until("one goes on", || shop.effects().len() > before);
     path.end();

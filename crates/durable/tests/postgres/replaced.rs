@@ -26,12 +26,12 @@ fn node(store: Postgres) -> Node {
     node_with(store, Duration::from_secs(60))
 }
 
-fn node_with(store: Postgres, term: Duration) -> Node {
+fn node_with(store: Postgres, node_lease: Duration) -> Node {
     let (tell, events) = mpsc::channel();
     let (ran, runs) = mpsc::channel();
     let timers = Durable::builder(store)
         .poll_interval(Duration::from_millis(50))
-        .term(term)
+        .node_lease(node_lease)
         .on_event(move |event: &DurableEvent| drop(tell.send(event.clone())))
         .handle("q", move |due: &Due<u64>| {
             drop(ran.send(due.key().to_owned()));
@@ -413,7 +413,7 @@ fn a_node_notices_an_older_state_by_its_next_poll() {
         wait::until("the node polls again", || {
             node.timers.stats().store_errors > before + 3
         });
-        assert_eq!(node.runs.try_recv().ok(), None, "the term has ended");
+        assert_eq!(node.runs.try_recv().ok(), None, "the lease has ended");
         database.psql(back).expect("a superuser");
         assert_eq!(wait::next(&node.runs), "due");
         wait::until("calls succeed", || {

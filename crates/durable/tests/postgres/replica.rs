@@ -80,7 +80,7 @@ fn node(url: &str, runs: &Times) -> Durable {
     let handler = move |due: &Due<()>| -> Result<(), Box<dyn Error + Send + Sync>> {
         let at = SystemTime::now();
         if !due.is_held() {
-            return Err("the term has ended".into());
+            return Err("the lease has ended".into());
         }
         let mut all = runs.lock().expect("nothing panics under it");
         all.entry(due.key().to_owned()).or_default().push(at);
@@ -93,7 +93,7 @@ fn node(url: &str, runs: &Times) -> Durable {
         Ok(transaction.commit()?)
     };
     Durable::builder(Postgres::connect(url).expect("the primary answers"))
-        .term(Duration::from_secs(1))
+        .node_lease(Duration::from_secs(1))
         .poll_interval(Duration::from_millis(50))
         .handle(QUEUE, handler)
         .running(4)

@@ -40,7 +40,7 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
         };
         let timers = Durable::builder(store.clone())
             .poll_interval(Duration::from_secs(60))
-            .term(Duration::from_secs(600))
+            .node_lease(Duration::from_secs(600))
             .handle("pay-by", run)
             .start();
         (schema, store, timers.expect("the cluster answers"))

@@ -1,4 +1,4 @@
-//! The default term and poll interval, on the memory alone.
+//! The default lease and poll interval, on the memory alone.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tourbillon_durable::{Due, Durable, Memory};
 
 /// `cargo test -p tourbillon-durable --all-features --test promises -- --ignored at_the_defaults`
 #[test]
-#[ignore = "it waits for 16 s, the default term: a step of its own in .ci/run, with --ignored"]
+#[ignore = "it waits for 16 s, the default node lease: a step of its own in .ci/run, with --ignored"]
 fn at_the_defaults_unclaimed_timers_run_within_3_s_and_claimed_ones_within_20_s() {
     let store = Memory::new();
     let gate = Gate::default();

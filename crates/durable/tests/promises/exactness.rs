@@ -89,12 +89,12 @@ pub(crate) fn a_node_that_lost_its_term_settles_nothing(world: &impl World) {
     let (sender, events) = mpsc::channel();
     let first = Durable::builder(store)
         .poll_interval(ms(50))
-        .term(ms(500))
+        .node_lease(ms(500))
         .on_event(move |event| drop(sender.send(event.clone())))
         .handle("q", move |due: &Due<()>| {
             if due.attempt() == 1 {
                 pass.pass();
-                assert!(!due.is_held(), "the term is over");
+                assert!(!due.is_held(), "the lease is over");
             }
         })
         .start()

@@ -90,7 +90,7 @@ pub(crate) fn large_payloads_do_not_hold_up_small_ones(world: &impl World) {
     let pass = gate.clone();
     let node = claims
         .node(world)
-        .term(MINUTE)
+        .node_lease(MINUTE)
         .handle("large", move |due: &Due<String>| {
             assert_eq!(due.payload().len(), LENGTH - 2);
             pass.pass();
@@ -134,7 +134,7 @@ pub(crate) fn large_payloads_do_not_hold_up_small_ones(world: &impl World) {
 }
 
 pub(crate) fn large_runs_of_a_dead_node_do_not_hold_up_small_ones(world: &impl World) {
-    let term = ms(1_500);
+    let node_lease = ms(1_500);
     let client = client(world);
     schedule_large(&client);
     schedule_small(&client, "k");
@@ -142,7 +142,7 @@ pub(crate) fn large_runs_of_a_dead_node_do_not_hold_up_small_ones(world: &impl W
     let (pass, also) = (gate.clone(), gate.clone());
     let first = Durable::builder(world.store())
         .poll_interval(ms(50))
-        .term(term)
+        .node_lease(node_lease)
         .payload_limit(LIMIT)
         .handle("large", move |_: &Due<String>| pass.pass())
         .handle("small", move |_: &Due<String>| also.pass())
@@ -155,7 +155,7 @@ pub(crate) fn large_runs_of_a_dead_node_do_not_hold_up_small_ones(world: &impl W
     let of_large = sender.clone();
     let second = claims
         .node(world)
-        .term(term)
+        .node_lease(node_lease)
         .handle("large", move |due: &Due<String>| {
             of_large.send((due.crashes(), due.payload().len())).unwrap();
             large_pass.pass();

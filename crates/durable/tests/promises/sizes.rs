@@ -37,7 +37,7 @@ pub(crate) fn idle_costs_one_read_a_poll_and_one_write_a_beat(world: &impl World
         };
         count.fetch_add(1, Ordering::SeqCst);
     });
-    let (interval, term) = (ms(50), ms(1_000));
+    let (interval, node_lease) = (ms(50), ms(1_000));
     // Timers that are due later cost nothing.
     let client = world.client();
     let many = (0..500).map(|n| (n.to_string(), MINUTE * 60, ()));
@@ -45,7 +45,7 @@ pub(crate) fn idle_costs_one_read_a_poll_and_one_write_a_beat(world: &impl World
     let start = Instant::now();
     let node = Durable::builder(store)
         .poll_interval(interval)
-        .term(term)
+        .node_lease(node_lease)
         .handle("q", |_: &Due<()>| ())
         .start()
         .unwrap();
@@ -60,7 +60,7 @@ pub(crate) fn idle_costs_one_read_a_poll_and_one_write_a_beat(world: &impl World
         "{polls} polls in {passed:?}"
     );
     assert!(
-        u128::from(beats) <= most(term / 5),
+        u128::from(beats) <= most(node_lease / 5),
         "{beats} beats in {passed:?}"
     );
     // Its join, and the trials of a claim and a settlement.
@@ -142,7 +142,7 @@ pub(crate) fn queues_do_not_hold_each_other_up(world: &impl World) {
     let pass = gate.clone();
     let node = Durable::builder(store)
         .poll_interval(ms(50))
-        .term(MINUTE)
+        .node_lease(MINUTE)
         .handle("paused", |_: &Due<()>| ())
         .handle("slow", move |_: &Due<()>| pass.pass())
         .running(5)

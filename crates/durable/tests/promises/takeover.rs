@@ -16,7 +16,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The term is an hour, so the others do not wait for its end.
+/// The lease is an hour, so the others do not wait for its end.
 pub(crate) fn timers_of_a_dead_node_run_soon_if_unclaimed(world: &impl World) {
     let hour = Duration::from_secs(3_600);
     let (sender, receiver) = mpsc::channel();
@@ -60,11 +60,11 @@ pub(crate) fn timers_of_a_dead_node_run_soon_if_unclaimed(world: &impl World) {
 }
 
 pub(crate) fn timers_of_a_dead_node_run_after_its_term_if_claimed(world: &impl World) {
-    let term = ms(1_500);
+    let node_lease = ms(1_500);
     let gate = Gate::default();
     let pass = gate.clone();
     let first = world
-        .node(term)
+        .node(node_lease)
         .handle("q", move |_: &Due<()>| pass.pass())
         .start()
         .unwrap();
@@ -73,7 +73,7 @@ pub(crate) fn timers_of_a_dead_node_run_after_its_term_if_claimed(world: &impl W
     gate.crowd(20);
     let (sender, receiver) = mpsc::channel();
     let second = world
-        .node(term)
+        .node(node_lease)
         .handle("q", move |due: &Due<()>| {
             drop(sender.send((due.key().to_owned(), due.crashes())));
         })
@@ -89,10 +89,10 @@ pub(crate) fn timers_of_a_dead_node_run_after_its_term_if_claimed(world: &impl W
         })
         .collect();
     let took = start.elapsed();
-    // As 20 s to a term of 15 s.
+    // As 20 s to a lease of 15 s.
     assert!(took < ms(2_000) + SLACK, "{took:?}");
-    // The last beat was at most a fifth of the term before the crash.
-    assert!(took > term - term / 5 - ms(200), "{took:?}");
+    // The last beat was at most a fifth of the lease before the crash.
+    assert!(took > node_lease - node_lease / 5 - ms(200), "{took:?}");
     keys.sort();
     keys.dedup();
     assert_eq!(keys.len(), 20);

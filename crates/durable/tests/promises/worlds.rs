@@ -25,10 +25,12 @@ pub(crate) trait World: Clone + Send + Sync + 'static {
         Durable::builder(self.store()).start().unwrap()
     }
 
-    /// A node with this term, which polls 20 times a second.
-    fn node(&self, term: Duration) -> DurableBuilder {
+    /// A node with this lease, which polls 20 times a second.
+    fn node(&self, node_lease: Duration) -> DurableBuilder {
         let builder = Durable::builder(self.store());
-        builder.poll_interval(Duration::from_millis(50)).term(term)
+        builder
+            .poll_interval(Duration::from_millis(50))
+            .node_lease(node_lease)
     }
 }
 

@@ -86,7 +86,7 @@ fn run_timers(folder: &Path) -> ! {
     let store = Sqlite::open(folder.join("timers.db")).expect("the file opens");
     let timers = Durable::builder(store)
         // On a busy machine beats come late. Nobody else may take the timers over meanwhile.
-        .term(Duration::from_secs(2))
+        .node_lease(Duration::from_secs(2))
         .poll_interval(Duration::from_millis(50))
         .handle(QUEUE, note)
         .running(RUNNING)

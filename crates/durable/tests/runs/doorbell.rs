@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kit::gate::Gate;
 use kit::{quiet, wait};
 use tourbillon_durable::store::{
-    Action, Call, Connection, Hear, Heard, Listening, Store, StoreError,
+    Action, Call, Connection, Notification, NotificationListener, Store, StoreError, Subscription,
 };
 use tourbillon_durable::{
     Due, DueAt, Durable, DurableBuilder, DurableEvent, Memory, MemoryCall, MemoryFault,
@@ -25,7 +25,7 @@ struct Belled {
 
 #[derive(Default)]
 struct Bell {
-    hear: Mutex<Option<Hear>>,
+    listener: Mutex<Option<NotificationListener>>,
     is_over: AtomicBool,
     polls: AtomicUsize,
 }
@@ -53,7 +53,7 @@ impl Belled {
     fn node(&self) -> DurableBuilder {
         Durable::builder(self.clone())
             .poll_interval(ms(60_000))
-            .term(HOUR)
+            .node_lease(HOUR)
     }
 
     /// Waits until the node has polled, and waits for the next minute.
@@ -72,9 +72,9 @@ impl Belled {
         self.bell.polls.load(Ordering::SeqCst)
     }
 
-    fn says(&self, heard: Heard<'_>) {
-        let hear = self.bell.hear.lock().unwrap();
-        hear.as_ref().expect("a node listens")(heard);
+    fn says(&self, notification: Notification<'_>) {
+        let listener = self.bell.listener.lock().unwrap();
+        listener.as_ref().expect("a node listens")(notification);
     }
 
     fn is_over(&self) -> bool {
@@ -101,10 +101,10 @@ impl Store for Belled {
         self.memory.connect()
     }
 
-    fn listen(&self, hear: Hear) -> Option<Listening> {
-        *self.bell.hear.lock().unwrap() = Some(hear);
+    fn listen(&self, listener: NotificationListener) -> Option<Subscription> {
+        *self.bell.listener.lock().unwrap() = Some(listener);
         let bell = Arc::clone(&self.bell);
-        Some(Listening::new(move || {
+        Some(Subscription::new(move || {
             bell.is_over.store(true, Ordering::SeqCst);
         }))
     }
@@ -126,14 +126,14 @@ fn a_timer_of_another_process_runs_at_once_when_its_queue_rings() {
         .unwrap();
     store.settle_down();
     store.schedule("rung");
-    store.says(Heard::Ring("another"));
+    store.says(Notification::Ring("another"));
     assert_eq!(timers.stats().rings, 0, "it is not handled here");
-    store.says(Heard::Ring("q"));
+    store.says(Notification::Ring("q"));
     assert_eq!(runs.recv_timeout(SOON).as_deref(), Ok("rung"));
     assert_eq!(timers.stats().rings, 1);
     // What was scheduled while nobody listened is found too.
     store.schedule("missed");
-    store.says(Heard::Open);
+    store.says(Notification::Open);
     assert_eq!(runs.recv_timeout(SOON).as_deref(), Ok("missed"));
 }
 
@@ -147,7 +147,7 @@ fn a_storm_of_rings_costs_fifty_polls_a_second() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..50_000 {
-                    store.says(Heard::Ring("q"));
+                    store.says(Notification::Ring("q"));
                 }
             });
         }
@@ -180,7 +180,7 @@ fn nobody_listens_after_the_begin_of_a_stop_and_after_a_crash() {
     wait::until("nobody listens", || store.is_over());
     // The stop waits for the run.
     assert_eq!(gate.waiting(), 1);
-    store.says(Heard::Ring("q"));
+    store.says(Notification::Ring("q"));
     gate.open();
     assert_eq!(stop.wait().unwrap().unfinished, 0);
 
@@ -196,7 +196,7 @@ fn a_program_without_handlers_does_not_listen() {
     let store = Belled::new();
     let timers = Durable::builder(store.clone()).start().unwrap();
     timers.schedule("q", "k", HOUR, &()).wait().unwrap();
-    assert!(store.bell.hear.lock().unwrap().is_none());
+    assert!(store.bell.listener.lock().unwrap().is_none());
 }
 
 #[test]
@@ -209,12 +209,12 @@ fn an_end_of_the_doorbell_is_reported_once_and_so_is_its_return() {
         .handle("q", |_: &Due<()>| ())
         .start()
         .unwrap();
-    store.says(Heard::Open);
+    store.says(Notification::Open);
     let why = StoreError::Unavailable("cut".into());
-    store.says(Heard::Lost(&why));
-    store.says(Heard::Lost(&why));
-    store.says(Heard::Open);
-    store.says(Heard::Open);
+    store.says(Notification::Lost(&why));
+    store.says(Notification::Lost(&why));
+    store.says(Notification::Open);
+    store.says(Notification::Open);
     let first = wait::next(&events);
     assert!(
         matches!(&first, DurableEvent::DoorbellDown { error, .. } if error.contains("cut")),
@@ -255,7 +255,7 @@ impl Store for Deaf {
         self.belled.connect()
     }
 
-    fn listen(&self, hear: Hear) -> Option<Listening> {
+    fn listen(&self, listener: NotificationListener) -> Option<Subscription> {
         let attempt = {
             let mut attempts = self.attempts.lock().unwrap();
             attempts.push(Instant::now());
@@ -263,11 +263,13 @@ impl Store for Deaf {
         };
         match (self.fails)(attempt) {
             None => {
-                hear(Heard::Open);
-                self.belled.listen(hear)
+                listener(Notification::Open);
+                self.belled.listen(listener)
             }
             Some(Failing::Says) => {
-                hear(Heard::Lost(&StoreError::Unavailable("no thread".into())));
+                listener(Notification::Lost(&StoreError::Unavailable(
+                    "no thread".into(),
+                )));
                 None
             }
             Some(Failing::Panics) => panic!("{}: no thread", quiet::WANTED),
@@ -289,7 +291,7 @@ fn a_store_that_can_not_listen_is_asked_again_less_and_less_often() {
         let (ran, runs) = mpsc::channel();
         let timers = Durable::builder(store)
             .poll_interval(ms(60_000))
-            .term(HOUR)
+            .node_lease(HOUR)
             .on_event(move |event| sender.send(event.clone()).unwrap())
             .handle("q", move |due: &Due<()>| {
                 ran.send(due.key().to_owned()).unwrap();
@@ -310,7 +312,7 @@ fn a_store_that_can_not_listen_is_asked_again_less_and_less_often() {
         assert_eq!(attempts.len(), 4);
         belled.settle_down();
         belled.schedule("rung");
-        belled.says(Heard::Ring("q"));
+        belled.says(Notification::Ring("q"));
         assert_eq!(runs.recv_timeout(SOON).as_deref(), Ok("rung"));
         timers.stop(Duration::ZERO).wait().unwrap();
         wait::until("nobody listens", || belled.is_over());
@@ -353,7 +355,7 @@ fn runs_go_on_without_a_doorbell_that_panics() {
         fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
             self.0.connect()
         }
-        fn listen(&self, _: Hear) -> Option<Listening> {
+        fn listen(&self, _: NotificationListener) -> Option<Subscription> {
             panic!("{}: no doorbell", quiet::WANTED);
         }
     }

@@ -13,18 +13,18 @@ pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A node that polls often. Its term is so long that a busy machine does not end it.
+/// A node that polls often. Its lease is so long that a busy machine does not end it.
 pub(crate) fn node(store: &Memory) -> DurableBuilder {
     Durable::builder(store.clone())
         .poll_interval(ms(20))
-        .term(SECOND * 60)
+        .node_lease(SECOND * 60)
 }
 
-/// A node whose term is as short as tests have it.
+/// A node whose lease is as short as tests have it.
 pub(crate) fn short_node(store: &Memory) -> DurableBuilder {
     Durable::builder(store.clone())
         .poll_interval(ms(50))
-        .term(ms(300))
+        .node_lease(ms(300))
 }
 
 /// Tries again at once.

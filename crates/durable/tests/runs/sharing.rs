@@ -92,7 +92,7 @@ fn a_silent_node_holds_nothing_any_more_and_comes_back() {
             }
             holds.send(due.is_held()).unwrap();
             pass.pass();
-            wait::until("the term ends", || !due.is_held());
+            wait::until("the lease ends", || !due.is_held());
             holds.send(due.is_held()).unwrap();
         })
         .start()

@@ -10,9 +10,9 @@ use tourbillon_durable::{CallError, Due, Durable, Memory, MemoryCall, MemoryFaul
 
 use super::setup::{HOUR, NOW, SECOND, ms, node, settled, short_node};
 
-/// A node whose term is an hour: only its leave lets others go on.
+/// A node whose lease is an hour: only its leave lets others go on.
 fn hour_node(store: &Memory) -> tourbillon_durable::DurableBuilder {
-    node(store).term(HOUR)
+    node(store).node_lease(HOUR)
 }
 
 #[test]

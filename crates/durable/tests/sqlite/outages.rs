@@ -17,7 +17,7 @@ pub(crate) fn node(store: Sqlite) -> Result<(Durable, Receiver<u64>, Told), Star
     let (happened, events) = mpsc::channel();
     let timers = Durable::builder(store)
         .poll_interval(Duration::from_millis(100))
-        .term(Duration::from_secs(60))
+        .node_lease(Duration::from_secs(60))
         .on_event(move |event| {
             if let DurableEvent::StoreDown { .. } | DurableEvent::StoreUp = event {
                 happened.send(event.clone()).expect("the test listens");

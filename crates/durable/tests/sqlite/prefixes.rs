@@ -28,7 +28,7 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
         };
         let timers = Durable::builder(store.clone())
             .poll_interval(Duration::from_millis(20))
-            .term(Duration::from_secs(60))
+            .node_lease(Duration::from_secs(60))
             .handle("pay-by", run)
             .start();
         (prefix, store, timers.expect("a store"))

@@ -21,13 +21,13 @@ fn node(store: &Sqlite) -> (Durable, Receiver<DurableEvent>, Receiver<String>) {
 
 fn node_with(
     store: &Sqlite,
-    term: Duration,
+    node_lease: Duration,
 ) -> (Durable, Receiver<DurableEvent>, Receiver<String>) {
     let (tell, events) = mpsc::channel();
     let (ran, runs) = mpsc::channel();
     let timers = Durable::builder(store.clone())
         .poll_interval(Duration::from_millis(20))
-        .term(term)
+        .node_lease(node_lease)
         .on_event(move |event: &DurableEvent| drop(tell.send(event.clone())))
         .handle("q", move |due: &Due<u64>| {
             drop(ran.send(due.key().to_owned()));
@@ -430,7 +430,7 @@ fn a_node_notices_an_older_file_by_its_next_poll() {
         wait::until("the node polls again", || {
             timers.stats().store_errors > before + 3
         });
-        assert_eq!(runs.try_recv().ok(), None, "the term has ended");
+        assert_eq!(runs.try_recv().ok(), None, "the lease has ended");
         is_one_outage(&events.try_iter().collect::<Vec<_>>());
         plain.execute_batch(back).expect("set");
         assert_eq!(wait::next(&runs), "due");

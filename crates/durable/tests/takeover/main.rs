@@ -1,5 +1,5 @@
 //! What happens to the timers of three processes on one store when one of them is killed, or stands
-//! still. The term and the poll interval are the defaults.
+//! still. The lease and the poll interval are the defaults.
 //!
 //! No test measures lateness, which a busy machine makes as long as it likes. A test waits until
 //! the polls of the others say that they read all shards, and compares the timers of one process
@@ -131,7 +131,7 @@ fn after_a_kill_the_others_have_the_shards_before_the_process_is_declared_gone(p
         .collect();
     assert_eq!(runs.len(), by_others.len(), "{by_others:?}");
 
-    // What the dead process had claimed waits for the end of its term.
+    // What the dead process had claimed waits for the end of its lease.
     let first = || by_others.iter().filter(|ran| ran.attempt == 1);
     let is_lost = |ran: &&Ran| lost & (1 << shards[&ran.key]) != 0;
     let after = || first().filter(|ran| ran.key.starts_with("after"));

@@ -32,13 +32,13 @@ const TIMERS: u64 = 30;
 /// The longest delay of a timer that was not moved, in milliseconds.
 const LONGEST: u64 = 400;
 
-const TERM: Duration = Duration::from_millis(300);
+const NODE_LEASE: Duration = Duration::from_millis(300);
 const POLL: Duration = Duration::from_millis(50);
-/// The term of the last process. It declares the others gone after a few beats of its own in time,
-/// which never come if the machine is busy and the term short.
+/// The lease of the last process. It declares the others gone after a few beats of its own in time,
+/// which never come if the machine is busy and the lease short.
 const LAST_TERM: Duration = Duration::from_secs(2);
 
-/// The length of a fault that has to be longer than the term: so long that others declare the node
+/// The length of a fault that has to be longer than the lease: so long that others declare the node
 /// gone in most cases.
 pub(crate) const LONGER: Duration = Duration::from_millis(700);
 
@@ -184,12 +184,12 @@ fn start(
     let of_plain = (Arc::clone(fuse), Arc::clone(journal));
     let of_exact = (Arc::clone(fuse), Arc::clone(journal));
     let (of_events, database) = (Arc::clone(journal), Arc::clone(database));
-    let term = match fuse.point {
+    let node_lease = match fuse.point {
         Point::None => LAST_TERM,
-        _ => TERM,
+        _ => NODE_LEASE,
     };
     let timers = Durable::builder(store)
-        .term(term)
+        .node_lease(node_lease)
         .poll_interval(POLL)
         .on_event(move |event| {
             if matches!(event, DurableEvent::NodeGone) {
@@ -224,7 +224,7 @@ fn begin(due: &Due<u64>, journal: &Journal) -> Result<(), Fault> {
     // After the time was read, so that the claim was live at that time.
     if !due.is_held() {
         journal.write(&Entry::Unheld { key });
-        return Err("the term has ended".into());
+        return Err("the lease has ended".into());
     }
     journal.write(&Entry::Ran {
         key,

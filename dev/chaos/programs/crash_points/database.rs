@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use chaos::proxy::{Proxy, Trouble};
 use tourbillon_durable::Due;
-use tourbillon_durable::store::{Connection, Hear, Listening, StoreError};
+use tourbillon_durable::store::{Connection, NotificationListener, StoreError, Subscription};
 
 use crate::point::{Fuse, Point};
 use crate::postgres::Server;
@@ -33,7 +33,7 @@ pub(crate) trait Database: fmt::Debug + Send + Sync {
     fn connect(&self) -> Result<Opened, StoreError>;
 
     /// Listens to the doorbell of the store, if it has one.
-    fn listen(&self, hear: Hear) -> Option<Listening>;
+    fn listen(&self, listener: NotificationListener) -> Option<Subscription>;
 
     /// Has the effect of a run, and ends the run in the same commit unless the fence is taken out.
     fn effect(&self, due: &Due<u64>, fuse: &Fuse, is_fenced: bool) -> Result<(), Fault>;

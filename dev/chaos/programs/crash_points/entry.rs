@@ -26,7 +26,7 @@ pub(crate) enum Entry {
         attempt: u32,
         token: String,
     },
-    /// A run began after the term had ended, and did nothing.
+    /// A run began after the lease had ended, and did nothing.
     Unheld { key: String },
     /// Others have declared the node of this process gone.
     Gone,

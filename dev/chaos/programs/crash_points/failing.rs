@@ -6,9 +6,9 @@ use std::sync::Arc;
 use chaos::journal::Journal;
 use chaos::proxy::{Trouble, Way};
 use tourbillon_durable::store::{
-    Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Hear, Listening,
-    NewNode, Page, Poll, QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot,
-    Timer,
+    Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, NewNode,
+    NotificationListener, Page, Poll, QueueCounts, Revived, Settle, Settled, Store, StoreError,
+    StoreSnapshot, Subscription, Timer,
 };
 
 use crate::database::{Database, Opened};
@@ -41,8 +41,8 @@ impl Store for Failing {
         self.database.writers()
     }
 
-    fn listen(&self, hear: Hear) -> Option<Listening> {
-        self.database.listen(hear)
+    fn listen(&self, listener: NotificationListener) -> Option<Subscription> {
+        self.database.listen(listener)
     }
 }
 

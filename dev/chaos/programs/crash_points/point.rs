@@ -23,13 +23,13 @@ pub(crate) enum Point {
     AfterCommit,
     BeforeSettle,
     AfterSettle,
-    /// Stopped by SIGSTOP at a random moment, and continued after more than a term.
+    /// Stopped by SIGSTOP at a random moment, and continued after more than a lease.
     Stop,
     LostWrite,
     LostClaim,
     LostSettle,
     LostCommit,
-    /// All its connections stand still, from a random moment on, for longer than a term.
+    /// All its connections stand still, from a random moment on, for longer than a lease.
     Hold,
     /// All its connections are cut at a random moment, and new ones for a while.
     Cut,
@@ -37,7 +37,7 @@ pub(crate) enum Point {
     Terminate,
     /// The server ends at once, as in a crash, and starts again.
     Restart,
-    /// The server is down for longer than a term.
+    /// The server is down for longer than a lease.
     Outage,
 }
 
@@ -111,16 +111,16 @@ impl Point {
             Point::AfterCommit => "died after the effect and the end of the run were committed",
             Point::BeforeSettle => "died after the effect, before settling (crash point 5)",
             Point::AfterSettle => "died after the commit of a settlement, before its answer",
-            Point::Stop => "stopped for longer than the term (crash point 7)",
+            Point::Stop => "stopped for longer than the lease (crash point 7)",
             Point::LostWrite => "lost the answer to users' calls (crash point 2)",
             Point::LostClaim => "lost the answer to a claim (crash point 6)",
             Point::LostSettle => "lost the answer to a settlement (crash point 6)",
             Point::LostCommit => "lost the answer to the commit of an effect (crash point 8)",
-            Point::Hold => "heard nothing from the server for longer than the term",
+            Point::Hold => "heard nothing from the server for longer than the lease",
             Point::Cut => "had all connections cut",
             Point::Terminate => "had all connections ended by the server",
             Point::Restart => "saw the server end at once and start again",
-            Point::Outage => "saw the server down for longer than the term",
+            Point::Outage => "saw the server down for longer than the lease",
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chaos::proxy::{Proxy, Trouble, Way};
 use postgres::{Client, NoTls};
-use tourbillon_durable::store::{Hear, Listening, Store, StoreError};
+use tourbillon_durable::store::{NotificationListener, Store, StoreError, Subscription};
 use tourbillon_durable::{Due, Postgres};
 
 use crate::child;
@@ -156,12 +156,12 @@ impl Database for Server {
         Ok(Opened { connection, path })
     }
 
-    fn listen(&self, hear: Hear) -> Option<Listening> {
+    fn listen(&self, listener: NotificationListener) -> Option<Subscription> {
         let (url, path) = self.way().ok()?;
-        let listening = Postgres::connect(&url).ok()?.listen(hear);
+        let subscription = Postgres::connect(&url).ok()?.listen(listener);
         let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
         paths.of_doorbells.extend(path);
-        listening
+        subscription
     }
 
     fn effect(&self, due: &Due<u64>, fuse: &Fuse, is_fenced: bool) -> Result<(), Fault> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chaos::proxy::Trouble;
 use tourbillon_durable::rusqlite::{self, TransactionBehavior};
-use tourbillon_durable::store::{Hear, Listening, Store, StoreError};
+use tourbillon_durable::store::{NotificationListener, Store, StoreError, Subscription};
 use tourbillon_durable::{Due, Sqlite};
 
 use crate::database::{Database, Fault, Opened};
@@ -67,8 +67,8 @@ impl Database for SqliteFile {
         })
     }
 
-    fn listen(&self, hear: Hear) -> Option<Listening> {
-        self.store().ok()?.listen(hear)
+    fn listen(&self, listener: NotificationListener) -> Option<Subscription> {
+        self.store().ok()?.listen(listener)
     }
 
     fn effect(&self, due: &Due<u64>, fuse: &Fuse, is_fenced: bool) -> Result<(), Fault> {

@@ -42,7 +42,7 @@ impl fmt::Display for Verdict {
         }
         write!(
             f,
-            "accepted {} moved {} cancelled {} runs {} repeated {} after the term {} effects {} nodes \
+            "accepted {} moved {} cancelled {} runs {} repeated {} after the lease {} effects {} nodes \
              declared gone {} wrong answers {}",
             self.accepted,
             self.moved,

@@ -22,7 +22,7 @@ pub(crate) const PAY_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long a worker may be silent before the others take its timers. The default is 15 s; here
 /// workers are killed all the time.
-pub(crate) const TERM: Duration = Duration::from_secs(1);
+pub(crate) const NODE_LEASE: Duration = Duration::from_secs(1);
 
 /// The time between two polls of the timers that are due soon.
 pub(crate) const POLL: Duration = Duration::from_millis(200);

@@ -8,8 +8,8 @@ use postgres::{Client, NoTls, Transaction};
 use tourbillon_durable::{Due, Durable, Postgres, RetryPolicy};
 
 use crate::database::{
-    Audit, Books, Cancellation, Database, Fault, OTHER_WORK, PAY_WITHIN, POLL, PayBy, Progress,
-    QUEUE, Shop, TERM, key,
+    Audit, Books, Cancellation, Database, Fault, NODE_LEASE, OTHER_WORK, PAY_WITHIN, POLL, PayBy,
+    Progress, QUEUE, Shop, key,
 };
 use crate::worker;
 
@@ -103,7 +103,7 @@ impl Database for Server {
         let retry = RetryPolicy::exponential(Duration::from_millis(50)..=Duration::from_secs(2));
         let timers = Durable::builder(timers(&self.url)?)
             .name(name)
-            .term(TERM)
+            .node_lease(NODE_LEASE)
             .poll_interval(POLL)
             .on_event(|event| worker::note(format!("{event:?}")))
             .handle(QUEUE, cancel_unpaid)

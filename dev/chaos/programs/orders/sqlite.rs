@@ -9,8 +9,8 @@ use tourbillon_durable::rusqlite::{self, Connection, Transaction, TransactionBeh
 use tourbillon_durable::{Due, Durable, RetryPolicy, Sqlite};
 
 use crate::database::{
-    Audit, Books, Cancellation, Database, Fault, OTHER_WORK, PAY_WITHIN, POLL, PayBy, Progress,
-    QUEUE, Shop, TERM, key,
+    Audit, Books, Cancellation, Database, Fault, NODE_LEASE, OTHER_WORK, PAY_WITHIN, POLL, PayBy,
+    Progress, QUEUE, Shop, key,
 };
 use crate::worker;
 
@@ -97,7 +97,7 @@ impl Database for File {
         let retry = RetryPolicy::exponential(Duration::from_millis(50)..=Duration::from_secs(2));
         let timers = Durable::builder(timers(&self.path)?)
             .name(name)
-            .term(TERM)
+            .node_lease(NODE_LEASE)
             .poll_interval(POLL)
             .on_event(|event| worker::note(format!("{event:?}")))
             .handle(QUEUE, cancel_unpaid)

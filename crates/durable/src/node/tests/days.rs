@@ -149,7 +149,7 @@ impl Plan {
             world.user_at(self.at(random), UserCall::Stop(node, grace));
             let micros = (random.next() % 6_000_000).cast_signed() - 3_000_000;
             world.user_at(self.at(random), UserCall::SetClock(micros));
-            // An outage of the whole store, now and then longer than the term.
+            // An outage of the whole store, now and then longer than the lease.
             let outage = Duration::from_millis(random.next() % 25_000);
             world.user_at(self.at(random), UserCall::Outage(outage));
             world.user_at(self.at(random), UserCall::Storm("a", 200));

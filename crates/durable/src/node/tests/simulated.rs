@@ -222,7 +222,7 @@ fn a_beat_that_is_only_late_costs_at_most_twice_the_polls_and_no_second_claim() 
     for step in 0..6 {
         let sent = secs(20) + millis(511 * step);
         let usual = with_a_late_beat(sent, Duration::ZERO);
-        // The last one comes a second before the node's term ends.
+        // The last one comes a second before the node's lease ends.
         for late in [200, 300, 700, 1_500, 2_900, 3_100, 6_000, 11_000] {
             let nodes = with_a_late_beat(sent, millis(late));
             for (asked, usual) in nodes.iter().zip(&usual) {

@@ -175,7 +175,7 @@ pub(super) const START: StoreTime = StoreTime::from_micros(1_000_000_000_000_000
 pub(super) fn options(queues: &[(&str, usize, Option<u32>)]) -> NodeConfig {
     NodeConfig {
         name: "test".into(),
-        term: Duration::from_secs(15),
+        node_lease: Duration::from_secs(15),
         poll_interval: Duration::from_secs(1),
         queues: queues
             .iter()
@@ -452,7 +452,7 @@ impl World {
             match command {
                 Command::Ask { id, call } => self.ask(number, life, id, call),
                 Command::Start(run) => {
-                    assert!(held, "{run:?} starts after the end of the term");
+                    assert!(held, "{run:?} starts after the end of the lease");
                     self.start(number, life, epoch, run);
                 }
                 Command::Stopped(stopped) => {
@@ -565,7 +565,8 @@ impl World {
         );
     }
 
-    /// Notes which epochs are live after a call, and that nobody was declared gone within its term.
+    /// Notes which epochs are live after a call, and that nobody was declared gone within its
+    /// lease.
     fn note_members(&mut self, call: &StoreCall, reply: &Reply) {
         match (call, reply) {
             (StoreCall::Join(node), _) if !self.ended.contains(&node.epoch) => {
@@ -578,7 +579,7 @@ impl World {
                     let machine = node.machine.as_ref();
                     let same = machine.filter(|machine| machine.epoch() == *epoch);
                     let holds = same.is_some_and(|same| same.is_held(self.time - node.born));
-                    assert!(!holds, "{epoch:?} was declared gone within its term");
+                    assert!(!holds, "{epoch:?} was declared gone within its lease");
                 }
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! The term, the epochs, and what a node observes of the others.
+//! The lease, the epochs, and what a node observes of the others.
 
 use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs, store};
 use crate::node::{Input, Mono, Near, Reply, StoreCall};
@@ -35,7 +35,7 @@ fn a_run_that_is_claimed_at_the_end_of_the_term_waits_for_the_next_good_beat() {
     let end = script.node.lease_end().unwrap();
     assert!(claim.deadline <= store(end), "{claim:?}");
     script.rows.clear();
-    // The answer comes when the term is over.
+    // The answer comes when the lease is over.
     script.now = end;
     script.grant(id, &claim.timers);
     assert_eq!(script.starts, []);
