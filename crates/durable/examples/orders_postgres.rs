@@ -31,7 +31,8 @@ async fn create_order(timers: &Postgres, db: &mut Client, pay_within: Duration) 
     let sql = "insert into example_shop.orders(state) values ('open') returning id";
     let order = tx.query_one(sql, &[]).await?.get(0);
     timers
-        .schedule_in_async(&tx, QUEUE, &key(order), pay_within, &order)
+        .in_transaction(&tx)
+        .schedule(QUEUE, &key(order), pay_within, &order)
         .await?;
     tx.commit().await?;
     Ok(order)
@@ -44,7 +45,10 @@ async fn pay(timers: &Postgres, db: &mut Client, order: i64) -> Outcome<bool> {
     if tx.execute(sql, &[&order]).await? == 0 {
         return Ok(false);
     }
-    timers.cancel_in_async(&tx, QUEUE, &key(order)).await?;
+    timers
+        .in_transaction(&tx)
+        .cancel(QUEUE, &key(order))
+        .await?;
     tx.commit().await?;
     Ok(true)
 }
@@ -55,7 +59,7 @@ async fn cancel_unpaid(db: Arc<Mutex<Client>>, due: Due<i64>) -> Outcome<()> {
     let tx = db.transaction().await?;
     let sql = "update example_shop.orders set state = 'cancelled' where id = $1 and state = 'open'";
     tx.execute(sql, &[due.payload()]).await?;
-    due.complete_in_async(&tx).await?;
+    due.complete_in(&tx).await?;
     tx.commit().await?;
     Ok(())
 }

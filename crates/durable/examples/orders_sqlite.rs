@@ -36,7 +36,9 @@ fn create_order(timers: &Sqlite, db: &mut Connection, pay_within: Duration) -> O
     let tx = db.transaction_with_behavior(Immediate)?;
     tx.execute("insert into orders(state) values ('open')", [])?;
     let order = tx.last_insert_rowid();
-    timers.schedule_in(&tx, QUEUE, &key(order), pay_within, &PayBy { order })?;
+    timers
+        .in_transaction(&tx)
+        .schedule(QUEUE, &key(order), pay_within, &PayBy { order })?;
     tx.commit()?;
     Ok(order)
 }
@@ -48,7 +50,7 @@ fn pay(timers: &Sqlite, db: &mut Connection, order: i64) -> Outcome<bool> {
     if tx.execute(sql, [order])? == 0 {
         return Ok(false);
     }
-    timers.cancel_in(&tx, QUEUE, &key(order))?;
+    timers.in_transaction(&tx).cancel(QUEUE, &key(order))?;
     tx.commit()?;
     Ok(true)
 }

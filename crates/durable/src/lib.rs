@@ -7,8 +7,8 @@
 //!   [`Durable::cancel`]. The answers are exact: a timer that was cancelled never starts.
 //! - **Run** due timers, on any number of processes that share the store:
 //!   [`DurableBuilder::handle`].
-//! - **Commit together** with your own rows: `Sqlite::schedule_in`, `Postgres::schedule_in`, and
-//!   [`Due::complete_in`], which makes the effect of a run happen exactly once.
+//! - **Commit together** with your own rows: `Sqlite::in_transaction`, `Postgres::in_transaction`,
+//!   and [`Due::complete_in`], which makes the effect of a run happen exactly once.
 //!
 //! The store is SQLite for the processes of one machine, or PostgreSQL for many machines.
 //!
@@ -36,6 +36,7 @@
 //! | keep them in a file, for the processes of one machine | `Sqlite` (feature `sqlite`, on by default) |
 //! | keep them in a PostgreSQL database, for many machines | `Postgres` (feature `tokio-postgres` or `postgres`) |
 //! | keep them in this process, for tests | [`Memory`] |
+//! | schedule and cancel within a transaction of your own | [`InTransaction`], which the store returns |
 //! | read the payload of a due timer, and how often it has run | [`Due`] |
 //! | set what follows an error, or a start that is far too late | [`RetryPolicy`], [`Late`] |
 //! | log and count | [`DurableEvent`], [`DurableStats`] |
@@ -84,10 +85,12 @@ mod sqlite;
 pub mod store;
 mod sync;
 
+#[doc(hidden)]
+pub use calls::CallWithin;
 pub use calls::{
-    CallError, CancelAnswer, CompleteError, CompletesRun, CompletesRunAsync, Completion, DeadTimer,
-    IfAbsentAnswer, Invalid, Paging, RescheduleAnswer, ScheduleAnswer, Sent, StartError,
-    StoredTimer,
+    Awaited, CallError, CancelAnswer, CompleteError, CompletesRun, Completion, DeadTimer,
+    IfAbsentAnswer, InTransaction, Invalid, Paging, RescheduleAnswer, ScheduleAnswer, Sent,
+    StartError, StoredTimer, TakesCalls,
 };
 pub use durable::{Durable, DurableBuilder, QueueBuilder, StopReport};
 pub use events::{DurableEvent, DurableStats, StoreWork};

@@ -3,40 +3,62 @@
 use std::fmt;
 
 use crate::store::{Epoch, Run, StoreError};
+use crate::sync::Arc;
 
 /// A transaction that can end a run, so that the end is committed together with the effect.
 ///
-/// It is implemented for the transactions of the drivers that the features of this crate name.
-/// [`Due::complete_in`](crate::Due::complete_in) calls it.
-pub trait CompletesRun {
-    /// Ends the run within the transaction. The timer is deleted, or its successor takes its place,
-    /// when the transaction commits. `namespace` is that of the
-    /// [store](crate::store::Store::namespace).
-    ///
-    /// # Errors
-    ///
-    /// The run is no longer that of the node, or the transaction can't go on. Either way the
-    /// transaction must be rolled back.
-    fn complete(self, namespace: &str, epoch: Epoch, run: &Run) -> Result<(), CompleteError>;
-}
-
-/// A transaction that can end a run, for drivers whose calls are futures.
+/// It is implemented for the transactions of the drivers that the features of this crate name, and
+/// by the crate `tourbillon-durable-sqlx`. [`Due::complete_in`](crate::Due::complete_in) calls it.
 ///
-/// It is implemented for `tokio_postgres`.
-/// [`Due::complete_in_async`](crate::Due::complete_in_async) calls it.
-pub trait CompletesRunAsync {
-    /// Ends the run within the transaction, as [`CompletesRun::complete`] does. A future that is
-    /// dropped early must leave a transaction that can be rolled back.
+/// Implement it for a type that has a transaction of another driver. `D` is found by the compiler.
+/// Leave it out, unless neither the transaction's type nor this trait is of your crate: then
+/// implement `CompletesRun<YourType>`, with any type of your own.
+///
+/// # Examples
+///
+/// This driver has text alone. `Postgres::COMPLETE` is the statement for others.
+///
+/// ```
+/// use tourbillon_durable::{CompleteError, CompletesRun, Completion, Due};
+///
+/// struct Shop<'t>(&'t mut Vec<String>); // the statements of a transaction
+///
+/// impl CompletesRun for Shop<'_> {
+///     type Answer = Result<(), CompleteError>;
+///
+///     fn complete(self, run: &Completion<'_>) -> Self::Answer {
+///         let Completion { queue, key, generation, epoch, attempt, .. } = run;
+///         self.0.push(format!("complete {queue:?} {key:?} {generation} {epoch} {attempt}"));
+///         Ok(())
+///     }
+/// }
+///
+/// fn handler(due: &Due<u64>) -> Result<(), CompleteError> {
+///     let mut statements = vec![format!("cancel order {}", due.payload())];
+///     due.complete_in(Shop(&mut statements))
+/// }
+/// # let _ = handler;
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no transaction that can end a run",
+    label = "no transaction of a known driver",
+    note = "it is `&tx` of `rusqlite` and `tokio_postgres`, `&*tx` of `deadpool_postgres`, and with the \
+            feature `postgres` `&mut tx` of `postgres`",
+    note = "for `&mut tx` of `sqlx`, add the crate `tourbillon-durable-sqlx`, and \
+            `use tourbillon_durable_sqlx as _;`"
+)]
+pub trait CompletesRun<D = ()> {
+    /// What [`complete`](Self::complete) returns: `Result<(), CompleteError>` if the driver blocks,
+    /// and a future with that if it is awaited, such as [`Awaited`](crate::Awaited).
+    type Answer;
+
+    /// Ends the run within the transaction. The timer is deleted, or its successor takes its place,
+    /// when the transaction commits. A future that is dropped early must leave a transaction that
+    /// can be rolled back.
     ///
-    /// # Errors
-    ///
-    /// Those of [`CompletesRun::complete`].
-    fn complete(
-        self,
-        namespace: &str,
-        epoch: Epoch,
-        run: &Run,
-    ) -> impl Future<Output = Result<(), CompleteError>> + Send;
+    /// The answer is an error if the run is no longer that of the node, or if the transaction can't
+    /// go on. Either way the transaction must be rolled back.
+    fn complete(self, run: &Completion<'_>) -> Self::Answer;
 }
 
 /// The arguments of the SQL function `tourbillon.complete` for one run, with their types in
@@ -56,17 +78,35 @@ pub struct Completion<'a> {
     pub epoch: i64,
     /// The number of the run, from 1: `int`.
     pub attempt: i32,
+    /// The schema that has the timers in PostgreSQL, or the prefix of their tables in SQLite. It is
+    /// no argument of the function.
+    pub namespace: &'a str,
 }
 
 impl<'a> Completion<'a> {
-    pub(crate) fn of(epoch: Epoch, run: &'a Run) -> Self {
+    /// It is no public interface, but visible for tests of this repository.
+    #[doc(hidden)]
+    pub fn of(namespace: &'a str, epoch: Epoch, run: &'a Run) -> Self {
         Completion {
             queue: &run.queue,
             key: &run.key,
             generation: run.generation,
             epoch: epoch.0,
             attempt: i32::try_from(run.attempt).unwrap_or(i32::MAX),
+            namespace,
         }
+    }
+
+    /// It is no public interface, but visible for tests of this repository.
+    #[doc(hidden)]
+    pub fn parts(&self) -> (Epoch, Run) {
+        let run = Run {
+            queue: Arc::from(self.queue),
+            key: Box::from(self.key),
+            generation: self.generation,
+            attempt: u32::try_from(self.attempt).unwrap_or(0),
+        };
+        (Epoch(self.epoch), run)
     }
 }
 

@@ -7,6 +7,7 @@
 mod answers;
 mod complete;
 mod errors;
+mod in_transaction;
 mod limit;
 pub(crate) mod names;
 pub(crate) mod sent;
@@ -14,8 +15,11 @@ mod timer_info;
 
 pub(crate) use answers::FromAnswer;
 pub use answers::{CancelAnswer, IfAbsentAnswer, RescheduleAnswer, ScheduleAnswer};
-pub use complete::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
+pub use complete::{CompleteError, CompletesRun, Completion};
 pub use errors::{CallError, StartError};
+#[doc(hidden)]
+pub use in_transaction::CallWithin;
+pub use in_transaction::{Awaited, InTransaction, TakesCalls};
 pub(crate) use limit::Alarm;
 pub use names::Invalid;
 pub use sent::Sent;

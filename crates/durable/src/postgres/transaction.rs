@@ -1,18 +1,110 @@
 //! Calls within a transaction of the user's, whatever its driver: their statements, values and
 //! answers.
 
-use serde::Serialize;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
+use super::Postgres;
 use super::failure::{Effect, is_conflict, message, refusal};
 use super::rows::{one, written};
 use super::values::parts;
 use super::wire::{Json, Span, Time};
-use crate::calls::{CallError, CompleteError, Completion, FromAnswer, Invalid, names};
-use crate::store::{Action, DueAt, StoreError};
-use crate::sync::Arc;
+use crate::calls::{CallError, CompleteError, Completion, InTransaction, TakesCalls};
+use crate::store::{Answer, Call, StoreError};
+
+impl Postgres {
+    /// Returns the calls within a transaction on the database of this store, by any connection of
+    /// the user's. An order and its timer are stored together, or not at all.
+    ///
+    /// | crate | `timers` is the `Postgres` |
+    /// |---|---|
+    /// | `tokio-postgres` 0.7 | `timers.in_transaction(&tx).schedule(..).await?` |
+    /// | `deadpool-postgres` | `timers.in_transaction(&*tx).schedule(..).await?` |
+    /// | `sqlx` 0.9, by the crate `tourbillon-durable-sqlx` | `timers.in_transaction(&mut tx).schedule(..).await?` |
+    /// | `postgres` 0.19, with the feature `postgres` | `timers.in_transaction(&mut tx).schedule(..)?` |
+    /// | others | [the published statements](#associatedconstant.SCHEDULE) |
+    ///
+    /// If `tx` is a `&mut Transaction`, as the argument of a function, pass `&mut *tx`.
+    ///
+    /// [`InTransaction`] has the calls and their errors. In addition:
+    ///
+    /// - A delay counts from the moment at which the server carries out the call.
+    /// - Until the transaction ends, no node starts a timer that it has changed.
+    /// - In a transaction with the isolation `repeatable read` or `serializable`, a timer that was
+    ///   scheduled after its snapshot is not found.
+    /// - After an error other than [`CallError::Invalid`] the transaction can't go on: roll it back.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::error::Error;
+    /// use std::time::Duration;
+    /// use tourbillon_durable::{Postgres, tokio_postgres};
+    ///
+    /// async fn order(
+    ///     timers: &Postgres,
+    ///     client: &mut tokio_postgres::Client,
+    ///     number: i64,
+    /// ) -> Result<(), Box<dyn Error>> {
+    ///     let tx = client.transaction().await?;
+    ///     tx.execute("insert into orders (number) values ($1)", &[&number]).await?;
+    ///     let (key, delay) = (format!("order:{number}"), Duration::from_secs(15 * 60));
+    ///     timers.in_transaction(&tx).schedule("pay-by", &key, delay, &number).await?;
+    ///     tx.commit().await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// With a driver whose calls block:
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "postgres")] {
+    /// use std::error::Error;
+    /// use std::time::Duration;
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// fn order(
+    ///     timers: &Postgres,
+    ///     client: &mut postgres::Client,
+    ///     number: i64,
+    /// ) -> Result<(), Box<dyn Error>> {
+    ///     let mut tx = client.transaction()?;
+    ///     tx.execute("insert into orders (number) values ($1)", &[&number])?;
+    ///     let (key, delay) = (format!("order:{number}"), Duration::from_secs(15 * 60));
+    ///     timers.in_transaction(&mut tx).schedule("pay-by", &key, delay, &number)?;
+    ///     tx.commit()?;
+    ///     Ok(())
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// A transaction on another database is refused by the compiler:
+    ///
+    /// ```compile_fail,E0277
+    /// # use tourbillon_durable::{Postgres, rusqlite};
+    /// fn order(timers: &Postgres, tx: &rusqlite::Transaction<'_>) {
+    ///     let _ = timers.in_transaction(tx);
+    /// }
+    /// ```
+    ///
+    /// It warns of a call that is not awaited:
+    ///
+    /// ```compile_fail
+    /// #![deny(unused_must_use)]
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Postgres, tokio_postgres};
+    /// async fn order(timers: &Postgres, tx: &tokio_postgres::Transaction<'_>) {
+    ///     timers.in_transaction(tx).cancel("pay-by", "order:7");
+    /// }
+    /// ```
+    pub fn in_transaction<X: TakesCalls<Self, D>, D>(
+        &self,
+        tx: X,
+    ) -> InTransaction<'_, Self, X, D> {
+        InTransaction::new(self, tx)
+    }
+}
 
 /// The values of a statement, with their types. A statement whose types are given needs one message
 /// and one answer, so that it is sent as a whole or not at all.
@@ -20,70 +112,6 @@ pub(super) type Typed<'a, const N: usize> = [(&'a (dyn ToSql + Sync), Type); N];
 
 pub(super) const WRITE_ONE: &str = "select answer, due, other, shard, running, attempt \
      from tourbillon.write_one_1($1, $2, $3, $4, $5, $6, tourbillon.rings_1())";
-
-/// A call with good arguments.
-pub(super) struct CallWithin {
-    queue: Arc<str>,
-    key: Box<str>,
-    action: Action,
-}
-
-impl CallWithin {
-    pub(super) fn schedule<T: Serialize + ?Sized>(
-        queue: &str,
-        key: &str,
-        when: Result<DueAt, Invalid>,
-        payload: &T,
-    ) -> Result<Self, Invalid> {
-        let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
-        let when = when?;
-        CallWithin::new(queue, key, Action::Schedule { when, payload })
-    }
-
-    pub(super) fn schedule_if_absent<T: Serialize + ?Sized>(
-        queue: &str,
-        key: &str,
-        when: Result<DueAt, Invalid>,
-        payload: &T,
-    ) -> Result<Self, Invalid> {
-        let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
-        let when = when?;
-        CallWithin::new(queue, key, Action::ScheduleIfAbsent { when, payload })
-    }
-
-    pub(super) fn reschedule(
-        queue: &str,
-        key: &str,
-        when: Result<DueAt, Invalid>,
-    ) -> Result<Self, Invalid> {
-        CallWithin::new(queue, key, Action::Reschedule { when: when? })
-    }
-
-    pub(super) fn cancel(queue: &str, key: &str) -> Result<Self, Invalid> {
-        CallWithin::new(queue, key, Action::Cancel)
-    }
-
-    fn new(queue: &str, key: &str, action: Action) -> Result<Self, Invalid> {
-        Ok(CallWithin {
-            queue: names::queue(queue)?,
-            key: names::key(key)?,
-            action,
-        })
-    }
-
-    /// The values of [`WRITE_ONE`].
-    pub(super) fn values(&self) -> CallValues<'_> {
-        let (action, delay, at, payload) = parts(&self.action);
-        CallValues {
-            queue: &self.queue,
-            key: &self.key,
-            action,
-            delay,
-            at,
-            payload,
-        }
-    }
-}
 
 /// The values of [`WRITE_ONE`].
 pub(super) struct CallValues<'a> {
@@ -95,7 +123,19 @@ pub(super) struct CallValues<'a> {
     payload: Option<Json<'a>>,
 }
 
-impl CallValues<'_> {
+impl<'a> CallValues<'a> {
+    pub(super) fn of(call: &'a Call) -> Self {
+        let (action, delay, at, payload) = parts(&call.action);
+        CallValues {
+            queue: &call.queue,
+            key: &call.key,
+            action,
+            delay,
+            at,
+            payload,
+        }
+    }
+
     pub(super) fn typed(&self) -> Typed<'_, 6> {
         [
             (&self.queue, Type::TEXT),
@@ -109,11 +149,14 @@ impl CallValues<'_> {
 }
 
 /// Reads what the server has answered to a call.
-pub(super) fn answered<A: FromAnswer>(rows: Result<Vec<Row>, Error>) -> Result<A, CallError> {
+pub(super) fn answered<A>(
+    rows: Result<Vec<Row>, Error>,
+    read: fn(Answer) -> Result<A, CallError>,
+) -> Result<A, CallError> {
     let rows = rows.map_err(|error| failed(&error))?;
     let row = one(&rows)?;
     match written(row.get(0), row, 1)? {
-        Some(answer) => A::take(answer),
+        Some(answer) => read(answer),
         None => Err(CallError::Unavailable("the row is locked".to_owned())),
     }
 }

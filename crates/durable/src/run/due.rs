@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use super::node_lease::NodeLease;
-use crate::calls::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
+use crate::calls::{CompletesRun, Completion};
 use crate::store::{ClaimedRun, Run, StoreTime};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -174,32 +174,28 @@ impl<T> Due<T> {
     /// Ends the run within a transaction, so that its effect happens exactly once: the effect and
     /// the end are one commit.
     ///
+    /// It returns `Result<(), CompleteError>` if the driver's calls block, and the future
+    /// [`Awaited`](crate::Awaited) with that if they are awaited:
+    ///
+    /// | transaction | call |
+    /// |---|---|
+    /// | `rusqlite` | `due.complete_in(&tx)?` |
+    /// | `postgres` | `due.complete_in(&mut tx)?` |
+    /// | `tokio-postgres` | `due.complete_in(&tx).await?` |
+    /// | `deadpool-postgres` | `due.complete_in(&*tx).await?` |
+    /// | `sqlx`, by the crate `tourbillon-durable-sqlx` | `due.complete_in(&mut tx).await?` |
+    ///
     /// Call it last, commit if it returned `Ok`, and roll back if it did not. A handler that called
     /// it and returns `Ok` without having committed is tried again like one that failed. What it
     /// asks for by [`Ending::Again`](crate::Ending::Again) is ignored.
     ///
     /// # Errors
     ///
-    /// [`CompleteError`] says why the transaction must be rolled back.
+    /// [`CompleteError`](crate::CompleteError) says why the transaction must be rolled back.
     ///
     /// # Blocking
     ///
-    /// Executes a statement on the transaction.
-    pub fn complete_in<X: CompletesRun>(&self, transaction: X) -> Result<(), CompleteError> {
-        // Before the call, which may panic.
-        self.info.will_complete();
-        transaction.complete(&self.info.namespace, self.info.lease.epoch, self.info.run())
-    }
-
-    /// Ends the run within a transaction of a driver whose calls are futures, such as
-    /// `tokio_postgres`. All else is as for [`complete_in`](Self::complete_in).
-    ///
-    /// The future does nothing until it is awaited. If it is dropped early, roll the transaction
-    /// back: the run may have been ended within it.
-    ///
-    /// # Errors
-    ///
-    /// [`CompleteError`] says why the transaction must be rolled back.
+    /// With a driver whose calls block, it executes a statement on the transaction.
     ///
     /// # Examples
     ///
@@ -207,28 +203,20 @@ impl<T> Due<T> {
     /// # #[cfg(feature = "tokio-postgres")] {
     /// use tourbillon_durable::{Due, tokio_postgres};
     ///
-    /// type Failed = Box<dyn std::error::Error + Send + Sync>;
+    /// type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
     ///
-    /// async fn cancel_unpaid(client: &mut tokio_postgres::Client, due: Due<i64>) -> Result<(),
-    /// Failed> {
-    ///     let transaction = client.transaction().await?;
+    /// async fn cancel_unpaid(client: &mut tokio_postgres::Client, due: Due<i64>) -> Ended {
+    ///     let tx = client.transaction().await?;
     ///     let cancel = "update orders set state = 'cancelled' where id = $1 and state = 'open'";
-    ///     transaction.execute(cancel, &[due.payload()]).await?;
-    ///     due.complete_in_async(&transaction).await?;
-    ///     Ok(transaction.commit().await?)
+    ///     tx.execute(cancel, &[due.payload()]).await?;
+    ///     due.complete_in(&tx).await?;
+    ///     Ok(tx.commit().await?)
     /// }
     /// # }
     /// ```
-    pub fn complete_in_async<X: CompletesRunAsync + Send>(
-        &self,
-        transaction: X,
-    ) -> impl Future<Output = Result<(), CompleteError>> + Send + use<X, T> {
-        let info = Arc::clone(&self.info);
-        async move {
-            info.will_complete();
-            let (epoch, run) = (info.lease.epoch, info.run());
-            transaction.complete(&info.namespace, epoch, run).await
-        }
+    pub fn complete_in<X: CompletesRun<D>, D>(&self, tx: X) -> X::Answer {
+        // It notes the end before the call, which may panic.
+        tx.complete(&self.completion())
     }
 
     /// Returns what a transaction of another driver or language needs to end the run: the values
@@ -238,7 +226,8 @@ impl<T> Due<T> {
     /// Call it only in a handler that ends the run so. From this call on the rules of
     /// [`complete_in`](Self::complete_in) hold: a handler that returns `Ok` without having
     /// committed is tried again like one that failed. The statement answers `false` if the run is
-    /// no longer this node's. Then roll the transaction back, and return [`CompleteError::Fenced`].
+    /// no longer this node's. Then roll the transaction back, and return
+    /// [`CompleteError::Fenced`](crate::CompleteError::Fenced).
     ///
     /// # Examples
     ///
@@ -260,8 +249,7 @@ impl<T> Due<T> {
     ///     )?;
     ///     let is_ended: bool = row.get("completed");
     ///     if !is_ended {
-    ///         return Err(CompleteError::Fenced.into()); // the drop of the transaction rolls it
-    ///         back
+    ///         return Err(CompleteError::Fenced.into()); // the drop rolls it back
     ///     }
     ///     Ok(transaction.commit()?)
     /// }
@@ -270,7 +258,7 @@ impl<T> Due<T> {
     #[must_use]
     pub fn completion(&self) -> Completion<'_> {
         self.info.will_complete();
-        Completion::of(self.info.lease.epoch, self.info.run())
+        Completion::of(&self.info.namespace, self.info.lease.epoch, self.info.run())
     }
 }
 

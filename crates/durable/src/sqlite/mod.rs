@@ -24,8 +24,8 @@ use crate::sync::Arc;
 ///
 /// Timers lie in tables whose names begin with `tourbillon_`, or with a prefix of the user's choice
 /// ([`open_with_prefix`](Sqlite::open_with_prefix)), beside those of the user. So an order and its
-/// timer can be committed together: [`schedule_in`](Sqlite::schedule_in). People read them with any
-/// tool for SQLite: `select * from tourbillon_timers`.
+/// timer can be committed together: [`in_transaction`](Sqlite::in_transaction). People read them with
+/// any tool for SQLite: `select * from tourbillon_timers`.
 ///
 /// # Durability
 ///
@@ -196,7 +196,7 @@ impl Sqlite {
 
     /// Sets the store's clock. It is the system's, unless a test sets another one here.
     ///
-    /// Calls within a user's transaction, such as [`schedule_in`](Sqlite::schedule_in), go by the
+    /// Calls within a user's transaction ([`in_transaction`](Sqlite::in_transaction)) go by the
     /// system's clock all the same.
     #[must_use]
     pub fn with_clock(mut self, clock: WallClock) -> Self {

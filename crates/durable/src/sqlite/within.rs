@@ -2,7 +2,6 @@
 //! changes.
 
 use rusqlite::{Connection, MAIN_DB, Transaction, TransactionState};
-use serde::Serialize;
 
 use super::Sqlite;
 use super::connection;
@@ -11,49 +10,37 @@ use super::original::Original;
 use super::schema::{self, Prefix};
 use super::tables::Tables;
 use crate::calls::{
-    CallError, CancelAnswer, CompleteError, CompletesRun, FromAnswer, IfAbsentAnswer,
-    RescheduleAnswer, ScheduleAnswer, names,
+    CallError, CallWithin, CompleteError, CompletesRun, Completion, InTransaction, Invalid,
+    TakesCalls,
 };
-use crate::store::{
-    Action, Call, DueAt, Epoch, Outcome, Run, Settled, Settlement, StoreError, WallClock,
-};
+use crate::store::{Outcome, Settled, Settlement, StoreError, WallClock};
 
-/// # Calls within a transaction of the user's
-///
-/// An order and its timer are stored together, or not at all. The file is the same for both: that
-/// of this store.
-///
-/// These calls take what the same calls of `Durable` take, and answer the same. In addition:
-///
-/// - The transaction should begin with [`Immediate`](rusqlite::TransactionBehavior::Immediate). One
-///   that has begun as a deferred one and has read is refused, since SQLite would let it fail
-///   whenever another connection writes.
-/// - The timer is there once the transaction commits. It is as durable as the commit of the user's
-///   connection, whose `pragma synchronous` should be `full`, the default.
-/// - No node is told about the commit. Nodes find the timer at their next poll, so a timer that is
-///   due at once may be late by the time between two polls: a second by default.
-/// - While the transaction is open no other connection can write, neither those of nodes. It should
-///   be short. One that lasts longer than the lease of a node stops its renewals.
-/// - The time is that of the system's clock, as the transaction sees it when it has the lock of the
-///   file.
-/// - The payload has at most 64 KiB as JSON.
-/// - After an error nothing of the call was carried out, and the user decides whether the
-///   transaction goes on. If SQLite itself has rolled it back, which it does when the disk is full,
-///   the next call says so.
 impl Sqlite {
-    /// Schedules a timer, and replaces one with the same key.
+    /// Returns the calls within a transaction on the file of this store: `&tx` of `rusqlite`. An
+    /// order and its timer are stored together, or not at all.
     ///
-    /// # Errors
+    /// - The transaction should begin with [`Immediate`](rusqlite::TransactionBehavior::Immediate).
+    ///   One that has begun as a deferred one and has read is refused, since SQLite would let it
+    ///   fail whenever another connection writes.
+    /// - The timer is as durable as the commit of the user's connection, whose `pragma synchronous`
+    ///   should be `full`, the default.
+    /// - While the transaction is open no other connection can write, neither those of nodes. It
+    ///   should be short. One that lasts longer than the lease of a node stops its renewals.
+    /// - The time is that of the system's clock, as the transaction sees it when it has the lock of
+    ///   the file.
+    /// - After an error nothing of the call was carried out, and the user decides whether the
+    ///   transaction goes on. If SQLite itself has rolled it back, which it does when the disk is
+    ///   full, the next call says so.
     ///
-    /// The arguments are [invalid](CallError::Invalid). The transaction is a deferred one that has
-    /// read, was rolled back, or belongs to a file without timers: [`CallError::Refused`]. The file
-    /// is locked, or the disk is full: [`CallError::Unavailable`].
+    /// [`InTransaction`] has the calls and their errors. [`CallError::Refused`] also means that the
+    /// transaction is a deferred one that has read, was rolled back, or belongs to a file without
+    /// timers, and [`CallError::Unavailable`] that the file is locked, or the disk is full.
     ///
     /// # Blocking
     ///
-    /// Within an immediate transaction for the time of some reads and writes of pages. In a
-    /// deferred one that has not read, until the lock is there, as long as the connection's
-    /// [`busy_timeout`](rusqlite::Connection::busy_timeout) says.
+    /// A call blocks within an immediate transaction for the time of some reads and writes of
+    /// pages. In a deferred one that has not read, it waits until the lock is there, as long as the
+    /// connection's [`busy_timeout`](rusqlite::Connection::busy_timeout) says.
     ///
     /// # Examples
     ///
@@ -63,7 +50,7 @@ impl Sqlite {
     /// use tourbillon_durable::{Sqlite, rusqlite};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = std::env::temp_dir().join(format!("schedule-in-{}", std::process::id()));
+    /// # let folder = std::env::temp_dir().join(format!("in-transaction-{}", std::process::id()));
     /// # std::fs::create_dir_all(&folder)?;
     /// # let path = folder.join("shop.db");
     /// let timers = Sqlite::open(&path)?;
@@ -72,114 +59,51 @@ impl Sqlite {
     ///
     /// let tx = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
     /// tx.execute("insert into orders values (7, 'open')", ())?;
-    /// timers.schedule_in(&tx, "pay-by", "order:7", Duration::from_secs(900), &7)?;
+    /// timers.in_transaction(&tx).schedule("pay-by", "order:7", Duration::from_secs(900), &7)?;
     /// tx.commit()?;
     /// # drop((timers, shop));
     /// # std::fs::remove_dir_all(&folder)?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn schedule_in<T: Serialize + ?Sized>(
+    ///
+    /// A transaction on another database is refused by the compiler:
+    ///
+    /// ```compile_fail,E0277
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::Sqlite;
+    /// # fn order(timers: &Sqlite, tx: &mut Vec<u8>) {
+    /// let _ = timers.in_transaction(tx);
+    /// # }
+    /// ```
+    pub fn in_transaction<X: TakesCalls<Self, D>, D>(
         &self,
-        tx: &Transaction<'_>,
-        queue: &str,
-        key: &str,
-        when: impl Into<DueAt>,
-        payload: &T,
-    ) -> Result<ScheduleAnswer, CallError> {
-        schedule(self, tx, queue, key, names::when(when)?, payload)
-    }
-
-    /// Schedules a timer, unless one with the same key waits or runs.
-    ///
-    /// # Errors
-    ///
-    /// As for [`schedule_in`](Sqlite::schedule_in).
-    pub fn schedule_if_absent_in<T: Serialize + ?Sized>(
-        &self,
-        tx: &Transaction<'_>,
-        queue: &str,
-        key: &str,
-        when: impl Into<DueAt>,
-        payload: &T,
-    ) -> Result<IfAbsentAnswer, CallError> {
-        let when = names::when(when)?;
-        let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
-        call(
-            self,
-            tx,
-            queue,
-            key,
-            Action::ScheduleIfAbsent { when, payload },
-        )
-    }
-
-    /// Moves a timer, so that it is due then.
-    ///
-    /// # Errors
-    ///
-    /// As for [`schedule_in`](Sqlite::schedule_in).
-    pub fn reschedule_in(
-        &self,
-        tx: &Transaction<'_>,
-        queue: &str,
-        key: &str,
-        when: impl Into<DueAt>,
-    ) -> Result<RescheduleAnswer, CallError> {
-        let when = names::when(when)?;
-        call(self, tx, queue, key, Action::Reschedule { when })
-    }
-
-    /// Cancels a timer. If it [was cancelled](CancelAnswer::Cancelled) and the transaction commits,
-    /// it never starts.
-    ///
-    /// # Errors
-    ///
-    /// As for [`schedule_in`](Sqlite::schedule_in).
-    pub fn cancel_in(
-        &self,
-        tx: &Transaction<'_>,
-        queue: &str,
-        key: &str,
-    ) -> Result<CancelAnswer, CallError> {
-        call(self, tx, queue, key, Action::Cancel)
+        tx: X,
+    ) -> InTransaction<'_, Self, X, D> {
+        InTransaction::new(self, tx)
     }
 }
 
-fn schedule<T: Serialize + ?Sized>(
-    store: &Sqlite,
-    tx: &Transaction<'_>,
-    queue: &str,
-    key: &str,
-    when: DueAt,
-    payload: &T,
-) -> Result<ScheduleAnswer, CallError> {
-    let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
-    call(store, tx, queue, key, Action::Schedule { when, payload })
-}
+/// The calls block.
+impl TakesCalls<Sqlite> for &Transaction<'_> {
+    type Answer<A> = Result<A, CallError>;
 
-fn call<A: FromAnswer>(
-    store: &Sqlite,
-    tx: &Transaction<'_>,
-    queue: &str,
-    key: &str,
-    action: Action,
-) -> Result<A, CallError> {
-    let call = Call {
-        queue: names::queue(queue)?,
-        key: names::key(key)?,
-        action,
-    };
-    let shared = &store.shared;
-    shared.beats.are_right()?;
-    let done = within(tx, &shared.prefix, Some(&shared.original), |tables| {
-        connection::apply(tables, &call)
-    });
-    let answer = done.map_err(|refused| match refused {
-        Refused::Deferred => StoreError::Refused(CompleteError::Deferred.to_string()),
-        Refused::Failed(failure) => failure.before_commit(),
-    })?;
-    A::take(answer)
+    fn call<A: Send + 'static>(
+        self,
+        store: &Sqlite,
+        call: Result<CallWithin<A>, Invalid>,
+    ) -> Result<A, CallError> {
+        let CallWithin { call, answer } = call?;
+        let shared = &store.shared;
+        shared.beats.are_right()?;
+        let done = within(self, &shared.prefix, Some(&shared.original), |tables| {
+            connection::apply(tables, &call)
+        });
+        answer(done.map_err(|refused| match refused {
+            Refused::Deferred => StoreError::Refused(CompleteError::Deferred.to_string()),
+            Refused::Failed(failure) => failure.before_commit(),
+        })?)
+    }
 }
 
 /// A run is ended by the transaction that also has its effect. The file is the one of the timers.
@@ -187,10 +111,13 @@ fn call<A: FromAnswer>(
 /// [`CompleteError::Deferred`] is the answer to a transaction that has begun as a deferred one and
 /// has read.
 impl CompletesRun for &Transaction<'_> {
-    fn complete(self, namespace: &str, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
-        let prefix = Prefix::new(namespace)?;
+    type Answer = Result<(), CompleteError>;
+
+    fn complete(self, run: &Completion<'_>) -> Result<(), CompleteError> {
+        let prefix = Prefix::new(run.namespace)?;
+        let (epoch, run) = run.parts();
         let settlement = Settlement {
-            run: run.clone(),
+            run,
             outcome: Outcome::Done,
         };
         let settled = within(self, &prefix, None, |tables| {

@@ -2,16 +2,18 @@
 //! that blocked it would wait for itself.
 
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use kit::wakes;
 use tokio::runtime::Builder;
 use tokio_postgres::{Client, IsolationLevel, NoTls};
 use tourbillon_durable::store::StoreError;
 use tourbillon_durable::{
-    CallError, CancelAnswer, CompleteError, CompletesRunAsync, Due, Ending, IfAbsentAnswer,
-    RescheduleAnswer, RetryPolicy,
+    CallError, CancelAnswer, CompleteError, CompletesRun, Completion, Due, Ending, IfAbsentAnswer,
+    Postgres, RescheduleAnswer, RetryPolicy, ScheduleAnswer,
 };
 
 use crate::cluster::Database;
@@ -38,7 +40,8 @@ fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
         let transaction = client.transaction().await.expect("it begins");
         let scheduled = bench
             .store
-            .schedule_in_async(&transaction, "q", "a", MINUTE, &1)
+            .in_transaction(&transaction)
+            .schedule("q", "a", MINUTE, &1)
             .await;
         scheduled.expect("it is accepted");
         transaction.rollback().await.expect("it ends");
@@ -46,18 +49,21 @@ fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
         let tx = client.transaction().await.expect("it begins");
         let first = bench
             .store
-            .schedule_in_async(&tx, "q", "a", MINUTE, &1)
+            .in_transaction(&tx)
+            .schedule("q", "a", MINUTE, &1)
             .await;
         let first = first.expect("it is accepted");
         let again = bench
             .store
-            .schedule_in_async(&tx, "q", "a", first.due + MINUTE, &2)
+            .in_transaction(&tx)
+            .schedule("q", "a", first.due + MINUTE, &2)
             .await;
         let again = again.expect("it is accepted");
         assert_eq!(again.replaced, Some(first.due));
         let exists = bench
             .store
-            .schedule_if_absent_in_async(&tx, "q", "a", MINUTE, &3)
+            .in_transaction(&tx)
+            .schedule_if_absent("q", "a", MINUTE, &3)
             .await;
         assert!(
             matches!(exists, Ok(IfAbsentAnswer::Exists { due, running: false, .. }) if due == again.due),
@@ -65,12 +71,14 @@ fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
         );
         let absent = bench
             .store
-            .schedule_if_absent_in_async(&tx, "q", "b", MINUTE, &3)
+            .in_transaction(&tx)
+            .schedule_if_absent("q", "b", MINUTE, &3)
             .await;
         assert!(absent.expect("it is accepted").is_scheduled());
         let moved = bench
             .store
-            .reschedule_in_async(&tx, "q", "a", MINUTE * 5)
+            .in_transaction(&tx)
+            .reschedule("q", "a", MINUTE * 5)
             .await;
         assert!(
             matches!(moved, Ok(RescheduleAnswer::Moved { from, .. }) if from == again.due),
@@ -78,15 +86,16 @@ fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
         );
         let moved = bench
             .store
-            .reschedule_in_async(&tx, "q", "a", first.due)
+            .in_transaction(&tx)
+            .reschedule("q", "a", first.due)
             .await;
         assert!(
             matches!(moved, Ok(RescheduleAnswer::Moved { to, .. }) if to == first.due),
             "{moved:?}"
         );
-        let cancelled = bench.store.cancel_in_async(&tx, "q", "b").await;
+        let cancelled = bench.store.in_transaction(&tx).cancel("q", "b").await;
         assert!(cancelled.expect("it is accepted").is_cancelled());
-        let absent = bench.store.cancel_in_async(&tx, "q", "c").await;
+        let absent = bench.store.in_transaction(&tx).cancel("q", "c").await;
         assert_eq!(absent, Ok(CancelAnswer::NotFound));
         tx.commit().await.expect("it ends");
     });
@@ -103,25 +112,34 @@ fn bad_arguments_are_refused_when_awaited_and_the_transaction_goes_on() {
         let refused = [
             bench
                 .store
-                .schedule_in_async(&tx, "", "a", MINUTE, &1)
+                .in_transaction(&tx)
+                .schedule("", "a", MINUTE, &1)
                 .await
                 .err(),
             bench
                 .store
-                .schedule_in_async(&tx, "q", "a", MINUTE, "\0")
+                .in_transaction(&tx)
+                .schedule("q", "a", MINUTE, "\0")
                 .await
                 .err(),
             bench
                 .store
-                .schedule_if_absent_in_async(&tx, "q", "a", Duration::MAX, &1)
+                .in_transaction(&tx)
+                .schedule_if_absent("q", "a", Duration::MAX, &1)
                 .await
                 .err(),
             bench
                 .store
-                .reschedule_in_async(&tx, "q", "", MINUTE)
+                .in_transaction(&tx)
+                .reschedule("q", "", MINUTE)
                 .await
                 .err(),
-            bench.store.cancel_in_async(&tx, "q", "\0").await.err(),
+            bench
+                .store
+                .in_transaction(&tx)
+                .cancel("q", "\0")
+                .await
+                .err(),
         ];
         for refused in refused {
             assert!(
@@ -131,19 +149,84 @@ fn bad_arguments_are_refused_when_awaited_and_the_transaction_goes_on() {
         }
         let scheduled = bench
             .store
-            .schedule_in_async(&tx, "q", "a", MINUTE, &1)
+            .in_transaction(&tx)
+            .schedule("q", "a", MINUTE, &1)
             .await;
         scheduled.expect("it goes on");
         tx.execute("no statement", &[])
             .await
             .expect_err("it is none");
-        let aborted = bench.store.cancel_in_async(&tx, "q", "a").await;
+        let aborted = bench.store.in_transaction(&tx).cancel("q", "a").await;
         assert!(
             matches!(&aborted, Err(CallError::Refused(why)) if why.contains("roll the transaction back")),
             "{aborted:?}"
         );
     });
     assert_eq!(bench.timers(), "");
+}
+
+/// What `deadpool-postgres` gives: a type of its own around the transaction.
+struct Pooled<'c>(tokio_postgres::Transaction<'c>);
+
+impl<'c> Deref for Pooled<'c> {
+    type Target = tokio_postgres::Transaction<'c>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// The future has all it needs but the transaction, and can go to another thread.
+fn order<'t>(
+    url: &str,
+    number: i64,
+    tx: &'t tokio_postgres::Transaction<'_>,
+) -> impl Future<Output = Result<ScheduleAnswer, CallError>> + Send + 't {
+    let store = Postgres::connect(url).expect("the cluster answers");
+    let (queue, key) = ("q".to_owned(), format!("order:{number}"));
+    store
+        .in_transaction(tx)
+        .schedule(&queue, &key, MINUTE, &number)
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_future_outlives_its_store_and_arguments_and_takes_what_a_pool_gives() {
+    let bench = bench();
+    let url = bench.database.url();
+    on_one_thread(async {
+        let mut client = client(&bench.database).await;
+        let tx = Pooled(client.transaction().await.expect("it begins"));
+        order(&url, 7, &tx).await.expect("it is accepted");
+        order(&url, 8, &tx).await.expect("it is accepted");
+        // One receiver for several calls, which the server carries out in the order of the polls.
+        let timers = bench.store.in_transaction(&*tx);
+        let (seven, nine, none) = tokio::join!(
+            timers.cancel("q", "order:7"),
+            timers.schedule_if_absent("q", "order:9", MINUTE, &9),
+            timers.cancel("q", "order:10"),
+        );
+        assert!(seven.expect("it is accepted").is_cancelled());
+        assert!(nine.expect("it is accepted").is_scheduled());
+        assert_eq!(none, Ok(CancelAnswer::NotFound));
+        tx.0.commit().await.expect("it ends");
+    });
+    assert_eq!(bench.timers(), "order:8 order:9");
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_loop_of_bad_calls_leaves_the_thread_to_others() {
+    let bench = bench();
+    on_one_thread(async {
+        let mut client = client(&bench.database).await;
+        let tx = client.transaction().await.expect("it begins");
+        let timers = bench.store.in_transaction(&tx);
+        wakes::yields("bad", async || {
+            let refused = timers.cancel("", "a").await;
+            assert!(matches!(refused, Err(CallError::Invalid(_))));
+        });
+    });
 }
 
 #[test]
@@ -155,9 +238,19 @@ fn a_future_that_was_dropped_has_sent_its_whole_call_or_nothing() {
         // Each is asked once, which sends the call, and dropped before the answer is there.
         for is_kept in [false, true] {
             let tx = client.transaction().await.expect("it begins");
-            drop(bench.store.schedule_in_async(&tx, "q", "never", MINUTE, &1));
+            drop(
+                bench
+                    .store
+                    .in_transaction(&tx)
+                    .schedule("q", "never", MINUTE, &1),
+            );
             {
-                let mut sent = pin!(bench.store.schedule_in_async(&tx, "q", "sent", MINUTE, &1));
+                let mut sent = pin!(
+                    bench
+                        .store
+                        .in_transaction(&tx)
+                        .schedule("q", "sent", MINUTE, &1)
+                );
                 let answer = poll_fn(|context| Poll::Ready(sent.as_mut().poll(context))).await;
                 assert!(answer.is_pending());
             }
@@ -181,13 +274,13 @@ fn a_future_waits_for_a_locked_row_and_no_thread_is_blocked() {
     on_one_thread(async {
         let (mut one, mut other) = (client(&bench.database).await, client(&bench.database).await);
         let lock = one.transaction().await.expect("it begins");
-        let locked = bench.store.cancel_in_async(&lock, "q", "a").await;
+        let locked = bench.store.in_transaction(&lock).cancel("q", "a").await;
         assert!(
             matches!(locked, Ok(CancelAnswer::Running { .. })),
             "{locked:?}"
         );
         let tx = other.transaction().await.expect("it begins");
-        let waits = bench.store.reschedule_in_async(&tx, "q", "a", MINUTE);
+        let waits = bench.store.in_transaction(&tx).reschedule("q", "a", MINUTE);
         let frees = async {
             let waiting = "select count(*) from pg_stat_activity where datname = current_database() \
                            and wait_event_type = 'Lock'";
@@ -221,15 +314,17 @@ fn a_run_is_ended_when_awaited_and_a_fenced_one_is_refused() {
         let mut client = client(&bench.database).await;
         let tx = client.transaction().await.expect("it begins");
         (&tx)
-            .complete("tourbillon", ME, &held)
+            .complete(&Completion::of("tourbillon", ME, &held))
             .await
             .expect("it is held");
-        let again = (&tx).complete("tourbillon", ME, &held).await;
+        let again = (&tx)
+            .complete(&Completion::of("tourbillon", ME, &held))
+            .await;
         assert_eq!(again, Err(CompleteError::Fenced));
         tx.rollback().await.expect("it ends");
         let tx = client.transaction().await.expect("it begins");
         (&tx)
-            .complete("tourbillon", ME, &held)
+            .complete(&Completion::of("tourbillon", ME, &held))
             .await
             .expect("it is held");
         tx.commit().await.expect("it ends");
@@ -242,12 +337,16 @@ fn a_run_is_ended_when_awaited_and_a_fenced_one_is_refused() {
             .expect("it has a snapshot now");
         let changed = "update tourbillon.timer set cancelled = true";
         bench.database.psql(changed).expect("it may");
-        let conflict = (&tx).complete("tourbillon", ME, &lost).await;
+        let conflict = (&tx)
+            .complete(&Completion::of("tourbillon", ME, &lost))
+            .await;
         assert!(
             matches!(conflict, Err(CompleteError::Retry(_))),
             "{conflict:?}"
         );
-        let aborted = (&tx).complete("tourbillon", ME, &lost).await;
+        let aborted = (&tx)
+            .complete(&Completion::of("tourbillon", ME, &lost))
+            .await;
         assert!(
             matches!(&aborted, Err(CompleteError::Store(StoreError::Refused(_)))),
             "{aborted:?}"
@@ -267,7 +366,7 @@ fn a_handler_ends_its_run_by_a_future_exactly_once() {
         let tx = client.transaction().await?;
         tx.execute("insert into effects values ($1)", &[due.payload()])
             .await?;
-        due.complete_in_async(&tx).await?;
+        due.complete_in(&tx).await?;
         match due.attempt() {
             1 => tx.rollback().await?,
             _ => tx.commit().await?,

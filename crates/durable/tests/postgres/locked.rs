@@ -57,7 +57,8 @@ fn beside_a_lock(key: &str, lock: impl FnOnce(&Postgres, &mut postgres::Transact
 fn a_row_that_others_have_changed_holds_up_no_other_call() {
     beside_a_lock("old", |store, transaction| {
         store
-            .cancel_in(transaction, "q", "old")
+            .in_transaction(transaction)
+            .cancel("q", "old")
             .expect("it is accepted");
     });
 }
@@ -67,7 +68,8 @@ fn a_row_that_others_have_changed_holds_up_no_other_call() {
 fn a_key_that_others_insert_holds_up_no_other_call() {
     beside_a_lock("new", |store, transaction| {
         store
-            .schedule_in(transaction, "q", "new", MINUTE, &1)
+            .in_transaction(transaction)
+            .schedule("q", "new", MINUTE, &1)
             .expect("it is accepted");
     });
 }
@@ -83,7 +85,8 @@ fn a_call_waits_for_a_lock_no_longer_than_its_limit() {
     let mut client = database.client();
     let mut transaction = client.transaction().expect("it begins");
     store
-        .schedule_in(&mut transaction, "q", "new", MINUTE, &1)
+        .in_transaction(&mut transaction)
+        .schedule("q", "new", MINUTE, &1)
         .expect("it is accepted");
     let refused = timers.schedule("q", "new", MINUTE, &2).wait();
     match refused {

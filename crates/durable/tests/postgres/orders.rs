@@ -88,7 +88,7 @@ fn each_order_is_paid_or_cancelled_and_never_both() {
             match number % 2 {
                 0 => {
                     let delay = Duration::from_millis(u64::try_from(number).expect("a number") % 30);
-                    store.schedule_in(&mut transaction, "pay-by", &key, delay, &number)
+                    store.in_transaction(&mut transaction).schedule("pay-by", &key, delay, &number)
                         .expect("it is accepted");
                 }
                 _ => {
@@ -102,7 +102,9 @@ fn each_order_is_paid_or_cancelled_and_never_both() {
         if number % 3 == 0 {
             pool.with(|client| {
                 let mut transaction = client.transaction().expect("it begins");
-                let cancelled = store.cancel_in(&mut transaction, "pay-by", &key);
+                let cancelled = store
+                    .in_transaction(&mut transaction)
+                    .cancel("pay-by", &key);
                 match cancelled.expect("it is accepted") {
                     CancelAnswer::Cancelled { .. } => {
                         let paid =

@@ -64,7 +64,12 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
         let mut transaction = client.transaction().expect("it begins");
         let set = format!("set local \"{schema}\".notify = on");
         transaction.batch_execute(&set).expect("a setting");
-        let within = store.schedule_in(&mut transaction, "pay-by", "b", Duration::ZERO, "within");
+        let within = store.in_transaction(&mut transaction).schedule(
+            "pay-by",
+            "b",
+            Duration::ZERO,
+            "within",
+        );
         within.expect("it is accepted");
         transaction.commit().expect("it ends");
         assert_eq!(wait::next(&heard), format!("{schema} within"));

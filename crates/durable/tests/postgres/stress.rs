@@ -218,7 +218,9 @@ fn user(store: &Postgres, database: &Database, journal: &Journal) {
         let name = format!("user:{key}");
         let new = journal.payload();
         let delay = Duration::from_millis(random.below(3) as u64);
-        let answer = store.schedule_in(&mut transaction, QUEUE, &name, delay, &new);
+        let answer = store
+            .in_transaction(&mut transaction)
+            .schedule(QUEUE, &name, delay, &new);
         let answer = answer.expect("the server answers");
         if random.chance(50) {
             transaction.rollback().expect("the server answers");

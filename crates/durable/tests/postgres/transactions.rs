@@ -8,8 +8,8 @@ use tourbillon_durable::store::{
     Settlement, Store, StoreError, Wanted,
 };
 use tourbillon_durable::{
-    CallError, CancelAnswer, CompleteError, CompletesRun, DueAt, Durable, DurableBuilder,
-    IfAbsentAnswer, Postgres, RescheduleAnswer,
+    CallError, CancelAnswer, CompleteError, CompletesRun, Completion, DueAt, Durable,
+    DurableBuilder, IfAbsentAnswer, Postgres, RescheduleAnswer,
 };
 
 use crate::cluster;
@@ -133,23 +133,27 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
     let mut transaction = bench.client.transaction().expect("it begins");
     bench
         .store
-        .schedule_in(&mut transaction, "q", "a", MINUTE, &1)
+        .in_transaction(&mut transaction)
+        .schedule("q", "a", MINUTE, &1)
         .expect("it is accepted");
     transaction.rollback().expect("it ends");
     assert_eq!(bench.timers(), "");
     let mut transaction = bench.client.transaction().expect("it begins");
     let first = bench
         .store
-        .schedule_in(&mut transaction, "q", "a", MINUTE, &1)
+        .in_transaction(&mut transaction)
+        .schedule("q", "a", MINUTE, &1)
         .expect("it is accepted");
     let again = bench
         .store
-        .schedule_in(&mut transaction, "q", "a", MINUTE, &2)
+        .in_transaction(&mut transaction)
+        .schedule("q", "a", MINUTE, &2)
         .expect("it is accepted");
     assert_eq!(again.replaced, Some(first.due));
     let moved = bench
         .store
-        .reschedule_in(&mut transaction, "q", "a", MINUTE * 2)
+        .in_transaction(&mut transaction)
+        .reschedule("q", "a", MINUTE * 2)
         .expect("it is accepted");
     assert!(
         matches!(moved, RescheduleAnswer::Moved { from, .. } if from == again.due),
@@ -157,34 +161,42 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
     );
     bench
         .store
-        .schedule_in(&mut transaction, "q", "b", first.due, &3)
+        .in_transaction(&mut transaction)
+        .schedule("q", "b", first.due, &3)
         .expect("it is accepted");
     let exists = bench
         .store
-        .schedule_if_absent_in(&mut transaction, "q", "b", MINUTE, &4);
+        .in_transaction(&mut transaction)
+        .schedule_if_absent("q", "b", MINUTE, &4);
     assert!(
         matches!(exists, Ok(IfAbsentAnswer::Exists { due, running: false, .. }) if due == first.due),
         "{exists:?}"
     );
     let absent = bench
         .store
-        .schedule_if_absent_in(&mut transaction, "q", "c", MINUTE, &5);
+        .in_transaction(&mut transaction)
+        .schedule_if_absent("q", "c", MINUTE, &5);
     assert!(absent.expect("it is accepted").is_scheduled());
     let moved = bench
         .store
-        .reschedule_in(&mut transaction, "q", "c", again.due);
+        .in_transaction(&mut transaction)
+        .reschedule("q", "c", again.due);
     assert!(
         matches!(moved, Ok(RescheduleAnswer::Moved { to, .. }) if to == again.due),
         "{moved:?}"
     );
-    let cancelled = bench.store.cancel_in(&mut transaction, "q", "c");
+    let cancelled = bench
+        .store
+        .in_transaction(&mut transaction)
+        .cancel("q", "c");
     assert!(cancelled.expect("it is accepted").is_cancelled());
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "a b");
     let mut transaction = bench.client.transaction().expect("it begins");
     let cancelled = bench
         .store
-        .cancel_in(&mut transaction, "q", "b")
+        .in_transaction(&mut transaction)
+        .cancel("q", "b")
         .expect("it is accepted");
     assert!(
         matches!(cancelled, CancelAnswer::Cancelled { due, .. } if due == first.due),
@@ -192,7 +204,8 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
     );
     let absent = bench
         .store
-        .cancel_in(&mut transaction, "q", "c")
+        .in_transaction(&mut transaction)
+        .cancel("q", "c")
         .expect("it is accepted");
     assert_eq!(absent, CancelAnswer::NotFound);
     transaction.commit().expect("it ends");
@@ -206,31 +219,39 @@ fn bad_arguments_leave_the_transaction_as_it_is() {
     let mut transaction = bench.client.transaction().expect("it begins");
     let refused = bench
         .store
-        .schedule_in(&mut transaction, "", "a", MINUTE, &1);
+        .in_transaction(&mut transaction)
+        .schedule("", "a", MINUTE, &1);
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
     let refused = bench
         .store
-        .schedule_in(&mut transaction, "q", "a", MINUTE, "\0");
+        .in_transaction(&mut transaction)
+        .schedule("q", "a", MINUTE, "\0");
+    assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
+    let refused =
+        bench
+            .store
+            .in_transaction(&mut transaction)
+            .schedule("q", "a", Duration::MAX, &1);
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
     let refused = bench
         .store
-        .schedule_in(&mut transaction, "q", "a", Duration::MAX, &1);
+        .in_transaction(&mut transaction)
+        .schedule_if_absent("q", "", MINUTE, &1);
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
     let refused = bench
         .store
-        .schedule_if_absent_in(&mut transaction, "q", "", MINUTE, &1);
+        .in_transaction(&mut transaction)
+        .reschedule("q", "a", Duration::MAX);
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
     let refused = bench
         .store
-        .reschedule_in(&mut transaction, "q", "a", Duration::MAX);
-    assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
-    let refused = bench
-        .store
-        .cancel_in(&mut transaction, "q", &"k".repeat(513));
+        .in_transaction(&mut transaction)
+        .cancel("q", &"k".repeat(513));
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
     bench
         .store
-        .schedule_in(&mut transaction, "q", "a", MINUTE, &1)
+        .in_transaction(&mut transaction)
+        .schedule("q", "a", MINUTE, &1)
         .expect("it goes on");
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "a");
@@ -247,14 +268,15 @@ fn an_aborted_transaction_is_a_clear_error() {
         .expect_err("it fails");
     let refused = bench
         .store
-        .schedule_in(&mut transaction, "q", "b", MINUTE, &1);
+        .in_transaction(&mut transaction)
+        .schedule("q", "b", MINUTE, &1);
     let refused = refused.expect_err("the transaction was aborted");
     assert!(
         refused.to_string().contains("roll the transaction back"),
         "{refused}"
     );
     let refused = transaction
-        .complete("tourbillon", ME, &run)
+        .complete(&Completion::of("tourbillon", ME, &run))
         .expect_err("the transaction was aborted");
     assert!(
         refused.to_string().contains("roll the transaction back"),
@@ -273,20 +295,20 @@ fn a_run_ends_with_the_transaction_that_has_its_effect() {
     let run = bench.run("a");
     let mut transaction = bench.client.transaction().expect("it begins");
     (&mut transaction)
-        .complete("tourbillon", ME, &run)
+        .complete(&Completion::of("tourbillon", ME, &run))
         .expect("it is held");
     transaction.rollback().expect("it ends");
     // Rolled back: it is still held, and a second try ends it.
     assert!(bench.claim("a").is_empty());
     let mut transaction = bench.client.transaction().expect("it begins");
     (&mut transaction)
-        .complete("tourbillon", ME, &run)
+        .complete(&Completion::of("tourbillon", ME, &run))
         .expect("it is held");
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "");
     assert_eq!(bench.settle(&run), Settled::Fenced);
     let mut transaction = bench.client.transaction().expect("it begins");
-    let again = (&mut transaction).complete("tourbillon", ME, &run);
+    let again = (&mut transaction).complete(&Completion::of("tourbillon", ME, &run));
     assert_eq!(again, Err(CompleteError::Fenced));
 }
 
@@ -298,7 +320,7 @@ fn a_run_of_a_node_that_is_gone_is_fenced() {
     bench.connection.leave(ME).expect("the store answers");
     let mut transaction = bench.client.transaction().expect("it begins");
     assert_eq!(
-        (&mut transaction).complete("tourbillon", ME, &run),
+        (&mut transaction).complete(&Completion::of("tourbillon", ME, &run)),
         Err(CompleteError::Fenced)
     );
 }
@@ -311,7 +333,7 @@ fn a_settlement_does_not_wait_for_the_transaction_of_a_user() {
     let mut client = bench.database.client();
     let mut transaction = client.transaction().expect("it begins");
     (&mut transaction)
-        .complete("tourbillon", ME, &run)
+        .complete(&Completion::of("tourbillon", ME, &run))
         .expect("it is held");
     assert_eq!(bench.settle(&run), Settled::Locked);
     transaction.commit().expect("it ends");
@@ -337,7 +359,8 @@ fn locks_of_a_user_hold_up_only_their_own_keys() {
     for key in ["old", "new"] {
         bench
             .store
-            .schedule_in(&mut transaction, "q", key, MINUTE, &2)
+            .in_transaction(&mut transaction)
+            .schedule("q", key, MINUTE, &2)
             .expect("it is accepted");
     }
     let calls: Vec<Call> = ["a", "new", "b", "old", "z"].map(schedule).into();
@@ -375,7 +398,7 @@ fn a_conflict_of_serializable_transactions_is_to_be_tried_again() {
     // Another transaction changes the row after the snapshot.
     bench.call("a", Action::Cancel);
     let conflict = (&mut transaction)
-        .complete("tourbillon", ME, &run)
+        .complete(&Completion::of("tourbillon", ME, &run))
         .expect_err("it can't be serialized");
     assert!(matches!(conflict, CompleteError::Retry(_)), "{conflict:?}");
     transaction.rollback().expect("it ends");
@@ -384,7 +407,7 @@ fn a_conflict_of_serializable_transactions_is_to_be_tried_again() {
         .isolation_level(IsolationLevel::Serializable);
     let mut transaction = builder.start().expect("it begins");
     (&mut transaction)
-        .complete("tourbillon", ME, &run)
+        .complete(&Completion::of("tourbillon", ME, &run))
         .expect("it is held");
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "");
@@ -405,13 +428,15 @@ fn a_snapshot_does_not_find_a_timer_that_is_younger() {
     bench.run("a");
     let cancelled = bench
         .store
-        .cancel_in(&mut transaction, "q", "a")
+        .in_transaction(&mut transaction)
+        .cancel("q", "a")
         .expect("it is accepted");
     assert_eq!(cancelled, CancelAnswer::NotFound);
     // To insert it is a conflict, which ends.
     let conflict = bench
         .store
-        .schedule_in(&mut transaction, "q", "a", MINUTE, &1);
+        .in_transaction(&mut transaction)
+        .schedule("q", "a", MINUTE, &1);
     assert!(
         matches!(conflict, Err(CallError::Unavailable(_))),
         "{conflict:?}"
@@ -427,7 +452,8 @@ fn a_snapshot_does_not_find_a_timer_that_is_younger() {
     bench.run("b");
     let conflict = bench
         .store
-        .schedule_if_absent_in(&mut transaction, "q", "b", MINUTE, &1);
+        .in_transaction(&mut transaction)
+        .schedule_if_absent("q", "b", MINUTE, &1);
     assert!(
         matches!(conflict, Err(CallError::Unavailable(_))),
         "{conflict:?}"

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tourbillon_durable::store::{
-    Connection, Epoch, Outcome, Run, Settle, Settled, Settlement, Store,
+use tourbillon_durable::store::{Connection, Outcome, Settle, Settled, Settlement, Store};
+use tourbillon_durable::{
+    CompleteError, CompletesRun, Completion, Due, Durable, DurableBuilder, Memory,
 };
-use tourbillon_durable::{CompleteError, CompletesRun, Due, Durable, DurableBuilder, Memory};
 
 /// A store that tests open any number of times, and what is in it beside the timers.
 pub(crate) trait World: Clone + Send + Sync + 'static {
@@ -46,9 +46,12 @@ pub(crate) struct MemoryWorld {
 struct Transaction(Box<dyn Connection>);
 
 impl CompletesRun for Transaction {
-    fn complete(mut self, _: &str, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+    type Answer = Result<(), CompleteError>;
+
+    fn complete(mut self, run: &Completion<'_>) -> Result<(), CompleteError> {
+        let (epoch, run) = run.parts();
         let settlement = Settlement {
-            run: run.clone(),
+            run,
             outcome: Outcome::Done,
         };
         let settle = Settle {

@@ -3,11 +3,10 @@
 use std::sync::mpsc;
 
 use kit::wait;
-use tourbillon_durable::store::{
-    Connection, Epoch, Outcome, Run, Settle, Settled, Settlement, Store,
-};
+use tourbillon_durable::store::{Connection, Outcome, Settle, Settled, Settlement, Store};
 use tourbillon_durable::{
-    CompleteError, CompletesRun, Due, DurableEvent, Ending, Memory, RetryPolicy,
+    Awaited, CompleteError, CompletesRun, Completion, Due, DurableEvent, Ending, Memory,
+    RetryPolicy,
 };
 
 use super::setup::{NOW, node, settled, soon};
@@ -28,12 +27,15 @@ impl Transaction {
 }
 
 impl CompletesRun for &mut Transaction {
-    fn complete(self, _: &str, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+    type Answer = Result<(), CompleteError>;
+
+    fn complete(self, run: &Completion<'_>) -> Result<(), CompleteError> {
         if !self.commits {
             return Ok(());
         }
+        let (epoch, run) = run.parts();
         let settlement = Settlement {
-            run: run.clone(),
+            run,
             outcome: Outcome::Done,
         };
         let settle = Settle {
@@ -45,6 +47,44 @@ impl CompletesRun for &mut Transaction {
             _ => Ok(()),
         }
     }
+}
+
+/// A transaction whose calls are awaited.
+struct AwaitedTransaction(Transaction);
+
+impl CompletesRun for AwaitedTransaction {
+    type Answer = Awaited<'static, Result<(), CompleteError>>;
+
+    fn complete(mut self, run: &Completion<'_>) -> Self::Answer {
+        let (epoch, run) = run.parts();
+        Awaited::new(async move { self.0.complete(&Completion::of("", epoch, &run)) })
+    }
+}
+
+fn awaited<T>(answer: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(answer)
+}
+
+#[test]
+fn an_end_that_was_not_awaited_is_none() {
+    let store = Memory::new();
+    let own = store.clone();
+    let timers = node(&store)
+        .handle("q", move |due: &Due<()>| {
+            let end = due.complete_in(AwaitedTransaction(Transaction::begin(&own, true)));
+            match due.attempt() {
+                1 => drop(end),
+                _ => awaited(end)?,
+            }
+            Ok::<_, CompleteError>(())
+        })
+        .retry(soon(2))
+        .start()
+        .unwrap();
+    timers.schedule("q", "k", NOW, &()).wait().unwrap();
+    wait::until("the second run succeeds", || timers.stats().succeeded == 1);
+    assert_eq!(timers.stats().failed, 1);
 }
 
 #[test]

@@ -41,7 +41,9 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
         assert_eq!(wait::next(&heard), format!("{prefix} own"));
         let tx = shop.transaction_with_behavior(TransactionBehavior::Immediate);
         let tx = tx.expect("a transaction");
-        let scheduled = store.schedule_in(&tx, "pay-by", "k", Duration::ZERO, "within");
+        let scheduled = store
+            .in_transaction(&tx)
+            .schedule("pay-by", "k", Duration::ZERO, "within");
         scheduled.expect("it is accepted");
         tx.commit().expect("a commit");
         assert_eq!(wait::next(&heard), format!("{prefix} within"));

@@ -89,7 +89,8 @@ mod child {
         for number in 0..100 {
             let key = format!("half {number}");
             store
-                .schedule_in(&tx, "q", &key, HOUR, "x")
+                .in_transaction(&tx)
+                .schedule("q", &key, HOUR, "x")
                 .expect("scheduled");
         }
         say("written");
@@ -525,7 +526,8 @@ fn a_user_transaction_that_waits_for_a_store_gets_its_turn() {
             .expect("a transaction");
         let key = format!("{number}");
         store
-            .schedule_in(&tx, "mine", &key, HOUR, "x")
+            .in_transaction(&tx)
+            .schedule("mine", &key, HOUR, "x")
             .expect("scheduled");
         tx.commit().expect("a commit");
     }

@@ -311,7 +311,10 @@ fn a_file_that_is_older_by_one_beat_is_refused_and_never_catches_up() {
     set("create table kept as select * from tourbillon_node; delete from tourbillon_node");
     refused(&mut *open);
     let tx = plain.transaction().expect("a transaction");
-    let result = store.schedule_in(&tx, "q", "k", HOUR, &1).map(drop);
+    let result = store
+        .in_transaction(&tx)
+        .schedule("q", "k", HOUR, &1)
+        .map(drop);
     assert!(matches!(result, Err(CallError::Replaced(_))), "{result:?}");
     drop(tx);
     set("insert into tourbillon_node select * from kept;
@@ -449,7 +452,7 @@ fn a_transaction_on_the_file_of_another_store_is_refused() {
     let store = folder.store();
     let mut shop = Connection::open(copy).expect("a connection");
     let tx = shop.transaction().expect("a transaction");
-    let refused = store.schedule_in(&tx, "q", "k", HOUR, &1);
+    let refused = store.in_transaction(&tx).schedule("q", "k", HOUR, &1);
     assert!(
         matches!(refused, Err(CallError::Replaced(_))),
         "{refused:?}"

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tourbillon_durable::store::{Claim, Epoch, NewNode, Run, Store, StoreError, Wanted};
 use tourbillon_durable::{
-    CallError, CancelAnswer, CompleteError, CompletesRun, IfAbsentAnswer, Invalid,
+    CallError, CancelAnswer, CompleteError, CompletesRun, Completion, IfAbsentAnswer, Invalid,
     RescheduleAnswer, Sqlite, StoreTime, rusqlite,
 };
 
@@ -82,7 +82,8 @@ fn an_order_and_its_timer_are_committed_together() {
     order(&tx, 7);
     let before = SystemTime::now();
     let scheduled = store
-        .schedule_in(&tx, "pay", "7", MINUTE, &7)
+        .in_transaction(&tx)
+        .schedule("pay", "7", MINUTE, &7)
         .expect("scheduled");
     assert!(scheduled.due >= before + MINUTE && !scheduled.running);
     assert_eq!(scheduled.replaced, None);
@@ -100,7 +101,8 @@ fn a_rollback_undoes_the_order_and_its_timer() {
     let tx = immediate(&mut shop);
     order(&tx, 7);
     store
-        .schedule_in(&tx, "pay", "7", MINUTE, &7)
+        .in_transaction(&tx)
+        .schedule("pay", "7", MINUTE, &7)
         .expect("scheduled");
     tx.rollback().expect("a rollback");
     assert_eq!(get(&store, "7"), None);
@@ -113,31 +115,45 @@ fn all_calls_answer_within_a_transaction_as_outside() {
     let tx = immediate(&mut shop);
     let at = SystemTime::now() + 2 * MINUTE;
     let first = store
-        .schedule_in(&tx, "pay", "7", at, "x")
+        .in_transaction(&tx)
+        .schedule("pay", "7", at, "x")
         .expect("scheduled");
     let second = store
-        .schedule_in(&tx, "pay", "7", MINUTE, "y")
+        .in_transaction(&tx)
+        .schedule("pay", "7", MINUTE, "y")
         .expect("scheduled");
     assert_eq!(second.replaced, Some(first.due));
     let absent = store
-        .schedule_if_absent_in(&tx, "pay", "7", MINUTE, "z")
+        .in_transaction(&tx)
+        .schedule_if_absent("pay", "7", MINUTE, "z")
         .expect("an answer");
     assert!(matches!(absent, IfAbsentAnswer::Exists { due, .. } if due == second.due));
     let moved = store
-        .reschedule_in(&tx, "pay", "7", 3 * MINUTE)
+        .in_transaction(&tx)
+        .reschedule("pay", "7", 3 * MINUTE)
         .expect("moved");
     assert!(matches!(moved, RescheduleAnswer::Moved { from, .. } if from == second.due));
-    let moved = store.reschedule_in(&tx, "pay", "7", at).expect("moved");
+    let moved = store
+        .in_transaction(&tx)
+        .reschedule("pay", "7", at)
+        .expect("moved");
     assert!(matches!(moved, RescheduleAnswer::Moved { to, .. } if to == first.due));
-    let cancelled = store.cancel_in(&tx, "pay", "7").expect("cancelled");
+    let cancelled = store
+        .in_transaction(&tx)
+        .cancel("pay", "7")
+        .expect("cancelled");
     assert!(matches!(cancelled, CancelAnswer::Cancelled { due, .. } if due == first.due));
-    assert_eq!(store.cancel_in(&tx, "pay", "7"), Ok(CancelAnswer::NotFound));
     assert_eq!(
-        store.reschedule_in(&tx, "pay", "7", MINUTE),
+        store.in_transaction(&tx).cancel("pay", "7"),
+        Ok(CancelAnswer::NotFound)
+    );
+    assert_eq!(
+        store.in_transaction(&tx).reschedule("pay", "7", MINUTE),
         Ok(RescheduleAnswer::NotFound)
     );
     let absent = store
-        .schedule_if_absent_in(&tx, "pay", "7", MINUTE, "z")
+        .in_transaction(&tx)
+        .schedule_if_absent("pay", "7", MINUTE, "z")
         .expect("an answer");
     assert!(absent.is_scheduled());
     tx.commit().expect("a commit");
@@ -150,17 +166,22 @@ fn a_running_timer_is_seen_within_a_transaction() {
     claimed(&store);
     let tx = immediate(&mut shop);
     let moved = store
-        .reschedule_in(&tx, "pay", "7", MINUTE)
+        .in_transaction(&tx)
+        .reschedule("pay", "7", MINUTE)
         .expect("an answer");
     assert!(matches!(
         moved,
         RescheduleAnswer::Running { attempt: 1, .. }
     ));
     let scheduled = store
-        .schedule_in(&tx, "pay", "7", MINUTE, "next")
+        .in_transaction(&tx)
+        .schedule("pay", "7", MINUTE, "next")
         .expect("scheduled");
     assert!(scheduled.running);
-    let cancelled = store.cancel_in(&tx, "pay", "7").expect("an answer");
+    let cancelled = store
+        .in_transaction(&tx)
+        .cancel("pay", "7")
+        .expect("an answer");
     assert!(matches!(
         cancelled,
         CancelAnswer::Running { attempt: 1, .. }
@@ -176,10 +197,12 @@ fn generations_within_transactions_and_outside_differ() {
     for _ in 0..3 {
         let tx = immediate(&mut shop);
         store
-            .schedule_in(&tx, "pay", "a", MINUTE, "x")
+            .in_transaction(&tx)
+            .schedule("pay", "a", MINUTE, "x")
             .expect("scheduled");
         store
-            .schedule_in(&tx, "pay", "b", MINUTE, "x")
+            .in_transaction(&tx)
+            .schedule("pay", "b", MINUTE, "x")
             .expect("scheduled");
         tx.commit().expect("a commit");
         let mut connection = store.connect().expect("a connection");
@@ -198,20 +221,27 @@ fn generations_within_transactions_and_outside_differ() {
 fn invalid_arguments_are_refused_and_the_transaction_goes_on() {
     let (_folder, store, mut shop) = shop();
     let tx = immediate(&mut shop);
-    let refused = store.schedule_in(&tx, "", "7", MINUTE, "x");
+    let refused = store.in_transaction(&tx).schedule("", "7", MINUTE, "x");
     assert_eq!(refused, Err(CallError::Invalid(Invalid::QueueLength(0))));
-    let refused = store.schedule_in(&tx, "pay", "7\0", MINUTE, "x");
+    let refused = store
+        .in_transaction(&tx)
+        .schedule("pay", "7\0", MINUTE, "x");
     assert_eq!(refused, Err(CallError::Invalid(Invalid::KeyNul)));
-    let refused = store.schedule_in(&tx, "pay", "7", Duration::MAX, "x");
+    let refused = store
+        .in_transaction(&tx)
+        .schedule("pay", "7", Duration::MAX, "x");
     assert_eq!(refused, Err(CallError::Invalid(Invalid::TooFar)));
     let long = "x".repeat(70_000);
-    let refused = store.schedule_in(&tx, "pay", "7", MINUTE, &long);
+    let refused = store
+        .in_transaction(&tx)
+        .schedule("pay", "7", MINUTE, &long);
     assert!(matches!(
         refused,
         Err(CallError::Invalid(Invalid::PayloadSize(_)))
     ));
     store
-        .schedule_in(&tx, "pay", "7", MINUTE, "good")
+        .in_transaction(&tx)
+        .schedule("pay", "7", MINUTE, "good")
         .expect("scheduled");
     tx.commit().expect("a commit");
     assert_eq!(get(&store, "7").expect("a timer").payload, "\"good\"");
@@ -223,10 +253,13 @@ fn a_run_is_ended_together_with_its_effect() {
     let run = claimed(&store);
     let tx = immediate(&mut shop);
     order(&tx, 7);
-    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
+    assert_eq!(
+        tx.complete(&Completion::of("tourbillon", NODE, &run)),
+        Ok(())
+    );
     // It is ended once.
     assert_eq!(
-        tx.complete("tourbillon", NODE, &run),
+        tx.complete(&Completion::of("tourbillon", NODE, &run)),
         Err(CompleteError::Fenced)
     );
     tx.rollback().expect("a rollback");
@@ -234,7 +267,10 @@ fn a_run_is_ended_together_with_its_effect() {
 
     let tx = immediate(&mut shop);
     order(&tx, 7);
-    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
+    assert_eq!(
+        tx.complete(&Completion::of("tourbillon", NODE, &run)),
+        Ok(())
+    );
     tx.commit().expect("a commit");
     assert_eq!(get(&store, "7"), None);
     assert_eq!(orders(&shop), 1);
@@ -246,9 +282,13 @@ fn the_end_of_a_run_promotes_its_successor() {
     let run = claimed(&store);
     let tx = immediate(&mut shop);
     store
-        .schedule_in(&tx, "pay", "7", MINUTE, "next")
+        .in_transaction(&tx)
+        .schedule("pay", "7", MINUTE, "next")
         .expect("scheduled");
-    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
+    assert_eq!(
+        tx.complete(&Completion::of("tourbillon", NODE, &run)),
+        Ok(())
+    );
     tx.commit().expect("a commit");
     let timer = get(&store, "7").expect("a timer");
     assert_eq!((timer.attempt, timer.running), (0, None));
@@ -263,7 +303,7 @@ fn a_run_of_a_node_that_is_gone_is_fenced() {
     connection.leave(NODE).expect("left");
     let tx = immediate(&mut shop);
     assert_eq!(
-        tx.complete("tourbillon", NODE, &run),
+        tx.complete(&Completion::of("tourbillon", NODE, &run)),
         Err(CompleteError::Fenced)
     );
 }
@@ -278,7 +318,7 @@ fn a_run_that_another_one_has_replaced_is_fenced() {
     };
     let tx = immediate(&mut shop);
     assert_eq!(
-        tx.complete("tourbillon", NODE, &other),
+        tx.complete(&Completion::of("tourbillon", NODE, &other)),
         Err(CompleteError::Fenced)
     );
     let other = Run {
@@ -286,14 +326,17 @@ fn a_run_that_another_one_has_replaced_is_fenced() {
         ..run.clone()
     };
     assert_eq!(
-        tx.complete("tourbillon", NODE, &other),
+        tx.complete(&Completion::of("tourbillon", NODE, &other)),
         Err(CompleteError::Fenced)
     );
     assert_eq!(
-        tx.complete("tourbillon", Epoch(8), &run),
+        tx.complete(&Completion::of("tourbillon", Epoch(8), &run)),
         Err(CompleteError::Fenced)
     );
-    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
+    assert_eq!(
+        tx.complete(&Completion::of("tourbillon", NODE, &run)),
+        Ok(())
+    );
 }
 
 #[test]
@@ -303,10 +346,10 @@ fn a_deferred_transaction_that_has_read_is_refused_with_a_hint() {
     let tx = shop.transaction().expect("a transaction");
     assert_eq!(orders(&tx), 0);
     assert_eq!(
-        tx.complete("tourbillon", NODE, &run),
+        tx.complete(&Completion::of("tourbillon", NODE, &run)),
         Err(CompleteError::Deferred)
     );
-    let refused = store.schedule_in(&tx, "pay", "8", MINUTE, "x");
+    let refused = store.in_transaction(&tx).schedule("pay", "8", MINUTE, "x");
     let Err(CallError::Refused(why)) = refused else {
         panic!("{refused:?}");
     };
@@ -318,7 +361,10 @@ fn a_deferred_transaction_that_has_not_read_takes_the_lock() {
     let (_folder, store, mut shop) = shop();
     let run = claimed(&store);
     let tx = shop.transaction().expect("a transaction");
-    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
+    assert_eq!(
+        tx.complete(&Completion::of("tourbillon", NODE, &run)),
+        Ok(())
+    );
     order(&tx, 7);
     tx.commit().expect("a commit");
     assert_eq!(get(&store, "7"), None);
@@ -332,18 +378,21 @@ fn a_locked_file_is_an_error_that_passes() {
     let locking = immediate(&mut other);
     shop.busy_timeout(Duration::from_millis(1)).expect("set");
     let tx = shop.transaction().expect("a transaction");
-    let refused = tx.complete("tourbillon", NODE, &run);
+    let refused = tx.complete(&Completion::of("tourbillon", NODE, &run));
     assert!(
         matches!(refused, Err(CompleteError::Retry(_))),
         "{refused:?}"
     );
-    let refused = store.schedule_in(&tx, "pay", "8", MINUTE, "x");
+    let refused = store.in_transaction(&tx).schedule("pay", "8", MINUTE, "x");
     assert!(
         matches!(refused, Err(CallError::Unavailable(_))),
         "{refused:?}"
     );
     drop(locking);
-    assert_eq!(tx.complete("tourbillon", NODE, &run), Ok(()));
+    assert_eq!(
+        tx.complete(&Completion::of("tourbillon", NODE, &run)),
+        Ok(())
+    );
     tx.commit().expect("a commit");
 }
 
@@ -356,12 +405,12 @@ fn a_transaction_that_was_rolled_back_is_refused() {
     // What SQLite does by itself when the disk is full.
     let failed = tx.execute("insert or rollback into orders values (7, 'twice')", ());
     assert!(failed.is_err());
-    let refused = tx.complete("tourbillon", NODE, &run);
+    let refused = tx.complete(&Completion::of("tourbillon", NODE, &run));
     let Err(CompleteError::Store(StoreError::Refused(why))) = refused else {
         panic!("{refused:?}");
     };
     assert!(why.contains("rolled it back"), "{why}");
-    let refused = store.schedule_in(&tx, "pay", "8", MINUTE, "x");
+    let refused = store.in_transaction(&tx).schedule("pay", "8", MINUTE, "x");
     assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
     drop(tx);
     assert_eq!(get(&store, "8"), None);
@@ -380,7 +429,7 @@ fn a_file_without_timers_is_refused_with_a_hint() {
         TransactionBehavior::Immediate,
     ] {
         let tx = shop.transaction_with_behavior(behavior).expect("begun");
-        let refused = store.schedule_in(&tx, "pay", "7", MINUTE, "x");
+        let refused = store.in_transaction(&tx).schedule("pay", "7", MINUTE, "x");
         let Err(CallError::Refused(why)) = refused else {
             panic!("{refused:?}");
         };
@@ -395,15 +444,18 @@ fn a_savepoint_undoes_a_timer_alone() {
     let (_folder, store, mut shop) = shop();
     let tx = immediate(&mut shop);
     store
-        .schedule_in(&tx, "pay", "a", MINUTE, "x")
+        .in_transaction(&tx)
+        .schedule("pay", "a", MINUTE, "x")
         .expect("scheduled");
     tx.execute_batch("savepoint s").expect("a savepoint");
     store
-        .schedule_in(&tx, "pay", "b", MINUTE, "x")
+        .in_transaction(&tx)
+        .schedule("pay", "b", MINUTE, "x")
         .expect("scheduled");
     tx.execute_batch("rollback to s").expect("undone");
     store
-        .schedule_in(&tx, "pay", "c", MINUTE, "x")
+        .in_transaction(&tx)
+        .schedule("pay", "c", MINUTE, "x")
         .expect("scheduled");
     tx.commit().expect("a commit");
     assert!(get(&store, "a").is_some() && get(&store, "c").is_some());

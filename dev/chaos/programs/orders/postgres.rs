@@ -135,8 +135,12 @@ impl Shop for Counter {
         let mut tx = self.client.transaction()?;
         let sql = "insert into order_timeout.orders default values returning id";
         let order: i64 = tx.query_one(sql, &[])?.get(0);
-        self.timers
-            .schedule_in(&mut tx, QUEUE, &key(order), PAY_WITHIN, &PayBy { order })?;
+        self.timers.in_transaction(&mut tx).schedule(
+            QUEUE,
+            &key(order),
+            PAY_WITHIN,
+            &PayBy { order },
+        )?;
         tx.commit()?;
         Ok(order)
     }
@@ -151,7 +155,9 @@ impl Shop for Counter {
         tx.execute(sql, &[&order])?;
         if !self.sabotage {
             // A timer that runs already is left to its handler, which sees the payment.
-            self.timers.cancel_in(&mut tx, QUEUE, &key(order))?;
+            self.timers
+                .in_transaction(&mut tx)
+                .cancel(QUEUE, &key(order))?;
         }
         tx.commit()?;
         Ok(true)

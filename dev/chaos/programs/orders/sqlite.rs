@@ -138,8 +138,12 @@ impl Shop for Counter {
         let tx = begin(&mut self.connection)?;
         tx.execute("insert into orders default values", [])?;
         let order = tx.last_insert_rowid();
-        self.timers
-            .schedule_in(&tx, QUEUE, &key(order), PAY_WITHIN, &PayBy { order })?;
+        self.timers.in_transaction(&tx).schedule(
+            QUEUE,
+            &key(order),
+            PAY_WITHIN,
+            &PayBy { order },
+        )?;
         tx.commit()?;
         Ok(order)
     }
@@ -152,7 +156,7 @@ impl Shop for Counter {
         tx.execute("insert into payment(ordered) values (?1)", [order])?;
         if !self.sabotage {
             // A timer that runs already is left to its handler, which sees the payment.
-            self.timers.cancel_in(&tx, QUEUE, &key(order))?;
+            self.timers.in_transaction(&tx).cancel(QUEUE, &key(order))?;
         }
         tx.commit()?;
         Ok(true)

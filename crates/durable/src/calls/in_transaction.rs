@@ -1,0 +1,250 @@
+//! Calls within a transaction of the user's, whatever its driver.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use serde::Serialize;
+use tourbillon::coop::YieldPoint;
+
+use super::answers::{CancelAnswer, FromAnswer, IfAbsentAnswer, RescheduleAnswer, ScheduleAnswer};
+use super::errors::CallError;
+use super::names::{self, Invalid};
+use crate::store::{Action, Answer, Call, DueAt};
+
+/// The calls within one transaction of the user's. They are committed together with the user's own
+/// changes, or not at all.
+///
+/// `Sqlite::in_transaction` and `Postgres::in_transaction` return it, with examples for each driver.
+/// They also say what holds for transactions on the one and the other.
+///
+/// The calls take what the same calls of [`Durable`](crate::Durable) take, and answer the same. One
+/// receiver makes one call. It is [`Copy`] if the transaction is given as `&tx`, and so can be kept
+/// for several calls.
+///
+/// # What a call returns
+///
+/// That is a matter of the driver:
+///
+/// | transaction | returns |
+/// |---|---|
+/// | `&rusqlite::Transaction`, `&mut postgres::Transaction` | a `Result`, when the call was carried out |
+/// | `&tokio_postgres::Transaction`, and `&mut sqlx::Transaction` by the crate `tourbillon-durable-sqlx` | the future [`Awaited`], with such a `Result` |
+///
+/// # Differences to the calls of `Durable`
+///
+/// - The timer is there once the transaction commits. No process is told about the commit. Nodes
+///   find the timer at their next poll, so one that is due at once may be late by the time between
+///   two polls: a second by default.
+/// - The payload has at most 64 KiB as JSON.
+///
+/// # Errors
+///
+/// - [`CallError::Invalid`]: the arguments are refused, and the transaction can go on.
+/// - [`CallError::Unavailable`]: the same work may succeed in a new transaction.
+/// - [`CallError::Refused`] and [`CallError::Replaced`]: it will not. The text says why.
+///
+/// On PostgreSQL a transaction must be rolled back after all of them but the first.
+///
+/// # Blocking
+///
+/// With a driver whose calls block, a call waits for the database, and for another transaction that
+/// has changed the same timer. A future never blocks a thread.
+#[must_use = "a transaction alone does nothing: make a call in it"]
+pub struct InTransaction<'s, S, X, D = ()> {
+    store: &'s S,
+    tx: X,
+    driver: PhantomData<fn() -> D>,
+}
+
+impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
+    #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
+    pub(crate) fn new(store: &'s S, tx: X) -> Self {
+        InTransaction {
+            store,
+            tx,
+            driver: PhantomData,
+        }
+    }
+
+    /// Schedules a timer, and replaces one with the same key.
+    pub fn schedule<T: Serialize + ?Sized>(
+        self,
+        queue: &str,
+        key: &str,
+        when: impl Into<DueAt>,
+        payload: &T,
+    ) -> X::Answer<ScheduleAnswer> {
+        let action = scheduled(when, payload);
+        self.call(
+            queue,
+            key,
+            action.map(|(when, payload)| Action::Schedule { when, payload }),
+        )
+    }
+
+    /// Schedules a timer, unless one with the same key waits or runs.
+    ///
+    /// On PostgreSQL, with the isolation `repeatable read` or `serializable`, a timer that was
+    /// scheduled after the snapshot of the transaction is a conflict: [`CallError::Unavailable`].
+    pub fn schedule_if_absent<T: Serialize + ?Sized>(
+        self,
+        queue: &str,
+        key: &str,
+        when: impl Into<DueAt>,
+        payload: &T,
+    ) -> X::Answer<IfAbsentAnswer> {
+        let action = scheduled(when, payload);
+        self.call(
+            queue,
+            key,
+            action.map(|(when, payload)| Action::ScheduleIfAbsent { when, payload }),
+        )
+    }
+
+    /// Moves a timer, so that it is due then.
+    pub fn reschedule(
+        self,
+        queue: &str,
+        key: &str,
+        when: impl Into<DueAt>,
+    ) -> X::Answer<RescheduleAnswer> {
+        let when = names::when(when);
+        self.call(queue, key, when.map(|when| Action::Reschedule { when }))
+    }
+
+    /// Cancels a timer. If it [was cancelled](CancelAnswer::Cancelled) and the transaction commits,
+    /// it never starts.
+    pub fn cancel(self, queue: &str, key: &str) -> X::Answer<CancelAnswer> {
+        self.call(queue, key, Ok(Action::Cancel))
+    }
+
+    fn call<A: FromAnswer + Send + 'static>(
+        self,
+        queue: &str,
+        key: &str,
+        action: Result<Action, Invalid>,
+    ) -> X::Answer<A> {
+        let call = action.and_then(|action| {
+            let (queue, key) = (names::queue(queue)?, names::key(key)?);
+            Ok(Call { queue, key, action })
+        });
+        let answer = A::take;
+        self.tx
+            .call(self.store, call.map(|call| CallWithin { call, answer }))
+    }
+}
+
+/// Checks the due time, and writes the payload.
+fn scheduled<T: Serialize + ?Sized>(
+    when: impl Into<DueAt>,
+    payload: &T,
+) -> Result<(DueAt, Box<str>), Invalid> {
+    let when = names::when(when)?;
+    Ok((when, names::payload(payload, names::PAYLOAD_LIMIT)?))
+}
+
+impl<S, X: Copy, D> Copy for InTransaction<'_, S, X, D> {}
+
+impl<S, X: Copy, D> Clone for InTransaction<'_, S, X, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: fmt::Debug, X, D> fmt::Debug for InTransaction<'_, S, X, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InTransaction")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A transaction of the user's that takes calls of the store `S`.
+///
+/// It is implemented for the transactions that [`InTransaction`] lists, and can't be implemented
+/// elsewhere: what its call takes is no public interface. With another driver for PostgreSQL, run
+/// the published statements, such as `Postgres::SCHEDULE`.
+///
+/// `D` is found by the compiler. It is `()` here, and a type of its own in a crate for another
+/// driver, which could not implement the trait otherwise.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no transaction that takes calls of the store `{S}`",
+    label = "no transaction of a driver for `{S}`",
+    note = "`Sqlite` takes `&tx` of `rusqlite`; `Postgres` takes `&tx` of `tokio_postgres`, `&*tx` of \
+            `deadpool_postgres`, and with the feature `postgres` `&mut tx` of `postgres`",
+    note = "for `&mut tx` of `sqlx`, add the crate `tourbillon-durable-sqlx`, and \
+            `use tourbillon_durable_sqlx as _;`"
+)]
+pub trait TakesCalls<S, D = ()>: Sized {
+    /// What a call with the answer `A` returns: `Result<A, CallError>`, or a future with that.
+    type Answer<A>;
+
+    // No public interface: `CallWithin` is not documented, and may change.
+    #[doc(hidden)]
+    fn call<A: Send + 'static>(
+        self,
+        store: &S,
+        call: Result<CallWithin<A>, Invalid>,
+    ) -> Self::Answer<A>;
+}
+
+/// A call with good arguments, whose answer is an `A`.
+///
+/// It is no public interface. It is visible for the crates of this repository that bring the calls
+/// to other drivers, and may change at any time.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct CallWithin<A> {
+    #[cfg_attr(
+        not(any(feature = "sqlite", feature = "tokio-postgres")),
+        expect(dead_code, reason = "no store with transactions reads it")
+    )]
+    pub(crate) call: Call,
+    #[cfg_attr(
+        not(any(feature = "sqlite", feature = "tokio-postgres")),
+        expect(dead_code, reason = "no store with transactions reads it")
+    )]
+    pub(crate) answer: fn(Answer) -> Result<A, CallError>,
+}
+
+/// The answer of a transaction whose driver is awaited: of a call in
+/// [`InTransaction`], and of [`Due::complete_in`](crate::Due::complete_in).
+///
+/// The future does nothing until it is awaited, on any runtime that the driver runs on. It is
+/// [`Send`], and has a copy of all arguments but the transaction. Now and then it yields, so that a
+/// loop of calls with wrong arguments leaves the thread to others.
+///
+/// One that was dropped early has sent its whole statement or nothing. If it was sent, the server
+/// carries it out within the transaction, and its answer is lost. So roll such a transaction back;
+/// the drop of a transaction of `tokio_postgres` does.
+#[must_use = "nothing is sent until it is awaited"]
+pub struct Awaited<'t, R>(Pin<Box<dyn Future<Output = R> + Send + 't>>);
+
+impl<'t, R> Awaited<'t, R> {
+    /// Makes the answer of a driver, for those who implement
+    /// [`CompletesRun`](crate::CompletesRun).
+    pub fn new(answer: impl Future<Output = R> + Send + 't) -> Self {
+        Awaited(Box::pin(async {
+            // Wrong arguments are known at once, and a loop may ask again.
+            let mut yield_point = YieldPoint::default();
+            std::future::poll_fn(|context| yield_point.poll(context, |_| Poll::Ready(()))).await;
+            answer.await
+        }))
+    }
+}
+
+impl<R> Future for Awaited<'_, R> {
+    type Output = R;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<R> {
+        self.0.as_mut().poll(context)
+    }
+}
+
+impl<R> fmt::Debug for Awaited<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Awaited").finish_non_exhaustive()
+    }
+}
