@@ -40,7 +40,7 @@
 //! | read the payload of a due timer, and how often it has run | [`Due`] |
 //! | set what follows an error, or a start that is far too late | [`RetryPolicy`], [`Late`] |
 //! | log and count | [`DurableEvent`], [`DurableStats`] |
-//! | keep timers in another store | a [`store::Store`] of your own, with the functions of [`row`] |
+//! | choose the store at run time | a `Box<dyn` [`Store`]`>` |
 //!
 //! # At least once
 //!
@@ -78,10 +78,12 @@ mod memory;
 mod node;
 #[cfg(feature = "tokio-postgres")]
 mod postgres;
+#[doc(hidden)]
 pub mod row;
 mod run;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[doc(hidden)]
 pub mod store;
 mod sync;
 
@@ -107,6 +109,8 @@ pub use rusqlite;
 pub use sqlite::Sqlite;
 pub use store::due_at::DueAt;
 pub use store::time::{StoreTime, WallClock};
+#[doc(inline)]
+pub use store::{QueueCounts, Revived, Store, StoreError};
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use tokio_postgres;

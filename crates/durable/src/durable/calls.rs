@@ -24,11 +24,9 @@ use crate::store::{Action, Call, DueAt};
 /// ones fail at once with [`CallError::Unavailable`]. Up to 1,000 calls with up to 8 MiB travel in
 /// one commit.
 ///
-/// A call whose row a transaction of yours has locked waits for [`Store::lock_limit`], which is 1 s
-/// by default, and then fails with [`CallError::Unavailable`]. Later calls on the same key wait
-/// behind it. Calls on other keys do not.
-///
-/// [`Store::lock_limit`]: crate::store::Store::lock_limit
+/// A call whose row a transaction of yours has locked waits for `PostgresBuilder::lock_limit`, which
+/// is 1 s by default, and then fails with [`CallError::Unavailable`]. Later calls on the same key
+/// wait behind it. Calls on other keys do not.
 impl Durable {
     /// Schedules a timer, and replaces one with the same queue and key.
     ///

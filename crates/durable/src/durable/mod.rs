@@ -99,7 +99,8 @@ struct NodeLink {
 }
 
 impl Durable {
-    /// Returns a builder for timers in this store.
+    /// Returns a builder for timers in this store. One that is chosen at run time is a `Box<dyn`
+    /// [`Store`]`>`, with an example there.
     ///
     /// # Examples
     ///

@@ -6,25 +6,27 @@ use crate::store::{Call, Claim, Epoch, NewNode, Page, Poll, Settle, StoreError};
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// A call to a [`Memory`](crate::Memory) that has not been carried out yet.
+///
+/// Fields that are not documented are no public interface before 1.0.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum MemoryCall<'a> {
-    /// [`Store::connect`](crate::store::Store::connect).
+    /// A connection is opened.
     Connect,
-    /// [`Connection::write`](crate::store::Connection::write).
-    Write(&'a [Call]),
-    /// [`Connection::get`](crate::store::Connection::get).
+    /// Calls of users are carried out, in one commit.
+    Write(#[doc(hidden)] &'a [Call]),
+    /// A timer is read.
     Get {
         /// The queue.
         queue: &'a str,
         /// The key.
         key: &'a str,
     },
-    /// [`Connection::list`](crate::store::Connection::list).
-    List(&'a Page),
-    /// [`Connection::counts`](crate::store::Connection::counts).
+    /// A page of timers is read.
+    List(#[doc(hidden)] &'a Page),
+    /// The timers of all queues are counted.
     Counts,
-    /// [`Connection::dead`](crate::store::Connection::dead).
+    /// Dead letters are read.
     Dead {
         /// The queue.
         queue: &'a str,
@@ -33,36 +35,36 @@ pub enum MemoryCall<'a> {
         /// The greatest number of dead letters.
         limit: u32,
     },
-    /// [`Connection::revive`](crate::store::Connection::revive), of this dead letter.
+    /// The dead letter with this number is revived.
     Revive(i64),
-    /// [`Connection::set_paused`](crate::store::Connection::set_paused).
+    /// A queue is paused or resumed.
     SetPaused {
         /// The queue.
         queue: &'a str,
         /// Whether it is to be paused.
         paused: bool,
     },
-    /// [`Connection::join`](crate::store::Connection::join).
-    Join(&'a NewNode),
-    /// [`Connection::beat`](crate::store::Connection::beat).
-    Beat(Epoch),
-    /// [`Connection::poll`](crate::store::Connection::poll).
-    Poll(&'a Poll),
-    /// [`Connection::claim`](crate::store::Connection::claim).
-    Claim(&'a Claim),
-    /// [`Connection::settle`](crate::store::Connection::settle).
-    Settle(&'a Settle),
-    /// [`Connection::declare_gone`](crate::store::Connection::declare_gone).
+    /// A node joins, or sets its queues.
+    Join(#[doc(hidden)] &'a NewNode),
+    /// A node shows that it lives.
+    Beat(#[doc(hidden)] Epoch),
+    /// A node reads what is due soon.
+    Poll(#[doc(hidden)] &'a Poll),
+    /// A node claims timers that are due.
+    Claim(#[doc(hidden)] &'a Claim),
+    /// A node ends or frees timers that it has claimed.
+    Settle(#[doc(hidden)] &'a Settle),
+    /// A node declares another one gone.
     DeclareGone {
-        /// The node that asks.
+        #[doc(hidden)]
         asking: Epoch,
-        /// The node that was silent.
+        #[doc(hidden)]
         epoch: Epoch,
-        /// Its last beat.
+        #[doc(hidden)]
         beat: i64,
     },
-    /// [`Connection::leave`](crate::store::Connection::leave).
-    Leave(Epoch),
+    /// A node leaves.
+    Leave(#[doc(hidden)] Epoch),
 }
 
 /// The fate of a call.

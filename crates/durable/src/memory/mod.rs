@@ -26,23 +26,16 @@ pub use self::fault::{MemoryCall, MemoryFault};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon_durable::store::{Action, Answer, Call, Store};
-/// use tourbillon_durable::{DueAt, Memory, StoreTime, WallClock};
+/// use tourbillon_durable::{Durable, Memory, StoreTime, WallClock};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let clock = WallClock::manual(StoreTime::from_micros(0));
-/// let store = Memory::with_clock(clock.clone());
-/// let mut connection = store.connect()?;
-/// let action = Action::Schedule {
-///     when: DueAt::After(Duration::from_secs(60)),
-///     payload: "{}".into(),
-/// };
-/// let call = Call { queue: "pay-by".into(), key: "order:7".into(), action };
-/// let answers = connection.write(&[call])?;
-/// assert!(matches!(answers[0], Ok(Answer::Scheduled { replaced: None, .. })));
+/// let timers = Durable::builder(Memory::with_clock(clock.clone())).start()?;
+/// timers.schedule("pay-by", "order:7", Duration::from_secs(60), &7).wait()?;
+/// assert_eq!(timers.counts().wait()?[0].waiting, 1);
 ///
 /// clock.advance(Duration::from_secs(60));
-/// assert_eq!(store.connect()?.counts()?[0].overdue, 1);
+/// assert_eq!(timers.counts().wait()?[0].overdue, 1);
 /// # Ok(())
 /// # }
 /// ```
@@ -83,21 +76,22 @@ impl Memory {
     /// # Examples
     ///
     /// ```
-    /// use tourbillon_durable::store::{Store, StoreError};
-    /// use tourbillon_durable::{MemoryFault, Memory, MemoryCall};
+    /// use tourbillon_durable::{Durable, Memory, MemoryCall, MemoryFault, StoreError};
     ///
-    /// # fn main() -> Result<(), StoreError> {
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = Memory::new();
-    /// let mut connection = store.connect()?;
+    /// let timers = Durable::builder(store.clone()).start()?;
     /// store.inject(|call| match call {
-    ///     MemoryCall::SetPaused { .. } =>
-    ///     MemoryFault::LoseAnswer(StoreError::Unknown("cut".into())), _ => MemoryFault::None,
+    ///     MemoryCall::SetPaused { .. } => {
+    ///         MemoryFault::LoseAnswer(StoreError::Unknown("cut".into()))
+    ///     }
+    ///     _ => MemoryFault::None,
     /// });
-    /// assert!(connection.set_paused("pay-by", true).is_err());
-    /// assert!(connection.counts()?[0].paused);
+    /// assert!(timers.pause("pay-by").wait().is_err());
+    /// assert!(timers.counts().wait()?[0].paused);
     ///
     /// store.heal();
-    /// connection.set_paused("pay-by", false)?;
+    /// timers.resume("pay-by").wait()?;
     /// # Ok(())
     /// # }
     /// ```

@@ -78,7 +78,7 @@ impl Node {
                 self.polls.marks.drop_all();
             }
             (Watching::Poll, Some(Ok(Reply::Snapshot(snapshot)))) => {
-                self.snapshot(now, call, &snapshot)
+                self.snapshot(now, call, &snapshot);
             }
             (Watching::Poll, Some(_)) => self.polls.failed(),
             (Watching::DeclareGone(_), Some(Ok(Reply::DeclaredGone(gone)))) => {

@@ -50,7 +50,7 @@ fn start_by<T>(
     let listener = Arc::new(listener);
     let by_thread = Arc::clone(&listener);
     match spawn(Box::new(move || {
-        run(&settings, &by_thread, stopped, &ended)
+        run(&settings, &by_thread, stopped, &ended);
     })) {
         Ok(_) => Some(Subscription::new(move || drop((stop, end)))),
         Err(error) => {

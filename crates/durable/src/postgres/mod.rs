@@ -103,7 +103,7 @@ use crate::sync::{Arc, OnceLock, Origin, thread};
 /// use tourbillon_durable::Postgres;
 ///
 /// let store = Postgres::connect("postgres://app@db.example.com/shop?connect_timeout=5")?;
-/// # Ok::<(), tourbillon_durable::store::StoreError>(())
+/// # Ok::<(), tourbillon_durable::StoreError>(())
 /// ```
 #[derive(Clone)]
 pub struct Postgres(Arc<Settings>);
@@ -181,7 +181,7 @@ impl Postgres {
     /// let store = Postgres::builder("host=/run/postgresql user=app dbname=shop")?
     ///     .statement_limit(Duration::from_secs(10))
     ///     .connect()?;
-    /// # Ok::<(), tourbillon_durable::store::StoreError>(())
+    /// # Ok::<(), tourbillon_durable::StoreError>(())
     /// ```
     pub fn builder(url: &str) -> Result<PostgresBuilder, StoreError> {
         let var = |name: &str| std::env::var(name).ok();
@@ -350,7 +350,7 @@ impl PostgresBuilder {
     ///
     /// let store =
     /// Postgres::builder("postgres://app@db.example.com/shop")?.schema("shop_timers").connect()?;
-    /// # Ok::<(), tourbillon_durable::store::StoreError>(())
+    /// # Ok::<(), tourbillon_durable::StoreError>(())
     /// ```
     #[must_use]
     pub fn schema(mut self, name: impl Into<String>) -> Self {
@@ -375,7 +375,7 @@ impl PostgresBuilder {
     /// let store = Postgres::builder("postgres://app@db.example.com/shop")?
     ///     .password_with(||
     ///     Ok(std::fs::read_to_string("/run/secrets/token")?.trim_end().to_owned())) .connect()?;
-    /// # Ok::<(), tourbillon_durable::store::StoreError>(())
+    /// # Ok::<(), tourbillon_durable::StoreError>(())
     /// ```
     #[must_use]
     pub fn password_with(
@@ -417,7 +417,7 @@ impl PostgresBuilder {
     /// // Other programs schedule timers in SQL, and the database has `tourbillon.notify = on`.
     /// let store =
     /// Postgres::builder("postgres://app@db.example.com/shop")?.listen(true).connect()?;
-    /// # Ok::<(), tourbillon_durable::store::StoreError>(())
+    /// # Ok::<(), tourbillon_durable::StoreError>(())
     /// ```
     #[must_use]
     pub fn listen(mut self, listen: bool) -> Self {

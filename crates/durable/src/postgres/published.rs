@@ -47,7 +47,7 @@ impl Postgres {
     /// let cancel = Postgres::in_schema(Postgres::CANCEL, "shop_timers")?;
     /// assert!(cancel.contains("from \"shop_timers\".cancel("));
     /// # }
-    /// # Ok::<(), tourbillon_durable::store::StoreError>(())
+    /// # Ok::<(), tourbillon_durable::StoreError>(())
     /// ```
     pub fn in_schema(statement: &str, schema: &str) -> Result<String, StoreError> {
         let schema = Schema::new(schema)?;

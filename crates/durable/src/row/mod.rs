@@ -1,5 +1,8 @@
 //! The effect of each call on a timer: the protocol as functions without I/O.
 //!
+//! **It is no public interface before 1.0**, so its documentation is hidden: any release may change
+//! it.
+//!
 //! ```text
 //!              schedule                claim                         settle: Done
 //!  (no row) --------------> waiting --------------> held by a node ---------------> (no row)

@@ -1,5 +1,8 @@
 //! What a node asks of a store, and what it is told.
 //!
+//! **It is no public interface before 1.0**, so its documentation is hidden: any release may change
+//! it. The tests and benchmarks of this repository implement stores of their own by it.
+//!
 //! A [`Store`] opens connections. Each thread of a node has a [`Connection`] of its own, and makes
 //! one call at a time. Every call of [`Connection`] is one step for all others: it happens as a
 //! whole, or not at all. The module [`row`](crate::row) says what each call does to a timer; a
@@ -24,6 +27,7 @@ mod claims;
 mod doorbell;
 pub(crate) mod due_at;
 mod ends;
+mod error;
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
 mod namespace;
 mod polls;
@@ -40,6 +44,7 @@ pub use self::claims::{Claim, Claimed, ClaimedRun, RefusedClaim, Run, Wanted};
 pub use self::doorbell::{Notification, NotificationListener, Subscription};
 pub(crate) use self::due_at::DueAt;
 pub use self::ends::{Outcome, Settle, Settled, Settlement};
+pub use self::error::StoreError;
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
 pub(crate) use self::namespace::{DEFAULT, Form, Namespace};
 pub use self::polls::{
@@ -54,8 +59,38 @@ pub const SHARDS: u16 = 64;
 /// at least.
 pub const PAGE_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Where timers are kept.
+/// Where timers are kept: a [`Memory`](crate::Memory), a `Sqlite`, a `Postgres`, or a box with one of
+/// them that was chosen at run time.
+///
+/// How a store does it is no public interface before 1.0: the methods are not documented, any
+/// release may change them, and nobody else should implement this trait.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_durable::{Durable, Memory, Store, StoreError};
+///
+/// /// A file on a laptop, and a server in production.
+/// fn store(url: Option<&str>) -> Result<Box<dyn Store>, StoreError> {
+///     Ok(match url {
+///         # #[cfg(feature = "postgres")]
+///         Some(url) if url.starts_with("postgres:") => {
+///             Box::new(tourbillon_durable::Postgres::connect(url)?)
+///         }
+///         # #[cfg(feature = "sqlite")]
+///         Some(path) => Box::new(tourbillon_durable::Sqlite::open(path)?),
+///         # #[cfg(not(feature = "sqlite"))]
+///         # Some(_) => unreachable!(),
+///         None => Box::new(Memory::new()),
+///     })
+/// }
+///
+/// let timers = Durable::builder(store(std::env::var("TIMERS").ok().as_deref())?).start()?;
+/// # drop(timers);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Store: Send + Sync + fmt::Debug + 'static {
+    #[doc(hidden)]
     /// Opens a connection, and creates or checks the tables when it is the first one of this value.
     /// Each later one checks that the store is still [the same](StoreError::Replaced), and creates
     /// nothing.
@@ -67,6 +102,7 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// The store can't be reached, or refuses.
     fn connect(&self) -> Result<Box<dyn Connection>, StoreError>;
 
+    #[doc(hidden)]
     /// Returns why this process can't connect, where that is known without asking anybody. `None`
     /// by default.
     ///
@@ -76,6 +112,7 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         None
     }
 
+    #[doc(hidden)]
     /// Returns the part that the names of the store's tables have in common. A transaction of the
     /// user's finds the tables by it: [`CompletesRun`](crate::CompletesRun) gets it. `tourbillon`
     /// by default.
@@ -83,12 +120,14 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         "tourbillon"
     }
 
+    #[doc(hidden)]
     /// How many connections carry the calls of users at one time. More are of use if the store
     /// commits several transactions together.
     fn writers(&self) -> usize {
         1
     }
 
+    #[doc(hidden)]
     /// How long a call of a user is sent again and again while another transaction has locked its
     /// row, that is, while [`Connection::try_write`] answers [`StoreError::Locked`]. 1 s by
     /// default.
@@ -96,6 +135,7 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         Duration::from_secs(1)
     }
 
+    #[doc(hidden)]
     /// Listens to the store's *doorbell*, which rings when a timer is scheduled that is due soon.
     /// So a node that has not scheduled it polls its queue at once. A store without a doorbell
     /// returns `None`, as this default does: nodes then find such a timer by their next poll.
@@ -121,6 +161,32 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     fn listen(&self, listener: NotificationListener) -> Option<Subscription> {
         drop(listener);
         None
+    }
+}
+
+impl<S: Store + ?Sized> Store for Box<S> {
+    fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+        (**self).connect()
+    }
+
+    fn refusal(&self) -> Option<StoreError> {
+        (**self).refusal()
+    }
+
+    fn namespace(&self) -> &str {
+        (**self).namespace()
+    }
+
+    fn writers(&self) -> usize {
+        (**self).writers()
+    }
+
+    fn lock_limit(&self) -> Duration {
+        (**self).lock_limit()
+    }
+
+    fn listen(&self, listener: NotificationListener) -> Option<Subscription> {
+        (**self).listen(listener)
     }
 }
 
@@ -260,64 +326,6 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError>;
 }
-
-// === why a call failed ===
-
-/// The reason why a call to a store failed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The store can't be reached, or is busy, and the call was not carried out. It may pass.
-    Unavailable(String),
-    /// The answer was lost: the call may have been carried out.
-    Unknown(String),
-    /// The store refused the call and did not carry it out. The same call will be refused again.
-    Refused(String),
-    /// The store is not the one that this process has opened: it was replaced, removed or emptied,
-    /// or is older than it was. Nothing more is carried out on it. The text says what to do. Should
-    /// the right store come back, calls succeed again.
-    Replaced(String),
-    /// Another transaction has locked the timer's row, and the call was not carried out. It may
-    /// pass when that transaction ends.
-    Locked(String),
-    /// This process was forked after the store was opened, and the store belongs to the original
-    /// process. Open it after the fork. A [`Sqlite`](crate::Sqlite) can't be opened in a copy of a
-    /// process that has opened one.
-    Forked,
-}
-
-impl StoreError {
-    /// Whether the same call may succeed later.
-    #[must_use]
-    pub fn may_pass(&self) -> bool {
-        !matches!(
-            self,
-            StoreError::Refused(_) | StoreError::Replaced(_) | StoreError::Forked
-        )
-    }
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StoreError::Unavailable(why) => write!(f, "the store is unavailable: {why}"),
-            StoreError::Unknown(why) => write!(
-                f,
-                "the store's answer was lost, and the call may have been carried out, so look before you \
-                 repeat it: {why}"
-            ),
-            StoreError::Refused(why) => write!(f, "the store refuses the call: {why}"),
-            StoreError::Replaced(why) => write!(f, "this is not the store as it was: {why}"),
-            StoreError::Locked(why) => write!(f, "the timer is locked: {why}"),
-            StoreError::Forked => f.write_str(
-                "a store was opened before this process was forked, and belongs to the original \
-                 process: open stores after the fork only",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}
 
 // === calls of users ===
 

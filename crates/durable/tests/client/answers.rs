@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tourbillon_durable::store::Revived;
+use tourbillon_durable::Revived;
 use tourbillon_durable::{
     CallError, CancelAnswer, Durable, IfAbsentAnswer, Invalid, Memory, Paging, RescheduleAnswer,
     StoreTime, WallClock,

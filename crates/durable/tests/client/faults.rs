@@ -5,7 +5,9 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use kit::{gate::Gate, quiet, wait};
-use tourbillon_durable::store::{Connection, Store, StoreError};
+use tourbillon_durable::store::{
+    Connection, Notification, NotificationListener, Store, StoreError, Subscription,
+};
 use tourbillon_durable::{
     CallError, Due, Durable, DurableEvent, Memory, MemoryCall, MemoryFault, Paging, StartError,
 };
@@ -148,6 +150,52 @@ fn a_start_that_the_store_refuses_ahead_waits_for_no_thread() {
         assert!(refused, "{started:?}");
     }
     assert_eq!(store.0.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_box_passes_each_call_on_to_the_store_in_it() {
+    #[derive(Debug)]
+    struct Odd;
+    impl Store for Odd {
+        fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+            Err(StoreError::Refused("no connection".into()))
+        }
+        fn refusal(&self) -> Option<StoreError> {
+            Some(StoreError::Forked)
+        }
+        fn namespace(&self) -> &str {
+            "odd"
+        }
+        fn writers(&self) -> usize {
+            7
+        }
+        fn lock_limit(&self) -> Duration {
+            SECOND * 7
+        }
+        fn listen(&self, listener: NotificationListener) -> Option<Subscription> {
+            listener(Notification::Open);
+            Some(Subscription::new(|| ()))
+        }
+    }
+    let store: Box<dyn Store> = Box::new(Odd);
+    // As `Durable::builder` takes it: by its own type, not by what it contains.
+    fn is_passed_on(store: &impl Store) {
+        let error = store.connect().err();
+        assert_eq!(error, Some(StoreError::Refused("no connection".into())));
+        assert_eq!(store.refusal(), Some(StoreError::Forked));
+        assert_eq!(store.namespace(), "odd");
+        assert_eq!(store.writers(), 7);
+        assert_eq!(store.lock_limit(), SECOND * 7);
+        let (sender, notifications) = mpsc::channel();
+        let listener = move |notification: Notification<'_>| {
+            assert_eq!(notification, Notification::Open);
+            sender.send(()).unwrap();
+        };
+        assert!(store.listen(Box::new(listener)).is_some());
+        assert_eq!(notifications.try_recv(), Ok(()));
+    }
+    is_passed_on(&store);
+    is_passed_on(&Box::new(store));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use kit::{runtimes, wait};
-use tourbillon_durable::store::StoreError;
+use tourbillon_durable::StoreError;
 use tourbillon_durable::{CallError, Due, Durable, Memory, MemoryCall, MemoryFault, Sent};
 
 const SECOND: Duration = Duration::from_secs(1);

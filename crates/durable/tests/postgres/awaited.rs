@@ -10,7 +10,7 @@ use std::time::Duration;
 use kit::wakes;
 use tokio::runtime::Builder;
 use tokio_postgres::{Client, IsolationLevel, NoTls};
-use tourbillon_durable::store::StoreError;
+use tourbillon_durable::StoreError;
 use tourbillon_durable::{
     CallError, CancelAnswer, CompleteError, CompletesRun, Completion, Due, Ending, IfAbsentAnswer,
     Postgres, RescheduleAnswer, RetryPolicy, ScheduleAnswer,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_durable::store::StoreError;
+use tourbillon_durable::StoreError;
 use tourbillon_durable::{
     CallError, Due, Durable, DurableEvent, Postgres, PostgresBuilder, StartError, StoreWork,
 };

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use chaos::proxy::{Proxy, Trouble, Way};
 use kit::wait::until;
 use postgres::{Client, NoTls};
-use tourbillon_durable::store::QueueCounts;
+use tourbillon_durable::QueueCounts;
 use tourbillon_durable::{Due, Durable, Postgres, RetryPolicy};
 
 use crate::cluster::Cluster;

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_durable::store::StoreError;
+use tourbillon_durable::StoreError;
 use tourbillon_durable::{Due, Durable, Postgres};
 
 use crate::cluster::{self, Database};

@@ -1,12 +1,12 @@
 //! 1 *Accepted is kept*, 2 *never early*, 3 *the answer is the truth*.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use kit::wait;
-use tourbillon_durable::{CancelAnswer, Due, Durable, RescheduleAnswer};
+use tourbillon_durable::{CancelAnswer, Due, Durable, RescheduleAnswer, Store};
 
 use crate::worlds::World;
 
@@ -185,4 +185,25 @@ pub(crate) fn the_answer_is_the_truth(world: &impl World) {
         before > 0 && after > 0,
         "a race has two ends: {before} and {after}"
     );
+}
+
+/// A store that was chosen at run time keeps the same promises: a client and a node have one each.
+pub(crate) fn a_store_may_be_chosen_at_run_time(world: &impl World) {
+    let chosen = || -> Box<dyn Store> { Box::new(world.store()) };
+    let client = Durable::builder(chosen()).start().unwrap();
+    let (sender, runs) = mpsc::channel();
+    let node = Durable::builder(chosen())
+        .poll_interval(ms(50))
+        .handle("q", move |due: &Due<u64>| {
+            sender.send(*due.payload()).unwrap();
+        })
+        .start()
+        .unwrap();
+    client.schedule("q", "a", ms(20), &1).wait().unwrap();
+    client.schedule("q", "b", MINUTE, &2).wait().unwrap();
+    assert_eq!(wait::next(&runs), 1);
+    let cancelled = client.cancel("q", "b").wait().unwrap();
+    assert!(cancelled.is_cancelled(), "{cancelled:?}");
+    assert_eq!(node.stop(MINUTE).wait().unwrap().unfinished, 0);
+    empty(&client);
 }

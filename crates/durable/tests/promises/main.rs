@@ -45,6 +45,7 @@ macro_rules! all_promises_on {
             keeping::accepted_is_kept,
             keeping::never_early,
             keeping::the_answer_is_the_truth,
+            keeping::a_store_may_be_chosen_at_run_time,
             exactness::one_key_one_run,
             exactness::a_node_that_lost_its_term_settles_nothing,
             exactness::exactly_once_effect_through_complete_in,

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kit::wait::until;
-use tourbillon_durable::store::QueueCounts;
+use tourbillon_durable::QueueCounts;
 use tourbillon_durable::{Due, Durable, Paging, Sqlite};
 
 const TIMERS: usize = 10_000;

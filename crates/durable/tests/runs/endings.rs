@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use kit::gate::Gate;
 use kit::{quiet, wait};
-use tourbillon_durable::store::Revived;
+use tourbillon_durable::Revived;
 use tourbillon_durable::{
     CancelAnswer, Due, Durable, Ending, Memory, RescheduleAnswer, RetryPolicy,
 };

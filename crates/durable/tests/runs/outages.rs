@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_durable::store::StoreError;
+use tourbillon_durable::StoreError;
 use tourbillon_durable::{
     Due, Durable, DurableEvent, Memory, MemoryCall, MemoryFault, StartError, StoreWork,
 };

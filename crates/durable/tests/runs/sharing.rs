@@ -183,7 +183,7 @@ fn a_store_that_was_down_loses_no_timer() {
     let many = (0..50_u32).map(|n| (n.to_string(), ms(u64::from(n) * 10), n));
     timers.schedule_many("q", many).wait().unwrap();
     let mut seen = vec![wait::next(&receiver)];
-    let down = || tourbillon_durable::store::StoreError::Unavailable("down".into());
+    let down = || tourbillon_durable::StoreError::Unavailable("down".into());
     store.inject(move |_| MemoryFault::Fail(down()));
     wait::until("the node has noticed", || timers.stats().store_errors > 5);
     store.heal();

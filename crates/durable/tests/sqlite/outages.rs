@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kit::wait;
 use rusqlite::{Connection, TransactionBehavior};
-use tourbillon_durable::store::StoreError;
+use tourbillon_durable::StoreError;
 use tourbillon_durable::{Due, Durable, DurableEvent, Sqlite, StartError, rusqlite};
 
 use crate::folder::Folder;

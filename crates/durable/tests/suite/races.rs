@@ -333,7 +333,7 @@ pub(crate) fn a_dead_letter_is_revived_once(bench: &Bench) {
                 .connection
                 .revive(**letter)
                 .expect("the store writes");
-            matches!(revived, tourbillon_durable::store::Revived::Revived { .. })
+            matches!(revived, tourbillon_durable::Revived::Revived { .. })
         });
         revived.count()
     };

@@ -341,7 +341,7 @@ fn run_what_is_left(timers: &Durable) -> Result<(), Fault> {
     loop {
         let counts = timers.counts().wait()?;
         let is_left =
-            |of: &tourbillon_durable::store::QueueCounts| of.waiting + of.overdue + of.running > 0;
+            |of: &tourbillon_durable::QueueCounts| of.waiting + of.overdue + of.running > 0;
         let ours = counts
             .iter()
             .filter(|of| [PLAIN, EXACT].contains(&&*of.queue));

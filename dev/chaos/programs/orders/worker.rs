@@ -11,7 +11,7 @@ use chaos::crew::{self, Heard, Member, Process};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tourbillon_durable::StartError;
-use tourbillon_durable::store::StoreError;
+use tourbillon_durable::StoreError;
 
 use crate::database::{Fault, Place};
 use crate::terminal;
