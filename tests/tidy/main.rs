@@ -8,6 +8,7 @@ mod circles;
 mod documents;
 mod eager;
 mod labels;
+mod public;
 mod rooms;
 mod rows;
 mod rules;
@@ -85,6 +86,27 @@ const DURABLE_HOMONYMS: &[types::Homonym] = &[
     ),
     ("Link", "likewise: a connection with its transactions"),
 ];
+
+/// The crates that users depend on: name, folder, and how many of the public functions may be
+/// another one with a suffix. The leases have no limit before their second design.
+const CRATES: &[(&str, &str, Option<usize>)] = &[
+    ("tourbillon", "src", Some(12)),
+    ("tourbillon-durable", "crates/durable/src", Some(6)),
+    ("tourbillon-leases", "crates/leases/src", None),
+];
+
+/// Public names that mean several things, with the reason.
+const PUBLIC_HOMONYMS: &[public::Exception] = &[
+    (
+        "Expired",
+        "of the core: an entry of a map, and `wheel::Expired`, a value of a wheel",
+    ),
+    ("BuildError", SECOND_DESIGN),
+    ("Entry", SECOND_DESIGN),
+    ("StoreError", SECOND_DESIGN),
+];
+
+const SECOND_DESIGN: &str = "the leases get other names with their second design";
 
 /// What a file outside of a package's `src/sync` may name all the same: file, path, reason.
 const FACADE_EXCEPTIONS: &[(&str, &str, &str)] = &[
@@ -311,6 +333,34 @@ fn no_name_stands_for_two_types() {
             &sources(&[package.sources]),
             package.homonyms,
         ));
+    }
+}
+
+/// The crates of [`CRATES`], with the limit of each.
+fn crates() -> Vec<(public::Crate, Option<usize>)> {
+    CRATES
+        .iter()
+        .map(|&(name, folder, limit)| {
+            let sources = sources(&[folder]);
+            (public::Crate::new(name, folder, &sources), limit)
+        })
+        .collect()
+}
+
+#[test]
+fn no_public_name_means_two_things() {
+    let crates: Vec<_> = crates().into_iter().map(|(one, _)| one).collect();
+    none(&public::complaints(&crates, PUBLIC_HOMONYMS));
+}
+
+/// Prints the number of public types, and the twins: `-- --nocapture few_functions`.
+#[test]
+fn few_functions_are_another_one_with_a_suffix() {
+    for (one, limit) in crates() {
+        println!("{}", one.summary());
+        let twins = one.twins();
+        let most = limit.unwrap_or(usize::MAX);
+        assert!(twins.len() <= most, "more than {most}: {twins:#?}");
     }
 }
 
