@@ -21,7 +21,6 @@ impl Postgres {
     /// |---|---|
     /// | `tokio-postgres` 0.7 | `timers.in_transaction(&tx).schedule(..).await?` |
     /// | `deadpool-postgres` | `timers.in_transaction(&*tx).schedule(..).await?` |
-    /// | `sqlx` 0.9, by the crate `tourbillon-durable-sqlx` | `timers.in_transaction(&mut tx).schedule(..).await?` |
     /// | `postgres` 0.19, with the feature `postgres` | `timers.in_transaction(&mut tx).schedule(..)?` |
     /// | others | [the published statements](#associatedconstant.SCHEDULE) |
     ///
