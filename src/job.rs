@@ -120,6 +120,26 @@ pub(crate) fn drop_each<A, B>(garbage: impl IntoIterator<Item = (A, B)>) {
     }
 }
 
+/// Values of the user that are dropped with this, as [`drop_each`] does: also if the thread panics
+/// in between.
+pub(crate) struct Garbage<A, B>(Vec<(A, B)>);
+
+impl<A, B> Garbage<A, B> {
+    pub(crate) const fn new() -> Self {
+        Garbage(Vec::new())
+    }
+
+    pub(crate) fn push(&mut self, one: A, other: B) {
+        self.0.push((one, other));
+    }
+}
+
+impl<A, B> Drop for Garbage<A, B> {
+    fn drop(&mut self) {
+        drop_each(self.0.drain(..));
+    }
+}
+
 /// Drops the two values of one operation, as [`drop_each`] does. If one of them has nothing to
 /// drop, there can't be two panics, and nothing has to be caught.
 #[inline]

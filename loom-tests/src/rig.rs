@@ -15,14 +15,15 @@ use crate::bounded_channel::BoundedSender;
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
 use crate::engine::{
-    Detached, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, RunInfo, RunOutcome,
-    Server, TickerState, TickerStep,
+    Detached, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, Items, RunInfo,
+    RunOutcome, Server, TickerState, TickerStep,
 };
 use crate::executor::Worker;
 use crate::job::catch_panic;
+use crate::shard::batch::{ArmMany, ITEMS_PER_HOLD, Located, keys_by_stripe};
 use crate::shard::{
-    Arming, Cancelling, EntryId, EntryInfo, KeyHash, Moving, PutOff, Refusal, Start, Taken,
-    UsualCall,
+    Admission, Arming, Cancelling, EntryId, EntryInfo, KeyHash, Moving, PutOff, Refusal, Start,
+    Stripe, Taken, UsualCall,
 };
 use crate::stats::Counters;
 use crate::sync::{Arc, Parker, Unparker};
@@ -333,6 +334,37 @@ impl Rig {
         })
     }
 
+    /// Arms keys in one call. A task has the number of its key.
+    pub(crate) fn arm_many(&self, keys: &[u32], deadline: Time) -> Vec<Result<(), Refusal>> {
+        let places = keys.iter().map(|key| (self.stripe_of(*key), hash(*key)));
+        let places: Vec<_> = places.collect();
+        let mut armings = Armings {
+            deadline,
+            now: self.engine().now(),
+            items: Items::new(keys.iter().copied()),
+        };
+        (self.engine()).arm_many(&places, deadline <= armings.now, &mut armings);
+        armings.items.into_answers()
+    }
+
+    /// Moves keys in one call, and returns how many were found.
+    pub(crate) fn move_many(&self, keys: &[u32], deadline: Time) -> usize {
+        let now = self.engine().now();
+        let stripes = self.engine().shards().stripes();
+        let located = keys_by_stripe(stripes, keys, |key| (self.stripe_of(*key), hash(*key)));
+        let mut found = 0;
+        let mut groups = self.engine().groups(&located, ITEMS_PER_HOLD);
+        while groups.lock_next() {
+            let slots = groups.find();
+            groups.each_at(&slots, |stripe, slot, _| {
+                stripe.reschedule_slot(slot, deadline, now, false);
+                found += 1;
+            });
+            groups.release();
+        }
+        found
+    }
+
     pub(crate) fn cancel(&self, key: u32) -> Cancelling<u32, usize> {
         self.engine()
             .with(self.stripe_of(key), |stripe| stripe.cancel(hash(key), &key))
@@ -428,6 +460,38 @@ impl Rig {
 
 pub(crate) fn hash(key: u32) -> KeyHash {
     KeyHash(u64::from(key))
+}
+
+/// The keys of a call that arms many.
+struct Armings {
+    deadline: Time,
+    now: Time,
+    items: Items<u32, Result<(), Refusal>>,
+}
+
+impl ArmMany<u32, usize> for Armings {
+    fn key(&self, index: usize) -> &u32 {
+        self.items.get(index)
+    }
+
+    fn arm(
+        &mut self,
+        stripe: &mut Stripe<u32, usize>,
+        admission: Admission,
+        item: &Located<KeyHash>,
+    ) {
+        let key = self.items.take(item.index());
+        let (deadline, now) = (self.deadline, self.now);
+        stripe.arm(admission, item.item, key, key as usize, deadline, now);
+        self.items.answer(item.index(), Ok(()));
+    }
+
+    fn settle(&mut self) {}
+
+    fn refuse(&mut self, index: usize, refusal: Refusal) {
+        self.items.take(index);
+        self.items.answer(index, Err(refusal));
+    }
 }
 
 /// Wakes a thread that waits for a future.

@@ -22,6 +22,7 @@
 //! | `task_scope.rs` | records which engines' tasks the current thread is in |
 
 mod admission;
+mod batch;
 mod by_id;
 mod closing;
 #[cfg(feature = "tokio")]
@@ -42,6 +43,7 @@ mod threads;
 mod user_code;
 mod wait;
 
+pub(crate) use batch::Items;
 pub(crate) use closing::{Asked, ClosingState, Ending};
 pub use closing::{Lifecycle, Shutdown};
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]

@@ -212,7 +212,8 @@ where
         );
         let refusal = match answer {
             Some(Ok(dropped)) => {
-                let replaced = self.replaced(dropped);
+                let (key, old) = dropped;
+                let replaced = self.replaced(key.as_ref(), old);
                 return Ok(Inserted { deadline, replaced });
             }
             Some(Err(refusal)) if !no_room => InsertRefusal::of(refusal),

@@ -119,7 +119,8 @@ where
             Admission::Present(present) => {
                 let arming = stripe.arm_present(present, hash, key, session, deadline, now);
                 drop(stripe);
-                let replaced = self.replaced(arming.dropped);
+                let (key, old) = arming.dropped;
+                let replaced = self.replaced(key.as_ref(), old);
                 Ok(Inserted { deadline, replaced })
             }
         }

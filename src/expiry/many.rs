@@ -1,90 +1,16 @@
-//! The calls for many keys, or all.
+//! The calls for all entries.
 
-use std::borrow::Borrow;
 use std::fmt;
-use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::content::MapEntry;
-use super::touch::touch_slot;
-use super::{ExpiryMap, MapHasher, Reason, Touch};
+use super::{ExpiryMap, MapHasher, Reason};
 use crate::job::drop_each;
 use crate::scheduler::RandomState;
-use crate::shard::batch::{ITEMS_PER_HOLD, keys_by_stripe};
-use crate::sync::atomic::Ordering;
 use crate::tick::Time;
 
 /// The number of entries that are visited under one hold of a lock.
 pub(super) const PORTION: u32 = 256;
-
-impl<K, V, S> ExpiryMap<K, V, S>
-where
-    K: Hash + Eq + Clone + Send + 'static,
-    V: Send + 'static,
-    S: MapHasher,
-{
-    /// Calls [`touch`](Self::touch) for many keys. The results are in the order of the keys, and
-    /// all deadlines count from one reading of the clock. The clock is read again only for an entry
-    /// whose lifetime ends within 2 ms, or whose own time to idle is below a second.
-    ///
-    /// The keys are sorted by stripe, and the locks of several stripes are held at a time, so that
-    /// cache misses overlap. For large maps this takes about half the time of single touches, or
-    /// less. A [`toucher`](Self::toucher) collects keys for this call.
-    ///
-    /// The call is not atomic: each key is touched on its own, and other calls may act in between.
-    /// If a key's `Eq` panics, some of the keys have been touched, and the others have not.
-    ///
-    /// # Blocking
-    ///
-    /// Holds up to 16 locks for some microseconds, but never while it waits for another one.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tourbillon::{ExpiryMap, Touch};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let stepped = ExpiryMap::<String, u8>::builder()
-    ///     .time_to_idle(Duration::from_secs(9))
-    ///     .build_stepped(1, |_, _| ())?;
-    /// let map = stepped.map();
-    /// map.insert("a".to_owned(), 1)?;
-    /// stepped.advance(Duration::from_secs(5));
-    /// let answers = map.touch_many(["a", "b"]);
-    /// assert!(answers[0].is_alive());
-    /// assert_eq!(answers[1], Touch::NotFound);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn touch_many<'a, Q>(&self, keys: impl IntoIterator<Item = &'a Q>) -> Vec<Touch>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized + 'a,
-    {
-        let (clock, reading) = self.reading_for_touches();
-        let stripes = self.engine.shards().stripes();
-        let located = keys_by_stripe(stripes, keys, |key| self.hash_of(key));
-        let mut answers = vec![Touch::NotFound; located.len()];
-        let mut found = 0;
-        let mut groups = self.engine.groups(&located, ITEMS_PER_HOLD);
-        while groups.lock_next() {
-            let slots = groups.find();
-            groups.each_at(&slots, |stripe, slot, located| {
-                answers[located.index()] = touch_slot(stripe, slot, reading, clock);
-                found += 1;
-            });
-            groups.release();
-        }
-        if found < answers.len() {
-            let missed = (answers.len() - found) as u64;
-            // Relaxed: a count orders nothing.
-            let all = &self.engine.frontend.missed;
-            all.fetch_add(missed, Ordering::Relaxed);
-        }
-        answers
-    }
-}
 
 impl<K, V, S> ExpiryMap<K, V, S>
 where
@@ -284,7 +210,9 @@ where
 
 /// Takes removed entries out of their groups before any of them is dropped. A drop is user code,
 /// which may take long or call the map, and must not find the entries counted in their groups.
-fn leave_groups<'a, V: 'a, T: Default + 'a>(taken: impl Iterator<Item = &'a mut MapEntry<V, T>>) {
+pub(super) fn leave_groups<'a, V: 'a, T: Default + 'a>(
+    taken: impl Iterator<Item = &'a mut MapEntry<V, T>>,
+) {
     for session in taken {
         drop(std::mem::take(&mut session.tag));
     }

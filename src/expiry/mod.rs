@@ -10,7 +10,8 @@
 //! | `lookup.rs` | the calls that read, change and remove the entry of a key |
 //! | `rename.rs` | the call that gives an entry another key |
 //! | `touch.rs` | the calls that move a deadline, and may change the value |
-//! | `many.rs` | the calls for many keys or all |
+//! | `batch.rs` | the calls for many keys |
+//! | `many.rs` | the calls for all entries |
 //! | `toucher.rs` | a buffer for the touches of one thread |
 //! | `grouping.rs` | the hasher, whether entries may belong to groups, and to which |
 //! | `grouped.rs`, `whole_groups.rs` | the calls for entries in groups, and for all entries of a group |
@@ -27,6 +28,7 @@
 //! | `answers.rs` | the results of calls and of a shutdown |
 
 mod answers;
+mod batch;
 mod builder;
 mod compute;
 mod computing;

@@ -65,12 +65,9 @@ where
 {
     /// Returns the value that an insertion replaced, after it has told the listener.
     #[inline]
-    pub(super) fn replaced(
-        &self,
-        (key, old): (Option<K>, Option<MapEntry<V, S::Tag>>),
-    ) -> Option<V> {
+    pub(super) fn replaced(&self, key: Option<&K>, old: Option<MapEntry<V, S::Tag>>) -> Option<V> {
         let old = old?;
-        if let (Some(tell), Some(key)) = (&self.engine.frontend.on_removal, &key) {
+        if let (Some(tell), Some(key)) = (&self.engine.frontend.on_removal, key) {
             let reason = old.replaced_for(self.engine.clock());
             tell.removed(key, &old.value, reason);
         }

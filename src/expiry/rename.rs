@@ -187,7 +187,8 @@ where
             match answer {
                 Attempt::Renamed(old_key, dropped) => {
                     drop(old_key);
-                    drop(self.replaced(dropped));
+                    let (key, old) = dropped;
+                    drop(self.replaced(key.as_ref(), old));
                     return Ok(());
                 }
                 Attempt::Unchanged => return Ok(()),

@@ -3,10 +3,16 @@
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-use super::answers::{Cancel, Reschedule};
+use super::answers::{Cancel, Reschedule, Scheduled, refused};
+use super::firing::Firing;
 use super::handle::Handle;
-use crate::job::drop_each;
-use crate::shard::batch::{ITEMS_PER_HOLD, keys_by_stripe};
+use super::task::{Once, Task};
+use crate::engine::Items;
+use crate::error::ScheduleError;
+use crate::job::{Garbage, drop_each};
+use crate::shard::batch::{ArmMany, ITEMS_PER_HOLD, Located, keys_by_stripe};
+use crate::shard::{Admission, KeyHash, Refusal, Stripe};
+use crate::tick::Time;
 use crate::when::When;
 
 impl<K, S> Handle<K, S>
@@ -75,6 +81,79 @@ where
         answers
     }
 
+    /// Calls [`schedule`](Self::schedule) for many timers, each with a key, a time and a task. The
+    /// results are in the order of the timers, and each timer has its own: the task of one that is
+    /// refused comes back, and the others are scheduled. The clock is read once. If not all of them
+    /// fit, it is not said which ones are refused.
+    ///
+    /// The keys are sorted by stripe, as in [`reschedule_many`](Self::reschedule_many). Of a key
+    /// that comes twice, the last timer remains, and the ones before it never run.
+    ///
+    /// The call is not atomic: each timer is scheduled on its own, and other calls may act in
+    /// between. If a key's `Eq` panics, some of the timers have been scheduled, and the tasks of the
+    /// others are dropped.
+    ///
+    /// # Errors
+    ///
+    /// For each timer as for [`schedule`](Self::schedule).
+    ///
+    /// # Blocking
+    ///
+    /// As for [`reschedule_many`](Self::reschedule_many).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Firing, Scheduler};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let scheduler = Scheduler::<u64>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// // A page of a table: an order, and the seconds that are left to pay it.
+    /// let page = [(7, 900), (8, 30)];
+    /// let answers = timers.schedule_many(page.map(|(order, seconds)| {
+    ///     let cancel = |firing: &Firing<'_, u64>| println!("{} was not paid", firing.key());
+    ///     (order, Duration::from_secs(seconds), cancel)
+    /// }));
+    /// assert!(answers.iter().all(Result::is_ok));
+    /// assert_eq!(scheduler.advance(Duration::from_secs(60)).len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "the task of a timer that is refused comes back"]
+    pub fn schedule_many<W, F>(
+        &self,
+        timers: impl IntoIterator<Item = (K, W, F)>,
+    ) -> Vec<Result<Scheduled, ScheduleError<F>>>
+    where
+        W: Into<When>,
+        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
+    {
+        let engine = self.engine();
+        let now = self.now();
+        let mut may_be_due = false;
+        let mut places = Vec::new();
+        // The boxes are made without a lock.
+        let items = Items::new(timers.into_iter().map(|(key, when, task)| {
+            let deadline = engine.deadline_from(now, when.into());
+            may_be_due |= deadline <= now;
+            places.push(self.hash_of(&key));
+            (key, deadline, Box::new(Once(task)))
+        }));
+        let mut armings = Armings {
+            handle: self,
+            now,
+            items,
+            garbage: Garbage::new(),
+        };
+        engine.arm_many(&places, may_be_due, &mut armings);
+        let Armings { items, garbage, .. } = armings;
+        let answers = items.into_answers();
+        drop(garbage);
+        answers
+    }
+
     /// Calls [`cancel`](Self::cancel) for many keys. The results are in the order of the keys. The
     /// call is not atomic, like [`reschedule_many`](Self::reschedule_many).
     ///
@@ -115,5 +194,69 @@ where
             drop_each(garbage.drain(..));
         }
         answers
+    }
+}
+
+/// A timer to be scheduled.
+type Given<K, F> = (K, Time, Box<Once<F>>);
+
+/// The timers of a call that schedules many.
+struct Armings<'a, K, S, F> {
+    handle: &'a Handle<K, S>,
+    now: Time,
+    items: Items<Given<K, F>, Result<Scheduled, ScheduleError<F>>>,
+    /// Keys and tasks, which are user code.
+    garbage: Garbage<Option<K>, Option<Task<K, S>>>,
+}
+
+impl<K, S, F> ArmMany<K, Task<K, S>> for Armings<'_, K, S, F>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+    F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
+{
+    #[inline]
+    fn key(&self, index: usize) -> &K {
+        &self.items.get(index).0
+    }
+
+    #[inline]
+    fn arm(
+        &mut self,
+        stripe: &mut Stripe<K, Task<K, S>>,
+        admission: Admission,
+        item: &Located<KeyHash>,
+    ) {
+        let (key, deadline, task) = self.items.take(item.index());
+        let arming = stripe.arm(
+            admission,
+            item.item,
+            key,
+            Task::of(task),
+            deadline,
+            self.now,
+        );
+        let (key, task) = arming.dropped;
+        if key.is_some() || task.is_some() {
+            self.garbage.push(key, task);
+        }
+        self.items.answer(
+            item.index(),
+            Ok(Scheduled {
+                id: self.handle.timer_id(item.stripe(), arming.id),
+                deadline,
+                replaced: arming.replaced,
+                after_run: arming.after_run,
+            }),
+        );
+    }
+
+    /// Keys and tasks are dropped at the end of the call.
+    fn settle(&mut self) {}
+
+    fn refuse(&mut self, index: usize, refusal: Refusal) {
+        let (key, _, task) = self.items.take(index);
+        self.items.answer(index, Err(refused(refusal, task.0)));
+        self.garbage.push(Some(key), None);
     }
 }

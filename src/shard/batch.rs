@@ -12,14 +12,14 @@
 //! 1. [`Groups::lock_next`] takes the locks.
 //! 2. Passes read, and change nothing: [`Groups::find`]. A key's `Eq` is called here, and no other
 //!    user code is called under the locks.
-//! 3. [`Groups::each_at`] does the work.
+//! 3. [`Groups::each_at`] does the work, or [`Groups::arm_each`].
 //! 4. [`Groups::release`] unlocks, and does the deferred actions.
-//! 5. The caller drops what is left over.
+//! 5. The caller drops what is left over, and arms one by one what has to be.
 
 use std::borrow::Borrow;
 use std::hint::black_box;
 
-use super::{KeyHash, ReentrancyGuard, RunDeferred, Shards, Stripe};
+use super::{Admission, KeyHash, ReentrancyGuard, Refusal, RunDeferred, Shards, Stripe};
 use crate::sync::MutexGuard;
 use crate::wheel::NO_ENTRY;
 
@@ -114,6 +114,36 @@ pub(crate) fn by_stripe<T: Copy>(stripes: usize, mut located: Vec<Located<T>>) -
 
 /// The slots in which the keys of a group are, in its order; `NO_ENTRY` for a key that is absent.
 pub(crate) struct Slots([u32; ITEMS_PER_HOLD]);
+
+/// The items of a group that were not armed under its locks.
+#[derive(Default)]
+pub(crate) struct NotArmed {
+    /// Items that were refused, by their positions.
+    pub(crate) refused: Vec<(usize, Refusal)>,
+    /// Items that have to be armed one by one, in this order, before the next group.
+    pub(crate) left: Vec<Located<KeyHash>>,
+}
+
+/// The items of a call that arms many keys. An item is named by its position.
+pub(crate) trait ArmMany<K, V> {
+    /// Returns the key of an item that has no answer yet.
+    fn key(&self, index: usize) -> &K;
+
+    /// Returns whether the entry in a slot is not to be replaced. Called under the stripe's lock.
+    fn keeps(&self, stripe: &Stripe<K, V>, slot: u32) -> bool {
+        let _ = (stripe, slot);
+        false
+    }
+
+    /// Arms an item. Called under the stripe's lock, so it must not call user code.
+    fn arm(&mut self, stripe: &mut Stripe<K, V>, admission: Admission, item: &Located<KeyHash>);
+
+    /// Settles what was replaced under the last hold of the locks. Called without a lock.
+    fn settle(&mut self);
+
+    /// Answers an item that was refused. Called without a lock.
+    fn refuse(&mut self, index: usize, refusal: Refusal);
+}
 
 /// A locked stripe and the items to be served under its lock.
 struct LockedStripe<'s, 'p, K, V, T> {
@@ -306,6 +336,43 @@ impl<'s, 'p, K, V, O: RunDeferred<K, V>, T> Groups<'s, 'p, K, V, O, T> {
                 serve(stripe, *slot, located);
             }
         });
+    }
+}
+
+impl<K, V, O: RunDeferred<K, V>> Groups<'_, '_, K, V, O, KeyHash> {
+    /// Arms each item of the group that is admitted, in order. `slots` says which keys were present
+    /// before.
+    ///
+    /// An item that would need more than its admission is left to be armed alone: if its key comes
+    /// twice, or if there is no permit. So are those behind it in its stripe, which may have the
+    /// same key.
+    #[inline]
+    pub(crate) fn arm_each(&mut self, slots: &Slots, items: &mut impl ArmMany<K, V>) -> NotArmed {
+        let mut not_armed = NotArmed::default();
+        let mut slots = slots.0.iter();
+        for held in &mut self.held {
+            let stripe = &mut *held.stripe;
+            let mut one_by_one = false;
+            for (at, (located, slot)) in held.located.iter().zip(&mut slots).enumerate() {
+                let before = &held.located[..at];
+                let is_first = || before.iter().all(|before| before.item != located.item);
+                let admitted = match one_by_one {
+                    true => None,
+                    false => stripe.admit_found(located.item, *slot, is_first, |stripe| {
+                        items.keeps(stripe, *slot)
+                    }),
+                };
+                match admitted {
+                    Some(Ok(admission)) => items.arm(stripe, admission, located),
+                    None | Some(Err(Refusal::NoPermit)) => {
+                        one_by_one = true;
+                        not_armed.left.push(*located);
+                    }
+                    Some(Err(refusal)) => not_armed.refused.push((located.index(), refusal)),
+                }
+            }
+        }
+        not_armed
     }
 }
 

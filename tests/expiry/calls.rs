@@ -2,12 +2,12 @@
 //! key.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use kit::map::{IDLE, S, at, builder, collecting, fill, keys, take, text};
-use tourbillon::{Expiry, ExpiryMap, Found, InsertRefusal, Removed, Shutdown, Touch};
+use tourbillon::{Expiry, ExpiryMap, Found, InsertRefusal, Reason, Removed, Shutdown, Touch};
 
 #[test]
 fn insertions_say_what_they_replaced() {
@@ -309,4 +309,92 @@ fn a_key_is_free_while_its_handler_runs() {
         assert_eq!((stats.expired, stats.panicked, stats.pending), (6, 0, 0));
         assert!(stats.balances());
     }
+}
+
+/// Insertions and removals of many, in an order that has nothing to do with stripes.
+#[test]
+fn many_entries_are_inserted_and_removed_as_one_by_one() {
+    for seed in 1..5 {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = Arc::clone(&told);
+        let builder = builder()
+            .stripes(8)
+            .on_removal(move |key, value: &String, reason| {
+                tell.lock().unwrap().push((*key, value.clone(), reason));
+            });
+        let (stepped, gone) = collecting(builder, seed);
+        let map = stepped.map();
+        // Every key comes twice in the first call, and once in the second one.
+        let twice = (0..1_000).map(|number| (number * 7 % 500, format!("{number}")));
+        for (number, answer) in map.insert_many(twice).into_iter().enumerate() {
+            let inserted = answer.unwrap();
+            let before = number.checked_sub(500).map(|before| format!("{before}"));
+            assert_eq!((inserted.deadline, inserted.replaced), (at(60), before));
+        }
+        assert_eq!(map.len(), 500);
+        stepped.advance(S);
+        let again = (0..600).rev().map(|key| (key, text(key)));
+        let answers = map.insert_many(again);
+        let replaced = answers
+            .iter()
+            .flatten()
+            .filter(|inserted| inserted.replaced.is_some());
+        assert_eq!(replaced.count(), 500);
+        let replaced = |told: &Vec<(u32, String, Reason)>| {
+            assert!(
+                told.iter()
+                    .all(|(_, _, reason)| *reason == Reason::Replaced)
+            );
+            told.len()
+        };
+        assert_eq!(replaced(&told.lock().unwrap()), 1_000);
+        told.lock().unwrap().clear();
+
+        let sought: Vec<u32> = (550..650).chain(590..610).collect();
+        for (at_, (key, removed)) in sought.iter().zip(map.remove_many(&sought)).enumerate() {
+            let expected = if *key < 600 && at_ < 100 {
+                Removed::Removed {
+                    value: text(*key),
+                    deadline: at(61),
+                }
+            } else {
+                Removed::NotFound
+            };
+            assert_eq!(removed, expected, "{key}");
+        }
+        assert_eq!((map.len(), told.lock().unwrap().len()), (550, 50));
+        stepped.advance(IDLE);
+        let mut ended = keys(&gone);
+        ended.sort_unstable();
+        assert_eq!(ended, (0..550).collect::<Vec<_>>());
+        assert!(map.stats().balances());
+    }
+}
+
+#[test]
+fn many_entries_for_a_map_that_is_full_or_closed_come_back() {
+    let (stepped, _) = collecting(builder().stripes(8).max_pending(100), 1);
+    let map = stepped.map();
+    let entries = || (0..300).map(|key| (key, text(key)));
+    let mut refused = 0;
+    for (key, answer) in map.insert_many(entries()).into_iter().enumerate() {
+        let key = key as u32;
+        assert_eq!(answer.is_ok(), map.contains(&key));
+        if let Err(error) = answer {
+            assert_eq!((error.key, error.value), (key, text(key)));
+            assert_eq!(error.refusal, InsertRefusal::Full);
+            refused += 1;
+        }
+    }
+    assert_eq!((map.len(), refused), (100, 200));
+    let _ = stepped.shutdown(Shutdown::HandBack);
+    for (key, answer) in map.insert_many(entries()).into_iter().enumerate() {
+        let error = answer.unwrap_err();
+        assert_eq!((error.key, error.value), (key as u32, text(key as u32)));
+        assert_eq!(error.refusal, InsertRefusal::Closed);
+    }
+    assert_eq!(
+        map.remove_many(&[1, 2]),
+        [Removed::NotFound, Removed::NotFound]
+    );
 }

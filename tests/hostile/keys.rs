@@ -10,7 +10,7 @@ use std::time::Duration;
 use kit::quiet::{WANTED, hush, panics};
 use kit::wait;
 use tourbillon::test_util::Stepped;
-use tourbillon::{AfterPanic, Cancel, Handle, Next, Period, Scheduler, TimerState};
+use tourbillon::{AfterPanic, Cancel, Firing, Handle, Next, Period, Scheduler, TimerState};
 
 const T: Duration = Duration::from_millis(1);
 
@@ -159,6 +159,10 @@ const CALLS: &[Call] = &[
     }),
     ("contains", |timers| {
         let _ = timers.contains(&Key(2));
+    }),
+    ("schedule_many", |timers| {
+        let keys = [Key(1), Key(2), Key(3)];
+        let _ = timers.schedule_many(keys.map(|key| (key, T, |_: &Firing<'_, Key>| ())));
     }),
     ("reschedule_many", |timers| {
         timers.reschedule_many(&[Key(1), Key(2), Key(3)], T / 2);

@@ -379,6 +379,13 @@ fn an_eq_or_hash_that_panics_changes_nothing() {
         ("touch_many", 2, |map| {
             map.touch_many(&[Key(1), Key(2), Key(3)]);
         }),
+        ("insert_many", 2, |map| {
+            let keys = [Key(1), Key(2), Key(3)];
+            let _ = map.insert_many(keys.map(|key| (key, "new".to_owned())));
+        }),
+        ("remove_many", 2, |map| {
+            map.remove_many(&[Key(1), Key(2), Key(3)]);
+        }),
         ("set_expiry", 0, |map| {
             let _ = map.set_expiry(&Key(2), Expiry::NEVER);
         }),

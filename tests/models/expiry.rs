@@ -26,6 +26,7 @@ struct Spans {
 enum Call {
     Insert(u8),
     InsertWith(u8, Spans),
+    InsertMany(Vec<u8>),
     InsertIfAbsent(u8),
     TouchOrInsert(u8),
     GetOrTryInsert(u8, bool),
@@ -43,6 +44,7 @@ enum Call {
     TouchWith(u8),
     Update(u8),
     Remove(u8),
+    RemoveMany(Vec<u8>),
     Rename(u8, u8),
     RetainBelow(u8),
     Clear,
@@ -151,6 +153,16 @@ impl Model {
     }
 
     /// The keys of a group, those included that are too old.
+    fn remove(&mut self, key: u8) -> Removed<u32> {
+        match self.entries.remove(&key) {
+            Some(entry) => Removed::Removed {
+                value: entry.value,
+                deadline: Time::from_nanos(entry.deadline),
+            },
+            None => Removed::NotFound,
+        }
+    }
+
     fn group(&self, group: u8) -> Vec<u8> {
         let entries = self.entries.iter();
         let of_group = entries.filter(|(_, entry)| entry.group == Some(group));
@@ -334,6 +346,21 @@ fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]
                     .unwrap();
                 assert_eq!((answer.deadline, answer.replaced), (deadline, replaced));
             }
+            Call::InsertMany(ref keys) => {
+                let mut expected = Vec::new();
+                for key in keys {
+                    let entry = model.entry(number, NEVER);
+                    let deadline = Time::from_nanos(entry.deadline);
+                    let replaced = model.entries.insert(*key, entry).map(|old| old.value);
+                    expected.push((deadline, replaced));
+                }
+                let answers = map.insert_many(keys.iter().map(|key| (*key, number)));
+                let answers = answers.into_iter().map(|answer| {
+                    let inserted = answer.unwrap();
+                    (inserted.deadline, inserted.replaced)
+                });
+                assert_eq!(answers.collect::<Vec<_>>(), expected);
+            }
             Call::InsertIfAbsent(key) => {
                 let expected = model.insert_if_absent(None, most, key, number);
                 let answer = map.entry(key).no_group().insert_if_absent(number);
@@ -467,15 +494,10 @@ fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]
                 });
                 assert_eq!(map.update(&key, change), expected);
             }
-            Call::Remove(key) => {
-                let expected = match model.entries.remove(&key) {
-                    Some(entry) => Removed::Removed {
-                        value: entry.value,
-                        deadline: Time::from_nanos(entry.deadline),
-                    },
-                    None => Removed::NotFound,
-                };
-                assert_eq!(map.remove(&key), expected);
+            Call::Remove(key) => assert_eq!(map.remove(&key), model.remove(key)),
+            Call::RemoveMany(ref keys) => {
+                let expected: Vec<_> = keys.iter().map(|key| model.remove(*key)).collect();
+                assert_eq!(map.remove_many(keys), expected);
             }
             Call::Rename(old, new) => {
                 let answer = map.rename(&old, new);
@@ -606,6 +628,8 @@ fn call() -> impl Strategy<Value = Call> {
         1 => group().prop_map(Call::RemoveGroup),
         6 => key().prop_map(Call::Insert),
         4 => (key(), spans()).prop_map(|(key, spans)| Call::InsertWith(key, spans)),
+        3 => prop::collection::vec(key(), 0..20).prop_map(Call::InsertMany),
+        2 => prop::collection::vec(key(), 0..20).prop_map(Call::RemoveMany),
         2 => key().prop_map(Call::InsertIfAbsent),
         2 => key().prop_map(Call::TouchOrInsert),
         2 => (key(), any::<bool>()).prop_map(|(key, makes)| Call::GetOrTryInsert(key, makes)),

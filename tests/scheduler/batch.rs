@@ -1,11 +1,14 @@
 //! Calls for many keys: answers in the caller's order, one reading of the clock, and the same
 //! effect as the calls one by one.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kit::drops::Drops;
 use kit::steps::{SEEDS, T, for_each_seed, narrow, runs, stepped};
-use tourbillon::{Cancel, Handle, Reschedule, Scheduler, Shutdown, Time, TimerState};
+use tourbillon::{
+    Cancel, Firing, Handle, Reschedule, ScheduleError, Scheduler, Shutdown, Time, TimerState,
+};
 
 /// In an order that has nothing to do with stripes; every third key is unknown.
 fn shuffled(count: u64) -> Vec<u64> {
@@ -17,6 +20,9 @@ fn shuffled(count: u64) -> Vec<u64> {
 fn arm(timers: &Handle<u64>, key: u64, delay: Duration) -> Time {
     timers.schedule(key, delay, |_| ()).unwrap().deadline
 }
+
+/// A task.
+fn nothing(_: &Firing<'_, u64>) {}
 
 #[test]
 fn reschedule_many_answers_in_the_callers_order() {
@@ -43,6 +49,168 @@ fn reschedule_many_answers_in_the_callers_order() {
             assert_eq!(ran.len(), 666);
             assert!(ran.iter().all(|(at, _)| *at == 70));
         }
+    }
+}
+
+#[test]
+fn schedule_many_answers_in_the_callers_order() {
+    for seed in SEEDS {
+        for scheduler in [narrow(seed), stepped(seed)] {
+            let timers = scheduler.handle();
+            let keys = shuffled(1_000);
+            for key in (0..1_000).filter(|key| key % 3 == 0) {
+                arm(&timers, key, (10_000 + key as u32) * T);
+            }
+            let delay = |key: u64| (1 + key as u32 % 50) * T;
+            let answers = timers.schedule_many(keys.iter().map(|key| (*key, delay(*key), nothing)));
+            assert_eq!(answers.len(), keys.len());
+            for (key, answer) in keys.iter().zip(answers) {
+                let scheduled = answer.unwrap();
+                assert_eq!(scheduled.deadline, Time::ZERO + delay(*key));
+                let before = (key % 3 == 0).then(|| Time::ZERO + (10_000 + *key as u32) * T);
+                assert_eq!(scheduled.replaced, before, "{key}");
+                assert_eq!(timers.get(key).unwrap().id, scheduled.id);
+            }
+            let ran = runs(&scheduler, 100_000 * T);
+            assert_eq!(ran.len(), 1_000);
+            assert!(ran.iter().all(|(at, key)| *at == 1 + key % 50));
+            assert!(timers.stats().balances());
+        }
+    }
+}
+
+/// Zero, in the past, soon and never: each as by a call of its own.
+#[test]
+fn a_batch_is_scheduled_for_all_kinds_of_times() {
+    for seed in SEEDS {
+        for scheduler in [narrow(seed), stepped(seed)] {
+            let timers = scheduler.handle();
+            scheduler.advance(3 * T);
+            let times = [
+                Time::ZERO,
+                scheduler.now(),
+                scheduler.now() + 5 * T,
+                Time::MAX,
+            ];
+            let keys = shuffled(400);
+            let items = keys
+                .iter()
+                .map(|key| (*key, times[*key as usize % 4], nothing));
+            assert!(timers.schedule_many(items).iter().all(Result::is_ok));
+            let ran = runs(&scheduler, Duration::ZERO);
+            assert_eq!(ran.len(), 200, "what is due at once waits for no tick");
+            assert_eq!(runs(&scheduler, 5 * T).len(), 100);
+            assert_eq!(timers.len(), 100);
+            assert!(timers.stats().balances());
+        }
+    }
+}
+
+#[test]
+fn of_a_key_twice_in_one_batch_the_last_timer_remains() {
+    for_each_seed(|scheduler, timers| {
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        let drops = Drops::default();
+        // More often than one hold of a lock serves, with other keys in between.
+        let items = (0..300_u32).map(|number| {
+            let (ran, mark) = (Arc::clone(&ran), drops.mark());
+            let task = move |_: &Firing<'_, u64>| {
+                ran.lock().unwrap().push(number);
+                drop(mark);
+            };
+            (u64::from(number % 3), (1 + number) * T, task)
+        });
+        let answers = timers.schedule_many(items);
+        for (number, answer) in answers.iter().enumerate() {
+            let before = number.checked_sub(3);
+            let before = before.map(|before| scheduler.now() + (1 + before as u32) * T);
+            assert_eq!(answer.as_ref().unwrap().replaced, before, "{number}");
+        }
+        assert_eq!(drops.count(), 297, "what was replaced is dropped");
+        assert_eq!(runs(scheduler, 1_000 * T).len(), 3);
+        assert_eq!(*ran.lock().unwrap(), [297, 298, 299]);
+        let stats = timers.stats();
+        assert_eq!((stats.scheduled, stats.replaced), (300, 297));
+    });
+}
+
+#[test]
+fn a_batch_that_does_not_fit_is_scheduled_as_far_as_it_does() {
+    for bound in [1, 7, 100, 20_000] {
+        let builder = Scheduler::<u64>::builder().stripes(8).max_pending(bound);
+        let scheduler = builder.build_stepped(1).unwrap();
+        let timers = scheduler.handle();
+        let count = bound as u64 + 100;
+        let keys = shuffled(count);
+        let answers = timers.schedule_many(keys.iter().map(|key| {
+            let key = *key;
+            (key, T, move |_: &Firing<'_, u64>| assert_ne!(key, u64::MAX))
+        }));
+        let mut refused = 0;
+        for (key, answer) in keys.iter().zip(answers) {
+            assert_eq!(answer.is_ok(), timers.contains(key));
+            refused += usize::from(matches!(answer, Err(ScheduleError::Full(_))));
+        }
+        assert_eq!((timers.len(), refused), (bound, 100));
+        // Keys that are there need no room.
+        let there: Vec<_> = timers.pending().map(|(key, _)| key).collect();
+        let answers = timers.schedule_many(there.iter().map(|key| (*key, 2 * T, nothing)));
+        assert!(answers.iter().all(Result::is_ok));
+        assert_eq!(runs(&scheduler, 2 * T).len(), bound);
+        assert!(timers.stats().balances());
+    }
+}
+
+/// Unused permits of other stripes are collected before anything is refused.
+#[test]
+fn a_batch_uses_the_room_of_other_stripes() {
+    let builder = Scheduler::<u64>::builder().stripes(8).max_pending(20_000);
+    let scheduler = builder.build_stepped(1).unwrap();
+    let timers = scheduler.handle();
+    for round in 0..4 {
+        let keys: Vec<_> = (0..20_000).map(|key| key + 20_000 * round).collect();
+        let answers = timers.schedule_many(keys.iter().map(|key| (*key, T, nothing)));
+        assert!(answers.iter().all(Result::is_ok), "{round}");
+        assert!(
+            timers
+                .cancel_many(&keys)
+                .iter()
+                .all(|answer| answer.is_cancelled())
+        );
+    }
+}
+
+#[test]
+fn a_batch_for_a_closed_scheduler_comes_back() {
+    let scheduler = stepped(1);
+    let timers = scheduler.handle();
+    let _ = scheduler.shutdown(Shutdown::HandBack);
+    let answers = timers.schedule_many((0..300).map(|key| (key, T, nothing)));
+    assert_eq!(answers.len(), 300);
+    let closed = |answer| matches!(answer, Err(ScheduleError::Closed(_)));
+    assert!(answers.into_iter().all(closed));
+}
+
+/// A batch during a run of its keys: each timer waits for that run.
+#[test]
+fn a_batch_may_be_scheduled_while_its_keys_run() {
+    for seed in SEEDS {
+        let scheduler = narrow(seed);
+        let timers = scheduler.handle();
+        let first = timers.schedule(7, T, |firing| {
+            let timers = firing.handle();
+            let keys = [7, 8, 7];
+            let answers = timers.schedule_many(keys.map(|key| (key, T, nothing)));
+            let after: Vec<_> = answers
+                .iter()
+                .map(|a| a.as_ref().unwrap().after_run)
+                .collect();
+            assert_eq!(after, [true, false, true]);
+        });
+        first.unwrap();
+        let ran: Vec<_> = runs(&scheduler, 10 * T);
+        assert_eq!(ran.len(), 3, "{ran:?}");
+        assert_eq!(timers.stats().panicked, 0);
     }
 }
 
@@ -178,6 +346,8 @@ fn empty_batches_do_nothing() {
     assert_eq!(timers.reschedule_many::<u64>(&[], T), []);
     assert_eq!(timers.reschedule_many::<u64>(&[], Duration::ZERO), []);
     assert_eq!(timers.cancel_many::<u64>(&[]), []);
+    let none = std::iter::empty::<(u64, Duration, fn(&Firing<'_, u64>))>();
+    assert!(timers.schedule_many(none).is_empty());
     assert_eq!(timers.cancel_all(), 0);
     arm(&timers, 1, T);
     assert_eq!(timers.cancel_many::<u64>(&[]), []);
@@ -253,9 +423,9 @@ fn a_batch_that_is_put_off_while_all_is_run_at_once_runs() {
     for seed in SEEDS {
         let scheduler = narrow(seed);
         let timers = scheduler.handle();
-        let keys = std::sync::Arc::new(shuffled(2_000));
+        let keys = Arc::new(shuffled(2_000));
         for key in keys.iter() {
-            let all = std::sync::Arc::clone(&keys);
+            let all = Arc::clone(&keys);
             timers
                 .schedule(*key, 1_000 * T, move |firing| {
                     let timers = firing.handle();

@@ -12,6 +12,7 @@
 mod anchors;
 mod background;
 mod backlog;
+mod batch;
 mod bounded_channel;
 mod claim;
 mod close;

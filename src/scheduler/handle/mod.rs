@@ -99,7 +99,7 @@ where
         &self.engine
     }
 
-    fn timer_id(&self, stripe: usize, entry: EntryId) -> TimerId {
+    pub(super) fn timer_id(&self, stripe: usize, entry: EntryId) -> TimerId {
         TimerId {
             tag: self.engine.tag(),
             stripe: stripe as u32,

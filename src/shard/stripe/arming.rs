@@ -9,9 +9,9 @@ use std::borrow::Borrow;
 use super::super::entry::{Armed, End, Slot};
 use super::answers::{Admission, Arming, KeylessAdmission, Present, Refusal};
 use super::index::Vacancy;
-use super::{EntryId, KeyHash, Stripe, StripeGate, Successor};
+use super::{EntryId, KeyHash, NotUsual, Stripe, StripeGate, Successor};
 use crate::tick::Time;
-use crate::wheel::WheelPosition;
+use crate::wheel::{NO_ENTRY, WheelPosition};
 
 impl<K, V> Stripe<K, V> {
     /// Decides whether `key` may be armed. Takes a permit where one is needed, so the admission
@@ -43,6 +43,36 @@ impl<K, V> Stripe<K, V> {
         // Everything that can refuse comes before the permit is taken, so a refusal never has to
         // give a permit back.
         self.admit_new().map(|()| Admission::Vacant(vacancy))
+    }
+
+    /// Decides the same in a call for many keys, which has looked all of them up before it armed
+    /// the first one. `found` is the slot of the key at that time, or `NO_ENTRY`; `is_first` returns
+    /// whether no item before this one, under this hold of the lock, has the key's hash. `keeps`
+    /// returns whether the entry in the slot is not to be replaced. Calls no user code.
+    ///
+    /// Returns `None` if another item may have armed the key since.
+    #[inline(always)]
+    pub(crate) fn admit_found(
+        &mut self,
+        hash: KeyHash,
+        found: u32,
+        is_first: impl FnOnce() -> bool,
+        keeps: impl FnOnce(&Self) -> bool,
+    ) -> Option<Result<Admission, Refusal>> {
+        if self.gate != StripeGate::Open {
+            return Some(Err(self.refusal()));
+        }
+        let vacancy = match self.index.vacancy(hash.bits()) {
+            Ok(vacancy) => Some(vacancy),
+            Err(NotUsual::Absent) => None,
+            Err(NotUsual::Unknown) if !is_first() => return None,
+            Err(NotUsual::Unknown) if found != NO_ENTRY => {
+                let if_absent = keeps(self);
+                return Some(self.admit_present(found, if_absent).map(Admission::Present));
+            }
+            Err(NotUsual::Unknown) => None,
+        };
+        Some(self.admit_new().map(|()| Admission::Vacant(vacancy)))
     }
 
     /// Decides whether a timer without a key may be armed. Takes a permit if there is a bound.

@@ -51,6 +51,7 @@ impl Setup {
 #[derive(Clone, Debug)]
 enum Step {
     Call(Target, Call),
+    ScheduleMany(Vec<(Key, Duration, Script)>),
     RescheduleMany(Vec<Key>, Duration),
     CancelMany(Vec<Key>),
     CancelAll,
@@ -82,6 +83,16 @@ impl Pair {
                 };
                 let answer = real.call(target, id, call.clone(), name);
                 prop_assert_eq!(answer, model.call(target, call, name));
+                Ok(())
+            }
+            Step::ScheduleMany(timers) => {
+                let answers = real.schedule_many(&timers, name);
+                let mut expected = Vec::new();
+                for (number, (key, delay, script)) in timers.into_iter().enumerate() {
+                    let call = Call::Schedule(When::After(delay), script);
+                    expected.push(model.call(Target::Key(key), call, child(name, number)));
+                }
+                prop_assert_eq!(answers, expected);
                 Ok(())
             }
             Step::RescheduleMany(keys, delay) => {
@@ -318,7 +329,11 @@ fn steps(tick: Duration, bounded: bool) -> BoxedStrategy<Step> {
     let keys = || prop::collection::vec(key(), 0..8);
     let script = || scripts(tick, 2, bounded);
     let call = |target, call| Step::Call(target, call);
+    // With a bound, which ones of a batch are refused depends on their stripes.
+    let most = if bounded { 1 } else { 8 };
+    let timers = prop::collection::vec((key(), durations(tick), script()), 0..=most);
     prop_oneof![
+        3 => timers.prop_map(Step::ScheduleMany),
         10 => (key(), whens(tick), script())
             .prop_map(move |(key, when, script)| call(Target::Key(key), Call::Schedule(when, script))),
         3 => (key(), durations(tick), script())

@@ -72,6 +72,25 @@ impl Real {
         perform(&self.handle, &self.notes, target, id, call, name)
     }
 
+    pub(crate) fn schedule_many(
+        &self,
+        timers: &[(Key, Duration, Script)],
+        name: Name,
+    ) -> Vec<Answer> {
+        let armings = timers.iter().enumerate();
+        let armings = armings.map(|(number, (key, delay, script))| {
+            let (notes, script) = (Arc::clone(&self.notes), script.clone());
+            let name = child(name, number);
+            let task = move |firing: &Firing<'_, Key>| follow(firing, &notes, name, script);
+            (*key, *delay, task)
+        });
+        let answers = self.handle.schedule_many(armings);
+        assert_eq!(answers.len(), timers.len());
+        let answers = answers.into_iter().enumerate();
+        let answers = answers.map(|(at, answer)| armed(&self.notes, child(name, at), answer));
+        answers.collect()
+    }
+
     pub(crate) fn reschedule_many(&self, keys: &[Key], delay: Duration) -> Vec<Answer> {
         let answers = self.handle.reschedule_many(keys, delay);
         answers.into_iter().map(moved).collect()
