@@ -1,6 +1,12 @@
 //! Calls for many keys, which hold the locks of several stripes. Each item has its answer, nothing is
 //! lost, and the ticker learns of each stripe. `shard/batch.rs` and `engine/batch.rs` have the
 //! protocol; STRIPE-1 and STRIPE-4.
+//!
+//! Teeth:
+//! - `teeth/batch-arms-after-the-close.patch`: an engine that has closed accepts a batch.
+//! - `teeth/batch-rings-nobody.patch`: the ticker sleeps through a deadline.
+//! - `teeth/batch-tells-of-one-stripe.patch`: a ticket of the second stripe is not handed over.
+//! - `teeth/batch-waits-while-it-holds.patch`: two calls wait for each other's stripe.
 
 use loom::thread;
 
