@@ -6,6 +6,7 @@ mod cluster;
 mod random;
 
 mod awaited;
+mod connections;
 mod doorbell;
 mod drivers;
 #[cfg(unix)]

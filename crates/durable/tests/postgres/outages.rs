@@ -15,7 +15,7 @@ use tourbillon_durable::{
 use crate::cluster::{self, Cluster, Database};
 
 /// A role of its own with the rights of a node. Roles belong to the whole cluster.
-fn role(database: &Database) -> String {
+pub(crate) fn role(database: &Database) -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let role = format!("app_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
     Postgres::connect(&database.url()).expect("the tables are made");
