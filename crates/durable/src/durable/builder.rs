@@ -70,7 +70,8 @@ impl DurableBuilder {
     /// Sets how long this node may be silent, by its own clock, before others take over what it
     /// runs. The default is 15 s, the least is 100 ms and the greatest an hour. It must be at least
     /// four times [`poll_interval`](Self::poll_interval). All nodes on one store should have the
-    /// same lease.
+    /// same lease. On PostgreSQL it should be at least twice the limit of a statement and four
+    /// seconds: see `PostgresBuilder::statement_limit`.
     pub fn node_lease(mut self, lease: Duration) -> Self {
         self.node_lease = lease;
         self

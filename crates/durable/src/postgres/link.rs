@@ -191,14 +191,15 @@ impl Link {
     }
 
     /// Runs two statements that read, the first one without values, one after the other. The
-    /// connection is not opened again between them.
+    /// connection is not opened again between them. Both have the time of one: the next beat waits
+    /// for them.
     pub(super) fn read_both(
         &mut self,
         first: &'static str,
         second: &'static str,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<(Vec<Row>, Vec<Row>), Failure> {
-        let limit = self.settings.statement_limit * 2;
+        let limit = self.settings.statement_limit;
         self.ready()?;
         let open = self.open()?;
         let identity = self.settings.identity.get();

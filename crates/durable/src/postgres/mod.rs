@@ -295,7 +295,11 @@ const SHORTEST: Duration = Duration::from_millis(10);
 impl PostgresBuilder {
     /// Sets how long the server may take for one statement. 5 s by default, at least 10 ms.
     ///
-    /// Two seconds later the connection is given up. Choose less than the lease of the nodes.
+    /// Two seconds later the connection is given up.
+    ///
+    /// A node beats and polls by one connection, and a poll without an answer holds up the next
+    /// beat so long. So the [node lease](crate::DurableBuilder::node_lease) should be at least
+    /// twice this limit and four seconds. Then no single call costs a node its lease.
     #[must_use]
     pub fn statement_limit(mut self, limit: Duration) -> Self {
         self.statement_limit = limit.max(SHORTEST);

@@ -26,6 +26,7 @@ mod replaced;
 mod replica;
 mod same;
 mod schemas;
+mod slow_polls;
 mod stopped;
 mod stress;
 #[cfg(feature = "postgres-tls")]
