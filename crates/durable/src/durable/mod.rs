@@ -17,7 +17,9 @@ use crate::calls::{Alarm, Invalid, StartError, names};
 use crate::client::{Hints, NearTimer, Outages, Reader, StoreHandle, Writers};
 use crate::events::{Counters, DurableStats, EventSink};
 use crate::node::{MOST_AWAKE, Near, NodeConfig, QueueConfig};
-use crate::run::{self, LocalClock, NodeEnd, NodeParts, NodeSender, Plan, Runs, StoreClock};
+use crate::run::{
+    self, LocalClock, Message, NodeEnd, NodeParts, NodeSender, Plan, Runs, StoreClock,
+};
 use crate::store::{Store, StoreError};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::channel::{Receiver, Sender, bounded};
@@ -139,14 +141,14 @@ impl Durable {
         &self.0.0
     }
 
-    fn start(plan: Plan) -> Result<Self, StartError> {
+    fn start(mut plan: Plan) -> Result<Self, StartError> {
         // Before threads start: a copy may be unable to start one, and would wait for it. A store
         // that panics here refuses nothing.
         if let Ok(Some(refusal)) = catch_panic(|| plan.store.refusal()) {
             return Err(StartError::Store(refusal));
         }
         let counters = Arc::new(Counters::default());
-        let events = EventSink::start(plan.listener).map_err(StartError::Spawn)?;
+        let events = EventSink::start(plan.listener.take()).map_err(StartError::Spawn)?;
         let outages = Outages::new(&counters, &events);
         let is_client = plan.queues.is_empty();
         let store_handle = StoreHandle::new(Arc::clone(&plan.store), outages, is_client);
@@ -176,68 +178,18 @@ impl Durable {
             .map_err(StartError::Store)?;
         let reader = Reader::start(&store_handle, &alarm, alive).map_err(StartError::Spawn)?;
 
-        // The node, if there is something to run.
-        let node = match node {
-            None => None,
-            Some((sender, receiver)) => {
-                let clock = LocalClock::start();
-                let finish = {
-                    let sender = sender.clone();
-                    Box::new(move |run, outcome| sender.finished(run, outcome))
-                };
-                let runs = Runs::new(
-                    Arc::clone(&counters),
-                    events,
-                    StoreClock::new(clock.clone()),
-                    store_handle.namespace(),
-                    finish,
-                );
-                let config = NodeConfig {
-                    name: plan.name,
-                    node_lease: plan.node_lease,
-                    poll_interval: plan.poll_interval,
-                    queues: plan
-                        .queues
-                        .iter()
-                        .map(|queue| QueueConfig {
-                            name: Arc::clone(&queue.name),
-                            running: queue.options.running,
-                            pace: queue.options.pace,
-                            crash_limit: queue.options.crash_limit,
-                        })
-                        .collect(),
-                    most_awake: MOST_AWAKE,
-                    seed: RandomState::new().hash_one(std::process::id()),
-                };
-                let handlers = plan.queues.into_iter();
-                let handlers: HashMap<_, _> = handlers
-                    .map(|queue| (queue.name, (Arc::new(queue.options), queue.handler)))
-                    .collect();
-                let (ended, end): (Sender<NodeEnd>, _) = bounded(1);
-                run::start(NodeParts {
-                    config,
-                    queues: handlers,
-                    sender: sender.clone(),
-                    receiver,
-                    store_handle,
-                    runs: Arc::clone(&runs),
-                    clock,
-                    on_end: Box::new(move |end| {
-                        // Nobody waits for it if the timers were dropped.
-                        let _ = ended.send(end);
-                    }),
-                })?;
-                Some(NodeLink { sender, runs, end })
-            }
-        };
+        let (payload_limit, node_lease) = (plan.payload_limit, plan.node_lease);
+        let node = node
+            .map(|channel| start_node(plan, channel, store_handle, &counters, events))
+            .transpose()?;
         Ok(Durable(Arc::new(Owner(Arc::new(Inner {
             writers,
             reader,
             node,
             counters,
             alarm,
-            payload_limit: plan.payload_limit,
-            node_lease: plan.node_lease,
+            payload_limit,
+            node_lease,
             queues,
             stop: StopState::default(),
             stopper,
@@ -246,6 +198,61 @@ impl Durable {
             threads,
         })))))
     }
+}
+
+/// Starts the node, which runs the timers of the plan's queues.
+fn start_node(
+    plan: Plan,
+    (sender, receiver): (NodeSender, Receiver<Message>),
+    store_handle: Arc<StoreHandle>,
+    counters: &Arc<Counters>,
+    events: EventSink,
+) -> Result<NodeLink, StartError> {
+    let clock = LocalClock::start();
+    let runs = Runs::new(
+        Arc::clone(counters),
+        events,
+        StoreClock::new(clock.clone()),
+        store_handle.namespace(),
+        {
+            let sender = sender.clone();
+            Box::new(move |run, outcome| sender.finished(run, outcome))
+        },
+    );
+    let queues = plan.queues.iter().map(|queue| QueueConfig {
+        name: Arc::clone(&queue.name),
+        running: queue.options.running,
+        pace: queue.options.pace,
+        crash_limit: queue.options.crash_limit,
+    });
+    let config = NodeConfig {
+        name: plan.name,
+        node_lease: plan.node_lease,
+        poll_interval: plan.poll_interval,
+        queues: queues.collect(),
+        most_awake: MOST_AWAKE,
+        // Two nodes that start at one time must not choose the same random times.
+        seed: RandomState::new().hash_one(std::process::id()),
+    };
+    let handlers = plan.queues.into_iter();
+    let queues: HashMap<_, _> = handlers
+        .map(|queue| (queue.name, (Arc::new(queue.options), queue.handler)))
+        .collect();
+    let (ended, end): (Sender<NodeEnd>, _) = bounded(1);
+    run::start(NodeParts {
+        config,
+        queues,
+        sender: sender.clone(),
+        receiver,
+        store_handle,
+        runs: Arc::clone(&runs),
+        clock,
+        on_end: Box::new(move |end| {
+            // Nobody waits for it if the timers were dropped.
+            let _ = ended.send(end);
+        }),
+    })?;
+    Ok(NodeLink { sender, runs, end })
 }
 
 impl Inner {

@@ -25,5 +25,5 @@ pub(crate) use node_lease::{LocalClock, StoreClock};
 pub(crate) use plan::{Plan, QueuePlan};
 pub(crate) use queue_options::QueueOptions;
 pub use retry::RetryPolicy;
-pub(crate) use shell::{NodeEnd, NodeParts, NodeSender, start};
+pub(crate) use shell::{Message, NodeEnd, NodeParts, NodeSender, start};
 pub(crate) use task::{Runs, is_within};
