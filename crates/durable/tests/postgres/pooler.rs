@@ -1,104 +1,37 @@
 //! PgBouncer between the crate and the server.
 
-use std::fs;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use chaos::servers::pgbouncer::Pooler;
 use kit::wait;
 use tourbillon_durable::store::{Store, StoreError};
 use tourbillon_durable::{Due, Durable, Postgres};
 
 use crate::cluster::{self, Database};
 
-/// A PgBouncer of a test's own, before the cluster of a database.
-struct Pooler {
-    port: u16,
-    folder: PathBuf,
-    /// Ends it when its input is closed, also if this program is killed.
-    running: Child,
-}
-
-impl Pooler {
-    fn start(database: &Database, mode: &str, more: &str) -> Pooler {
-        let port = cluster::free_port();
-        let folder = std::env::temp_dir().join(format!("tourbillon-pgbouncer-{port}"));
-        fs::create_dir_all(&folder).expect("a folder");
-        let settings = format!(
-            "[databases]\n* = host=127.0.0.1 port={} user=postgres\n\
-             [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-             auth_type = any\npool_mode = {mode}\nlogfile = {}/log\n{more}\n",
-            database.port(),
-            folder.display()
-        );
-        let file = folder.join("pgbouncer.ini");
-        fs::write(&file, settings).expect("a file");
-        cluster::give(&folder);
-        let mut command = cluster::as_owner(Path::new("sh"));
-        // The build script of the crate looks at the same places.
-        let work = "PATH=$PATH:/usr/sbin pgbouncer -q \"$0\" & cat >/dev/null; kill -9 $!; wait";
-        command
-            .args(["-c", work])
-            .arg(&file)
-            .stdin(Stdio::piped())
-            .stderr(Stdio::null());
-        let pooler = Pooler {
-            port,
-            folder,
-            running: command.spawn().expect("sh is there"),
-        };
-        wait::until("the pooler answers", || pooler.client(database).is_ok());
-        pooler
-    }
-
-    fn url(&self, database: &Database) -> String {
-        database.url_by(self.port)
-    }
-
-    /// A connection of another program.
-    fn client(&self, database: &Database) -> Result<postgres::Client, postgres::Error> {
-        postgres::Client::connect(&self.url(database), postgres::NoTls)
-    }
-
-    /// The settings and prepared statements that other programs meet on each connection of the
-    /// pool.
-    fn strangers(&self, database: &Database) -> Vec<String> {
-        // All at one time, so that each has a connection of the server's.
-        let mut clients: Vec<_> = (0..5)
-            .map(|_| self.client(database).expect("the pooler answers"))
-            .collect();
-        let asked = "begin; select current_setting('search_path') || current_setting('enable_seqscan') \
-                     || current_setting('statement_timeout') \
-                     || coalesce(current_setting('tourbillon.session', true), '-') \
-                     || (select count(*) from pg_prepared_statements) \
-                     || (select count(*) from pg_listening_channels())";
-        let found = clients.iter_mut().map(|client| {
-            let messages = client.simple_query(asked).expect("the pooler answers");
-            let row = messages.iter().find_map(|message| match message {
-                postgres::SimpleQueryMessage::Row(row) => row.get(0).map(ToOwned::to_owned),
-                _ => None,
-            });
-            row.expect("a row")
+/// The settings and prepared statements that other programs meet on each connection of the
+/// pool.
+fn strangers(pooler: &Pooler, database: &Database) -> Vec<String> {
+    // All at one time, so that each has a connection of the server's.
+    let mut clients: Vec<_> = (0..5)
+        .map(|_| pooler.client(database).expect("the pooler answers"))
+        .collect();
+    let asked = "begin; select current_setting('search_path') || current_setting('enable_seqscan') \
+                 || current_setting('statement_timeout') \
+                 || coalesce(current_setting('tourbillon.session', true), '-') \
+                 || (select count(*) from pg_prepared_statements) \
+                 || (select count(*) from pg_listening_channels())";
+    let found = clients.iter_mut().map(|client| {
+        let messages = client.simple_query(asked).expect("the pooler answers");
+        let row = messages.iter().find_map(|message| match message {
+            postgres::SimpleQueryMessage::Row(row) => row.get(0).map(ToOwned::to_owned),
+            _ => None,
         });
-        found.collect()
-    }
-}
-
-impl Drop for Pooler {
-    fn drop(&mut self) {
-        drop(self.running.stdin.take());
-        drop(self.running.wait());
-        if std::thread::panicking() {
-            let mut log = String::new();
-            let file = fs::File::open(self.folder.join("log"));
-            drop(file.and_then(|mut file| file.read_to_string(&mut log)));
-            eprintln!("{log}");
-        }
-        drop(fs::remove_dir_all(&self.folder));
-    }
+        row.expect("a row")
+    });
+    found.collect()
 }
 
 /// What a stranger finds on an untouched connection.
@@ -140,8 +73,7 @@ fn a_pool_that_gives_each_session_its_connection_works() {
         drop(timers);
         // The pooler resets what a session leaves behind.
         assert!(
-            pooler
-                .strangers(&database)
+            strangers(&pooler, &database)
                 .iter()
                 .all(|found| found == UNTOUCHED)
         );
@@ -191,8 +123,7 @@ fn a_pool_that_shares_connections_is_refused_and_nobody_notices() {
         });
         if mode == "transaction" && !more.contains("pool_size") {
             assert!(
-                pooler
-                    .strangers(&database)
+                strangers(&pooler, &database)
                     .iter()
                     .all(|found| found == UNTOUCHED)
             );

@@ -13,7 +13,7 @@ use postgres::{Client, NoTls};
 
 use super::{PATIENCE, Running, log_of, somewhere};
 
-const PORTS: Range<u16> = 23_000..28_000;
+pub(super) const PORTS: Range<u16> = 23_000..28_000;
 
 /// A busy server takes its time for a new connection. By default its client gives up after 5 s.
 const PATIENT: &str = "connect_timeout=60";
@@ -469,9 +469,4 @@ pub fn as_owner(program: &Path) -> Command {
 fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
-}
-
-/// A port for another server like these.
-pub fn free_port() -> u16 {
-    super::free_port(&PORTS)
 }
