@@ -6,17 +6,21 @@ use std::path::{Path, PathBuf};
 
 pub(crate) fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    let root = env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the manifest's directory");
-    postgres(Path::new(&root));
+    look(env::var_os("CARGO_FEATURE_POSTGRES").is_some());
+}
+
+/// Looks for the programs if there are tests that need them.
+pub(crate) fn look(has_tests: bool) {
+    println!("cargo::rustc-check-cfg=cfg(has_postgres)");
+    println!("cargo::rustc-check-cfg=cfg(has_pgbouncer)");
+    if has_tests {
+        let root = env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the manifest's directory");
+        postgres(Path::new(&root));
+    }
 }
 
 /// The tests of PostgreSQL are ignored, and shown as that, where there is no server to start.
 fn postgres(root: &Path) {
-    println!("cargo::rustc-check-cfg=cfg(has_postgres)");
-    println!("cargo::rustc-check-cfg=cfg(has_pgbouncer)");
-    if env::var_os("CARGO_FEATURE_POSTGRES").is_none() {
-        return;
-    }
     println!("cargo::rerun-if-env-changed=PATH");
     let path = env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();

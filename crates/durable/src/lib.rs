@@ -98,6 +98,9 @@ pub use durable::{Durable, DurableBuilder, QueueBuilder, StopReport};
 pub use events::{DurableEvent, DurableStats, StoreWork};
 pub use memory::{Memory, MemoryCall, MemoryFault};
 #[cfg(feature = "tokio-postgres")]
+#[doc(hidden)]
+pub use postgres::driver;
+#[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use postgres::{Postgres, PostgresBuilder};
 pub use run::{Due, Ending, IntoEnding, Late, RetryPolicy, Token};

@@ -129,8 +129,13 @@ pub(super) fn message(error: &Error) -> String {
         }
         return text;
     };
-    let mut text = format!("{} ({})", db.message(), db.code().code());
-    for more in [db.detail(), db.hint()].into_iter().flatten() {
+    described(db.message(), db.code(), [db.detail(), db.hint()])
+}
+
+/// A message of the server with its detail and hint.
+pub(super) fn described(message: &str, code: &SqlState, more: [Option<&str>; 2]) -> String {
+    let mut text = format!("{message} ({})", code.code());
+    for more in more.into_iter().flatten() {
         text = format!("{text}; {more}");
     }
     text

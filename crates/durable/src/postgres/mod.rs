@@ -4,6 +4,7 @@ mod awaited;
 #[cfg(feature = "postgres")]
 mod blocking;
 mod calls;
+pub mod driver;
 mod failure;
 mod guess;
 mod hosts;

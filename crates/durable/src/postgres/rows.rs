@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::FromSql;
 
 use super::failure::{self, Effect, Failure, refusal};
 use super::wire::Time;
@@ -13,7 +14,20 @@ use crate::store::{
 };
 use crate::sync::Arc;
 
-pub(super) fn one(rows: &[Row]) -> Result<&Row, StoreError> {
+/// A row as a driver has it.
+pub(super) trait Columns {
+    /// The value of a column. It panics if the column has another type, as a driver's own call
+    /// does.
+    fn value<'a, T: FromSql<'a>>(&'a self, column: usize) -> T;
+}
+
+impl Columns for Row {
+    fn value<'a, T: FromSql<'a>>(&'a self, column: usize) -> T {
+        self.get(column)
+    }
+}
+
+pub(super) fn one<R>(rows: &[R]) -> Result<&R, StoreError> {
     rows.first()
         .ok_or_else(|| StoreError::Unknown("the server has sent no row".to_owned()))
 }
@@ -46,12 +60,16 @@ pub(super) fn answer(row: &Row) -> Result<Option<Answer>, Failure> {
 }
 
 /// Reads an answer, whose columns begin with the new due time.
-pub(super) fn written(kind: i16, row: &Row, first: usize) -> Result<Option<Answer>, StoreError> {
-    let due = || row.get::<_, Option<Time>>(first).map(|time| time.0);
-    let other = || row.get::<_, Option<Time>>(first + 1).map(|time| time.0);
-    let shard = || u16::try_from(row.get::<_, i16>(first + 2)).unwrap_or(0);
-    let running = || row.get(first + 3);
-    let attempt = || row.get::<_, Option<i32>>(first + 4);
+pub(super) fn written(
+    kind: i16,
+    row: &impl Columns,
+    first: usize,
+) -> Result<Option<Answer>, StoreError> {
+    let due = || row.value::<Option<Time>>(first).map(|time| time.0);
+    let other = || row.value::<Option<Time>>(first + 1).map(|time| time.0);
+    let shard = || u16::try_from(row.value::<i16>(first + 2)).unwrap_or(0);
+    let running = || row.value(first + 3);
+    let attempt = || row.value::<Option<i32>>(first + 4);
     let read = || {
         Some(match kind {
             0 => Answer::Scheduled {

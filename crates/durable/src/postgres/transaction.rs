@@ -1,13 +1,13 @@
 //! Calls within a transaction of the user's, whatever its driver: their statements, values and
 //! answers.
 
+use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Error, Row};
 
 use super::Postgres;
 use super::failure::{Effect, is_conflict, message, refusal};
-use super::rows::{one, written};
+use super::rows::{Columns, one, written};
 use super::values::parts;
 use super::wire::{Json, Span, Time};
 use crate::calls::{CallError, CompleteError, Completion, InTransaction, TakesCalls};
@@ -21,6 +21,7 @@ impl Postgres {
     /// |---|---|
     /// | `tokio-postgres` 0.7 | `timers.in_transaction(&tx).schedule(..).await?` |
     /// | `deadpool-postgres` | `timers.in_transaction(&*tx).schedule(..).await?` |
+    /// | `sqlx` 0.9, by the crate `tourbillon-durable-sqlx` | `timers.in_transaction(&mut *tx).schedule(..).await?` |
     /// | `postgres` 0.19, with the feature `postgres` | `timers.in_transaction(&mut tx).schedule(..)?` |
     /// | others | [the published statements](#associatedconstant.SCHEDULE) |
     ///
@@ -147,14 +148,31 @@ impl<'a> CallValues<'a> {
     }
 }
 
+/// Why a driver has no rows.
+#[derive(Debug)]
+pub(super) struct NoRows {
+    /// The server's code, if the server has answered.
+    pub(super) code: Option<SqlState>,
+    pub(super) why: String,
+}
+
+impl From<Error> for NoRows {
+    fn from(error: Error) -> Self {
+        NoRows {
+            code: error.code().cloned(),
+            why: message(&error),
+        }
+    }
+}
+
 /// Reads what the server has answered to a call.
 pub(super) fn answered<A>(
-    rows: Result<Vec<Row>, Error>,
+    rows: Result<Vec<impl Columns>, impl Into<NoRows>>,
     read: fn(Answer) -> Result<A, CallError>,
 ) -> Result<A, CallError> {
-    let rows = rows.map_err(|error| failed(&error))?;
+    let rows = rows.map_err(|error| refused(error.into()))?;
     let row = one(&rows)?;
-    match written(row.get(0), row, 1)? {
+    match written(row.value(0), row, 1)? {
         Some(answer) => read(answer),
         None => Err(CallError::Unavailable("the row is locked".to_owned())),
     }
@@ -172,26 +190,31 @@ pub(super) fn completing<'a>(run: &'a Completion<'_>) -> Typed<'a, 5> {
 }
 
 /// Reads what the server has answered to the end of a run.
-pub(super) fn completed(rows: Result<Vec<Row>, Error>) -> Result<(), CompleteError> {
-    let rows = rows.map_err(|error| match error.code() {
-        Some(code) if is_conflict(code) => CompleteError::Retry(message(&error)),
-        _ => CompleteError::Store(failed(&error)),
+pub(super) fn completed(
+    rows: Result<Vec<impl Columns>, impl Into<NoRows>>,
+) -> Result<(), CompleteError> {
+    let rows = rows.map_err(|error| match error.into() {
+        NoRows {
+            code: Some(code),
+            why,
+        } if is_conflict(&code) => CompleteError::Retry(why),
+        other => CompleteError::Store(refused(other)),
     })?;
-    match one(&rows)?.get(0) {
+    match one(&rows)?.value(0) {
         true => Ok(()),
         false => Err(CompleteError::Fenced),
     }
 }
 
 /// An error within a transaction: nothing of it is carried out, whatever was sent before.
-fn failed(error: &Error) -> StoreError {
-    match error.code() {
-        Some(code) if *code == SqlState::IN_FAILED_SQL_TRANSACTION => StoreError::Refused(
+fn refused(NoRows { code, why }: NoRows) -> StoreError {
+    match code {
+        Some(SqlState::IN_FAILED_SQL_TRANSACTION) => StoreError::Refused(
             "an earlier statement of this transaction has failed: roll the transaction back"
                 .to_owned(),
         ),
-        Some(code) => refusal(Effect::Reads, code, message(error)),
+        Some(code) => refusal(Effect::Reads, &code, why),
         // The transaction ends with its connection.
-        None => StoreError::Unavailable(message(error)),
+        None => StoreError::Unavailable(why),
     }
 }
