@@ -43,7 +43,7 @@ lacks() {
 
 # Without the feature `stream` there is no crate of futures, without `tokio` no runtime, without `redis`
 # no client of Redis, without `redis-tls` and `postgres-tls` no TLS, and without the features of a database neither one.
-# Durable timers bring nothing into the core.
+# Durable timers bring nothing into the core, and `sqlx` comes with its own crate alone.
 nothing_unasked() {
     lacks '(futures|tokio|async)[^ ]*' tourbillon ''
     lacks 'futures[^ ]*' tourbillon tokio
@@ -57,6 +57,9 @@ nothing_unasked() {
     lacks 'rusqlite|libsqlite3-sys|postgres[^ ]*|redis' tourbillon-durable tokio
     lacks 'rusqlite|libsqlite3-sys|redis|postgres' tourbillon-durable tokio-postgres
     lacks 'rusqlite|libsqlite3-sys|redis|rustls|ring' tourbillon-durable postgres
+    lacks 'sqlx[^ ]*' tourbillon-durable sqlite,postgres,postgres-tls,tokio,jiff
+    lacks 'rusqlite|libsqlite3-sys|redis|rustls|ring|postgres|sqlx-(sqlite|mysql|macros)' \
+        tourbillon-durable-sqlx ''
 }
 
 # Which licenses, registries and crates may come in: deny.toml.

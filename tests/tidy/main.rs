@@ -58,6 +58,13 @@ const PUBLISHED: &[Package] = &[
         knots: &[],
         homonyms: DURABLE_HOMONYMS,
     },
+    // A file.
+    Package {
+        sources: "crates/durable-sqlx/src",
+        rooms: &[],
+        knots: &[],
+        homonyms: &[],
+    },
 ];
 
 /// Files that may import each other in a circle, with the reason.
@@ -92,6 +99,11 @@ const DURABLE_HOMONYMS: &[types::Homonym] = &[
 const CRATES: &[(&str, &str, Option<usize>)] = &[
     ("tourbillon", "src", Some(12)),
     ("tourbillon-durable", "crates/durable/src", Some(6)),
+    (
+        "tourbillon-durable-sqlx",
+        "crates/durable-sqlx/src",
+        Some(0),
+    ),
     ("tourbillon-leases", "crates/leases/src", None),
 ];
 
@@ -395,6 +407,7 @@ fn there_is_no_unsafe_code() {
             "src",
             "crates/leases",
             "crates/durable",
+            "crates/durable-sqlx",
             "tests",
             "examples",
             "dev/chaos",

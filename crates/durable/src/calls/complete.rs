@@ -7,8 +7,8 @@ use crate::sync::Arc;
 
 /// A transaction that can end a run, so that the end is committed together with the effect.
 ///
-/// It is implemented for the transactions of the drivers that the features of this crate name.
-/// [`Due::complete_in`](crate::Due::complete_in) calls it.
+/// It is implemented for the transactions of the drivers that the features of this crate name, and
+/// by the crate `tourbillon-durable-sqlx`. [`Due::complete_in`](crate::Due::complete_in) calls it.
 ///
 /// Implement it for a type that has a transaction of another driver. `D` is found by the compiler.
 /// Leave it out, unless neither the transaction's type nor this trait is of your crate: then
@@ -43,7 +43,9 @@ use crate::sync::Arc;
     message = "`{Self}` is no transaction that can end a run",
     label = "no transaction of a known driver",
     note = "it is `&tx` of `rusqlite` and `tokio_postgres`, `&*tx` of `deadpool_postgres`, and with the \
-            feature `postgres` `&mut tx` of `postgres`"
+            feature `postgres` `&mut tx` of `postgres`",
+    note = "for `&mut *tx` of `sqlx`, add the crate `tourbillon-durable-sqlx`, and \
+            `use tourbillon_durable_sqlx as _;`"
 )]
 pub trait CompletesRun<D = ()> {
     /// What [`complete`](Self::complete) returns: `Result<(), CompleteError>` if the driver blocks,

@@ -30,7 +30,7 @@ use crate::store::{Action, Answer, Call, DueAt};
 /// | transaction | returns |
 /// |---|---|
 /// | `&rusqlite::Transaction`, `&mut postgres::Transaction` | a `Result`, when the call was carried out |
-/// | `&tokio_postgres::Transaction` | the future [`Awaited`], with such a `Result` |
+/// | `&tokio_postgres::Transaction`, and `&mut sqlx::Transaction` by the crate `tourbillon-durable-sqlx` | the future [`Awaited`], with such a `Result` |
 ///
 /// # Differences to the calls of `Durable`
 ///
@@ -173,7 +173,9 @@ impl<S: fmt::Debug, X, D> fmt::Debug for InTransaction<'_, S, X, D> {
     message = "`{Self}` is no transaction that takes calls of the store `{S}`",
     label = "no transaction of a driver for `{S}`",
     note = "`Sqlite` takes `&tx` of `rusqlite`; `Postgres` takes `&tx` of `tokio_postgres`, `&*tx` of \
-            `deadpool_postgres`, and with the feature `postgres` `&mut tx` of `postgres`"
+            `deadpool_postgres`, and with the feature `postgres` `&mut tx` of `postgres`",
+    note = "for `&mut *tx` of `sqlx`, add the crate `tourbillon-durable-sqlx`, and \
+            `use tourbillon_durable_sqlx as _;`"
 )]
 pub trait TakesCalls<S, D = ()>: Sized {
     /// What a call with the answer `A` returns: `Result<A, CallError>`, or a future with that.
@@ -216,7 +218,7 @@ pub struct CallWithin<A> {
 ///
 /// One that was dropped early has sent its whole statement or nothing. If it was sent, the server
 /// carries it out within the transaction, and its answer is lost. So roll such a transaction back;
-/// the drop of a transaction of `tokio_postgres` does.
+/// the drop of a transaction of `tokio_postgres` or `sqlx` does.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Awaited<'t, R>(Pin<Box<dyn Future<Output = R> + Send + 't>>);
 

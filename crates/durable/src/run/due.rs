@@ -183,6 +183,7 @@ impl<T> Due<T> {
     /// | `postgres` | `due.complete_in(&mut tx)?` |
     /// | `tokio-postgres` | `due.complete_in(&tx).await?` |
     /// | `deadpool-postgres` | `due.complete_in(&*tx).await?` |
+    /// | `sqlx`, by the crate `tourbillon-durable-sqlx` | `due.complete_in(&mut *tx).await?` |
     ///
     /// Call it last, commit if it returned `Ok`, and roll back if it did not. A handler that called
     /// it and returns `Ok` without having committed is tried again like one that failed. What it

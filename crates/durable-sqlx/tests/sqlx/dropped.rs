@@ -1,0 +1,79 @@
+//! Futures that are dropped before their answer is there.
+
+use std::pin::pin;
+use std::task::Poll;
+
+use sqlx::Connection;
+use tourbillon_durable::CancelAnswer;
+use tourbillon_durable_sqlx as _;
+
+use crate::{MINUTE, bench, connect, keys, on_one_thread, one_waits};
+
+/// Polls a future once, and drops it.
+async fn polled_once(future: impl Future) {
+    let mut future = pin!(future);
+    let polled = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context)));
+    assert!(polled.await.is_pending());
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_call_that_was_dropped_before_it_was_sent_leaves_the_transaction_as_it_is() {
+    let (database, store) = bench();
+    on_one_thread(async {
+        let mut connection = connect(&database).await;
+        let mut tx = connection.begin().await.expect("it begins");
+        drop(
+            store
+                .in_transaction(&mut *tx)
+                .schedule("q", "never", MINUTE, &1),
+        );
+        // The server prepares the statement, and is not asked to run it.
+        polled_once(
+            store
+                .in_transaction(&mut *tx)
+                .schedule("q", "prepared", MINUTE, &1),
+        )
+        .await;
+        let none = store.in_transaction(&mut *tx).cancel("q", "prepared").await;
+        assert_eq!(none, Ok(CancelAnswer::NotFound));
+        let scheduled = store
+            .in_transaction(&mut *tx)
+            .schedule("q", "kept", MINUTE, &1);
+        scheduled.await.expect("it goes on");
+        tx.commit().await.expect("it ends");
+        assert_eq!(keys(&database), "kept");
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_call_that_was_dropped_after_it_was_sent_is_carried_out_or_rolled_back() {
+    let (database, store) = bench();
+    on_one_thread(async {
+        let (mut one, mut other) = (connect(&database).await, connect(&database).await);
+        for is_kept in [false, true] {
+            let mut lock = one.begin().await.expect("it begins");
+            let scheduled = store
+                .in_transaction(&mut *lock)
+                .schedule("q", "a", MINUTE, &1);
+            scheduled.await.expect("it is accepted");
+            let mut tx = other.begin().await.expect("it begins");
+            let waits = store
+                .in_transaction(&mut *tx)
+                .schedule("q", "a", MINUTE, &2);
+            tokio::select! {
+                answer = waits => panic!("it waits for the other transaction: {answer:?}"),
+                () = one_waits(&database) => {}
+            }
+            lock.rollback().await.expect("it ends");
+            match is_kept {
+                true => tx.commit().await.expect("it ends"),
+                // What a program does: the drop rolls back.
+                false => drop(tx),
+            }
+            other.ping().await.expect("the connection goes on");
+            assert_eq!(keys(&database), if is_kept { "a" } else { "" });
+        }
+    });
+}
