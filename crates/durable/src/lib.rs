@@ -65,7 +65,7 @@
 //! | poll | the read that finds timers that are due soon, once a second by default |
 //! | doorbell | a store's signal that a timer was scheduled for the next moments |
 //! | settle | to write the end of a run |
-//! | successor | a timer that was scheduled during a run of its key, and starts after it |
+//! | follow | to be scheduled during a run of the same key, and to start after it |
 //! | dead letter | a timer that was given up, and can be revived |
 
 mod calls;

@@ -13,7 +13,8 @@ pub struct ScheduleAnswer {
     pub due: SystemTime,
     /// When the timer that it replaced was due. That one will not run.
     pub replaced: Option<SystemTime>,
-    /// Whether a run of the same key is under way. The new timer starts after it.
+    /// Whether a run of the same key is under way, or was when its process died. The new timer
+    /// starts after it, and that run is not repeated.
     pub running: bool,
 }
 
@@ -26,7 +27,8 @@ pub enum IfAbsentAnswer {
     /// There is one, which was left as it is.
     #[non_exhaustive]
     Exists {
-        /// When it is due, or was due if it runs.
+        /// When it is due, or was due if it runs. If another timer follows the run, when that one is
+        /// due.
         due: SystemTime,
         /// Whether it runs.
         running: bool,

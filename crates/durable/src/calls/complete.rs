@@ -52,7 +52,7 @@ pub trait CompletesRun<D = ()> {
     /// and a future with that if it is awaited, such as [`Awaited`](crate::Awaited).
     type Answer;
 
-    /// Ends the run within the transaction. The timer is deleted, or its successor takes its place,
+    /// Ends the run within the transaction. The timer is deleted, or the one that follows waits,
     /// when the transaction commits. A future that is dropped early must leave a transaction that
     /// can be rolled back.
     ///

@@ -7,6 +7,10 @@ use serde::de::DeserializeOwned;
 use crate::store::{DeadLetter, Timer};
 
 /// A timer as it was when it was read.
+///
+/// One that was scheduled during a run of its key [follows](Self::follows) the run. It is read
+/// together with the run: `due`, `planned` and `payload` are its own, and `attempt`, `fails`,
+/// `crashes` and `running` are those of the run. The payload of the run is not stored any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StoredTimer {
@@ -28,8 +32,8 @@ pub struct StoredTimer {
     pub running: Option<SystemTime>,
     /// Whether it was cancelled during its run.
     pub cancelled: bool,
-    /// When the timer that waits for the end of this run is due.
-    pub next_due: Option<SystemTime>,
+    /// Whether it was scheduled during this run, and starts after it.
+    pub follows: bool,
     /// The payload, as JSON.
     pub payload: String,
 }
@@ -57,7 +61,7 @@ impl From<Timer> for StoredTimer {
             crashes: timer.crashes,
             running: timer.running.map(Into::into),
             cancelled: timer.cancelled,
-            next_due: timer.next_due.map(Into::into),
+            follows: timer.follows,
             payload: timer.payload,
         }
     }

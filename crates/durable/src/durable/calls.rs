@@ -31,7 +31,10 @@ impl Durable {
     /// Schedules a timer, and replaces one with the same queue and key.
     ///
     /// `when` is a delay or a point in time; [`DueAt`] has the rules. If a run of the key is under
-    /// way, the new timer starts after it, and a retry of that run does not take place.
+    /// way, the new timer *follows* it: it starts after the end of the run, at its due time or
+    /// later, and replaces whatever else would come of the run. If the run fails, it is not tried
+    /// again. If its process dies, it is not repeated. What shall happen beside a run needs a key
+    /// of its own.
     ///
     /// # Errors
     ///

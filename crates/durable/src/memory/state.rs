@@ -103,17 +103,10 @@ impl MemoryState {
 
     fn apply(&mut self, call: &Call, now: StoreTime) -> Answer {
         let row = self.row(&call.queue, &call.key).cloned();
-        let (nodes, last) = (&self.nodes, &mut self.generation);
-        let mut context = StoreContext {
-            now,
-            is_live: &|epoch| is_live(nodes, epoch),
-            generation: &mut || {
-                *last += 1;
-                *last
-            },
-        };
         let shard = shard::of_key(&call.key);
-        let (change, answer) = row::apply(row, shard, call.action.clone(), &mut context);
+        let (change, answer) = self.decide(now, |context| {
+            row::apply(row, shard, call.action.clone(), context)
+        });
         self.change(&call.queue, &call.key, change, now);
         answer
     }
@@ -202,16 +195,10 @@ impl MemoryState {
         let (queue, key) = (found.queue.clone(), found.key.clone());
         let payload = found.payload.clone().into_boxed_str();
         let row = self.row(&queue, &key).cloned();
-        let (nodes, last) = (&self.nodes, &mut self.generation);
-        let mut context = StoreContext {
-            now,
-            is_live: &|epoch| is_live(nodes, epoch),
-            generation: &mut || {
-                *last += 1;
-                *last
-            },
-        };
-        let Some(row) = row::revive(row, shard::of_key(&key), payload, &mut context) else {
+        let revived = self.decide(now, |context| {
+            row::revive(row, shard::of_key(&key), payload, context)
+        });
+        let Some(row) = revived else {
             return Revived::Exists;
         };
         self.writes += 1;
@@ -320,7 +307,7 @@ impl MemoryState {
                 attempt: row.attempt,
                 crashes: row.crashes,
                 mine: holder.is_some(),
-                bytes: bytes(row),
+                bytes: row.payload.len() as u64,
             });
         }
         false
@@ -384,13 +371,10 @@ impl MemoryState {
             let Some(row) = self.row(&wanted.queue, &wanted.key).cloned() else {
                 continue;
             };
-            let nodes = &self.nodes;
-            let context = StoreContext {
-                now,
-                is_live: &|epoch| is_live(nodes, epoch),
-                generation: &mut || unreachable!("a claim makes no generation"),
-            };
-            let change = match row::claim(row, claim.epoch, wanted.crash_limit, &context) {
+            let claiming = self.decide(now, |context| {
+                row::claim(row, claim.epoch, wanted.crash_limit, context)
+            });
+            let change = match claiming {
                 Claiming::Run(row) => {
                     claimed.runs.push(run(&wanted.queue, &wanted.key, &row));
                     Change::Put(row)
@@ -401,8 +385,12 @@ impl MemoryState {
             self.change(&wanted.queue, &wanted.key, change, now);
         }
         for adopted in &claim.adopt {
-            if let Some(row) = self.held(adopted, claim.epoch) {
-                claimed.runs.push(run(&adopted.queue, &adopted.key, row));
+            match self.held(adopted, claim.epoch) {
+                Some(row) if row::may_start(row) => {
+                    claimed.runs.push(run(&adopted.queue, &adopted.key, row));
+                }
+                Some(_) => claimed.over.push(adopted.clone()),
+                None => {}
             }
         }
         claimed
@@ -423,16 +411,9 @@ impl MemoryState {
         let Some(row) = self.held(run, epoch).cloned() else {
             return Settled::Fenced;
         };
-        let (nodes, last) = (&self.nodes, &mut self.generation);
-        let mut context = StoreContext {
-            now,
-            is_live: &|epoch| is_live(nodes, epoch),
-            generation: &mut || {
-                *last += 1;
-                *last
-            },
-        };
-        let (change, settled) = row::settle(row, &settlement.outcome, &mut context);
+        let (change, settled) = self.decide(now, |context| {
+            row::settle(row, &settlement.outcome, context)
+        });
         self.change(&run.queue, &run.key, change, now);
         settled
     }
@@ -486,6 +467,19 @@ impl MemoryState {
 
     // === rows ===
 
+    /// Lets one of the functions of [`row`] decide.
+    fn decide<T>(&mut self, now: StoreTime, decide: impl FnOnce(&mut StoreContext<'_>) -> T) -> T {
+        let (nodes, last) = (&self.nodes, &mut self.generation);
+        decide(&mut StoreContext {
+            now,
+            is_live: &|epoch| is_live(nodes, epoch),
+            generation: &mut || {
+                *last += 1;
+                *last
+            },
+        })
+    }
+
     fn row(&self, queue: &str, key: &str) -> Option<&Row> {
         self.queues.get(queue)?.rows.get(key)
     }
@@ -536,12 +530,6 @@ fn end_page<T>(page: &mut Vec<T>, bytes: impl Fn(&T) -> usize) {
         before += bytes(entry) as u64;
         is_in
     });
-}
-
-/// The length of the longer one of the payloads of a row.
-fn bytes(row: &Row) -> u64 {
-    let next = row.successor.as_ref().map_or(0, |next| next.payload.len());
-    row.payload.len().max(next) as u64
 }
 
 fn run(queue: &Arc<str>, key: &str, row: &Row) -> ClaimedRun {

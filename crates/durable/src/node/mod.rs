@@ -82,7 +82,8 @@
 //! - **NODE-9** A row that the node has claimed and does not hold is adopted after two polls in a
 //!   row that saw the same generation and attempt, with no claim of that key under way from the
 //!   sending of each poll to its answer. See the module `adoption`. The shards of a lost claim are
-//!   polled, whoever owns them, until nothing is in doubt.
+//!   polled, whoever owns them, until nothing is in doubt. A row that was cancelled or scheduled
+//!   meanwhile is given back instead (ROW-4). One that was scheduled for later shows at that time.
 //! - **NODE-10** A key that the node holds is neither claimed nor adopted again until its end is
 //!   settled. So a node never has two runs of one key in one epoch.
 //! - **NODE-16** A claim and a call that settles carry payloads of 2 MiB at most, or one. So a

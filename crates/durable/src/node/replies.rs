@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::adoption::Orphan;
 use super::claims::Requested;
 use super::interface::{Lane, Mono, Reply};
 use super::lane::{LaneState, UnderWay};
@@ -140,10 +141,7 @@ impl Node {
                 self.learn_time(now, call, answer.now);
                 self.polls.marks.learn(answer.horizon);
                 let shards: BTreeMap<Place, Expected> = requested.wanted.into_iter().collect();
-                let adopted = requested.adopt.into_iter();
-                let adopted: BTreeMap<Place, u16> = adopted
-                    .map(|(place, orphan)| (place, orphan.shard))
-                    .collect();
+                let adopted: BTreeMap<Place, Orphan> = requested.adopt.into_iter().collect();
                 self.claimed(now, answer, &shards, &adopted, &mut claimed);
             }
             Some(result) => {
@@ -192,7 +190,7 @@ impl Node {
         now: Mono,
         answer: Claimed,
         wanted: &BTreeMap<Place, Expected>,
-        adopted: &BTreeMap<Place, u16>,
+        adopted: &BTreeMap<Place, Orphan>,
         counts: &mut [usize],
     ) {
         let mut left = wanted.clone();
@@ -206,14 +204,20 @@ impl Node {
                     counts[place.0] += 1;
                     expected.shard
                 }
-                (None, Some(shard)) => {
+                (None, Some(orphan)) => {
                     counts[place.0] += 1;
-                    *shard
+                    orphan.shard
                 }
                 (None, None) => continue,
             };
             bytes[place.0] += run.payload.len() as u64;
             self.hold(now, place, shard, run);
+        }
+        for run in answer.over {
+            let place = self.place(&run).filter(|place| !self.runs.is_held(place));
+            if let Some((place, orphan)) = place.and_then(|place| adopted.get_key_value(&place)) {
+                self.runs.add_over(place.clone(), orphan, now);
+            }
         }
         // A timer whose payload's length nobody knows counts as much as these.
         for (queue, (bytes, count)) in self.queues.iter_mut().zip(bytes.iter().zip(&*counts)) {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::adoption::Orphan;
 use super::interface::Mono;
 use super::load::Load;
 use crate::store::{ClaimedRun, Outcome, Run, Settlement, StoreTime};
@@ -117,6 +118,22 @@ impl HeldRuns {
         self.suspects += usize::from(suspect);
         self.waiting.push_back(place.clone());
         self.held.insert(place, held);
+    }
+
+    /// Adds a claimed run that must not start any more, and so ends at once.
+    pub(super) fn add_over(&mut self, place: Place, orphan: &Orphan, now: Mono) {
+        let held = Held {
+            generation: orphan.generation,
+            attempt: orphan.attempt,
+            shard: orphan.shard,
+            suspect: false,
+            bytes: orphan.bytes,
+            next: None,
+            tries: 0,
+            state: RunState::Runs,
+        };
+        self.held.insert(place.clone(), held);
+        self.end(place, Outcome::GiveBack(Duration::ZERO), now);
     }
 
     /// Starts the run that has waited longest.

@@ -379,6 +379,7 @@ fn claimed(rows: &[Row], wanted: &[&Wanted], adopt: &[Run]) -> Claimed {
                 claimed.runs.push(run(row, &adopted.queue, &adopted.key));
             }
             3 => claimed.dead += 1,
+            5 => claimed.over.push(adopt[ordinal_of(n)].clone()),
             _ => {
                 let Some((_, error)) = refused(row) else {
                     continue;

@@ -86,13 +86,13 @@ begin
   perform pg_current_xact_id();
   lock table tourbillon.timer in row exclusive mode;
   v_now := clock_timestamp();
+  -- One for all rows: a generation must never come back for the same key, and no key is here twice.
+  v_gen := tourbillon.generation_1();
   if 0 = any (p_action) or 1 = any (p_action) then
     if not p_wait then
       -- Somebody else's insert of one of the keys must not hold up the others.
       perform set_config('lock_timeout', '20ms', true);
     end if;
-    -- One for all rows: a generation must never come back for the same key, and no key is here twice.
-    v_gen := tourbillon.generation_1();
     if p_notify then
       perform tourbillon.ring_1(p_queue, p_action, p_delay, p_at);
     end if;
@@ -162,69 +162,54 @@ begin
   return query
   with old as materialized (
     select u.n, u.queue, u.key, u.action, u.payload as new_payload, w.due as new_due,
-      t.shard, t.due, t.attempt, t.claimed, t.cancelled, t.next_due,
-      s.standing,
-      -- A gone node has left a successor, which takes its place now.
-      s.standing = 'free' and t.next_due is not null as promoted,
-      case when s.standing = 'free' and t.next_due is not null then greatest(t.next_due, v_now) else t.due end as free_due
+      t.shard, t.due, t.attempt, t.claimed, t.cancelled, t.follows,
+      case
+        when u.locked is null and t.gen = v_gen then 'new'
+        when u.locked is null and (t.gen is not null or u.action <= 1) then 'locked'
+        when t.gen is null then 'none'
+        when t.claim is not null and t.claim = any (v_living) then 'held'
+        when t.cancelled then 'ended'
+        else 'free' end as standing
     from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload, v_locked)
       with ordinality u(queue, key, action, delay, at, payload, locked, n)
     cross join lateral (
       select least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due
     ) w
     left join lateral (
-      select t.shard, t.due, t.gen, t.attempt, t.claimed, t.cancelled, t.next_due,
-        t.claim is not null and t.claim = any (v_living) as live
+      select t.shard, t.due, t.gen, t.attempt, t.claim, t.claimed, t.cancelled, t.follows
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
     ) t on true
-    cross join lateral (
-      select case
-        when u.locked is null and t.gen = v_gen then 'new'
-        when u.locked is null and (t.gen is not null or u.action <= 1) then 'locked'
-        when t.gen is null then 'none'
-        when t.live then 'held'
-        when t.cancelled then 'ended'
-        else 'free' end as standing
-    ) s
   ), decided as materialized (
     select o.n, o.queue, o.key, o.action, o.new_payload, o.new_due, o.shard, o.due, o.attempt, o.claimed,
-      o.next_due, o.standing, o.promoted, o.free_due,
+      o.follows, o.standing,
       case
         when o.standing in ('new', 'locked', 'none') then 'keep'
         when o.standing = 'ended' then case when o.action <= 1 then 'fresh' else 'delete' end
-        when o.standing = 'free' then case o.action
-          when 0 then 'fresh'
-          when 1 then case when o.promoted then 'promote' else 'keep' end
-          when 2 then 'move'
-          else 'delete' end
+        when o.standing = 'free' then (array['fresh', 'keep', 'move', 'delete'])[o.action + 1]
         else case o.action
           when 0 then 'follow'
           when 1 then 'keep'
-          when 2 then case when o.next_due is null then 'keep' else 'move next' end
+          when 2 then case when o.follows then 'move next' else 'keep' end
           else case when o.cancelled then 'keep' else 'mark' end end
       end as change
     from old o
   ), changed as (
     update tourbillon.timer t set
-      due = case d.change when 'fresh' then d.new_due when 'move' then d.new_due when 'promote' then d.free_due else t.due end,
-      planned = case d.change when 'fresh' then d.new_due when 'move' then d.new_due when 'promote' then t.next_due else t.planned end,
-      gen = case when d.change = 'fresh' then v_gen when d.promoted then t.next_gen else t.gen end,
-      attempt = case when d.change = 'fresh' or d.promoted then 0 else t.attempt end,
-      fails = case when d.change in ('fresh', 'move', 'promote') then 0 else t.fails end,
-      crashes = case when d.change in ('fresh', 'move', 'promote') then 0 else t.crashes end,
-      claim = case when d.change in ('fresh', 'move', 'promote') then null else t.claim end,
-      claimed = case when d.change in ('fresh', 'move', 'promote') then null else t.claimed end,
+      due = case when d.change = 'mark' then t.due else d.new_due end,
+      planned = case when d.change = 'mark' then t.planned else d.new_due end,
+      -- What followed the run of a gone node is a new timer.
+      gen = case when d.change = 'fresh' or d.change = 'move' and t.follows then v_gen else t.gen end,
+      attempt = case when d.change = 'fresh' or d.change = 'move' and t.follows then 0 else t.attempt end,
+      fails = case when d.change in ('fresh', 'move') then 0 else t.fails end,
+      crashes = case when d.change in ('fresh', 'move') then 0 else t.crashes end,
+      claim = case when d.change in ('fresh', 'move') then null else t.claim end,
+      claimed = case when d.change in ('fresh', 'move') then null else t.claimed end,
       cancelled = d.change = 'mark',
-      bytes = case when d.change = 'fresh' then octet_length(d.new_payload::text)
-        when d.promoted then coalesce(t.next_bytes, 0) else t.bytes end,
-      payload = case when d.change = 'fresh' then d.new_payload when d.promoted then t.next_payload else t.payload end,
-      next_due = case when d.change in ('follow', 'move next') then d.new_due end,
-      next_gen = case d.change when 'follow' then v_gen when 'move next' then t.next_gen end,
-      next_payload = case d.change when 'follow' then d.new_payload when 'move next' then t.next_payload end,
-      next_bytes = case d.change when 'follow' then octet_length(d.new_payload::text) when 'move next' then t.next_bytes end
+      follows = d.change in ('follow', 'move next'),
+      bytes = case when d.change in ('fresh', 'follow') then octet_length(d.new_payload::text) else t.bytes end,
+      payload = case when d.change in ('fresh', 'follow') then d.new_payload else t.payload end
     from decided d
-    where t.queue = d.queue and t.key = d.key
-      and d.change in ('fresh', 'move', 'promote', 'follow', 'move next', 'mark')
+    where t.queue = d.queue and t.key = d.key and d.change in ('fresh', 'move', 'follow', 'move next', 'mark')
   ), deleted as (
     delete from tourbillon.timer t using decided d
     where t.queue = d.queue and t.key = d.key and d.change = 'delete'
@@ -235,20 +220,18 @@ begin
       when d.action = 0 then 0
       when d.action = 1 then case when d.standing in ('new', 'ended') then 0 else 1 end
       when d.standing in ('none', 'ended') then 5
-      when d.action = 2 then case when d.standing = 'held' and d.next_due is null then 4 else 2 end
+      when d.action = 2 then case when d.standing = 'held' and not d.follows then 4 else 2 end
       when d.standing = 'held' then 4
       else 3 end)::smallint,
     -- The new due time; of a timer that is left or cancelled, its own.
     case
       when d.standing = 'new' then d.due
       when d.action = 0 or d.action = 1 and d.standing = 'ended' or d.action = 2 then d.new_due
-      when d.standing = 'free' then d.free_due
       else d.due end,
     -- The due time before; of a run, since when it has been claimed.
     case
-      when d.standing = 'held' and (d.action = 3 or d.action = 2 and d.next_due is null) then d.claimed
-      when d.standing = 'held' and d.action in (0, 2) then d.next_due
-      when d.standing = 'free' and d.action in (0, 2) then d.free_due end,
+      when d.standing = 'held' and (d.action = 3 or d.action = 2 and not d.follows) then d.claimed
+      when d.action in (0, 2) and (d.standing = 'free' or d.standing = 'held' and d.follows) then d.due end,
     coalesce(d.shard, (hashtextextended(d.key, 0) & 63)::smallint),
     d.standing = 'held',
     d.attempt
@@ -304,7 +287,7 @@ end
 $$;
 
 -- Kinds of rows: 0 the node (gone: n = 1), 1 a run (n: which of p_queue), 2 an adopted run (n: which of
--- p_adopt_queue), 3 a dead letter was written.
+-- p_adopt_queue), 3 a dead letter was written, 5 a run that must not be adopted any more (n: which of p_adopt_queue).
 create function tourbillon.claim_1(
   p_epoch bigint, p_deadline timestamptz, p_queue text[], p_key text[], p_crash_limit int[],
   p_adopt_queue text[], p_adopt_key text[], p_adopt_gen bigint[], p_adopt_attempt int[]
@@ -332,6 +315,7 @@ declare
   v_other bigint[];
   v_holders bigint[];
   v_living bigint[];
+  v_gen bigint;
   v_letter bigint;
 begin
   v_number := pg_current_xact_id()::text::bigint;
@@ -373,47 +357,35 @@ begin
   ) then
     v_letter := tourbillon.letter_1();
   end if;
+  v_gen := tourbillon.generation_1();
   return query
-  with old as materialized (
-    select u.n, u.queue, u.key, t.cancelled,
-      t.next_due is not null as promoted, u.crash_limit,
-      t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.bytes, t.payload, t.next_due, t.next_gen, t.next_payload
+  with decided as materialized (
+    select u.n, u.queue, u.key, t.due, t.planned, t.bytes, t.payload,
+      -- What followed a run is a new timer, and the crash was not its own.
+      case when t.follows then v_gen else t.gen end as gen,
+      case when t.follows then 0 else t.attempt end as attempt,
+      case when t.follows then 0 else t.fails end as fails,
+      case when t.follows then 0 else t.crashes + 1 end as crashes,
+      case
+        when t.cancelled then 'delete'
+        when not t.follows and t.crashes + 1 >= u.crash_limit then 'bury'
+        when t.due <= v_now then 'run'
+        else 'free' end as change
     from unnest(p_queue, p_key, p_crash_limit) with ordinality u(queue, key, crash_limit, n)
     cross join lateral (
-      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.cancelled, t.bytes, t.payload,
-        t.next_due, t.next_gen, t.next_payload
+      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.cancelled, t.follows, t.bytes, t.payload
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
         and t.claim <> all (v_living)
     ) t
     where u.n = any (v_other) and u.queue <> all (v_paused)
-  ), standing as materialized (
-    select o.n, o.queue, o.key, o.cancelled, o.crash_limit,
-      case when o.promoted then greatest(o.next_due, v_now) else o.due end as due,
-      case when o.promoted then o.next_due else o.planned end as planned,
-      case when o.promoted then o.next_gen else o.gen end as gen,
-      case when o.promoted then 0 else o.attempt end as attempt,
-      case when o.promoted then 0 else o.fails end as fails,
-      case when o.promoted then 0 else o.crashes + 1 end as crashes,
-      o.bytes, case when o.promoted then o.next_payload else o.payload end as payload,
-      not o.promoted as counted
-    from old o
-  ), decided as materialized (
-    select s.n, s.queue, s.key, s.due, s.planned, s.gen, s.attempt, s.fails, s.crashes, s.bytes, s.payload,
-      case
-        when s.cancelled then 'delete'
-        when s.counted and s.crashes >= s.crash_limit then 'bury'
-        when s.due <= v_now then 'run'
-        else 'free' end as change
-    from standing s
   ), changed as (
     update tourbillon.timer t set
-      due = d.due, planned = d.planned, gen = d.gen,
+      gen = d.gen,
       attempt = case d.change when 'run' then d.attempt + 1 else d.attempt end,
       fails = d.fails, crashes = d.crashes,
       claim = case d.change when 'run' then p_epoch end,
       claimed = case d.change when 'run' then v_now end,
-      cancelled = false, bytes = coalesce(t.next_bytes, t.bytes), payload = d.payload,
-      next_due = null, next_gen = null, next_payload = null, next_bytes = null
+      cancelled = false, follows = false
     from decided d
     where t.queue = d.queue and t.key = d.key and d.change in ('run', 'free')
   ), deleted as (
@@ -435,10 +407,11 @@ begin
     return;
   end if;
   return query
-  select 2::smallint, u.n, v_now, v_number, t.gen, t.attempt, t.due, t.planned, t.fails, t.crashes, t.payload::text
+  select case when t.over then 5::smallint else 2::smallint end, u.n, v_now, v_number, t.gen, t.attempt, t.due, t.planned,
+    t.fails, t.crashes, case when not t.over then t.payload::text end
   from unnest(p_adopt_queue, p_adopt_key, p_adopt_gen, p_adopt_attempt) with ordinality u(queue, key, gen, attempt, n)
   cross join lateral (
-    select t.gen, t.attempt, t.due, t.planned, t.fails, t.crashes, t.payload
+    select t.gen, t.attempt, t.due, t.planned, t.fails, t.crashes, t.payload, t.cancelled or t.follows as over
     from tourbillon.timer t
     where t.queue = u.queue and t.key = u.key and t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt
   ) t;
@@ -488,7 +461,7 @@ begin
     from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome) with ordinality u(queue, key, gen, attempt, outcome, n)
     cross join lateral (
       select t.ctid as place,
-        coalesce(u.outcome = 0 and t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt and t.next_due is null,
+        coalesce(u.outcome = 0 and t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt and not t.follows,
           false) as plain
       from tourbillon.timer t
       where t.queue = u.queue and t.key = u.key for update skip locked
@@ -507,9 +480,7 @@ begin
       return;
     end if;
   end if;
-  if 1 = any (p_outcome) then
-    v_gen := tourbillon.generation_1();
-  end if;
+  v_gen := tourbillon.generation_1();
   if 3 = any (p_outcome) then
     v_letter := tourbillon.letter_1();
   end if;
@@ -518,12 +489,12 @@ begin
   with old as materialized (
     select u.n, u.queue, u.key, u.outcome, u.error,
       least(v_end, v_now + u.delay) as later,
-      t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.bytes, t.payload, t.next_due,
+      t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.bytes, t.payload,
       case
         when not v_live or t.gen is null then 'fenced'
         when u.n <> all (coalesce(v_locked, '{}')) then 'locked'
         when t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt then case
-          when t.next_due is not null then 'promote'
+          when t.follows then 'follow'
           when t.cancelled or u.outcome = 0 then 'delete'
           when u.outcome = 1 then 'again'
           when u.outcome = 2 then 'retry'
@@ -533,24 +504,22 @@ begin
     from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome, p_delay, p_error)
       with ordinality u(queue, key, gen, attempt, outcome, delay, error, n)
     left join lateral (
-      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.claim, t.cancelled, t.bytes, t.payload, t.next_due
+      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.claim, t.cancelled, t.follows, t.bytes, t.payload
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
     ) t on true
     where not v_live or v_plain is null or u.n <> all (v_plain)
   ), changed as (
     update tourbillon.timer t set
-      due = case o.change when 'promote' then greatest(t.next_due, v_now) when 'give back' then greatest(t.due, o.later) else o.later end,
-      planned = case o.change when 'promote' then t.next_due when 'again' then o.later else t.planned end,
-      gen = case o.change when 'promote' then t.next_gen when 'again' then v_gen else t.gen end,
-      attempt = case when o.change in ('promote', 'again') then 0 else t.attempt end,
+      -- The planned time stays, for whoever asks how late the run is.
+      due = case o.change when 'follow' then greatest(t.due, v_now) when 'give back' then greatest(t.due, o.later) else o.later end,
+      planned = case o.change when 'again' then o.later else t.planned end,
+      gen = case when o.change in ('follow', 'again') then v_gen else t.gen end,
+      attempt = case when o.change in ('follow', 'again') then 0 else t.attempt end,
       fails = case o.change when 'retry' then t.fails + 1 when 'give back' then t.fails else 0 end,
-      crashes = case when o.change in ('promote', 'again') then 0 else t.crashes end,
-      claim = null, claimed = null, cancelled = false,
-      bytes = case o.change when 'promote' then coalesce(t.next_bytes, 0) else t.bytes end,
-      payload = case o.change when 'promote' then t.next_payload else t.payload end,
-      next_due = null, next_gen = null, next_payload = null, next_bytes = null
+      crashes = case when o.change in ('follow', 'again') then 0 else t.crashes end,
+      claim = null, claimed = null, cancelled = false, follows = false
     from old o
-    where t.queue = o.queue and t.key = o.key and o.change in ('promote', 'again', 'retry', 'give back')
+    where t.queue = o.queue and t.key = o.key and o.change in ('follow', 'again', 'retry', 'give back')
   ), deleted as (
     delete from tourbillon.timer t using old o
     where t.queue = o.queue and t.key = o.key and o.change in ('delete', 'bury')
@@ -561,7 +530,7 @@ begin
     from old o where o.change = 'bury'
   )
   select o.n, (case
-    when o.change in ('promote', 'delete') then 0
+    when o.change in ('follow', 'delete') then 0
     when o.change in ('again', 'retry', 'give back') then 1
     when o.change = 'bury' then 2
     when o.change = 'fenced' then 3

@@ -153,7 +153,7 @@ pub(super) fn timer(row: &Row) -> Timer {
         crashes: number(row, 6),
         running: optional(7),
         cancelled: row.get(8),
-        next_due: optional(9),
+        follows: row.get(9),
         payload: row.get(10),
     }
 }

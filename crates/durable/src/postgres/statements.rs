@@ -19,7 +19,8 @@ pub(super) const PAYLOAD_ERRORS: &str =
 pub(super) const NUMBER: &str =
     "select pg_current_xact_id()::text where (select tourbillon.same_1($1))";
 
-/// The columns of a [`Timer`]. A row that a gone node has left behind cancelled is none.
+/// The columns of a [`Timer`]. A row that a gone node has left behind cancelled is none, and one
+/// that follows the run of a gone node has not run yet.
 macro_rules! timer {
     ($from:literal) => {
         timer!("", $from)
@@ -27,8 +28,11 @@ macro_rules! timer {
     ($with:literal, $from:literal) => {
         concat!(
             $with,
-            "select t.queue, t.key, t.due, t.planned, t.attempt, t.fails, t.crashes, \
-             case when l.live then t.claimed end, t.cancelled, t.next_due, t.payload::text ",
+            "select t.queue, t.key, t.due, t.planned, \
+             case when l.live or not t.follows then t.attempt else 0 end, \
+             case when l.live or not t.follows then t.fails else 0 end, \
+             case when l.live or not t.follows then t.crashes else 0 end, \
+             case when l.live then t.claimed end, t.cancelled, t.follows and l.live, t.payload::text ",
             $from
         )
     };
@@ -47,7 +51,7 @@ pub(super) const LIST: &str = timer!(
     "from (select t.*, sum(t.bytes) over (order by t.due, t.key) - t.bytes as before from ( \
      select t.* from generate_series(0, 63) s(shard) cross join lateral ( \
      select t.queue, t.key, t.due, t.planned, t.attempt, t.fails, t.crashes, t.claim, t.claimed, \
-     t.cancelled, t.next_due, t.bytes, t.payload, l.live from tourbillon.timer t \
+     t.cancelled, t.follows, t.bytes, t.payload, l.live from tourbillon.timer t \
      cross join lateral (select t.claim is not null and t.claim in (select epoch from living) as live) l \
      where t.queue = $1 and t.shard = s.shard and t.due >= greatest($2::timestamptz, $4) and t.due < $3 \
      and ($4::timestamptz is null or (t.due, t.key) > ($4, $5)) and (l.live or not t.cancelled) \
@@ -148,7 +152,7 @@ pub(super) const POLL: &str = "with clock as materialized (select clock_timestam
      select 3, r.n, t.key, t.due, t.gen, t.attempt, t.crashes, t.mine, null, t.bytes \
      from unnest($2::text[], $3::smallint[], $4::timestamptz[], $5::interval[], $6::interval[], $7::bigint[]) \
      with ordinality r(queue, shard, mark, ahead, overdue, seen, n) cross join lateral ( \
-     select t.key, t.due, t.gen, t.attempt, t.crashes, greatest(t.bytes, t.next_bytes) as bytes, \
+     select t.key, t.due, t.gen, t.attempt, t.crashes, t.bytes, \
      coalesce(t.claim = $1 and (select live from me), false) as mine \
      from tourbillon.timer t where t.queue = r.queue and t.shard = r.shard and t.due >= r.mark \
      and t.due < (select now from clock) + r.ahead - r.overdue \

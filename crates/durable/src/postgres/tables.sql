@@ -45,17 +45,13 @@ create table tourbillon.timer (
   claimed timestamptz,
   -- It was cancelled while it was held.
   cancelled boolean not null default false,
+  -- It was scheduled while it was held: due, planned, bytes and payload are those of the timer that follows the run.
+  follows boolean not null default false,
   payload jsonb not null,
-  -- The timer that takes its place at the end of the run.
-  next_due timestamptz check (isfinite(next_due)),
-  next_gen bigint,
-  next_payload jsonb,
-  next_bytes int,
   primary key (queue, key),
   check ((claim is null) = (claimed is null)),
-  check ((next_due is null) = (next_payload is null) and (next_due is null) = (next_gen is null)),
-  check (claim is not null or (next_due is null and not cancelled)),
-  check (not (cancelled and next_due is not null))
+  check (claim is not null or not (cancelled or follows)),
+  check (not (cancelled and follows))
 ) with (
   -- Each timer is changed once where it lies, by its claim, which needs as much room again. Without the room
   -- the claim would move it, and write all indexes: that takes three times as long.

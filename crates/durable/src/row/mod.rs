@@ -13,13 +13,22 @@
 //!                                the node is gone: counts as waiting
 //! ```
 //!
-//! While a node holds a timer, `schedule` writes a *successor* beside it, and `cancel` marks it.
-//! The end of the run then puts the successor in its place, or deletes it.
+//! While a node holds a timer, `schedule` writes the new timer over it: due times and payload are
+//! those of the timer that *follows* the run. Generation, attempt and claim stay those of the run,
+//! whose node has its payload. `cancel` marks the row. The end of the run then frees the timer that
+//! follows, or deletes the row.
 //!
-//! - **ROW-1** Only a held row has a successor or the mark of a cancel, and never both.
-//! - **ROW-2** A new due time is never in the past, so that nobody has to look behind a mark.
-//! - **ROW-3** Every call decides first what a gone node has left behind: a successor takes its
-//!   place, and a cancelled timer is deleted. The claim counts the crash.
+//! - **ROW-1** Only a held row has a timer that follows, or the mark of a cancel, and never both.
+//! - **ROW-2** A timer that comes back to be polled is not due in the past, so that nobody has to
+//!   look behind a mark. The end of a run moves the timer that follows it, if need be. Only what a
+//!   gone node has left behind stays where it is.
+//! - **ROW-3** Every call decides first what a gone node has left behind. A timer that follows
+//!   counts as new: it waits for its own due time, and the run that it followed counts as replaced,
+//!   as a waiting timer would be. Its crash is nobody's. A cancelled timer is deleted. Otherwise
+//!   the run was not finished, and the claim counts the crash.
+//! - **ROW-4** A run that was claimed and never started, since the answer was lost, starts only if
+//!   it was neither followed nor cancelled. Otherwise its payload is not there any more, or nobody
+//!   wants it. The node gives it back, and the end of the run does the rest.
 
 pub(crate) mod shard;
 
@@ -48,10 +57,11 @@ pub struct Row {
     pub claim: Option<Hold>,
     /// Whether it was cancelled while it was held.
     pub cancelled: bool,
+    /// Whether it was scheduled while it was held: due times and payload are those of the timer
+    /// that follows the run.
+    pub follows: bool,
     /// The payload, as JSON.
     pub payload: Box<str>,
-    /// The timer that takes its place at the end of the run.
-    pub successor: Option<Successor>,
 }
 
 /// A claim on a timer.
@@ -61,17 +71,6 @@ pub struct Hold {
     pub epoch: Epoch,
     /// Since when.
     pub since: StoreTime,
-}
-
-/// A timer that was scheduled while one of the same key was held.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Successor {
-    /// When it is due.
-    pub due: StoreTime,
-    /// Its generation.
-    pub generation: i64,
-    /// Its payload, as JSON.
-    pub payload: Box<str>,
 }
 
 /// A change of the tables.
@@ -109,12 +108,9 @@ impl std::fmt::Debug for StoreContext<'_> {
 enum RowState {
     /// There is no row.
     Absent,
-    /// No live node holds the timer, and the table has this row. A claim in it is that of a gone
-    /// node, whose crash was not counted yet.
+    /// No live node holds the timer. A claim in the row is that of a gone node, of which nothing was
+    /// decided yet: see [`freed`].
     Free(Row),
-    /// No live node holds the timer. It was the successor of a gone node's run, and is not written
-    /// yet.
-    Promoted(Row),
     /// A live node holds the timer.
     Held(Row, Hold),
 }
@@ -129,27 +125,20 @@ fn state_of(row: Option<Row>, context: &StoreContext<'_>) -> RowState {
     if (context.is_live)(hold.epoch) {
         return RowState::Held(row, hold);
     }
-    if row.cancelled {
-        return RowState::Absent;
-    }
-    match row.successor {
-        Some(successor) => RowState::Promoted(promoted(row.shard, successor, context.now)),
-        None => RowState::Free(row),
+    match row.cancelled {
+        true => RowState::Absent,
+        false => RowState::Free(row),
     }
 }
 
-/// The successor as a timer of its own.
-fn promoted(shard: u16, successor: Successor, now: StoreTime) -> Row {
-    Row {
-        // The planned time stays, for whoever asks how late the run is.
-        due: successor.due.max(now),
-        planned: successor.due,
-        ..fresh(
-            shard,
-            successor.due,
-            successor.generation,
-            successor.payload,
-        )
+/// The timer without a claim. One that followed a run is a new one.
+fn freed(row: Row, context: &mut StoreContext<'_>) -> Row {
+    match row.follows {
+        true => Row {
+            planned: row.planned,
+            ..fresh(row.shard, row.due, (context.generation)(), row.payload)
+        },
+        false => Row { claim: None, ..row },
     }
 }
 
@@ -164,8 +153,8 @@ fn fresh(shard: u16, due: StoreTime, generation: i64, payload: Box<str>) -> Row 
         crashes: 0,
         claim: None,
         cancelled: false,
+        follows: false,
         payload,
-        successor: None,
     }
 }
 
@@ -189,17 +178,13 @@ pub fn apply(
                 let due = when.due(context.now);
                 schedule(RowState::Absent, shard, due, payload, context)
             }
-            // A gone node's claim is left for the next claim, which counts the crash.
+            // What a gone node has left is for the next claim to decide.
             RowState::Free(row) => (Change::Keep, exists(&row, false)),
-            RowState::Promoted(row) => {
-                let answer = exists(&row, false);
-                (Change::Put(row), answer)
-            }
             RowState::Held(row, _) => (Change::Keep, exists(&row, true)),
         },
         Action::Reschedule { when } => {
             let to = when.due(context.now);
-            reschedule(state, was_there, to)
+            reschedule(state, was_there, to, context)
         }
         Action::Cancel => cancel(state, was_there),
     }
@@ -217,22 +202,25 @@ fn schedule(
     payload: Box<str>,
     context: &mut StoreContext<'_>,
 ) -> (Change, Answer) {
-    let generation = (context.generation)();
     let (row, replaced, running) = match state {
-        RowState::Absent => (fresh(shard, due, generation, payload), None, false),
-        RowState::Free(old) | RowState::Promoted(old) => (
-            fresh(old.shard, due, generation, payload),
-            Some(old.due),
-            false,
-        ),
-        RowState::Held(mut row, _) => {
-            let replaced = row.successor.take().map(|old| old.due);
-            row.successor = Some(Successor {
+        RowState::Absent => {
+            let row = fresh(shard, due, (context.generation)(), payload);
+            (row, None, false)
+        }
+        RowState::Free(old) => {
+            let row = fresh(old.shard, due, (context.generation)(), payload);
+            (row, Some(old.due), false)
+        }
+        RowState::Held(row, _) => {
+            let replaced = row.follows.then_some(row.due);
+            let row = Row {
                 due,
-                generation,
+                planned: due,
+                cancelled: false,
+                follows: true,
                 payload,
-            });
-            row.cancelled = false;
+                ..row
+            };
             (row, replaced, true)
         }
     };
@@ -245,49 +233,51 @@ fn schedule(
     (Change::Put(row), answer)
 }
 
-fn reschedule(state: RowState, was_there: bool, to: StoreTime) -> (Change, Answer) {
-    match state {
-        RowState::Absent => (absent(was_there), Answer::NotFound),
-        RowState::Free(mut row) | RowState::Promoted(mut row) => {
-            let answer = Answer::Moved {
-                from: row.due,
-                to,
-                shard: row.shard,
-                running: false,
-            };
-            row.due = to;
-            row.planned = to;
-            row.fails = 0;
-            row.crashes = 0;
-            row.claim = None;
-            (Change::Put(row), answer)
+fn reschedule(
+    state: RowState,
+    was_there: bool,
+    to: StoreTime,
+    context: &mut StoreContext<'_>,
+) -> (Change, Answer) {
+    let (row, from, running) = match state {
+        RowState::Absent => return (absent(was_there), Answer::NotFound),
+        RowState::Held(row, hold) if !row.follows => return (Change::Keep, runs(&row, hold)),
+        RowState::Held(row, _) => {
+            let from = row.due;
+            (row, from, true)
         }
-        RowState::Held(mut row, hold) => match &mut row.successor {
-            Some(successor) => {
-                let answer = Answer::Moved {
-                    from: successor.due,
-                    to,
-                    shard: row.shard,
-                    running: true,
-                };
-                successor.due = to;
-                (Change::Put(row), answer)
-            }
-            None => (Change::Keep, runs(&row, hold)),
-        },
-    }
+        RowState::Free(row) => {
+            let from = row.due;
+            let row = Row {
+                fails: 0,
+                crashes: 0,
+                ..freed(row, context)
+            };
+            (row, from, false)
+        }
+    };
+    let answer = Answer::Moved {
+        from,
+        to,
+        shard: row.shard,
+        running,
+    };
+    let row = Row {
+        due: to,
+        planned: to,
+        ..row
+    };
+    (Change::Put(row), answer)
 }
 
 fn cancel(state: RowState, was_there: bool) -> (Change, Answer) {
     match state {
         RowState::Absent => (absent(was_there), Answer::NotFound),
-        RowState::Free(row) | RowState::Promoted(row) => {
-            (Change::Delete, Answer::Cancelled { due: row.due })
-        }
+        RowState::Free(row) => (Change::Delete, Answer::Cancelled { due: row.due }),
         RowState::Held(row, hold) if row.cancelled => (Change::Keep, runs(&row, hold)),
         RowState::Held(mut row, hold) => {
             let answer = runs(&row, hold);
-            row.successor = None;
+            row.follows = false;
             row.cancelled = true;
             (Change::Put(row), answer)
         }
@@ -320,15 +310,15 @@ pub enum Claiming {
 }
 
 /// Claims a timer for a node. Its queue is not paused, and the node is not gone.
-pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, context: &StoreContext<'_>) -> Claiming {
-    let (mut row, mut changed) = match state_of(Some(row), context) {
+pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, context: &mut StoreContext<'_>) -> Claiming {
+    let row = match state_of(Some(row), context) {
         RowState::Absent => return Claiming::Not(Change::Delete),
         RowState::Held(..) => return Claiming::Not(Change::Keep),
-        RowState::Free(row) => (row, false),
-        RowState::Promoted(row) => (row, true),
+        RowState::Free(row) => row,
     };
-    if row.claim.take().is_some() {
-        changed = true;
+    let (was_left, has_crashed) = (row.claim.is_some(), row.claim.is_some() && !row.follows);
+    let mut row = freed(row, context);
+    if has_crashed {
         row.crashes += 1;
         if row.crashes >= crash_limit {
             let times = row.crashes;
@@ -337,8 +327,8 @@ pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, context: &StoreContext<'_
         }
     }
     if row.due > context.now {
-        // A crash that was counted and a successor that was promoted are written all the same.
-        let change = match changed {
+        // What was decided about a gone node's claim is written all the same.
+        let change = match was_left {
             true => Change::Put(row),
             false => Change::Keep,
         };
@@ -360,14 +350,22 @@ pub fn is_held(row: &Row, epoch: Epoch, generation: i64, attempt: u32) -> bool {
         && row.attempt == attempt
 }
 
+/// Whether a run that the fence has let through may still start, if it has not (ROW-4).
+#[must_use]
+pub fn may_start(row: &Row) -> bool {
+    !row.cancelled && !row.follows
+}
+
 /// Ends a run that the fence has let through.
 pub fn settle(row: Row, outcome: &Outcome, context: &mut StoreContext<'_>) -> (Change, Settled) {
-    if let Some(successor) = row.successor {
-        let row = promoted(row.shard, successor, context.now);
-        return (Change::Put(row), Settled::Ended);
-    }
     if row.cancelled {
         return (Change::Delete, Settled::Ended);
+    }
+    if row.follows {
+        // The planned time stays, for whoever asks how late the run is.
+        let due = row.due.max(context.now);
+        let row = freed(Row { due, ..row }, context);
+        return (Change::Put(row), Settled::Ended);
     }
     match outcome {
         Outcome::Done => (Change::Delete, Settled::Ended),
@@ -421,35 +419,38 @@ pub fn revive(
             let generation = (context.generation)();
             Some(fresh(shard, context.now, generation, payload))
         }
-        RowState::Free(_) | RowState::Promoted(_) | RowState::Held(..) => None,
+        RowState::Free(_) | RowState::Held(..) => None,
     }
 }
 
 /// Returns the timer that users read. `None` if a gone node has left it behind cancelled.
 ///
-/// A row that a gone node holds is shown as a timer that does not run, at its place in the table.
-/// The next call that writes promotes it and counts the crash. So a list can go through the table
-/// in the order of the column `due`.
+/// A row that a gone node holds is shown as a timer that does not run: the one that it ran, or the
+/// one that follows, which has not run yet. The next call that writes counts the crash.
 #[must_use]
 pub fn timer(queue: &str, key: &str, row: &Row, is_live: &dyn Fn(Epoch) -> bool) -> Option<Timer> {
     let hold = row.claim.filter(|hold| is_live(hold.epoch));
     if row.cancelled && hold.is_none() {
         return None;
     }
+    let is_new = row.follows && hold.is_none();
+    let count = |count| if is_new { 0 } else { count };
     Some(Timer {
         queue: queue.to_owned(),
         key: key.to_owned(),
         due: row.due,
         planned: row.planned,
-        attempt: row.attempt,
-        fails: row.fails,
-        crashes: row.crashes,
+        attempt: count(row.attempt),
+        fails: count(row.fails),
+        crashes: count(row.crashes),
         running: hold.map(|hold| hold.since),
         cancelled: row.cancelled,
-        next_due: row.successor.as_ref().map(|successor| successor.due),
+        follows: row.follows && !is_new,
         payload: row.payload.clone().into(),
     })
 }
 
+#[cfg(test)]
+mod sides;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! Every state of a row, with every call. The tables are written from the text of the design, and
 //! list what is written and what is answered.
 //!
-//! A row is shown as `due planned generation attempt fails crashes holder payload`, its successor
-//! as `then due generation payload`. Times are seconds from now.
+//! A row is shown as `due planned generation attempt fails crashes holder mark payload`. Times are
+//! seconds from now.
 
 use std::fmt::Write as _;
 
@@ -33,19 +33,18 @@ fn row(due: i64, holder: Option<Epoch>) -> Row {
             since: at(-5),
         }),
         cancelled: false,
+        follows: false,
         payload: "old".into(),
-        successor: None,
     }
 }
 
-fn with_successor(due: i64, row: Row) -> Row {
+fn followed(due: i64, row: &Row) -> Row {
     Row {
-        successor: Some(Successor {
-            due: at(due),
-            generation: 8,
-            payload: "next".into(),
-        }),
-        ..row
+        due: at(due),
+        planned: at(due),
+        follows: true,
+        payload: "next".into(),
+        ..row.clone()
     }
 }
 
@@ -74,26 +73,20 @@ fn states() -> Vec<(&'static str, Option<Row>)> {
             })
         }),
         ("held", Some(live.clone())),
-        ("held, successor", Some(with_successor(40, live.clone()))),
-        (
-            "held, due successor",
-            Some(with_successor(-3, live.clone())),
-        ),
+        ("held, followed", Some(followed(40, &live))),
+        ("held, followed, due", Some(followed(-3, &live))),
         ("held, cancelled", Some(cancelled(live))),
         ("gone", Some(gone.clone())),
         // The clock was set back since the claim.
         ("gone, not due", Some(row(30, Some(GONE)))),
-        ("gone, successor", Some(with_successor(40, gone.clone()))),
-        (
-            "gone, due successor",
-            Some(with_successor(-3, gone.clone())),
-        ),
+        ("gone, followed", Some(followed(40, &gone))),
+        ("gone, followed, due", Some(followed(-3, &gone))),
         ("gone, cancelled", Some(cancelled(gone.clone()))),
         ("gone, last crash", Some(at_limit(gone.clone()))),
         // What is decided first spares the dead letter.
         (
-            "gone, last crash, successor",
-            Some(at_limit(with_successor(40, gone.clone()))),
+            "gone, last crash, followed",
+            Some(at_limit(followed(40, &gone))),
         ),
         (
             "gone, last crash, cancelled",
@@ -114,13 +107,10 @@ fn seconds(time: StoreTime) -> String {
 fn show_row(row: &Row) -> String {
     assert_eq!(row.shard, 9, "a timer never changes its shard");
     assert!(
-        row.claim.is_some() || (row.successor.is_none() && !row.cancelled),
+        row.claim.is_some() || !(row.follows || row.cancelled),
         "ROW-1: {row:?}"
     );
-    assert!(
-        !(row.successor.is_some() && row.cancelled),
-        "ROW-1: {row:?}"
-    );
+    assert!(!(row.follows && row.cancelled), "ROW-1: {row:?}");
     let mut shown = format!(
         "{} {} g{} a{} f{} c{}",
         seconds(row.due),
@@ -141,11 +131,10 @@ fn show_row(row: &Row) -> String {
     if row.cancelled {
         shown.push_str(" cancelled");
     }
-    write!(shown, " {}", row.payload).expect("a string");
-    if let Some(next) = &row.successor {
-        let (due, generation) = (seconds(next.due), next.generation);
-        write!(shown, " then {due} g{generation} {}", next.payload).expect("a string");
+    if row.follows {
+        shown.push_str(" follows");
     }
+    write!(shown, " {}", row.payload).expect("a string");
     shown
 }
 
@@ -227,7 +216,7 @@ fn schedule_replaces_a_free_timer_and_follows_a_live_run() {
         payload: "new".into(),
     };
     let fresh = "put +60 +60 g100 a0 f0 c0 free new";
-    let follows = "put -10 -60 g7 a2 f1 c1 held by 1 since -5 old then +60 g100 new";
+    let follows = "put +60 +60 g7 a2 f1 c1 held by 1 since -5 follows new";
     check_action(
         "schedule",
         &action,
@@ -241,11 +230,11 @@ fn schedule_replaces_a_free_timer_and_follows_a_live_run() {
             ),
             ("held", &format!("{follows} | Scheduled +60 running")),
             (
-                "held, successor",
+                "held, followed",
                 &format!("{follows} | Scheduled +60 for +40 running"),
             ),
             (
-                "held, due successor",
+                "held, followed, due",
                 &format!("{follows} | Scheduled +60 for -3 running"),
             ),
             (
@@ -255,12 +244,12 @@ fn schedule_replaces_a_free_timer_and_follows_a_live_run() {
             ("gone", &format!("{fresh} | Scheduled +60 for -10")),
             ("gone, not due", &format!("{fresh} | Scheduled +60 for +30")),
             (
-                "gone, successor",
+                "gone, followed",
                 &format!("{fresh} | Scheduled +60 for +40"),
             ),
             (
-                "gone, due successor",
-                &format!("{fresh} | Scheduled +60 for now"),
+                "gone, followed, due",
+                &format!("{fresh} | Scheduled +60 for -3"),
             ),
             ("gone, cancelled", &format!("{fresh} | Scheduled +60")),
             (
@@ -268,7 +257,7 @@ fn schedule_replaces_a_free_timer_and_follows_a_live_run() {
                 &format!("{fresh} | Scheduled +60 for -10"),
             ),
             (
-                "gone, last crash, successor",
+                "gone, last crash, followed",
                 &format!("{fresh} | Scheduled +60 for +40"),
             ),
             (
@@ -295,26 +284,17 @@ fn schedule_if_absent_changes_no_timer_that_is_there() {
             ("overdue", "keep | Exists -10"),
             ("waiting past the limit", "keep | Exists -10"),
             ("held", "keep | Exists -10 running"),
-            ("held, successor", "keep | Exists -10 running"),
-            ("held, due successor", "keep | Exists -10 running"),
+            ("held, followed", "keep | Exists +40 running"),
+            ("held, followed, due", "keep | Exists -3 running"),
             ("held, cancelled", "keep | Exists -10 running"),
             // The crash is left for the claim to count.
             ("gone", "keep | Exists -10"),
             ("gone, not due", "keep | Exists +30"),
-            (
-                "gone, successor",
-                "put +40 +40 g8 a0 f0 c0 free next | Exists +40",
-            ),
-            (
-                "gone, due successor",
-                "put now -3 g8 a0 f0 c0 free next | Exists now",
-            ),
+            ("gone, followed", "keep | Exists +40"),
+            ("gone, followed, due", "keep | Exists -3"),
             ("gone, cancelled", fresh),
             ("gone, last crash", "keep | Exists -10"),
-            (
-                "gone, last crash, successor",
-                "put +40 +40 g8 a0 f0 c0 free next | Exists +40",
-            ),
+            ("gone, last crash, followed", "keep | Exists +40"),
             ("gone, last crash, cancelled", fresh),
         ],
     );
@@ -324,8 +304,8 @@ fn schedule_if_absent_changes_no_timer_that_is_there() {
 fn reschedule_moves_what_has_not_started() {
     let action = Action::Reschedule { when: MINUTE };
     let moved = "put +60 +60 g7 a2 f0 c0 free old";
-    let moved_successor = "put +60 +60 g8 a0 f0 c0 free next";
-    let follows = "put -10 -60 g7 a2 f1 c1 held by 1 since -5 old then +60 g8 next";
+    let moved_next = "put +60 +60 g100 a0 f0 c0 free next";
+    let follows = "put +60 +60 g7 a2 f1 c1 held by 1 since -5 follows next";
     check_action(
         "reschedule",
         &action,
@@ -339,29 +319,29 @@ fn reschedule_moves_what_has_not_started() {
             ),
             ("held", "keep | Running a2 -5"),
             (
-                "held, successor",
+                "held, followed",
                 &format!("{follows} | Moved +40 to +60 running"),
             ),
             (
-                "held, due successor",
+                "held, followed, due",
                 &format!("{follows} | Moved -3 to +60 running"),
             ),
             ("held, cancelled", "keep | Running a2 -5"),
             ("gone", &format!("{moved} | Moved -10 to +60")),
             ("gone, not due", &format!("{moved} | Moved +30 to +60")),
             (
-                "gone, successor",
-                &format!("{moved_successor} | Moved +40 to +60"),
+                "gone, followed",
+                &format!("{moved_next} | Moved +40 to +60"),
             ),
             (
-                "gone, due successor",
-                &format!("{moved_successor} | Moved now to +60"),
+                "gone, followed, due",
+                &format!("{moved_next} | Moved -3 to +60"),
             ),
             ("gone, cancelled", "delete | NotFound"),
             ("gone, last crash", &format!("{moved} | Moved -10 to +60")),
             (
-                "gone, last crash, successor",
-                &format!("{moved_successor} | Moved +40 to +60"),
+                "gone, last crash, followed",
+                &format!("{moved_next} | Moved +40 to +60"),
             ),
             ("gone, last crash, cancelled", "delete | NotFound"),
         ],
@@ -380,16 +360,22 @@ fn cancel_deletes_a_free_timer_and_marks_a_live_run() {
             ("overdue", "delete | Cancelled -10"),
             ("waiting past the limit", "delete | Cancelled -10"),
             ("held", marked),
-            ("held, successor", marked),
-            ("held, due successor", marked),
+            (
+                "held, followed",
+                "put +40 +40 g7 a2 f1 c1 held by 1 since -5 cancelled next | Running a2 -5",
+            ),
+            (
+                "held, followed, due",
+                "put -3 -3 g7 a2 f1 c1 held by 1 since -5 cancelled next | Running a2 -5",
+            ),
             ("held, cancelled", "keep | Running a2 -5"),
             ("gone", "delete | Cancelled -10"),
             ("gone, not due", "delete | Cancelled +30"),
-            ("gone, successor", "delete | Cancelled +40"),
-            ("gone, due successor", "delete | Cancelled now"),
+            ("gone, followed", "delete | Cancelled +40"),
+            ("gone, followed, due", "delete | Cancelled -3"),
             ("gone, cancelled", "delete | NotFound"),
             ("gone, last crash", "delete | Cancelled -10"),
-            ("gone, last crash, successor", "delete | Cancelled +40"),
+            ("gone, last crash, followed", "delete | Cancelled +40"),
             ("gone, last crash, cancelled", "delete | NotFound"),
         ],
     );
@@ -406,15 +392,15 @@ fn claim_takes_what_is_due_and_counts_the_crash_of_a_gone_node() {
             "run -10 -60 g7 a3 f1 c6 held by 3 since now old",
         ),
         ("held", "keep"),
-        ("held, successor", "keep"),
-        ("held, due successor", "keep"),
+        ("held, followed", "keep"),
+        ("held, followed, due", "keep"),
         ("held, cancelled", "keep"),
         ("gone", "run -10 -60 g7 a3 f1 c2 held by 3 since now old"),
         ("gone, not due", "put +30 -60 g7 a2 f1 c2 free old"),
-        ("gone, successor", "put +40 +40 g8 a0 f0 c0 free next"),
+        ("gone, followed", "put +40 +40 g100 a0 f0 c0 free next"),
         (
-            "gone, due successor",
-            "run now -3 g8 a1 f0 c0 held by 3 since now next",
+            "gone, followed, due",
+            "run -3 -3 g100 a1 f0 c0 held by 3 since now next",
         ),
         ("gone, cancelled", "delete"),
         (
@@ -422,8 +408,8 @@ fn claim_takes_what_is_due_and_counts_the_crash_of_a_gone_node() {
             "bury -10 -60 g7 a2 f1 c5 free old: the process that ran it ended 5 times during the run",
         ),
         (
-            "gone, last crash, successor",
-            "put +40 +40 g8 a0 f0 c0 free next",
+            "gone, last crash, followed",
+            "put +40 +40 g100 a0 f0 c0 free next",
         ),
         ("gone, last crash, cancelled", "delete"),
     ];
@@ -452,16 +438,16 @@ fn revive_needs_a_free_key() {
             ("overdue", "exists"),
             ("waiting past the limit", "exists"),
             ("held", "exists"),
-            ("held, successor", "exists"),
-            ("held, due successor", "exists"),
+            ("held, followed", "exists"),
+            ("held, followed, due", "exists"),
             ("held, cancelled", "exists"),
             ("gone", "exists"),
             ("gone, not due", "exists"),
-            ("gone, successor", "exists"),
-            ("gone, due successor", "exists"),
+            ("gone, followed", "exists"),
+            ("gone, followed, due", "exists"),
             ("gone, cancelled", fresh),
             ("gone, last crash", "exists"),
-            ("gone, last crash, successor", "exists"),
+            ("gone, last crash, followed", "exists"),
             ("gone, last crash, cancelled", fresh),
         ],
         |row| {
@@ -481,16 +467,19 @@ fn users_read_no_claim_of_a_gone_node() {
             ("overdue", "-10 free"),
             ("waiting past the limit", "-10 free"),
             ("held", "-10 running since -5"),
-            ("held, successor", "-10 running since -5, next +40"),
-            ("held, due successor", "-10 running since -5, next -3"),
+            ("held, followed", "+40 running since -5, followed by this"),
+            (
+                "held, followed, due",
+                "-3 running since -5, followed by this",
+            ),
             ("held, cancelled", "-10 running since -5, cancelled"),
             ("gone", "-10 free"),
             ("gone, not due", "+30 free"),
-            ("gone, successor", "-10 free, next +40"),
-            ("gone, due successor", "-10 free, next -3"),
+            ("gone, followed", "+40 free, new"),
+            ("gone, followed, due", "-3 free, new"),
             ("gone, cancelled", "none"),
             ("gone, last crash", "-10 free"),
-            ("gone, last crash, successor", "-10 free, next +40"),
+            ("gone, last crash, followed", "+40 free, new"),
             ("gone, last crash, cancelled", "none"),
         ],
         |row| {
@@ -499,16 +488,25 @@ fn users_read_no_claim_of_a_gone_node() {
                 return "none".to_owned();
             };
             assert_eq!((&*timer.queue, &*timer.key), ("q", "k"));
-            assert_eq!((timer.attempt, timer.fails, &*timer.payload), (2, 1, "old"));
             let mut shown = seconds(timer.due);
             match timer.running {
                 Some(since) => write!(shown, " running since {}", seconds(since)),
                 None => write!(shown, " free"),
             }
             .expect("a string");
-            if let Some(due) = timer.next_due {
-                write!(shown, ", next {}", seconds(due)).expect("a string");
-            }
+            let payload = match (timer.attempt, timer.fails, timer.follows) {
+                (2, 1, false) => "old",
+                (2, 1, true) => {
+                    shown.push_str(", followed by this");
+                    "next"
+                }
+                (attempt, ..) => {
+                    assert_eq!((attempt, timer.fails, timer.crashes), (0, 0, 0));
+                    shown.push_str(", new");
+                    "next"
+                }
+            };
+            assert_eq!(&*timer.payload, payload);
             if timer.cancelled {
                 shown.push_str(", cancelled");
             }
@@ -518,7 +516,7 @@ fn users_read_no_claim_of_a_gone_node() {
 }
 
 #[test]
-fn settle_decides_by_successor_then_cancel_then_outcome() {
+fn settle_decides_by_what_follows_then_cancel_then_outcome() {
     let second = Duration::from_secs(1);
     let outcomes = [
         Outcome::Done,
@@ -528,8 +526,8 @@ fn settle_decides_by_successor_then_cancel_then_outcome() {
         Outcome::GiveBack(second),
         Outcome::GiveBack(Duration::ZERO),
     ];
-    let later = "put +40 +40 g8 a0 f0 c0 free next, Ended";
-    let at_once = "put now -3 g8 a0 f0 c0 free next, Ended";
+    let later = "put +40 +40 g100 a0 f0 c0 free next, Ended";
+    let at_once = "put now -3 g100 a0 f0 c0 free next, Ended";
     let table = [
         (
             "held",
@@ -543,8 +541,8 @@ fn settle_decides_by_successor_then_cancel_then_outcome() {
                 "put now -60 g7 a2 f1 c1 free old, Waits",
             ],
         ),
-        ("held, successor", [later; 6]),
-        ("held, due successor", [at_once; 6]),
+        ("held, followed", [later; 6]),
+        ("held, followed, due", [at_once; 6]),
         ("held, cancelled", ["delete, Ended"; 6]),
     ];
     let held: Vec<_> = states()
@@ -572,6 +570,15 @@ fn the_fence_is_node_generation_and_attempt() {
     assert!(!is_held(&held, LIVE, 7, 1));
     assert!(!is_held(&held, LIVE, 7, 3));
     assert!(!is_held(&row(-10, None), LIVE, 7, 2));
+}
+
+#[test]
+fn a_run_starts_late_only_if_nothing_was_scheduled_or_cancelled_since() {
+    let held = row(-10, Some(LIVE));
+    assert!(may_start(&held));
+    assert!(!may_start(&followed(40, &held)));
+    assert!(!may_start(&followed(-3, &held)));
+    assert!(!may_start(&cancelled(held)));
 }
 
 #[test]
@@ -676,14 +683,12 @@ fn no_sequence_of_calls_breaks_an_invariant() {
                             assert_eq!(attempt, row.attempt, "{sequence}");
                             assert!(has_run, "{sequence}: {}", show_row(row));
                         }
-                        let successor = row.successor.as_ref();
                         cancelled.push(row.generation);
-                        cancelled.extend(successor.map(|successor| successor.generation));
                     }
                     change
                 }
                 Step::Claim(epoch) if live(epoch) => match row.clone() {
-                    Some(row) => match claim(row, epoch, CRASH_LIMIT, &context) {
+                    Some(row) => match claim(row, epoch, CRASH_LIMIT, &mut context) {
                         Claiming::Run(row) => {
                             let fence = (epoch, row.generation, row.attempt);
                             assert!(!fences.contains(&fence), "STORE-3: {sequence}: {fence:?}");

@@ -11,7 +11,8 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// One run of a timer, with its payload.
 ///
-/// A timer runs *at least once*: if the process dies during a run, the timer runs again elsewhere.
+/// A timer runs *at least once*: if the process dies during a run, the timer runs again elsewhere,
+/// unless its key was scheduled or cancelled since.
 /// Make the effect idempotent by its [`token`](Self::token), or commit it together with the end of
 /// the run by [`complete_in`](Self::complete_in).
 ///

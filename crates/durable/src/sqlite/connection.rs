@@ -58,6 +58,7 @@ impl SqliteConnection {
                     claimed.now = claimed.now.max(one.now);
                     claimed.dead += one.dead;
                     claimed.runs.extend(one.runs);
+                    claimed.over.extend(one.over);
                 }
                 Err(error) => claimed
                     .refused
@@ -272,8 +273,12 @@ fn claim_timers(tables: &mut Tables<'_>, claim: &Claim) -> Result<Claimed, Failu
         }
     }
     for adopted in &claim.adopt {
-        if let Some((_, row)) = held(tables, adopted, claim.epoch)? {
-            claimed.runs.push(run(&adopted.queue, &adopted.key, row));
+        match held(tables, adopted, claim.epoch)? {
+            Some((_, row)) if row::may_start(&row) => {
+                claimed.runs.push(run(&adopted.queue, &adopted.key, row));
+            }
+            Some(_) => claimed.over.push(adopted.clone()),
+            None => {}
         }
     }
     Ok(claimed)

@@ -14,8 +14,7 @@ use crate::sync::Arc;
 /// Timers of a range that no live claim holds, and those of the node itself. SQLite knows the
 /// length of a text without reading it.
 const POLL: &str = "
-select key, due, generation, attempt, crashes, claim,
-       max(octet_length(payload), coalesce(octet_length(next_payload), 0))
+select key, due, generation, attempt, crashes, claim, octet_length(payload)
 from tourbillon_timer
 where queue = ?1 and shard = ?2 and due >= ?3 and due < ?4
   and (claim is null or claim = ?5

@@ -93,16 +93,12 @@ create table tourbillon_timer(
     claim integer,
     since integer,
     cancelled integer not null default 0,
+    follows integer not null default 0,
     payload text not null,
-    next_due integer,
-    next_generation integer,
-    next_payload text,
     primary key (queue, key),
     check ((claim is null) = (since is null)),
-    check ((next_due is null) = (next_payload is null)
-       and (next_due is null) = (next_generation is null)),
-    check (claim is not null or (next_due is null and not cancelled)),
-    check (not (cancelled and next_due is not null))
+    check (claim is not null or not (cancelled or follows)),
+    check (not (cancelled and follows))
 ) strict;
 create index tourbillon_timer_due on tourbillon_timer(queue, shard, due, key);
 create index tourbillon_timer_survey on tourbillon_timer(shard + 0, due);
@@ -144,9 +140,11 @@ create view tourbillon_timers as select
     case
         when t.claim is null then 'waiting'
         when n.epoch is null or n.gone is not null then
-            case when t.cancelled then 'cancelled' else 'left by a node that is gone' end
+            case when t.cancelled then 'cancelled'
+                when t.follows then 'waiting'
+                else 'left by a node that is gone' end
         when t.cancelled then 'running, cancelled'
-        when t.next_due is not null then 'running, another one follows'
+        when t.follows then 'running, another one follows'
         else 'running'
     end as state,
     n.name as node,

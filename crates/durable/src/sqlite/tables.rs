@@ -4,7 +4,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension};
 
 use super::failure::Failure;
 use super::schema::{Meta, Prefix};
-use crate::row::{Change, Hold, Row, StoreContext, Successor};
+use crate::row::{Change, Hold, Row, StoreContext};
 use crate::store::{Epoch, FoundRow, StoreTime};
 use crate::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(super) struct Before {
     planned: StoreTime,
     generation: i64,
     cancelled: bool,
-    succeeded: bool,
+    follows: bool,
 }
 
 impl Before {
@@ -41,37 +41,35 @@ impl Before {
             planned: row.planned,
             generation: row.generation,
             cancelled: row.cancelled,
-            succeeded: row.successor.is_some(),
+            follows: row.follows,
         }
     }
 
     /// Whether the row differs from this one in its run at most. Within a generation the payload
-    /// stays.
+    /// stays, unless another timer follows the run.
     fn differs_in_run_only(&self, row: &Row) -> bool {
         self.due == row.due
             && self.planned == row.planned
             && self.generation == row.generation
             && self.cancelled == row.cancelled
-            && !self.succeeded
-            && row.successor.is_none()
+            && !self.follows
+            && !row.follows
     }
 }
 
 const READ: &str = "
-select rowid, shard, due, planned, generation, attempt, fails, crashes, claim, since, cancelled, payload,
-       next_due, next_generation, next_payload
+select rowid, shard, due, planned, generation, attempt, fails, crashes, claim, since, cancelled, follows, payload
 from tourbillon_timer where queue = ?1 and key = ?2";
 
 const INSERT: &str = "
 insert into tourbillon_timer(queue, key, shard, due, planned, generation, attempt, fails, crashes,
-    claim, since, cancelled, payload, next_due, next_generation, next_payload)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
+    claim, since, cancelled, follows, payload)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
 
 const UPDATE: &str = "
 update tourbillon_timer
 set shard = ?2, due = ?3, planned = ?4, generation = ?5, attempt = ?6, fails = ?7, crashes = ?8,
-    claim = ?9, since = ?10, cancelled = ?11, payload = ?12,
-    next_due = ?13, next_generation = ?14, next_payload = ?15
+    claim = ?9, since = ?10, cancelled = ?11, follows = ?12, payload = ?13
 where rowid = ?1";
 
 /// It leaves the index of due times alone.
@@ -196,7 +194,6 @@ impl<'c> Tables<'c> {
     }
 
     fn insert(&self, queue: &str, key: &str, row: &Row) -> Result<(), rusqlite::Error> {
-        let next = row.successor.as_ref();
         self.prepare(INSERT)?.execute((
             queue,
             key,
@@ -210,10 +207,8 @@ impl<'c> Tables<'c> {
             row.claim.map(|hold| hold.epoch.0),
             row.claim.map(|hold| hold.since.as_micros()),
             row.cancelled,
+            row.follows,
             &*row.payload,
-            next.map(|next| next.due.as_micros()),
-            next.map(|next| next.generation),
-            next.map(|next| &*next.payload),
         ))?;
         Ok(())
     }
@@ -226,7 +221,6 @@ impl<'c> Tables<'c> {
             statement.execute((before.id, row.attempt, row.fails, row.crashes, claim, since))?;
             return Ok(());
         }
-        let next = row.successor.as_ref();
         self.prepare(UPDATE)?.execute((
             before.id,
             row.shard,
@@ -239,10 +233,8 @@ impl<'c> Tables<'c> {
             claim,
             since,
             row.cancelled,
+            row.follows,
             &*row.payload,
-            next.map(|next| next.due.as_micros()),
-            next.map(|next| next.generation),
-            next.map(|next| &*next.payload),
         ))?;
         Ok(())
     }
@@ -270,14 +262,6 @@ fn from_sql(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
         }),
         None => None,
     };
-    let successor = match row.get::<_, Option<i64>>(12)? {
-        Some(due) => Some(Successor {
-            due: StoreTime::from_micros(due),
-            generation: row.get(13)?,
-            payload: row.get(14)?,
-        }),
-        None => None,
-    };
     Ok(Row {
         shard: row.get(1)?,
         due: time(2)?,
@@ -288,8 +272,8 @@ fn from_sql(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
         crashes: row.get(7)?,
         claim,
         cancelled: row.get(10)?,
-        payload: row.get(11)?,
-        successor,
+        follows: row.get(11)?,
+        payload: row.get(12)?,
     })
 }
 

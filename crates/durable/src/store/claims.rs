@@ -13,7 +13,7 @@ pub struct Claim {
     pub deadline: StoreTime,
     /// Timers that are due, with the crash limit of their queue.
     pub timers: Vec<Wanted>,
-    /// Runs that the node has claimed, by an answer that was lost. They are returned unchanged.
+    /// Runs that the node has claimed, by an answer that was lost. Nothing of them is written.
     pub adopt: Vec<Run>,
 }
 
@@ -52,6 +52,9 @@ pub struct Claimed {
     /// What the node runs now. Timers that are not here are locked, paused, claimed by others, not
     /// due yet, or not there any more.
     pub runs: Vec<ClaimedRun>,
+    /// Of the runs to adopt, those that must not start any more: they were cancelled, or another
+    /// timer follows. The node gives them back.
+    pub over: Vec<Run>,
     /// The number of timers that became dead letters since their nodes died too often.
     pub dead: u32,
     /// Timers that the store can't write, each with the reason.

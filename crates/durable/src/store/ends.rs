@@ -42,7 +42,7 @@ pub enum Outcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Settled {
-    /// The timer is deleted, or its successor waits in its place.
+    /// The timer is deleted, or the one that follows waits.
     Ended,
     /// The timer waits for another run.
     Waits,

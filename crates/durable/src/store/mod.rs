@@ -384,7 +384,7 @@ pub enum Answer {
     },
     /// There is a timer already, and nothing was changed.
     Exists {
-        /// When it is due, or was due if it runs.
+        /// When it is due, or was due if it runs. If another one follows the run, that one's.
         due: StoreTime,
         /// Whether it runs.
         running: bool,
@@ -441,8 +441,9 @@ pub struct Timer {
     pub running: Option<StoreTime>,
     /// Whether it was cancelled during its run.
     pub cancelled: bool,
-    /// When the timer that waits for the end of this run is due.
-    pub next_due: Option<StoreTime>,
+    /// Whether it was scheduled during its run: the due times and the payload are those of the
+    /// timer that follows.
+    pub follows: bool,
     /// The payload, as JSON.
     pub payload: String,
 }

@@ -148,8 +148,7 @@ pub struct Seen {
     pub crashes: u32,
     /// Whether the node that asks has claimed it.
     pub mine: bool,
-    /// The length of its payload, or of that of the timer that takes its place, if that is longer.
-    /// A node bounds its claims by it.
+    /// The length of its payload. A node bounds its claims by it.
     pub bytes: u64,
 }
 

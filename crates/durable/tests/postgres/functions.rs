@@ -341,7 +341,7 @@ fn a_run_shows_in_the_answers_and_ends_by_complete() {
     assert_eq!(ok(&database, &complete(2)), "f");
     assert_eq!(ok(&database, &complete(1)), "t");
     assert_eq!(ok(&database, &complete(1)), "f");
-    // Its successor is there, and the settlement of the run is fenced.
+    // The one that followed is there, and the settlement of the run is fenced.
     let settle = Settle {
         epoch: Epoch(5),
         settlements: vec![Settlement {

@@ -136,13 +136,17 @@ fn a_write_reads_the_clock_when_it_has_its_lock() {
         run.generation, run.attempt
     );
     let schedule = "select from tourbillon.schedule('q', 'now', interval '0', '1')";
-    // A node that is gone has left a timer with a successor, which the claim puts in its place.
-    let left = "insert into tourbillon.timer (queue, key, shard, due, planned, gen, attempt, payload, claim, \
-                claimed, next_due, next_gen, next_payload) \
-                values ('q', 'next', 0, now(), now(), 1, 1, '1', 99, now(), now(), 2, '2')";
-    bench.client.batch_execute(left).expect("it is accepted");
-    let claim = "select from tourbillon.claim_1(3, 'infinity', '{q}', '{next}', '{3}', '{}', '{}', '{}', '{}')";
-    for (write, key) in [(schedule, "now"), (&settle, "again"), (claim, "next")] {
+    // The end of a run moves what follows it, if it is due.
+    let followed = bench.run("next");
+    bench
+        .client
+        .batch_execute("select tourbillon.schedule('q', 'next', interval '0', '2')")
+        .expect("it is accepted");
+    let end = format!(
+        "select from tourbillon.settle_1(3, '{{q}}', '{{next}}', '{{{}}}', '{{{}}}', '{{0}}', '{{0}}', '{{null}}', false)",
+        followed.generation, followed.attempt
+    );
+    for (write, key) in [(schedule, "now"), (&settle, "again"), (&end, "next")] {
         let mut client = bench.database.client();
         let mut locked = client.transaction().expect("it begins");
         locked

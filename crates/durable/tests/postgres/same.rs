@@ -340,6 +340,13 @@ impl Side {
                 self.runs.push(run.run);
             }
         }
+        for run in claimed.over {
+            let generation = self.generation(&run.queue, &run.key, run.generation);
+            shown += &format!(
+                ", over {} {} {generation} {}",
+                run.queue, run.key, run.attempt
+            );
+        }
         shown
     }
 
@@ -408,14 +415,14 @@ impl Side {
             assert_eq!(got.as_ref(), Some(&timer));
             let (due, planned) = (self.halves(timer.due), self.halves(timer.planned));
             let running = timer.running.map(|since| self.halves(since));
-            let next = timer.next_due.map(|due| self.halves(due));
             format!(
-                "{} {due} {planned} {} {} {} {running:?} {} {next:?} {}",
+                "{} {due} {planned} {} {} {} {running:?} {} {} {}",
                 timer.key,
                 timer.attempt,
                 timer.fails,
                 timer.crashes,
                 timer.cancelled,
+                timer.follows,
                 timer.payload
             )
         });

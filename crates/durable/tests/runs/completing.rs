@@ -174,7 +174,7 @@ fn a_fenced_run_is_no_error_of_the_handler() {
 }
 
 #[test]
-fn a_successor_takes_the_place_of_a_completed_run() {
+fn what_follows_takes_the_place_of_a_completed_run() {
     let store = Memory::new();
     let own = store.clone();
     let (sender, receiver) = mpsc::channel();

@@ -236,7 +236,7 @@ fn calls_on_a_running_key_answer_running() {
             .unwrap()
             .is_scheduled()
     );
-    // The successor takes the place of the retry.
+    // What follows takes the place of the retry.
     let next = timers.schedule("q", "k", HOUR, &2).wait().unwrap();
     assert!(next.running && next.replaced.is_none());
     let moved = timers.reschedule("q", "k", HOUR * 2).wait().unwrap();
@@ -246,7 +246,7 @@ fn calls_on_a_running_key_answer_running() {
     ));
     gate.open();
     settled(&timers, "q", "c");
-    wait::until("the successor waits alone", || {
+    wait::until("what follows waits alone", || {
         timers
             .get("q", "k")
             .wait()

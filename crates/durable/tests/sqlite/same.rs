@@ -345,6 +345,10 @@ impl Pair {
                 self.runs.push(pair);
             }
         }
+        for (memory, file) in memory.over.iter().zip(&mut file.over) {
+            self.same_generation(memory.generation, file.generation);
+            file.generation = memory.generation;
+        }
         let plain = |claimed: Claimed| Claimed {
             horizon: None,
             ..claimed

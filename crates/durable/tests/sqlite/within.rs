@@ -277,7 +277,7 @@ fn a_run_is_ended_together_with_its_effect() {
 }
 
 #[test]
-fn the_end_of_a_run_promotes_its_successor() {
+fn the_end_of_a_run_frees_what_follows_it() {
     let (_folder, store, mut shop) = shop();
     let run = claimed(&store);
     let tx = immediate(&mut shop);

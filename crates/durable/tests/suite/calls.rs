@@ -52,7 +52,7 @@ pub(crate) fn schedule_stores_a_timer(bench: &Bench) {
     assert_eq!((&*timer.queue, &*timer.key), (QUEUE, "k"));
     assert_eq!((timer.due, timer.planned), (due, due));
     assert_eq!((timer.attempt, timer.fails, timer.crashes), (0, 0, 0));
-    assert_eq!((timer.running, timer.next_due), (None, None));
+    assert_eq!((timer.running, timer.follows), (None, false));
     assert!(!timer.cancelled);
     assert_json(&timer.payload, &payload("first"));
 }
@@ -117,10 +117,22 @@ pub(crate) fn schedule_during_a_run_waits_for_its_end(bench: &Bench) {
     else {
         panic!("{answer:?}");
     };
+    // The timer that follows is read together with the run.
     let during = client.timer("k");
-    assert_eq!(during.next_due, Some(first));
-    assert_eq!(during.due, before.due);
-    assert_json(&during.payload, &payload("first"));
+    assert_eq!((during.due, during.planned), (first, first));
+    assert_json(&during.payload, &payload("next"));
+    assert!(during.follows && during.running.is_some());
+    let counted = |timer: &tourbillon_durable::store::Timer| {
+        (timer.attempt, timer.fails, timer.crashes, timer.running)
+    };
+    assert_eq!(counted(&during), counted(&before));
+    // So is its due time where the key is taken.
+    let exists = Answer::Exists {
+        due: first,
+        running: true,
+    };
+    assert_eq!(client.call("k", if_absent(LATER)), exists);
+    assert_eq!(client.timer("k"), during);
 
     let (from, answer, to) = client.timed("k", schedule_text(LATER, "last"));
     let Answer::Scheduled {
@@ -137,7 +149,8 @@ pub(crate) fn schedule_during_a_run_waits_for_its_end(bench: &Bench) {
 
     assert_eq!(client.settle(node, &run, &Outcome::Done), Settled::Ended);
     let timer = client.timer("k");
-    assert_eq!((timer.due, timer.planned, timer.next_due), (due, due, None));
+    assert_eq!((timer.due, timer.planned), (due, due));
+    assert!(!timer.follows);
     assert_eq!((timer.attempt, timer.running), (0, None));
     assert_json(&timer.payload, &payload("last"));
 }
@@ -158,7 +171,7 @@ pub(crate) fn schedule_lifts_the_cancel_of_a_run(bench: &Bench) {
         }
     ));
     let timer = client.timer("k");
-    assert!(!timer.cancelled && timer.next_due.is_some());
+    assert!(!timer.cancelled && timer.follows);
     client.settle(node, &run, &Outcome::Retry(HOUR));
     assert_json(&client.run(node, "k").payload, &payload("next"));
 }
@@ -180,7 +193,7 @@ pub(crate) fn schedule_replaces_what_a_gone_node_ran(bench: &Bench) {
     assert_json(&timer.payload, &payload("new"));
 }
 
-pub(crate) fn schedule_replaces_the_successor_of_a_gone_nodes_run(bench: &Bench) {
+pub(crate) fn schedule_replaces_what_followed_a_gone_nodes_run(bench: &Bench) {
     let mut client = bench.client();
     let when = client.now() + HOUR;
     left_behind(&mut client, "k", &[schedule_text(DueAt::At(when), "next")]);
@@ -190,7 +203,7 @@ pub(crate) fn schedule_replaces_the_successor_of_a_gone_nodes_run(bench: &Bench)
         "{answer:?}"
     );
     let timer = client.timer("k");
-    assert_eq!((timer.due, timer.next_due), (when + HOUR, None));
+    assert_eq!((timer.due, timer.follows), (when + HOUR, false));
     assert_json(&timer.payload, &payload("new"));
 }
 
@@ -277,7 +290,7 @@ pub(crate) fn if_absent_leaves_what_a_gone_node_ran(bench: &Bench) {
     assert_eq!(client.call("k", if_absent(LATER)), exists);
     let timer = client.timer("k");
     assert_json(&timer.payload, &payload("next"));
-    assert_eq!((timer.due, timer.next_due), (when, None));
+    assert_eq!((timer.due, timer.attempt, timer.follows), (when, 0, false));
 }
 
 pub(crate) fn if_absent_schedules_where_a_gone_nodes_run_was_cancelled(bench: &Bench) {
@@ -383,7 +396,8 @@ pub(crate) fn reschedule_moves_the_timer_that_waits_for_a_run(bench: &Bench) {
         matches!(answer, Answer::Moved { from: f, to: t, running: true, .. } if (f, t) == (from, to)),
         "{answer:?}"
     );
-    assert_eq!(client.timer("k").next_due, Some(to));
+    let timer = client.timer("k");
+    assert_eq!((timer.due, timer.planned, timer.follows), (to, to, true));
     client.settle(node, &run, &Outcome::Done);
     let timer = client.timer("k");
     assert_eq!((timer.due, timer.planned), (to, to));
@@ -411,7 +425,7 @@ pub(crate) fn reschedule_moves_what_a_gone_node_ran(bench: &Bench) {
     let answer = client.call("followed", reschedule(DueAt::At(to)));
     assert!(matches!(answer, Answer::Moved { to: t, running: false, .. } if t == to));
     let timer = client.timer("followed");
-    assert_eq!((timer.due, timer.attempt, timer.next_due), (to, 0, None));
+    assert_eq!((timer.due, timer.attempt, timer.follows), (to, 0, false));
     assert_json(&timer.payload, &payload("next"));
 }
 
@@ -440,8 +454,7 @@ pub(crate) fn cancel_of_a_run_ends_the_timer_with_it(bench: &Bench) {
     let running = Answer::Running { attempt: 1, since };
     assert_eq!(client.call("k", Action::Cancel), running);
     let timer = client.timer("k");
-    assert!(timer.cancelled);
-    assert_eq!(timer.next_due, None);
+    assert!(timer.cancelled && !timer.follows);
     assert_eq!(client.call("k", Action::Cancel), running);
     let settled = client.settle(node, &run, &Outcome::Retry(Duration::ZERO));
     assert_eq!(settled, Settled::Ended);
@@ -769,7 +782,7 @@ pub(crate) fn payloads_come_back_as_they_were_given(bench: &Bench) {
         assert_json(&client.list(&page)[0].payload, given);
         let claimed = client.run(node, "k");
         assert_json(&claimed.payload, given);
-        // As a successor, as a dead letter, and revived.
+        // As one that follows, as a dead letter, and revived.
         let payload: Box<str> = given.into();
         client.call("k", Action::Schedule { when: NOW, payload });
         client.settle(node, &claimed.run, &Outcome::Done);

@@ -208,7 +208,7 @@ pub(crate) fn a_claim_decides_what_gone_nodes_left_behind(bench: &Bench) {
     client.call("followed now", schedule_text(NOW, "next"));
     client.call("followed later", schedule_text(DueAt::At(later), "next"));
     client.call("cancelled", Action::Cancel);
-    let planned = client.timer("followed now").next_due;
+    let due = client.timer("followed now").due;
     client.leave(gone);
     let node = client.join(2);
     let claimed = client.claim(node, &["followed now", "followed later", "cancelled"]);
@@ -218,12 +218,13 @@ pub(crate) fn a_claim_decides_what_gone_nodes_left_behind(bench: &Bench) {
     assert_eq!(&*run.run.key, "followed now");
     // The crash was that of the other timer.
     assert_eq!((run.run.attempt, run.crashes), (1, 0));
-    assert_eq!(Some(run.planned), planned);
+    // Nobody has to look behind a mark: the end of a node drops them all.
+    assert_eq!((run.due, run.planned), (due, due));
     assert_json(&run.payload, &payload("next"));
     let timer = client.timer("followed later");
     assert_eq!(
-        (timer.due, timer.planned, timer.next_due),
-        (later, later, None)
+        (timer.due, timer.planned, timer.follows),
+        (later, later, false)
     );
     assert_eq!((timer.attempt, timer.crashes), (0, 0));
     assert_json(&timer.payload, &payload("next"));
@@ -233,7 +234,7 @@ pub(crate) fn a_claim_decides_what_gone_nodes_left_behind(bench: &Bench) {
 }
 
 /// What a gone node left behind is decided before the crash limit.
-pub(crate) fn a_successor_or_a_cancel_spares_the_dead_letter(bench: &Bench) {
+pub(crate) fn what_follows_or_a_cancel_spares_the_dead_letter(bench: &Bench) {
     let mut client = bench.client();
     let keys = ["followed", "cancelled", "buried"];
     for key in keys {
@@ -285,7 +286,6 @@ pub(crate) fn adoption_returns_a_run_whose_answer_was_lost(bench: &Bench) {
     let first = client.run(node, "k");
     client.settle(node, &first.run, &Outcome::Retry(Duration::ZERO));
     let lost = client.run(node, "k");
-    client.call("k", schedule(DueAt::After(HOUR)));
     let before = client.timer("k");
     let mut adopting = claim(node, QUEUE, &[] as &[&str]);
     adopting.adopt.push(lost.run.clone());
@@ -333,6 +333,92 @@ pub(crate) fn adoption_needs_the_fence(bench: &Bench) {
         run.attempt = 0;
     });
     assert_eq!(try_adopt(node, not_held), 0);
+}
+
+/// ROW-4: the row has another payload, or nobody wants the run. So it is given back.
+pub(crate) fn adoption_starts_nothing_that_is_over(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let later = client.now() + HOUR;
+    let cases: [(&str, &[Action], Option<StoreTime>); 4] = [
+        (
+            "followed",
+            &[schedule_text(DueAt::At(later), "next")],
+            Some(later),
+        ),
+        ("followed now", &[schedule_text(NOW, "next")], None),
+        ("cancelled", &[Action::Cancel], None),
+        ("both", &[schedule_text(NOW, "next"), Action::Cancel], None),
+    ];
+    for (key, during, due) in cases {
+        let lost = client.running(node, key);
+        for action in during {
+            client.call(key, action.clone());
+        }
+        let before = client.timer(key);
+        let mut adopting = claim(node, QUEUE, &[] as &[&str]);
+        adopting.adopt.push(lost.clone());
+        for _ in 0..2 {
+            let adopted = client.claim_of(&adopting);
+            assert_eq!(
+                (adopted.runs, adopted.over),
+                (vec![], vec![lost.clone()]),
+                "{key}"
+            );
+            // Nothing is written.
+            assert_eq!(client.timer(key), before, "{key}");
+        }
+        let back = Outcome::GiveBack(Duration::ZERO);
+        assert_eq!(client.settle(node, &lost, &back), Settled::Ended, "{key}");
+        let left = client.get(key);
+        assert_eq!(left.is_some(), key.starts_with("followed"), "{key}");
+        if let Some(timer) = left {
+            assert_eq!(
+                (timer.attempt, timer.running, timer.follows),
+                (0, None, false)
+            );
+            assert_json(&timer.payload, &payload("next"));
+            assert_eq!(due.unwrap_or(timer.due), timer.due);
+        }
+        // The fence is passed.
+        let adopted = client.claim_of(&adopting);
+        assert_eq!((adopted.runs, adopted.over), (vec![], vec![]), "{key}");
+    }
+}
+
+/// A timer that was scheduled during the run of a node that died waits for its own due time, and
+/// the run counts as replaced: it is neither repeated nor counted as a crash.
+pub(crate) fn what_follows_a_gone_nodes_run_replaces_it(bench: &Bench) {
+    let mut client = bench.client();
+    let gone = client.join(1);
+    let run = client.running(gone, "k");
+    let later = client.now() + HOUR;
+    client.call("k", schedule_text(DueAt::At(later), "next"));
+    client.leave(gone);
+    let node = client.join(2);
+    // It is read as what it is, before any call has written.
+    let timer = client.timer("k");
+    assert_eq!((timer.due, timer.planned), (later, later));
+    assert_eq!((timer.attempt, timer.crashes), (0, 0));
+    assert_eq!((timer.running, timer.follows), (None, false));
+    assert_json(&timer.payload, &payload("next"));
+    assert_eq!(client.list(&Page::first(QUEUE, 10)), [timer]);
+    // A claim that comes too early does not start it.
+    assert!(client.claim(node, &["k"]).runs.is_empty());
+    assert_eq!(client.timer("k").due, later);
+    // The end of the run comes late, and does it no harm.
+    assert_eq!(client.settle(gone, &run, &Outcome::Done), Settled::Fenced);
+    client.call("k", Action::Reschedule { when: NOW });
+    let next = client.run(node, "k");
+    assert_eq!((next.run.attempt, next.crashes), (1, 0));
+    assert_ne!(next.run.generation, run.generation);
+    assert_json(&next.payload, &payload("next"));
+    assert_eq!(client.settle(gone, &run, &Outcome::Done), Settled::Fenced);
+    assert_eq!(
+        client.settle(node, &next.run, &Outcome::Done),
+        Settled::Ended
+    );
+    assert_eq!(client.get("k"), None);
 }
 
 pub(crate) fn a_thousand_timers_are_claimed_and_settled_at_once(bench: &Bench) {

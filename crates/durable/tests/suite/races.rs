@@ -148,8 +148,8 @@ pub(crate) fn a_schedule_and_a_settlement_lose_no_timer(bench: &Bench) {
     for key in &keys {
         let timer = client.timer(key);
         assert_eq!(
-            (timer.running, timer.next_due, timer.attempt),
-            (None, None, 0)
+            (timer.running, timer.follows, timer.attempt),
+            (None, false, 0)
         );
         assert_json(&timer.payload, &payload("next"));
     }

@@ -137,28 +137,26 @@ pub(crate) fn a_list_shows_runs_but_not_what_a_gone_node_left_cancelled(bench: &
     }
     client.running(node, "running");
     client.running(node, "running cancelled");
+    client.running(node, "running followed");
+    client.call("running followed", schedule(DueAt::After(HOUR)));
     client.call("gone cancelled", Action::Cancel);
     client.call("gone followed", schedule(DueAt::After(HOUR)));
     client.call("running cancelled", Action::Cancel);
     client.leave(gone);
-    let page = Page::first(QUEUE, 4);
+    let page = Page::first(QUEUE, 5);
     let timers = client.list(&page);
     let shown = |timer: &tourbillon_durable::store::Timer| {
         let running = timer.running.is_some();
-        (
-            timer.key.clone(),
-            running,
-            timer.cancelled,
-            timer.next_due.is_some(),
-        )
+        (timer.key.clone(), running, timer.cancelled, timer.follows)
     };
     let mut shown: Vec<_> = timers.iter().map(shown).collect();
     shown.sort();
     let expected = [
         ("gone", false, false, false),
-        ("gone followed", false, false, true),
+        ("gone followed", false, false, false),
         ("running", true, false, false),
         ("running cancelled", true, true, false),
+        ("running followed", true, false, true),
     ];
     assert_eq!(
         shown,

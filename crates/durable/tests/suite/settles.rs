@@ -143,7 +143,7 @@ pub(crate) fn a_timer_that_is_given_back_has_not_failed(bench: &Bench) {
     assert!(client.claim(node, &["k"]).runs.is_empty());
 }
 
-pub(crate) fn every_end_makes_room_for_the_successor(bench: &Bench) {
+pub(crate) fn every_end_makes_room_for_what_follows(bench: &Bench) {
     let mut client = bench.client();
     let node = client.join(1);
     for outcome in every_outcome() {
@@ -157,7 +157,7 @@ pub(crate) fn every_end_makes_room_for_the_successor(bench: &Bench) {
         );
         let timer = client.timer("k");
         assert_eq!((timer.due, timer.planned), (due, due), "{outcome:?}");
-        assert_eq!((timer.attempt, timer.fails, timer.next_due), (0, 0, None));
+        assert_eq!((timer.attempt, timer.fails, timer.follows), (0, 0, false));
         assert_eq!(timer.running, None);
         assert_json(&timer.payload, &payload("next"));
         // A repeated settlement doesn't touch it.

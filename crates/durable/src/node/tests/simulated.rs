@@ -300,7 +300,7 @@ fn scenario(world: &mut World) {
     );
     world.user_at(READY + secs(4), moved("move1", secs(6)));
     world.user_at(READY + secs(4), moved("move2", millis(300)));
-    // During the run: a successor, which is moved; a cancel; a move without a successor.
+    // During the run: a timer that follows, and is moved; a cancel; a move of nothing.
     world.user_at(READY + secs(6), schedule("a", "long1", secs(1)));
     world.user_at(READY + secs(7), moved("long1", secs(4)));
     world.user_at(READY + secs(6), cancel("long2"));

@@ -761,6 +761,8 @@ type TimerName = (Arc<str>, Box<str>);
 #[derive(Debug)]
 pub(super) struct Op {
     pub(super) due: StoreTime,
+    /// Whether it was scheduled during a run of its key.
+    follows: bool,
     /// From then on it may not be claimed: it was cancelled or replaced.
     pub(super) closed: Option<Duration>,
     /// From then on it may not start.
@@ -780,6 +782,10 @@ pub(super) struct Ledger {
     pub(super) died: BTreeMap<Epoch, StoreTime>,
     /// The last claim of each key: who, which run, when, and whether the answer was lost.
     last_claim: BTreeMap<TimerName, (Epoch, Run, StoreTime, Duration)>,
+    /// The runs that have not settled, by name, and those that took the place of one whose node has
+    /// died: they could not start before.
+    unsettled: BTreeMap<TimerName, Run>,
+    taken_over: BTreeSet<Run>,
     /// Runs that ended without a crash, by generation: those counted for the crashes.
     ended_well: BTreeMap<(TimerName, i64), u32>,
     /// Attempts before the counts were set back.
@@ -829,6 +835,7 @@ impl Ledger {
                         "a run that was taken over has settled"
                     );
                     assert_eq!(*run, settlement.run, "an older run has settled");
+                    self.unsettled.remove(&name);
                     let well = (name, settlement.run.generation);
                     *self.ended_well.entry(well).or_default() += 1;
                 }
@@ -863,6 +870,10 @@ impl Ledger {
             "{run:?}: {well} ended well, {forgiven} forgiven"
         );
         self.crashes += run.crashes;
+        let left = self.unsettled.insert(name.clone(), run.run.clone());
+        if left.is_some() && (run.crashes > 0 || op.follows) {
+            self.taken_over.insert(run.run.clone());
+        }
         self.last_claim
             .insert(name, (epoch, run.run.clone(), now, self.time));
     }
@@ -902,7 +913,7 @@ impl Ledger {
             // Of two nodes that end one after the other, the last one counts.
             let deaths = self.died.values().filter(|died| **died <= now);
             let last_death = deaths.clone().max().copied();
-            if run.crashes == 0 {
+            if run.crashes == 0 && !self.taken_over.contains(&run.run) {
                 self.unclaimed.push((run.due, now.since(run.due)));
                 let second = last_death.filter(|_| deaths.count() > 1);
                 let ready = second.map_or(ready, |death| ready.max(death));
@@ -930,6 +941,7 @@ impl Ledger {
                 self.open.entry(name).or_default().push(number);
                 self.ops.push(Op {
                     due,
+                    follows: running,
                     closed: None,
                     never: None,
                     starts: 0,

@@ -1,9 +1,11 @@
 //! Claims whose answers were lost.
 
+use std::time::Duration;
+
 use crate::node::tests::scripted::script::{Script, alone, claimed, millis, row, secs, store};
 use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, Near, Reply, StoreCall};
-use crate::store::{Claimed, ClaimedRun, Epoch, Outcome, Run, Seen, SeenNode, Wanted};
+use crate::store::{Claimed, ClaimedRun, Epoch, Outcome, Run, Seen, SeenNode, Settled, Wanted};
 
 fn mine(key: &str) -> Seen {
     Seen {
@@ -135,6 +137,40 @@ fn what_is_adopted_is_bounded_by_its_bytes_and_holds_up_no_other_queue() {
         let small = claims.iter().position(|claim| claim.1 > 0);
         assert!(small.is_some_and(|at| at < 2), "{claims:?}");
     }
+}
+
+#[test]
+fn what_was_scheduled_or_cancelled_since_a_lost_claim_is_given_back() {
+    // ROW-4
+    let mut script = Script::joined(options(&[("a", 1, None)]));
+    script.rows = vec![mine("k")];
+    for _ in 0..2 {
+        let (id, _) = script.poll();
+        let snapshot = script.snapshot();
+        script.reply(id, Reply::Snapshot(snapshot));
+    }
+    let (id, claim) = script.claim(script.now);
+    let answer = Claimed {
+        now: store(script.now),
+        over: claim.adopt.clone(),
+        ..Claimed::default()
+    };
+    script.reply(id, Reply::Claimed(answer));
+    assert_eq!(script.starts, []);
+    let (id, settle) = script.settle(script.now);
+    let [end] = &settle.settlements[..] else {
+        panic!("{settle:?}");
+    };
+    assert_eq!(end.run, claim.adopt[0]);
+    assert_eq!(end.outcome, Outcome::GiveBack(Duration::ZERO));
+    script.reply(id, Reply::Settled(vec![Ok(Settled::Ended)]));
+    // It has taken no room of the queue, and the key is free.
+    script.rows = vec![row("a", "k", START)];
+    let (id, _) = script.poll();
+    let snapshot = script.snapshot();
+    script.reply(id, Reply::Snapshot(snapshot));
+    let (_, claim) = script.claim(script.now);
+    assert_eq!((claim.timers.len(), claim.adopt.len()), (1, 0));
 }
 
 /// What a store returns for a run that is to be adopted.
