@@ -260,3 +260,28 @@ where
         self.garbage.push(Some(key), None);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use crate::{Firing, Scheduler};
+
+    /// Before a timer is refused, unused permits of other stripes are collected. Smaller bounds are
+    /// handed out one by one, so no permit of theirs is ever unused.
+    #[test]
+    fn a_batch_uses_the_room_of_other_stripes() {
+        let builder = Scheduler::<u64>::builder().stripes(8).max_pending(10_000);
+        let scheduler = builder.build_stepped(1).unwrap();
+        let timers = scheduler.handle();
+        let delay = Duration::from_secs(1);
+        for round in 0..4 {
+            let keys: Vec<u64> = (0..10_000).map(|key| key + 10_000 * round).collect();
+            let nothing = |_: &Firing<'_, u64>| ();
+            let answers = timers.schedule_many(keys.iter().map(|key| (*key, delay, nothing)));
+            assert!(answers.iter().all(Result::is_ok), "{round}");
+            let answers = timers.cancel_many(&keys);
+            assert!(answers.iter().all(|answer| answer.is_cancelled()));
+        }
+    }
+}

@@ -161,25 +161,6 @@ fn a_batch_that_does_not_fit_is_scheduled_as_far_as_it_does() {
     }
 }
 
-/// Unused permits of other stripes are collected before anything is refused.
-#[test]
-fn a_batch_uses_the_room_of_other_stripes() {
-    let builder = Scheduler::<u64>::builder().stripes(8).max_pending(20_000);
-    let scheduler = builder.build_stepped(1).unwrap();
-    let timers = scheduler.handle();
-    for round in 0..4 {
-        let keys: Vec<_> = (0..20_000).map(|key| key + 20_000 * round).collect();
-        let answers = timers.schedule_many(keys.iter().map(|key| (*key, T, nothing)));
-        assert!(answers.iter().all(Result::is_ok), "{round}");
-        assert!(
-            timers
-                .cancel_many(&keys)
-                .iter()
-                .all(|answer| answer.is_cancelled())
-        );
-    }
-}
-
 #[test]
 fn a_batch_for_a_closed_scheduler_comes_back() {
     let scheduler = stepped(1);

@@ -6,6 +6,8 @@
 //! - `teeth/batch-arms-after-the-close.patch`: an engine that has closed accepts a batch.
 //! - `teeth/batch-rings-nobody.patch`: the ticker sleeps through a deadline.
 //! - `teeth/batch-tells-of-one-stripe.patch`: a ticket of the second stripe is not handed over.
+//! - `teeth/batch-refuses-without-a-look.patch`: a timer is refused, although another stripe has an
+//!   unused permit. An engine as small as a model's has none, so a test of the library notices it.
 //! - `teeth/batch-waits-while-it-holds.patch`: two calls wait for each other's stripe.
 
 use loom::thread;
