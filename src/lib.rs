@@ -288,10 +288,10 @@ pub use expiry::{
 #[cfg(feature = "serde")]
 pub use expiry::{NewerFormatError, Restored, Snapshot};
 pub use scheduler::{
-    AfterPanic, ById, Cancel, CancelAndWait, CancelGuard, Closing, Firing, HandedBack, Handle,
-    InsideTaskError, IntoNext, KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState,
-    Report, Reschedule, Round, Scheduled, Scheduler, SchedulerBuilder, ShardStats, SoFar, Stats,
-    Task, TaskPanic, TimerId, TimerInfo, TimerState,
+    AfterPanic, ById, ByIds, Cancel, CancelAndWait, CancelGuard, Closing, Firing, HandedBack,
+    Handle, InsideTaskError, IntoNext, KeyHasher, Missed, Next, Pending, Period, PullIn,
+    RandomState, Report, Reschedule, Round, Scheduled, Scheduler, SchedulerBuilder, ShardStats,
+    SoFar, Stats, Task, TaskPanic, TimerId, TimerInfo, TimerState,
 };
 #[cfg(feature = "tokio")]
 pub use scheduler::{AsyncFiring, AsyncRound, Cancelled, OnTokio};

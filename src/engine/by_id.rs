@@ -1,10 +1,12 @@
-//! Moves of one arming by its id.
+//! Calls on armings by their ids: moves of one, and moves and cancellations of many.
 
 use std::time::Duration;
 
 use super::{Engine, Frontend};
 use crate::clock::QuickReading;
-use crate::shard::{EntryId, Moving, UsualCall};
+use crate::job::drop_each;
+use crate::shard::batch::{ITEMS_PER_HOLD, Located};
+use crate::shard::{Cancelling, EntryId, Moving, UsualCall};
 use crate::when::When;
 
 /// A usual call of an engine.
@@ -77,5 +79,53 @@ impl<F: Frontend> Engine<F> {
         self.with(stripe, |stripe| {
             stripe.reschedule_id(id, deadline, now, false).into()
         })
+    }
+
+    /// Moves many armings to one deadline; see `shard/batch.rs`. `id_of` returns the id of an item.
+    /// The answers are in the order of the caller's list, which has `count` items: those that are
+    /// not located are not found.
+    pub(crate) fn reschedule_ids<T, R: From<Moving> + Clone>(
+        &self,
+        located: &[Located<T>],
+        id_of: impl Fn(&Located<T>) -> EntryId,
+        when: When,
+        count: usize,
+    ) -> Vec<R> {
+        let (deadline, now) = self.resolve_exactly(when);
+        let mut answers = vec![R::from(Moving::NotFound); count];
+        // A hold of the lock can hand over one timer that is due at once, so these go one by one.
+        let per_stripe = if deadline <= now { 1 } else { ITEMS_PER_HOLD };
+        let mut groups = self.groups(located, per_stripe);
+        while groups.lock_next() {
+            groups.prefetch(&id_of);
+            groups.each(|stripe, located| {
+                let moving = stripe.reschedule_id(id_of(located), deadline, now, false);
+                answers[located.index()] = moving.into();
+            });
+            groups.release();
+        }
+        answers
+    }
+
+    /// Cancels many armings. `answer` is called under the stripe's lock with each result, and
+    /// returns what is to be dropped without it.
+    pub(crate) fn cancel_ids<T, A, B>(
+        &self,
+        located: &[Located<T>],
+        id_of: impl Fn(&Located<T>) -> EntryId,
+        mut answer: impl FnMut(&Located<T>, Cancelling<F::Key, F::Payload>) -> (A, B),
+    ) {
+        let mut garbage = Vec::with_capacity(ITEMS_PER_HOLD.min(located.len()));
+        let mut groups = self.groups(located, ITEMS_PER_HOLD);
+        while groups.lock_next() {
+            groups.prefetch(&id_of);
+            groups.each(|stripe, located| {
+                let cancelling = stripe.cancel_id(id_of(located));
+                garbage.push(answer(located, cancelling));
+            });
+            groups.release();
+            // Keys and tasks are user code, so they are dropped between two holds of the locks.
+            drop_each(garbage.drain(..));
+        }
     }
 }

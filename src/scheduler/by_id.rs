@@ -1,4 +1,4 @@
-//! Calls on one arming instead of a key.
+//! Calls on armings instead of keys.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -7,6 +7,8 @@ use super::answers::{Cancel, PullIn, Reschedule, TimerId, TimerInfo};
 use super::handle::Handle;
 use super::hasher::RandomState;
 use crate::job::drop_catching;
+use crate::shard::EntryId;
+use crate::shard::batch::{Located, by_stripe};
 use crate::when::When;
 
 /// Calls on one arming; see [`Handle::by_id`]. They are cheaper than by key, since nothing is
@@ -109,6 +111,83 @@ where
     }
 }
 
+/// Calls on many armings; see [`Handle::by_ids`]. The value can be used for more than one call.
+///
+/// # Blocking
+///
+/// Each call holds up to 16 locks for some microseconds, but never while it waits for another one.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::{Reschedule, Scheduler};
+/// # let scheduler = Scheduler::<u64>::builder().build_stepped(1)?;
+/// # let timers = scheduler.handle();
+/// let mut ids = Vec::new();
+/// for request in 0..100 {
+///     ids.push(timers.schedule(request, Duration::from_secs(5), |_| ())?.id);
+/// }
+/// // Bytes of all of them came, so the 5 s start again.
+/// let answers = timers.by_ids(ids.iter().copied()).reschedule(Duration::from_secs(5));
+/// assert!(answers.iter().all(|answer| matches!(answer, Reschedule::Moved { .. })));
+/// // The connection is closed.
+/// let answers = timers.by_ids(ids).cancel();
+/// assert!(answers.iter().all(|answer| answer.is_cancelled()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ByIds<'a, K, S = RandomState> {
+    handle: &'a Handle<K, S>,
+    /// The armings of this scheduler.
+    located: Vec<Located<EntryId>>,
+    /// The number of ids, with those of other schedulers.
+    count: usize,
+}
+
+impl<K, S> ByIds<'_, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Calls [`ById::reschedule`] for each of them. The results are in the order of the ids, and
+    /// the clock is read once: all timers get the same deadline.
+    ///
+    /// The call is not atomic: each timer is moved on its own, and other calls may act in between.
+    pub fn reschedule(&self, when: impl Into<When>) -> Vec<Reschedule> {
+        let engine = self.handle.engine();
+        engine.reschedule_ids(&self.located, |item| item.item, when.into(), self.count)
+    }
+
+    /// Calls [`ById::cancel`] for each of them. The results are in the order of the ids. The call is
+    /// not atomic, like [`reschedule`](Self::reschedule).
+    pub fn cancel(&self) -> Vec<Cancel> {
+        let mut answers = vec![Cancel::NotFound; self.count];
+        let engine = self.handle.engine();
+        engine.cancel_ids(
+            &self.located,
+            |item| item.item,
+            |item, cancelling| {
+                let (answer, dropped) = Handle::<K, S>::cancel_answer(cancelling);
+                answers[item.index()] = answer;
+                dropped
+            },
+        );
+        answers
+    }
+}
+
+impl<K, S> fmt::Debug for ByIds<'_, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByIds")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<K, S> Handle<K, S>
 where
     K: Clone + Send + 'static,
@@ -131,6 +210,40 @@ where
     #[must_use]
     pub fn by_id(&self, id: TimerId) -> ById<'_, K, S> {
         ById { handle: self, id }
+    }
+
+    /// Returns a view for calls on many armings. The ids are sorted by stripe, and the locks of
+    /// several stripes are held at a time, so that cache misses overlap. Of an id that comes twice,
+    /// the second one is served after the first one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<u64>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let seven = timers.schedule(7, Duration::from_secs(5), |_| ())?.id;
+    /// let eight = timers.schedule(8, Duration::from_secs(5), |_| ())?.id;
+    /// timers.by_ids([seven, eight]).reschedule(Duration::from_secs(60));
+    /// assert_eq!(scheduler.advance(Duration::from_secs(59)).len(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn by_ids(&self, ids: impl IntoIterator<Item = TimerId>) -> ByIds<'_, K, S> {
+        let mut count = 0;
+        let located = ids.into_iter().filter_map(|id| {
+            let index = count;
+            count += 1;
+            let stripe = self.stripe_of(id)?;
+            Some(Located::new(index, stripe, id.entry))
+        });
+        let located = located.collect();
+        ByIds {
+            handle: self,
+            located: by_stripe(self.engine().shards().stripes(), located),
+            count,
+        }
     }
 
     /// Returns whether a run of this scheduler was cancelled; false when it has ended.

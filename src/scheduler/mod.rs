@@ -5,7 +5,7 @@
 //! | `mod.rs` | `Scheduler`, the owner of the threads |
 //! | `builder.rs` | the options |
 //! | `handle/`, `batch.rs`, `pending.rs` | the calls by key |
-//! | `by_id.rs` | the calls on one arming |
+//! | `by_id.rs` | the calls on armings |
 //! | `awaiting.rs`, `on_tokio/` | calls that are awaited; tasks that are futures |
 //! | `answers.rs`, `firing.rs`, `guard.rs` | results of calls; a task's view of its run; a guard |
 //! | `task.rs`, `repeat/` | closures that run once; timers that repeat |
@@ -34,7 +34,7 @@ mod task;
 pub use answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, TimerState};
 pub use awaiting::CancelAndWait;
 pub use builder::SchedulerBuilder;
-pub use by_id::ById;
+pub use by_id::{ById, ByIds};
 pub use firing::Firing;
 #[cfg(any(test, feature = "test-util"))]
 pub use frontend::Fired;

@@ -10,16 +10,16 @@
 //! A group is served in these steps:
 //!
 //! 1. [`Groups::lock_next`] takes the locks.
-//! 2. Passes read, and change nothing: [`Groups::find`]. A key's `Eq` is called here, and no other
-//!    user code is called under the locks.
-//! 3. [`Groups::each_at`] does the work, or [`Groups::arm_each`].
+//! 2. Passes read, and change nothing: [`Groups::find`], or [`Groups::prefetch`] for ids. A key's
+//!    `Eq` is called here, and no other user code is called under the locks.
+//! 3. [`Groups::each_at`] does the work, or [`Groups::arm_each`], or [`Groups::each`] for ids.
 //! 4. [`Groups::release`] unlocks, and does the deferred actions.
 //! 5. The caller drops what is left over, and arms one by one what has to be.
 
 use std::borrow::Borrow;
 use std::hint::black_box;
 
-use super::{Admission, KeyHash, ReentrancyGuard, Refusal, RunDeferred, Shards, Stripe};
+use super::{Admission, EntryId, KeyHash, ReentrancyGuard, Refusal, RunDeferred, Shards, Stripe};
 use crate::sync::MutexGuard;
 use crate::wheel::NO_ENTRY;
 
@@ -308,6 +308,19 @@ impl<'s, 'p, K, V, O: RunDeferred<K, V>, T> Groups<'s, 'p, K, V, O, T> {
         Q: Eq + ?Sized,
     {
         stripe.find(hash, key).unwrap_or(NO_ENTRY)
+    }
+
+    /// Reads the entries of the group's ids, so that their cache misses overlap.
+    #[inline(never)]
+    pub(crate) fn prefetch(&self, id_of: impl Fn(&Located<T>) -> EntryId) {
+        let mut seen = 0_u32;
+        for held in &self.held {
+            for located in held.located {
+                seen ^= held.stripe.prefetch_slot(id_of(located).slot);
+            }
+        }
+        // Keeps the compiler from removing the reads.
+        black_box(seen);
     }
 
     /// Calls `serve` with each item of the group, in order, and its stripe.

@@ -1,7 +1,8 @@
 //! The keyless front end: timers that run once and are named by a handle, like `newTimeout` of
 //! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into a
-//! few stripes in turn. `sleep.rs` has the same for tasks that await.
+//! few stripes in turn. `sleep.rs` has the same for tasks that await, and `batch.rs` calls for many.
 
+mod batch;
 mod builder;
 mod interval;
 mod sleep;

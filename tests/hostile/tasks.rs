@@ -162,14 +162,23 @@ fn drops_that_panic_in_a_batch_do_not_end_the_process() {
             }
             assert_eq!(mines.gone_off(), 200);
             lay();
+            let ids: Vec<_> = timers.pending().map(|(_, info)| info.id).collect();
+            let by_ids = timers.by_ids(ids);
+            while !timers.is_empty() {
+                let left = timers.len();
+                panics(|| by_ids.cancel());
+                assert!(timers.len() < left);
+            }
+            assert_eq!(mines.gone_off(), 300);
+            lay();
             assert_eq!(runs(&scheduler, 2 * T).len(), 100);
-            assert_eq!((mines.gone_off(), timers.stats().panicked), (300, 100));
+            assert_eq!((mines.gone_off(), timers.stats().panicked), (400, 100));
             works(&scheduler);
             lay();
             assert!(panics(|| drop(scheduler)).contains(WANTED));
-            assert_eq!(mines.gone_off(), 400);
+            assert_eq!(mines.gone_off(), 500);
             let stats = timers.stats();
-            assert_eq!((stats.cancelled, stats.pending), (300, 0));
+            assert_eq!((stats.cancelled, stats.pending), (400, 0));
             assert!(stats.balances());
         }
     }

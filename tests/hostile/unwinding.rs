@@ -15,7 +15,7 @@ use kit::wakes::{Wakes, poll};
 use tourbillon::keyed::{Debounce, Throttle};
 use tourbillon::retry::{Backoff, Retry, RetryBudget};
 use tourbillon::{
-    ById, CancelAndWait, CancelGuard, Clock, Closing, ExpiryMap, GroupedExpiryMap, Handle,
+    ById, ByIds, CancelAndWait, CancelGuard, Clock, Closing, ExpiryMap, GroupedExpiryMap, Handle,
     Interval, ManualClock, Next, Period, Report, Scheduler, Shutdown, Sleep, Timeout, Timer,
     TimerHandle, Toucher, channel, wheel,
 };
@@ -29,6 +29,7 @@ fn the_main_types_are_unwind_safe_whatever_their_values_are() {
     safe::<Scheduler<u64>>();
     safe::<Handle<u64>>();
     safe::<ById<'static, u64>>();
+    safe::<ByIds<'static, u64>>();
     safe::<CancelGuard<u64>>();
     safe::<CancelAndWait<u64>>();
     safe::<Closing<Report<u64>>>();

@@ -225,6 +225,9 @@ impl Rig {
         assert!(by_id.get().is_none());
         assert_eq!(by_id.cancel(), Cancel::NotFound);
         assert_eq!(by_id.reschedule(HOUR), Reschedule::NotFound);
+        let by_ids = timers.by_ids([self.id; 2]);
+        assert_eq!(by_ids.cancel(), [Cancel::NotFound; 2]);
+        assert_eq!(by_ids.reschedule(HOUR), [Reschedule::NotFound; 2]);
         let deadlock = Err(WaitError::WouldDeadlock);
         assert_eq!(timers.cancel_and_wait(&Key(1)).wait(), deadlock);
         let mut waiting = timers.cancel_and_wait(&Key(1));

@@ -20,6 +20,9 @@ fn assert_stale(timers: &Handle<u64>, id: TimerId) {
     assert_eq!(by_id.reschedule(Time::ZERO), Reschedule::NotFound);
     assert_eq!(by_id.pull_in(Duration::ZERO), PullIn::NotFound);
     assert_eq!(by_id.cancel(), Cancel::NotFound);
+    let by_ids = timers.by_ids([id, id]);
+    assert_eq!(by_ids.reschedule(T), [Reschedule::NotFound; 2]);
+    assert_eq!(by_ids.cancel(), [Cancel::NotFound; 2]);
     assert_eq!(timers.cancel_on_drop(id).cancel(), Cancel::NotFound);
     drop(timers.cancel_on_drop(id));
     let after: HashSet<_> = timers
@@ -233,4 +236,120 @@ fn ids_are_small_and_plain() {
         move || timers.by_id(armed.id).cancel().is_cancelled()
     });
     assert!(there.join().unwrap());
+}
+
+// === many ids ===
+
+/// In an order that has nothing to do with stripes.
+fn armed(timers: &Handle<u64>, count: u64) -> Vec<(u64, TimerId)> {
+    let mut keys: Vec<u64> = (0..count).collect();
+    keys.sort_by_key(|key| key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let arm = |key| {
+        // Each has a deadline of its own, so that an answer tells which timer it is about.
+        let delay = (10_000 + key as u32) * T;
+        (key, timers.schedule(key, delay, |_| ()).unwrap().id)
+    };
+    keys.into_iter().map(arm).collect()
+}
+
+#[test]
+fn many_ids_are_answered_in_the_callers_order() {
+    for seed in SEEDS {
+        for scheduler in [narrow(seed), stepped(seed)] {
+            let timers = scheduler.handle();
+            let foreign = stepped(seed);
+            let foreign = armed(&foreign.handle(), 10);
+            let own = armed(&timers, 1_000);
+            for (key, id) in &own {
+                if key % 3 == 0 {
+                    assert!(timers.by_id(*id).cancel().is_cancelled());
+                }
+            }
+            let ids: Vec<TimerId> = own.iter().chain(&foreign).map(|(_, id)| *id).collect();
+            let at = |key: u64| Time::ZERO + (10_000 + key as u32) * T;
+            let by_ids = timers.by_ids(ids);
+            let answers = by_ids.reschedule(70 * T);
+            assert_eq!(answers.len(), 1_010);
+            for ((key, _), answer) in own.iter().zip(&answers) {
+                let before = at(*key);
+                let expected = match key % 3 {
+                    0 => Reschedule::NotFound,
+                    _ => Reschedule::Moved { before },
+                };
+                assert_eq!(*answer, expected, "{key}");
+            }
+            assert_eq!(answers[1_000..], [Reschedule::NotFound; 10]);
+            let deadline = Time::ZERO + 70 * T;
+            let running = false;
+            for ((key, _), answer) in own.iter().zip(by_ids.cancel()) {
+                let expected = match key % 3 {
+                    0 => Cancel::NotFound,
+                    _ => Cancel::Cancelled { deadline, running },
+                };
+                assert_eq!(answer, expected, "{key}");
+            }
+            assert_eq!(runs(&scheduler, 100_000 * T), []);
+            assert!(timers.stats().balances());
+        }
+    }
+}
+
+#[test]
+fn an_id_twice_among_many_is_settled_in_order() {
+    for_each_seed(|scheduler, timers| {
+        let timer = timers.schedule(1, 5 * T, |_| ()).unwrap();
+        let (before, moved) = (timer.deadline, scheduler.now() + 9 * T);
+        // More often than one hold of a lock serves.
+        let by_ids = timers.by_ids([timer.id; 300]);
+        let answers = by_ids.reschedule(9 * T);
+        assert_eq!(answers[0], Reschedule::Moved { before });
+        let again = Reschedule::Moved { before: moved };
+        assert!(answers[1..].iter().all(|answer| *answer == again));
+        let answers = by_ids.cancel();
+        assert!(answers[0].is_cancelled());
+        assert_eq!(answers[1..], [Cancel::NotFound; 299]);
+        assert!(timers.by_ids([]).cancel().is_empty());
+        assert!(timers.by_ids([]).reschedule(Duration::ZERO).is_empty());
+    });
+}
+
+#[test]
+fn many_ids_that_are_moved_to_now_run_once_each() {
+    for seed in SEEDS {
+        for scheduler in [narrow(seed), stepped(seed)] {
+            let timers = scheduler.handle();
+            let ids: Vec<TimerId> = armed(&timers, 300).into_iter().map(|(_, id)| id).collect();
+            let by_ids = timers.by_ids(ids);
+            for _ in 0..2 {
+                by_ids.reschedule(Duration::ZERO);
+            }
+            let mut ran: Vec<_> = runs(&scheduler, Duration::ZERO);
+            ran.sort_unstable();
+            assert_eq!(ran, (0..300).map(|key| (0, key)).collect::<Vec<_>>());
+            assert_eq!(by_ids.cancel(), [Cancel::NotFound; 300]);
+        }
+    }
+}
+
+/// The ids of a run and of its successor mean different armings.
+#[test]
+fn a_run_and_its_successor_are_told_apart_among_many() {
+    for seed in SEEDS {
+        let scheduler = narrow(seed);
+        let timers = scheduler.handle();
+        let first = timers.schedule(7, T, |firing| {
+            let timers = firing.handle();
+            let next = timers.schedule(7, 5 * T, |_| ()).unwrap();
+            let deadline = next.deadline;
+            let running = true;
+            assert_eq!(
+                timers.by_ids([firing.id(), next.id]).cancel(),
+                [Cancel::Running, Cancel::Cancelled { deadline, running }]
+            );
+            assert!(firing.is_cancelled());
+        });
+        first.unwrap();
+        assert_eq!(runs(&scheduler, 100 * T), [(1, 7)]);
+        assert_eq!(timers.stats().panicked, 0);
+    }
 }

@@ -209,3 +209,81 @@ fn bad_options_are_named() {
     let error = Timer::builder().workers(0).build().unwrap_err();
     assert!(matches!(error, BuildError::Workers(0)));
 }
+
+// === many timers ===
+
+#[test]
+fn many_timeouts_are_answered_in_the_callers_order() {
+    let hand = ManualClock::new();
+    let (timer, other) = (timer_on(&hand), timer_on(&hand));
+    let ran = Arc::new(AtomicUsize::new(0));
+    let arm = |timer: &Timer, number: u32| {
+        let count = Arc::clone(&ran);
+        // Each has a deadline of its own, so that an answer tells which timer it is about.
+        let delay = SECOND + Duration::from_nanos(u64::from(number));
+        let task = move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        };
+        timer.after(delay, task).unwrap()
+    };
+    // More than one stripe takes in a row, and the last one belongs to another timer.
+    let mut handles: Vec<_> = (0..1_000).map(|number| arm(&timer, number)).collect();
+    for handle in handles.iter().step_by(3) {
+        assert!(handle.cancel().is_cancelled());
+    }
+    handles.push(arm(&other, 1_000));
+    let order: Vec<usize> = (0..1_001).map(|number| number * 8 % 1_001).collect();
+    let in_order = || order.iter().map(|number| &handles[*number]);
+
+    let answers = timer.reschedule_many(in_order(), 2 * SECOND);
+    assert_eq!(answers.len(), 1_001);
+    for (number, answer) in order.iter().zip(answers) {
+        let before = Time::ZERO + SECOND + Duration::from_nanos(*number as u64);
+        let expected = match number {
+            1_000 => Reschedule::NotFound,
+            number if number % 3 == 0 => Reschedule::NotFound,
+            _ => Reschedule::Moved { before },
+        };
+        assert_eq!(answer, expected, "{number}");
+    }
+    let deadline = Time::ZERO + 2 * SECOND;
+    let running = false;
+    for (number, answer) in order.iter().zip(timer.cancel_many(in_order())) {
+        let expected = match number {
+            1_000 => Cancel::NotFound,
+            number if number % 3 == 0 => Cancel::NotFound,
+            _ => Cancel::Cancelled { deadline, running },
+        };
+        assert_eq!(answer, expected, "{number}");
+    }
+    assert!(handles[..1_000].iter().all(|handle| handle.is_cancelled()));
+    assert!(!handles[1_000].is_cancelled());
+    assert!(other.cancel_many([&handles[1_000]; 2])[0].is_cancelled());
+    assert!(timer.cancel_many([]).is_empty());
+    assert!(timer.reschedule_many([], Duration::ZERO).is_empty());
+    assert_eq!(Arc::strong_count(&ran), 1, "all tasks are dropped");
+    let stats = timer.stats();
+    assert_eq!((stats.cancelled, stats.pending), (1_000, 0));
+}
+
+#[test]
+fn many_timeouts_that_are_moved_to_now_run_once_each() {
+    let timer = Timer::new().unwrap();
+    let (send, receive) = mpsc::channel();
+    let arm = |number: u32| {
+        let send = send.clone();
+        let task = move || send.send(number).unwrap();
+        timer.after(Duration::from_secs(3_600), task).unwrap()
+    };
+    let handles: Vec<_> = (0..300).map(arm).collect();
+    timer.reschedule_many(&handles, Duration::ZERO);
+    let ran = (0..300).map(|_| receive.recv_timeout(PATIENCE).expect("it runs"));
+    let mut ran: Vec<_> = ran.collect();
+    ran.sort_unstable();
+    assert_eq!(ran, (0..300).collect::<Vec<_>>());
+    let _ = timer.shutdown(Shutdown::HandBack).wait().unwrap();
+    let ends = timer.cancel_many(&handles);
+    assert!(ends.iter().all(|answer| *answer == Cancel::NotFound));
+    assert!(handles.iter().all(|handle| handle.is_expired()));
+    assert_eq!(timer.stats().ran, 300);
+}

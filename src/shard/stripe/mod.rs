@@ -312,6 +312,12 @@ impl<K, V> Stripe<K, V> {
         self.index.candidate_behind(hash.bits())
     }
 
+    /// Reads the entry in a slot, to bring it into the cache.
+    #[inline(always)]
+    pub(crate) fn prefetch_slot(&self, slot: u32) -> u32 {
+        self.table.armed(slot).map_or(0, |armed| armed.generation)
+    }
+
     /// Returns whether `slot` is the slot of `key`. A key in use is in one slot only, so this is
     /// what [`find`](Self::find) returns. The key's `Eq` may panic.
     #[inline(always)]

@@ -383,7 +383,6 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Cancels the arming `id`: both cases in one.
-    #[cfg(all(test, not(loom)))]
     pub(crate) fn cancel_id(&mut self, id: EntryId) -> Cancelling<K, V> {
         match self.cancel_armed_id(id) {
             Some(cancelled) => Cancelling::of_armed(cancelled),

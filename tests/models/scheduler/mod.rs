@@ -54,6 +54,8 @@ enum Step {
     ScheduleMany(Vec<(Key, Duration, Script)>),
     RescheduleMany(Vec<Key>, Duration),
     CancelMany(Vec<Key>),
+    RescheduleIds(Vec<usize>, Duration),
+    CancelIds(Vec<usize>),
     CancelAll,
     ShrinkToFit,
     Settle,
@@ -110,6 +112,29 @@ impl Pair {
                 let expected: Vec<_> = keys
                     .iter()
                     .map(|key| model.cancel(Target::Key(*key)))
+                    .collect();
+                prop_assert_eq!(answers, expected);
+                Ok(())
+            }
+            Step::RescheduleIds(mut backs, delay) => {
+                backs.retain(|back| model.name_of(*back).is_some());
+                let names = backs.iter().filter_map(|back| model.name_of(*back));
+                let answers = real.reschedule_ids(names, delay);
+                let call = Call::Reschedule(When::After(delay));
+                let expected: Vec<_> = backs
+                    .iter()
+                    .map(|back| model.call(Target::Id(*back), call.clone(), 0))
+                    .collect();
+                prop_assert_eq!(answers, expected);
+                Ok(())
+            }
+            Step::CancelIds(mut backs) => {
+                backs.retain(|back| model.name_of(*back).is_some());
+                let names = backs.iter().filter_map(|back| model.name_of(*back));
+                let answers = real.cancel_ids(names);
+                let expected: Vec<_> = backs
+                    .iter()
+                    .map(|back| model.cancel(Target::Id(*back)))
                     .collect();
                 prop_assert_eq!(answers, expected);
                 Ok(())
@@ -327,6 +352,7 @@ fn steps(tick: Duration, bounded: bool) -> BoxedStrategy<Step> {
         ]
     };
     let keys = || prop::collection::vec(key(), 0..8);
+    let backs = || prop::collection::vec(0_usize..8, 0..8);
     let script = || scripts(tick, 2, bounded);
     let call = |target, call| Step::Call(target, call);
     // With a bound, which ones of a batch are refused depends on their stripes.
@@ -345,6 +371,8 @@ fn steps(tick: Duration, bounded: bool) -> BoxedStrategy<Step> {
         1 => target().prop_map(move |target| call(target, Call::Get)),
         1 => (keys(), durations(tick)).prop_map(|(keys, by)| Step::RescheduleMany(keys, by)),
         1 => keys().prop_map(Step::CancelMany),
+        1 => (backs(), durations(tick)).prop_map(|(backs, by)| Step::RescheduleIds(backs, by)),
+        1 => backs().prop_map(Step::CancelIds),
         1 => Just(Step::CancelAll),
         2 => Just(Step::ShrinkToFit),
         2 => Just(Step::Settle),

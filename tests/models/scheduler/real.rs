@@ -101,6 +101,26 @@ impl Real {
         answers.into_iter().map(cancelled).collect()
     }
 
+    pub(crate) fn reschedule_ids(
+        &self,
+        names: impl Iterator<Item = Name>,
+        delay: Duration,
+    ) -> Vec<Answer> {
+        let answers = self.handle.by_ids(self.ids(names)).reschedule(delay);
+        answers.into_iter().map(moved).collect()
+    }
+
+    pub(crate) fn cancel_ids(&self, names: impl Iterator<Item = Name>) -> Vec<Answer> {
+        let answers = self.handle.by_ids(self.ids(names)).cancel();
+        answers.into_iter().map(cancelled).collect()
+    }
+
+    fn ids(&self, names: impl Iterator<Item = Name>) -> Vec<TimerId> {
+        note(&self.notes, |notes| {
+            names.map(|name| notes.ids[&name]).collect()
+        })
+    }
+
     pub(crate) fn cancel_all(&self) -> usize {
         self.handle.cancel_all()
     }
