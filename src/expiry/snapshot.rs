@@ -234,12 +234,21 @@ fn opened<K, V, G>(
     Ok(snapshot)
 }
 
-/// Inserts all entries by `put`, and draws up the result.
+/// Number of entries that are restored in one call for many.
+const AT_A_TIME: usize = 8_192;
+
+/// A key, the entry that has been made for it, and its group.
+type ToPut<K, V, T, G> = (K, MadeEntry<V, T>, Option<G>);
+
+/// The answer of an insertion.
+type Put<K, V> = Result<Inserted<V>, InsertError<K, V>>;
+
+/// Inserts all entries by `put`, some at a time, and draws up the result.
 fn restore_all<K, V, G, T: super::tag::Tag>(
     snapshot: Snapshot<K, V, G>,
     anchor: &WallAnchor,
     present: Time,
-    put: impl Fn(K, MadeEntry<V, T>, Option<G>) -> Result<Inserted<V>, InsertError<K, V>>,
+    put: impl Fn(Vec<ToPut<K, V, T, G>>) -> Vec<Put<K, V>>,
 ) -> Restored<K, V> {
     let arrival = Arrival::new(anchor, present, snapshot.taken);
     let mut restored = Restored {
@@ -248,15 +257,24 @@ fn restore_all<K, V, G, T: super::tag::Tag>(
         refused: Vec::new(),
         set_back: arrival.set_back,
     };
-    for saved in snapshot.entries {
-        let times = (saved.idle, saved.deadline, saved.end);
-        let (made, is_past_due) = arrival.entry(saved.value, times);
-        match put(saved.key, made, saved.group) {
-            Ok(_) => {
-                restored.inserted += 1;
-                restored.past_due += usize::from(is_past_due);
+    let mut entries = snapshot.entries.into_iter();
+    while entries.len() > 0 {
+        let saved = entries.by_ref().take(AT_A_TIME);
+        let (made, are_past_due): (Vec<_>, Vec<_>) = saved
+            .map(|saved| {
+                let times = (saved.idle, saved.deadline, saved.end);
+                let (made, is_past_due) = arrival.entry(saved.value, times);
+                ((saved.key, made, saved.group), is_past_due)
+            })
+            .unzip();
+        for (answer, is_past_due) in put(made).into_iter().zip(are_past_due) {
+            match answer {
+                Ok(_) => {
+                    restored.inserted += 1;
+                    restored.past_due += usize::from(is_past_due);
+                }
+                Err(refused) => restored.refused.push(refused),
             }
-            Err(refused) => restored.refused.push(refused),
         }
     }
     restored
@@ -369,6 +387,11 @@ where
     /// [`NewerFormatError`], which gives the snapshot back. All else is counted in [`Restored`],
     /// and what was refused comes back there.
     ///
+    /// # Blocking
+    ///
+    /// If there is room for all entries, they are inserted as by
+    /// [`insert_many`](Self::insert_many), which holds up to 16 locks for some microseconds.
+    ///
     /// # Complexity
     ///
     /// Sorts the entries, and inserts each of them.
@@ -395,9 +418,20 @@ where
         anchor: &WallAnchor,
     ) -> Result<Restored<K, V>, NewerFormatError<K, V>> {
         let snapshot = opened(snapshot, false)?;
-        Ok(restore_all(snapshot, anchor, self.now(), |key, made, _| {
-            let place = self.hash_of(&key);
-            self.put_entry(place, key, made, true)
+        let present = self.now();
+        // A call for many does not say which entries are refused. If some of them have to be, the
+        // entries are inserted one by one, in their order.
+        let all_fit = self.engine.shards().unused_permits() >= snapshot.len();
+        Ok(restore_all(snapshot, anchor, present, |entries| {
+            let may_be_due = entries.iter().any(|(_, made, _)| made.1 <= present);
+            let entries = entries.into_iter();
+            let entries = entries.map(|(key, made, _)| (self.hash_of(&key), key, made));
+            if all_fit {
+                return self.put_many(entries, may_be_due, true);
+            }
+            let one_by_one =
+                entries.map(|(place, key, made)| self.put_entry(place, key, made, true));
+            one_by_one.collect()
         }))
     }
 }
@@ -467,20 +501,19 @@ where
     ) -> Result<Restored<K, V>, NewerFormatError<K, V, G>> {
         let by_lifetime = self.engine.frontend.groups.when_full == GroupFull::EvictOldest;
         let snapshot = opened(snapshot, by_lifetime)?;
-        Ok(restore_all(
-            snapshot,
-            anchor,
-            self.now(),
-            |key, made, group| {
-                let place = self.hash_of(&key);
-                match group {
-                    Some(group) => {
-                        let group_place = (self.group_hash(&group), &group);
-                        self.put_entry_in(group_place, place, key, made, true)
-                    }
-                    None => self.put_entry(place, key, made, true),
+        // One by one: a group that is full refuses or evicts in the order of the entries.
+        let put = |(key, made, group)| {
+            let place = self.hash_of(&key);
+            match group {
+                Some(group) => {
+                    let group_place = (self.group_hash(&group), &group);
+                    self.put_entry_in(group_place, place, key, made, true)
                 }
-            },
-        ))
+                None => self.put_entry(place, key, made, true),
+            }
+        };
+        Ok(restore_all(snapshot, anchor, self.now(), |entries| {
+            entries.into_iter().map(put).collect()
+        }))
     }
 }

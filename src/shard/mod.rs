@@ -367,6 +367,14 @@ impl<K, V> Shards<K, V> {
         })
     }
 
+    /// Returns the number of armings for which there is a permit now. Without a bound there is no
+    /// end of them.
+    #[cfg(feature = "serde")]
+    pub(crate) fn unused_permits(&self) -> usize {
+        self.collect_permits();
+        (self.permits.as_ref()).map_or(usize::MAX, |pool| pool.available())
+    }
+
     /// Returns how many tickets of all shards no worker has claimed.
     pub(crate) fn unclaimed(&self) -> usize {
         let backlogs = self.shards.iter().map(|shard| &shard.backlog);

@@ -125,6 +125,14 @@ impl PermitPool {
         self.available.load(Ordering::Relaxed) > 0
     }
 
+    /// Returns the number of permits in the pool. After a collection, no other permit was unused
+    /// (PERMIT-1).
+    #[cfg(feature = "serde")]
+    pub(crate) fn available(&self) -> usize {
+        // Relaxed: the count guards no data, only itself.
+        self.available.load(Ordering::Relaxed)
+    }
+
     /// Moves a stripe's unused permits into the pool.
     pub(crate) fn drain(&self, local: &mut LocalPermits) {
         let unused = std::mem::take(&mut local.0);

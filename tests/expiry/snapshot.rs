@@ -6,8 +6,8 @@ use kit::map::{IDLE, LIFE, S, at, builder, collecting, fill, keys, take, text};
 use proptest::prelude::*;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
-    Expiry, ExpiryMap, GroupFull, GroupedBy, InsertRefusal, Reason, Restored, Shutdown, Snapshot,
-    Time, WallAnchor,
+    Expiry, ExpiryMap, GroupFull, GroupedBy, InsertError, InsertRefusal, Reason, Restored,
+    Shutdown, Snapshot, Time, WallAnchor,
 };
 
 const NOON: u64 = 1_800_000_000;
@@ -174,6 +174,75 @@ fn what_is_refused_comes_back() {
             .iter()
             .all(|error| error.refusal == InsertRefusal::Closed)
     );
+}
+
+/// More entries than one call for many takes, and a bound whose permits lie in blocks in all
+/// stripes.
+#[test]
+fn of_many_entries_those_that_expire_last_are_refused() {
+    const COUNT: u64 = 20_000;
+    let (old, _) = collecting(builder(), 1);
+    let map = old.map();
+    for key in 0..COUNT as u32 {
+        // In an order that has nothing to do with the keys, each with a deadline of its own.
+        let seconds = 1 + u64::from(key) * 7_919 % COUNT;
+        let expiry = Expiry::NEVER.time_to_live(seconds as u32 * S);
+        map.entry(key).expiry(expiry).insert(text(key)).unwrap();
+    }
+    for (bound, there) in [(COUNT, 0), (COUNT, 1), (COUNT - 1, 0), (12_000, 3), (3, 0)] {
+        let snapshot = map.snapshot_at(&anchor(0, 0));
+        let (new, gone) = collecting(builder().stripes(8).max_pending(bound as usize), 1);
+        let new_map = new.map();
+        // Permits are taken in blocks and given back, so they are unused in all stripes.
+        fill(&new_map, 0..3_000.min(bound as u32));
+        assert_eq!(new_map.clear(), 3_000.min(bound as usize));
+        for other in 0..there {
+            new_map.insert(u32::MAX - other, text(7)).unwrap();
+        }
+        let restored = new_map.restore_at(snapshot, &anchor(0, 0)).unwrap();
+        let room = bound - u64::from(there);
+        let inserted = COUNT.min(room);
+        assert_eq!(restored.inserted as u64, inserted, "{bound}, {there}");
+        assert_eq!(restored.refused.len() as u64, COUNT - inserted);
+        for refused in &restored.refused {
+            let seconds = 1 + u64::from(refused.key) * 7_919 % COUNT;
+            assert!(seconds > inserted, "{bound}: {seconds} of {inserted}");
+            assert_eq!(refused.refusal, InsertRefusal::Full);
+        }
+        drop(take(&gone));
+    }
+}
+
+/// Also if many are past due at the same time, or have a key that is in the map.
+#[test]
+fn many_entries_are_restored_that_are_past_due_or_occupied() {
+    const COUNT: u32 = 10_000;
+    let (old, _) = collecting(builder(), 1);
+    let map = old.map();
+    for key in 0..COUNT {
+        let expiry = Expiry::NEVER.time_to_live(if key % 2 == 0 { S } else { 100 * S });
+        map.entry(key).expiry(expiry).insert(text(key)).unwrap();
+    }
+    let snapshot = map.snapshot_at(&anchor(0, 0));
+    let (new, gone) = collecting(builder(), 1);
+    let map = new.map();
+    fill(&map, (0..COUNT).step_by(5));
+    let restored = map.restore_at(snapshot, &anchor(0, 10)).unwrap();
+    assert_eq!((restored.inserted, restored.past_due), (8_000, 4_000));
+    assert_eq!(restored.refused.len(), 2_000);
+    let occupied = |refused: &InsertError<u32, String>| {
+        refused.key.is_multiple_of(5) && refused.refusal == InsertRefusal::Occupied
+    };
+    assert!(restored.refused.iter().all(occupied));
+    new.settle();
+    let gone = take(&gone);
+    assert_eq!(gone.len(), 4_000);
+    assert!(
+        gone.iter()
+            .all(|gone| gone.key % 2 == 0 && gone.key % 5 != 0)
+    );
+    assert!(gone.iter().all(|gone| gone.value == text(gone.key)));
+    assert_eq!(map.len(), 6_000);
 }
 
 #[test]
