@@ -100,6 +100,7 @@ impl<F: Frontend> Engine<F> {
         thread::Builder::new()
             .name(format!("tb-tick-{}", ticker_state.shard()))
             .spawn(move || {
+                thread::wake_exactly();
                 let engine = server.engine();
                 let concluding = supervise(&engine.faults().ticker, || {
                     Self::tick(&server, &mut ticker_state)

@@ -49,7 +49,7 @@ pub(crate) mod channel {
 }
 
 pub(crate) mod thread {
-    pub(crate) use super::thread_state::{own_number, waits};
+    pub(crate) use super::thread_state::{own_number, waits, wake_exactly};
     pub(crate) use std::thread::{Builder, panicking};
 }
 

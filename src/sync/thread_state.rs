@@ -1,6 +1,6 @@
-//! Asks the kernel whether another thread of this process waits.
+//! Asks the kernel whether another thread of this process waits, and how exactly this one is woken.
 //!
-//! The CPU time of a thread would not serve. Another thread can't read it, so it would be known
+//! For the first, the CPU time of a thread would not serve. Another thread can't read it, so it would be known
 //! only when a task ends, and a task may take long. It also does not grow while the thread could
 //! run but other processes use the cores, which looks exactly like waiting.
 
@@ -36,6 +36,18 @@ pub(crate) fn own_number() -> Option<u64> {
 pub(crate) fn waits(_: u64) -> Option<bool> {
     None
 }
+
+/// Has the kernel wake the calling thread within a nanosecond of its time, if it can. By default it
+/// may wake a thread 50 us later, together with others. Threads that this one starts inherit it.
+///
+/// A sandbox may refuse the call. Then the thread is woken as all others.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn wake_exactly() {
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn wake_exactly() {}
 
 /// Returns the letter of the state in a line such as `4711 (tb-work-0) S 1 ..`. The name may
 /// contain anything, also brackets.

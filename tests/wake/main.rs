@@ -38,6 +38,34 @@ fn on_manual_clock(stripes: usize) -> (Scheduler<u32>, Handle<u32>, ManualClock)
     (scheduler, timers, hand)
 }
 
+// === in time ===
+
+/// By default the kernel may wake a thread 50 us late.
+#[cfg(target_os = "linux")]
+#[test]
+fn tickers_are_woken_exactly() {
+    use rustix::thread::{current_timer_slack, set_current_timer_slack};
+    let _alone = alone();
+    let scheduler = Scheduler::<u32>::builder()
+        .shards(1)
+        .inline()
+        .build()
+        .unwrap();
+    let (tell, told) = channel();
+    // An inline task runs on the thread of its ticker.
+    let task = move |_: &Firing<'_, u32>| tell.send(current_timer_slack().unwrap()).unwrap();
+    scheduler.handle().schedule(1, TICK, task).unwrap();
+    let of_ticker = next(&told);
+    // A sandbox may refuse to change it. Then a scheduler runs as well, with the default.
+    let other = thread::spawn(|| {
+        let _ = set_current_timer_slack(std::num::NonZero::new(1));
+        current_timer_slack().unwrap()
+    });
+    assert_eq!(of_ticker, other.join().unwrap());
+    let of_test = current_timer_slack().unwrap();
+    assert!(of_test > 1, "the thread that builds it keeps {of_test} ns");
+}
+
 // === nothing is slept through ===
 
 #[test]
