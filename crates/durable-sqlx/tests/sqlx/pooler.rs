@@ -2,6 +2,7 @@
 
 use chaos::servers::pgbouncer::Pooler;
 use sqlx::postgres::PgPoolOptions;
+use sqlx::{Connection, PgConnection};
 use tourbillon_durable_sqlx as _;
 
 use crate::{MINUTE, bench, keys, on_one_thread};
@@ -18,6 +19,17 @@ fn a_pooler_may_give_each_transaction_another_session() {
     let more = "server_round_robin = 1\nignore_startup_parameters = extra_float_digits";
     let pooler = Pooler::start(&database, "transaction", more);
     on_one_thread(async {
+        // One after another, so that both have the same session.
+        for key in ["one", "other"] {
+            let connected = PgConnection::connect(&pooler.url(&database)).await;
+            let mut connection = connected.expect("the pooler answers");
+            let mut tx = connection.begin().await.expect("it begins");
+            let scheduled = store
+                .in_transaction(&mut *tx)
+                .schedule("q", key, MINUTE, &0);
+            scheduled.await.expect("it is accepted");
+            tx.commit().await.expect("it ends");
+        }
         let pool = PgPoolOptions::new().max_connections(4);
         let pool = pool.connect(&pooler.url(&database)).await;
         let pool = pool.expect("the pooler answers");
@@ -54,5 +66,8 @@ fn a_pooler_may_give_each_transaction_another_session() {
         drop(tx);
         pool.close().await;
     });
-    assert_eq!(keys(&database), "00 01 02 03 10 11 12 13 20 21 22 23");
+    assert_eq!(
+        keys(&database),
+        "00 01 02 03 10 11 12 13 20 21 22 23 one other"
+    );
 }
