@@ -9,7 +9,7 @@
 //! right before the run is completed.
 
 use super::{Engine, Frontend, task_scope};
-use crate::job::AtLock;
+use crate::job::{AtLock, catch_panic};
 use crate::shard::{EntryId, when_unlocked};
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -43,15 +43,41 @@ impl<F: Frontend> Detached<F> {
         part()
     }
 
+    /// Executes a part of the run that `holder` owns, which is user code. A panic is told by `tell`
+    /// and recorded. `run` finds the place of the run in the holder. The place is empty if the part
+    /// belongs to another run.
+    pub(crate) fn proceed_catching<T, R>(
+        holder: &mut T,
+        run: impl Fn(&mut T) -> &mut Option<Self>,
+        part: impl FnOnce(&mut T) -> R,
+        tell: impl FnOnce(&T, &str),
+    ) -> Option<R> {
+        // Taken out meanwhile, since it is entered while the part has the rest.
+        let mut taken = run(holder).take();
+        let part = || {
+            let ended = catch_panic(|| part(holder));
+            if let Err(message) = &ended {
+                let _ = catch_panic(|| tell(holder, message));
+            }
+            ended.ok()
+        };
+        let ended = match &taken {
+            Some(run) => run.proceed(part),
+            None => part(),
+        };
+        if ended.is_none()
+            && let Some(run) = &mut taken
+        {
+            run.panicked = true;
+        }
+        *run(holder) = taken;
+        ended
+    }
+
     /// Sets the payload of a round that may run again, and when the next round is due; `None` if
     /// there is none.
     pub(crate) fn set_next(&mut self, payload: F::Payload, next: Option<Time>) {
         self.round = Some((payload, next));
-    }
-
-    /// Records that the run ended by a panic.
-    pub(crate) fn panicked(&mut self) {
-        self.panicked = true;
     }
 }
 

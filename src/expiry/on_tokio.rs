@@ -143,29 +143,18 @@ where
 {
     /// Executes a part of the run, which is user code. A panic is reported and ends the run.
     fn proceed<R>(&mut self, part: impl FnOnce(&mut Self) -> R) -> Option<R> {
-        // Taken out meanwhile, since it is entered while the part has the rest.
-        let mut run = self.run.take()?;
-        let ended = run.proceed(|| {
-            let ended = catch_panic(|| part(self));
-            if let (Err(message), Some(key)) = (&ended, &self.key) {
-                let deadline = self.deadline;
-                let _ = catch_panic(|| {
-                    if let Some(tell) = &self.map.engine.frontend.on_panic {
-                        tell(&TaskPanic {
-                            key,
-                            deadline,
-                            message,
-                        });
-                    }
+        let tell = |handling: &Self, message: &str| {
+            let tell = &handling.map.engine.frontend.on_panic;
+            if let (Some(tell), Some(key)) = (tell, &handling.key) {
+                let deadline = handling.deadline;
+                tell(&TaskPanic {
+                    key,
+                    deadline,
+                    message,
                 });
             }
-            ended.ok()
-        });
-        if ended.is_none() {
-            run.panicked();
-        }
-        self.run = Some(run);
-        ended
+        };
+        Detached::proceed_catching(self, |handling| &mut handling.run, part, tell)
     }
 }
 

@@ -147,35 +147,16 @@ where
 {
     /// Executes a part of the run, which is user code. A panic is reported and ends the run.
     fn proceed<R>(&mut self, part: impl FnOnce(&mut Self) -> R) -> Option<R> {
-        // Taken out meanwhile, since it is entered while the part has the rest.
-        let mut run = self.run.take();
-        let part = || {
-            let ended = catch_panic(|| part(self));
-            if let Err(message) = &ended {
-                let AsyncFiring {
-                    handle,
-                    key,
-                    deadline,
-                    ..
-                } = &self.told;
-                let _ =
-                    catch_panic(|| SchedulerFrontend::tell_panic(handle, key, *deadline, message));
-            }
-            ended.ok()
+        let tell = |carry: &Self, message: &str| {
+            let told = &carry.told;
+            SchedulerFrontend::tell_panic(&told.handle, &told.key, told.deadline, message);
         };
-        let ended = match &run {
-            Some(run) => run.proceed(part),
-            None => part(),
-        };
-        if ended.is_none() {
-            if let Some(repetition) = &mut self.repetition {
-                repetition.end = RoundEnd::Panicked;
-            }
-            if let Some(run) = &mut run {
-                run.panicked();
-            }
+        let ended = Detached::proceed_catching(self, |carry| &mut carry.run, part, tell);
+        if ended.is_none()
+            && let Some(repetition) = &mut self.repetition
+        {
+            repetition.end = RoundEnd::Panicked;
         }
-        self.run = run;
         ended
     }
 

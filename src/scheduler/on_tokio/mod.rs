@@ -17,12 +17,11 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::runtime;
 
 use super::answers::{Scheduled, TimerId};
-use super::firing::Firing;
+use super::firing::{Firing, run_view};
 use super::frontend::SchedulerFrontend;
 use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
@@ -333,36 +332,6 @@ where
         }
     }
 
-    /// Returns the key under which the task was scheduled.
-    #[must_use]
-    pub fn key(&self) -> &K {
-        &self.key
-    }
-
-    /// Returns the id of the arming that runs.
-    #[must_use]
-    pub fn id(&self) -> TimerId {
-        self.id
-    }
-
-    /// Returns when the task was due.
-    #[must_use]
-    pub fn deadline(&self) -> Time {
-        self.deadline
-    }
-
-    /// Returns how long after its deadline the future was spawned.
-    #[must_use]
-    pub fn lateness(&self) -> Duration {
-        self.started.since(self.deadline)
-    }
-
-    /// Like [`Firing::is_cancelled`]. Returns false when the run has ended.
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.handle.is_run_cancelled(self.id)
-    }
-
     /// Returns a future that is ready when the key has been cancelled since this run started, or
     /// when the run has ended. A long run can select on it together with whatever it awaits.
     ///
@@ -394,13 +363,9 @@ where
         let cancellation = CancellationOfRun::new(self.handle.engine(), id.stripe, id.entry);
         Cancelled(cancellation, YieldPoint::default())
     }
-
-    /// Returns the scheduler that runs the task.
-    #[must_use]
-    pub fn handle(&self) -> &Handle<K, S> {
-        &self.handle
-    }
 }
+
+run_view!(AsyncFiring<K, S>, "AsyncFiring");
 
 impl<K, S> Clone for OnTokio<K, S>
 where
@@ -436,19 +401,6 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OnTokio")
             .field("handle", &self.handle)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<K, S> fmt::Debug for AsyncFiring<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AsyncFiring")
-            .field("id", &self.id)
-            .field("deadline", &self.deadline)
             .finish_non_exhaustive()
     }
 }

@@ -1,18 +1,14 @@
 //! A future's view of its round.
 
-use std::fmt;
 use std::hash::BuildHasher;
-use std::time::Duration;
 
-use super::super::answers::TimerId;
-use super::super::handle::Handle;
+use super::super::firing::round_view;
 use super::super::hasher::RandomState;
 use super::{AsyncFiring, Cancelled};
-use crate::tick::Time;
 
 /// A round of a repeating task whose rounds are futures: like a [`Round`](crate::Round), but it can
-/// be kept. It has the methods of its run,
-/// which is an [`AsyncFiring`]. Clones stand for the same round.
+/// be kept. It has the methods of its run, which is an [`AsyncFiring`]. Clones stand for the same
+/// round.
 ///
 /// # Examples
 ///
@@ -48,59 +44,13 @@ where
         &self.firing
     }
 
-    /// As [`AsyncFiring::key`].
-    #[must_use]
-    pub fn key(&self) -> &K {
-        self.firing.key()
-    }
-
-    /// As [`AsyncFiring::id`]: that of this round alone.
-    #[must_use]
-    pub fn id(&self) -> TimerId {
-        self.firing.id()
-    }
-
-    /// As [`AsyncFiring::deadline`].
-    #[must_use]
-    pub fn deadline(&self) -> Time {
-        self.firing.deadline()
-    }
-
-    /// As [`AsyncFiring::lateness`].
-    #[must_use]
-    pub fn lateness(&self) -> Duration {
-        self.firing.lateness()
-    }
-
-    /// As [`AsyncFiring::is_cancelled`].
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.firing.is_cancelled()
-    }
-
-    /// As [`AsyncFiring::handle`].
-    #[must_use]
-    pub fn handle(&self) -> &Handle<K, S> {
-        self.firing.handle()
-    }
-
     /// As [`AsyncFiring::cancelled`].
     pub fn cancelled(&self) -> Cancelled<K, S> {
         self.firing.cancelled()
     }
-
-    /// Like [`Round::number`](crate::Round::number).
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// Like [`Round::missed`](crate::Round::missed).
-    #[must_use]
-    pub fn missed(&self) -> u64 {
-        self.missed
-    }
 }
+
+round_view!(AsyncRound<K, S>, "AsyncRound");
 
 impl<K, S> Clone for AsyncRound<K, S>
 where
@@ -112,19 +62,5 @@ where
             firing: self.firing.clone(),
             ..*self
         }
-    }
-}
-
-impl<K, S> fmt::Debug for AsyncRound<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AsyncRound")
-            .field("firing", &self.firing)
-            .field("number", &self.number)
-            .field("missed", &self.missed)
-            .finish()
     }
 }

@@ -1,14 +1,9 @@
 //! A task's view of its round.
 
-use std::fmt;
 use std::hash::BuildHasher;
-use std::time::Duration;
 
-use super::super::answers::TimerId;
-use super::super::firing::Firing;
-use super::super::handle::Handle;
+use super::super::firing::{Firing, round_view};
 use super::super::hasher::RandomState;
-use crate::tick::Time;
 
 /// A round of a repeating task, as the task sees it: the methods of its run, which is a [`Firing`],
 /// and the progress of the repetition.
@@ -63,69 +58,6 @@ where
     pub fn firing(&self) -> &'a Firing<'a, K, S> {
         self.firing
     }
-
-    /// As [`Firing::key`].
-    #[must_use]
-    pub fn key(&self) -> &K {
-        self.firing.key()
-    }
-
-    /// As [`Firing::id`]: that of this round alone.
-    #[must_use]
-    pub fn id(&self) -> TimerId {
-        self.firing.id()
-    }
-
-    /// As [`Firing::deadline`].
-    #[must_use]
-    pub fn deadline(&self) -> Time {
-        self.firing.deadline()
-    }
-
-    /// As [`Firing::lateness`].
-    #[must_use]
-    pub fn lateness(&self) -> Duration {
-        self.firing.lateness()
-    }
-
-    /// As [`Firing::is_cancelled`].
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.firing.is_cancelled()
-    }
-
-    /// As [`Firing::handle`].
-    #[must_use]
-    pub fn handle(&self) -> &Handle<K, S> {
-        self.firing.handle()
-    }
-
-    /// Returns the number of this round among those that ran; the first is 1.
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// Returns the number of rounds of a fixed rate that were skipped for good since the round
-    /// before, or since the first point of the grid; see [`Missed`](super::Missed). All of them
-    /// were due before this round's own [deadline](Firing::deadline). Rounds that are made up are
-    /// not counted. The number is 0 for fixed delays and schedule functions.
-    #[must_use]
-    pub fn missed(&self) -> u64 {
-        self.missed
-    }
 }
 
-impl<K, S> fmt::Debug for Round<'_, K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Round")
-            .field("firing", self.firing)
-            .field("number", &self.number)
-            .field("missed", &self.missed)
-            .finish()
-    }
-}
+round_view!(Round<'_, K, S>, "Round");
