@@ -52,7 +52,7 @@ nothing_unasked() {
     lacks 'tokio[^ ]*' tourbillon-leases redis,test-util
     lacks 'serde[^ ]*|oneshot|rusqlite|libsqlite3-sys|tokio-postgres|postgres[^ ]*' tourbillon \
         stream,tokio,test-util
-    lacks '(futures|tokio|async)[^ ]*|rusqlite|libsqlite3-sys|postgres[^ ]*|redis' tourbillon-durable ''
+    lacks '(futures|tokio|async)[^ ]*|rusqlite|libsqlite3-sys|postgres[^ ]*|redis|serde_derive' tourbillon-durable ''
     lacks '(futures|tokio|async)[^ ]*|postgres[^ ]*|redis' tourbillon-durable sqlite
     lacks 'rusqlite|libsqlite3-sys|postgres[^ ]*|redis' tourbillon-durable tokio
     lacks 'rusqlite|libsqlite3-sys|redis|postgres' tourbillon-durable tokio-postgres

@@ -116,7 +116,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `test-util` | the module `test_util`: a scheduler, timer or map that a test drives on its own thread, and futures in virtual time; no dependency, but with `tokio` its `time` |
-//! | `serde` | `ExpiryMap::snapshot` and `restore`: the entries of a map for another process; the crate `serde` |
+//! | `serde` | `ExpiryMap::snapshot` and `restore`: the entries of a map for another process; `Serialize` for statistics, infos and events; the crate `serde` |
 //! | `stream` | `ExpiryMapBuilder::build_stream`: expired entries as a `Stream`; the crate `futures-core` |
 //! | `tokio` | `Handle::on_tokio` and `ExpiryMapBuilder::build_on_tokio`: tasks and handlers that are futures; the crate `tokio` with `rt` alone |
 //!

@@ -10,7 +10,7 @@ use core::time::Duration;
 /// Times of two clocks can't be compared, unless both clocks are
 /// [`Clock::boottime`](crate::Clock::boottime) of one machine. All arithmetic saturates.
 /// [`Time::MAX`] means *never*: a timer with that deadline is kept and can be moved or cancelled,
-/// and does not run.
+/// and does not run. With the feature `serde` it serializes as the number of nanoseconds.
 ///
 /// # Examples
 ///
@@ -25,6 +25,7 @@ use core::time::Duration;
 /// assert_eq!(t + Duration::MAX, Time::MAX);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Time(u64);
 
 impl Time {

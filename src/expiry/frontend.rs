@@ -39,6 +39,7 @@ use crate::tick::Time;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Expired<K, V> {
     /// A clone of the key, made when the entry was taken for delivery.
@@ -71,6 +72,7 @@ pub struct Expired<K, V> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Reason {
     /// The entry was not touched for its time to idle.

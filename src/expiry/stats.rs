@@ -32,6 +32,7 @@ use crate::sync::atomic::Ordering;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ExpiryStats {
     /// Counter: accepted insertions.

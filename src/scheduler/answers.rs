@@ -35,6 +35,18 @@ pub struct TimerId {
 
 const _: () = assert!(size_of::<TimerId>() == 16);
 
+/// A text of 32 hexadecimal digits.
+#[cfg(feature = "serde")]
+impl serde::Serialize for TimerId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let TimerId { tag, stripe, entry } = self;
+        let EntryId { slot, generation } = entry;
+        serializer.collect_str(&format_args!(
+            "{tag:08x}{stripe:08x}{slot:08x}{generation:08x}"
+        ))
+    }
+}
+
 /// An accepted timer.
 ///
 /// # Examples
@@ -207,6 +219,7 @@ impl Cancel {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TimerInfo {
     /// The id of the arming.
@@ -256,6 +269,7 @@ impl TimerInfo {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum TimerState {
     /// The timer waits for its deadline.

@@ -32,6 +32,7 @@ use crate::tick::Time;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TaskPanic<'a, K> {
     /// The key under which the task was scheduled.

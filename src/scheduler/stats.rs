@@ -28,6 +28,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// Counter: accepted armings.
@@ -87,6 +88,7 @@ pub struct Stats {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ShardStats {
     /// Gauge: armings not started yet.

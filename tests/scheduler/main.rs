@@ -15,6 +15,8 @@ mod pace;
 mod promises;
 mod reasons;
 mod running;
+#[cfg(feature = "serde")]
+mod serialized;
 mod shrink;
 mod shutdown;
 mod timer;

@@ -12,6 +12,7 @@ use crate::store::{DeadLetter, Timer};
 /// together with the run: `due`, `planned` and `payload` are its own, and `attempt`, `fails`,
 /// `crashes` and `running` are those of the run. The payload of the run is not stored any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct StoredTimer {
     /// The queue.
@@ -69,6 +70,7 @@ impl From<Timer> for StoredTimer {
 
 /// A timer that was given up.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DeadTimer {
     /// Its number, by which [`revive`](crate::Durable::revive) finds it.
@@ -162,5 +164,141 @@ impl Paging {
             after: Some((last.due, last.key.clone())),
             limit,
         }
+    }
+}
+
+/// What operators read, as JSON. Fields may be added; those that are here keep their names and
+/// forms.
+#[cfg(all(test, feature = "serde"))]
+mod tests {
+    use serde::Serialize;
+    use serde_json::{Value, json, to_value};
+
+    use super::*;
+    use crate::events::{DurableEvent, DurableStats, StoreWork};
+    use crate::store::{QueueCounts, StoreTime};
+
+    #[track_caller]
+    fn is(value: impl Serialize, expected: Value) {
+        assert_eq!(to_value(value).unwrap(), expected);
+    }
+
+    /// A time as serde writes it.
+    fn at(secs: u64, nanos: u32) -> Value {
+        json!({"secs_since_epoch": secs, "nanos_since_epoch": nanos})
+    }
+
+    #[test]
+    fn timers_and_dead_letters() {
+        let (due, text) = (StoreTime::from_micros(1_000_007), String::from);
+        let timer = StoredTimer {
+            queue: text("pay-by"),
+            key: text("order 7"),
+            due: due.into(),
+            planned: due.into(),
+            attempt: 2,
+            fails: 1,
+            crashes: 0,
+            running: Some(due.into()),
+            cancelled: false,
+            next_due: None,
+            payload: text("[7]"),
+        };
+        let expected = json!({
+            "queue": "pay-by", "key": "order 7", "due": at(1, 7_000), "planned": at(1, 7_000),
+            "attempt": 2, "fails": 1, "crashes": 0, "running": at(1, 7_000), "cancelled": false,
+            "next_due": null, "payload": "[7]",
+        });
+        is(timer, expected);
+        let dead = DeadTimer {
+            id: 3,
+            queue: text("pay-by"),
+            key: text("order 7"),
+            planned: due.into(),
+            at: due.into(),
+            attempt: 2,
+            fails: 2,
+            crashes: 0,
+            error: text("no"),
+            payload: text("[7]"),
+        };
+        let expected = json!({
+            "id": 3, "queue": "pay-by", "key": "order 7", "planned": at(1, 7_000),
+            "at": at(1, 7_000), "attempt": 2, "fails": 2, "crashes": 0, "error": "no",
+            "payload": "[7]",
+        });
+        is(dead, expected);
+    }
+
+    #[test]
+    fn events() {
+        let down = DurableEvent::StoreDown {
+            work: StoreWork::Poll,
+            error: "no answer".to_owned(),
+        };
+        let expected = json!({"StoreDown": {"work": "Poll", "error": "no answer"}});
+        is(down, expected);
+        is(DurableEvent::StoreUp, json!("StoreUp"));
+        let (queue, key) = ("pay-by".to_owned(), "order 7".to_owned());
+        let fenced = DurableEvent::Fenced {
+            queue,
+            key,
+            attempt: 2,
+        };
+        let expected = json!({"Fenced": {"queue": "pay-by", "key": "order 7", "attempt": 2}});
+        is(fenced, expected);
+    }
+
+    #[test]
+    fn counts() {
+        let counts = QueueCounts {
+            queue: "pay-by".to_owned(),
+            waiting: 3,
+            oldest: Some(StoreTime::from_micros(1_000_007)),
+            ..QueueCounts::default()
+        };
+        let expected = json!({
+            "queue": "pay-by", "waiting": 3, "overdue": 0, "running": 0, "oldest": 1_000_007,
+            "dead": 0, "paused": false,
+        });
+        is(counts, expected);
+        let stats = DurableStats {
+            runs: 5,
+            ..DurableStats::default()
+        };
+        let Value::Object(stats) = to_value(stats).unwrap() else {
+            panic!("statistics are an object");
+        };
+        let (runs, others): (Vec<_>, Vec<_>) = stats.iter().partition(|(name, _)| *name == "runs");
+        assert_eq!(runs[0].1, 5);
+        assert!(others.iter().all(|(_, number)| **number == 0));
+        let mut names: Vec<_> = stats.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        let expected = [
+            "cancelled",
+            "coming",
+            "commits",
+            "dead",
+            "expired",
+            "failed",
+            "failed_calls",
+            "fenced",
+            "given_back",
+            "gone",
+            "moved",
+            "panicked",
+            "refused",
+            "replaced",
+            "retried",
+            "rings",
+            "running",
+            "runs",
+            "scheduled",
+            "stopped_work",
+            "store_errors",
+            "succeeded",
+            "unreadable",
+        ];
+        assert_eq!(names, expected);
     }
 }

@@ -12,6 +12,7 @@ pub use stats::DurableStats;
 /// Something that operators may want to log or count. See
 /// [`on_event`](crate::DurableBuilder::on_event).
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum DurableEvent {
     /// A handler returned an error, and the timer will be tried again unless a
@@ -142,6 +143,7 @@ pub enum DurableEvent {
 
 /// A kind of work with the store. See [`DurableEvent::StoreDown`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum StoreWork {
     /// A node joins the others, or says that it handles no queue any more. Until it has joined it

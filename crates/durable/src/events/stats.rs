@@ -6,6 +6,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 ///
 /// Each number is exact, but they are not read at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DurableStats {
     /// Timers that were scheduled by this process.

@@ -481,6 +481,7 @@ impl Page {
 
 /// The numbers of timers of one queue, and how far it is behind.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct QueueCounts {
     /// The queue.

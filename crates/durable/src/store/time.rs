@@ -22,6 +22,7 @@ use crate::sync::atomic::{AtomicI64, Ordering};
 /// assert_eq!(noon.since(StoreTime::from_micros(0)), Duration::from_secs(43_200));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StoreTime(i64);
 
 /// The end of the year 9999, the last one that all stores and formats can show.
