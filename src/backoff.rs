@@ -231,6 +231,21 @@ impl IntoIterator for Backoff {
 }
 
 /// The delays of a [`Backoff`]. This iterator never ends.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::retry::{Backoff, Delays};
+///
+/// struct Reconnect {
+///     pauses: Delays,
+/// }
+///
+/// let pauses = Backoff::fixed(Duration::from_millis(100)).jitter(0.0).iter();
+/// let mut reconnect = Reconnect { pauses };
+/// assert_eq!(reconnect.pauses.next(), Some(Duration::from_millis(100)));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Delays {
     backoff: Backoff,

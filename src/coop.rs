@@ -13,37 +13,6 @@
 //!
 //! A future that has returned pending is not counted in its next poll: the runtime has had its
 //! turn. So no answer is put off twice, and none that was waited for is put off at all. **COOP-1**
-//!
-//! # Examples
-//!
-//! A future whose answer is often known at once:
-//!
-//! ```
-//! use std::future::Future;
-//! use std::pin::Pin;
-//! use std::task::{Context, Poll};
-//! use tourbillon::coop::YieldPoint;
-//!
-//! #[derive(Default)]
-//! struct Cached {
-//!     answer: u32,
-//!     yield_point: YieldPoint,
-//! }
-//!
-//! impl Future for Cached {
-//!     type Output = u32;
-//!
-//!     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<u32> {
-//!         let this = &mut *self;
-//!         this.yield_point.poll(context, |_| Poll::Ready(this.answer))
-//!     }
-//! }
-//!
-//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-//! assert_eq!(Cached { answer: 42, ..Cached::default() }.await, 42);
-//! # });
-//! # Ok::<(), std::io::Error>(())
-//! ```
 
 use std::cell::Cell;
 use std::task::{Context, Poll, ready};
@@ -77,6 +46,37 @@ pub(crate) fn count(context: &Context<'_>) -> Poll<()> {
 
 /// The part of a future or stream that gives the runtime a turn when there have been too many ready
 /// answers; see the [module](self).
+///
+/// # Examples
+///
+/// A future whose answer is often known at once:
+///
+/// ```
+/// use std::future::Future;
+/// use std::pin::Pin;
+/// use std::task::{Context, Poll};
+/// use tourbillon::coop::YieldPoint;
+///
+/// #[derive(Default)]
+/// struct Cached {
+///     answer: u32,
+///     yield_point: YieldPoint,
+/// }
+///
+/// impl Future for Cached {
+///     type Output = u32;
+///
+///     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<u32> {
+///         let this = &mut *self;
+///         this.yield_point.poll(context, |_| Poll::Ready(this.answer))
+///     }
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// assert_eq!(Cached { answer: 42, ..Cached::default() }.await, 42);
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct YieldPoint {
     /// Whether the last poll was pending, for whatever reason.

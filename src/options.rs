@@ -39,6 +39,7 @@ macro_rules! engine_options {
         /// Sets the number of workers at the start. The pool also keeps this number of workers
         /// unblocked while tasks wait. The default is the number of cores. See
         /// [`max_running`](Self::max_running).
+        #[doc(alias("thread_pool", "concurrency"))]
         pub fn workers(mut self, workers: usize) -> Self {
             self.config.workers = Some(workers);
             self
@@ -161,6 +162,7 @@ macro_rules! engine_options {
         /// # Ok(())
         /// # }
         /// ```
+        #[doc(alias("rate_limit", "throttle"))]
         pub fn pace(mut self, per_second: u32) -> Self {
             self.config.pace = Some(per_second);
             self
@@ -190,6 +192,7 @@ macro_rules! engine_options {
 
         /// Runs tasks on the threads of `executor` instead of a pool of the scheduler's own. The
         /// options `workers` and `max_running` have no effect then.
+        #[doc(alias = "thread_pool")]
         pub fn executor(mut self, executor: impl $crate::executor::Executor) -> Self {
             self.executor_kind = $crate::engine::ExecutorKind::Foreign(Box::new(executor));
             self

@@ -122,6 +122,19 @@ impl fmt::Debug for Time {
 }
 
 /// A number of ticks since a clock's start: the unit in which wheels advance.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::wheel::{Tick, Wheel};
+///
+/// let mut wheel = Wheel::new();
+/// wheel.insert(Tick::new(10), "due");
+/// let mut expired = Vec::new();
+/// let _ = wheel.advance(Tick::new(9), 16, |value| expired.push(value.due));
+/// let _ = wheel.advance(Tick::new(10), 16, |value| expired.push(value.due));
+/// assert_eq!(expired, [Tick::new(10)]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Tick(u64);
 

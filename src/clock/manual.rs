@@ -30,6 +30,7 @@ use crate::tick::Time;
 /// hand.advance(Duration::from_secs(3));
 /// assert_eq!(hand.now(), Time::ZERO + Duration::from_secs(3));
 /// ```
+#[doc(alias("mock", "fake"))]
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Manual>);
 

@@ -87,6 +87,7 @@ pub enum Lifecycle {
 /// assert!(report.handed_back.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[doc(alias("drain", "graceful"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shutdown {

@@ -90,6 +90,7 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     ///     .build(|_, expired| println!("{} has left", expired.value))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias("tti", "ttl", "expire_after_access", "sliding", "watchdog"))]
     pub fn time_to_idle(mut self, idle: Duration) -> Self {
         self.expiry = self.expiry.time_to_idle(idle);
         self
@@ -108,6 +109,7 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     ///     .build(|_, expired| println!("{} is no longer valid", expired.key))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias("ttl", "expire_after_write", "max_age"))]
     pub fn time_to_live(mut self, lifetime: Duration) -> Self {
         self.expiry = self.expiry.time_to_live(lifetime);
         self
@@ -284,6 +286,7 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     /// assert_eq!(error.refusal, InsertRefusal::GroupFull);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias("eviction", "max_sessions"))]
     pub fn max_per_group(mut self, max_per_group: usize) -> Self {
         self.max_per_group = Some(max_per_group);
         self

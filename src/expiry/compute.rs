@@ -120,6 +120,7 @@ where
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias("singleflight", "get_with", "coalesce"))]
     pub fn or_compute<F, R>(self, compute: F) -> Computing<'a, K, V, S, F, R, P>
     where
         F: FnOnce() -> R,

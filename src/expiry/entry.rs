@@ -92,11 +92,41 @@ pub struct Times {
 
 /// What a finishing call does with an entry that is there: it clones the value, and touches the
 /// entry if `TOUCHES`.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{Entry, ExpiryMap, NoGroup, RandomState, Reads};
+///
+/// /// An entry whose times start again when it is found.
+/// type Used<'a> = Entry<'a, u64, String, RandomState, NoGroup, Reads<true>>;
+///
+/// # let stepped = ExpiryMap::<u64, String>::builder().build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// let entry: Used<'_> = map.entry(7).touch();
+/// entry.or_insert("Ada".to_owned())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Reads<const TOUCHES: bool>;
 
 /// What a finishing call does with an entry that is there: it calls `F` with the value, and touches
 /// the entry if `TOUCHES`.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{Changes, Entry, ExpiryMap, NoGroup, RandomState};
+///
+/// /// Counts a visit.
+/// type Visit<'a> = Entry<'a, u64, u32, RandomState, NoGroup, Changes<fn(&mut u32), true>>;
+///
+/// # let stepped = ExpiryMap::<u64, u32>::builder().build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// let visit: Visit<'_> = map.entry(7).touch_with(|visits| *visits += 1);
+/// visit.or_insert(1)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Changes<F, const TOUCHES: bool>(Option<F>);
 
 impl<F, const TOUCHES: bool> fmt::Debug for Changes<F, TOUCHES> {

@@ -90,6 +90,7 @@ const _: () = assert!(size_of::<MapEntry<u64, GroupTag<String>>>() == 48);
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias("session", "tag"))]
 pub type GroupedExpiryMap<K, V, G, S = RandomState> = ExpiryMap<K, V, GroupedBy<G, S>>;
 
 /// The builder of a [`GroupedExpiryMap`], as [`ExpiryMapBuilder::groups`] makes it.

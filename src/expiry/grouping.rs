@@ -73,15 +73,58 @@ impl<G, S> fmt::Debug for GroupedBy<G, S> {
 
 /// The place of an entry that is inserted in no group. It is a part of the type of an
 /// [`Entry`](crate::Entry) or a [`Computing`](crate::Computing) that is stored.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{Entry, ExpiryMap, NoGroup, RandomState};
+///
+/// fn name_of(entry: Entry<'_, u64, String, RandomState, NoGroup>) -> Option<String> {
+///     Some(entry.or_insert("nobody".to_owned()).ok()?.into_value())
+/// }
+/// # let stepped = ExpiryMap::<u64, String>::builder().build_stepped(1, |_, _| ())?;
+/// assert_eq!(name_of(stepped.map().entry(7)).as_deref(), Some("nobody"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Default, Debug)]
 pub struct NoGroup;
 
 /// The place of an entry that is inserted in a group, as [`NoGroup`] is for others.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{Entry, ExpiryMap, GroupedBy, InGroup, RandomState};
+///
+/// type OfUser<'a> = Entry<'a, u64, String, GroupedBy<String, RandomState>, InGroup<'a, str>>;
+///
+/// # let stepped =
+/// #     ExpiryMap::<u64, String>::builder().groups::<String>().build_stepped(1, |_, _| ())?;
+/// # let sessions = stepped.map();
+/// let session: OfUser<'_> = sessions.entry(7).group("ada");
+/// session.insert("phone".to_owned())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct InGroup<'a, Q: ?Sized>(pub(super) &'a Q);
 
 /// The place of an entry of a map with groups before the group is named. No finishing call takes
 /// it.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{Entry, ExpiryMap, GroupNotNamed, GroupedBy, RandomState};
+///
+/// type Unplaced<'a> = Entry<'a, u64, String, GroupedBy<String, RandomState>, GroupNotNamed>;
+///
+/// # let stepped =
+/// #     ExpiryMap::<u64, String>::builder().groups::<String>().build_stepped(1, |_, _| ())?;
+/// # let sessions = stepped.map();
+/// let session: Unplaced<'_> = sessions.entry(7);
+/// session.group("ada").insert("phone".to_owned())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GroupNotNamed;
 

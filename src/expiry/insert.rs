@@ -42,6 +42,7 @@ where
     /// assert_eq!(map.insert(7, "Grace")?.replaced, Some("Ada"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias("set", "put"))]
     pub fn insert(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
         let reading = self.engine.reading();
         self.put_as_of(key, value, self.expiry(), reading, None, false)

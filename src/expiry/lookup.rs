@@ -230,6 +230,7 @@ where
     /// assert_eq!(map.remove(&7), Removed::NotFound);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias("invalidate", "delete", "evict"))]
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn remove<Q>(&self, key: &Q) -> Removed<V>
     where

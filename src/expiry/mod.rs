@@ -178,6 +178,7 @@ use crate::tick::Time;
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias("session", "cache", "ttl", "eviction", "watchdog"))]
 pub struct ExpiryMap<K, V, S: MapHasher = RandomState> {
     engine: Arc<Engine<MapFrontend<K, V, S>>>,
     /// `None` in the map that the handler gets, which must not keep the map open.

@@ -52,6 +52,7 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "eviction_listener")]
     pub fn on_removal(mut self, tell: impl Fn(&K, &V, Reason) + Send + Sync + 'static) -> Self {
         self.on_removal = Some(OnRemoval::new(tell));
         self

@@ -41,6 +41,20 @@ pub struct RenameError<K> {
 
 /// The reason why an entry did not get another key. It is an error by itself, too, for callers that
 /// do not need the key in a [`RenameError`].
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{ExpiryMap, InsertRefusal, RenameRefusal};
+///
+/// # let stepped = ExpiryMap::<&str, u32>::builder().build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// map.insert("anonymous-5", 5)?;
+/// map.insert("ada-9", 9)?;
+/// let refusal = map.rename("anonymous-5", "ada-9").unwrap_err().into_reason();
+/// assert_eq!(refusal, RenameRefusal::Insert(InsertRefusal::Occupied));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RenameRefusal {

@@ -94,6 +94,19 @@ impl<K, V, G> Snapshot<K, V, G> {
 }
 
 /// The result of a restoration.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{ExpiryMap, Snapshot};
+///
+/// fn start(map: &ExpiryMap<u64, String>, stored: Snapshot<u64, String>) {
+///     match map.restore(stored) {
+///         Ok(restored) => println!("{} entries, {} past due", restored.inserted, restored.past_due),
+///         Err(newer) => eprintln!("{newer}"),
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Restored<K, V> {
@@ -112,6 +125,21 @@ pub struct Restored<K, V> {
 
 /// The error of a restoration: the snapshot was written by a newer version of this crate. Nothing
 /// was restored.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{ExpiryMap, Snapshot};
+///
+/// # let stepped = ExpiryMap::<u64, String>::builder().build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// let stored = r#"{"format":999,"taken":0,"entries":[]}"#;
+/// let stored: Snapshot<u64, String> = serde_json::from_str(stored)?;
+/// let error = map.restore(stored).unwrap_err();
+/// // The entries are still there, for a newer version of this program.
+/// assert!(error.snapshot.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NewerFormatError<K, V, G = ()> {

@@ -41,6 +41,7 @@ where
     /// assert_eq!(map.touch(&8), Touch::NotFound);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias("refresh", "renew", "heartbeat", "keep_alive"))]
     // Inlined, as usual calls are. If more has to be done, a function of its own does it.
     #[inline(always)]
     pub fn touch<Q>(&self, key: &Q) -> Touch

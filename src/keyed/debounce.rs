@@ -71,6 +71,7 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "coalesce")]
 pub struct Debounce<K, V, S = RandomState> {
     calls: Arc<Calls<K, V, S>>,
 }

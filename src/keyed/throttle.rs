@@ -70,6 +70,7 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "rate_limit")]
 pub struct Throttle<K, V, S = RandomState> {
     calls: Arc<Calls<K, V, S>>,
 }

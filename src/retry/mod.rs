@@ -71,6 +71,7 @@ impl Timer {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "backoff")]
     pub fn retry<A, F, T, E>(&self, policy: Retry<E>, attempt: A) -> Retrying<A, F, E>
     where
         A: FnMut() -> F,
@@ -140,6 +141,22 @@ impl Timer {
 }
 
 /// The future of [`Timer::retry`].
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::Timer;
+/// use tourbillon::retry::{Backoff, Retry};
+///
+/// # let stepped = Timer::builder().build_stepped(1)?;
+/// # let timer = stepped.timer();
+/// let policy = Retry::new(Backoff::fixed(Duration::from_millis(100)));
+/// // Nothing is called before the first poll.
+/// let call = timer.retry(policy, async || Ok::<_, &str>(7));
+/// assert_eq!(stepped.run_until(call)?, 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Retrying<A, F, E> {
     attempt: A,

@@ -9,6 +9,22 @@ use crate::sync::Arc;
 use crate::tick::Time;
 
 /// What a [judge](Retry::judge) makes of an error.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use std::io::{Error, ErrorKind};
+/// use tourbillon::retry::{Backoff, Retry, Verdict};
+///
+/// let policy = Retry::new(Backoff::fixed(Duration::from_millis(100)))
+///     .judge(|error: &Error| match error.kind() {
+///         ErrorKind::PermissionDenied => Verdict::GiveUp,
+///         ErrorKind::WouldBlock => Verdict::After(Duration::from_secs(1)),
+///         _ => Verdict::Again,
+///     });
+/// # drop(policy);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -22,6 +38,22 @@ pub enum Verdict {
 }
 
 /// The reason why a call was given up.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::Timer;
+/// use tourbillon::retry::{Backoff, GaveUp, Retry};
+///
+/// # let stepped = Timer::builder().build_stepped(1)?;
+/// # let timer = stepped.timer();
+/// let policy = Retry::new(Backoff::fixed(Duration::from_millis(100))).attempts(3);
+/// let call = timer.retry(policy, async || Err::<(), _>("no route"));
+/// let error = stepped.run_until(call).unwrap_err();
+/// assert_eq!((error.reason, error.attempts), (GaveUp::Attempts, 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum GaveUp {
@@ -195,6 +227,16 @@ impl<E> Course<E> {
 }
 
 /// The error of a call that was given up.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::retry::RetryError;
+///
+/// fn log(error: &RetryError<std::io::Error>) {
+///     eprintln!("{error}; the last of {} errors: {}", error.attempts, error.error);
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RetryError<E> {

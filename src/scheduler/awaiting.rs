@@ -98,6 +98,7 @@ where
     /// assert!(!timers.contains("import"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias = "join")]
     pub fn cancel_and_wait<Q>(&self, key: &Q) -> CancelAndWait<K, S>
     where
         K: Borrow<Q>,

@@ -65,6 +65,7 @@ where
     /// assert!(!timers.contains("request 7"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias = "RAII")]
     #[must_use = "dropping the guard cancels the timer"]
     pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
         CancelGuard {

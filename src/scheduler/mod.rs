@@ -93,6 +93,7 @@ use crate::sync::Arc;
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias("job", "cron", "DelayQueue"))]
 pub struct Scheduler<K, S = RandomState> {
     /// Closes the scheduler. The first field, so that it is dropped first.
     _owner: Owner<SchedulerFrontend<K, S>>,

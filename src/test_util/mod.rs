@@ -98,6 +98,7 @@ where
     /// # Errors
     ///
     /// As for [`build`](Self::build).
+    #[doc(alias("mock", "fake", "virtual_time"))]
     pub fn build_stepped(self, seed: u64) -> Result<Stepped<K, S>, BuildError> {
         let ((server, ticker_states), hand) = self.stepped_parts(seed)?;
         Ok(Stepped {

@@ -12,6 +12,21 @@ use crate::tick::Time;
 
 /// A driver that [`Together`] can move: [`Stepped`], [`SteppedMap`] and [`SteppedTimer`]. Only this
 /// crate implements it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::Timer;
+/// use tourbillon::test_util::{Drive, Together};
+///
+/// fn let_pass(minute: Duration, program: &[&dyn Drive]) {
+///     Together::new(program).advance(minute);
+/// }
+/// let timer = Timer::builder().build_stepped(1)?;
+/// let_pass(Duration::from_secs(60), &[&timer]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Drive: sealed::Parts {}
 
 mod sealed {

@@ -58,6 +58,23 @@ pub struct Interval {
 }
 
 /// The future of [`Interval::tick`].
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::Timer;
+///
+/// # let stepped = Timer::builder().build_stepped(1)?;
+/// # let timer = stepped.timer();
+/// let mut interval = timer.interval(Duration::from_secs(10));
+/// # stepped.run_until(async {
+/// let first = interval.tick().await?;
+/// assert_eq!(interval.tick().await? - first, Duration::from_secs(10));
+/// # Ok::<(), tourbillon::SleepError>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "futures do nothing unless they are awaited"]
 #[derive(Debug)]
 pub struct NextTick<'a>(&'a mut Interval);
@@ -104,6 +121,7 @@ impl Timer {
     /// # })
     /// # }
     /// ```
+    #[doc(alias("setInterval", "ticker"))]
     pub fn interval(&self, period: Duration) -> Interval {
         assert!(
             !period.is_zero(),

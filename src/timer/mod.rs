@@ -58,6 +58,7 @@ use task::TimerTask;
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias("timeout", "delay"))]
 pub struct Timer {
     server: Arc<Server<TimerFrontend>>,
     /// One link per stripe. Each timeout keeps the engine alive. With a single reference count,
@@ -195,6 +196,7 @@ impl Timer {
     /// assert!(!timeout.is_expired());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias("setTimeout", "delay", "defer"))]
     // Inlined, as `TimerHandle::cancel` is. Otherwise the `TimerHandle` passes through memory.
     #[inline]
     pub fn after<F>(&self, when: impl Into<When>, task: F) -> Result<TimerHandle, ScheduleError<F>>
@@ -353,6 +355,7 @@ impl TimerHandle {
     /// assert_eq!(timeout.cancel(), Cancel::NotFound);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias("clearTimeout", "abort"))]
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     #[inline]
     pub fn cancel(&self) -> Cancel {
@@ -481,6 +484,19 @@ impl fmt::Debug for TimerHandle {
 }
 
 /// The result of the shutdown of a [`Timer`].
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{Shutdown, Timer};
+///
+/// let timer = Timer::new()?;
+/// let timeout = timer.after(Duration::from_secs(60), || println!("too late"))?;
+/// let report = timer.shutdown(Shutdown::HandBack).wait()?;
+/// assert_eq!((report.handed_back.len(), report.still_running), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TimerReport {

@@ -169,6 +169,7 @@ impl Timer {
     /// # })
     /// # }
     /// ```
+    #[doc(alias = "delay")]
     pub fn sleep(&self, when: impl Into<When>) -> Sleep {
         let (deadline, _) = self.server.engine().resolve(when.into());
         let stripe = stripe_of_sleeps(self.server.engine());

@@ -131,6 +131,7 @@ impl Timer {
     /// # })
     /// # }
     /// ```
+    #[doc(alias = "deadline")]
     pub fn timeout<F: Future>(&self, limit: impl Into<When>, future: F) -> Timeout<F> {
         Timeout {
             future: Some(future),

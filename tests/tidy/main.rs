@@ -377,6 +377,12 @@ fn few_functions_are_another_one_with_a_suffix() {
 }
 
 #[test]
+fn every_public_type_of_the_core_has_an_example() {
+    let (core, _) = &crates()[0];
+    assert_eq!(core.without_example(), [""; 0]);
+}
+
+#[test]
 fn only_the_facade_names_threads_and_atomics() {
     hold(&published(), rules::facade);
 }

@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{TokenStream, TokenTree};
-use syn::{Attribute, Ident, ImplItem, Item, TraitItem, Type, UseTree, Visibility};
+use syn::{
+    Attribute, Expr, ExprLit, Ident, ImplItem, Item, Lit, Meta, TraitItem, Type, UseTree,
+    Visibility,
+};
 
 use crate::source::Source;
 
@@ -237,6 +240,45 @@ impl Crate {
         found
     }
 
+    /// The public types and traits without an example, in their docs or in those of their methods.
+    pub(crate) fn without_example(&self) -> Vec<String> {
+        let mut shown = BTreeSet::new();
+        let mut missing = BTreeSet::new();
+        let files = self.files.iter();
+        let mut pending: Vec<(&str, &Item)> = files
+            .flat_map(|(path, file)| file.items.iter().map(move |item| (path.as_str(), item)))
+            .collect();
+        let public: BTreeSet<Definition> = self.names().into_values().flatten().collect();
+        while let Some((path, item)) = pending.pop() {
+            match item {
+                Item::Mod(module) => {
+                    let inner = module.content.iter().flat_map(|(_, items)| items);
+                    pending.extend(inner.map(|item| (path, item)));
+                }
+                Item::Impl(block) if block.trait_.is_none() => {
+                    if let Type::Path(owner) = &*block.self_ty
+                        && let Some(owner) = owner.path.segments.last()
+                        && block.items.iter().any(|item| {
+                            matches!(item, ImplItem::Fn(function) if has_example(&function.attrs))
+                        })
+                    {
+                        shown.insert(owner.ident.to_string());
+                    }
+                }
+                Item::Struct(_) | Item::Enum(_) | Item::Union(_) | Item::Trait(_) => {
+                    if let Some((name, _, attributes)) = named(item)
+                        && public.contains(&(path.to_owned(), name.to_string()))
+                        && !has_example(attributes)
+                    {
+                        missing.insert(name.to_string());
+                    }
+                }
+                _ => {}
+            }
+        }
+        missing.difference(&shown).cloned().collect()
+    }
+
     /// How many types, traits and functions are public, and which of these are twins.
     pub(crate) fn summary(&self) -> String {
         let is_type = |name: &&String| {
@@ -362,6 +404,16 @@ fn is_public(visibility: &Visibility, attributes: &[Attribute]) -> bool {
     matches!(visibility, Visibility::Public(_)) && !is_hidden && !is_for_tests(attributes)
 }
 
+/// Whether the docs have a block of code.
+fn has_example(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
+        Meta::NameValue(doc) if doc.path.is_ident("doc") => {
+            matches!(&doc.value, Expr::Lit(ExprLit { lit: Lit::Str(line), .. }) if line.value().contains("```"))
+        }
+        _ => false,
+    })
+}
+
 /// Whether only tests compile it.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
@@ -459,6 +511,20 @@ mod tests {
             assert_eq!(complaints(&[one(), two(text)], &[]), [""; 0], "{text}");
         }
         assert!(complaints(&[one()], &allowed)[0].contains("means one thing"));
+    }
+
+    #[test]
+    fn a_public_type_has_an_example_or_a_method_with_one() {
+        let text = "pub mod a;\nstruct Private;\n/// ```\npub struct Shown;\npub enum Bare {}\n\
+                    pub struct ByMethod;\nimpl ByMethod {\n/// ```\npub fn get(&self) {} }";
+        let files = [
+            ("two/lib.rs", text),
+            ("two/a.rs", "/// No.\npub trait Bare2 {}"),
+        ];
+        assert_eq!(
+            of("two", "two", &files).without_example(),
+            ["Bare", "Bare2"]
+        );
     }
 
     #[test]

@@ -37,6 +37,7 @@ where
     /// assert_eq!(timers.cancel("request 7"), Cancel::NotFound);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias("clearTimeout", "abort", "dequeue"))]
     pub fn cancel<Q>(&self, key: &Q) -> Cancel
     where
         K: Borrow<Q>,

@@ -46,6 +46,7 @@ where
     /// assert_eq!(scheduler.advance(Duration::from_secs(10)).len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias("postpone", "snooze", "reset", "extend"))]
     // Inlined, as usual calls are. If more has to be done, a function of its own does it.
     #[inline(always)]
     pub fn reschedule<Q>(&self, key: &Q, when: impl Into<When>) -> Reschedule
@@ -210,6 +211,7 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias("trigger", "flush"))]
     pub fn run_now<Q>(&self, key: &Q) -> PullIn
     where
         K: Borrow<Q>,

@@ -51,6 +51,7 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias("setTimeout", "enqueue", "delay", "defer", "job", "deadline"))]
     pub fn schedule<F>(
         &self,
         key: K,

@@ -133,6 +133,7 @@ where
     /// # })
     /// # }
     /// ```
+    #[doc(alias("async", "spawn"))]
     #[must_use]
     pub fn on_tokio(&self, runtime: runtime::Handle) -> OnTokio<K, S> {
         // Relaxed: see `SchedulerFrontend::has_light`.

@@ -84,6 +84,7 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias("setInterval", "cron", "periodic", "every", "heartbeat"))]
     pub fn repeat<F, R>(
         &self,
         key: K,

@@ -41,6 +41,7 @@ use crate::tick::Time;
 /// assert_eq!(fired.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[doc(alias("misfire", "MissedTickBehavior"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Missed {

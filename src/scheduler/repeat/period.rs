@@ -137,6 +137,7 @@ impl Period {
     /// assert_eq!(scheduler.advance(Duration::from_secs(60)).len(), 12);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias = "scheduleAtFixedRate")]
     pub fn fixed_rate(period: Duration) -> Self {
         Period::of(PeriodKind::Rate(period))
     }
@@ -160,6 +161,7 @@ impl Period {
     /// timers.repeat("poll", period, |_| println!("polling"))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(alias = "scheduleWithFixedDelay")]
     pub fn fixed_delay(delay: Duration) -> Self {
         Period::of(PeriodKind::Delay(delay))
     }
@@ -195,6 +197,7 @@ impl Period {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias("cron", "calendar"))]
     pub fn schedule(next: impl FnMut(&SoFar) -> Option<Time> + Send + 'static) -> Self {
         Period::of(PeriodKind::Schedule(Box::new(next)))
     }
@@ -236,6 +239,7 @@ impl Period {
     /// // A thousand of these do not run at one moment.
     /// let period = Period::fixed_rate(Duration::from_secs(60)).random_phase();
     /// ```
+    #[doc(alias("jitter", "splay"))]
     pub fn random_phase(mut self) -> Self {
         self.random_phase = true;
         self

@@ -27,6 +27,7 @@ use crate::tick::Tick;
 /// assert_eq!((progress.expired, progress.more), (1, false));
 /// assert_eq!((ready[0].due, ready[0].value), (Tick::new(240), "tea"));
 /// ```
+#[doc(alias("timing_wheel", "heap"))]
 pub struct Wheel<T> {
     core: CoreWheel,
     store: Store<T>,
