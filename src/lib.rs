@@ -44,14 +44,47 @@
 //! | sleep, tick, or limit a future, in async code | [`Timer::sleep`], [`Timer::interval`], [`Timer::timeout`] |
 //! | run a key when its calls have stopped for a while, or at most once per window | [`keyed::Debounce`], [`keyed::Throttle`] |
 //! | try a call again when it fails | [`Timer::retry`] with a [`retry::Retry`]; [`retry::Backoff`] alone makes the delays |
-//! | run a future later, or repeatedly | `Handle::on_tokio` (feature `tokio`) |
-//! | test code that uses timers, without waiting | `test_util` (feature `test-util`): every type above, several on one clock, also tokio's |
+//! | run a future later, or repeatedly | [`Handle::on_tokio`] (feature `tokio`) |
+//! | test code that uses timers, without waiting | [`test_util`] (feature `test-util`): every type above, several on one clock, also tokio's |
 //! | keep time in an event loop of your own | [`wheel::Wheel`], without threads and locks |
 //! | hold a lock that ends by itself, in one process or on Redis | the crate `tourbillon-leases` |
 //! | timers that survive restarts and crashes | the crate `tourbillon-durable` |
 //!
-//! The module `guide` has a page for each task: sessions, request timeouts, periodic work, testing,
-//! shutdown, recipes, and coming from other timers.
+//! The module [`guide`] has a page for each task: sessions, request timeouts, periodic work, testing,
+//! shutdown, operation, recipes, and coming from other timers. It also has the reasons for the
+//! [design](guide::design) and the [changelog](guide::changelog).
+//!
+//! # Add it
+//!
+//! Tourbillon is not on crates.io yet. Clone it, and then run `cargo add --path ../tourbillon` in
+//! your project. The minimum Rust version is 1.88.
+//!
+//! It is tested on Linux x86-64 only. It needs threads and 64-bit atomics. Three things depend on the
+//! platform:
+//!
+//! | | on Linux and Android | elsewhere |
+//! |---|---|---|
+//! | the pool | sees which workers are blocked, and [grows](SchedulerBuilder::max_running) for them | grows by at most one worker every 10 ms |
+//! | [`Clock::fast`] | reads the processor's counter, on Linux x86-64 | is [`Clock::system`] |
+//! | [`Clock::boottime`] | counts the time while the machine is suspended | is [`Clock::system`] |
+//!
+//! # Features
+//!
+//! None of them is on by default.
+//!
+//! | feature | adds | dependency |
+//! |---|---|---|
+//! | `serde` | [`ExpiryMap::snapshot`] and `restore`: the entries of a map for another process; `Serialize` for statistics, infos and events | `serde` with `derive` |
+//! | `stream` | [`ExpiryMapBuilder::build_stream`]: expired entries as a `Stream` | `futures-core` |
+//! | `test-util` | the module [`test_util`]: a scheduler, timer or map that a test drives on its own thread, and futures in virtual time | none; with `tokio`, tokio's `time` |
+//! | `tokio` | [`Handle::on_tokio`] and [`ExpiryMapBuilder::build_on_tokio`]: tasks and handlers that are futures | `tokio` with `rt` |
+//!
+//! The other async calls need no feature and no particular runtime: [`Timer::sleep`],
+//! [`Timer::timeout`], [`Handle::cancel_and_wait`], and [`Closing`] as a future.
+//!
+//! A loop of awaits that are ready at once, such as sleeps of zero, returns to the runtime after a
+//! bounded number of them; see [`coop`]. So other tasks go on, and a timeout or a `select!` around
+//! the loop can end it.
 //!
 //! # Entries that expire
 //!
@@ -111,40 +144,8 @@
 //! The order of timers within one tick is not guaranteed. Neither is a bound on the lateness on a
 //! busy machine; [`Handle::stats`] measures it.
 //!
-//! # Features
-//!
-//! | feature | adds |
-//! |---|---|
-//! | `test-util` | the module `test_util`: a scheduler, timer or map that a test drives on its own thread, and futures in virtual time; no dependency, but with `tokio` its `time` |
-//! | `serde` | `ExpiryMap::snapshot` and `restore`: the entries of a map for another process; `Serialize` for statistics, infos and events; the crate `serde` |
-//! | `stream` | `ExpiryMapBuilder::build_stream`: expired entries as a `Stream`; the crate `futures-core` |
-//! | `tokio` | `Handle::on_tokio` and `ExpiryMapBuilder::build_on_tokio`: tasks and handlers that are futures; the crate `tokio` with `rt` alone |
-//!
-//! The other async calls need no feature and no particular runtime: [`Timer::sleep`],
-//! [`Timer::timeout`], [`Handle::cancel_and_wait`], and [`Closing`] as a future.
-//!
-//! A loop of awaits that are ready at once, such as sleeps of zero, returns to the runtime after a
-//! bounded number of them; see [`coop`]. So other tasks go on, and a timeout or a `select!` around
-//! the loop can end it.
-//!
-//! # Panic hooks
-//!
-//! A hook of [`std::panic::set_hook`] runs before the panic has released anything. If user code
-//! panicked under a lock of a map or a scheduler, the thread still has that lock, and must not wait
-//! for another one. Until the panic has left the call that took the lock, all calls of this thread
-//! to any map, scheduler or timer behave as follows. That includes calls from drops that the panic
-//! causes under the lock.
-//!
-//! - Calls that arm or insert fail with the variant `UnderLock` of their error, which gives back
-//!   what was to be armed.
-//! - Calls that wait for a run fail with [`WaitError::WouldDeadlock`].
-//! - A shutdown begins. [`Closing::wait`] fails with [`InsideTaskError`].
-//! - A drop does its work when the lock is released.
-//! - All other calls change nothing, and answer as for a key that is not there: [`Handle::cancel`]
-//!   returns [`Cancel::NotFound`], [`Handle::len`] returns 0, and all counters are 0. Such an
-//!   answer says nothing about the real contents.
-//!
-//! Crates that build on this one have [`reentrancy`] for the same purpose.
+//! User code that panics under a lock of this crate, and the hook that runs then, have [rules of their
+//! own](guide::panic_hooks).
 //!
 //! # Errors that hand something back
 //!
@@ -184,15 +185,17 @@
 //! - Each *round* of a repeating timer is an arming of its own. A round that starts later than its
 //!   *grace* allows is missed.
 //!
-//! # Wheels
-//!
-//! The keys are spread over *stripes*. Each stripe has a lock, an index of its keys and a
-//! hierarchical timing wheel of six levels of 64 slots; the docs of [`wheel`](wheel#levels) have a
-//! table of the levels. With the default tick the levels reach 2.2 years. A timer that is due later
-//! waits in a list and moves down as its deadline comes nearer, so it is exact to the tick at any
-//! range.
-//!
-//! The design, its reasons and its figures are described in `DESIGN.md`.
+// Where a feature is off, what it adds is a link to the table of features.
+#![cfg_attr(not(feature = "serde"), doc = "[`ExpiryMap::snapshot`]: #features")]
+#![cfg_attr(
+    not(feature = "stream"),
+    doc = "[`ExpiryMapBuilder::build_stream`]: #features"
+)]
+#![cfg_attr(not(feature = "test-util"), doc = "[`test_util`]: #features")]
+#![cfg_attr(
+    not(feature = "tokio"),
+    doc = "[`Handle::on_tokio`]: #features\n[`ExpiryMapBuilder::build_on_tokio`]: #features"
+)]
 
 mod backoff;
 mod bounded_channel;
@@ -205,12 +208,15 @@ mod error;
 mod error_texts;
 mod executor;
 mod expiry;
-#[cfg(all(
-    any(doc, doctest),
-    feature = "serde",
-    feature = "stream",
-    feature = "tokio",
-    feature = "test-util"
+#[cfg(any(
+    all(doc, not(doctest)),
+    all(
+        doctest,
+        feature = "serde",
+        feature = "stream",
+        feature = "tokio",
+        feature = "test-util"
+    )
 ))]
 pub mod guide;
 mod job;

@@ -256,10 +256,8 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     /// use std::hash::RandomState;
     /// use tourbillon::ExpiryMap;
     ///
-    /// let sessions = ExpiryMap::<u64, &str>::builder()
-    ///     .groups::<String>()
-    ///     .hasher(RandomState::new())
-    ///     .build(|_, _| ())?;
+    /// let builder = ExpiryMap::<u64, &str>::builder().groups::<String>();
+    /// let sessions = builder.hasher(RandomState::new()).build(|_, _| ())?;
     /// sessions.entry(1).group("ada").insert("phone")?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -277,10 +275,8 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     /// ```
     /// use tourbillon::{ExpiryMap, InsertRefusal};
     ///
-    /// let sessions = ExpiryMap::<u64, &str>::builder()
-    ///     .groups::<String>()
-    ///     .max_per_group(1)
-    ///     .build(|_, _| ())?;
+    /// let builder = ExpiryMap::<u64, &str>::builder().groups::<String>();
+    /// let sessions = builder.max_per_group(1).build(|_, _| ())?;
     /// sessions.entry(1).group("ada").insert("phone")?;
     /// let error = sessions.entry(2).group("ada").insert("laptop").unwrap_err();
     /// assert_eq!(error.refusal, InsertRefusal::GroupFull);

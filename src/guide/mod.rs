@@ -7,12 +7,27 @@
 //! | [`periodic_work`] | heartbeats, polls and calendars: missed rounds, panics, run now, pause and resume |
 //! | [`testing`] | tests in virtual time, without waiting |
 //! | [`shutdown`] | how a program ends without losing a timer, and what happens when `main` returns |
+//! | [`operation`] | what to watch, and what each number means |
+//! | [`panic_hooks`] | what calls do while a panic leaves a lock of this crate |
 //! | [`speed`] | which type, call, build and machine to choose if timers take much of the time |
 //! | [`recipes`] | silence alarms, late answers, retries with a budget, cron, sessions with cookies, names and stacks of threads |
 //! | [`coming_from`] | `DelayQueue`, `tokio::time`, moka and Netty's `HashedWheelTimer`, side by side with this crate |
 //!
+//! Two pages are documents of the repository: the [`design`] with its reasons, and the [`changelog`].
+//!
 //! Locks and elections, and Redisson's locks side by side with ours, have guides of their own: the
 //! module `guide` of the crate `tourbillon-leases`.
+
+// Where a feature is off, the pages have no links to what it adds.
+#![cfg_attr(
+    not(all(
+        feature = "serde",
+        feature = "stream",
+        feature = "tokio",
+        feature = "test-util"
+    )),
+    allow(rustdoc::broken_intra_doc_links)
+)]
 
 #[doc = include_str!("sessions.md")]
 pub mod sessions {}
@@ -37,3 +52,15 @@ pub mod recipes {}
 
 #[doc = include_str!("coming_from.md")]
 pub mod coming_from {}
+
+#[doc = include_str!("operation.md")]
+pub mod operation {}
+
+#[doc = include_str!("panic_hooks.md")]
+pub mod panic_hooks {}
+
+#[doc = include_str!("../../DESIGN.md")]
+pub mod design {}
+
+#[doc = include_str!("../../CHANGELOG.md")]
+pub mod changelog {}

@@ -154,7 +154,7 @@ impl Timer {
 /// let policy = Retry::new(Backoff::fixed(Duration::from_millis(100)));
 /// // Nothing is called before the first poll.
 /// let call = timer.retry(policy, async || Ok::<_, &str>(7));
-/// assert_eq!(stepped.run_until(call)?, 7);
+/// assert_eq!(stepped.run_until(call).unwrap(), 7);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a future does nothing unless it is awaited"]
