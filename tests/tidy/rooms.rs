@@ -101,6 +101,8 @@ pub(crate) const DURABLE: &[Room] = &[
     room(5, "durable"),
     // A test of the errors of all rooms.
     room(3, "error_texts"),
+    // Documentation alone.
+    room(0, "guide"),
 ];
 
 impl Room {

@@ -1,14 +1,14 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 //! Timers that survive restarts and dead machines: scheduled, moved and cancelled by key, and kept
-//! in a database.
+//! in a database. "Pay within 15 minutes, or the order is cancelled."
 //!
 //! - **Schedule, move and cancel** by your own key: [`Durable::schedule`], [`Durable::reschedule`],
 //!   [`Durable::cancel`]. The answers are exact: a timer that was cancelled never starts.
 //! - **Run** due timers, on any number of processes that share the store:
 //!   [`DurableBuilder::handle`].
-//! - **Commit together** with your own rows: `Sqlite::in_transaction`, `Postgres::in_transaction`,
-//!   and [`Due::complete_in`], which makes the effect of a run happen exactly once.
+//! - **Commit together** with your own rows: [`in_transaction`](InTransaction) of the store, and
+//!   [`Due::complete_in`], which makes the effect of a run happen exactly once.
 //!
 //! The store is SQLite for the processes of one machine, or PostgreSQL for many machines.
 //!
@@ -28,19 +28,61 @@
 //! # }
 //! ```
 //!
+//! # Add it
+//!
+//! The crate is not on crates.io yet. Clone the repository, and run this in your project:
+//!
+//! ```sh
+//! cargo add --path ../tourbillon/crates/durable --features tokio-postgres
+//! ```
+//!
+//! | | |
+//! |---|---|
+//! | Rust | 1.88 or newer |
+//! | systems | tested on Linux x86-64 only. Nothing in the crate needs Linux, except that it refuses network file systems where Linux tells it |
+//! | PostgreSQL | 13 or newer, the encoding UTF-8, tested on 15 |
+//! | SQLite | is compiled in, on a local disk |
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `sqlite`, on by default | [`Sqlite`], and calls within a transaction of `rusqlite` |
+//! | `tokio-postgres` | [`Postgres`], and calls within a transaction of `tokio-postgres` |
+//! | `postgres` | the same, and calls within a transaction of the blocking crate `postgres` |
+//! | `postgres-tls` | connections to PostgreSQL over TLS, by rustls |
+//! | `tokio` | [`handle_tokio`]: handlers that are futures on a tokio runtime. To await the calls needs no feature |
+//! | `jiff` | due times of the crate `jiff`: `Timestamp` and `Zoned` |
+//!
+//! The README says which versions of other crates that use SQLite fit beside this one.
+//!
 //! # Which type do I need?
 //!
 //! | task | type |
 //! |---|---|
 //! | schedule and run timers | [`Durable`], which a [`DurableBuilder`] starts |
-//! | keep them in a file, for the processes of one machine | `Sqlite` (feature `sqlite`, on by default) |
-//! | keep them in a PostgreSQL database, for many machines | `Postgres` (feature `tokio-postgres` or `postgres`) |
+//! | keep them in a file, for the processes of one machine | [`Sqlite`] |
+//! | keep them in a PostgreSQL database, for many machines | [`Postgres`] |
 //! | keep them in this process, for tests | [`Memory`] |
 //! | schedule and cancel within a transaction of your own | [`InTransaction`], which the store returns |
 //! | read the payload of a due timer, and how often it has run | [`Due`] |
 //! | set what follows an error, or a start that is far too late | [`RetryPolicy`], [`Late`] |
-//! | log and count | [`DurableEvent`], [`DurableStats`] |
+//! | run a timer again and again | [`Ending::Again`] |
+//! | log and count | [`DurableEvent`], [`DurableStats`], [`Durable::counts`] |
 //! | choose the store at run time | a `Box<dyn` [`Store`]`>` |
+//!
+//! # Guides
+//!
+//! | page | content |
+//! |---|---|
+//! | [`order_timeouts`] | orders that are paid in time or cancelled: the whole story |
+//! | [`webhooks`] | calls to the outside, with retries, idempotency and dead letters |
+//! | [`transactions`] | timers in a transaction of your own, for each driver and for SQL |
+//! | [`postgres`][guide_postgres] | setting up a server: roles and rights, connections, poolers, TLS |
+//! | [`testing`] | tests in memory, with a clock of the test's |
+//! | [`operation`] | for those who run it: what to watch, sizes, backups, outages, updates |
+//! | [`promises`] | what you can rely on, what a commit is worth, limits |
+//! | [`figures`], [`design`], [`changelog`] | rates and a comparison, reasons, and what changed |
 //!
 //! # At least once
 //!
@@ -67,6 +109,28 @@
 //! | settle | to write the end of a run |
 //! | follow | to be scheduled during a run of the same key, and to start after it |
 //! | dead letter | a timer that was given up, and can be revived |
+//!
+// Where a feature is off, its links lead to the table of features.
+#![cfg_attr(feature = "sqlite", doc = "[`Sqlite`]: Sqlite")]
+#![cfg_attr(not(feature = "sqlite"), doc = "[`Sqlite`]: #features")]
+#![cfg_attr(feature = "tokio-postgres", doc = "[`Postgres`]: Postgres")]
+#![cfg_attr(not(feature = "tokio-postgres"), doc = "[`Postgres`]: #features")]
+#![cfg_attr(
+    feature = "tokio",
+    doc = "[`handle_tokio`]: DurableBuilder::handle_tokio"
+)]
+#![cfg_attr(not(feature = "tokio"), doc = "[`handle_tokio`]: #features")]
+//!
+//! [`order_timeouts`]: guide::order_timeouts
+//! [`webhooks`]: guide::webhooks
+//! [`transactions`]: guide::transactions
+//! [guide_postgres]: guide::postgres
+//! [`testing`]: guide::testing
+//! [`operation`]: guide::operation
+//! [`promises`]: guide::promises
+//! [`figures`]: guide::figures
+//! [`design`]: guide::design
+//! [`changelog`]: guide::changelog
 
 mod calls;
 mod client;
@@ -74,6 +138,16 @@ mod durable;
 #[cfg(test)]
 mod error_texts;
 mod events;
+// Its code needs the stores, and its pages name them.
+#[cfg(all(doc, any(not(doctest), all(feature = "sqlite", feature = "postgres"))))]
+#[cfg_attr(
+    not(all(feature = "sqlite", feature = "postgres")),
+    allow(
+        rustdoc::broken_intra_doc_links,
+        reason = "links to what a feature adds"
+    )
+)]
+pub mod guide;
 mod memory;
 mod node;
 #[cfg(feature = "tokio-postgres")]

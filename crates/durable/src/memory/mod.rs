@@ -18,9 +18,8 @@ pub use self::fault::{MemoryCall, MemoryFault};
 /// A store in the memory of one process, for tests and simulations.
 ///
 /// Its timers end with the process. Apart from that it keeps every rule of the other stores. Clones
-/// share one store, so several nodes of one process may use it, and a node that is dropped without
-/// a stop is a crash. Tests can move its [clock](Memory::with_clock) and [inject](Memory::inject)
-/// faults.
+/// share one store, so several nodes of one process may use it. Tests can move its
+/// [clock](Memory::with_clock) and [inject](Memory::inject) faults.
 ///
 /// # Examples
 ///

@@ -20,7 +20,7 @@ pub enum StoreError {
     /// pass when that transaction ends.
     Locked(String),
     /// This process was forked after the store was opened, and the store belongs to the original
-    /// process. Open it after the fork. A [`Sqlite`](crate::Sqlite) can't be opened in a copy of a
+    /// process. Open it after the fork. A `Sqlite` can't be opened in a copy of a
     /// process that has opened one.
     Forked,
 }

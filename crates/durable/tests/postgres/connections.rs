@@ -1,5 +1,4 @@
-//! The number of connections of a process, as the guide to PostgreSQL and the page on operation
-//! have it.
+//! The number of connections of a process, as the guide to PostgreSQL has it.
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -89,7 +89,7 @@ fn a_timer_is_scheduled_if_absent_after_a_delay_and_at_a_time() {
     assert_eq!(ok(&database, "select count(*) from tourbillon.timer"), "2");
 }
 
-/// What the README says about the type of the third argument.
+/// What the guide to transactions says about the type of the third argument.
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn the_third_argument_has_a_type_or_a_name() {
