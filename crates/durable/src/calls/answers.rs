@@ -6,6 +6,21 @@ use super::errors::CallError;
 use crate::store::Answer;
 
 /// The answer to a [`schedule`](crate::Durable::schedule).
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_durable::{Durable, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timers = Durable::builder(Memory::new()).start()?;
+/// # let minute = Duration::from_secs(60);
+/// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+/// let answer = timers.schedule("pay-by", "order:7", 30 * minute, &7).wait()?;
+/// assert!(answer.replaced.is_some_and(|before| before < answer.due));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ScheduleAnswer {
@@ -19,6 +34,23 @@ pub struct ScheduleAnswer {
 }
 
 /// The answer to a [`schedule_if_absent`](crate::Durable::schedule_if_absent).
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_durable::{Durable, Memory, IfAbsentAnswer};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timers = Durable::builder(Memory::new()).start()?;
+/// # let minute = Duration::from_secs(60);
+/// assert!(timers.schedule_if_absent("welcome", "anna", minute, &()).wait()?.is_scheduled());
+/// match timers.schedule_if_absent("welcome", "anna", minute, &()).wait()? {
+///     IfAbsentAnswer::Exists { running, .. } => assert!(!running),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum IfAbsentAnswer {
@@ -44,6 +76,24 @@ impl IfAbsentAnswer {
 }
 
 /// The answer to a [`reschedule`](crate::Durable::reschedule).
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_durable::{Durable, Memory, RescheduleAnswer};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timers = Durable::builder(Memory::new()).start()?;
+/// # let minute = Duration::from_secs(60);
+/// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+/// match timers.reschedule("pay-by", "order:7", 30 * minute).wait()? {
+///     RescheduleAnswer::Moved { from, to, .. } => assert!(from < to),
+///     RescheduleAnswer::Running { .. } => println!("too late: its handler runs"),
+///     other => println!("there is no timer: {other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RescheduleAnswer {
@@ -78,6 +128,25 @@ impl RescheduleAnswer {
 }
 
 /// The answer to a [`cancel`](crate::Durable::cancel).
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_durable::{Durable, Memory, CancelAnswer};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timers = Durable::builder(Memory::new()).start()?;
+/// # let minute = Duration::from_secs(60);
+/// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+/// match timers.cancel("pay-by", "order:7").wait()? {
+///     CancelAnswer::Cancelled { .. } => println!("it never starts"),
+///     CancelAnswer::Running { attempt, .. } => println!("run {attempt} is under way, no other follows"),
+///     other => println!("there is no timer: {other:?}"),
+/// }
+/// assert_eq!(timers.cancel("pay-by", "order:7").wait()?, CancelAnswer::NotFound);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CancelAnswer {

@@ -111,6 +111,22 @@ impl<'a> Completion<'a> {
 }
 
 /// The reason why a run could not be ended within a transaction. Roll the transaction back.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_durable::CompleteError;
+///
+/// /// Whether the handler should report the error. It rolls its transaction back in any case.
+/// fn is_of_interest(error: &CompleteError) -> bool {
+///     match error {
+///         CompleteError::Fenced => false, // another process runs the timer
+///         CompleteError::Retry(_) => false, // so does this one, a little later
+///         _ => true,
+///     }
+/// }
+/// # assert!(is_of_interest(&CompleteError::Deferred));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CompleteError {

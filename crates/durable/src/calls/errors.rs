@@ -7,6 +7,25 @@ use super::names::Invalid;
 use crate::store::StoreError;
 
 /// The reason why a call failed.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_durable::{Durable, Memory, CallError};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timers = Durable::builder(Memory::new()).start()?;
+/// # let minute = Duration::from_secs(60);
+/// match timers.schedule("pay-by", "order:7", 15 * minute, &7).wait() {
+///     Ok(_) => println!("it is kept"),
+///     Err(error) if error.may_pass() => println!("try again: {error}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// let refused = timers.schedule("pay-by", "", minute, &7).wait();
+/// assert!(matches!(refused, Err(CallError::Invalid(_))));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CallError {
@@ -97,6 +116,22 @@ impl From<StoreError> for CallError {
 }
 
 /// The reason why timers can't be started.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::{Due, Durable, Memory, StartError};
+///
+/// let twice = Durable::builder(Memory::new())
+///     .handle("mail", |_: &Due<u64>| ())
+///     .handle("mail", |_: &Due<u64>| ())
+///     .start();
+/// assert!(matches!(twice, Err(StartError::SameQueue(queue)) if queue == "mail"));
+///
+/// let short = Durable::builder(Memory::new()).node_lease(Duration::ZERO).start();
+/// assert!(matches!(short, Err(StartError::Option(_))));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {

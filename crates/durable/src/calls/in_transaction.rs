@@ -51,6 +51,24 @@ use crate::store::{Action, Answer, Call, DueAt};
 ///
 /// With a driver whose calls block, a call waits for the database, and for another transaction that
 /// has changed the same timer. A future never blocks a thread.
+///
+/// # Examples
+///
+/// ```
+/// # #[cfg(feature = "sqlite")] {
+/// use std::time::Duration;
+/// use tourbillon_durable::{CallError, Sqlite, rusqlite};
+///
+/// fn paid(timers: &Sqlite, tx: &rusqlite::Transaction<'_>, order: u64) -> Result<(), CallError> {
+///     let (key, week) = (format!("order:{order}"), Duration::from_secs(7 * 86_400));
+///     let calls = timers.in_transaction(tx);
+///     calls.cancel("pay-by", &key)?;
+///     calls.schedule("ask-for-review", &key, week, &order)?;
+///     Ok(())
+/// }
+/// # }
+/// ```
+#[doc(alias("outbox", "transactional outbox"))]
 #[must_use = "a transaction alone does nothing: make a call in it"]
 pub struct InTransaction<'s, S, X, D = ()> {
     store: &'s S,
@@ -219,6 +237,32 @@ pub struct CallWithin<A> {
 /// One that was dropped early has sent its whole statement or nothing. If it was sent, the server
 /// carries it out within the transaction, and its answer is lost. So roll such a transaction back;
 /// the drop of a transaction of `tokio_postgres` or `sqlx` does.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_durable::{Awaited, CompleteError, CompletesRun, Completion, Due};
+///
+/// /// A transaction of a driver that is awaited.
+/// struct Mine<'t>(&'t mut Vec<String>);
+///
+/// impl<'t> CompletesRun for Mine<'t> {
+///     type Answer = Awaited<'t, Result<(), CompleteError>>;
+///
+///     fn complete(self, run: &Completion<'_>) -> Self::Answer {
+///         let statement = format!("complete {:?} {:?}", run.queue, run.key);
+///         Awaited::new(async move {
+///             self.0.push(statement); // .. send it, and await its answer ..
+///             Ok(())
+///         })
+///     }
+/// }
+///
+/// async fn handler(due: &Due<u64>, statements: &mut Vec<String>) -> Result<(), CompleteError> {
+///     due.complete_in(Mine(statements)).await
+/// }
+/// # let _ = handler;
+/// ```
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Awaited<'t, R>(Pin<Box<dyn Future<Output = R> + Send + 't>>);
 

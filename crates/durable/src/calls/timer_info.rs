@@ -11,6 +11,22 @@ use crate::store::{DeadLetter, Timer};
 /// One that was scheduled during a run of its key [follows](Self::follows) the run. It is read
 /// together with the run: `due`, `planned` and `payload` are its own, and `attempt`, `fails`,
 /// `crashes` and `running` are those of the run. The payload of the run is not stored any more.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_durable::{Durable, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timers = Durable::builder(Memory::new()).start()?;
+/// # let minute = Duration::from_secs(60);
+/// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+/// let timer = timers.get("pay-by", "order:7").wait()?.expect("it was scheduled");
+/// assert_eq!((timer.attempt, timer.running), (0, None));
+/// assert_eq!(timer.payload, "7");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -69,6 +85,31 @@ impl From<Timer> for StoredTimer {
 }
 
 /// A timer that was given up.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::{Due, Durable, DurableEvent, Memory, RetryPolicy};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (gave_up, dead) = std::sync::mpsc::channel();
+/// let timers = Durable::builder(Memory::new())
+/// #   .on_event(move |event| if let DurableEvent::Dead { .. } = event { drop(gave_up.send(1)) })
+///     .handle("mail", |_: &Due<u64>| Err::<(), _>("no such address"))
+///     .retry(RetryPolicy::never())
+///     .start()?;
+/// timers.schedule("mail", "order:7", Duration::ZERO, &7_u64).wait()?;
+/// # dead.recv()?;
+/// for letter in timers.dead("mail", 0, 100).wait()? {
+///     assert_eq!(letter.error, "no such address");
+///     assert_eq!(letter.payload_as::<u64>()?, 7);
+///     timers.revive(letter.id).wait()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias("dead letter", "dead letter queue", "dlq", "failed job"))]
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

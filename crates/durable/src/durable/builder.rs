@@ -12,6 +12,25 @@ use crate::store::Store;
 use crate::sync::Arc;
 
 /// Options of timers. [`Durable::builder`](crate::Durable::builder) makes it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::{Due, Durable, Memory};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let timers = Durable::builder(Memory::new())
+///     .name("shop 1")
+///     .node_lease(Duration::from_secs(30))
+///     .on_event(|event| eprintln!("{event:?}"))
+///     .handle("pay-by", |due: &Due<u64>| println!("order {} is cancelled", due.payload()))
+///     .start()?;
+/// # drop(timers);
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias("worker", "job runner"))]
 #[must_use = "a builder does nothing until `start`"]
 pub struct DurableBuilder {
     store: Arc<dyn Store>,
@@ -62,6 +81,20 @@ impl DurableBuilder {
 
     /// Sets the name of this node in the table of nodes, for people. The default is the number of
     /// the process.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .name(format!("{} of the shop", std::process::id()))
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
@@ -72,6 +105,21 @@ impl DurableBuilder {
     /// four times [`poll_interval`](Self::poll_interval). All nodes on one store should have the
     /// same lease. On PostgreSQL it should be at least twice the limit of a statement and four
     /// seconds: see `PostgresBuilder::statement_limit`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .node_lease(Duration::from_secs(30)) // rides out longer pauses, and takes over later
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("visibility timeout", "heartbeat", "lock timeout"))]
     pub fn node_lease(mut self, lease: Duration) -> Self {
         self.node_lease = lease;
         self
@@ -83,6 +131,21 @@ impl DurableBuilder {
     /// it is due may be up to one poll late, if another process, a transaction of the user's or an
     /// SQL function has scheduled it. All others start on time. A doorbell spares the wait:
     /// `PostgresBuilder::notify`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .poll_interval(Duration::from_millis(200))
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "polling")]
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll_interval = interval;
         self
@@ -90,6 +153,20 @@ impl DurableBuilder {
 
     /// Sets the greatest length of a payload as JSON, in bytes, up to 16 MiB. The default is 64
     /// KiB.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .payload_limit(1024 * 1024)
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn payload_limit(mut self, bytes: usize) -> Self {
         self.payload_limit = bytes;
         self
@@ -128,6 +205,29 @@ impl DurableBuilder {
     ///
     /// A timer runs at least once. An error or a panic is retried by the [`RetryPolicy`] of the
     /// queue.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_durable::{Due, Durable, Memory};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (sent, mails) = std::sync::mpsc::channel();
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("mail", move |due: &Due<String>| {
+    ///         if due.attempt() > 3 {
+    ///             eprintln!("{} is tried for the {}th time", due.key(), due.attempt());
+    ///         }
+    ///         sent.send(due.payload().clone())
+    ///     })
+    ///     .start()?;
+    /// timers.schedule("mail", "welcome:7", Duration::ZERO, "anna@example.com").wait()?;
+    /// assert_eq!(mails.recv()?, "anna@example.com");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("consumer", "subscribe", "job handler"))]
     pub fn handle<T, F, R>(mut self, queue: impl Into<String>, handler: F) -> QueueBuilder
     where
         T: DeserializeOwned + 'static,
@@ -249,11 +349,43 @@ impl QueueBuilder {
     }
 
     /// Sets when a run that failed is tried again. The default is [`RetryPolicy::default`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory, RetryPolicy};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+    ///     .retry(RetryPolicy::fixed(Duration::from_secs(60)).attempts(5))
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "backoff")]
     pub fn retry(self, retry: RetryPolicy) -> Self {
         self.options(|options| options.retry = retry)
     }
 
     /// Sets what becomes of timers that are far too late. The default is [`Late::Run`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Late, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+    ///     .late(Late::ExpireAfter(Duration::from_secs(3_600)))
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "misfire")]
     pub fn late(self, late: Late) -> Self {
         self.options(|options| options.late = late)
     }
@@ -261,18 +393,66 @@ impl QueueBuilder {
     /// Sets how many timers of this queue may run at one time on this node, from 1 to 10,000. The
     /// default is 64. Closures of all queues share a pool of up to 1,024 threads: if more of them
     /// block at one time, further runs wait for a thread.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+    ///     .running(8) // the mail server takes eight connections
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("concurrency", "parallelism"))]
     pub fn running(self, running: usize) -> Self {
         self.options(|options| options.running = running)
     }
 
     /// Sets how many timers of this queue may start within a second on this node. The default is no
     /// bound. Those beyond it wait in the store, where other nodes may take them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+    ///     .pace(10) // ten mails a second
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("rate limit", "throttle"))]
     pub fn pace(self, per_second: u32) -> Self {
         self.options(|options| options.pace = Some(per_second))
     }
 
     /// Sets after how many crashes a timer becomes a dead letter: the process that ran it ended
     /// during the run. The default is 10.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+    ///     .crash_limit(3)
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("poison", "poison pill"))]
     pub fn crash_limit(self, crashes: u32) -> Self {
         self.options(|options| options.crash_limit = crashes)
     }

@@ -59,6 +59,7 @@ impl Durable {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias("enqueue", "delay", "defer", "run_at", "perform_in"))]
     pub fn schedule<T: Serialize + ?Sized>(
         &self,
         queue: &str,
@@ -98,6 +99,7 @@ impl Durable {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias("unique job", "deduplicate", "enqueue_unique"))]
     pub fn schedule_if_absent<T: Serialize + ?Sized>(
         &self,
         queue: &str,
@@ -125,6 +127,21 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has committed the call: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+    /// assert!(timers.reschedule("pay-by", "order:7", 30 * minute).wait()?.is_moved());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("postpone", "delay", "snooze"))]
     pub fn reschedule(
         &self,
         queue: &str,
@@ -146,6 +163,21 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has committed the call: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+    /// assert!(timers.cancel("pay-by", "order:7").wait()?.is_cancelled());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("delete", "remove", "abort"))]
     pub fn cancel(&self, queue: &str, key: &str) -> Sent<CancelAnswer> {
         self.call(queue, key, |_| Ok(Action::Cancel))
     }

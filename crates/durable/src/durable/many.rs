@@ -46,6 +46,7 @@ impl Durable {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias("enqueue_many", "bulk insert", "batch"))]
     pub fn schedule_many<K: AsRef<str>, W: Into<DueAt>, T: Serialize>(
         &self,
         queue: &str,
@@ -75,6 +76,22 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has committed all of them: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+    /// let answers = timers.cancel_many("pay-by", ["order:7", "order:8"]).wait()?;
+    /// assert!(answers[0].as_ref().is_ok_and(|answer| answer.is_cancelled()));
+    /// assert!(answers[1].as_ref().is_ok_and(|answer| !answer.is_cancelled()));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn cancel_many<K: AsRef<str>>(
         &self,
         queue: &str,

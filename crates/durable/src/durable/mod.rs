@@ -66,6 +66,7 @@ pub use stop_state::StopReport;
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias("job queue", "task queue", "delayed job", "delay queue", "scheduler"))]
 #[derive(Clone)]
 pub struct Durable(Arc<Owner>);
 

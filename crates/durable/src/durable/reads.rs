@@ -57,6 +57,22 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has read it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::{Duration, SystemTime};
+    /// # use tourbillon_durable::{Durable, Memory, Paging};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+    /// let soon = ..SystemTime::now() + 60 * minute;
+    /// let timers_of_this_hour = timers.list("pay-by", soon, &Paging::first(100)).wait()?;
+    /// assert_eq!(timers_of_this_hour[0].key, "order:7");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn list(
         &self,
         queue: &str,
@@ -101,6 +117,25 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has read it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::{Duration, SystemTime};
+    /// # use tourbillon_durable::{Durable, Memory, StoreTime};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+    /// for queue in timers.counts().wait()? {
+    ///     let behind = queue.oldest.map(|oldest| StoreTime::from(SystemTime::now()).since(oldest));
+    ///     println!("{}: {} overdue, behind by {behind:?}", queue.queue, queue.overdue);
+    ///     assert_eq!(queue.waiting, 1);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("queue length", "backlog", "monitoring"))]
     pub fn counts(&self) -> Sent<Vec<QueueCounts>> {
         self.read(Ok(()), |(), connection| connection.counts())
     }
@@ -116,6 +151,21 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has committed it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// timers.pause("webhook").wait()?; // while the receiver is repaired
+    /// assert!(timers.counts().wait()?[0].paused);
+    /// timers.resume("webhook").wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn pause(&self, queue: &str) -> Sent<()> {
         self.set_paused(queue, true)
     }
@@ -155,6 +205,7 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has read it: see [`Sent::wait`].
+    #[doc(alias("dead letter", "dlq", "failed jobs"))]
     pub fn dead(&self, queue: &str, after: i64, limit: u32) -> Sent<Vec<DeadTimer>> {
         let checked = || Ok((names::queue(queue)?, names::page_limit(limit)?));
         self.read(checked(), move |(queue, limit), connection| {
@@ -173,6 +224,24 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has committed it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory, Revived};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// match timers.revive(7).wait()? {
+    ///     Revived::Revived { queue, key } => println!("{queue} {key} is due now"),
+    ///     Revived::Exists => println!("its key has a timer again"),
+    ///     other => assert_eq!(other, Revived::NotFound),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("requeue", "retry", "redrive"))]
     pub fn revive(&self, id: i64) -> Sent<Revived> {
         let node = self.node_sender();
         self.read(Ok(id), move |id, connection| {

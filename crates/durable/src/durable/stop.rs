@@ -62,6 +62,7 @@ impl Durable {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias("shutdown", "graceful shutdown"))]
     pub fn stop(&self, grace: Duration) -> Sent<StopReport> {
         let inner = &self.0.0;
         if inner.origin.is_elsewhere() {

@@ -6,6 +6,22 @@ use crate::calls::{Alarm, ReplySender, Sent, sent};
 use crate::sync::Mutex;
 
 /// How [`stop`](crate::Durable::stop) has ended.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_durable::{Due, Durable, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let timers = Durable::builder(Memory::new()).handle("mail", |_: &Due<u64>| ()).start()?;
+/// let report = timers.stop(Duration::from_secs(10)).wait()?;
+/// if report.unfinished > 0 {
+///     eprintln!("{} runs go on, and others will repeat them", report.unfinished);
+/// }
+/// assert!(report.has_left); // the others take over at once
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StopReport {

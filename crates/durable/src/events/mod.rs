@@ -11,6 +11,26 @@ pub use stats::DurableStats;
 
 /// Something that operators may want to log or count. See
 /// [`on_event`](crate::DurableBuilder::on_event).
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_durable::{Durable, DurableEvent, Memory};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let timers = Durable::builder(Memory::new())
+///     .on_event(|event| match event {
+///         DurableEvent::Dead { queue, key, error, .. } => eprintln!("{queue} {key}: {error}"),
+///         DurableEvent::StoreDown { work, error, .. } => eprintln!("{work:?} has stopped: {error}"),
+///         DurableEvent::StoreUp => eprintln!("all works again"),
+///         _ => {}
+///     })
+///     .start()?;
+/// # drop(timers);
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias("log", "alert"))]
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -142,6 +162,19 @@ pub enum DurableEvent {
 }
 
 /// A kind of work with the store. See [`DurableEvent::StoreDown`].
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_durable::{DurableEvent, StoreWork};
+///
+/// /// Whether timers start late, or not at all.
+/// fn is_urgent(event: &DurableEvent) -> bool {
+///     use StoreWork::{Beat, Claim, Join, Poll};
+///     matches!(event, DurableEvent::StoreDown { work: Beat | Claim | Join | Poll, .. })
+/// }
+/// # assert!(!is_urgent(&DurableEvent::StoreUp));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

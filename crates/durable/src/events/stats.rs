@@ -5,6 +5,23 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Counters since the start, and gauges, of one [`Durable`](crate::Durable) with its clones.
 ///
 /// Each number is exact, but they are not read at one moment.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_durable::{Durable, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timers = Durable::builder(Memory::new()).start()?;
+/// # let minute = Duration::from_secs(60);
+/// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+/// let stats = timers.stats();
+/// println!("{} runs, {} dead letters, {} at work", stats.runs, stats.dead, stats.running);
+/// assert_eq!((stats.scheduled, stats.stopped_work), (1, 0));
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias("metrics", "counters", "prometheus"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -8,6 +8,18 @@ use crate::sync::{Arc, Condvar, Mutex};
 /// A call to a [`Memory`](crate::Memory) that has not been carried out yet.
 ///
 /// Fields that are not documented are no public interface before 1.0.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_durable::{Memory, MemoryCall, MemoryFault, StoreError};
+///
+/// let store = Memory::new();
+/// store.inject(|call| match call {
+///     MemoryCall::Counts => MemoryFault::Fail(StoreError::Unavailable("an outage".into())),
+///     _ => MemoryFault::None,
+/// });
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum MemoryCall<'a> {
@@ -68,6 +80,26 @@ pub enum MemoryCall<'a> {
 }
 
 /// The fate of a call.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::{CallError, Durable, Memory, MemoryCall, MemoryFault};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = Memory::new();
+/// let timers = Durable::builder(store.clone()).start()?;
+/// store.inject(|call| match call {
+///     MemoryCall::Counts => MemoryFault::Hang,
+///     _ => MemoryFault::None,
+/// });
+/// let answer = timers.counts().within(Duration::from_millis(5)).wait();
+/// assert!(matches!(answer, Err(CallError::TimedOut(_))));
+/// store.heal();
+/// # Ok(())
+/// # }
+/// ```
 #[non_exhaustive]
 pub enum MemoryFault {
     /// The call is carried out.

@@ -106,6 +106,7 @@ use crate::sync::{Arc, OnceLock, Origin, thread};
 /// let store = Postgres::connect("postgres://app@db.example.com/shop?connect_timeout=5")?;
 /// # Ok::<(), tourbillon_durable::StoreError>(())
 /// ```
+#[doc(alias("postgresql", "pg"))]
 #[derive(Clone)]
 pub struct Postgres(Arc<Settings>);
 
@@ -274,6 +275,22 @@ impl Store for Postgres {
 }
 
 /// Options of a [`Postgres`].
+///
+/// # Examples
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tourbillon_durable::Postgres;
+///
+/// let store = Postgres::builder("postgres://app@db.example.com/shop")?
+///     .schema("shop_timers")
+///     .statement_limit(Duration::from_secs(3))
+///     .lock_limit(Duration::from_millis(200))
+///     .loss_limit(Duration::ZERO) // nothing that was committed is ever lost
+///     .notify(true)
+///     .connect()?;
+/// # Ok::<(), tourbillon_durable::StoreError>(())
+/// ```
 pub struct PostgresBuilder {
     config: Config,
     encryption: Encryption,
@@ -397,6 +414,7 @@ impl PostgresBuilder {
     ///
     /// The SQL functions do it where the setting `tourbillon.notify` is `on`, for instance by
     /// `alter database .. set tourbillon.notify = on`. Nodes hear it with [`listen`](Self::listen).
+    #[doc(alias("listen notify", "LISTEN", "wake up"))]
     #[must_use]
     pub fn notify(mut self, notify: bool) -> Self {
         self.notify = notify;

@@ -34,6 +34,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias("job", "task", "message"))]
 pub struct Due<T> {
     info: Arc<RunInfo>,
     payload: T,
@@ -118,6 +119,20 @@ impl<T> Due<T> {
     }
 
     /// Returns when the timer was due first, before retries.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use tourbillon_durable::Due;
+    ///
+    /// /// Whether the reminder is still worth sending, retries included.
+    /// fn is_fresh(due: &Due<String>) -> bool {
+    ///     let age = SystemTime::now().duration_since(due.planned()).unwrap_or_default();
+    ///     age < Duration::from_secs(3_600)
+    /// }
+    /// # let _ = is_fresh;
+    /// ```
     #[must_use]
     pub fn planned(&self) -> SystemTime {
         self.info.claimed.planned.into()
@@ -125,6 +140,19 @@ impl<T> Due<T> {
 
     /// Returns how long after [`due`](Self::due) the run was started, by an estimate of the store's
     /// clock. It may be too small by the time that an answer of the store takes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::Due;
+    ///
+    /// fn handler(due: &Due<u64>) {
+    ///     if due.lateness().as_secs() >= 5 {
+    ///         eprintln!("{} was {:?} late", due.key(), due.lateness());
+    ///     }
+    /// }
+    /// # let _ = handler;
+    /// ```
     #[must_use]
     pub fn lateness(&self) -> Duration {
         self.info.started.since(self.info.claimed.due)
@@ -155,6 +183,23 @@ impl<T> Due<T> {
     /// will be refused if it has. A handler with effects outside the database should ask before
     /// each of them. The answer is `true` again after a pause of the store that was longer than the
     /// lease, unless this node was declared gone meanwhile.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::Due;
+    ///
+    /// fn handler(due: &Due<Vec<String>>) -> Result<(), String> {
+    ///     for address in due.payload() {
+    ///         if !due.is_held() {
+    ///             return Err("another process may have this timer".to_owned());
+    ///         }
+    ///         println!("mail to {address}");
+    ///     }
+    ///     Ok(())
+    /// }
+    /// # let _ = handler;
+    /// ```
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.info.lease.is_held()
@@ -162,6 +207,7 @@ impl<T> Due<T> {
 
     /// Returns the idempotency token: it is the same in all runs of this timer, and no other timer
     /// has it, also if it has the same key.
+    #[doc(alias("idempotency key", "job id"))]
     #[must_use]
     pub fn token(&self) -> Token {
         let run = self.info.run();
@@ -215,6 +261,7 @@ impl<T> Due<T> {
     /// }
     /// # }
     /// ```
+    #[doc(alias("ack", "acknowledge", "exactly once"))]
     pub fn complete_in<X: CompletesRun<D>, D>(&self, tx: X) -> X::Answer {
         // It notes the end before the call, which may panic.
         tx.complete(&self.completion())

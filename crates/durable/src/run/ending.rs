@@ -4,6 +4,26 @@ use std::error::Error;
 use std::time::Duration;
 
 /// How a run has succeeded.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::{Due, Durable, Ending, Memory};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let timers = Durable::builder(Memory::new())
+///     .handle("clean-up", |_: &Due<()>| {
+///         // .. delete what is old ..
+///         Ending::Again(Duration::from_secs(3_600))
+///     })
+///     .start()?;
+/// // At most one of them, however many processes start.
+/// timers.schedule_if_absent("clean-up", "all", Duration::ZERO, &()).wait()?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias("cron", "recurring", "repeat", "periodic"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Ending {
@@ -20,6 +40,24 @@ pub(crate) type HandlerError = Box<dyn Error + Send + Sync>;
 
 /// The results that a handler may return: `()`, [`Ending`], `Result<(), E>` or `Result<Ending, E>`,
 /// where `E` is an error, or becomes one, such as a `String`.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_durable::{Due, Durable, Memory};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let timers = Durable::builder(Memory::new())
+///     .handle("log", |due: &Due<u64>| println!("{}", due.payload()))
+///     .handle("mail", |due: &Due<String>| match due.payload().contains('@') {
+///         true => Ok(()),
+///         false => Err(format!("{} is no address", due.payload())),
+///     })
+///     .start()?;
+/// # drop(timers);
+/// # Ok(())
+/// # }
+/// ```
 pub trait IntoEnding {
     /// Returns the ending, or the error that the run failed with.
     ///

@@ -4,6 +4,23 @@ use std::time::Duration;
 
 /// The treatment of a timer that could not start in time, because all processes were down or its
 /// queue was paused.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::{Due, Durable, Late, Memory};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let timers = Durable::builder(Memory::new())
+///     .handle("breakfast-offer", |_: &Due<u64>| ())
+///     .late(Late::ExpireAfter(Duration::from_secs(3 * 3_600)))
+///     .start()?;
+/// # drop(timers);
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias("misfire", "expire", "grace"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Late {

@@ -22,6 +22,7 @@ use tourbillon::retry::Backoff;
 ///     .attempts(20);
 /// # let _ = retry;
 /// ```
+#[doc(alias("backoff", "exponential backoff", "max attempts"))]
 #[derive(Clone, PartialEq, Debug)]
 #[must_use]
 pub struct RetryPolicy {
@@ -36,6 +37,17 @@ pub struct RetryPolicy {
 impl RetryPolicy {
     /// Waits for the least span after the first error, and twice as long after each further one, up
     /// to the greatest span. Without [`attempts`](Self::attempts), it gives up at the 20th error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_durable::RetryPolicy;
+    ///
+    /// // 1 s, 2 s, 4 s .. up to a minute, 20 errors in all.
+    /// let retry = RetryPolicy::exponential(Duration::from_secs(1)..=Duration::from_secs(60));
+    /// # let _ = retry;
+    /// ```
     pub const fn exponential(spans: RangeInclusive<Duration>) -> Self {
         RetryPolicy {
             least: *spans.start(),
@@ -48,6 +60,16 @@ impl RetryPolicy {
 
     /// Waits for the same span after each error. Without [`attempts`](Self::attempts), it gives up
     /// at the 20th error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_durable::RetryPolicy;
+    ///
+    /// let retry = RetryPolicy::fixed(Duration::from_secs(30)).attempts(3);
+    /// # let _ = retry;
+    /// ```
     pub const fn fixed(span: Duration) -> Self {
         let mut retry = Self::exponential(span..=span);
         retry.fixed = true;
@@ -55,6 +77,21 @@ impl RetryPolicy {
     }
 
     /// Never tries again: the first error makes a dead letter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory, RetryPolicy};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+    ///     .retry(RetryPolicy::never())
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn never() -> Self {
         Self::fixed(Duration::from_secs(1)).attempts(1)
     }

@@ -209,6 +209,18 @@ impl Sqlite {
     /// carried out.
     ///
     /// It should be less than the lease of the nodes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_durable::Sqlite;
+    ///
+    /// # fn open() -> Result<Sqlite, tourbillon_durable::StoreError> {
+    /// Ok(Sqlite::open("shop.db")?.with_busy_limit(Duration::from_secs(2)))
+    /// # }
+    /// ```
+    #[doc(alias = "busy timeout")]
     #[must_use]
     pub fn with_busy_limit(mut self, limit: Duration) -> Self {
         self.shared.busy_limit = limit;

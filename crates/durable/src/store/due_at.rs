@@ -57,6 +57,7 @@ use super::time::StoreTime;
 /// # remind(Zoned::now()).unwrap();
 /// # }
 /// ```
+#[doc(alias("delay", "eta", "run_at"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DueAt {
     /// After this span, from the moment at which the store reads its clock.

@@ -3,6 +3,16 @@
 use std::fmt;
 
 /// The reason why a call to a store failed.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_durable::StoreError;
+///
+/// let error = StoreError::Unavailable("the server is gone".into());
+/// assert!(error.may_pass());
+/// assert!(!StoreError::Refused("permission denied".into()).may_pass());
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StoreError {

@@ -479,7 +479,9 @@ impl Page {
     }
 }
 
-/// The numbers of timers of one queue, and how far it is behind.
+/// The numbers of timers of one queue, and how far it is behind. [`Durable::counts`] has an example.
+///
+/// [`Durable::counts`]: crate::Durable::counts
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -527,7 +529,9 @@ pub struct DeadLetter {
     pub payload: String,
 }
 
-/// What became of a dead letter.
+/// What became of a dead letter. [`Durable::revive`] has an example.
+///
+/// [`Durable::revive`]: crate::Durable::revive
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Revived {
