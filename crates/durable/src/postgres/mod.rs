@@ -83,14 +83,8 @@ use crate::sync::{Arc, OnceLock, Origin, thread};
 ///
 /// # Grants
 ///
-/// The functions run with the rights of their caller.
-///
-/// | who | needs |
-/// |---|---|
-/// | a program that runs timers | `usage` on the schema; `select, insert, update, delete` on all its tables |
-/// | a program that schedules by the SQL functions | `usage` on the schema; `select, insert, update, delete` on `timer`; `select` on `node` |
-/// | the connection of a handler that calls `complete_in` | the same, and `insert` on `dead` |
-/// | the first connection | to create a schema in the database |
+/// The functions run with the rights of their caller. The guide to PostgreSQL has the rights that
+/// each program needs, and how many connections.
 ///
 /// # Durability
 ///
