@@ -82,28 +82,20 @@ use crate::sync::Arc;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon_durable::{DueAt, Sqlite};
-/// use tourbillon_durable::store::{Action, Answer, Call, Store};
+/// use tourbillon_durable::{Durable, Sqlite};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = std::env::temp_dir().join(format!("sqlite-example-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder)?;
 /// # let path = folder.join("timers.db");
-/// let store = Sqlite::open(&path)?;
-/// let mut connection = store.connect()?;
-/// let action = Action::Schedule {
-///     when: DueAt::After(Duration::from_secs(60)),
-///     payload: "{}".into(),
-/// };
-/// let call = Call { queue: "pay-by".into(), key: "order:7".into(), action };
-/// let answers = connection.write(&[call])?;
-/// assert!(matches!(answers[0], Ok(Answer::Scheduled { replaced: None, .. })));
+/// let timers = Durable::builder(Sqlite::open(&path)?).start()?;
+/// timers.schedule("pay-by", "order:7", Duration::from_secs(60), &7).wait()?;
+/// timers.stop(Duration::ZERO).wait()?;
 ///
 /// // The timer is there after a restart.
-/// drop((connection, store));
-/// let store = Sqlite::open(&path)?;
-/// assert!(store.connect()?.get("pay-by", "order:7")?.is_some());
-/// # drop(store);
+/// let timers = Durable::builder(Sqlite::open(&path)?).start()?;
+/// assert!(timers.get("pay-by", "order:7").wait()?.is_some());
+/// # timers.stop(Duration::ZERO).wait()?;
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok(())
 /// # }
