@@ -242,13 +242,13 @@ mod tests {
             crashes: 0,
             running: Some(due.into()),
             cancelled: false,
-            next_due: None,
+            follows: false,
             payload: text("[7]"),
         };
         let expected = json!({
             "queue": "pay-by", "key": "order 7", "due": at(1, 7_000), "planned": at(1, 7_000),
             "attempt": 2, "fails": 1, "crashes": 0, "running": at(1, 7_000), "cancelled": false,
-            "next_due": null, "payload": "[7]",
+            "follows": false, "payload": "[7]",
         });
         is(timer, expected);
         let dead = DeadTimer {
