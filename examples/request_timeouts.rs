@@ -7,6 +7,7 @@
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -43,13 +44,15 @@ fn send(
     Ok(())
 }
 
-/// Takes an answer.
-fn answered(timers: &Handle<u64>, ends: &Ends, id: u64) {
-    // Either the answer cancels the timeout, or the timeout has begun. Never both.
-    if timers.cancel(&id).is_cancelled() {
-        ends.answered.fetch_add(1, Relaxed);
-    } else {
-        ends.late_answers.fetch_add(1, Relaxed);
+/// Takes the answers that one read of the socket has returned.
+fn answered(timers: &Handle<u64>, ends: &Ends, ids: &[u64]) {
+    for cancel in timers.cancel_many(ids) {
+        // Either the answer cancels the timeout, or the timeout has begun. Never both.
+        if cancel.is_cancelled() {
+            ends.answered.fetch_add(1, Relaxed);
+        } else {
+            ends.late_answers.fetch_add(1, Relaxed);
+        }
     }
 }
 
@@ -72,14 +75,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     thread::scope(|scope| {
         scope.spawn(move || serve(&requests, &reply));
         let reader = scheduler.handle();
-        scope.spawn(|| {
-            let reader = reader;
-            for id in answers {
-                answered(&reader, &ends, id);
+        let ends = &ends;
+        scope.spawn(move || {
+            while let Ok(first) = answers.recv() {
+                let arrived: Vec<u64> = iter::once(first).chain(answers.try_iter()).collect();
+                answered(&reader, ends, &arrived);
             }
         });
         for id in 0..REQUESTS {
-            send(&timers, &server, &ends, id)?;
+            send(&timers, &server, ends, id)?;
         }
         drop(server); // ends the server, and then the reader
         Ok::<(), Box<dyn Error>>(())
