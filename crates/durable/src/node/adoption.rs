@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::interface::Place;
 use super::load::Load;
-use super::runs::Place;
 
 /// The generation and attempt of a row that the node has claimed, and its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

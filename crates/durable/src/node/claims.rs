@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::adoption::{Adoption, Orphan};
 use super::clock::Estimate;
-use super::interface::Mono;
+use super::interface::{Mono, Place};
 use super::load::Load;
 use super::queue::Queue;
-use super::runs::{HeldRuns, Place};
+use super::runs::HeldRuns;
 use super::upcoming::Expected;
 use crate::store::{Claim, Epoch, Run, StoreTime, Wanted};
 

@@ -11,6 +11,9 @@ use crate::sync::Arc;
 /// The time since the node was made, by the local clock that is never set.
 pub(crate) type Mono = Duration;
 
+/// The place of a timer: its queue, by its number, and its key.
+pub(super) type Place = (usize, Box<str>);
+
 /// The options of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeConfig {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::claims::{ClaimTerm, Claims};
 use super::clock::Estimate;
-use super::interface::{Command, Input, Lane, Mono, Near, NodeConfig, StoreCall};
+use super::interface::{Command, Input, Lane, Mono, Near, NodeConfig, Place, StoreCall};
 use super::lane::{LaneState, UnderWay};
 use super::membership::Membership;
 use super::numbers::Numbers;
 use super::polls::Polls;
 use super::queue::Queue;
-use super::runs::{HeldRuns, Place};
+use super::runs::HeldRuns;
 use super::stopping::Stopping;
 use super::upcoming::Expected;
 use crate::store::{Epoch, NewNode, Outcome, Run, Settle};

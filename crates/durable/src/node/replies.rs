@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use super::adoption::Orphan;
 use super::claims::Requested;
-use super::interface::{Lane, Mono, Reply};
+use super::interface::{Lane, Mono, Place, Reply};
 use super::lane::{LaneState, UnderWay};
 use super::machine::{MOST_SETTLED, Node, Watching};
 use super::polls::SUSPECT;
-use super::runs::Place;
 use super::upcoming::Expected;
 use crate::store::{
     Beat, Claimed, ClaimedRun, Outcome, RefusedClaim, Settled, StoreError, StoreSnapshot, StoreTime,

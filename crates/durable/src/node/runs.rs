@@ -4,16 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::adoption::Orphan;
-use super::interface::Mono;
+use super::interface::{Mono, Place};
 use super::load::Load;
 use crate::store::{ClaimedRun, Outcome, Run, Settlement, StoreTime};
 use crate::sync::Arc;
 
 /// The first pause after which the end of a run is asked for again whose row is locked or refused.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-
-/// The place of a timer: its queue, by its number, and its key.
-pub(super) type Place = (usize, Box<str>);
 
 /// A run that the node holds.
 #[derive(Debug)]

@@ -191,7 +191,7 @@ enum Step {
 
 /// The row with what surrounds it.
 #[derive(Default)]
-struct Store {
+struct RowInStore {
     row: Option<Row>,
     generation: i64,
     now: i64,
@@ -200,7 +200,7 @@ struct Store {
     runs: Vec<(Epoch, i64, u32, u32)>,
 }
 
-impl Store {
+impl RowInStore {
     fn mortal(&self) -> Epoch {
         Epoch(MORTAL.0 + self.deaths)
     }
@@ -295,7 +295,7 @@ fn as_plain(row: &Row) -> Plain {
     }
 }
 
-fn check_reads(store: &Store, sides: &Sides, history: &[Step]) {
+fn check_reads(store: &RowInStore, sides: &Sides, history: &[Step]) {
     let read = store.row.as_ref();
     let read = read.and_then(|row| timer("q", "k", row, &|epoch| store.is_live(epoch)));
     assert_eq!(read.is_some(), sides.shown_due().is_some(), "{history:?}");
@@ -327,7 +327,7 @@ fn check_reads(store: &Store, sides: &Sides, history: &[Step]) {
 
 /// Plays a sequence on both sides. Returns how many runs there were, and how many were followed.
 fn play(steps: &[Step]) -> (usize, usize) {
-    let (mut store, mut sides, mut followed) = (Store::default(), Sides::default(), 0);
+    let (mut store, mut sides, mut followed) = (RowInStore::default(), Sides::default(), 0);
     for (number, step) in steps.iter().enumerate() {
         let history = &steps[..=number];
         store.now += 1;

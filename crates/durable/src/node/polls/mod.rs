@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::adoption::Adoption;
 use super::claims::Claims;
-use super::interface::Mono;
+use super::interface::{Mono, Place};
 use super::marks::Marks;
 use super::queue::Queue;
-use super::runs::{HeldRuns, Place};
+use super::runs::HeldRuns;
 use super::shards::{LAST_RANK, Part};
 use super::sleep::Sleep;
 use super::throttle::RingThrottle;

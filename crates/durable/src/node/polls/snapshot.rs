@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Asked, Polls, SUSPECT, TURNS_WAIT, overdue, rank_of};
 use crate::node::adoption::Orphan;
-use crate::node::interface::Mono;
+use crate::node::interface::{Mono, Place};
 use crate::node::membership::Membership;
 use crate::node::queue::Queue;
-use crate::node::runs::{HeldRuns, Place};
+use crate::node::runs::HeldRuns;
 use crate::node::shards::{self, LAST_RANK};
 use crate::node::sleep::{Shown, Took};
 use crate::node::upcoming::{Expected, Unread, UpcomingTimers};
