@@ -220,8 +220,8 @@ mod tests {
     use crate::store::{QueueCounts, StoreTime};
 
     #[track_caller]
-    fn is(value: impl Serialize, expected: Value) {
-        assert_eq!(to_value(value).unwrap(), expected);
+    fn is(value: impl Serialize, expected: &Value) {
+        assert_eq!(&to_value(value).unwrap(), expected);
     }
 
     /// A time as serde writes it.
@@ -250,7 +250,7 @@ mod tests {
             "attempt": 2, "fails": 1, "crashes": 0, "running": at(1, 7_000), "cancelled": false,
             "follows": false, "payload": "[7]",
         });
-        is(timer, expected);
+        is(timer, &expected);
         let dead = DeadTimer {
             id: 3,
             queue: text("pay-by"),
@@ -268,7 +268,7 @@ mod tests {
             "at": at(1, 7_000), "attempt": 2, "fails": 2, "crashes": 0, "error": "no",
             "payload": "[7]",
         });
-        is(dead, expected);
+        is(dead, &expected);
     }
 
     #[test]
@@ -278,8 +278,8 @@ mod tests {
             error: "no answer".to_owned(),
         };
         let expected = json!({"StoreDown": {"work": "Poll", "error": "no answer"}});
-        is(down, expected);
-        is(DurableEvent::StoreUp, json!("StoreUp"));
+        is(down, &expected);
+        is(DurableEvent::StoreUp, &json!("StoreUp"));
         let (queue, key) = ("pay-by".to_owned(), "order 7".to_owned());
         let fenced = DurableEvent::Fenced {
             queue,
@@ -287,7 +287,7 @@ mod tests {
             attempt: 2,
         };
         let expected = json!({"Fenced": {"queue": "pay-by", "key": "order 7", "attempt": 2}});
-        is(fenced, expected);
+        is(fenced, &expected);
     }
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
             "queue": "pay-by", "waiting": 3, "overdue": 0, "running": 0, "oldest": 1_000_007,
             "dead": 0, "paused": false,
         });
-        is(counts, expected);
+        is(counts, &expected);
         let stats = DurableStats {
             runs: 5,
             ..DurableStats::default()
