@@ -1,5 +1,6 @@
 //! Timers under keys: arming, moving, cancelling, firing, bounds, and the end of a scheduler.
 
+mod auto_traits;
 mod batch;
 mod cancel;
 mod cancel_running;
