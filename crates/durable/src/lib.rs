@@ -169,7 +169,7 @@ pub use calls::{
     IfAbsentAnswer, InTransaction, Invalid, Paging, RescheduleAnswer, ScheduleAnswer, Sent,
     StartError, StoredTimer, TakesCalls,
 };
-pub use durable::{Durable, DurableBuilder, QueueBuilder, StopReport};
+pub use durable::{Durable, DurableBuilder, QueueBuilder, StopReport, WithMeta};
 pub use events::{DurableEvent, DurableStats, StoreWork};
 pub use memory::{Memory, MemoryCall, MemoryFault};
 #[cfg(feature = "tokio-postgres")]
@@ -188,7 +188,7 @@ pub use sqlite::Sqlite;
 pub use store::due_at::DueAt;
 pub use store::time::{StoreTime, WallClock};
 #[doc(inline)]
-pub use store::{QueueCounts, Revived, Store, StoreError};
+pub use store::{Meta, QueueCounts, Revived, Store, StoreError};
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use tokio_postgres;

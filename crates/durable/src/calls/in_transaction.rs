@@ -11,7 +11,7 @@ use tourbillon::coop::YieldPoint;
 use super::answers::{CancelAnswer, FromAnswer, IfAbsentAnswer, RescheduleAnswer, ScheduleAnswer};
 use super::errors::CallError;
 use super::names::{self, Invalid};
-use crate::store::{Action, Answer, Call, DueAt};
+use crate::store::{Action, Answer, Call, DueAt, Meta, Payload};
 
 /// The calls within one transaction of the user's. They are committed together with the user's own
 /// changes, or not at all.
@@ -73,6 +73,7 @@ use crate::store::{Action, Answer, Call, DueAt};
 pub struct InTransaction<'s, S, X, D = ()> {
     store: &'s S,
     tx: X,
+    meta: Option<&'s Meta>,
     driver: PhantomData<fn() -> D>,
 }
 
@@ -82,7 +83,20 @@ impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
         InTransaction {
             store,
             tx,
+            meta: None,
             driver: PhantomData,
+        }
+    }
+
+    /// Gives the timer of the next `schedule` or `schedule_if_absent` a meta. Other calls do not
+    /// need it.
+    pub fn meta<'m>(self, meta: &'m Meta) -> InTransaction<'m, S, X, D>
+    where
+        's: 'm,
+    {
+        InTransaction {
+            meta: Some(meta),
+            ..self
         }
     }
 
@@ -94,7 +108,7 @@ impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
         when: impl Into<DueAt>,
         payload: &T,
     ) -> X::Answer<ScheduleAnswer> {
-        let action = scheduled(when, payload);
+        let action = scheduled(when, payload, self.meta);
         self.call(
             queue,
             key,
@@ -113,7 +127,7 @@ impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
         when: impl Into<DueAt>,
         payload: &T,
     ) -> X::Answer<IfAbsentAnswer> {
-        let action = scheduled(when, payload);
+        let action = scheduled(when, payload, self.meta);
         self.call(
             queue,
             key,
@@ -158,9 +172,14 @@ impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
 fn scheduled<T: Serialize + ?Sized>(
     when: impl Into<DueAt>,
     payload: &T,
-) -> Result<(DueAt, Box<str>), Invalid> {
+    meta: Option<&Meta>,
+) -> Result<(DueAt, Payload), Invalid> {
     let when = names::when(when)?;
-    Ok((when, names::payload(payload, names::PAYLOAD_LIMIT)?))
+    let payload = Payload {
+        json: names::payload(payload, names::PAYLOAD_LIMIT)?,
+        meta: meta.cloned(),
+    };
+    Ok((when, payload))
 }
 
 impl<S, X: Copy, D> Copy for InTransaction<'_, S, X, D> {}

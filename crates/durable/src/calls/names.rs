@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::store::{DueAt, StoreTime};
+use crate::store::{DueAt, Meta, StoreTime};
 use crate::sync::Arc;
 
 /// The greatest length of the name of a queue, in bytes.
@@ -17,6 +17,9 @@ pub(crate) const LONGEST_KEY: usize = 512;
 
 /// The greatest length of a payload as JSON, in bytes, unless an option says another one.
 pub(crate) const PAYLOAD_LIMIT: usize = 64 * 1024;
+
+/// The greatest length of a meta as JSON, in bytes.
+const META_LIMIT: usize = 8 * 1024;
 
 /// The greatest number of entries of a page.
 const LARGEST_PAGE: u32 = 10_000;
@@ -57,6 +60,12 @@ pub enum Invalid {
     PayloadText,
     /// The payload can't be written as JSON, for this reason.
     PayloadJson(String),
+    /// The meta is longer than this number of bytes as JSON.
+    MetaSize(usize),
+    /// The meta is JSON, but no object.
+    MetaObject,
+    /// The meta can't be stored as JSON, for this reason.
+    MetaJson(String),
     /// The due time is later than the year 9999.
     TooFar,
     /// Two calls of one batch have this key.
@@ -97,6 +106,15 @@ impl fmt::Display for Invalid {
             Invalid::PayloadJson(why) => {
                 write!(f, "the payload can't be written as JSON: {why}")
             }
+            Invalid::MetaSize(limit) => write!(
+                f,
+                "the meta is longer than {limit} bytes as JSON: put what the handler needs into the \
+                 payload"
+            ),
+            Invalid::MetaObject => {
+                f.write_str("the meta is no JSON object: use a struct or a map with keys that are text")
+            }
+            Invalid::MetaJson(why) => write!(f, "the meta can't be stored as JSON: {why}"),
             Invalid::TooFar => f.write_str("the due time is later than the year 9999: choose an earlier one"),
             Invalid::SameKey(key) => {
                 write!(f, "two calls of the batch have the key {key:?}: keep one")
@@ -154,6 +172,32 @@ pub(crate) fn payload<T: Serialize + ?Sized>(
         .map_err(|error| Invalid::PayloadJson(error.to_string()))?;
     check_json(text.as_bytes())?;
     Ok(text.into_boxed_str())
+}
+
+impl Meta {
+    /// Writes a value as the meta of timers. It has to be an object as JSON, such as a struct or a
+    /// map.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] says why it can't be one: it is too long, no object, or not to be stored.
+    pub fn new<T: Serialize + ?Sized>(value: &T) -> Result<Self, Invalid> {
+        let json = payload(value, META_LIMIT).map_err(|invalid| match invalid {
+            Invalid::PayloadSize(limit) => Invalid::MetaSize(limit),
+            Invalid::PayloadDepth => Invalid::MetaJson(format!(
+                "it has more than {DEEPEST} arrays and objects within each other"
+            )),
+            Invalid::PayloadText => Invalid::MetaJson(
+                "a string of it has a NUL character or half of a surrogate pair".to_owned(),
+            ),
+            Invalid::PayloadJson(why) => Invalid::MetaJson(why),
+            other => other,
+        })?;
+        match json.trim_start().starts_with('{') {
+            true => Ok(Meta::of_json(json)),
+            false => Err(Invalid::MetaObject),
+        }
+    }
 }
 
 /// Checks a due time. A delay that ends after the year 9999 by the clock of this machine is
@@ -290,5 +334,46 @@ mod tests {
         assert!(serde_json::from_str::<serde_json::Value>(&deepest).is_ok());
         let deeper = nested(DEEPEST + 1);
         assert_eq!(check_json(deeper.as_bytes()), Err(Invalid::PayloadDepth));
+    }
+
+    #[test]
+    fn a_meta_is_an_object_within_its_limits() {
+        use std::collections::BTreeMap;
+        let object = |value: &str| Meta::new(&BTreeMap::from([("k", value)]));
+        assert_eq!(object("v").expect("an object").as_str(), r#"{"k":"v"}"#);
+        // A key, quotes and braces take 8 bytes.
+        assert!(object(&"x".repeat(META_LIMIT - 8)).is_ok());
+        let too_long = Err(Invalid::MetaSize(META_LIMIT));
+        assert_eq!(object(&"x".repeat(META_LIMIT - 7)), too_long);
+        assert_eq!(object(&"x".repeat(1 << 20)), too_long);
+        assert!(matches!(object("a\0b"), Err(Invalid::MetaJson(_))));
+        for no_object in [
+            Meta::new(&()),
+            Meta::new(&7),
+            Meta::new("text"),
+            Meta::new(&["{"]),
+            Meta::new(&None::<BTreeMap<String, u8>>),
+        ] {
+            assert_eq!(no_object, Err(Invalid::MetaObject));
+        }
+        let keys_are_numbers = BTreeMap::from([(vec![1], 1)]);
+        assert!(matches!(
+            Meta::new(&keys_are_numbers),
+            Err(Invalid::MetaJson(_))
+        ));
+        let nested = |depth: usize| {
+            let json = r#"{"a":"#.repeat(depth - 1) + "{}" + &"}".repeat(depth - 1);
+            let mut value = serde_json::Value::Null;
+            for _ in 0..depth {
+                value = match value {
+                    serde_json::Value::Null => serde_json::json!({}),
+                    inner => serde_json::json!({ "a": inner }),
+                };
+            }
+            assert_eq!(value.to_string(), json);
+            Meta::new(&value)
+        };
+        assert!(nested(DEEPEST).is_ok());
+        assert!(matches!(nested(DEEPEST + 1), Err(Invalid::MetaJson(_))));
     }
 }

@@ -4,12 +4,12 @@ use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 
-use crate::store::{DeadLetter, Timer};
+use crate::store::{DeadLetter, Meta, Timer};
 
 /// A timer as it was when it was read.
 ///
 /// One that was scheduled during a run of its key [follows](Self::follows) the run. It is read
-/// together with the run: `due`, `planned` and `payload` are its own, and `attempt`, `fails`,
+/// together with the run: `due`, `planned`, `payload` and `meta` are its own, and `attempt`, `fails`,
 /// `crashes` and `running` are those of the run. The payload of the run is not stored any more.
 ///
 /// # Examples
@@ -53,6 +53,8 @@ pub struct StoredTimer {
     pub follows: bool,
     /// The payload, as JSON.
     pub payload: String,
+    /// What was said about it when it was scheduled.
+    pub meta: Option<Meta>,
 }
 
 impl StoredTimer {
@@ -80,6 +82,7 @@ impl From<Timer> for StoredTimer {
             cancelled: timer.cancelled,
             follows: timer.follows,
             payload: timer.payload,
+            meta: timer.meta,
         }
     }
 }
@@ -134,6 +137,8 @@ pub struct DeadTimer {
     pub error: String,
     /// The payload, as JSON.
     pub payload: String,
+    /// What was said about it when it was scheduled.
+    pub meta: Option<Meta>,
 }
 
 impl DeadTimer {
@@ -160,6 +165,7 @@ impl From<DeadLetter> for DeadTimer {
             crashes: letter.crashes,
             error: letter.error,
             payload: letter.payload,
+            meta: letter.meta,
         }
     }
 }
@@ -244,11 +250,12 @@ mod tests {
             cancelled: false,
             follows: false,
             payload: text("[7]"),
+            meta: Some(Meta::of_json("{\"tenant\":1}")),
         };
         let expected = json!({
             "queue": "pay-by", "key": "order 7", "due": at(1, 7_000), "planned": at(1, 7_000),
             "attempt": 2, "fails": 1, "crashes": 0, "running": at(1, 7_000), "cancelled": false,
-            "follows": false, "payload": "[7]",
+            "follows": false, "payload": "[7]", "meta": "{\"tenant\":1}",
         });
         is(timer, &expected);
         let dead = DeadTimer {
@@ -262,11 +269,12 @@ mod tests {
             crashes: 0,
             error: text("no"),
             payload: text("[7]"),
+            meta: None,
         };
         let expected = json!({
             "id": 3, "queue": "pay-by", "key": "order 7", "planned": at(1, 7_000),
             "at": at(1, 7_000), "attempt": 2, "fails": 2, "crashes": 0, "error": "no",
-            "payload": "[7]",
+            "payload": "[7]", "meta": null,
         });
         is(dead, &expected);
     }

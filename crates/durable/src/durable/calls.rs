@@ -8,7 +8,7 @@ use crate::calls::{
     Sent, names,
 };
 use crate::client::CallReply;
-use crate::store::{Action, Call, DueAt};
+use crate::store::{Action, Call, DueAt, Meta, Payload};
 
 /// # Schedule, move and cancel
 ///
@@ -67,11 +67,7 @@ impl Durable {
         when: impl Into<DueAt>,
         payload: &T,
     ) -> Sent<ScheduleAnswer> {
-        self.call(queue, key, |limit| {
-            let when = names::when(when)?;
-            let payload = names::payload(payload, limit)?;
-            Ok(Action::Schedule { when, payload })
-        })
+        self.scheduled(queue, key, when, payload, None)
     }
 
     /// Schedules a timer, unless there is one with the same queue and key, or one runs.
@@ -107,11 +103,7 @@ impl Durable {
         when: impl Into<DueAt>,
         payload: &T,
     ) -> Sent<IfAbsentAnswer> {
-        self.call(queue, key, |limit| {
-            let when = names::when(when)?;
-            let payload = names::payload(payload, limit)?;
-            Ok(Action::ScheduleIfAbsent { when, payload })
-        })
+        self.scheduled_if_absent(queue, key, when, payload, None)
     }
 
     /// Moves a timer. It is due then, as [`DueAt`] says, keeps its payload and its token, and its
@@ -182,6 +174,34 @@ impl Durable {
         self.call(queue, key, |_| Ok(Action::Cancel))
     }
 
+    pub(super) fn scheduled<T: Serialize + ?Sized>(
+        &self,
+        queue: &str,
+        key: &str,
+        when: impl Into<DueAt>,
+        payload: &T,
+        meta: Option<&Meta>,
+    ) -> Sent<ScheduleAnswer> {
+        self.call(queue, key, |limit| {
+            let (when, payload) = checked(when, payload, limit, meta)?;
+            Ok(Action::Schedule { when, payload })
+        })
+    }
+
+    pub(super) fn scheduled_if_absent<T: Serialize + ?Sized>(
+        &self,
+        queue: &str,
+        key: &str,
+        when: impl Into<DueAt>,
+        payload: &T,
+        meta: Option<&Meta>,
+    ) -> Sent<IfAbsentAnswer> {
+        self.call(queue, key, |limit| {
+            let (when, payload) = checked(when, payload, limit, meta)?;
+            Ok(Action::ScheduleIfAbsent { when, payload })
+        })
+    }
+
     /// Checks a call and sends it.
     fn call<A: FromAnswer>(
         &self,
@@ -209,4 +229,19 @@ impl Durable {
             Err(invalid) => Sent::known(Err(CallError::Invalid(invalid))),
         }
     }
+}
+
+/// Checks the due time, and writes the payload in `limit` bytes.
+pub(super) fn checked<T: Serialize + ?Sized>(
+    when: impl Into<DueAt>,
+    payload: &T,
+    limit: usize,
+    meta: Option<&Meta>,
+) -> Result<(DueAt, Payload), Invalid> {
+    let when = names::when(when)?;
+    let payload = Payload {
+        json: names::payload(payload, limit)?,
+        meta: meta.cloned(),
+    };
+    Ok((when, payload))
 }

@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use super::Durable;
+use super::calls::checked;
 use crate::calls::{
     AnswerList, CallError, CancelAnswer, FromAnswer, Invalid, ScheduleAnswer, Sent, names,
 };
 use crate::client::{CallReply, Collector};
-use crate::store::{Action, Call, DueAt};
+use crate::store::{Action, Call, DueAt, Meta};
 
 /// The results of several calls, in their order.
 type Results<A> = Vec<Result<A, CallError>>;
@@ -52,14 +53,19 @@ impl Durable {
         queue: &str,
         timers: impl IntoIterator<Item = (K, W, T)>,
     ) -> Sent<Vec<Result<ScheduleAnswer, CallError>>> {
+        self.scheduled_many(queue, timers, None)
+    }
+
+    pub(super) fn scheduled_many<K: AsRef<str>, W: Into<DueAt>, T: Serialize>(
+        &self,
+        queue: &str,
+        timers: impl IntoIterator<Item = (K, W, T)>,
+        meta: Option<&Meta>,
+    ) -> Sent<Results<ScheduleAnswer>> {
         let limit = self.inner().payload_limit;
         let actions = timers.into_iter().map(|(key, when, payload)| {
-            let action = || {
-                let when = names::when(when)?;
-                let payload = names::payload(&payload, limit)?;
-                Ok(Action::Schedule { when, payload })
-            };
-            let action = action();
+            let checked = checked(when, &payload, limit, meta);
+            let action = checked.map(|(when, payload)| Action::Schedule { when, payload });
             (key, action)
         });
         self.call_many(queue, actions)

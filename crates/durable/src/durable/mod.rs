@@ -6,6 +6,7 @@ mod many;
 mod reads;
 mod stop;
 mod stop_state;
+mod with_meta;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -26,6 +27,7 @@ use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Origin, catch_panic};
 use stop_state::StopState;
 
+pub use self::with_meta::WithMeta;
 pub use builder::{DurableBuilder, QueueBuilder};
 pub use stop_state::StopReport;
 

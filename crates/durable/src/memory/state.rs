@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::row::{self, Change, Claiming, Row, StoreContext, shard};
 use crate::store::{
     Answer, Band, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, Epoch, Horizon,
-    NewNode, PAGE_BYTES, Page, Poll, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode,
-    Settle, Settled, Settlement, StoreSnapshot, StoreTime, Survey, SurveyedPart, Timer,
+    NewNode, PAGE_BYTES, Page, Payload, Poll, QueueCounts, Range, Revived, Run, SHARDS, Seen,
+    SeenNode, Settle, Settled, Settlement, StoreSnapshot, StoreTime, Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
 
@@ -193,7 +193,10 @@ impl MemoryState {
             return Revived::NotFound;
         };
         let (queue, key) = (found.queue.clone(), found.key.clone());
-        let payload = found.payload.clone().into_boxed_str();
+        let payload = Payload {
+            json: found.payload.clone().into(),
+            meta: found.meta.clone(),
+        };
         let row = self.row(&queue, &key).cloned();
         let revived = self.decide(now, |context| {
             row::revive(row, shard::of_key(&key), payload, context)
@@ -307,7 +310,7 @@ impl MemoryState {
                 attempt: row.attempt,
                 crashes: row.crashes,
                 mine: holder.is_some(),
-                bytes: row.payload.len() as u64,
+                bytes: row.payload.bytes() as u64,
             });
         }
         false
@@ -506,7 +509,8 @@ impl MemoryState {
                     fails: row.fails,
                     crashes: row.crashes,
                     error,
-                    payload: row.payload.into(),
+                    payload: row.payload.json.into(),
+                    meta: row.payload.meta,
                 };
                 self.letters.insert(letter.id, letter);
             }

@@ -209,7 +209,7 @@ impl Node {
                 }
                 (None, None) => continue,
             };
-            bytes[place.0] += run.payload.len() as u64;
+            bytes[place.0] += run.payload.bytes() as u64;
             self.hold(now, place, shard, run);
         }
         for run in answer.over {

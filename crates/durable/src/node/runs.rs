@@ -107,7 +107,7 @@ impl HeldRuns {
             attempt: run.run.attempt,
             shard,
             suspect,
-            bytes: run.payload.len() as u64,
+            bytes: run.payload.bytes() as u64,
             next: None,
             tries: 0,
             state: RunState::Waits(run),

@@ -10,7 +10,7 @@ use super::guess::Guess;
 use super::link::Link;
 use super::polls;
 use super::rows::{
-    Lists, each, number, one, ordinal, ordinal_of, refused, run, time, timer, unsigned,
+    Lists, each, meta, number, one, ordinal, ordinal_of, refused, run, time, timer, unsigned,
 };
 use super::statements::{
     BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, NUMBER,
@@ -182,6 +182,7 @@ impl Connection for PostgresConnection {
             crashes: number(row, 7),
             error: row.get(8),
             payload: row.get(9),
+            meta: meta(row, 10),
         });
         Ok(letters.collect())
     }

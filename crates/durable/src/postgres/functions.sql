@@ -21,6 +21,11 @@ language sql volatile security invoker
 set search_path = pg_catalog, pg_temp
 as $$ select hashtextextended(gen_random_uuid()::text, 0) & 9223372036854775807 $$;
 
+-- The length of what a timer carries, as text.
+create function tourbillon.bytes_1(p_payload jsonb, p_meta jsonb) returns int
+language sql immutable security invoker
+as $$ select pg_catalog.octet_length(p_payload::pg_catalog.text) + coalesce(pg_catalog.octet_length(p_meta::pg_catalog.text), 0) $$;
+
 -- The number of the next dead letter: the time in microseconds, or one more than the greatest number that is
 -- there. So no state of the tables makes it one that is taken. Further letters of the same transaction have the
 -- numbers that follow. Only one transaction at a time numbers letters, and none waits for a row meanwhile.
@@ -63,7 +68,7 @@ $$;
 -- Answers: 0 scheduled, 1 exists, 2 moved, 3 cancelled, 4 running, 5 not found, 6 locked by others.
 create function tourbillon.write_1(
   p_queue text[], p_key text[], p_action smallint[], p_delay interval[], p_at timestamptz[],
-  p_payload jsonb[], p_wait boolean, p_notify boolean, p_new boolean
+  p_payload jsonb[], p_meta jsonb[], p_wait boolean, p_notify boolean, p_new boolean
 ) returns table (
   n bigint, answer smallint, due timestamptz, other timestamptz, shard smallint, running boolean, attempt int
 )
@@ -107,20 +112,20 @@ begin
       return query
       with fresh as materialized (
         select u.n, u.queue, u.key, (hashtextextended(u.key, 0) & 63)::smallint as shard,
-          least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due, u.payload
-        from unnest(p_queue, p_key, p_delay, p_at, p_payload) with ordinality u(queue, key, delay, at, payload, n)
+          least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due, u.payload, u.meta
+        from unnest(p_queue, p_key, p_delay, p_at, p_payload, p_meta) with ordinality u(queue, key, delay, at, payload, meta, n)
       ), inserted as (
-        insert into tourbillon.timer (queue, key, shard, due, planned, gen, bytes, payload)
-        select f.queue, f.key, f.shard, f.due, f.due, v_gen, octet_length(f.payload::text), f.payload from fresh f
+        insert into tourbillon.timer (queue, key, shard, due, planned, gen, bytes, payload, meta)
+        select f.queue, f.key, f.shard, f.due, f.due, v_gen, tourbillon.bytes_1(f.payload, f.meta), f.payload, f.meta from fresh f
       )
       select f.n, 0::smallint, f.due, null::timestamptz, f.shard, false, 0 from fresh f;
       return;
     end if;
 
-    insert into tourbillon.timer (queue, key, shard, due, planned, gen, bytes, payload)
+    insert into tourbillon.timer (queue, key, shard, due, planned, gen, bytes, payload, meta)
     select u.queue, u.key, (hashtextextended(u.key, 0) & 63)::smallint, w.due, w.due, v_gen,
-      octet_length(u.payload::text), u.payload
-    from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload) with ordinality u(queue, key, action, delay, at, payload, n)
+      tourbillon.bytes_1(u.payload, u.meta), u.payload, u.meta
+    from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload, p_meta) with ordinality u(queue, key, action, delay, at, payload, meta, n)
     cross join lateral (
       select least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due
     ) w
@@ -161,7 +166,7 @@ begin
 
   return query
   with old as materialized (
-    select u.n, u.queue, u.key, u.action, u.payload as new_payload, w.due as new_due,
+    select u.n, u.queue, u.key, u.action, u.payload as new_payload, u.meta as new_meta, w.due as new_due,
       t.shard, t.due, t.attempt, t.claimed, t.cancelled, t.follows,
       case
         when u.locked is null and t.gen = v_gen then 'new'
@@ -170,8 +175,8 @@ begin
         when t.claim is not null and t.claim = any (v_living) then 'held'
         when t.cancelled then 'ended'
         else 'free' end as standing
-    from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload, v_locked)
-      with ordinality u(queue, key, action, delay, at, payload, locked, n)
+    from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload, p_meta, v_locked)
+      with ordinality u(queue, key, action, delay, at, payload, meta, locked, n)
     cross join lateral (
       select least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due
     ) w
@@ -180,7 +185,7 @@ begin
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
     ) t on true
   ), decided as materialized (
-    select o.n, o.queue, o.key, o.action, o.new_payload, o.new_due, o.shard, o.due, o.attempt, o.claimed,
+    select o.n, o.queue, o.key, o.action, o.new_payload, o.new_meta, o.new_due, o.shard, o.due, o.attempt, o.claimed,
       o.follows, o.standing,
       case
         when o.standing in ('new', 'locked', 'none') then 'keep'
@@ -206,8 +211,9 @@ begin
       claimed = case when d.change in ('fresh', 'move') then null else t.claimed end,
       cancelled = d.change = 'mark',
       follows = d.change in ('follow', 'move next'),
-      bytes = case when d.change in ('fresh', 'follow') then octet_length(d.new_payload::text) else t.bytes end,
-      payload = case when d.change in ('fresh', 'follow') then d.new_payload else t.payload end
+      bytes = case when d.change in ('fresh', 'follow') then tourbillon.bytes_1(d.new_payload, d.new_meta) else t.bytes end,
+      payload = case when d.change in ('fresh', 'follow') then d.new_payload else t.payload end,
+      meta = case when d.change in ('fresh', 'follow') then d.new_meta else t.meta end
     from decided d
     where t.queue = d.queue and t.key = d.key and d.change in ('fresh', 'move', 'follow', 'move next', 'mark')
   ), deleted as (
@@ -241,7 +247,7 @@ $$;
 
 -- One call, which waits for whoever holds the row.
 create function tourbillon.write_one_1(
-  p_queue text, p_key text, p_action smallint, p_delay interval, p_at timestamptz, p_payload jsonb, p_notify boolean
+  p_queue text, p_key text, p_action smallint, p_delay interval, p_at timestamptz, p_payload jsonb, p_meta jsonb, p_notify boolean
 ) returns table (
   answer smallint, due timestamptz, other timestamptz, shard smallint, running boolean, attempt int
 )
@@ -254,7 +260,7 @@ begin
     select w.answer, w.due, w.other, w.shard, w.running, w.attempt
     into write_one_1.answer, write_one_1.due, write_one_1.other, write_one_1.shard, write_one_1.running, write_one_1.attempt
     from tourbillon.write_1(array[p_queue], array[p_key], array[p_action], array[p_delay], array[p_at],
-      array[p_payload], true, p_notify, false) w;
+      array[p_payload], array[p_meta], true, p_notify, false) w;
     -- Another transaction has inserted the row, or deleted it, between the lock and the insert.
     exit when write_one_1.answer <> 6;
   end loop;
@@ -293,7 +299,7 @@ create function tourbillon.claim_1(
   p_adopt_queue text[], p_adopt_key text[], p_adopt_gen bigint[], p_adopt_attempt int[]
 ) returns table (
   kind smallint, n bigint, at timestamptz, number bigint, gen bigint, attempt int, due timestamptz,
-  planned timestamptz, fails int, crashes int, payload text
+  planned timestamptz, fails int, crashes int, payload text, meta text
 )
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
@@ -332,7 +338,7 @@ begin
   v_now := clock_timestamp();
   v_live := exists (select from tourbillon.node d where d.epoch = p_epoch and d.gone is null);
   return query select 0::smallint, (not v_live)::int::bigint, v_now, v_number, null::bigint, null::int,
-    null::timestamptz, null::timestamptz, null::int, null::int, null::text;
+    null::timestamptz, null::timestamptz, null::int, null::int, null::text, null::text;
   if not v_live or v_now >= p_deadline then
     return;
   end if;
@@ -344,7 +350,7 @@ begin
   from unnest(v_plain, v_plain_queue, v_plain_key, v_place) u(n, queue, key, place)
   where t.ctid = u.place and t.queue = u.queue and t.key = u.key
     and t.claim is null and t.due <= v_now and t.queue <> all (v_paused)
-  returning 1::smallint, u.n, v_now, v_number, t.gen, t.attempt, t.due, t.planned, t.fails, t.crashes, t.payload::text;
+  returning 1::smallint, u.n, v_now, v_number, t.gen, t.attempt, t.due, t.planned, t.fails, t.crashes, t.payload::text, t.meta::text;
 
   -- What others had claimed.
   if v_other is not null then
@@ -360,7 +366,7 @@ begin
   v_gen := tourbillon.generation_1();
   return query
   with decided as materialized (
-    select u.n, u.queue, u.key, t.due, t.planned, t.bytes, t.payload,
+    select u.n, u.queue, u.key, t.due, t.planned, t.bytes, t.payload, t.meta,
       -- What followed a run is a new timer, and the crash was not its own.
       case when t.follows then v_gen else t.gen end as gen,
       case when t.follows then 0 else t.attempt end as attempt,
@@ -373,7 +379,7 @@ begin
         else 'free' end as change
     from unnest(p_queue, p_key, p_crash_limit) with ordinality u(queue, key, crash_limit, n)
     cross join lateral (
-      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.cancelled, t.follows, t.bytes, t.payload
+      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.cancelled, t.follows, t.bytes, t.payload, t.meta
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
         and t.claim <> all (v_living)
     ) t
@@ -392,14 +398,14 @@ begin
     delete from tourbillon.timer t using decided d
     where t.queue = d.queue and t.key = d.key and d.change in ('delete', 'bury')
   ), buried as (
-    insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, bytes, payload)
+    insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, bytes, payload, meta)
     select v_letter + row_number() over (order by d.n) - 1,
       d.queue, d.key, d.gen, d.planned, v_now, d.attempt, d.fails, d.crashes,
-      format('the process that ran it ended %s times during the run', d.crashes), d.bytes, d.payload
+      format('the process that ran it ended %s times during the run', d.crashes), d.bytes, d.payload, d.meta
     from decided d where d.change = 'bury'
   )
   select case d.change when 'run' then 1::smallint else 3::smallint end, d.n, v_now, v_number, d.gen, d.attempt + 1,
-    d.due, d.planned, d.fails, d.crashes, case d.change when 'run' then d.payload::text end
+    d.due, d.planned, d.fails, d.crashes, case d.change when 'run' then d.payload::text end, d.meta::text
   from decided d where d.change in ('run', 'bury');
   end if;
 
@@ -408,10 +414,10 @@ begin
   end if;
   return query
   select case when t.over then 5::smallint else 2::smallint end, u.n, v_now, v_number, t.gen, t.attempt, t.due, t.planned,
-    t.fails, t.crashes, case when not t.over then t.payload::text end
+    t.fails, t.crashes, case when not t.over then t.payload::text end, t.meta::text
   from unnest(p_adopt_queue, p_adopt_key, p_adopt_gen, p_adopt_attempt) with ordinality u(queue, key, gen, attempt, n)
   cross join lateral (
-    select t.gen, t.attempt, t.due, t.planned, t.fails, t.crashes, t.payload, t.cancelled or t.follows as over
+    select t.gen, t.attempt, t.due, t.planned, t.fails, t.crashes, t.payload, t.meta, t.cancelled or t.follows as over
     from tourbillon.timer t
     where t.queue = u.queue and t.key = u.key and t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt
   ) t;
@@ -489,7 +495,7 @@ begin
   with old as materialized (
     select u.n, u.queue, u.key, u.outcome, u.error,
       least(v_end, v_now + u.delay) as later,
-      t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.bytes, t.payload,
+      t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.bytes, t.payload, t.meta,
       case
         when not v_live or t.gen is null then 'fenced'
         when u.n <> all (coalesce(v_locked, '{}')) then 'locked'
@@ -504,7 +510,7 @@ begin
     from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome, p_delay, p_error)
       with ordinality u(queue, key, gen, attempt, outcome, delay, error, n)
     left join lateral (
-      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.claim, t.cancelled, t.follows, t.bytes, t.payload
+      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.claim, t.cancelled, t.follows, t.bytes, t.payload, t.meta
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
     ) t on true
     where not v_live or v_plain is null or u.n <> all (v_plain)
@@ -524,9 +530,9 @@ begin
     delete from tourbillon.timer t using old o
     where t.queue = o.queue and t.key = o.key and o.change in ('delete', 'bury')
   ), buried as (
-    insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, bytes, payload)
+    insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, bytes, payload, meta)
     select v_letter + row_number() over (order by o.n) - 1, o.queue, o.key, o.gen, o.planned, v_now, o.attempt,
-      o.fails + 1, o.crashes, coalesce(o.error, ''), o.bytes, o.payload
+      o.fails + 1, o.crashes, coalesce(o.error, ''), o.bytes, o.payload, o.meta
     from old o where o.change = 'bury'
   )
   select o.n, (case
@@ -546,7 +552,7 @@ $$;
 -- Answers: those of `write_1`, and 7: refused.
 create function tourbillon.write_each_1(
   p_queue text[], p_key text[], p_action smallint[], p_delay interval[], p_at timestamptz[],
-  p_payload jsonb[], p_notify boolean
+  p_payload jsonb[], p_meta jsonb[], p_notify boolean
 ) returns table (
   n bigint, answer smallint, due timestamptz, other timestamptz, shard smallint, running boolean, attempt int,
   code text, error text
@@ -574,7 +580,7 @@ begin
         into write_each_1.answer, write_each_1.due, write_each_1.other, write_each_1.shard, write_each_1.running,
           write_each_1.attempt
         from tourbillon.write_1(p_queue[i:i], p_key[i:i], p_action[i:i], p_delay[i:i], p_at[i:i], p_payload[i:i],
-          false, p_notify, false) w;
+          p_meta[i:i], false, p_notify, false) w;
         -- Now, and not at the commit, where the error would be that of all rows.
         set constraints all immediate;
       exception when others then
@@ -602,7 +608,7 @@ create function tourbillon.claim_each_1(
   p_adopt_queue text[], p_adopt_key text[], p_adopt_gen bigint[], p_adopt_attempt int[]
 ) returns table (
   kind smallint, n bigint, at timestamptz, number bigint, gen bigint, attempt int, due timestamptz,
-  planned timestamptz, fails int, crashes int, payload text, code text, error text
+  planned timestamptz, fails int, crashes int, payload text, meta text, code text, error text
 )
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
@@ -616,11 +622,11 @@ begin
   lock table tourbillon.timer in row exclusive mode;
   -- The node, and the rows to adopt, of which nothing is written.
   return query
-  select c.kind, c.n, c.at, c.number, c.gen, c.attempt, c.due, c.planned, c.fails, c.crashes, c.payload, null::text, null::text
+  select c.kind, c.n, c.at, c.number, c.gen, c.attempt, c.due, c.planned, c.fails, c.crashes, c.payload, c.meta, null::text, null::text
   from tourbillon.claim_1(p_epoch, p_deadline, '{}', '{}', '{}', p_adopt_queue, p_adopt_key, p_adopt_gen, p_adopt_attempt) c;
   for i in 1 .. cardinality(p_key) loop
     begin
-      select c.kind, c.at, c.number, c.gen, c.attempt, c.due, c.planned, c.fails, c.crashes, c.payload into v_row
+      select c.kind, c.at, c.number, c.gen, c.attempt, c.due, c.planned, c.fails, c.crashes, c.payload, c.meta into v_row
       from tourbillon.claim_1(p_epoch, p_deadline, p_queue[i:i], p_key[i:i], p_crash_limit[i:i], '{}', '{}', '{}', '{}') c
       where c.kind <> 0;
       v_kind := v_row.kind;
@@ -628,14 +634,14 @@ begin
       if v_kind is not null then
         return query
         select v_kind, i::bigint, v_row.at, v_row.number, v_row.gen, v_row.attempt, v_row.due, v_row.planned, v_row.fails,
-          v_row.crashes, v_row.payload, null::text, null::text;
+          v_row.crashes, v_row.payload, v_row.meta, null::text, null::text;
       end if;
     exception when others then
       -- A row that is locked is passed over.
       if sqlstate not in ('55P03', '40001', '40P01') then
         return query
         select 4::smallint, i::bigint, null::timestamptz, null::bigint, null::bigint, null::int, null::timestamptz,
-          null::timestamptz, null::int, null::int, null::text, sqlstate, sqlerrm;
+          null::timestamptz, null::int, null::int, null::text, null::text, sqlstate, sqlerrm;
       end if;
     end;
   end loop;
@@ -688,16 +694,17 @@ declare
   v_queue text;
   v_key text;
   v_payload jsonb;
+  v_meta jsonb;
   v_answer smallint;
 begin
-  select d.queue, d.key, d.payload into v_queue, v_key, v_payload
+  select d.queue, d.key, d.payload, d.meta into v_queue, v_key, v_payload, v_meta
   from tourbillon.dead d where d.id = p_id for update;
   if not found then
     return query select 2::smallint, null::text, null::text;
     return;
   end if;
   select w.answer into v_answer
-  from tourbillon.write_one_1(v_queue, v_key, 1::smallint, interval '0', null, v_payload, p_notify) w;
+  from tourbillon.write_one_1(v_queue, v_key, 1::smallint, interval '0', null, v_payload, v_meta, p_notify) w;
   if v_answer = 0 then
     delete from tourbillon.dead d where d.id = p_id;
   end if;

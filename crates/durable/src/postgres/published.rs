@@ -24,7 +24,8 @@ use crate::store::StoreError;
 ///     let mut transaction = client.transaction()?;
 ///     transaction.execute("insert into orders (number) values ($1)", &[&number])?;
 ///     let (key, payload) = (format!("order:{number}"), number.to_string());
-///     transaction.query_one(Postgres::SCHEDULE, &[&"pay-by", &key, &900.0, &payload])?;
+///     let meta = r#"{"tenant":"acme"}"#;
+///     transaction.query_one(Postgres::SCHEDULE, &[&"pay-by", &key, &900.0, &payload, &meta])?;
 ///     transaction.commit()?;
 ///     Ok(())
 /// }
@@ -57,10 +58,10 @@ impl Postgres {
     /// Schedules a timer, and replaces one with the same key.
     ///
     /// Parameters: queue `text`, key `text`, delay in seconds `double precision`, payload as JSON
-    /// `text`. The row has `due timestamptz`, `replaced timestamptz`, which is null if there was no
+    /// `text`, [meta](crate::Meta) as JSON `text` or null. The row has `due timestamptz`, `replaced timestamptz`, which is null if there was no
     /// timer, and `running boolean`.
     pub const SCHEDULE: &'static str = "select due, replaced, running from tourbillon.schedule($1::text, $2::text, \
-         pg_catalog.make_interval(secs => $3::double precision), $4::text::jsonb)";
+         pg_catalog.make_interval(secs => $3::double precision), $4::text::jsonb, $5::text::jsonb)";
 
     /// Schedules a timer, unless one with the same key waits or runs. It is safe to repeat while
     /// the timer has not run.
@@ -69,7 +70,7 @@ impl Postgres {
     /// timestamptz`, which is that of the other timer if there is one, and `running boolean`.
     pub const SCHEDULE_IF_ABSENT: &'static str = "select scheduled, due, running \
          from tourbillon.schedule_if_absent($1::text, $2::text, \
-         pg_catalog.make_interval(secs => $3::double precision), $4::text::jsonb)";
+         pg_catalog.make_interval(secs => $3::double precision), $4::text::jsonb, $5::text::jsonb)";
 
     /// Moves a timer.
     ///

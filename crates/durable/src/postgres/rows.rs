@@ -9,8 +9,8 @@ use tokio_postgres::types::FromSql;
 use super::failure::{self, Effect, Failure, refusal};
 use super::wire::Time;
 use crate::store::{
-    Answer, ClaimedRun, Complete, Epoch, Poll, Range, Run, Seen, SeenNode, StoreError,
-    StoreSnapshot, StoreTime, Survey, SurveyedPart, Timer,
+    Answer, ClaimedRun, Complete, Epoch, Meta, Payload, Poll, Range, Run, Seen, SeenNode,
+    StoreError, StoreSnapshot, StoreTime, Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
 
@@ -141,6 +141,11 @@ pub(super) fn each(
     }
 }
 
+pub(super) fn meta(row: &Row, column: usize) -> Option<Meta> {
+    let json: Option<String> = row.get(column);
+    json.map(Meta::of_json)
+}
+
 pub(super) fn timer(row: &Row) -> Timer {
     let optional = |column| row.get::<_, Option<Time>>(column).map(|time| time.0);
     Timer {
@@ -155,6 +160,7 @@ pub(super) fn timer(row: &Row) -> Timer {
         cancelled: row.get(8),
         follows: row.get(9),
         payload: row.get(10),
+        meta: meta(row, 11),
     }
 }
 
@@ -170,7 +176,10 @@ pub(super) fn run(row: &Row, queue: &Arc<str>, key: &str) -> ClaimedRun {
         planned: time(row, 7),
         fails: number(row, 8),
         crashes: number(row, 9),
-        payload: row.get::<_, String>(10).into_boxed_str(),
+        payload: Payload {
+            json: row.get::<_, String>(10).into_boxed_str(),
+            meta: meta(row, 12),
+        },
     }
 }
 

@@ -7,10 +7,10 @@
 //! poll follows it.
 
 pub(super) const WRITE: &str = "select n, answer, due, other, shard, running, attempt \
-     from tourbillon.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9) where (select tourbillon.same_1($10))";
+     from tourbillon.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) where (select tourbillon.same_1($11))";
 
 pub(super) const WRITE_EACH: &str = "select n, answer, due, other, shard, running, attempt, code, error \
-     from tourbillon.write_each_1($1, $2, $3, $4, $5, $6, $7) where (select tourbillon.same_1($8))";
+     from tourbillon.write_each_1($1, $2, $3, $4, $5, $6, $7, $8) where (select tourbillon.same_1($9))";
 
 pub(super) const PAYLOAD_ERRORS: &str =
     "select tourbillon.payload_errors_1($1) where (select tourbillon.same_1($2))";
@@ -32,7 +32,7 @@ macro_rules! timer {
              case when l.live or not t.follows then t.attempt else 0 end, \
              case when l.live or not t.follows then t.fails else 0 end, \
              case when l.live or not t.follows then t.crashes else 0 end, \
-             case when l.live then t.claimed end, t.cancelled, t.follows and l.live, t.payload::text ",
+             case when l.live then t.claimed end, t.cancelled, t.follows and l.live, t.payload::text, t.meta::text ",
             $from
         )
     };
@@ -51,7 +51,7 @@ pub(super) const LIST: &str = timer!(
     "from (select t.*, sum(t.bytes) over (order by t.due, t.key) - t.bytes as before from ( \
      select t.* from generate_series(0, 63) s(shard) cross join lateral ( \
      select t.queue, t.key, t.due, t.planned, t.attempt, t.fails, t.crashes, t.claim, t.claimed, \
-     t.cancelled, t.follows, t.bytes, t.payload, l.live from tourbillon.timer t \
+     t.cancelled, t.follows, t.bytes, t.payload, t.meta, l.live from tourbillon.timer t \
      cross join lateral (select t.claim is not null and t.claim in (select epoch from living) as live) l \
      where t.queue = $1 and t.shard = s.shard and t.due >= greatest($2::timestamptz, $4) and t.due < $3 \
      and ($4::timestamptz is null or (t.due, t.key) > ($4, $5)) and (l.live or not t.cancelled) \
@@ -78,7 +78,7 @@ pub(super) const COUNTS: &str = "with now as materialized (select clock_timestam
 
 /// The page ends as a list does.
 pub(super) const DEAD: &str = "select d.id, d.queue, d.key, d.planned, d.at, d.attempt, d.fails, d.crashes, \
-     d.error, d.payload::text from ( \
+     d.error, d.payload::text, d.meta::text from ( \
      select d.*, sum(d.bytes) over (order by d.id) - d.bytes as before from ( \
      select * from tourbillon.dead d where d.queue = $1 and d.id > $2 order by d.id limit $3) d) d \
      where d.before < $4 and (select tourbillon.same_1($5)) order by d.id";
@@ -170,11 +170,11 @@ pub(super) const POLL: &str = "with clock as materialized (select clock_timestam
      order by t.due limit b.seen) t group by t.queue) t";
 
 pub(super) const CLAIM: &str = "select kind, n, at, number, gen, attempt, due, planned, fails, crashes, payload, \
-     statement_timestamp() from tourbillon.claim_1($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+     statement_timestamp(), meta from tourbillon.claim_1($1, $2, $3, $4, $5, $6, $7, $8, $9) \
      where (select tourbillon.same_1($10))";
 
 pub(super) const CLAIM_EACH: &str = "select kind, n, at, number, gen, attempt, due, planned, fails, crashes, payload, \
-     statement_timestamp(), code, error from tourbillon.claim_each_1($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+     statement_timestamp(), meta, code, error from tourbillon.claim_each_1($1, $2, $3, $4, $5, $6, $7, $8, $9) \
      where (select tourbillon.same_1($10))";
 
 pub(super) const SETTLE: &str = "select n, answer from tourbillon.settle_1($1, $2, $3, $4, $5, $6, $7, $8, false) \

@@ -38,7 +38,7 @@ create table tourbillon.timer (
   attempt int not null default 0,
   fails int not null default 0,
   crashes int not null default 0,
-  -- The length of the payload as text, by which nodes and lists bound what they read at one time.
+  -- The length of the payload and the meta as text, by which nodes and lists bound what they read at one time.
   bytes int not null default 0,
   -- The node that holds it, live or not, and since when.
   claim bigint,
@@ -48,6 +48,8 @@ create table tourbillon.timer (
   -- It was scheduled while it was held: due, planned, bytes and payload are those of the timer that follows the run.
   follows boolean not null default false,
   payload jsonb not null,
+  -- What is said about it beside the payload.
+  meta jsonb check (jsonb_typeof(meta) = 'object'),
   primary key (queue, key),
   check ((claim is null) = (claimed is null)),
   check (claim is not null or not (cancelled or follows)),
@@ -81,7 +83,8 @@ create table tourbillon.dead (
   error text not null,
   -- As in a timer.
   bytes int not null default 0,
-  payload jsonb not null
+  payload jsonb not null,
+  meta jsonb
 );
 create index dead_queue on tourbillon.dead (queue, id);
 

@@ -111,7 +111,7 @@ impl Postgres {
 pub(super) type Typed<'a, const N: usize> = [(&'a (dyn ToSql + Sync), Type); N];
 
 pub(super) const WRITE_ONE: &str = "select answer, due, other, shard, running, attempt \
-     from tourbillon.write_one_1($1, $2, $3, $4, $5, $6, tourbillon.rings_1())";
+     from tourbillon.write_one_1($1, $2, $3, $4, $5, $6, $7, tourbillon.rings_1())";
 
 /// The values of [`WRITE_ONE`].
 pub(super) struct CallValues<'a> {
@@ -121,11 +121,12 @@ pub(super) struct CallValues<'a> {
     delay: Option<Span>,
     at: Option<Time>,
     payload: Option<Json<'a>>,
+    meta: Option<Json<'a>>,
 }
 
 impl<'a> CallValues<'a> {
     pub(super) fn of(call: &'a Call) -> Self {
-        let (action, delay, at, payload) = parts(&call.action);
+        let (action, delay, at, payload, meta) = parts(&call.action);
         CallValues {
             queue: &call.queue,
             key: &call.key,
@@ -133,10 +134,11 @@ impl<'a> CallValues<'a> {
             delay,
             at,
             payload,
+            meta,
         }
     }
 
-    pub(super) fn typed(&self) -> Typed<'_, 6> {
+    pub(super) fn typed(&self) -> Typed<'_, 7> {
         [
             (&self.queue, Type::TEXT),
             (&self.key, Type::TEXT),
@@ -144,6 +146,7 @@ impl<'a> CallValues<'a> {
             (&self.delay, Type::INTERVAL),
             (&self.at, Type::TIMESTAMPTZ),
             (&self.payload, Type::JSONB),
+            (&self.meta, Type::JSONB),
         ]
     }
 }

@@ -77,64 +77,84 @@ begin
 end
 $$;
 
+create function tourbillon.check_meta_1(p_meta jsonb) returns void
+language plpgsql immutable security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if jsonb_typeof(p_meta) <> 'object' then
+    raise exception using errcode = 'invalid_parameter_value', message = format(
+      'tourbillon: a meta is a JSON object, not %s', jsonb_typeof(p_meta));
+  end if;
+  if octet_length(p_meta::text) > 8192 then
+    raise exception using errcode = 'invalid_parameter_value', message = format(
+      'tourbillon: a meta has at most 8192 bytes as text, not %s', octet_length(p_meta::text));
+  end if;
+  if jsonb_path_exists(p_meta, '$.**{127}') then
+    raise exception using errcode = 'invalid_parameter_value', message =
+      'tourbillon: a meta is nested at most 127 levels deep';
+  end if;
+end
+$$;
+
 create function tourbillon.rings_1() returns boolean
 language sql stable security invoker
 as $$ select coalesce(pg_catalog.current_setting('tourbillon.notify', true), 'off') = 'on' $$;
 
 -- Schedules the timer of a queue and key, and replaces one that is there. A day has 24 hours.
-create function tourbillon.schedule(queue text, key text, delay interval, payload jsonb)
+create function tourbillon.schedule(queue text, key text, delay interval, payload jsonb, meta jsonb default null)
 returns table (due timestamptz, replaced timestamptz, running boolean)
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  perform tourbillon.check_1($1, $2), tourbillon.check_delay_1($3), tourbillon.check_payload_1($4);
+  perform tourbillon.check_1($1, $2), tourbillon.check_delay_1($3), tourbillon.check_payload_1($4), tourbillon.check_meta_1($5);
   return query select w.due, w.other, w.running
-  from tourbillon.write_one_1($1, $2, 0::smallint, $3, null, $4, tourbillon.rings_1()) w;
+  from tourbillon.write_one_1($1, $2, 0::smallint, $3, null, $4, $5, tourbillon.rings_1()) w;
 end
 $$;
 
 -- The same for a point in time. One that has passed is due at once.
-create function tourbillon.schedule(queue text, key text, at timestamptz, payload jsonb)
+create function tourbillon.schedule(queue text, key text, at timestamptz, payload jsonb, meta jsonb default null)
 returns table (due timestamptz, replaced timestamptz, running boolean)
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  perform tourbillon.check_1($1, $2), tourbillon.check_at_1($3), tourbillon.check_payload_1($4);
+  perform tourbillon.check_1($1, $2), tourbillon.check_at_1($3), tourbillon.check_payload_1($4), tourbillon.check_meta_1($5);
   return query select w.due, w.other, w.running
-  from tourbillon.write_one_1($1, $2, 0::smallint, null, $3, $4, tourbillon.rings_1()) w;
+  from tourbillon.write_one_1($1, $2, 0::smallint, null, $3, $4, $5, tourbillon.rings_1()) w;
 end
 $$;
 
 -- Schedules the timer of a queue and key, unless one is there or runs. Then nothing is changed, and the
 -- due time is that of the other one.
-create function tourbillon.schedule_if_absent(queue text, key text, delay interval, payload jsonb)
+create function tourbillon.schedule_if_absent(queue text, key text, delay interval, payload jsonb, meta jsonb default null)
 returns table (scheduled boolean, due timestamptz, running boolean)
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  perform tourbillon.check_1($1, $2), tourbillon.check_delay_1($3), tourbillon.check_payload_1($4);
+  perform tourbillon.check_1($1, $2), tourbillon.check_delay_1($3), tourbillon.check_payload_1($4), tourbillon.check_meta_1($5);
   return query select w.answer = 0, w.due, w.running
-  from tourbillon.write_one_1($1, $2, 1::smallint, $3, null, $4, tourbillon.rings_1()) w;
+  from tourbillon.write_one_1($1, $2, 1::smallint, $3, null, $4, $5, tourbillon.rings_1()) w;
 end
 $$;
 
 -- The same for a point in time. One that has passed is due at once.
-create function tourbillon.schedule_if_absent(queue text, key text, at timestamptz, payload jsonb)
+create function tourbillon.schedule_if_absent(queue text, key text, at timestamptz, payload jsonb, meta jsonb default null)
 returns table (scheduled boolean, due timestamptz, running boolean)
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  perform tourbillon.check_1($1, $2), tourbillon.check_at_1($3), tourbillon.check_payload_1($4);
+  perform tourbillon.check_1($1, $2), tourbillon.check_at_1($3), tourbillon.check_payload_1($4), tourbillon.check_meta_1($5);
   return query select w.answer = 0, w.due, w.running
-  from tourbillon.write_one_1($1, $2, 1::smallint, null, $3, $4, tourbillon.rings_1()) w;
+  from tourbillon.write_one_1($1, $2, 1::smallint, null, $3, $4, $5, tourbillon.rings_1()) w;
 end
 $$;
 
@@ -151,7 +171,7 @@ begin
     case w.answer when 2 then 'moved' when 4 then 'running' else 'not found' end,
     case w.answer when 2 then w.other end, case w.answer when 2 then w.due end,
     case w.answer when 4 then w.attempt end, case w.answer when 4 then w.other end
-  from tourbillon.write_one_1($1, $2, 2::smallint, $3, null, null, tourbillon.rings_1()) w;
+  from tourbillon.write_one_1($1, $2, 2::smallint, $3, null, null, null, tourbillon.rings_1()) w;
 end
 $$;
 
@@ -168,7 +188,7 @@ begin
     case w.answer when 2 then 'moved' when 4 then 'running' else 'not found' end,
     case w.answer when 2 then w.other end, case w.answer when 2 then w.due end,
     case w.answer when 4 then w.attempt end, case w.answer when 4 then w.other end
-  from tourbillon.write_one_1($1, $2, 2::smallint, null, $3, null, tourbillon.rings_1()) w;
+  from tourbillon.write_one_1($1, $2, 2::smallint, null, $3, null, null, tourbillon.rings_1()) w;
 end
 $$;
 
@@ -185,7 +205,7 @@ begin
   return query select
     case w.answer when 3 then 'cancelled' when 4 then 'running' else 'not found' end,
     case w.answer when 3 then w.due end, case w.answer when 4 then w.attempt end, case w.answer when 4 then w.other end
-  from tourbillon.write_one_1($1, $2, 3::smallint, null, null, null, false) w;
+  from tourbillon.write_one_1($1, $2, 3::smallint, null, null, null, null, false) w;
 end
 $$;
 

@@ -15,6 +15,7 @@ pub(super) struct SentCalls<'a> {
     delays: Vec<Option<Span>>,
     times: Vec<Option<Time>>,
     payloads: Vec<Option<Json<'a>>>,
+    metas: Vec<Option<Json<'a>>>,
 }
 
 impl<'a> SentCalls<'a> {
@@ -26,12 +27,13 @@ impl<'a> SentCalls<'a> {
             keys: some.iter().map(|index| &*of(index).key).collect(),
             actions: parts().map(|(action, ..)| action).collect(),
             delays: parts().map(|(_, delay, ..)| delay).collect(),
-            times: parts().map(|(_, _, at, _)| at).collect(),
-            payloads: parts().map(|(.., payload)| payload).collect(),
+            times: parts().map(|(_, _, at, ..)| at).collect(),
+            payloads: parts().map(|(.., payload, _)| payload).collect(),
+            metas: parts().map(|(.., meta)| meta).collect(),
         }
     }
 
-    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 6] {
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 7] {
         [
             &self.queues,
             &self.keys,
@@ -39,6 +41,7 @@ impl<'a> SentCalls<'a> {
             &self.delays,
             &self.times,
             &self.payloads,
+            &self.metas,
         ]
     }
 }
@@ -55,19 +58,36 @@ fn place(call: &Call) -> (&str, &str) {
     (&call.queue, &call.key)
 }
 
-/// The number of an action, and what belongs to it.
-pub(super) fn parts(action: &Action) -> (i16, Option<Span>, Option<Time>, Option<Json<'_>>) {
+/// The number of an action, and what belongs to it: the delay, the time, the payload and the meta.
+pub(super) type Parts<'a> = (
+    i16,
+    Option<Span>,
+    Option<Time>,
+    Option<Json<'a>>,
+    Option<Json<'a>>,
+);
+
+pub(super) fn parts(action: &Action) -> Parts<'_> {
     let (number, when, payload) = match action {
-        Action::Schedule { when, payload } => (0, Some(when), Some(Json(payload))),
-        Action::ScheduleIfAbsent { when, payload } => (1, Some(when), Some(Json(payload))),
+        Action::Schedule { when, payload } => (0, Some(when), Some(payload)),
+        Action::ScheduleIfAbsent { when, payload } => (1, Some(when), Some(payload)),
         Action::Reschedule { when } => (2, Some(when), None),
         Action::Cancel => (3, None, None),
     };
-    match when {
-        Some(DueAt::After(span)) => (number, Some(Span(*span)), None, payload),
-        Some(DueAt::At(time)) => (number, None, Some(Time(*time)), payload),
-        None => (number, None, None, payload),
-    }
+    let (delay, at) = match when {
+        Some(DueAt::After(span)) => (Some(Span(*span)), None),
+        Some(DueAt::At(time)) => (None, Some(Time(*time))),
+        None => (None, None),
+    };
+    let meta = payload.and_then(|payload| payload.meta.as_ref());
+    let meta = meta.map(|meta| Json(meta.as_str()));
+    (
+        number,
+        delay,
+        at,
+        payload.map(|payload| Json(payload)),
+        meta,
+    )
 }
 
 /// The number of an outcome, and what belongs to it.

@@ -101,8 +101,10 @@ impl PostgresConnection {
     ) -> Result<(), Failure> {
         let notify = self.link.settings().notify;
         let sent = SentCalls::new(calls, some);
-        let [queues, keys, actions, delays, times, payloads] = sent.values();
-        let values = [queues, keys, actions, delays, times, payloads, &notify];
+        let [queues, keys, actions, delays, times, payloads, metas] = sent.values();
+        let values = [
+            queues, keys, actions, delays, times, payloads, metas, &notify,
+        ];
         let result = self.link.query(Effect::Writes, WRITE_EACH, &values);
         let rows = match each(result, reason, some.len()) {
             Ok(rows) => rows,
@@ -121,11 +123,11 @@ impl PostgresConnection {
     fn send(&mut self, calls: &[Call], some: &[usize], wait: bool) -> Result<Vec<Row>, Failure> {
         let notify = self.link.settings().notify;
         let sent = SentCalls::new(calls, some);
-        let [queues, keys, actions, delays, times, payloads] = sent.values();
+        let [queues, keys, actions, delays, times, payloads, metas] = sent.values();
         let link = &mut self.link;
         let mut send = |new: bool| {
-            let values: [&(dyn ToSql + Sync); 9] = [
-                queues, keys, actions, delays, times, payloads, &wait, &notify, &new,
+            let values: [&(dyn ToSql + Sync); 10] = [
+                queues, keys, actions, delays, times, payloads, metas, &wait, &notify, &new,
             ];
             match new {
                 true => link.try_query(Effect::Writes, WRITE, &values),
@@ -168,13 +170,12 @@ impl PostgresConnection {
         some: &[usize],
         answers: &mut Answers,
     ) -> Result<usize, Failure> {
-        let payload = |index: &usize| parts(&calls[*index].action).3.map(|payload| payload.0);
-        let with: Vec<usize> = some
-            .iter()
-            .copied()
-            .filter(|index| payload(index).is_some())
-            .collect();
-        let payloads: Vec<&str> = with.iter().filter_map(payload).collect();
+        let texts = some.iter().flat_map(|index| {
+            let (.., payload, meta) = parts(&calls[*index].action);
+            let texts = payload.into_iter().chain(meta);
+            texts.map(|text| (*index, text.0))
+        });
+        let (with, payloads): (Vec<usize>, Vec<&str>) = texts.unzip();
         let rows = self
             .link
             .query(Effect::Reads, PAYLOAD_ERRORS, &[&payloads])?;

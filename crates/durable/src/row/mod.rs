@@ -34,7 +34,7 @@ pub(crate) mod shard;
 
 use std::time::Duration;
 
-use crate::store::{Action, Answer, Epoch, Outcome, Settled, StoreTime, Timer};
+use crate::store::{Action, Answer, Epoch, Outcome, Payload, Settled, StoreTime, Timer};
 
 /// A timer as a row of the table, without its primary key, which is queue and key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,8 +60,8 @@ pub struct Row {
     /// Whether it was scheduled while it was held: due times and payload are those of the timer
     /// that follows the run.
     pub follows: bool,
-    /// The payload, as JSON.
-    pub payload: Box<str>,
+    /// What it carries.
+    pub payload: Payload,
 }
 
 /// A claim on a timer.
@@ -142,7 +142,7 @@ fn freed(row: Row, context: &mut StoreContext<'_>) -> Row {
     }
 }
 
-fn fresh(shard: u16, due: StoreTime, generation: i64, payload: Box<str>) -> Row {
+fn fresh(shard: u16, due: StoreTime, generation: i64, payload: Payload) -> Row {
     Row {
         shard,
         due,
@@ -199,7 +199,7 @@ fn schedule(
     state: RowState,
     shard: u16,
     due: StoreTime,
-    payload: Box<str>,
+    payload: Payload,
     context: &mut StoreContext<'_>,
 ) -> (Change, Answer) {
     let (row, replaced, running) = match state {
@@ -411,7 +411,7 @@ fn later(now: StoreTime, span: Duration) -> StoreTime {
 pub fn revive(
     row: Option<Row>,
     shard: u16,
-    payload: Box<str>,
+    payload: Payload,
     context: &mut StoreContext<'_>,
 ) -> Option<Row> {
     match state_of(row, context) {
@@ -446,7 +446,8 @@ pub fn timer(queue: &str, key: &str, row: &Row, is_live: &dyn Fn(Epoch) -> bool)
         running: hold.map(|hold| hold.since),
         cancelled: row.cancelled,
         follows: row.follows && !is_new,
-        payload: row.payload.clone().into(),
+        payload: row.payload.json.clone().into(),
+        meta: row.payload.meta.clone(),
     })
 }
 

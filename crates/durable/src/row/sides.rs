@@ -333,7 +333,7 @@ fn play(steps: &[Step]) -> (usize, usize) {
         store.now += 1;
         let now = store.now();
         let given = u32::try_from(number).expect("few steps");
-        let payload = || given.to_string().into_boxed_str();
+        let payload = || Payload::from(given.to_string());
         let after = |micros| Duration::from_micros(micros);
         match step {
             Step::Schedule(micros) => {

@@ -134,7 +134,7 @@ fn show_row(row: &Row) -> String {
     if row.follows {
         shown.push_str(" follows");
     }
-    write!(shown, " {}", row.payload).expect("a string");
+    write!(shown, " {}", &*row.payload).expect("a string");
     shown
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::node_lease::NodeLease;
 use crate::calls::{CompletesRun, Completion};
-use crate::store::{ClaimedRun, Run, StoreTime};
+use crate::store::{ClaimedRun, Meta, Run, StoreTime};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -109,6 +109,12 @@ impl<T> Due<T> {
     #[must_use]
     pub fn payload(&self) -> &T {
         &self.payload
+    }
+
+    /// Returns what was said about the timer when it was scheduled: see [`Meta`].
+    #[must_use]
+    pub fn meta(&self) -> Option<&Meta> {
+        self.info.claimed.payload.meta.as_ref()
     }
 
     /// Returns when this run was due, by the store's clock. For a retry it is the end of the

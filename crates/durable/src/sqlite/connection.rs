@@ -326,13 +326,13 @@ pub(super) fn settle_one(
 }
 
 fn revive(tables: &mut Tables<'_>, letter: i64) -> Result<Revived, Failure> {
-    let sql = "select queue, key, payload from tourbillon_dead where id = ?1";
+    let sql = "select queue, key, payload, meta from tourbillon_dead where id = ?1";
     let mut statement = tables.prepare(sql)?;
     let found = statement.query_row([letter], |row| {
         Ok((
             row.get::<_, String>(0)?,
             row.get::<_, String>(1)?,
-            row.get::<_, Box<str>>(2)?,
+            tables::payload(row, 2)?,
         ))
     });
     let Some((queue, key, payload)) = found.optional()? else {

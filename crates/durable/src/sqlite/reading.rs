@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::failure::Failure;
-use super::tables::Tables;
+use super::tables::{Tables, payload};
 use crate::row;
 use crate::store::{
     DeadLetter, Epoch, PAGE_BYTES, Page, Poll, QueueCounts, Range, SHARDS, Seen, SeenNode,
@@ -14,7 +14,8 @@ use crate::sync::Arc;
 /// Timers of a range that no live claim holds, and those of the node itself. SQLite knows the
 /// length of a text without reading it.
 const POLL: &str = "
-select key, due, generation, attempt, crashes, claim, octet_length(payload)
+select key, due, generation, attempt, crashes, claim,
+       octet_length(payload) + coalesce(octet_length(meta), 0)
 from tourbillon_timer
 where queue = ?1 and shard = ?2 and due >= ?3 and due < ?4
   and (claim is null or claim = ?5
@@ -51,7 +52,7 @@ where held or not cancelled
 group by queue";
 
 const DEAD: &str = "
-select id, queue, key, planned, at, attempt, fails, crashes, error, payload
+select id, queue, key, planned, at, attempt, fails, crashes, error, payload, meta
 from tourbillon_dead where queue = ?1 and id > ?2 order by id limit ?3";
 
 pub(super) fn timer(
@@ -151,6 +152,7 @@ pub(super) fn dead(
             crashes: row.get(7)?,
             error: row.get(8)?,
             payload: row.get(9)?,
+            meta: payload(row, 9)?.meta,
         })
     })?;
     let mut bytes = 0;

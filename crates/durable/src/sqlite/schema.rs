@@ -95,6 +95,7 @@ create table tourbillon_timer(
     cancelled integer not null default 0,
     follows integer not null default 0,
     payload text not null,
+    meta text check (meta is null or case when json_valid(meta) then json_type(meta) = 'object' else 0 end),
     primary key (queue, key),
     check ((claim is null) = (since is null)),
     check (claim is not null or not (cancelled or follows)),
@@ -123,7 +124,8 @@ create table tourbillon_dead(
     fails integer not null,
     crashes integer not null,
     error text not null,
-    payload text not null
+    payload text not null,
+    meta text
 ) strict;
 create index tourbillon_dead_queue on tourbillon_dead(queue);
 
@@ -151,13 +153,14 @@ create view tourbillon_timers as select
     t.attempt,
     t.fails,
     t.crashes,
-    t.payload
+    t.payload,
+    t.meta
 from tourbillon_timer t left join tourbillon_node n on n.epoch = t.claim;
 ";
 
 /// The row of `tourbillon_meta`, which each transaction reads first.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Meta {
+pub(super) struct MetaRow {
     pub(super) version: i64,
     pub(super) oldest_ok: i64,
     /// 63 random bits.
@@ -172,7 +175,7 @@ pub(super) fn read(
     connection: &Connection,
     prefix: &Prefix,
     missing: fn() -> StoreError,
-) -> Result<Meta, Failure> {
+) -> Result<MetaRow, Failure> {
     let meta = read_any(connection, prefix)?.ok_or_else(missing)?;
     admits(&meta, VERSION)?;
     Ok(meta)
@@ -183,7 +186,7 @@ pub(super) fn identity(connection: &Connection, prefix: &Prefix) -> Result<Optio
     Ok(read_any(connection, prefix)?.map(|meta| meta.identity))
 }
 
-fn read_any(connection: &Connection, prefix: &Prefix) -> Result<Option<Meta>, Failure> {
+fn read_any(connection: &Connection, prefix: &Prefix) -> Result<Option<MetaRow>, Failure> {
     let sql = "select version, oldest_ok, random() & 9223372036854775807, identity \
          from tourbillon_meta where id = 1";
     let mut statement = match connection.prepare_cached(&prefix.fill(sql)) {
@@ -196,7 +199,7 @@ fn read_any(connection: &Connection, prefix: &Prefix) -> Result<Option<Meta>, Fa
         }
     };
     let meta = statement.query_row((), |row| {
-        Ok(Meta {
+        Ok(MetaRow {
             version: row.get(0)?,
             oldest_ok: row.get(1)?,
             random: row.get(2)?,
@@ -228,7 +231,7 @@ fn without_version() -> StoreError {
 }
 
 /// Whether a program of this version may use the tables.
-fn admits(meta: &Meta, mine: i64) -> Result<(), StoreError> {
+fn admits(meta: &MetaRow, mine: i64) -> Result<(), StoreError> {
     let theirs = meta.version;
     if theirs < mine {
         return Err(StoreError::Refused(format!(
@@ -239,7 +242,7 @@ fn admits(meta: &Meta, mine: i64) -> Result<(), StoreError> {
     admits_newer(meta, mine)
 }
 
-fn admits_newer(meta: &Meta, mine: i64) -> Result<(), StoreError> {
+fn admits_newer(meta: &MetaRow, mine: i64) -> Result<(), StoreError> {
     let (theirs, oldest_ok) = (meta.version, meta.oldest_ok);
     if oldest_ok > mine {
         return Err(StoreError::Refused(format!(

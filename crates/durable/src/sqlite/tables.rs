@@ -3,9 +3,9 @@
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
 
 use super::failure::Failure;
-use super::schema::{Meta, Prefix};
+use super::schema::{self, Prefix};
 use crate::row::{Change, Hold, Row, StoreContext};
-use crate::store::{Epoch, FoundRow, StoreTime};
+use crate::store::{Epoch, FoundRow, Meta, Payload, StoreTime};
 use crate::sync::Arc;
 
 /// The tables within one transaction, at one moment.
@@ -58,18 +58,18 @@ impl Before {
 }
 
 const READ: &str = "
-select rowid, shard, due, planned, generation, attempt, fails, crashes, claim, since, cancelled, follows, payload
+select rowid, shard, due, planned, generation, attempt, fails, crashes, claim, since, cancelled, follows, payload, meta
 from tourbillon_timer where queue = ?1 and key = ?2";
 
 const INSERT: &str = "
 insert into tourbillon_timer(queue, key, shard, due, planned, generation, attempt, fails, crashes,
-    claim, since, cancelled, follows, payload)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
+    claim, since, cancelled, follows, payload, meta)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
 
 const UPDATE: &str = "
 update tourbillon_timer
 set shard = ?2, due = ?3, planned = ?4, generation = ?5, attempt = ?6, fails = ?7, crashes = ?8,
-    claim = ?9, since = ?10, cancelled = ?11, follows = ?12, payload = ?13
+    claim = ?9, since = ?10, cancelled = ?11, follows = ?12, payload = ?13, meta = ?14
 where rowid = ?1";
 
 /// It leaves the index of due times alone.
@@ -81,8 +81,8 @@ where rowid = ?1";
 const DELETE: &str = "delete from tourbillon_timer where rowid = ?1";
 
 const BURY: &str = "
-insert into tourbillon_dead(queue, key, planned, at, attempt, fails, crashes, error, payload)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+insert into tourbillon_dead(queue, key, planned, at, attempt, fails, crashes, error, payload, meta)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
 
 const IS_LIVE: &str = "select 1 from tourbillon_node where epoch = ?1 and gone is null";
 
@@ -90,7 +90,7 @@ impl<'c> Tables<'c> {
     pub(super) fn new(
         connection: &'c Connection,
         prefix: &'c Prefix,
-        meta: &Meta,
+        meta: &schema::MetaRow,
         now: StoreTime,
     ) -> Self {
         Tables {
@@ -186,6 +186,7 @@ impl<'c> Tables<'c> {
                     row.crashes,
                     error.as_str(),
                     &*row.payload,
+                    row.payload.meta.as_ref().map(Meta::as_str),
                 ))?;
                 before.map_or(Ok(()), |before| self.delete(before))
             }
@@ -209,6 +210,7 @@ impl<'c> Tables<'c> {
             row.cancelled,
             row.follows,
             &*row.payload,
+            row.payload.meta.as_ref().map(Meta::as_str),
         ))?;
         Ok(())
     }
@@ -235,6 +237,7 @@ impl<'c> Tables<'c> {
             row.cancelled,
             row.follows,
             &*row.payload,
+            row.payload.meta.as_ref().map(Meta::as_str),
         ))?;
         Ok(())
     }
@@ -273,7 +276,16 @@ fn from_sql(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
         claim,
         cancelled: row.get(10)?,
         follows: row.get(11)?,
-        payload: row.get(12)?,
+        payload: payload(row, 12)?,
+    })
+}
+
+/// A payload, and the meta in the column after it.
+pub(super) fn payload(row: &rusqlite::Row<'_>, first: usize) -> Result<Payload, rusqlite::Error> {
+    let meta: Option<Box<str>> = row.get(first + 1)?;
+    Ok(Payload {
+        json: row.get(first)?,
+        meta: meta.map(Meta::of_json),
     })
 }
 

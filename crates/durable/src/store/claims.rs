@@ -1,7 +1,7 @@
 //! Claims of due timers, and the store's answers to them.
 
 use super::time::StoreTime;
-use super::{Epoch, Horizon, StoreError};
+use super::{Epoch, Horizon, Payload, StoreError};
 use crate::sync::Arc;
 
 /// Timers that a node wants to run.
@@ -87,6 +87,6 @@ pub struct ClaimedRun {
     pub fails: u32,
     /// The number of runs whose node died.
     pub crashes: u32,
-    /// The payload, as JSON.
-    pub payload: Box<str>,
+    /// What it carries.
+    pub payload: Payload,
 }

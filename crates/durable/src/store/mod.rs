@@ -30,6 +30,7 @@ mod ends;
 mod error;
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
 mod namespace;
+mod payload;
 mod polls;
 pub(crate) mod time;
 
@@ -47,6 +48,7 @@ pub use self::ends::{Outcome, Settle, Settled, Settlement};
 pub use self::error::StoreError;
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
 pub(crate) use self::namespace::{DEFAULT, Form, Namespace};
+pub use self::payload::{Meta, Payload};
 pub use self::polls::{
     Band, Complete, Offset, Poll, Range, Seen, SeenNode, StoreSnapshot, Survey, SurveyedPart,
 };
@@ -348,15 +350,15 @@ pub enum Action {
     Schedule {
         /// When it is due.
         when: DueAt,
-        /// The payload, as JSON.
-        payload: Box<str>,
+        /// What it carries.
+        payload: Payload,
     },
     /// Schedules the timer, unless one is there or runs.
     ScheduleIfAbsent {
         /// When it is due.
         when: DueAt,
-        /// The payload, as JSON.
-        payload: Box<str>,
+        /// What it carries.
+        payload: Payload,
     },
     /// Moves the timer.
     Reschedule {
@@ -446,6 +448,8 @@ pub struct Timer {
     pub follows: bool,
     /// The payload, as JSON.
     pub payload: String,
+    /// What was said about it when it was scheduled.
+    pub meta: Option<Meta>,
 }
 
 /// The part of a queue that [`Connection::list`] reads.
@@ -527,6 +531,8 @@ pub struct DeadLetter {
     pub error: String,
     /// The payload, as JSON.
     pub payload: String,
+    /// What was said about it when it was scheduled.
+    pub meta: Option<Meta>,
 }
 
 /// What became of a dead letter. [`Durable::revive`] has an example.

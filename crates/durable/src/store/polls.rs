@@ -148,7 +148,7 @@ pub struct Seen {
     pub crashes: u32,
     /// Whether the node that asks has claimed it.
     pub mine: bool,
-    /// The length of its payload. A node bounds its claims by it.
+    /// The length of its payload and its meta. A node bounds its claims by it.
     pub bytes: u64,
 }
 

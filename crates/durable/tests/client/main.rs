@@ -6,5 +6,6 @@ mod commit;
 #[cfg(feature = "jiff")]
 mod due_times;
 mod faults;
+mod meta;
 mod refusals;
 mod waits;

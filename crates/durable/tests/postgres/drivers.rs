@@ -13,7 +13,16 @@ fn the_statements_schedule_move_and_cancel_with_plain_parameters() {
     let mut transaction = bench.client.transaction().expect("it begins");
     let start = Instant::now();
     let row = transaction
-        .query_one(Postgres::SCHEDULE, &[&"q", &"a", &60.0, &"{\"order\":7}"])
+        .query_one(
+            Postgres::SCHEDULE,
+            &[
+                &"q",
+                &"a",
+                &60.0,
+                &"{\"order\":7}",
+                &"{\"tenant\":\"acme\"}",
+            ],
+        )
         .expect("it is accepted");
     let due: SystemTime = row.get("due");
     assert_eq!(row.get::<_, Option<SystemTime>>("replaced"), None);
@@ -34,7 +43,10 @@ fn the_statements_schedule_move_and_cancel_with_plain_parameters() {
     );
     let moved: SystemTime = row.get("due");
     let row = transaction
-        .query_one(Postgres::SCHEDULE_IF_ABSENT, &[&"q", &"a", &60.0, &"[]"])
+        .query_one(
+            Postgres::SCHEDULE_IF_ABSENT,
+            &[&"q", &"a", &60.0, &"[]", &None::<&str>],
+        )
         .expect("it is accepted");
     assert!(!row.get::<_, bool>("scheduled"));
     assert_eq!(row.get::<_, SystemTime>("due"), moved);
@@ -47,7 +59,10 @@ fn the_statements_schedule_move_and_cancel_with_plain_parameters() {
         .expect("it is accepted");
     assert_eq!(row.get::<_, &str>("result"), "not found");
     let row = transaction
-        .query_one(Postgres::SCHEDULE_IF_ABSENT, &[&"q", &"b", &60.0, &"null"])
+        .query_one(
+            Postgres::SCHEDULE_IF_ABSENT,
+            &[&"q", &"b", &60.0, &"null", &None::<&str>],
+        )
         .expect("it is accepted");
     assert!(row.get::<_, bool>("scheduled") && !row.get::<_, bool>("running"));
     transaction.commit().expect("it ends");
@@ -63,22 +78,41 @@ fn the_statements_take_text_and_refuse_bad_values_with_the_documented_codes() {
         let sql = format!("prepare s as {statement}; execute s({values})");
         bench.database.psql(&sql)
     };
-    let scheduled = run(Postgres::SCHEDULE, "'q', 'a', '1.5', '[1]'");
+    let scheduled = run(Postgres::SCHEDULE, "'q', 'a', '1.5', '[1]', null");
     assert!(
         scheduled.as_ref().is_ok_and(|row| row.ends_with("||f")),
         "{scheduled:?}"
     );
     let refused = [
-        (Postgres::SCHEDULE, "'', 'a', '1', '1'", "22023"),
-        (Postgres::SCHEDULE, "'q', 'a', '-1', '1'", "22023"),
-        (Postgres::SCHEDULE, "'q', 'a', 'nan', '1'", "22008"),
-        (Postgres::SCHEDULE, "'q', 'a', '1e12', '1'", "22008"),
-        (Postgres::SCHEDULE, "'q', 'a', '1', '{'", "22P02"),
-        (Postgres::SCHEDULE, "'q', 'a', '1', null", "22004"),
-        (Postgres::SCHEDULE, "'q', 'a', null, '1'", "22023"),
-        (Postgres::SCHEDULE_IF_ABSENT, "'q', '', '1', '1'", "22023"),
-        (Postgres::SCHEDULE_IF_ABSENT, "'q', 'a', '-1', '1'", "22023"),
-        (Postgres::SCHEDULE_IF_ABSENT, "'q', 'a', '1', null", "22004"),
+        (Postgres::SCHEDULE, "'', 'a', '1', '1', null", "22023"),
+        (Postgres::SCHEDULE, "'q', 'a', '-1', '1', null", "22023"),
+        (Postgres::SCHEDULE, "'q', 'a', 'nan', '1', null", "22008"),
+        (Postgres::SCHEDULE, "'q', 'a', '1e12', '1', null", "22008"),
+        (Postgres::SCHEDULE, "'q', 'a', '1', '{', null", "22P02"),
+        (Postgres::SCHEDULE, "'q', 'a', '1', '1', '{'", "22P02"),
+        (Postgres::SCHEDULE, "'q', 'a', '1', '1', '[]'", "22023"),
+        (
+            Postgres::SCHEDULE_IF_ABSENT,
+            "'q', 'a', '1', '1', '1'",
+            "22023",
+        ),
+        (Postgres::SCHEDULE, "'q', 'a', '1', null, null", "22004"),
+        (Postgres::SCHEDULE, "'q', 'a', null, '1', null", "22023"),
+        (
+            Postgres::SCHEDULE_IF_ABSENT,
+            "'q', '', '1', '1', null",
+            "22023",
+        ),
+        (
+            Postgres::SCHEDULE_IF_ABSENT,
+            "'q', 'a', '-1', '1', null",
+            "22023",
+        ),
+        (
+            Postgres::SCHEDULE_IF_ABSENT,
+            "'q', 'a', '1', null, null",
+            "22004",
+        ),
         (Postgres::RESCHEDULE, "'q', 'a', 'inf'", "22008"),
         (Postgres::CANCEL, "null, 'a'", "22023"),
     ];

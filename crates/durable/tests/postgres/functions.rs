@@ -89,6 +89,52 @@ fn a_timer_is_scheduled_if_absent_after_a_delay_and_at_a_time() {
     assert_eq!(ok(&database, "select count(*) from tourbillon.timer"), "2");
 }
 
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_meta_is_an_object_of_up_to_eight_kilobytes() {
+    let database = database();
+    for (function, when) in [
+        ("schedule", "interval '1 h'"),
+        ("schedule", "timestamptz '2100-01-01'"),
+        ("schedule_if_absent", "interval '1 h'"),
+        ("schedule_if_absent", "timestamptz '2100-01-01'"),
+    ] {
+        let call = |meta: &str| {
+            format!("select from tourbillon.{function}('q', 'k', {when}, '7', meta => {meta})")
+        };
+        ok(&database, "delete from tourbillon.timer");
+        // jsonb has its own order of keys, and the last one of two that are equal.
+        ok(&database, &call(r#"'{"bb":1, "a":2,"a":3}'"#));
+        let stored = "select meta, bytes from tourbillon.timer";
+        assert_eq!(ok(&database, stored), r#"{"a": 3, "bb": 1}|18"#);
+        let deep = |depth: usize| {
+            format!(
+                "'{}{{}}{}'",
+                r#"{"a":"#.repeat(depth - 1),
+                "}".repeat(depth - 1)
+            )
+        };
+        let long = |bytes: usize| format!("jsonb_build_object('k', repeat('x', {bytes} - 9))");
+        ok(&database, &call(&deep(127)));
+        ok(&database, &call(&long(8192)));
+        for (bad, expected) in [
+            ("'[]'", "is a JSON object, not array"),
+            ("'null'", "is a JSON object, not null"),
+            ("'1'", "is a JSON object, not number"),
+            ("'{'", "22P02"),
+            (r#"'{"a":"\u0000"}'"#, "22P05"),
+            (&*deep(128), "at most 127 levels"),
+            (&*long(8193), "at most 8192 bytes as text, not 8193"),
+        ] {
+            let error = error(&database, &call(bad));
+            assert!(error.contains(expected), "{bad}: {error}");
+        }
+    }
+    // Whoever writes the table gets no other one into it.
+    let error = error(&database, "update tourbillon.timer set meta = '[]'");
+    assert!(error.contains("timer_meta_check"), "{error}");
+}
+
 /// What the guide to transactions says about the type of the third argument.
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]

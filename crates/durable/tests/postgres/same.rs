@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use tourbillon_durable::store::{
-    Action, Answer, Band, Call, Claim, Connection, Epoch, NewNode, Offset, Outcome, Page, Poll,
-    Range, Run, SHARDS, Settle, Settlement, Store, Wanted,
+    Action, Answer, Band, Call, Claim, Connection, Epoch, NewNode, Offset, Outcome, Page, Payload,
+    Poll, Range, Run, SHARDS, Settle, Settlement, Store, Wanted,
 };
-use tourbillon_durable::{DueAt, Memory, Postgres, StoreTime};
+use tourbillon_durable::{DueAt, Memory, Meta, Postgres, StoreTime};
 
 use crate::cluster;
 use crate::random::{outcome, places, writes};
@@ -153,7 +153,13 @@ impl Side {
     }
 
     fn call(&self, queue: usize, key: usize, doing: &Doing) -> Call {
-        let payload = |payload: &u8| payload.to_string().into();
+        // Every third one has a meta.
+        let payload = |payload: &u8| Payload {
+            meta: payload
+                .is_multiple_of(3)
+                .then(|| Meta::new(&BTreeMap::from([("of", payload)])).expect("an object")),
+            ..Payload::from(payload.to_string())
+        };
         let action = match doing {
             Doing::Schedule(due, text) => Action::Schedule {
                 when: self.when(*due),
@@ -334,7 +340,12 @@ impl Side {
             let (due, planned) = (self.halves(run.due), self.halves(run.planned));
             shown += &format!(
                 ", {} {} {generation} {} {due} {planned} {} {} {}",
-                run.run.queue, run.run.key, run.run.attempt, run.fails, run.crashes, run.payload
+                run.run.queue,
+                run.run.key,
+                run.run.attempt,
+                run.fails,
+                run.crashes,
+                carried(&run.payload, run.payload.meta.as_ref())
             );
             if !self.runs.contains(&run.run) {
                 self.runs.push(run.run);
@@ -423,7 +434,7 @@ impl Side {
                 timer.crashes,
                 timer.cancelled,
                 timer.follows,
-                timer.payload
+                carried(&timer.payload, timer.meta.as_ref())
             )
         });
         // Times of one moment on one side are not those of one moment on the other.
@@ -449,7 +460,7 @@ impl Side {
                     letter.fails,
                     letter.crashes,
                     letter.error,
-                    letter.payload
+                    carried(&letter.payload, letter.meta.as_ref())
                 );
             }
         }
@@ -485,4 +496,10 @@ proptest! {
             }
         }
     }
+}
+
+/// The spaces of a meta are the store's.
+fn carried(payload: &str, meta: Option<&Meta>) -> String {
+    let meta = meta.map(|meta| meta.parse::<BTreeMap<String, u8>>().expect("a map"));
+    format!("{payload} {meta:?}")
 }

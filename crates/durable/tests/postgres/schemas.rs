@@ -77,7 +77,10 @@ fn programs_with_queues_of_one_name_run_their_own_timers_alone() {
         let mut transaction = client.transaction().expect("it begins");
         transaction.batch_execute(&set).expect("a setting");
         let schedule = Postgres::in_schema(Postgres::SCHEDULE, schema).expect("a name");
-        let row = transaction.query_one(&schedule, &[&"pay-by", &"c", &0.0, &"\"sql\""]);
+        let row = transaction.query_one(
+            &schedule,
+            &[&"pay-by", &"c", &0.0, &"\"sql\"", &None::<&str>],
+        );
         row.expect("it is accepted");
         transaction.commit().expect("it ends");
         assert_eq!(wait::next(&heard), format!("{schema} sql"));

@@ -1,15 +1,16 @@
 //! The file and the memory answer the same to the same calls, whatever they are.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tourbillon_durable::store::{
     Action, Answer, Band, Call, Claim, Claimed, Connection, Epoch, NewNode, Offset, Outcome, Page,
-    Poll, Range, Run, SHARDS, Settle, Settlement, Store, StoreError, StoreSnapshot, Wanted,
+    Payload, Poll, Range, Run, SHARDS, Settle, Settlement, Store, StoreError, StoreSnapshot,
+    Wanted,
 };
-use tourbillon_durable::{DueAt, Memory, StoreTime, WallClock};
+use tourbillon_durable::{DueAt, Memory, Meta, StoreTime, WallClock};
 
 use crate::folder::{Folder, call};
 use crate::random::{outcome, places, writes};
@@ -86,8 +87,11 @@ fn when() -> impl Strategy<Value = DueAt> {
     ]
 }
 
-fn payload() -> impl Strategy<Value = Box<str>> {
-    (0..100_u8).prop_map(|number| number.to_string().into_boxed_str())
+fn payload() -> impl Strategy<Value = Payload> {
+    (0..100_u8, any::<bool>()).prop_map(|(number, has_meta)| Payload {
+        meta: has_meta.then(|| Meta::new(&BTreeMap::from([("of", number)])).expect("an object")),
+        ..Payload::from(number.to_string())
+    })
 }
 
 fn action() -> impl Strategy<Value = Action> {

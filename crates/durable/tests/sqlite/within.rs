@@ -1,13 +1,13 @@
 //! Calls within a transaction of the user's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tourbillon_durable::store::{Claim, Epoch, NewNode, Run, Store, StoreError, Wanted};
 use tourbillon_durable::{
     CallError, CancelAnswer, CompleteError, CompletesRun, Completion, IfAbsentAnswer, Invalid,
-    RescheduleAnswer, Sqlite, StoreTime, rusqlite,
+    Meta, RescheduleAnswer, Sqlite, StoreTime, rusqlite,
 };
 
 use crate::folder::{Folder, call, schedule_in};
@@ -274,6 +274,45 @@ fn a_run_is_ended_together_with_its_effect() {
     tx.commit().expect("a commit");
     assert_eq!(get(&store, "7"), None);
     assert_eq!(orders(&shop), 1);
+}
+
+#[test]
+fn a_timer_of_a_transaction_may_have_a_meta() {
+    let (_folder, store, mut shop) = shop();
+    let meta = Meta::new(&BTreeMap::from([("tenant", "acme")])).expect("an object");
+    let tx = immediate(&mut shop);
+    let calls = store.in_transaction(&tx);
+    let with = calls.meta(&meta).schedule("pay", "with", MINUTE, "p");
+    with.expect("scheduled");
+    let absent = calls
+        .meta(&meta)
+        .schedule_if_absent("pay", "absent", MINUTE, "p");
+    absent.expect("scheduled");
+    calls
+        .schedule("pay", "without", MINUTE, "p")
+        .expect("scheduled");
+    tx.commit().expect("a commit");
+    for (key, meta) in [
+        ("with", Some(&meta)),
+        ("absent", Some(&meta)),
+        ("without", None),
+    ] {
+        let timer = get(&store, key).expect("a timer");
+        assert_eq!(timer.meta.as_ref(), meta, "{key}");
+    }
+    // SQL reads it, and can store nothing else than an object.
+    let tenant: String = shop
+        .query_row(
+            "select meta ->> 'tenant' from tourbillon_timers where key = 'with'",
+            (),
+            |row| row.get(0),
+        )
+        .expect("a row");
+    assert_eq!(tenant, "acme");
+    for bad in ["[]", "1", "null", "\"{}\"", "{", ""] {
+        let sql = "update tourbillon_timer set meta = ?1 where key = 'with'";
+        shop.execute(sql, [bad]).expect_err(bad);
+    }
 }
 
 #[test]

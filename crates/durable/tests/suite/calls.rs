@@ -1,14 +1,14 @@
 //! What the calls of users do to a timer, in every state of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tourbillon_durable::store::{Action, Answer, Epoch, Outcome, Page, SHARDS, Settled};
-use tourbillon_durable::{DueAt, StoreTime};
+use tourbillon_durable::store::{Action, Answer, Epoch, Outcome, Page, Payload, SHARDS, Settled};
+use tourbillon_durable::{DueAt, Meta, StoreTime};
 
 use crate::client::{
-    Bench, CRASH_LIMIT, Client, NOW, QUEUE, assert_json, call, if_absent, ms, payload, reschedule,
-    schedule, schedule_text,
+    Bench, CRASH_LIMIT, Client, NOW, QUEUE, assert_json, call, claim, if_absent, ms, payload,
+    reschedule, schedule, schedule_text,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -775,7 +775,7 @@ pub(crate) fn payloads_come_back_as_they_were_given(bench: &Bench) {
         &long,
     ];
     for given in payloads {
-        let payload: Box<str> = given.into();
+        let payload = Payload::from(given);
         client.call("k", Action::Schedule { when: NOW, payload });
         assert_json(&client.timer("k").payload, given);
         let page = Page::first(QUEUE, 10);
@@ -783,7 +783,7 @@ pub(crate) fn payloads_come_back_as_they_were_given(bench: &Bench) {
         let claimed = client.run(node, "k");
         assert_json(&claimed.payload, given);
         // As one that follows, as a dead letter, and revived.
-        let payload: Box<str> = given.into();
+        let payload = Payload::from(given);
         client.call("k", Action::Schedule { when: NOW, payload });
         client.settle(node, &claimed.run, &Outcome::Done);
         let next = client.run(node, "k");
@@ -802,13 +802,141 @@ pub(crate) fn payloads_come_back_as_they_were_given(bench: &Bench) {
     }
 }
 
+/// A meta stays with its timer in all that happens to it, and a schedule replaces it.
+pub(crate) fn a_meta_goes_with_its_timer(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let meta =
+        |tenant: &str| Some(Meta::new(&BTreeMap::from([("tenant", tenant)])).expect("an object"));
+    let with = |meta: Option<Meta>| Payload {
+        meta,
+        ..payload("p")
+    };
+    let same = |stored: Option<&Meta>, tenant: &str| {
+        let stored = stored.unwrap_or_else(|| panic!("{tenant} is not there"));
+        let read: BTreeMap<String, String> = stored.parse().expect("a map");
+        assert_eq!(
+            read,
+            BTreeMap::from([("tenant".to_owned(), tenant.to_owned())])
+        );
+    };
+    let first = Action::Schedule {
+        when: LATER,
+        payload: with(meta("first")),
+    };
+    client.call("k", first);
+    same(client.timer("k").meta.as_ref(), "first");
+    // Where a timer is, `schedule_if_absent` changes nothing; a move keeps it.
+    let other = Action::ScheduleIfAbsent {
+        when: LATER,
+        payload: with(meta("other")),
+    };
+    client.call("k", other.clone());
+    client.call("k", reschedule(NOW));
+    same(
+        client.list(&Page::first(QUEUE, 10))[0].meta.as_ref(),
+        "first",
+    );
+    let bytes = client.seen(node, "k").expect("it is due").bytes;
+    let timer = client.timer("k");
+    let meta_bytes = timer.meta.as_ref().map_or(0, |meta| meta.as_str().len());
+    assert_eq!(bytes, (timer.payload.len() + meta_bytes) as u64);
+    // Through runs and their ends.
+    let mut claimed = client.run(node, "k");
+    same(claimed.payload.meta.as_ref(), "first");
+    for outcome in [
+        Outcome::Retry(Duration::ZERO),
+        Outcome::GiveBack(Duration::ZERO),
+        Outcome::Again(Duration::ZERO),
+    ] {
+        client.settle(node, &claimed.run, &outcome);
+        same(client.timer("k").meta.as_ref(), "first");
+        claimed = client.run(node, "k");
+        same(claimed.payload.meta.as_ref(), "first");
+    }
+    // What is adopted has it, and so has what gone nodes have left behind.
+    let mut adopting = claim(node, QUEUE, &[] as &[&str]);
+    adopting.adopt.push(claimed.run.clone());
+    same(
+        client.claim_of(&adopting).runs[0].payload.meta.as_ref(),
+        "first",
+    );
+    client.leave(node);
+    let node = client.join(2);
+    claimed = client.run(node, "k");
+    same(claimed.payload.meta.as_ref(), "first");
+    // As a dead letter, and revived.
+    client.settle(node, &claimed.run, &Outcome::Dead("broken".to_owned()));
+    let letter = client.dead().remove(0);
+    same(letter.meta.as_ref(), "first");
+    client
+        .connection
+        .revive(letter.id)
+        .expect("the store writes");
+    same(client.timer("k").meta.as_ref(), "first");
+    // Through crashes to a dead letter.
+    for epoch in 10..10 + i64::from(CRASH_LIMIT) {
+        let node = client.join(epoch);
+        client.run(node, "k");
+        client.leave(node);
+    }
+    let node = client.join(3);
+    assert_eq!(client.claim(node, &["k"]).dead, 1);
+    let letter = client.dead().remove(0);
+    same(letter.meta.as_ref(), "first");
+    // A schedule replaces it, waiting or running, by another one or by none.
+    client.call("k", other);
+    same(client.timer("k").meta.as_ref(), "other");
+    client.call("k", schedule(NOW));
+    assert_eq!(client.timer("k").meta, None);
+    let run = client.run(node, "k");
+    assert_eq!(run.payload.meta, None);
+    let last = Action::Schedule {
+        when: NOW,
+        payload: with(meta("last")),
+    };
+    client.call("k", last);
+    same(client.timer("k").meta.as_ref(), "last");
+    client.call("k", schedule(LATER));
+    client.settle(node, &run.run, &Outcome::Done);
+    assert_eq!(client.timer("k").meta, None);
+}
+
+/// What JSON allows comes back with the same values, up to the limits.
+pub(crate) fn every_meta_comes_back(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let deep = format!("{}{}", "{\"a\":".repeat(126) + "{", "}".repeat(127));
+    let long = format!("{{\"long\":\"{}\"}}", "x".repeat(8 * 1024 - 11));
+    for given in [
+        "{}",
+        "{\"b\":1,\"a\":{\"\":[null,true,1.5,\"'\"]}}",
+        "{\"é 🔑\":\"\\u0001\\n\"}",
+        &deep,
+        &long,
+    ] {
+        let value: serde_json::Value = serde_json::from_str(given).expect("JSON");
+        let meta = Meta::new(&value).expect("an object within the limits");
+        let payload = Payload {
+            meta: Some(meta),
+            ..payload("p")
+        };
+        client.call("k", Action::Schedule { when: NOW, payload });
+        let read = |meta: Option<&Meta>| assert_json(meta.expect("it has one").as_str(), given);
+        read(client.timer("k").meta.as_ref());
+        let claimed = client.run(node, "k");
+        read(claimed.payload.meta.as_ref());
+        client.settle(node, &claimed.run, &Outcome::Done);
+    }
+}
+
 pub(crate) fn numbers_of_any_length_keep_their_digits(bench: &Bench) {
     let mut client = bench.client();
     for given in [
         "123456789012345678901234567890",
         "0.1234567890123456789012345",
     ] {
-        let payload: Box<str> = given.into();
+        let payload = Payload::from(given);
         client.call("k", Action::Schedule { when: NOW, payload });
         assert_eq!(client.timer("k").payload, given);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tourbillon_durable::store::{
     Action, Answer, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, NewNode,
-    Offset, Outcome, Page, Poll, QueueCounts, Range, Run, SHARDS, Seen, Settle, Settled,
+    Offset, Outcome, Page, Payload, Poll, QueueCounts, Range, Run, SHARDS, Seen, Settle, Settled,
     Settlement, Store, StoreSnapshot, Timer, Wanted,
 };
 use tourbillon_durable::{DueAt, StoreTime, WallClock};
@@ -68,7 +68,7 @@ pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-pub(crate) fn payload(text: &str) -> Box<str> {
+pub(crate) fn payload(text: &str) -> Payload {
     format!("{{\"text\":\"{text}\"}}").into()
 }
 

@@ -57,6 +57,8 @@ macro_rules! cases {
                 a_key_of_two_queues_is_two_timers,
                 payloads_come_back_as_they_were_given,
                 numbers_of_any_length_keep_their_digits,
+                a_meta_goes_with_its_timer,
+                every_meta_comes_back,
                 a_timer_keeps_its_shard,
                 crashes_are_forgotten_by_a_new_timer,
             ]

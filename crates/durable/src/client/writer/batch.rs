@@ -33,7 +33,7 @@ pub(super) const WINDOW: usize = 4 * LARGEST;
 pub(super) fn bytes(call: &Call) -> usize {
     let payload = match &call.action {
         Action::Schedule { payload, .. } | Action::ScheduleIfAbsent { payload, .. } => {
-            payload.len()
+            payload.bytes()
         }
         Action::Reschedule { .. } | Action::Cancel => 0,
     };

@@ -50,7 +50,7 @@ impl Hints {
         let is_near = is_near && self.queues.contains(&call.queue);
         let bytes = match &call.action {
             Action::Schedule { payload, .. } | Action::ScheduleIfAbsent { payload, .. } => {
-                Some(payload.len() as u64)
+                Some(payload.bytes() as u64)
             }
             Action::Reschedule { .. } | Action::Cancel => None,
         };
