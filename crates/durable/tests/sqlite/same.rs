@@ -1,6 +1,6 @@
 //! The file and the memory answer the same to the same calls, whatever they are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -152,6 +152,8 @@ struct Pair {
     runs: Vec<(Run, Run)>,
     /// The generations of the file by those of the memory, and the other way round.
     generations: (HashMap<i64, i64>, HashMap<i64, i64>),
+    /// The epochs that have left or are gone. No node joins under one of them again.
+    over: BTreeSet<Epoch>,
     _folder: Folder,
 }
 
@@ -167,6 +169,7 @@ impl Pair {
             file: file.connect().expect("a connection"),
             keys: keys(),
             epochs: [0, 1, 2],
+            over: BTreeSet::new(),
             runs: Vec::new(),
             generations: (HashMap::new(), HashMap::new()),
             _folder: folder,
@@ -228,7 +231,9 @@ impl Pair {
                     name: "a node".to_owned(),
                     queues: QUEUES.map(Into::into).to_vec(),
                 };
-                self.both(|connection| connection.join(&node));
+                if !self.over.contains(&node.epoch) {
+                    self.both(|connection| connection.join(&node));
+                }
             }
             Step::Beat(node) => {
                 let epoch = self.epoch(node);
@@ -274,11 +279,14 @@ impl Pair {
             Step::Settle { node, ends } => self.settle(self.epoch(node), ends),
             Step::DeclareGone { asking, node, beat } => {
                 let (asking, epoch) = (self.epoch(asking), self.epoch(node));
-                self.both(|connection| connection.declare_gone(asking, epoch, beat));
+                if self.both(|connection| connection.declare_gone(asking, epoch, beat)) {
+                    self.over.insert(epoch);
+                }
             }
             Step::Leave(node) => {
                 let epoch = self.epoch(node);
                 self.both(|connection| connection.leave(epoch));
+                self.over.insert(epoch);
             }
             Step::Clock(seconds) => {
                 let now = self.clock.now().as_micros() + seconds * 1_000_000;
