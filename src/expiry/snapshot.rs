@@ -407,8 +407,9 @@ where
     /// Entries that are past due are delivered at once. An entry whose key is in the map is
     /// refused: the one in the map is newer.
     ///
-    /// The times are those of the snapshot, also if the map's own times are others. Restored into a
-    /// map that is smaller, the entries that expire first are inserted, and the others come back.
+    /// An entry keeps its time to idle and the times that it has left, also if the map's own times
+    /// are others. Restored into a map that is smaller, the entries that expire first are inserted,
+    /// and the others come back.
     ///
     /// # Errors
     ///

@@ -65,7 +65,9 @@ pub struct ExpiryStats {
     pub touched: u64,
     /// Counter: reads of an entry that found one, such as `get`, `with`, `update` and `contains`.
     pub found: u64,
-    /// Counter: touches and reads that found none.
+    /// Counter: touches and reads that found none. A caller of
+    /// [`or_compute`](crate::Entry::or_compute) counts here each time that it looks and finds none,
+    /// also if it then gets a value that another caller has computed.
     pub missed: u64,
     /// Counter: how often a ticker held due entries back until its next share of the
     /// [`pace`](crate::ExpiryMapBuilder::pace). All entries that waited for one share count once.

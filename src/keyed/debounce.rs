@@ -32,8 +32,8 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 /// next one. A panic is counted and reported as that of any task, and changes nothing for later
 /// calls. A key without a window takes no memory and no timer.
 ///
-/// The keys need a scheduler in which they have no other timers, since the window's timer has the
-/// same key. Do not cancel, replace or move it by the scheduler's [`Handle`]. Dropping a debounce
+/// The timer of a window has the key itself, so a key must have no other timer in the same scheduler.
+/// Other keys may have some. Do not cancel, replace or move it by the scheduler's [`Handle`]. Dropping a debounce
 /// cancels nothing.
 ///
 /// # Shutdown

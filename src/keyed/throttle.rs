@@ -36,8 +36,8 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 /// is counted and reported as that of any task, and the window stays as it is. A key without a
 /// window takes no memory and no timer.
 ///
-/// The keys need a scheduler in which they have no other timers, since the window's timer has the
-/// same key. Do not cancel, replace or move it by the scheduler's [`Handle`]. Dropping a throttle
+/// The timer of a window has the key itself, so a key must have no other timer in the same scheduler.
+/// Other keys may have some. Do not cancel, replace or move it by the scheduler's [`Handle`]. Dropping a throttle
 /// cancels nothing.
 ///
 /// # Shutdown

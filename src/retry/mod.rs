@@ -2,14 +2,6 @@
 //!
 //! [`Timer::retry`] tries a call again as a [`Retry`] says, and a [`RetryBudget`] bounds the
 //! retries of many callers together. A [`Backoff`] alone makes the delays between attempts.
-//!
-//! # Files
-//!
-//! | file | content |
-//! |---|---|
-//! | `mod.rs` | the calls: awaited and blocking |
-//! | `policy.rs` | when a call is tried again, and when it is given up |
-//! | `budget.rs` | a bound on the retries of many callers together |
 
 mod budget;
 mod policy;

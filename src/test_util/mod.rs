@@ -240,8 +240,9 @@ where
     }
 
     /// Lets time pass until `to`, and stops at every time at which something is due. So each timer
-    /// runs at its own tick, and timers that it schedules run in their turn. Returns the runs in
-    /// their order. If `to` is in the past, this only runs what is due now.
+    /// runs at its own tick, and timers that it schedules run in their turn. Returns the runs since
+    /// the last call that returned runs, in their order. If `to` is in the past, this only runs what
+    /// is due now.
     ///
     /// # Panics
     ///
@@ -317,7 +318,8 @@ where
     }
 
     /// Sets the clock to `to` without stopping in between, as if every thread had slept meanwhile.
-    /// Then runs everything that is due. `to` may be in the past.
+    /// Then runs everything that is due, and returns the runs as [`settle`](Self::settle) does. `to`
+    /// may be in the past.
     ///
     /// # Panics
     ///

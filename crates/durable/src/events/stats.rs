@@ -26,11 +26,12 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DurableStats {
-    /// Timers that were scheduled by this process.
+    /// Timers that were scheduled by calls of this value. Calls within a transaction of the user's
+    /// are not counted, here and in the next two: the process does not know whether they committed.
     pub scheduled: u64,
-    /// Timers that were moved by this process.
+    /// Timers that were moved.
     pub moved: u64,
-    /// Timers that were cancelled by this process before they started.
+    /// Timers that were cancelled before they started.
     pub cancelled: u64,
     /// Calls that were not carried out, or whose answer was lost, because of the store.
     pub failed_calls: u64,
