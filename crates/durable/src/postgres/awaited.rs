@@ -18,10 +18,10 @@ impl<'t> TakesCalls<Postgres> for &'t Transaction<'_> {
         call: Result<CallWithin<A>, Invalid>,
     ) -> Self::Answer<A> {
         // The future outlives the store.
-        let sql = store.0.schema.fill(WRITE_ONE).into_owned();
+        let (sql, notify) = (store.0.schema.fill(WRITE_ONE).into_owned(), store.0.notify);
         Awaited::new(async move {
             let CallWithin { call, answer } = call?;
-            let values = CallValues::of(&call);
+            let values = CallValues::of(&call, notify);
             let rows = self.query_typed(&sql, &values.typed()).await;
             answered(rows, answer)
         })

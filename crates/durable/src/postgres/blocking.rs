@@ -20,7 +20,7 @@ impl TakesCalls<Postgres> for &mut Transaction<'_> {
         call: Result<CallWithin<A>, Invalid>,
     ) -> Result<A, CallError> {
         let CallWithin { call, answer } = call?;
-        let values = CallValues::of(&call);
+        let values = CallValues::of(&call, store.0.notify);
         let sql = store.0.schema.fill(WRITE_ONE);
         answered(self.query_typed(&sql, &values.typed()), answer)
     }

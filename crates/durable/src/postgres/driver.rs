@@ -115,7 +115,7 @@ pub fn call<A: Send + 'static>(
 ) -> Result<Statement<Result<A, CallError>>, CallError> {
     let CallWithin { call, answer } = call?;
     let sql = store.0.schema.fill(WRITE_ONE).into_owned();
-    let values = CallValues::of(&call);
+    let values = CallValues::of(&call, store.0.notify);
     Ok(Statement::new(sql, values.typed(), move |rows| {
         answered(rows, answer)
     })?)

@@ -406,9 +406,10 @@ impl PostgresBuilder {
     /// with the name of the queue. Off by default: it slows down commits, and nodes find timers
     /// without it.
     ///
-    /// The SQL functions and calls [within a transaction](Postgres::in_transaction) of the user's do
-    /// it where the setting `tourbillon.notify` is `on`, for instance by `alter database .. set
-    /// tourbillon.notify = on`, and not by this option. Nodes hear it with [`listen`](Self::listen).
+    /// It holds for calls [within a transaction](Postgres::in_transaction) of the user's, too: they
+    /// announce the timer when the transaction commits. The SQL functions do it where the setting
+    /// `tourbillon.notify` is `on`, for instance by `alter database .. set tourbillon.notify = on`.
+    /// Nodes hear it with [`listen`](Self::listen).
     #[doc(alias("listen notify", "LISTEN", "wake up"))]
     #[must_use]
     pub fn notify(mut self, notify: bool) -> Self {

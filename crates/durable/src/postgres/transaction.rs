@@ -111,7 +111,7 @@ impl Postgres {
 pub(super) type Typed<'a, const N: usize> = [(&'a (dyn ToSql + Sync), Type); N];
 
 pub(super) const WRITE_ONE: &str = "select answer, due, other, shard, running, attempt \
-     from tourbillon.write_one_1($1, $2, $3, $4, $5, $6, $7, tourbillon.rings_1())";
+     from tourbillon.write_one_1($1, $2, $3, $4, $5, $6, $7, $8 or tourbillon.rings_1())";
 
 /// The values of [`WRITE_ONE`].
 pub(super) struct CallValues<'a> {
@@ -122,10 +122,12 @@ pub(super) struct CallValues<'a> {
     at: Option<Time>,
     payload: Option<Json<'a>>,
     meta: Option<Json<'a>>,
+    /// Whether the store announces timers. The setting of the session may ask for it, too.
+    notify: bool,
 }
 
 impl<'a> CallValues<'a> {
-    pub(super) fn of(call: &'a Call) -> Self {
+    pub(super) fn of(call: &'a Call, notify: bool) -> Self {
         let (action, delay, at, payload, meta) = parts(&call.action);
         CallValues {
             queue: &call.queue,
@@ -135,10 +137,11 @@ impl<'a> CallValues<'a> {
             at,
             payload,
             meta,
+            notify,
         }
     }
 
-    pub(super) fn typed(&self) -> Typed<'_, 7> {
+    pub(super) fn typed(&self) -> Typed<'_, 8> {
         [
             (&self.queue, Type::TEXT),
             (&self.key, Type::TEXT),
@@ -147,6 +150,7 @@ impl<'a> CallValues<'a> {
             (&self.at, Type::TIMESTAMPTZ),
             (&self.payload, Type::JSONB),
             (&self.meta, Type::JSONB),
+            (&self.notify, Type::BOOL),
         ]
     }
 }

@@ -125,6 +125,27 @@ fn a_timer_of_another_process_runs_at_once_if_both_announce() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_timer_of_a_transaction_runs_at_its_commit_if_its_store_announces() {
+    let database = cluster::lent();
+    let node = Node::start(builder(&database).listen(true));
+    until_heard(&database);
+    let store = builder(&database).notify(true).connect();
+    let store = store.expect("the cluster answers");
+    let mut client = database.client();
+    for number in 0..20 {
+        let key = number.to_string();
+        let mut tx = client.transaction().expect("the cluster answers");
+        let calls = store.in_transaction(&mut tx);
+        let scheduled = calls.schedule("q", &key, Duration::ZERO, &number);
+        scheduled.expect("it is accepted");
+        tx.commit().expect("the cluster answers");
+        node.runs_soon(&key);
+    }
+    assert!(node.timers.stats().rings >= 20);
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn nobody_listens_where_nobody_is_asked_to() {
     let database = cluster::lent();
     for builder in [
