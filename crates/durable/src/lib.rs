@@ -67,6 +67,7 @@
 //! | keep them in this process, for tests | [`Memory`] |
 //! | schedule and cancel within a transaction of your own | [`InTransaction`], which the store returns |
 //! | read the payload of a due timer, and how often it has run | [`Due`] |
+//! | give a timer a tenant, tags or a trace context beside its payload | [`Meta`] |
 //! | set what follows an error, or a start that is far too late | [`RetryPolicy`], [`Late`] |
 //! | run a timer again and again | [`Ending::Again`] |
 //! | log and count | [`DurableEvent`], [`DurableStats`], [`Durable::counts`] |
