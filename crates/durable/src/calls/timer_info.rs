@@ -53,7 +53,7 @@ pub struct StoredTimer {
     pub follows: bool,
     /// The payload, as JSON.
     pub payload: String,
-    /// What was said about it when it was scheduled.
+    /// The meta that it was scheduled with.
     pub meta: Option<Meta>,
 }
 
@@ -137,7 +137,7 @@ pub struct DeadTimer {
     pub error: String,
     /// The payload, as JSON.
     pub payload: String,
-    /// What was said about it when it was scheduled.
+    /// The meta that it was scheduled with.
     pub meta: Option<Meta>,
 }
 

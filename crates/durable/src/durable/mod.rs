@@ -234,7 +234,7 @@ fn start_node(
         poll_interval: plan.poll_interval,
         queues: queues.collect(),
         most_awake: MOST_AWAKE,
-        // Two nodes that start at one time must not choose the same random times.
+        // Epochs come from it, so no two nodes may have the same seed.
         seed: RandomState::new().hash_one(std::process::id()),
     };
     let handlers = plan.queues.into_iter();

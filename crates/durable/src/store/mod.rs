@@ -448,7 +448,7 @@ pub struct Timer {
     pub follows: bool,
     /// The payload, as JSON.
     pub payload: String,
-    /// What was said about it when it was scheduled.
+    /// The meta that it was scheduled with.
     pub meta: Option<Meta>,
 }
 
@@ -531,7 +531,7 @@ pub struct DeadLetter {
     pub error: String,
     /// The payload, as JSON.
     pub payload: String,
-    /// What was said about it when it was scheduled.
+    /// The meta that it was scheduled with.
     pub meta: Option<Meta>,
 }
 

@@ -10,7 +10,7 @@ use crate::sync::Arc;
 pub struct Payload {
     /// The payload, as JSON.
     pub json: Box<str>,
-    /// What was said about it when it was scheduled.
+    /// The meta that it was scheduled with.
     pub meta: Option<Meta>,
 }
 
