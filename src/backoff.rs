@@ -68,6 +68,18 @@ impl Backoff {
     }
 
     /// Creates delays that all have this length. With jitter, this is their mean.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::retry::Backoff;
+    ///
+    /// let second = Duration::from_secs(1);
+    /// assert_eq!(Backoff::fixed(second).iter().take(3).collect::<Vec<_>>(), [second; 3]);
+    /// let spread = Backoff::fixed(second).jitter(0.5).delay(1, 7);
+    /// assert!(second / 2 <= spread && spread <= second * 3 / 2);
+    /// ```
     pub const fn fixed(delay: Duration) -> Self {
         let mut backoff = Self::exponential(delay..=delay);
         backoff.fixed = true;

@@ -23,6 +23,17 @@ macro_rules! engine_options {
 
         /// Sets the number of shards. Each shard has a ticker thread of its own. The default is the
         /// number of cores.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use tourbillon::Scheduler;
+        ///
+        /// // A program with few timers needs one ticker.
+        /// let scheduler = Scheduler::<u64>::builder().shards(1).build()?;
+        /// assert_eq!(scheduler.handle().stats().shards.len(), 1);
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         pub fn shards(mut self, shards: usize) -> Self {
             self.config.shards = Some(shards);
             self
@@ -31,6 +42,17 @@ macro_rules! engine_options {
         /// Sets the number of locks over which the keys are spread. It must be a power of two, and
         /// at least the number of shards. The default is at least 128, and at least 8 for each
         /// core.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use tourbillon::{BuildError, Scheduler};
+        ///
+        /// let scheduler = Scheduler::<u64>::builder().stripes(1_024).build()?;
+        /// let refused = Scheduler::<u64>::builder().stripes(1_000).build();
+        /// assert!(refused.is_err());
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         pub fn stripes(mut self, stripes: usize) -> Self {
             self.config.stripes = Some(stripes);
             self
@@ -39,6 +61,16 @@ macro_rules! engine_options {
         /// Sets the number of workers at the start. The pool also keeps this number of workers
         /// unblocked while tasks wait. The default is the number of cores. See
         /// [`max_running`](Self::max_running).
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use tourbillon::Scheduler;
+        ///
+        /// let scheduler = Scheduler::<u64>::builder().workers(2).build()?;
+        /// assert_eq!(scheduler.handle().stats().workers, 2);
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         #[doc(alias("thread_pool", "concurrency"))]
         pub fn workers(mut self, workers: usize) -> Self {
             self.config.workers = Some(workers);
@@ -65,6 +97,16 @@ macro_rules! engine_options {
         ///
         /// If the system refuses a thread, the pool asks again after 10 ms. With each further
         /// refusal this pause doubles, up to 1 s.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use tourbillon::Scheduler;
+        ///
+        /// // Each task waits for a server that takes 200 calls at a time.
+        /// let scheduler = Scheduler::<u64>::builder().max_running(200).build()?;
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         pub fn max_running(mut self, max_running: usize) -> Self {
             self.config.max_running = Some(max_running);
             self

@@ -63,6 +63,19 @@ impl ManualClock {
     }
 
     /// Creates a clock that shows `start`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Clock, ManualClock, Scheduler, Time};
+    ///
+    /// let start = Time::ZERO + Duration::from_secs(1_000);
+    /// let hand = ManualClock::starting_at(start);
+    /// let scheduler = Scheduler::<&str>::builder().clock(Clock::manual(&hand)).build()?;
+    /// assert_eq!(scheduler.handle().now(), start);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn starting_at(start: Time) -> Self {
         ManualClock(Arc::new(Manual {

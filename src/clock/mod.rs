@@ -106,6 +106,18 @@ fn since_boot() -> Option<Duration> {
 
 impl Clock {
     /// Returns the system's monotonic clock, which starts at [`Time::ZERO`] now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{Clock, Scheduler};
+    ///
+    /// let clock = Clock::system();
+    /// let start = clock.now();
+    /// let scheduler = Scheduler::<&str>::builder().clock(clock).build()?;
+    /// assert!(scheduler.handle().now() >= start);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg(not(loom))]
     #[must_use]
     pub fn system() -> Self {
@@ -233,6 +245,24 @@ impl Clock {
     }
 
     /// Returns the [`ManualClock`] that moves this clock, if it is a manual one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Clock, ManualClock, Time};
+    ///
+    /// /// Lets time pass in a test, and nothing in production.
+    /// fn skip(clock: &Clock, by: Duration) {
+    ///     if let Some(hand) = clock.as_manual() {
+    ///         hand.advance(by);
+    ///     }
+    /// }
+    /// let clock = Clock::manual(&ManualClock::new());
+    /// skip(&clock, Duration::from_secs(3));
+    /// assert_eq!(clock.now(), Time::ZERO + Duration::from_secs(3));
+    /// assert!(Clock::system().as_manual().is_none());
+    /// ```
     #[must_use]
     pub fn as_manual(&self) -> Option<ManualClock> {
         match &self.0 {
@@ -247,6 +277,18 @@ impl Clock {
     /// Returns whether this clock is known to go on while the machine is suspended. That is true
     /// for [`Clock::boottime`] on a platform that has it. It is not known for [`Clock::system`],
     /// and a manual clock goes on only when it is moved.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::Clock;
+    ///
+    /// let clock = Clock::boottime();
+    /// if !clock.counts_suspend() {
+    ///     eprintln!("timers stand still while the machine is suspended");
+    /// }
+    /// assert!(!Clock::system().counts_suspend());
+    /// ```
     #[must_use]
     pub fn counts_suspend(&self) -> bool {
         match &self.0 {

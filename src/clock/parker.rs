@@ -61,11 +61,36 @@ impl ClockParker {
 
     /// Blocks this thread for `limit` by the clock, or until it is unparked; see
     /// [`park_until`](Self::park_until).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Clock, ClockParker};
+    ///
+    /// let clock = Clock::system();
+    /// let start = clock.now();
+    /// let parker = ClockParker::new(&clock);
+    /// while clock.now() - start < Duration::from_millis(2) {
+    ///     parker.park_for(Duration::from_millis(2));
+    /// }
+    /// ```
     pub fn park_for(&self, limit: Duration) {
         self.park_until(self.clock.now() + limit);
     }
 
     /// What unparks the thread, from anywhere.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Clock, ClockParker};
+    ///
+    /// let parker = ClockParker::new(&Clock::system());
+    /// parker.unparker().unpark();
+    /// parker.park_for(Duration::from_secs(3600)); // returns at once
+    /// ```
     #[must_use]
     pub fn unparker(&self) -> ClockUnparker {
         ClockUnparker(self.parker.unparker().clone())

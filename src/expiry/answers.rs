@@ -47,6 +47,7 @@ pub struct Inserted<V> {
 /// # let map = stepped.map();
 /// assert!(matches!(map.entry(7).or_insert_with(|| "Ada")?, Found::Inserted { .. }));
 /// assert_eq!(map.entry(7).or_insert_with(|| "Grace")?, Found::Present("Ada"));
+/// assert_eq!(map.entry(7).or_insert_with(|| "Grace")?.into_value(), "Ada");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]

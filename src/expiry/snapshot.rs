@@ -87,6 +87,19 @@ impl<K, V, G> Snapshot<K, V, G> {
     }
 
     /// Returns when the snapshot was taken, by the calendar.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::SystemTime;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let map = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
+    /// let before = SystemTime::now();
+    /// let taken = map.snapshot().taken();
+    /// assert!(before - std::time::Duration::from_secs(1) < taken);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn taken(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(self.taken)
@@ -395,6 +408,19 @@ where
 
     /// Calls [`snapshot`](Self::snapshot) with the present by the map's clock and by the calendar.
     /// For tests.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use tourbillon::{ExpiryMap, WallAnchor};
+    ///
+    /// let stepped = ExpiryMap::<u64, &str>::builder().build_stepped(1, |_, _| ())?;
+    /// let noon = SystemTime::UNIX_EPOCH + Duration::from_secs(12 * 3600);
+    /// let snapshot = stepped.map().snapshot_at(&WallAnchor::new(stepped.now(), noon));
+    /// assert_eq!(snapshot.taken(), noon);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn snapshot_at(&self, anchor: &WallAnchor) -> Snapshot<K, V>
     where
@@ -441,6 +467,28 @@ where
     /// # Errors
     ///
     /// As for [`restore`](Self::restore).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use tourbillon::{ExpiryMap, WallAnchor};
+    ///
+    /// let sessions = || {
+    ///     let idle = Duration::from_secs(60);
+    ///     ExpiryMap::<u64, &str>::builder().time_to_idle(idle).build_stepped(1, |_, _| ())
+    /// };
+    /// let (old, new) = (sessions()?, sessions()?);
+    /// old.map().insert(7, "Ada")?;
+    /// let noon = SystemTime::UNIX_EPOCH + Duration::from_secs(12 * 3600);
+    /// let snapshot = old.map().snapshot_at(&WallAnchor::new(old.now(), noon));
+    ///
+    /// // The new process starts 20 s later.
+    /// let later = WallAnchor::new(new.now(), noon + Duration::from_secs(20));
+    /// new.map().restore_at(snapshot, &later)?;
+    /// assert_eq!(new.map().remaining(&7), Some(Duration::from_secs(40)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn restore_at(
         &self,
         snapshot: Snapshot<K, V>,

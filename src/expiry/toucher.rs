@@ -24,6 +24,24 @@ where
     /// With a million entries or more, this takes about a third of the time of single touches. With
     /// 10,000 there is no gain. A buffered touch promises less than [`touch`](Self::touch):
     /// [`Toucher`] has the rules.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// let mut toucher = map.toucher();
+    /// stepped.advance(Duration::from_secs(50));
+    /// toucher.touch(7);
+    /// assert_eq!(toucher.flush(), 1);
+    /// assert_eq!(map.remaining(&7), Some(Duration::from_secs(60)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn toucher(&self) -> Toucher<K, V, S> {
         Toucher {
             map: self.clone(),

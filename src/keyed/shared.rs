@@ -168,6 +168,24 @@ macro_rules! keyed_options {
             S: BuildHasher + Send + Sync + 'static,
         {
             /// Sets which calls of a window run.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            #[doc = concat!("use tourbillon::{Scheduler, keyed::{Edges, ", stringify!($Type), "}};")]
+            ///
+            /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+            /// let (send, sent) = std::sync::mpsc::channel();
+            #[doc = concat!("let alarm = ", stringify!($Type), "::builder(&scheduler.handle(), Duration::from_secs(60))")]
+            ///     .edges(Edges::Leading)
+            ///     .build(move |_, text| drop(send.send(text)));
+            /// alarm.call("boiler", "on fire")?;
+            /// alarm.call("boiler", "still on fire")?; // too soon
+            /// scheduler.advance(Duration::from_secs(60));
+            /// assert_eq!(sent.try_iter().collect::<Vec<_>>(), ["on fire"]);
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
             #[doc = concat!("The default is [`", $edges, "`](", $edges, ").")]
             pub fn edges(mut self, edges: Edges) -> Self {
                 self.edges = edges;

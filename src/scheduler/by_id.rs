@@ -52,6 +52,19 @@ where
     }
 
     /// Like [`Handle::pull_in`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::{PullIn, Scheduler};
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let sync = timers.schedule("sync", Duration::from_secs(60), |_| ())?;
+    /// let earlier = timers.by_id(sync.id).pull_in(Duration::from_secs(5));
+    /// assert_eq!(earlier, PullIn::Moved { before: sync.deadline });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn pull_in(&self, when: impl Into<When>) -> PullIn {
         let Some(stripe) = self.handle.stripe_of(self.id) else {
             return PullIn::NotFound;

@@ -51,12 +51,46 @@ macro_rules! run_methods {
 
             /// Returns the id of the arming that runs. Each round of a repeating timer is an arming
             /// of its own.
+            ///
+            /// # Examples
+            ///
+            /// A closure that finds itself:
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// # use tourbillon::Scheduler;
+            /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+            /// let timers = scheduler.handle();
+            /// timers.schedule("poll", Duration::from_secs(1), |firing| {
+            ///     let running = firing.handle().get("poll").map(|info| info.id);
+            ///     assert_eq!(running, Some(firing.id()));
+            /// })?;
+            /// assert_eq!(scheduler.advance(Duration::from_secs(1)).len(), 1);
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
             #[must_use]
             pub fn id(&self) -> $crate::scheduler::answers::TimerId {
                 self$(.$firing)?.id
             }
 
             /// Returns when the task was due.
+            ///
+            /// # Examples
+            ///
+            /// A closure that runs again a minute after it was due, however late it is:
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// # use tourbillon::Scheduler;
+            /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+            /// let timers = scheduler.handle();
+            /// let minute = Duration::from_secs(60);
+            /// timers.schedule("poll", minute, move |firing| {
+            ///     let _ = firing.handle().schedule("poll", firing.deadline() + minute, |_| ());
+            /// })?;
+            /// assert_eq!(scheduler.advance(2 * minute).len(), 2);
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
             #[must_use]
             pub fn deadline(&self) -> $crate::tick::Time {
                 self$(.$firing)?.deadline

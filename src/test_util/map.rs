@@ -266,6 +266,21 @@ where
     /// # Panics
     ///
     /// Panics if it is called from inside the map's handler.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// let inserted = map.insert(7, "Ada")?;
+    /// stepped.advance_to(inserted.deadline);
+    /// assert!(map.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn advance_to(&self, to: Time) {
         self.driver.advance_to(to);
     }

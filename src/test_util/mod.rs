@@ -247,6 +247,17 @@ where
     /// # Panics
     ///
     /// Panics if it is called from inside a task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let armed = scheduler.handle().schedule("a", Duration::from_secs(1), |_| ())?;
+    /// assert_eq!(scheduler.advance_to(armed.deadline)[0].key, "a");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn advance_to(&self, to: Time) -> Vec<Fired<K>> {
         self.driver.advance_to(to);

@@ -165,6 +165,19 @@ impl SteppedTimer {
     /// # Panics
     ///
     /// Panics if it is called from inside a task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// let stepped = Timer::builder().build_stepped(1)?;
+    /// let minute = stepped.now() + Duration::from_secs(60);
+    /// let timeout = stepped.timer().after(minute, || println!("a minute has passed"))?;
+    /// stepped.advance_to(minute);
+    /// assert!(timeout.is_expired());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn advance_to(&self, to: Time) {
         self.driver.advance_to(to);
     }

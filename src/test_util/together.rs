@@ -176,6 +176,20 @@ impl<'a> Together<'a> {
     /// # Panics
     ///
     /// Panics if it is called from inside a task or a handler of one of the drivers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::{Timer, test_util::Together};
+    /// let timer = Timer::builder().build_stepped(1)?;
+    /// let program = Together::new(&[&timer]);
+    /// let minute = program.now() + Duration::from_secs(60);
+    /// let timeout = timer.timer().after(minute, || println!("a minute has passed"))?;
+    /// program.advance_to(minute);
+    /// assert!(timeout.is_expired());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn advance_to(&self, to: Time) {
         self.0.advance_to(to);
     }

@@ -188,6 +188,38 @@ impl Interval {
     /// # Errors
     ///
     /// As for [`tick`](Self::tick).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::pin::Pin;
+    /// use std::task::{Context, Poll};
+    /// use std::time::Duration;
+    /// use tourbillon::{Interval, SleepError, Timer};
+    ///
+    /// /// Is ready after three ticks.
+    /// struct ThreeTicks(Interval, u32);
+    ///
+    /// impl Future for ThreeTicks {
+    ///     type Output = Result<(), SleepError>;
+    ///
+    ///     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    ///         while self.1 < 3 {
+    ///             match self.0.poll_tick(context) {
+    ///                 Poll::Ready(tick) => tick?,
+    ///                 Poll::Pending => return Poll::Pending,
+    ///             };
+    ///             self.1 += 1;
+    ///         }
+    ///         Poll::Ready(Ok(()))
+    ///     }
+    /// }
+    /// let stepped = Timer::builder().build_stepped(1)?;
+    /// let ticks = stepped.timer().interval(Duration::from_secs(10));
+    /// stepped.run_until(ThreeTicks(ticks, 0))?;
+    /// assert_eq!(stepped.now().as_nanos(), 20_000_000_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn poll_tick(&mut self, context: &mut Context<'_>) -> Poll<Result<Time, SleepError>> {
         loop {
             ready!(Pin::new(&mut self.sleep).poll(context))?;
@@ -235,6 +267,18 @@ impl Interval {
     }
 
     /// Returns the period.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// # let stepped = Timer::builder().build_stepped(1)?;
+    /// # let timer = stepped.timer();
+    /// let ticks = timer.interval(Duration::from_secs(10));
+    /// assert_eq!(ticks.period(), Duration::from_secs(10));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn period(&self) -> Duration {
         self.period

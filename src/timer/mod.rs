@@ -242,6 +242,19 @@ impl Timer {
     }
 
     /// Returns the stage of the timer's life.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{Lifecycle, Shutdown, Timer};
+    ///
+    /// let stepped = Timer::builder().build_stepped(1)?;
+    /// let timer = stepped.timer();
+    /// assert_eq!(timer.state(), Lifecycle::Running);
+    /// stepped.shutdown(Shutdown::HandBack);
+    /// assert_ne!(timer.state(), Lifecycle::Running);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn state(&self) -> Lifecycle {
         self.server.engine().lifecycle()
@@ -327,6 +340,7 @@ impl fmt::Debug for Timer {
 /// let _ = timeout.reschedule(Duration::from_secs(5));
 /// // The rest came.
 /// assert!(timeout.cancel().is_cancelled());
+/// assert!(!timeout.is_expired());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "without it the timer can't be cancelled; `let _ =` says that this is meant"]

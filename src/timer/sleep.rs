@@ -183,6 +183,18 @@ impl Timer {
 
 impl Sleep {
     /// Returns when the sleep is over.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// # let stepped = Timer::builder().build_stepped(1)?;
+    /// # let timer = stepped.timer();
+    /// let nap = timer.sleep(Duration::from_secs(60));
+    /// assert_eq!(nap.deadline(), timer.now() + Duration::from_secs(60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn deadline(&self) -> Time {
         self.deadline

@@ -142,6 +142,18 @@ impl Timer {
 
 impl<F> Timeout<F> {
     /// Returns when the limit is reached.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// # let stepped = Timer::builder().build_stepped(1)?;
+    /// # let timer = stepped.timer();
+    /// let answer = timer.timeout(Duration::from_secs(5), async { 7 });
+    /// assert_eq!(answer.deadline(), timer.now() + Duration::from_secs(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn deadline(&self) -> Time {
         self.sleep.deadline()

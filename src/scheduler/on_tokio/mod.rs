@@ -189,6 +189,20 @@ where
     /// # Errors
     ///
     /// As for [`Handle::schedule_if_absent`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::{ScheduleError, Scheduler};
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # let scheduler = Scheduler::<u64>::new()?;
+    /// let timers = scheduler.handle().on_tokio(runtime.handle().clone());
+    /// timers.schedule_if_absent(7, Duration::from_secs(5), async |_| println!("first"))?;
+    /// let second = timers.schedule_if_absent(7, Duration::from_secs(9), async |_| println!("second"));
+    /// assert!(matches!(second, Err(ScheduleError::Occupied(_))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn schedule_if_absent<F, R>(
         &self,
         key: K,
