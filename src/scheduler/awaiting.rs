@@ -134,6 +134,29 @@ where
         self
     }
 
+    /// Returns what the call has found, without a wait: what the wait will answer, if it does not
+    /// fail. After [`Cancel::Running`], or with `running`, a run was in progress at the call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::new()?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("import", Duration::from_secs(60), |_| { /* reads a file */ })?;
+    /// let ending = timers.cancel_and_wait("import");
+    /// if !ending.answer().is_cancelled() {
+    ///     println!("waits for the import that runs");
+    /// }
+    /// assert!(ending.wait()?.is_cancelled());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn answer(&self) -> Cancel {
+        self.answer
+    }
+
     /// Waits for the end of the run.
     ///
     /// # Errors

@@ -74,6 +74,23 @@ fn met_a_run(answer: Cancel) -> bool {
 }
 
 #[test]
+fn c084_the_answer_is_known_before_the_wait() {
+    let (scheduler, _clock) = threaded();
+    let timers = scheduler.handle();
+    assert_eq!(timers.cancel_and_wait(&1).answer(), Cancel::NotFound);
+    let deadline = timers.schedule(1, T, |_| ()).unwrap().deadline;
+    let cancelled = |running| Cancel::Cancelled { deadline, running };
+    assert_eq!(timers.cancel_and_wait(&1).answer(), cancelled(false));
+    let blocked = Blocked::start(&timers, 1);
+    timers.schedule(1, deadline, |_| ()).unwrap();
+    assert_eq!(timers.cancel_and_wait(&1).answer(), cancelled(true));
+    let ending = timers.cancel_and_wait(&1);
+    assert_eq!(ending.answer(), Cancel::Running);
+    blocked.release();
+    assert_eq!(ending.wait(), Ok(Cancel::Running));
+}
+
+#[test]
 fn c084_cancel_and_wait_returns_after_the_run_has_ended() {
     let (_scheduler, _clock) = threaded();
     let timers = _scheduler.handle();

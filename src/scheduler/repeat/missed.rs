@@ -45,7 +45,10 @@ use crate::tick::Time;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Missed {
-    /// No missed round is made up. The next round is at the next point of the grid in the future.
+    /// No missed round is made up. The next round is at the next point of the grid in the future. A
+    /// round that is late by less than its [grace](super::Period::grace) is not missed, and runs at
+    /// once.
+    ///
     /// After a pause of ten periods, one round runs in the next period and reports that ten were
     /// missed.
     ///

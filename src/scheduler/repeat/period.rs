@@ -289,6 +289,9 @@ impl Period {
     /// is one period: a round counts as missed once the next round is due as well. Less than two
     /// ticks of the scheduler count as two ticks, since every start may be late by one tick.
     ///
+    /// A round that is late by less runs at once, under every [policy](Self::missed), also under
+    /// [`Missed::Skip`]. So a shorter grace lets `Skip` skip more.
+    ///
     /// [`Handle::repeat`](crate::Handle::repeat) refuses it for other periods, which miss no
     /// rounds.
     ///
@@ -298,8 +301,15 @@ impl Period {
     /// use std::time::Duration;
     /// use tourbillon::Period;
     ///
-    /// // A round that starts more than 5 s late is missed.
-    /// let period = Period::fixed_rate(Duration::from_secs(60)).grace(Duration::from_secs(5));
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let (second, start) = (Duration::from_secs(1), scheduler.now());
+    /// // A round that starts 5 s late, or later, is missed, and skipped by default.
+    /// let period = Period::fixed_rate(60 * second).grace(5 * second);
+    /// scheduler.handle().repeat("report", period, |_| ())?;
+    /// assert_eq!(scheduler.jump_to(start + 64 * second).len(), 1); // 4 s late
+    /// assert_eq!(scheduler.jump_to(start + 125 * second).len(), 0); // 5 s late
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
