@@ -1,0 +1,379 @@
+//! The options of a store in a PostgreSQL database.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use tokio_postgres::Config;
+#[cfg(feature = "postgres-tls")]
+use tokio_postgres::config::Host;
+
+use crate::postgres::Postgres;
+use crate::postgres::hosts::Hosts;
+use crate::postgres::link::{Link, Settings};
+use crate::postgres::parameters::{self, Parameters};
+use crate::postgres::passfile::PasswordFile;
+use crate::postgres::password::{AskPassword, Passwords};
+use crate::postgres::schema::Schema;
+use crate::postgres::security::{self, Encryption, Security};
+#[cfg(feature = "postgres-tls")]
+use crate::postgres::tls::{self, Certificates};
+use crate::store::{Beats, DEFAULT, StoreError};
+use crate::sync::{Arc, OnceLock, Origin, thread};
+
+/// Options of a [`Postgres`].
+///
+/// # Examples
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tourbillon_durable::Postgres;
+///
+/// let store = Postgres::builder("postgres://app@db.example.com/shop")?
+///     .schema("shop_timers")
+///     .statement_limit(Duration::from_secs(3))
+///     .lock_limit(Duration::from_millis(200))
+///     .loss_limit(Duration::ZERO) // nothing that was committed is ever lost
+///     .notify(true)
+///     .connect()?;
+/// # Ok::<(), tourbillon_durable::StoreError>(())
+/// ```
+pub struct PostgresBuilder {
+    config: Config,
+    encryption: Encryption,
+    #[cfg(feature = "postgres-tls")]
+    certificates: Certificates,
+    password_file: Option<PasswordFile>,
+    ask_password: Option<AskPassword>,
+    statement_limit: Duration,
+    lock_limit: Duration,
+    scan_limit: Duration,
+    loss_limit: Duration,
+    schema: String,
+    notify: bool,
+    listen: Option<bool>,
+}
+
+/// The shortest time limit: a limit of zero would be none.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+impl PostgresBuilder {
+    /// The options for the store at a URL.
+    pub(super) fn new(url: &str) -> Result<Self, StoreError> {
+        let var = |name: &str| std::env::var(name).ok();
+        let Parameters {
+            mut config,
+            encryption,
+            root_certificate,
+            password_file,
+        } = parameters::read(url, &var).map_err(|why| {
+            StoreError::Refused(format!("the URL of the database can't be read: {why}"))
+        })?;
+        security::check(encryption, cfg!(feature = "postgres-tls"))?;
+        #[cfg(feature = "postgres-tls")]
+        let mut certificates = Certificates::default();
+        #[cfg(feature = "postgres-tls")]
+        if let Some(file) = root_certificate.filter(|_| encryption != Encryption::None) {
+            let pem = std::fs::read(&file).map_err(|error| {
+                StoreError::Refused(format!("`sslrootcert`: {file:?} can't be read: {error}"))
+            })?;
+            certificates.trust(pem);
+        }
+        #[cfg(not(feature = "postgres-tls"))]
+        drop(root_certificate);
+        // Finds a server that is gone within seconds, also where no answer is awaited.
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(Duration::from_secs(10));
+        }
+        // A router forgets idle connections within minutes, and the driver's own default is two
+        // hours.
+        config.keepalives_idle(config.get_keepalives_idle().min(Duration::from_secs(60)));
+        Ok(PostgresBuilder {
+            config,
+            encryption,
+            #[cfg(feature = "postgres-tls")]
+            certificates,
+            password_file,
+            ask_password: None,
+            statement_limit: Duration::from_secs(5),
+            lock_limit: Duration::from_secs(1),
+            scan_limit: Duration::from_secs(60),
+            loss_limit: Duration::from_secs(15),
+            schema: DEFAULT.to_owned(),
+            notify: false,
+            listen: None,
+        })
+    }
+
+    /// Sets how long the server may take for one statement. 5 s by default, at least 10 ms.
+    ///
+    /// Two seconds later the connection is given up.
+    ///
+    /// A node beats and polls by one connection, and a poll without an answer holds up the next
+    /// beat so long. So the [node lease](crate::DurableBuilder::node_lease) should be at least
+    /// twice this limit and four seconds. Then no single call costs a node its lease.
+    #[must_use]
+    pub fn statement_limit(mut self, limit: Duration) -> Self {
+        self.statement_limit = limit.max(SHORTEST);
+        self
+    }
+
+    /// Sets how long one call waits for a row that another transaction has locked. 1 s by default,
+    /// at least 10 ms. Then it fails with
+    /// [`CallError::Unavailable`](crate::CallError::Unavailable), which names the lock. Other calls
+    /// do not wait for it, except later ones on the same key.
+    #[must_use]
+    pub fn lock_limit(mut self, limit: Duration) -> Self {
+        self.lock_limit = limit.max(SHORTEST);
+        self
+    }
+
+    /// Sets how long the server may take to count all timers. 60 s by default, at least 10 ms.
+    #[must_use]
+    pub fn scan_limit(mut self, limit: Duration) -> Self {
+        self.scan_limit = limit.max(SHORTEST);
+        self
+    }
+
+    /// Sets how much of what the server has confirmed it may lose at a crash or a failover, without
+    /// being taken for an older database. 15 s by default.
+    ///
+    /// A server with `synchronous_commit = off` loses the last moments at a crash, and so does a
+    /// failover to an asynchronous standby. Processes go on by themselves after that. If more is
+    /// missing, the database counts as restored from a backup: calls fail with
+    /// [`StoreError::Replaced`]. With `synchronous_commit = on`, and without an asynchronous
+    /// standby that may be promoted, nothing is lost. Then zero makes each older state known.
+    #[must_use]
+    pub fn loss_limit(mut self, limit: Duration) -> Self {
+        self.loss_limit = limit;
+        self
+    }
+
+    /// Sets the schema that has the tables and functions: `tourbillon`, unless it is set here.
+    ///
+    /// Programs that use one database and know nothing of each other take a schema each. Otherwise
+    /// they share queues by name: each runs the timers of the other one in queues that both have. A
+    /// schema has its own timers, nodes, functions and grants, its own doorbell, which is the
+    /// channel of its name, and its own setting, such as `shop.notify`.
+    ///
+    /// A name has 1 to 48 bytes: the letters a to z, digits and underscores, and no digit in front.
+    /// It is checked by [`connect`](Self::connect).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// let store =
+    /// Postgres::builder("postgres://app@db.example.com/shop")?.schema("shop_timers").connect()?;
+    /// # Ok::<(), tourbillon_durable::StoreError>(())
+    /// ```
+    #[must_use]
+    pub fn schema(mut self, name: impl Into<String>) -> Self {
+        self.schema = name.into();
+        self
+    }
+
+    /// Sets a function that returns the password of each new connection, in place of the one in the
+    /// URL: for passwords that change, such as the tokens of a cloud provider, which are valid for
+    /// minutes.
+    ///
+    /// It is called on a thread of its own before each connection is opened, and again after one
+    /// was lost. It may block, and should have a time limit: no connection is opened until it
+    /// returns. An error or a panic of it is [`StoreError::Unavailable`], and it is asked again at
+    /// the next attempt.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// let store = Postgres::builder("postgres://app@db.example.com/shop")?
+    ///     .password_with(||
+    ///     Ok(std::fs::read_to_string("/run/secrets/token")?.trim_end().to_owned())) .connect()?;
+    /// # Ok::<(), tourbillon_durable::StoreError>(())
+    /// ```
+    #[must_use]
+    pub fn password_with(
+        mut self,
+        ask: impl Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
+    ) -> Self {
+        self.ask_password = Some(AskPassword::new(ask));
+        self
+    }
+
+    /// Sets whether calls announce timers that are due within two seconds by `NOTIFY tourbillon`,
+    /// with the name of the queue. Off by default: it slows down commits, and nodes find timers
+    /// without it.
+    ///
+    /// It holds for calls [within a transaction](Postgres::in_transaction) of the user's, too: they
+    /// announce the timer when the transaction commits. The SQL functions do it where the setting
+    /// `tourbillon.notify` is `on`, for instance by `alter database .. set tourbillon.notify = on`.
+    /// Nodes hear it with [`listen`](Self::listen).
+    #[doc(alias("listen notify", "LISTEN", "wake up"))]
+    #[must_use]
+    pub fn notify(mut self, notify: bool) -> Self {
+        self.notify = notify;
+        self
+    }
+
+    /// Sets whether nodes listen to these announcements: the *doorbell*. A node that hears one
+    /// polls the queue at once, at most 50 times a second. So a timer that another process, a
+    /// transaction of the user's or an SQL function has scheduled for the next moments starts on
+    /// time, and not up to one [poll](crate::DurableBuilder::poll_interval) late.
+    ///
+    /// The default is that of [`notify`](Self::notify): a doorbell that nobody rings costs a
+    /// connection for nothing. Turn it on by hand where only SQL functions announce timers. Each
+    /// process with handlers then has one more connection, which is opened again when it was lost,
+    /// after 10 s at most. Until then, and for announcements that are lost, timers are found by
+    /// polls as before.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// // Other programs schedule timers in SQL, and the database has `tourbillon.notify = on`.
+    /// let store =
+    /// Postgres::builder("postgres://app@db.example.com/shop")?.listen(true).connect()?;
+    /// # Ok::<(), tourbillon_durable::StoreError>(())
+    /// ```
+    #[must_use]
+    pub fn listen(mut self, listen: bool) -> Self {
+        self.listen = Some(listen);
+        self
+    }
+
+    /// Adds one or more certificates of trusted authorities in PEM, for a URL that asks for TLS.
+    /// Without this call the store trusts the authorities that the system trusts. With one or more
+    /// calls it trusts the authorities of these calls and no others. Feature `postgres-tls`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Postgres::builder("postgres://app@db.example.com/shop?sslmode=verify-full")?
+    ///     .tls_root_certificate_pem(std::fs::read("/etc/postgresql/ca.crt")?)
+    ///     .connect()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "postgres-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
+    #[must_use]
+    pub fn tls_root_certificate_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.trust(pem.into());
+        self
+    }
+
+    /// Sets the certificate of this client and its private key, both in PEM, for a server that asks
+    /// for certificates. `chain` also holds the intermediate certificates up to an authority that
+    /// the server trusts. Feature `postgres-tls`.
+    #[cfg(feature = "postgres-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
+    #[must_use]
+    pub fn tls_client_certificate_pem(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.show(chain.into(), key.into());
+        self
+    }
+
+    /// Opens the store, as [`Postgres::connect`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::connect`].
+    ///
+    /// # Blocking
+    ///
+    /// It waits for the server. It does not panic inside a runtime, but blocks its thread.
+    pub fn connect(self) -> Result<Postgres, StoreError> {
+        let passwords = match (self.ask_password.clone(), self.password_file.clone()) {
+            (Some(ask), _) => Passwords::Asked(ask),
+            (None, Some(file)) => Passwords::InFile(file),
+            (None, None) => Passwords::OfUrl,
+        };
+        let settings = Arc::new(Settings {
+            origin: Origin::here(),
+            hosts: Hosts::new(&self.config, self.security()?, passwords)?,
+            schema: Schema::new(&self.schema)?,
+            identity: OnceLock::new(),
+            beats: Beats::new(self.loss_limit),
+            statement_limit: self.statement_limit,
+            lock_limit: self.lock_limit,
+            scan_limit: self.scan_limit,
+            notify: self.notify,
+            listen: self.listen.unwrap_or(self.notify),
+        });
+        // On a thread of its own, since the caller's may be one of a runtime.
+        let (answer, answered) = oneshot::channel();
+        let opened = Arc::clone(&settings);
+        let open = move || {
+            // Nobody waits any more if the sender fails, which can't be.
+            let _ = answer.send(Link::connect(opened).map(drop));
+        };
+        thread::spawn("connect", open).map_err(|error| {
+            StoreError::Unavailable(format!("a thread could not be started: {error}"))
+        })?;
+        match answered.recv() {
+            Ok(opened) => opened?,
+            Err(_) => {
+                let why = "the thread that connects has ended early".to_owned();
+                return Err(StoreError::Unavailable(why));
+            }
+        }
+        Ok(Postgres(settings))
+    }
+
+    #[cfg(not(feature = "postgres-tls"))]
+    #[allow(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "with TLS it can fail"
+    )]
+    fn security(&self) -> Result<Security, StoreError> {
+        Ok(Security::none())
+    }
+
+    #[cfg(feature = "postgres-tls")]
+    fn security(&self) -> Result<Security, StoreError> {
+        if self.encryption == Encryption::None {
+            return match self.certificates.is_empty() {
+                true => Ok(Security::none()),
+                false => Err(StoreError::Refused(
+                    "there are certificates, and the URL does not ask for TLS: add \
+                     `sslmode=verify-full`"
+                        .to_owned(),
+                )),
+            };
+        }
+        for host in self.config.get_hosts() {
+            if let Host::Tcp(name) = host {
+                tls::check_name(name).map_err(StoreError::Refused)?;
+            }
+        }
+        let tls = self.certificates.tls(self.encryption);
+        tls.map(Security::tls).map_err(StoreError::Refused)
+    }
+}
+
+impl fmt::Debug for PostgresBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the configuration's password.
+        f.debug_struct("PostgresBuilder")
+            .field("hosts", &self.config.get_hosts())
+            .field("encryption", &self.encryption)
+            .field("statement_limit", &self.statement_limit)
+            .field("lock_limit", &self.lock_limit)
+            .field("scan_limit", &self.scan_limit)
+            .field("schema", &self.schema)
+            .field("notify", &self.notify)
+            .field("listen", &self.listen.unwrap_or(self.notify))
+            .finish()
+    }
+}
