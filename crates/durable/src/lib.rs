@@ -187,7 +187,7 @@ pub use rusqlite;
 #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub use sqlite::Sqlite;
 pub use store::due_at::DueAt;
-pub use store::time::{StoreTime, WallClock};
+pub use store::time::WallClock;
 #[doc(inline)]
 pub use store::{Meta, QueueCounts, Revived, Store, StoreError};
 #[cfg(feature = "tokio-postgres")]

@@ -206,7 +206,7 @@ pub(crate) fn when(when: impl Into<DueAt>) -> Result<DueAt, Invalid> {
     let when = when.into();
     let due = match when {
         DueAt::After(span) => StoreTime::from(SystemTime::now()) + span,
-        DueAt::At(time) => time,
+        DueAt::At(time) => StoreTime::from(time),
     };
     match due > StoreTime::LATEST {
         true => Err(Invalid::TooFar),

@@ -303,12 +303,12 @@ mod tests {
         let counts = QueueCounts {
             queue: "pay-by".to_owned(),
             waiting: 3,
-            oldest: Some(StoreTime::from_micros(1_000_007)),
+            oldest: Some(StoreTime::from_micros(1_000_007).into()),
             ..QueueCounts::default()
         };
         let expected = json!({
-            "queue": "pay-by", "waiting": 3, "overdue": 0, "running": 0, "oldest": 1_000_007,
-            "dead": 0, "paused": false,
+            "queue": "pay-by", "waiting": 3, "overdue": 0, "running": 0,
+            "oldest": at(1, 7_000), "dead": 0, "paused": false,
         });
         is(counts, &expected);
         let stats = DurableStats {

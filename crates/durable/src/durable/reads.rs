@@ -122,13 +122,13 @@ impl Durable {
     ///
     /// ```
     /// # use std::time::{Duration, SystemTime};
-    /// # use tourbillon_durable::{Durable, Memory, StoreTime};
+    /// # use tourbillon_durable::{Durable, Memory};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let timers = Durable::builder(Memory::new()).start()?;
     /// # let minute = Duration::from_secs(60);
     /// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
     /// for queue in timers.counts().wait()? {
-    ///     let behind = queue.oldest.map(|oldest| StoreTime::from(SystemTime::now()).since(oldest));
+    ///     let behind = queue.oldest.and_then(|oldest| SystemTime::now().duration_since(oldest).ok());
     ///     println!("{}: {} overdue, behind by {behind:?}", queue.queue, queue.overdue);
     ///     assert_eq!(queue.waiting, 1);
     /// }

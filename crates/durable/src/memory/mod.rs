@@ -24,11 +24,11 @@ pub use self::fault::{MemoryCall, MemoryFault};
 /// # Examples
 ///
 /// ```
-/// use std::time::Duration;
-/// use tourbillon_durable::{Durable, Memory, StoreTime, WallClock};
+/// use std::time::{Duration, UNIX_EPOCH};
+/// use tourbillon_durable::{Durable, Memory, WallClock};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let clock = WallClock::manual(StoreTime::from_micros(0));
+/// let clock = WallClock::manual(UNIX_EPOCH);
 /// let timers = Durable::builder(Memory::with_clock(clock.clone())).start()?;
 /// timers.schedule("pay-by", "order:7", Duration::from_secs(60), &7).wait()?;
 /// assert_eq!(timers.counts().wait()?[0].waiting, 1);
@@ -119,7 +119,7 @@ impl Memory {
         }
         self.0.faults.apply(call, || {
             let mut state = self.0.state.lock();
-            let now = self.0.clock.now();
+            let now = self.0.clock.store_time();
             execute(&mut state, now)
         })
     }

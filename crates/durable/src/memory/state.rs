@@ -153,8 +153,8 @@ impl MemoryState {
                 }
                 let counts = counts.entry(name).or_default();
                 if !held {
-                    let oldest = counts.oldest.unwrap_or(row.due);
-                    counts.oldest = Some(oldest.min(row.due));
+                    let due = row.due.into();
+                    counts.oldest = Some(counts.oldest.map_or(due, |oldest| oldest.min(due)));
                 }
                 match (held, row.due <= now) {
                     (true, _) => counts.running += 1,

@@ -162,7 +162,7 @@ impl Connection for PostgresConnection {
             running: unsigned(row.get(3)),
             dead: unsigned(row.get(4)),
             paused: row.get(5),
-            oldest: row.get::<_, Option<Time>>(6).map(|time| time.0),
+            oldest: row.get::<_, Option<Time>>(6).map(|time| time.0.into()),
         });
         Ok(counts.collect())
     }

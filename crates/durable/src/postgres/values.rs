@@ -76,7 +76,7 @@ pub(super) fn parts(action: &Action) -> Parts<'_> {
     };
     let (delay, at) = match when {
         Some(DueAt::After(span)) => (Some(Span(*span)), None),
-        Some(DueAt::At(time)) => (None, Some(Time(*time))),
+        Some(DueAt::At(time)) => (None, Some(Time((*time).into()))),
         None => (None, None),
     };
     let meta = payload.and_then(|payload| payload.meta.as_ref());

@@ -584,11 +584,11 @@ fn a_run_starts_late_only_if_nothing_was_scheduled_or_cancelled_since() {
 #[test]
 fn a_new_due_time_is_neither_in_the_past_nor_after_the_last_one() {
     let at_times = [
-        (DueAt::At(at(-100)), NOW),
-        (DueAt::At(StoreTime::from_micros(i64::MIN)), NOW),
-        (DueAt::At(at(7)), at(7)),
+        (DueAt::from(at(-100)), NOW),
+        (DueAt::from(StoreTime::from_micros(i64::MIN)), NOW),
+        (DueAt::from(at(7)), at(7)),
         (
-            DueAt::At(StoreTime::from_micros(i64::MAX)),
+            DueAt::from(StoreTime::from_micros(i64::MAX)),
             StoreTime::LATEST,
         ),
         (DueAt::After(Duration::ZERO), NOW),

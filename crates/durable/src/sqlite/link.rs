@@ -257,7 +257,7 @@ impl Link {
             |connection, clock| {
                 let meta = schema::read(connection, &prefix, original::missing)?;
                 first.is_identity(meta.identity)?;
-                let mut tables = Tables::new(connection, &prefix, &meta, clock.now());
+                let mut tables = Tables::new(connection, &prefix, &meta, clock.store_time());
                 work(&mut tables)
             },
             &queue,
@@ -354,7 +354,12 @@ impl Link {
             let meta = schema::read(connection, prefix, original::missing)?;
             self.shared.original.is_identity(meta.identity)?;
             self.is_untouched()?;
-            work(&mut Tables::new(connection, prefix, &meta, clock.now()))
+            work(&mut Tables::new(
+                connection,
+                prefix,
+                &meta,
+                clock.store_time(),
+            ))
         });
         let ended = self.roll_back();
         let answer = answer?;

@@ -112,7 +112,8 @@ pub(super) fn counts(tables: &mut Tables<'_>) -> Result<Vec<QueueCounts>, Failur
         counts.running = count(row, 1)?;
         counts.overdue = count(row, 2)?;
         counts.waiting = count(row, 3)?;
-        counts.oldest = row.get::<_, Option<i64>>(4)?.map(StoreTime::from_micros);
+        let oldest: Option<i64> = row.get(4)?;
+        counts.oldest = oldest.map(|micros| StoreTime::from_micros(micros).into());
     }
     let sql = "select queue, count(*) from tourbillon_dead group by queue";
     let mut statement = tables.prepare(sql)?;

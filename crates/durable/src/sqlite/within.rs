@@ -178,7 +178,7 @@ fn within<T>(
     if let Some(original) = original {
         original.is_identity(meta.identity)?;
     }
-    let mut tables = Tables::new(connection, prefix, &meta, WallClock::system().now());
+    let mut tables = Tables::new(connection, prefix, &meta, WallClock::system().store_time());
     Ok(work(&mut tables)?)
 }
 

@@ -11,7 +11,7 @@ use super::time::StoreTime;
 /// | argument | the timer is due |
 /// |---|---|
 /// | [`Duration`] | after this span, which counts from the moment at which the store carries out the call, by the store's clock |
-/// | [`SystemTime`], [`StoreTime`] | at this time, by the store's clock |
+/// | [`SystemTime`] | at this time, by the store's clock |
 /// | `jiff::Timestamp`, `jiff::Zoned` (feature `jiff`) | at this time, by the store's clock; of a `Zoned` only the moment is kept, not the time zone |
 ///
 /// So a delay of 15 minutes in a call that waits for the end of an outage begins after the outage.
@@ -63,17 +63,18 @@ pub enum DueAt {
     /// After this span, from the moment at which the store reads its clock.
     After(Duration),
     /// At this time. One that has passed is due at once.
-    At(StoreTime),
+    At(SystemTime),
 }
 
 impl DueAt {
     /// Returns the due time of a call that reads the store's clock at `now`. It is never in the
     /// past.
+    #[doc(hidden)]
     #[must_use]
     pub fn due(self, now: StoreTime) -> StoreTime {
         match self {
             DueAt::After(span) => (now + span).min(StoreTime::LATEST),
-            DueAt::At(time) => time.max(now).min(StoreTime::LATEST),
+            DueAt::At(time) => StoreTime::from(time).max(now).min(StoreTime::LATEST),
         }
     }
 }
@@ -84,15 +85,16 @@ impl From<Duration> for DueAt {
     }
 }
 
+#[doc(hidden)]
 impl From<StoreTime> for DueAt {
     fn from(time: StoreTime) -> Self {
-        DueAt::At(time)
+        DueAt::At(time.into())
     }
 }
 
 impl From<SystemTime> for DueAt {
     fn from(time: SystemTime) -> Self {
-        DueAt::At(time.into())
+        DueAt::At(time)
     }
 }
 
@@ -102,7 +104,7 @@ impl From<jiff::Timestamp> for DueAt {
     fn from(time: jiff::Timestamp) -> Self {
         // Rounded up. All years of that library have a number of microseconds.
         let (micros, rest) = (time.as_microsecond(), time.subsec_nanosecond() % 1_000);
-        DueAt::At(StoreTime::from_micros(micros + i64::from(rest > 0)))
+        StoreTime::from_micros(micros + i64::from(rest > 0)).into()
     }
 }
 

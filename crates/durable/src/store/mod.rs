@@ -35,7 +35,7 @@ mod polls;
 pub(crate) mod time;
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::sync::Arc;
 
@@ -52,7 +52,8 @@ pub use self::payload::{Meta, Payload};
 pub use self::polls::{
     Band, Complete, Offset, Poll, Range, Seen, SeenNode, StoreSnapshot, Survey, SurveyedPart,
 };
-pub(crate) use self::time::{StoreTime, WallClock, micros};
+pub use self::time::StoreTime;
+pub(crate) use self::time::{WallClock, micros};
 
 /// The shards of each queue. A node asks for those that are its own; see [`Poll`].
 pub const SHARDS: u16 = 64;
@@ -500,7 +501,7 @@ pub struct QueueCounts {
     pub running: u64,
     /// The earliest due time of those that wait or are overdue. If it has passed, the queue is
     /// behind by the time since then.
-    pub oldest: Option<StoreTime>,
+    pub oldest: Option<SystemTime>,
     /// Dead letters.
     pub dead: u64,
     /// Whether the queue is paused.

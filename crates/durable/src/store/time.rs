@@ -9,20 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicI64, Ordering};
 
-/// A point in time by the store's clock, in microseconds since 1970 (UTC).
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tourbillon_durable::StoreTime;
-///
-/// let noon = StoreTime::from_micros(43_200_000_000);
-/// assert_eq!(noon + Duration::from_secs(1), StoreTime::from_micros(43_201_000_000));
-/// assert_eq!(noon.since(StoreTime::from_micros(0)), Duration::from_secs(43_200));
-/// ```
+/// A point in time by the store's clock, in microseconds since 1970 (UTC). Users meet a
+/// [`SystemTime`] in its place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StoreTime(i64);
 
 /// The end of the year 9999, the last one that all stores and formats can show.
@@ -103,12 +92,12 @@ impl From<StoreTime> for SystemTime {
 /// # Examples
 ///
 /// ```
-/// use std::time::Duration;
-/// use tourbillon_durable::{StoreTime, WallClock};
+/// use std::time::{Duration, UNIX_EPOCH};
+/// use tourbillon_durable::WallClock;
 ///
-/// let clock = WallClock::manual(StoreTime::from_micros(0));
+/// let clock = WallClock::manual(UNIX_EPOCH);
 /// clock.advance(Duration::from_secs(60));
-/// assert_eq!(clock.now(), StoreTime::from_micros(60_000_000));
+/// assert_eq!(clock.now(), UNIX_EPOCH + Duration::from_secs(60));
 /// ```
 #[derive(Clone)]
 pub struct WallClock(Source);
@@ -121,20 +110,38 @@ enum Source {
 
 impl WallClock {
     /// The system's clock. It may be set forward or back at any time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::UNIX_EPOCH;
+    /// use tourbillon_durable::WallClock;
+    ///
+    /// let clock = WallClock::system();
+    /// clock.set(UNIX_EPOCH); // moves manual clocks alone
+    /// assert!(clock.now() > UNIX_EPOCH);
+    /// ```
     #[must_use]
     pub fn system() -> Self {
         WallClock(Source::System)
     }
 
-    /// A clock that stands still until it is moved. Its clones show the same time.
+    /// A clock that stands still until it is moved. Its clones show the same time. It keeps
+    /// microseconds, rounded up.
     #[must_use]
-    pub fn manual(start: StoreTime) -> Self {
+    pub fn manual(start: SystemTime) -> Self {
+        let start = StoreTime::from(start);
         WallClock(Source::Manual(Arc::new(AtomicI64::new(start.0))))
     }
 
     /// Returns the time.
     #[must_use]
-    pub fn now(&self) -> StoreTime {
+    pub fn now(&self) -> SystemTime {
+        self.store_time().into()
+    }
+
+    /// Returns the time as a store keeps it.
+    pub(crate) fn store_time(&self) -> StoreTime {
         match &self.0 {
             Source::System => StoreTime::from(SystemTime::now()),
             // Acquire: pairs with the stores in `set` and `advance`, so that who sees a time also
@@ -144,17 +151,28 @@ impl WallClock {
     }
 
     /// Sets a manual clock, forward or back. The system's clock is left alone.
-    pub fn set(&self, time: StoreTime) {
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use tourbillon_durable::WallClock;
+    ///
+    /// let clock = WallClock::manual(UNIX_EPOCH + Duration::from_secs(60));
+    /// clock.set(UNIX_EPOCH); // as a time server may do
+    /// assert_eq!(clock.now(), UNIX_EPOCH);
+    /// ```
+    pub fn set(&self, time: SystemTime) {
         if let Source::Manual(shared) = &self.0 {
-            // Release: pairs with the load in `now`.
-            shared.store(time.0, Ordering::Release);
+            // Release: pairs with the load in `store_time`.
+            shared.store(StoreTime::from(time).0, Ordering::Release);
         }
     }
 
     /// Moves a manual clock forward. The system's clock is left alone.
     pub fn advance(&self, span: Duration) {
         if let Source::Manual(shared) = &self.0 {
-            // AcqRel: pairs with the load in `now`.
+            // AcqRel: pairs with the load in `store_time`.
             shared.fetch_add(micros(span), Ordering::AcqRel);
         }
     }

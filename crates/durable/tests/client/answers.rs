@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tourbillon_durable::Revived;
 use tourbillon_durable::{
     CallError, CancelAnswer, Durable, IfAbsentAnswer, Invalid, Memory, Paging, RescheduleAnswer,
-    StoreTime, WallClock,
+    WallClock,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A client whose store has a clock that stands at this number of seconds.
-fn client_at(seconds: i64) -> (Durable, WallClock) {
-    let clock = WallClock::manual(StoreTime::from_micros(seconds * 1_000_000));
+fn client_at(seconds: u64) -> (Durable, WallClock) {
+    let clock = WallClock::manual(at(seconds));
     let store = Memory::with_clock(clock.clone());
     (Durable::builder(store).start().unwrap(), clock)
 }

@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use tourbillon_durable::store::{Action, Complete, Poll};
-use tourbillon_durable::{DueAt, StoreTime};
+use tourbillon_durable::DueAt;
+use tourbillon_durable::store::{Action, Complete, Poll, StoreTime};
 
 use crate::transactions::{Bench, ME, MINUTE, bench};
 

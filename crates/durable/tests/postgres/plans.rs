@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tourbillon_durable::store::{
     Action, Answer, Band, Call, Claim, Connection, Epoch, NewNode, Offset, Page, Poll, Range,
-    SHARDS, Store, Survey, Wanted,
+    SHARDS, Store, StoreTime, Survey, Wanted,
 };
-use tourbillon_durable::{DueAt, Postgres, StoreTime};
+use tourbillon_durable::{DueAt, Postgres};
 
 use crate::cluster::{self, Database};
 

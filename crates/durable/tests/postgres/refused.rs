@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tourbillon_durable::store::{
     Action, Answer, Call, Claim, Connection, Epoch, NewNode, Outcome, Revived, Run, Settle,
-    Settled, Settlement, Store, StoreError, Wanted,
+    Settled, Settlement, Store, StoreError, StoreTime, Wanted,
 };
-use tourbillon_durable::{Due, DueAt, Durable, DurableEvent, Postgres, RetryPolicy, StoreTime};
+use tourbillon_durable::{Due, DueAt, Durable, DurableEvent, Postgres, RetryPolicy};
 
 use crate::cluster::{self, Database};
 use kit::wait;

@@ -196,7 +196,7 @@ fn every_call_of_an_open_connection_notices_other_tables_and_changes_nothing_in_
         .expect("a superuser");
     let claim = tourbillon_durable::store::Claim {
         epoch: Epoch(7),
-        deadline: tourbillon_durable::StoreTime::LATEST,
+        deadline: tourbillon_durable::store::StoreTime::LATEST,
         timers: Vec::new(),
         adopt: Vec::new(),
     };
@@ -308,7 +308,7 @@ fn a_state_that_is_older_by_one_beat_is_refused_and_never_catches_up() {
     // A claim finds it too: its node must not join the older state as another one.
     let claim = Claim {
         epoch: ME,
-        deadline: tourbillon_durable::StoreTime::LATEST,
+        deadline: tourbillon_durable::store::StoreTime::LATEST,
         timers: Vec::new(),
         adopt: Vec::new(),
     };
@@ -349,7 +349,7 @@ fn a_claim_that_finds_no_row_of_its_node_finds_the_older_state() {
         .expect("a superuser");
     let claim = Claim {
         epoch: ME,
-        deadline: tourbillon_durable::StoreTime::LATEST,
+        deadline: tourbillon_durable::store::StoreTime::LATEST,
         timers: Vec::new(),
         adopt: Vec::new(),
     };

@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 use proptest::prelude::*;
 use tourbillon_durable::store::{
     Action, Answer, Band, Call, Claim, Connection, Epoch, NewNode, Offset, Outcome, Page, Payload,
-    Poll, Range, Run, SHARDS, Settle, Settlement, Store, Wanted,
+    Poll, Range, Run, SHARDS, Settle, Settlement, Store, StoreTime, Wanted,
 };
-use tourbillon_durable::{DueAt, Memory, Meta, Postgres, StoreTime};
+use tourbillon_durable::{DueAt, Memory, Meta, Postgres};
 
 use crate::cluster;
 use crate::random::{outcome, places, writes};
@@ -148,7 +148,7 @@ impl Side {
     fn when(&self, due: Due) -> DueAt {
         match due {
             Due::In(hours) => DueAt::After(HOUR * u32::try_from(hours).expect("few")),
-            Due::At(hours) => DueAt::At(self.at(hours)),
+            Due::At(hours) => DueAt::from(self.at(hours)),
         }
     }
 
@@ -465,7 +465,7 @@ impl Side {
             }
         }
         for mut counts in self.connection.counts().expect("the store reads") {
-            let oldest = counts.oldest.take().map(|due| self.halves(due));
+            let oldest = counts.oldest.take().map(|due| self.halves(due.into()));
             shown += &format!("{oldest:?} {}\n", show(&counts));
         }
         shown

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tourbillon_durable::store::{
     Action, Answer, Call, Claim, ClaimedRun, Connection, Epoch, NewNode, Offset, Outcome, Page,
-    Poll, Range, SHARDS, Settle, Settled, Settlement, Store, Wanted,
+    Poll, Range, SHARDS, Settle, Settled, Settlement, Store, StoreTime, Wanted,
 };
-use tourbillon_durable::{DueAt, Postgres, StoreTime};
+use tourbillon_durable::{DueAt, Postgres};
 
 use crate::cluster::{self, Database};
 

@@ -1,11 +1,11 @@
 //! What a handler sees.
 
 use std::sync::mpsc;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use kit::wait;
 use serde::{Deserialize, Serialize};
-use tourbillon_durable::{Due, Ending, Memory, StoreTime, WallClock};
+use tourbillon_durable::{Due, Ending, Memory, WallClock};
 
 use super::setup::{HOUR, NOW, SECOND, ms, node, settled, soon};
 
@@ -61,7 +61,7 @@ fn a_handler_gets_the_payload_and_all_that_is_known() {
 
 #[test]
 fn a_timer_does_not_run_before_the_stores_clock_says_so() {
-    let clock = WallClock::manual(StoreTime::from_micros(0));
+    let clock = WallClock::manual(UNIX_EPOCH);
     let (sender, receiver) = mpsc::channel();
     let seen = clock.clone();
     let store = Memory::with_clock(clock.clone());
@@ -74,9 +74,9 @@ fn a_timer_does_not_run_before_the_stores_clock_says_so() {
         .wait()
         .unwrap();
     timers.schedule("q", "now", NOW, &()).wait().unwrap();
-    assert_eq!(wait::next(&receiver), StoreTime::from_micros(0));
+    assert_eq!(wait::next(&receiver), UNIX_EPOCH);
     clock.advance(SECOND * 10);
-    assert_eq!(wait::next(&receiver), StoreTime::from_micros(10_000_000));
+    assert_eq!(wait::next(&receiver), UNIX_EPOCH + SECOND * 10);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_timer_of_the_same_key_has_another_token() {
 
 #[test]
 fn a_cancelled_timer_does_not_run() {
-    let clock = WallClock::manual(StoreTime::from_micros(0));
+    let clock = WallClock::manual(UNIX_EPOCH);
     let (sender, receiver) = mpsc::channel();
     let store = Memory::with_clock(clock.clone());
     let timers = node(&store)

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tourbillon_durable::store::{Store, StoreError};
-use tourbillon_durable::{Sqlite, StoreTime, WallClock, rusqlite};
+use tourbillon_durable::store::{Store, StoreError, StoreTime};
+use tourbillon_durable::{Sqlite, WallClock, rusqlite};
 
 use crate::folder::{Folder, schedule_in};
 
@@ -128,7 +128,7 @@ fn the_tables_lie_beside_those_of_the_user() {
 #[test]
 fn people_see_timers_with_readable_times() {
     let folder = Folder::new();
-    let clock = WallClock::manual(StoreTime::from_micros(1_700_000_000_123_456));
+    let clock = WallClock::manual(StoreTime::from_micros(1_700_000_000_123_456).into());
     let store = folder.store().with_clock(clock);
     let mut connection = store.connect().expect("a connection");
     connection

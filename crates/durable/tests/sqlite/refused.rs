@@ -5,9 +5,9 @@ use std::time::Duration;
 use rusqlite::Connection as Raw;
 use tourbillon_durable::store::{
     Action, Call, Claim, Connection, Epoch, NewNode, Offset, Outcome, Poll, Range, Revived, Run,
-    SHARDS, Settle, Settled, Settlement, Store, StoreError, Wanted,
+    SHARDS, Settle, Settled, Settlement, Store, StoreError, StoreTime, Wanted,
 };
-use tourbillon_durable::{DueAt, StoreTime, rusqlite};
+use tourbillon_durable::{DueAt, rusqlite};
 
 use crate::folder::{Folder, schedule_in};
 

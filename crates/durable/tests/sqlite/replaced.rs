@@ -336,7 +336,7 @@ fn a_claim_that_finds_no_row_of_its_node_finds_the_older_file() {
         .expect("deleted");
     let claim = store::Claim {
         epoch: ME,
-        deadline: tourbillon_durable::StoreTime::LATEST,
+        deadline: tourbillon_durable::store::StoreTime::LATEST,
         timers: Vec::new(),
         adopt: Vec::new(),
     };

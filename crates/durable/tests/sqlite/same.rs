@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use tourbillon_durable::store::{
     Action, Answer, Band, Call, Claim, Claimed, Connection, Epoch, NewNode, Offset, Outcome, Page,
     Payload, Poll, Range, Run, SHARDS, Settle, Settlement, Store, StoreError, StoreSnapshot,
-    Wanted,
+    StoreTime, Wanted,
 };
-use tourbillon_durable::{DueAt, Memory, Meta, StoreTime, WallClock};
+use tourbillon_durable::{DueAt, Memory, Meta, WallClock};
 
 use crate::folder::{Folder, call};
 use crate::random::{outcome, places, writes};
@@ -83,7 +83,7 @@ fn span() -> impl Strategy<Value = Duration> {
 fn when() -> impl Strategy<Value = DueAt> {
     prop_oneof![
         span().prop_map(DueAt::After),
-        (-10_i64..20).prop_map(|after| DueAt::At(from_start(after))),
+        (-10_i64..20).prop_map(|after| DueAt::from(from_start(after))),
     ]
 }
 
@@ -160,7 +160,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let folder = Folder::new();
-        let clock = WallClock::manual(START);
+        let clock = WallClock::manual(START.into());
         let memory = Memory::with_clock(clock.clone());
         let file = folder.store().with_clock(clock.clone());
         Pair {
@@ -268,12 +268,11 @@ impl Pair {
                 });
                 let claim = Claim {
                     epoch: self.epoch(node),
-                    deadline: self.clock.now() + Duration::from_secs(1),
+                    deadline: StoreTime::from(self.clock.now()) + Duration::from_secs(1),
                     timers: timers.collect(),
                     adopt: Vec::new(),
                 };
-                let deadline =
-                    StoreTime::from_micros(self.clock.now().as_micros() + deadline * 1_000_000);
+                let deadline = StoreTime::from_micros(self.micros() + deadline * 1_000_000);
                 self.claim(Claim { deadline, ..claim }, &adopt);
             }
             Step::Settle { node, ends } => self.settle(self.epoch(node), ends),
@@ -289,10 +288,15 @@ impl Pair {
                 self.over.insert(epoch);
             }
             Step::Clock(seconds) => {
-                let now = self.clock.now().as_micros() + seconds * 1_000_000;
-                self.clock.set(StoreTime::from_micros(now));
+                let now = self.micros() + seconds * 1_000_000;
+                self.clock.set(StoreTime::from_micros(now).into());
             }
         }
+    }
+
+    /// The time of the clock.
+    fn micros(&self) -> i64 {
+        StoreTime::from(self.clock.now()).as_micros()
     }
 
     fn poll(&mut self, epoch: Epoch, mark: Option<StoreTime>, until: Offset, limit: u32) {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
-use tourbillon_durable::store::{Claim, Epoch, NewNode, Run, Store, StoreError, Wanted};
+use tourbillon_durable::store::{Claim, Epoch, NewNode, Run, Store, StoreError, StoreTime, Wanted};
 use tourbillon_durable::{
     CallError, CancelAnswer, CompleteError, CompletesRun, Completion, IfAbsentAnswer, Invalid,
-    Meta, RescheduleAnswer, Sqlite, StoreTime, rusqlite,
+    Meta, RescheduleAnswer, Sqlite, rusqlite,
 };
 
 use crate::folder::{Folder, call, schedule_in};

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tourbillon_durable::store::{Action, Answer, Epoch, Outcome, Page, Payload, SHARDS, Settled};
-use tourbillon_durable::{DueAt, Meta, StoreTime};
+use tourbillon_durable::store::{
+    Action, Answer, Epoch, Outcome, Page, Payload, SHARDS, Settled, StoreTime,
+};
+use tourbillon_durable::{DueAt, Meta};
 
 use crate::client::{
     Bench, CRASH_LIMIT, Client, NOW, QUEUE, assert_json, call, claim, if_absent, ms, payload,
@@ -196,8 +198,12 @@ pub(crate) fn schedule_replaces_what_a_gone_node_ran(bench: &Bench) {
 pub(crate) fn schedule_replaces_what_followed_a_gone_nodes_run(bench: &Bench) {
     let mut client = bench.client();
     let when = client.now() + HOUR;
-    left_behind(&mut client, "k", &[schedule_text(DueAt::At(when), "next")]);
-    let answer = client.call("k", schedule_text(DueAt::At(when + HOUR), "new"));
+    left_behind(
+        &mut client,
+        "k",
+        &[schedule_text(DueAt::from(when), "next")],
+    );
+    let answer = client.call("k", schedule_text(DueAt::from(when + HOUR), "new"));
     assert!(
         matches!(answer, Answer::Scheduled { replaced, running: false, due, .. } if replaced == Some(when) && due == when + HOUR),
         "{answer:?}"
@@ -281,7 +287,7 @@ pub(crate) fn if_absent_leaves_what_a_gone_node_ran(bench: &Bench) {
     let when = client.now() + HOUR;
     let gone = client.join(78);
     client.running(gone, "k");
-    client.call("k", schedule_text(DueAt::At(when), "next"));
+    client.call("k", schedule_text(DueAt::from(when), "next"));
     client.leave(gone);
     let exists = Answer::Exists {
         due: when,
@@ -322,7 +328,7 @@ pub(crate) fn reschedule_moves_a_timer_and_forgets_its_failures(bench: &Bench) {
     assert_eq!((before.attempt, before.fails, before.crashes), (2, 1, 1));
 
     let to = client.now() + HOUR;
-    let answer = client.call("k", reschedule(DueAt::At(to)));
+    let answer = client.call("k", reschedule(DueAt::from(to)));
     let Answer::Moved {
         from,
         to: moved,
@@ -390,8 +396,8 @@ pub(crate) fn reschedule_moves_the_timer_that_waits_for_a_run(bench: &Bench) {
     let run = client.running(node, "k");
     let from = client.now() + HOUR;
     let to = from + HOUR;
-    client.call("k", schedule_text(DueAt::At(from), "next"));
-    let answer = client.call("k", reschedule(DueAt::At(to)));
+    client.call("k", schedule_text(DueAt::from(from), "next"));
+    let answer = client.call("k", reschedule(DueAt::from(to)));
     assert!(
         matches!(answer, Answer::Moved { from: f, to: t, running: true, .. } if (f, t) == (from, to)),
         "{answer:?}"
@@ -409,7 +415,7 @@ pub(crate) fn reschedule_moves_what_a_gone_node_ran(bench: &Bench) {
     let gone = left_behind(&mut client, "k", &[]);
     let from = client.timer("k").due;
     let to = client.now() + HOUR;
-    let answer = client.call("k", reschedule(DueAt::At(to)));
+    let answer = client.call("k", reschedule(DueAt::from(to)));
     assert!(
         matches!(answer, Answer::Moved { from: f, to: t, running: false, .. } if (f, t) == (from, to)),
         "{answer:?}"
@@ -422,7 +428,7 @@ pub(crate) fn reschedule_moves_what_a_gone_node_ran(bench: &Bench) {
     client.running(gone, "followed");
     client.call("followed", schedule_text(LATER, "next"));
     client.leave(gone);
-    let answer = client.call("followed", reschedule(DueAt::At(to)));
+    let answer = client.call("followed", reschedule(DueAt::from(to)));
     assert!(matches!(answer, Answer::Moved { to: t, running: false, .. } if t == to));
     let timer = client.timer("followed");
     assert_eq!((timer.due, timer.attempt, timer.follows), (to, 0, false));
@@ -468,7 +474,7 @@ pub(crate) fn cancel_deletes_what_a_gone_node_ran(bench: &Bench) {
     for key in ["plain", "followed", "cancelled"] {
         client.running(gone, key);
     }
-    client.call("followed", schedule(DueAt::At(next)));
+    client.call("followed", schedule(DueAt::from(next)));
     client.call("cancelled", Action::Cancel);
     client.leave(gone);
 
@@ -494,13 +500,13 @@ pub(crate) fn a_due_time_in_the_past_is_now(bench: &Bench) {
     let node = client.join(1);
     let long_ago = [0, -1, i64::MIN].map(StoreTime::from_micros);
     for past in long_ago {
-        let (before, answer, after) = client.timed("k", schedule(DueAt::At(past)));
+        let (before, answer, after) = client.timed("k", schedule(DueAt::from(past)));
         let Answer::Scheduled { due, .. } = answer else {
             panic!("{answer:?}");
         };
         assert!((before..=after).contains(&due), "{past:?}: {due:?}");
         assert_eq!(client.timer("k").planned, due);
-        let (before, answer, after) = client.timed("k", reschedule(DueAt::At(past)));
+        let (before, answer, after) = client.timed("k", reschedule(DueAt::from(past)));
         assert!(matches!(answer, Answer::Moved { to, .. } if (before..=after).contains(&to)));
     }
     client.run(node, "k");
@@ -509,8 +515,8 @@ pub(crate) fn a_due_time_in_the_past_is_now(bench: &Bench) {
 pub(crate) fn far_due_times_are_the_latest_one(bench: &Bench) {
     let mut client = bench.client();
     let far = [
-        DueAt::At(StoreTime::LATEST),
-        DueAt::At(StoreTime::from_micros(i64::MAX)),
+        DueAt::from(StoreTime::LATEST),
+        DueAt::from(StoreTime::from_micros(i64::MAX)),
         DueAt::After(Duration::MAX),
         DueAt::After(Duration::from_secs(8_000 * 366 * 86_400)),
     ];
@@ -608,7 +614,7 @@ pub(crate) fn a_thousand_calls_travel_in_one_batch(bench: &Bench) {
         calls.collect::<Vec<_>>()
     };
     let scheduled = client.write(&batch(&|n| {
-        schedule_text(DueAt::At(due_of(n)), &n.to_string())
+        schedule_text(DueAt::from(due_of(n)), &n.to_string())
     }));
     for (n, answer) in scheduled.into_iter().enumerate() {
         assert!(
@@ -621,7 +627,7 @@ pub(crate) fn a_thousand_calls_travel_in_one_batch(bench: &Bench) {
     assert_json(&timer.payload, &payload("777"));
     assert_eq!(timer.due, due_of(777));
 
-    let moved = client.write(&batch(&|n| reschedule(DueAt::At(due_of(n) + HOUR))));
+    let moved = client.write(&batch(&|n| reschedule(DueAt::from(due_of(n) + HOUR))));
     for (n, answer) in moved.into_iter().enumerate() {
         assert!(
             matches!(answer, Answer::Moved { from, to, .. } if (from, to) == (due_of(n), due_of(n) + HOUR)),

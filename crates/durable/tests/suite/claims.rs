@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use tourbillon_durable::store::{Action, Claim, ClaimedRun, Epoch, Outcome, Page, Run, Settled};
-use tourbillon_durable::{DueAt, StoreTime};
+use tourbillon_durable::DueAt;
+use tourbillon_durable::store::{
+    Action, Claim, ClaimedRun, Epoch, Outcome, Page, Run, Settled, StoreTime,
+};
 
 use crate::client::{
     Bench, CRASH_LIMIT, Client, NOW, QUEUE, assert_json, call, claim, ms, payload, schedule,
@@ -70,9 +72,9 @@ pub(crate) fn a_timer_is_due_at_its_time_and_not_before(bench: &Bench) {
     client.due_at("k", due);
     bench
         .clock()
-        .set(StoreTime::from_micros(due.as_micros() - 1));
+        .set(StoreTime::from_micros(due.as_micros() - 1).into());
     assert!(client.claim(node, &["k"]).runs.is_empty());
-    bench.clock().set(due);
+    bench.clock().set(due.into());
     client.run(node, "k");
 }
 
@@ -81,7 +83,7 @@ pub(crate) fn no_claim_is_early_by_the_stores_clock(bench: &Bench) {
     let node = client.join(1);
     let due = client.now() + ms(30);
     // On a busy machine it is due by then.
-    client.call("k", schedule(DueAt::At(due)));
+    client.call("k", schedule(DueAt::from(due)));
     client.run_soon(bench, node, "k");
     assert!(client.timer("k").running.is_some_and(|since| since >= due));
 }
@@ -206,7 +208,7 @@ pub(crate) fn a_claim_decides_what_gone_nodes_left_behind(bench: &Bench) {
     }
     let later = client.now() + HOUR;
     client.call("followed now", schedule_text(NOW, "next"));
-    client.call("followed later", schedule_text(DueAt::At(later), "next"));
+    client.call("followed later", schedule_text(DueAt::from(later), "next"));
     client.call("cancelled", Action::Cancel);
     let due = client.timer("followed now").due;
     client.leave(gone);
@@ -343,7 +345,7 @@ pub(crate) fn adoption_starts_nothing_that_is_over(bench: &Bench) {
     let cases: [(&str, &[Action], Option<StoreTime>); 4] = [
         (
             "followed",
-            &[schedule_text(DueAt::At(later), "next")],
+            &[schedule_text(DueAt::from(later), "next")],
             Some(later),
         ),
         ("followed now", &[schedule_text(NOW, "next")], None),
@@ -393,7 +395,7 @@ pub(crate) fn what_follows_a_gone_nodes_run_replaces_it(bench: &Bench) {
     let gone = client.join(1);
     let run = client.running(gone, "k");
     let later = client.now() + HOUR;
-    client.call("k", schedule_text(DueAt::At(later), "next"));
+    client.call("k", schedule_text(DueAt::from(later), "next"));
     client.leave(gone);
     let node = client.join(2);
     // It is read as what it is, before any call has written.
@@ -486,12 +488,12 @@ pub(crate) fn a_crash_is_counted_though_the_clock_was_set_back(bench: &Bench) {
     client.running(gone, "k");
     let due = client.timer("k").due;
     client.leave(gone);
-    bench.clock().set(due.back_by(HOUR));
+    bench.clock().set(due.back_by(HOUR).into());
     assert!(client.claim(node, &["k"]).runs.is_empty());
     assert_eq!(client.timer("k").crashes, 1);
     assert!(client.claim(node, &["k"]).runs.is_empty());
     assert_eq!(client.timer("k").crashes, 1);
-    bench.clock().set(due);
+    bench.clock().set(due.into());
     let claimed: ClaimedRun = client.run(node, "k");
     assert_eq!((claimed.crashes, claimed.run.attempt), (1, 2));
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tourbillon_durable::store::{
     Action, Answer, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, NewNode,
     Offset, Outcome, Page, Payload, Poll, QueueCounts, Range, Run, SHARDS, Seen, Settle, Settled,
-    Settlement, Store, StoreSnapshot, Timer, Wanted,
+    Settlement, Store, StoreSnapshot, StoreTime, Timer, Wanted,
 };
-use tourbillon_durable::{DueAt, StoreTime, WallClock};
+use tourbillon_durable::{DueAt, WallClock};
 
 /// The queue of most cases.
 pub(crate) const QUEUE: &str = "q";
@@ -165,7 +165,7 @@ impl Client {
     /// Schedules a timer that is due at `time`, and returns its shard.
     #[track_caller]
     pub(crate) fn due_at(&mut self, key: &str, time: StoreTime) -> u16 {
-        match self.call(key, schedule(DueAt::At(time))) {
+        match self.call(key, schedule(DueAt::from(time))) {
             Answer::Scheduled { shard, due, .. } => {
                 assert_eq!(due, time);
                 shard

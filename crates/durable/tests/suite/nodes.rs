@@ -155,7 +155,7 @@ pub(crate) fn a_clock_that_is_set_back_ends_no_run(bench: &Bench) {
     let run = client.running(node, "k");
     client.due("due");
     let now = client.now();
-    bench.clock().set(now.back_by(DAY));
+    bench.clock().set(now.back_by(DAY).into());
     assert!(client.beats(node));
     assert!(
         client.claim(node, &["due"]).runs.is_empty(),
@@ -165,6 +165,6 @@ pub(crate) fn a_clock_that_is_set_back_ends_no_run(bench: &Bench) {
     let settled = client.settle(node, &run, &Outcome::Retry(ms(1)));
     assert_eq!(settled, Settled::Waits);
     assert_eq!(client.timer("k").due, now.back_by(DAY) + ms(1));
-    bench.clock().set(now);
+    bench.clock().set(now.into());
     assert_eq!(client.claim(node, &["k", "due"]).runs.len(), 2);
 }

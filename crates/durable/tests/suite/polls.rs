@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use tourbillon_durable::DueAt;
 use tourbillon_durable::store::{
-    Action, Answer, Band, Epoch, Offset, Outcome, Page, Poll, Range, SHARDS, SeenNode,
+    Action, Answer, Band, Epoch, Offset, Outcome, Page, Poll, Range, SHARDS, SeenNode, StoreTime,
 };
-use tourbillon_durable::{DueAt, StoreTime};
 
 use crate::client::{Bench, Client, NOW, QUEUE, call, ms, range, schedule, schedule_text};
 
@@ -359,7 +359,7 @@ pub(crate) fn writes_before_a_horizon_are_in_a_complete_poll(bench: &Bench) {
         assert!(complete.below >= claimed.number && complete.at >= claimed.at);
         assert!(complete.at <= snapshot.now);
         // A later write has a later number, and is not due before the horizon.
-        client.call("later", schedule(DueAt::At(StoreTime::from_micros(0))));
+        client.call("later", schedule(DueAt::from(StoreTime::from_micros(0))));
         assert!(client.timer("later").due >= claimed.at);
         let next = client.connection.beat(node).expect("the store writes");
         let next = next
@@ -461,7 +461,7 @@ pub(crate) fn a_band_shows_each_queue_that_has_timers_in_its_shard(bench: &Bench
     let base = client.now() + HOUR / 2;
     let (shard, names) = in_one_shard(&mut client, base, 3);
     for key in &names[1..] {
-        let when = DueAt::At(base + Duration::from_secs(1));
+        let when = DueAt::from(base + Duration::from_secs(1));
         client.call_in("other", key, schedule(when));
     }
     let elsewhere = (shard + 1) % SHARDS;
@@ -506,7 +506,7 @@ pub(crate) fn the_limit_of_a_band_counts_timers_and_cuts_only_what_there_is(benc
     let base = client.now() + HOUR / 2;
     let (shard, names) = in_one_shard(&mut client, base, 3);
     let second = base + Duration::from_secs(1);
-    client.call_in("other", &names[0], schedule(DueAt::At(second)));
+    client.call_in("other", &names[0], schedule(DueAt::from(second)));
     for (limit, cut) in [(0, 1), (1, 1), (3, 1), (4, 0), (5, 0)] {
         let limited = Band {
             limit,

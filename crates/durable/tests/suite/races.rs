@@ -248,7 +248,7 @@ pub(crate) fn replacements_of_one_key_form_a_chain(bench: &Bench) {
                     let mut client = bench.client();
                     let due = |round| base + Duration::from_secs(round * WRITERS + writer);
                     let calls = (0..ROUNDS).map(|round| {
-                        match client.call("k", schedule(DueAt::At(due(round)))) {
+                        match client.call("k", schedule(DueAt::from(due(round)))) {
                             Answer::Scheduled { due, replaced, .. } => (replaced, due),
                             answer => panic!("{answer:?}"),
                         }

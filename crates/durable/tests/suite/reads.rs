@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tourbillon_durable::store::{Action, Outcome, PAGE_BYTES, Page, QueueCounts, Timer};
-use tourbillon_durable::{DueAt, StoreTime};
+use tourbillon_durable::DueAt;
+use tourbillon_durable::store::{Action, Outcome, PAGE_BYTES, Page, QueueCounts, StoreTime, Timer};
 
 use crate::client::{Bench, NOW, QUEUE, call, schedule, schedule_text};
 
@@ -69,7 +69,7 @@ pub(crate) fn pages_show_each_timer_once(bench: &Bench) {
         call(
             QUEUE,
             &format!("{}", n * 73 % 200),
-            schedule(DueAt::At(due)),
+            schedule(DueAt::from(due)),
         )
     });
     client.write(&calls.collect::<Vec<_>>());
@@ -195,7 +195,7 @@ pub(crate) fn counts_are_those_of_each_queue(bench: &Bench) {
         counts.queue = queue.to_owned();
         (counts.waiting, counts.overdue) = (waiting, overdue);
         (counts.running, counts.dead, counts.paused) = (running, dead, paused);
-        counts.oldest = oldest.map(|timer| timer.due);
+        counts.oldest = oldest.map(|timer| timer.due.into());
         counts
     };
     let mut counted = client.counts();
@@ -221,7 +221,7 @@ pub(crate) fn a_page_ends_where_its_payloads_are_long_enough(bench: &Bench) {
     let text = "x".repeat(usize::try_from(PAGE_BYTES).expect("a length") * 2 / 5);
     let due = client.now();
     for key in keys {
-        client.call(key, schedule_text(DueAt::At(due), &text));
+        client.call(key, schedule_text(DueAt::from(due), &text));
     }
     let mut page = Page::first(QUEUE, 10);
     for expected in [3, 2, 0] {

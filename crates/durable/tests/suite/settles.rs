@@ -94,7 +94,7 @@ pub(crate) fn retry_waits_its_span(bench: &Bench) {
     client.settle(node, &run, &Outcome::Retry(Duration::MAX));
     assert_eq!(
         client.timer("far").due,
-        tourbillon_durable::StoreTime::LATEST
+        tourbillon_durable::store::StoreTime::LATEST
     );
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn every_end_makes_room_for_what_follows(bench: &Bench) {
     for outcome in every_outcome() {
         let run = client.running(node, "k");
         let due = client.now() + HOUR;
-        client.call("k", schedule_text(DueAt::At(due), "next"));
+        client.call("k", schedule_text(DueAt::from(due), "next"));
         assert_eq!(
             client.settle(node, &run, &outcome),
             Settled::Ended,

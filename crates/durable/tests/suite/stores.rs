@@ -7,17 +7,18 @@ use std::sync::LazyLock;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use std::sync::atomic::{AtomicU32, Ordering};
 
-#[cfg(feature = "postgres")]
 use tourbillon_durable::Postgres;
 #[cfg(feature = "sqlite")]
 use tourbillon_durable::Sqlite;
-use tourbillon_durable::{Memory, StoreTime, WallClock};
+#[cfg(feature = "postgres")]
+use tourbillon_durable::store::StoreTime;
+use tourbillon_durable::{Memory, WallClock};
 
 use crate::client::Bench;
 
 /// A day of 2026, with microseconds.
 fn clock() -> WallClock {
-    WallClock::manual(StoreTime::from_micros(1_790_000_000_123_456))
+    WallClock::manual(StoreTime::from_micros(1_790_000_000_123_456).into())
 }
 
 pub(crate) fn memory() -> Bench {

@@ -43,7 +43,7 @@ impl Hints {
             | Action::Reschedule { when } => match when {
                 DueAt::After(span) => *span <= self.within,
                 // By the local clock: this is a hint only.
-                DueAt::At(time) => *time <= StoreTime::from(SystemTime::now()) + self.within,
+                DueAt::At(time) => *time <= SystemTime::now() + self.within,
             },
             Action::Cancel => false,
         };

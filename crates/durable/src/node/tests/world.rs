@@ -199,7 +199,7 @@ impl World {
         handler: Handler,
         fate: impl FnMut(usize, Duration, &StoreCall) -> Fate + 'static,
     ) -> Self {
-        let clock = WallClock::manual(START);
+        let clock = WallClock::manual(START.into());
         let mut world = World {
             time: Duration::ZERO,
             store: Memory::with_clock(clock.clone()),
@@ -336,7 +336,7 @@ impl World {
     }
 
     pub(super) fn store_now(&self) -> StoreTime {
-        self.clock.now()
+        self.clock.store_time()
     }
 
     /// The time a message takes.
@@ -537,7 +537,7 @@ impl World {
         }
         self.note_members(call, &reply);
         self.ledger
-            .executed(self.clock.now(), call, &reply, &self.live);
+            .executed(self.clock.store_time(), call, &reply, &self.live);
         if self.nodes[node].life != life {
             return;
         }
@@ -546,7 +546,7 @@ impl World {
             Fate::Late(_) => return,
             Fate::LoseAnswer => Err(StoreError::Unknown("lost".into())),
             Fate::Pause(span) => {
-                let now = self.clock.now();
+                let now = self.clock.store_time();
                 let epoch = self.nodes[node].machine.as_ref().map(Node::epoch);
                 self.ledger.died.extend(epoch.map(|epoch| (epoch, now)));
                 self.nodes[node].still_until = self.time + span;
@@ -603,7 +603,7 @@ impl World {
         others.push((number, life, epoch));
         let starts = self
             .ledger
-            .started(self.clock.now(), epoch, &run, self.bounds);
+            .started(self.clock.store_time(), epoch, &run, self.bounds);
         let (lasts, outcome) = (self.handler)(&run, starts);
         let input = Input::Finished {
             run: run.run,
@@ -650,12 +650,12 @@ impl World {
                     .clone()
                     .set_paused(queue, paused)
                     .expect("no fault");
-                self.ledger.paused(queue, paused, self.clock.now());
+                self.ledger.paused(queue, paused, self.clock.store_time());
                 let first = self.nodes[0].life;
                 return self.step(0, first, Input::PollNow);
             }
             UserCall::Stop(node, grace) => {
-                let now = self.clock.now();
+                let now = self.clock.store_time();
                 self.fault("stops");
                 let machine = self.nodes[node].machine.as_ref();
                 self.ledger
@@ -673,8 +673,8 @@ impl World {
             }
             UserCall::SetClock(micros) => {
                 self.fault("steps of the store's clock");
-                let now = self.clock.now().as_micros();
-                return self.clock.set(StoreTime::from_micros(now + micros));
+                let now = self.clock.store_time().as_micros();
+                return self.clock.set(StoreTime::from_micros(now + micros).into());
             }
             UserCall::Outage(span) => {
                 self.fault("outages");
