@@ -69,6 +69,21 @@ pub enum IfAbsentAnswer {
 
 impl IfAbsentAnswer {
     /// Whether this call has scheduled the timer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// let once = || timers.schedule_if_absent("welcome", "anna", minute, &()).wait();
+    /// assert!(once()?.is_scheduled());
+    /// assert!(!once()?.is_scheduled());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_scheduled(&self) -> bool {
         matches!(self, IfAbsentAnswer::Scheduled(_))
@@ -121,6 +136,21 @@ pub enum RescheduleAnswer {
 
 impl RescheduleAnswer {
     /// Whether the timer was moved.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+    /// assert!(timers.reschedule("pay-by", "order:7", 30 * minute).wait()?.is_moved());
+    /// assert!(!timers.reschedule("pay-by", "order:8", 30 * minute).wait()?.is_moved());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_moved(&self) -> bool {
         matches!(self, RescheduleAnswer::Moved { .. })
@@ -170,6 +200,21 @@ pub enum CancelAnswer {
 
 impl CancelAnswer {
     /// Whether the timer was cancelled before it started.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+    /// assert!(timers.cancel("pay-by", "order:7").wait()?.is_cancelled());
+    /// assert!(!timers.cancel("pay-by", "order:7").wait()?.is_cancelled()); // nothing is left
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         matches!(self, CancelAnswer::Cancelled { .. })

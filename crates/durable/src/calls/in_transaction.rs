@@ -90,6 +90,22 @@ impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
 
     /// Gives the timer of the next `schedule` or `schedule_if_absent` a meta. Other calls do not
     /// need it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] {
+    /// # use std::time::Duration;
+    /// use tourbillon_durable::{CallError, Sqlite, rusqlite, Meta};
+    ///
+    /// fn create(timers: &Sqlite, tx: &rusqlite::Transaction<'_>, of: &Meta) -> Result<(), CallError> {
+    ///     let quarter = Duration::from_secs(15 * 60);
+    ///     timers.in_transaction(tx).meta(of).schedule("pay-by", "order:7", quarter, &7)?;
+    ///     Ok(())
+    /// }
+    /// # let _ = create;
+    /// # }
+    /// ```
     pub fn meta<'m>(self, meta: &'m Meta) -> InTransaction<'m, S, X, D>
     where
         's: 'm,
@@ -120,6 +136,22 @@ impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
     ///
     /// On PostgreSQL, with the isolation `repeatable read` or `serializable`, a timer that was
     /// scheduled after the snapshot of the transaction is a conflict: [`CallError::Unavailable`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] {
+    /// # use std::time::Duration;
+    /// use tourbillon_durable::{CallError, Sqlite, rusqlite};
+    ///
+    /// fn sign_up(timers: &Sqlite, tx: &rusqlite::Transaction<'_>, user: &str) -> Result<bool, CallError> {
+    ///     let day = Duration::from_secs(86_400);
+    ///     let answer = timers.in_transaction(tx).schedule_if_absent("welcome", user, day, &())?;
+    ///     Ok(answer.is_scheduled())
+    /// }
+    /// # let _ = sign_up;
+    /// # }
+    /// ```
     pub fn schedule_if_absent<T: Serialize + ?Sized>(
         self,
         queue: &str,
@@ -136,6 +168,21 @@ impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
     }
 
     /// Moves a timer, so that it is due then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] {
+    /// # use std::time::Duration;
+    /// use tourbillon_durable::{CallError, Sqlite, rusqlite};
+    ///
+    /// fn more_time(timers: &Sqlite, tx: &rusqlite::Transaction<'_>, key: &str) -> Result<bool, CallError> {
+    ///     let hour = Duration::from_secs(3_600);
+    ///     Ok(timers.in_transaction(tx).reschedule("pay-by", key, hour)?.is_moved())
+    /// }
+    /// # let _ = more_time;
+    /// # }
+    /// ```
     pub fn reschedule(
         self,
         queue: &str,

@@ -63,6 +63,22 @@ impl StoredTimer {
     /// # Errors
     ///
     /// The payload does not have this type.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
+    /// let timer = timers.get("pay-by", "order:7").wait()?.expect("it was scheduled");
+    /// assert_eq!(timer.payload_as::<u64>()?, 7);
+    /// assert!(timer.payload_as::<String>().is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn payload_as<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(&self.payload)
     }

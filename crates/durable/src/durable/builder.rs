@@ -58,8 +58,15 @@ pub struct DurableBuilder {
 ///     .pace(100)
 ///     .handle("offer", |_: &Due<u64>| ())
 ///     .late(Late::ExpireAfter(Duration::from_secs(3_600)))
+///     // Those of the node may come last, too.
+///     .name(format!("shop {}", std::process::id()))
+///     .on_event(|event| eprintln!("{event:?}"))
+///     .payload_limit(100)
+///     .poll_interval(Duration::from_millis(250))
+///     .node_lease(Duration::from_secs(30))
 ///     .start()?;
-/// # drop(timers);
+/// let long = "x".repeat(200);
+/// assert!(timers.schedule("mail", "anna", second, &long).wait().is_err());
 /// # Ok(())
 /// # }
 /// ```
@@ -493,6 +500,27 @@ impl QueueBuilder {
     }
 
     /// Adds another queue: see [`DurableBuilder::handle_tokio`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
+    /// # let (sender, receiver) = std::sync::mpsc::channel();
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+    ///     .handle_tokio("greet", runtime.handle().clone(), move |due: Due<String>| {
+    ///         let sender = sender.clone();
+    ///         async move { drop(sender.send(due.payload().clone())) }
+    ///     })
+    ///     .start()?;
+    /// timers.schedule("greet", "world", Duration::ZERO, "hello").wait()?;
+    /// assert_eq!(receiver.recv()?, "hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "tokio")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
     pub fn handle_tokio<T, F, U, R>(

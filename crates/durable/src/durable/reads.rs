@@ -180,6 +180,22 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has committed it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// timers.pause("webhook").wait()?;
+    /// timers.schedule("webhook", "order:7", minute, &7).wait()?;
+    /// timers.resume("webhook").wait()?; // the receiver is repaired
+    /// assert!(!timers.counts().wait()?[0].paused);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn resume(&self, queue: &str) -> Sent<()> {
         self.set_paused(queue, false)
     }
@@ -205,6 +221,28 @@ impl Durable {
     /// # Blocking
     ///
     /// Never. The answer comes when the store has read it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// # let minute = Duration::from_secs(60);
+    /// let mut after = 0;
+    /// loop {
+    ///     let page = timers.dead("pay-by", after, 1_000).wait()?;
+    ///     let Some(last) = page.last() else { break };
+    ///     after = last.id;
+    ///     for letter in &page {
+    ///         println!("{} was given up: {}", letter.key, letter.error);
+    ///     }
+    /// }
+    /// assert_eq!(after, 0); // there were none
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias("dead letter", "dlq", "failed jobs"))]
     pub fn dead(&self, queue: &str, after: i64, limit: u32) -> Sent<Vec<DeadTimer>> {
         let checked = || Ok((names::queue(queue)?, names::page_limit(limit)?));

@@ -51,6 +51,24 @@ struct MemoryShared {
 
 impl Memory {
     /// Creates an empty store on the system's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon_durable::{Durable, Memory};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Memory::new();
+    /// let timers = Durable::builder(store.clone()).start()?;
+    /// timers.schedule("pay-by", "order:7", Duration::from_secs(60), &7).wait()?;
+    ///
+    /// // Another node of the same process.
+    /// let others = Durable::builder(store).start()?;
+    /// assert!(others.get("pay-by", "order:7").wait()?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn new() -> Self {
         Memory::with_clock(WallClock::system())
@@ -102,6 +120,22 @@ impl Memory {
     }
 
     /// Ends the injection of faults. Calls that [hang](MemoryFault::Hang) go on.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::{Durable, Memory, MemoryFault, StoreError};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Memory::new();
+    /// let timers = Durable::builder(store.clone()).start()?;
+    /// store.inject(|_| MemoryFault::Fail(StoreError::Unavailable("an outage".into())));
+    /// assert!(timers.counts().wait().is_err());
+    /// store.heal();
+    /// assert!(timers.counts().wait().is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn heal(&self) {
         if !self.0.origin.is_elsewhere() {
             self.0.faults.heal();

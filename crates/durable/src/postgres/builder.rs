@@ -33,6 +33,7 @@ use crate::sync::{Arc, OnceLock, Origin, thread};
 ///     .schema("shop_timers")
 ///     .statement_limit(Duration::from_secs(3))
 ///     .lock_limit(Duration::from_millis(200))
+///     .scan_limit(Duration::from_secs(300)) // it has many millions of timers
 ///     .loss_limit(Duration::ZERO) // nothing that was committed is ever lost
 ///     .notify(true)
 ///     .connect()?;
@@ -164,8 +165,8 @@ impl PostgresBuilder {
     /// ```no_run
     /// use tourbillon_durable::Postgres;
     ///
-    /// let store =
-    /// Postgres::builder("postgres://app@db.example.com/shop")?.schema("shop_timers").connect()?;
+    /// let url = "postgres://app@db.example.com/shop";
+    /// let store = Postgres::builder(url)?.schema("shop_timers").connect()?;
     /// # Ok::<(), tourbillon_durable::StoreError>(())
     /// ```
     #[must_use]
@@ -189,8 +190,8 @@ impl PostgresBuilder {
     /// use tourbillon_durable::Postgres;
     ///
     /// let store = Postgres::builder("postgres://app@db.example.com/shop")?
-    ///     .password_with(||
-    ///     Ok(std::fs::read_to_string("/run/secrets/token")?.trim_end().to_owned())) .connect()?;
+    ///     .password_with(|| Ok(std::fs::read_to_string("/run/secrets/token")?.trim_end().to_owned()))
+    ///     .connect()?;
     /// # Ok::<(), tourbillon_durable::StoreError>(())
     /// ```
     #[must_use]
@@ -234,8 +235,8 @@ impl PostgresBuilder {
     /// use tourbillon_durable::Postgres;
     ///
     /// // Other programs schedule timers in SQL, and the database has `tourbillon.notify = on`.
-    /// let store =
-    /// Postgres::builder("postgres://app@db.example.com/shop")?.listen(true).connect()?;
+    /// let url = "postgres://app@db.example.com/shop";
+    /// let store = Postgres::builder(url)?.listen(true).connect()?;
     /// # Ok::<(), tourbillon_durable::StoreError>(())
     /// ```
     #[must_use]
@@ -271,6 +272,20 @@ impl PostgresBuilder {
     /// Sets the certificate of this client and its private key, both in PEM, for a server that asks
     /// for certificates. `chain` also holds the intermediate certificates up to an authority that
     /// the server trusts. Feature `postgres-tls`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::fs::read;
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Postgres::builder("postgres://app@db.example.com/shop?sslmode=verify-full")?
+    ///     .tls_client_certificate_pem(read("/etc/shop/client.crt")?, read("/etc/shop/client.key")?)
+    ///     .connect()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "postgres-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
     #[must_use]

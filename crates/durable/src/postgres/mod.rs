@@ -50,11 +50,11 @@ use crate::sync::Arc;
 ///
 /// ```sql
 /// select * from tourbillon.schedule('pay-by', 'order:7', interval '15 min', '{"order":7}');
-/// select * from tourbillon.schedule('pay-by', 'order:7', timestamptz '2030-01-01 09:00+01',
-/// '{"order":7}'); select * from tourbillon.schedule_if_absent('pay-by', 'order:8', interval '15
-/// min', '{"order":8}'); select * from tourbillon.reschedule('pay-by', 'order:7', interval '30
-/// min'); select * from tourbillon.cancel('pay-by', 'order:7'); select
-/// tourbillon.complete('pay-by', 'order:7', generation, epoch, attempt); -- false: roll back
+/// select * from tourbillon.schedule('pay-by', 'order:7', timestamptz '2030-01-01 09:00+01', '{"order":7}');
+/// select * from tourbillon.schedule_if_absent('pay-by', 'order:8', interval '15 min', '{"order":8}');
+/// select * from tourbillon.reschedule('pay-by', 'order:7', interval '30 min');
+/// select * from tourbillon.cancel('pay-by', 'order:7');
+/// select tourbillon.complete('pay-by', 'order:7', generation, epoch, attempt); -- false: roll back
 /// ```
 ///
 /// The first three take a delay or a time, so that argument needs a type, as above or as in

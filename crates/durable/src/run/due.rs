@@ -94,6 +94,25 @@ impl<T> Due<T> {
     }
 
     /// Returns the queue.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (sender, receiver) = std::sync::mpsc::channel();
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("greet", move |due: &Due<String>| {
+    ///         println!("{} is due in {}", due.key(), due.queue());
+    /// #         drop(sender.send(due.queue().to_owned()));
+    ///     })
+    ///     .start()?;
+    /// timers.schedule("greet", "world", Duration::ZERO, "hello").wait()?;
+    /// # assert_eq!(receiver.recv()?, "greet");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn queue(&self) -> &str {
         &self.info.run().queue
@@ -112,6 +131,30 @@ impl<T> Due<T> {
     }
 
     /// Returns what was said about the timer when it was scheduled: see [`Meta`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use std::collections::BTreeMap;
+    /// use tourbillon_durable::{Due, Durable, Memory, Meta};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (sender, receiver) = std::sync::mpsc::channel();
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("greet", move |due: &Due<String>| {
+    ///         let meta = due.meta().map(Meta::parse::<BTreeMap<String, String>>);
+    ///         let tenant = meta.and_then(|meta| meta.ok()?.remove("tenant"));
+    /// #         drop(sender.send(tenant.clone()));
+    ///         println!("{} of {tenant:?}", due.payload());
+    ///     })
+    ///     .start()?;
+    /// let meta = Meta::new(&BTreeMap::from([("tenant", "acme")]))?;
+    /// timers.meta(&meta).schedule("greet", "world", Duration::ZERO, "hello").wait()?;
+    /// # assert_eq!(receiver.recv()?.as_deref(), Some("acme"));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn meta(&self) -> Option<&Meta> {
         self.info.claimed.payload.meta.as_ref()
@@ -119,6 +162,20 @@ impl<T> Due<T> {
 
     /// Returns when this run was due, by the store's clock. For a retry it is the end of the
     /// backoff.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::SystemTime;
+    /// use tourbillon_durable::Due;
+    ///
+    /// fn handler(due: &Due<u64>) {
+    ///     // A report of the hour that ends now, however late the run is.
+    ///     let until: SystemTime = due.due();
+    ///     println!("order {} until {until:?}", due.payload());
+    /// }
+    /// # let _ = handler;
+    /// ```
     #[must_use]
     pub fn due(&self) -> SystemTime {
         self.info.claimed.due.into()
@@ -165,18 +222,68 @@ impl<T> Due<T> {
     }
 
     /// Returns the number of the run, from 1. It counts failed runs, and those whose process died.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory, RetryPolicy};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (sender, receiver) = std::sync::mpsc::channel();
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("greet", move |due: &Due<String>| {
+    ///         let attempt = due.attempt();
+    /// #         drop(sender.send(attempt));
+    ///         if attempt == 1 { Err("the first one fails") } else { Ok(()) }
+    ///     })
+    ///     .retry(RetryPolicy::fixed(Duration::from_millis(1)).attempts(3))
+    ///     .start()?;
+    /// timers.schedule("greet", "world", Duration::ZERO, "hello").wait()?;
+    /// # assert_eq!((receiver.recv()?, receiver.recv()?), (1, 2));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.info.run().attempt
     }
 
     /// Returns how many runs have returned an error before this one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::{Due, Ending};
+    ///
+    /// /// Gives up by itself after three errors, and tells somebody.
+    /// fn handler(due: &Due<String>) -> Result<Ending, String> {
+    ///     if due.fails() >= 3 {
+    ///         eprintln!("{} can't be reached", due.payload());
+    ///         return Ok(Ending::Done);
+    ///     }
+    ///     Err("no answer".to_owned())
+    /// }
+    /// # let _ = handler;
+    /// ```
     #[must_use]
     pub fn fails(&self) -> u32 {
         self.info.claimed.fails
     }
 
     /// Returns how many runs before this one were lost because their process died.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::Due;
+    ///
+    /// /// A picture that may take all memory: the second time in a careful way.
+    /// fn handler(due: &Due<String>) {
+    ///     let careful = due.crashes() > 0;
+    ///     println!("{} {careful}", due.payload());
+    /// }
+    /// # let _ = handler;
+    /// ```
     #[must_use]
     pub fn crashes(&self) -> u32 {
         self.info.claimed.crashes
@@ -213,6 +320,26 @@ impl<T> Due<T> {
 
     /// Returns the idempotency token: it is the same in all runs of this timer, and no other timer
     /// has it, also if it has the same key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (sender, receiver) = std::sync::mpsc::channel();
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("greet", move |due: &Due<String>| {
+    ///         let once = due.token();
+    /// #         drop(sender.send(once.clone()));
+    ///         println!("send {} with the idempotency key {once}", due.payload());
+    ///     })
+    ///     .start()?;
+    /// timers.schedule("greet", "world", Duration::ZERO, "hello").wait()?;
+    /// # assert_eq!(receiver.recv()?.key(), "world");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias("idempotency key", "job id"))]
     #[must_use]
     pub fn token(&self) -> Token {
@@ -341,6 +468,16 @@ impl<T: fmt::Debug> fmt::Debug for Due<T> {
 /// #   let _ = idempotency_key;
 /// }
 /// # let _ = charge;
+/// ```
+///
+/// Or keep it in a table of your own, with a unique key of three columns:
+///
+/// ```
+/// # use tourbillon_durable::Token;
+/// fn columns(token: &Token) -> (&str, &str, i64) {
+///     (token.queue(), token.key(), token.generation())
+/// }
+/// # let _ = columns;
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Token {

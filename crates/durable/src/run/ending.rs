@@ -64,6 +64,33 @@ pub trait IntoEnding {
     /// # Errors
     ///
     /// The handler's own error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::error::Error;
+    /// use std::time::Duration;
+    /// use tourbillon_durable::{Ending, IntoEnding};
+    ///
+    /// /// What a poll of a server says.
+    /// enum Polled {
+    ///     Ready,
+    ///     NotYet,
+    ///     Gone(String),
+    /// }
+    ///
+    /// impl IntoEnding for Polled {
+    ///     fn into_ending(self) -> Result<Ending, Box<dyn Error + Send + Sync>> {
+    ///         match self {
+    ///             Polled::Ready => Ok(Ending::Done),
+    ///             Polled::NotYet => Ok(Ending::Again(Duration::from_secs(60))),
+    ///             Polled::Gone(why) => Err(why.into()),
+    ///         }
+    ///     }
+    /// }
+    /// assert_eq!(Polled::Ready.into_ending().unwrap(), Ending::Done);
+    /// # let _ = (Polled::NotYet, Polled::Gone(String::new()));
+    /// ```
     fn into_ending(self) -> Result<Ending, Box<dyn Error + Send + Sync>>;
 }
 

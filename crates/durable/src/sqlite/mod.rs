@@ -190,6 +190,29 @@ impl Sqlite {
     ///
     /// Calls within a user's transaction ([`in_transaction`](Sqlite::in_transaction)) go by the
     /// system's clock all the same.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use tourbillon_durable::{Durable, Sqlite, WallClock};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = std::env::temp_dir().join(format!("sqlite-clock-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("timers.db");
+    ///
+    /// let clock = WallClock::manual(SystemTime::now());
+    /// let store = Sqlite::open(&path)?.with_clock(clock.clone());
+    /// let timers = Durable::builder(store).start()?;
+    /// timers.schedule("pay-by", "order:7", Duration::from_secs(60), &7).wait()?;
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(timers.counts().wait()?[0].overdue, 1);
+    /// # timers.stop(Duration::ZERO).wait()?;
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn with_clock(mut self, clock: WallClock) -> Self {
         self.shared.clock = clock;
@@ -220,6 +243,25 @@ impl Sqlite {
     }
 
     /// Returns the absolute path of the file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::Sqlite;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = std::env::temp_dir().join(format!("sqlite-path-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("timers.db");
+    ///
+    /// let store = Sqlite::open(&path)?;
+    /// println!("timers are in {}", store.path().display());
+    /// assert!(store.path().is_absolute());
+    /// # drop(store);
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

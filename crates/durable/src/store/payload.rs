@@ -96,6 +96,17 @@ impl Meta {
     }
 
     /// Returns it as JSON.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::collections::BTreeMap;
+    /// use tourbillon_durable::Meta;
+    ///
+    /// let meta = Meta::new(&BTreeMap::from([("tenant", "acme")]))?;
+    /// assert_eq!(meta.as_str(), r#"{"tenant":"acme"}"#);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
