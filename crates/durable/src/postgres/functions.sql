@@ -200,8 +200,10 @@ begin
     from old o
   ), changed as (
     update tourbillon.timer t set
-      due = case when d.change = 'mark' then t.due else d.new_due end,
-      planned = case when d.change = 'mark' then t.planned else d.new_due end,
+      -- What followed a run that is cancelled now has no due time any more. The next poll shows the row to its node,
+      -- which may not know that it holds it.
+      due = case when d.change <> 'mark' then d.new_due when t.follows then v_now else t.due end,
+      planned = case when d.change <> 'mark' then d.new_due when t.follows then v_now else t.planned end,
       -- What followed the run of a gone node is a new timer.
       gen = case when d.change = 'fresh' or d.change = 'move' and t.follows then v_gen else t.gen end,
       attempt = case when d.change = 'fresh' or d.change = 'move' and t.follows then 0 else t.attempt end,

@@ -15,8 +15,8 @@
 //!
 //! While a node holds a timer, `schedule` writes the new timer over it: due times and payload are
 //! those of the timer that *follows* the run. Generation, attempt and claim stay those of the run,
-//! whose node has its payload. `cancel` marks the row. The end of the run then frees the timer that
-//! follows, or deletes the row.
+//! whose node has its payload. `cancel` marks the row, and takes the due time of a timer that
+//! followed from it. The end of the run then frees the timer that follows, or deletes the row.
 //!
 //! - **ROW-1** Only a held row has a timer that follows, or the mark of a cancel, and never both.
 //! - **ROW-2** A timer that comes back to be polled is not due in the past, so that nobody has to
@@ -28,7 +28,9 @@
 //!   the run was not finished, and the claim counts the crash.
 //! - **ROW-4** A run that was claimed and never started, since the answer was lost, starts only if
 //!   it was neither followed nor cancelled. Otherwise its payload is not there any more, or nobody
-//!   wants it. The node gives it back, and the end of the run does the rest.
+//!   wants it. The node gives it back, and the end of the run does the rest. It finds the row by its
+//!   due time. So one that was scheduled for later is found then, and one that was cancelled is due
+//!   at once.
 
 pub(crate) mod shard;
 
@@ -186,7 +188,7 @@ pub fn apply(
             let to = when.due(context.now);
             reschedule(state, was_there, to, context)
         }
-        Action::Cancel => cancel(state, was_there),
+        Action::Cancel => cancel(state, was_there, context.now),
     }
 }
 
@@ -270,14 +272,16 @@ fn reschedule(
     (Change::Put(row), answer)
 }
 
-fn cancel(state: RowState, was_there: bool) -> (Change, Answer) {
+fn cancel(state: RowState, was_there: bool, now: StoreTime) -> (Change, Answer) {
     match state {
         RowState::Absent => (absent(was_there), Answer::NotFound),
         RowState::Free(row) => (Change::Delete, Answer::Cancelled { due: row.due }),
         RowState::Held(row, hold) if row.cancelled => (Change::Keep, runs(&row, hold)),
         RowState::Held(mut row, hold) => {
             let answer = runs(&row, hold);
-            row.follows = false;
+            if std::mem::take(&mut row.follows) {
+                (row.due, row.planned) = (now, now);
+            }
             row.cancelled = true;
             (Change::Put(row), answer)
         }

@@ -362,11 +362,11 @@ fn cancel_deletes_a_free_timer_and_marks_a_live_run() {
             ("held", marked),
             (
                 "held, followed",
-                "put +40 +40 g7 a2 f1 c1 held by 1 since -5 cancelled next | Running a2 -5",
+                "put now now g7 a2 f1 c1 held by 1 since -5 cancelled next | Running a2 -5",
             ),
             (
                 "held, followed, due",
-                "put -3 -3 g7 a2 f1 c1 held by 1 since -5 cancelled next | Running a2 -5",
+                "put now now g7 a2 f1 c1 held by 1 since -5 cancelled next | Running a2 -5",
             ),
             ("held, cancelled", "keep | Running a2 -5"),
             ("gone", "delete | Cancelled -10"),

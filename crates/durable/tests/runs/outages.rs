@@ -1,5 +1,6 @@
 //! An outage of the store, whatever its cause: one event at its begin and one at its end.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
@@ -322,4 +323,42 @@ fn an_outage_at_the_join_is_told_and_ends() {
         .wait()
         .unwrap();
     settled(&timers, "q", "k");
+}
+
+#[test]
+fn a_lost_claim_whose_key_was_scheduled_for_later_ends_with_a_cancel() {
+    let store = Memory::new();
+    let (sender, started) = mpsc::channel();
+    let timers = node(&store)
+        .handle("q", move |due: &Due<u32>| {
+            sender.send(*due.payload()).unwrap();
+        })
+        .start()
+        .unwrap();
+    // The node can't look before the key was scheduled again.
+    let is_lost = AtomicBool::new(false);
+    store.inject(move |call| match call {
+        MemoryCall::Claim(_) => {
+            is_lost.store(true, Ordering::SeqCst);
+            MemoryFault::LoseAnswer(StoreError::Unknown("cut".into()))
+        }
+        MemoryCall::Poll(_) if is_lost.load(Ordering::SeqCst) => MemoryFault::Fail(refused()),
+        _ => MemoryFault::None,
+    });
+    timers.schedule("q", "k", NOW, &1).wait().unwrap();
+    let read = || timers.get("q", "k").wait().unwrap();
+    wait::until("it is claimed", || {
+        read().is_some_and(|timer| timer.running.is_some())
+    });
+    let later = timers.schedule("q", "k", HOUR, &2).wait().unwrap();
+    assert!(later.running);
+    store.heal();
+    // A timer that is scheduled now runs, so the node has polled, and knows nothing of the other.
+    timers.schedule("q", "other", NOW, &3).wait().unwrap();
+    assert_eq!(wait::next(&started), 3);
+    assert!(read().is_some_and(|timer| timer.follows && timer.running.is_some()));
+    assert!(!timers.cancel("q", "k").wait().unwrap().is_cancelled());
+    settled(&timers, "q", "k");
+    drop(timers);
+    assert!(wait::all(&started).is_empty());
 }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use tourbillon_durable::DueAt;
 use tourbillon_durable::store::{
-    Action, Claim, ClaimedRun, Epoch, Outcome, Page, Run, Settled, StoreTime,
+    Action, Answer, Claim, ClaimedRun, Epoch, Offset, Outcome, Page, Range, Run, SHARDS, Settled,
+    StoreTime,
 };
 
 use crate::client::{
-    Bench, CRASH_LIMIT, Client, NOW, QUEUE, assert_json, call, claim, ms, payload, schedule,
+    Bench, CRASH_LIMIT, Client, NOW, QUEUE, assert_json, call, claim, ms, payload, range, schedule,
     schedule_text,
 };
 
@@ -386,6 +387,63 @@ pub(crate) fn adoption_starts_nothing_that_is_over(bench: &Bench) {
         let adopted = client.claim_of(&adopting);
         assert_eq!((adopted.runs, adopted.over), (vec![], vec![]), "{key}");
     }
+}
+
+/// A row whose claim's answer was lost, and whose key was scheduled for later since, is found by a
+/// cancel, and otherwise when it is due.
+pub(crate) fn a_lost_run_that_is_followed_is_found_when_it_is_due_or_cancelled(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let seen = |client: &mut Client, key: &str| {
+        bench.pass(ms(1));
+        let due = |shard| Range {
+            until: Offset::Ahead(Duration::ZERO),
+            ..range(QUEUE, shard)
+        };
+        let snapshot = client.poll(node, (0..SHARDS).map(due).collect());
+        let mut rows = snapshot.rows.into_iter();
+        rows.find(|seen| &*seen.key == key)
+    };
+    let over = |client: &mut Client, lost: &Run| {
+        let mut adopting = claim(node, QUEUE, &[] as &[&str]);
+        adopting.adopt.push(lost.clone());
+        let adopted = client.claim_of(&adopting);
+        assert_eq!((adopted.runs, adopted.over), (vec![], vec![lost.clone()]));
+        let back = Outcome::GiveBack(Duration::ZERO);
+        assert_eq!(client.settle(node, lost, &back), Settled::Ended);
+    };
+
+    // It is cancelled.
+    let lost = client.running(node, "cancelled");
+    assert!(seen(&mut client, "cancelled").is_some());
+    client.call("cancelled", schedule_text(DueAt::After(HOUR), "next"));
+    assert_eq!(seen(&mut client, "cancelled"), None);
+    let read = client.timer("cancelled");
+    assert!(read.running.is_some() && read.follows && !read.cancelled);
+    let answer = client.call("cancelled", Action::Cancel);
+    assert!(matches!(answer, Answer::Running { attempt: 1, .. }));
+    let found = seen(&mut client, "cancelled").expect("it is due");
+    assert_eq!(
+        (found.generation, found.attempt),
+        (lost.generation, lost.attempt)
+    );
+    let read = client.timer("cancelled");
+    assert!(read.running.is_some() && read.cancelled && !read.follows);
+    assert_eq!(read.due, read.planned);
+    over(&mut client, &lost);
+    assert_eq!(client.get("cancelled"), None);
+
+    // It is due.
+    let lost = client.running(node, "due");
+    let soon = ms(30);
+    client.call("due", schedule_text(DueAt::After(soon), "next"));
+    bench.pass(soon);
+    assert!(seen(&mut client, "due").is_some());
+    assert!(client.claim(node, &["due"]).runs.is_empty());
+    over(&mut client, &lost);
+    let next = client.run_soon(bench, node, "due");
+    assert_eq!((next.run.attempt, next.crashes), (1, 0));
+    assert_json(&next.payload, &payload("next"));
 }
 
 /// A timer that was scheduled during the run of a node that died waits for its own due time, and

@@ -109,6 +109,7 @@ macro_rules! cases {
                 adoption_returns_a_run_whose_answer_was_lost,
                 adoption_needs_the_fence,
                 adoption_starts_nothing_that_is_over,
+                a_lost_run_that_is_followed_is_found_when_it_is_due_or_cancelled,
                 what_follows_a_gone_nodes_run_replaces_it,
                 a_thousand_timers_are_claimed_and_settled_at_once,
                 a_key_that_is_claimed_twice_in_one_call_runs_once,
