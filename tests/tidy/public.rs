@@ -3,16 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proc_macro2::{TokenStream, TokenTree};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use syn::parse::Parser;
 use syn::{
-    Attribute, Expr, ExprLit, Ident, ImplItem, Item, Lit, Meta, TraitItem, Type, UseTree,
-    Visibility,
+    Attribute, Expr, ExprLit, Ident, ImplItem, Item, ItemImpl, Lit, LitStr, Meta, Signature,
+    TraitItem, Type, UseTree, Visibility,
 };
 
 use crate::source::Source;
 
 /// What a public name is defined as: the file, and the name there.
-type Definition = (String, String);
+pub(crate) type Definition = (String, String);
 
 /// A public name that means two things, and why it may.
 pub(crate) type Exception = (&'static str, &'static str);
@@ -25,10 +26,10 @@ const SUFFIXES: &[&str] = &[
 
 /// A published crate.
 pub(crate) struct Crate {
-    name: &'static str,
+    pub(crate) name: &'static str,
     /// The folder of its sources.
     folder: &'static str,
-    files: BTreeMap<String, syn::File>,
+    pub(crate) files: BTreeMap<String, syn::File>,
 }
 
 /// A module of a crate.
@@ -40,6 +41,26 @@ struct Module<'a> {
     /// Where the files of its modules lie.
     folder: String,
     items: &'a [Item],
+}
+
+/// A public function.
+pub(crate) struct Function {
+    /// The type, trait, macro or crate that it belongs to.
+    pub(crate) owner: String,
+    pub(crate) name: String,
+    pub(crate) is_method: bool,
+    pub(crate) docs: String,
+}
+
+impl Function {
+    fn new(owner: &str, signature: &Signature, attributes: &[Attribute]) -> Self {
+        Function {
+            owner: owner.to_owned(),
+            name: signature.ident.to_string(),
+            is_method: signature.receiver().is_some(),
+            docs: docs(attributes),
+        }
+    }
 }
 
 impl Crate {
@@ -169,55 +190,60 @@ impl Crate {
 
     /// All public names, by what they are defined as. A name that another crate defines is not one
     /// of them.
-    fn names(&self) -> BTreeMap<String, BTreeSet<Definition>> {
+    pub(crate) fn names(&self) -> BTreeMap<String, BTreeSet<Definition>> {
         let mut found = BTreeMap::new();
         self.exports(&self.root(), &mut found);
         found
     }
 
-    /// The public functions of public types, traits and modules, by these. What a macro writes
-    /// counts as its own.
-    fn functions(&self) -> BTreeMap<String, BTreeSet<String>> {
-        let names = self.names();
-        let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let mut add = |owner: &str, name: &Ident| {
-            let functions = found.entry(owner.to_owned()).or_default();
-            functions.insert(name.to_string());
-        };
-        let mut pending: Vec<&Item> = self
+    /// The items of all files, without modules and what only tests compile, each with its file.
+    pub(crate) fn items(&self) -> Vec<(&str, &Item)> {
+        let mut found = Vec::new();
+        let mut pending: Vec<(&str, &Item)> = self
             .files
             .iter()
             .filter(|(path, _)| !path.contains("/tests/") && !path.ends_with("/tests.rs"))
-            .flat_map(|(_, file)| &file.items)
+            .flat_map(|(path, file)| file.items.iter().map(move |item| (path.as_str(), item)))
             .collect();
-        while let Some(item) = pending.pop() {
+        while let Some((path, item)) = pending.pop() {
             match item {
                 Item::Mod(module) if !is_for_tests(&module.attrs) => {
-                    pending.extend(module.content.iter().flat_map(|(_, items)| items));
+                    let inner = module.content.iter().flat_map(|(_, items)| items);
+                    pending.extend(inner.map(|item| (path, item)));
                 }
-                Item::Impl(block) if block.trait_.is_none() => {
-                    let Type::Path(owner) = &*block.self_ty else {
+                Item::Mod(_) => {}
+                _ => found.push((path, item)),
+            }
+        }
+        found
+    }
+
+    /// The public functions of public types, traits and modules. What a macro writes counts as its
+    /// own.
+    pub(crate) fn functions(&self) -> Vec<Function> {
+        let names = self.names();
+        let mut found = Vec::new();
+        for (_, item) in self.items() {
+            match item {
+                Item::Impl(block) if block.trait_.is_none() && !is_for_tests(&block.attrs) => {
+                    let Some(owner) = owner(block).filter(|owner| names.contains_key(owner)) else {
                         continue;
                     };
-                    let owner = owner.path.segments.last().map(|last| &last.ident);
-                    let Some(owner) = owner.map(Ident::to_string) else {
-                        continue;
-                    };
-                    if !names.contains_key(&owner) || is_for_tests(&block.attrs) {
-                        continue;
-                    }
                     for item in &block.items {
                         if let ImplItem::Fn(function) = item
                             && is_public(&function.vis, &function.attrs)
                         {
-                            add(&owner, &function.sig.ident);
+                            found.push(Function::new(&owner, &function.sig, &function.attrs));
                         }
                     }
                 }
                 Item::Trait(item) if names.contains_key(&item.ident.to_string()) => {
                     for inner in &item.items {
-                        if let TraitItem::Fn(function) = inner {
-                            add(&item.ident.to_string(), &function.sig.ident);
+                        if let TraitItem::Fn(function) = inner
+                            && is_public(&item.vis, &function.attrs)
+                        {
+                            let owner = item.ident.to_string();
+                            found.push(Function::new(&owner, &function.sig, &function.attrs));
                         }
                     }
                 }
@@ -225,13 +251,18 @@ impl Crate {
                     if is_public(&function.vis, &function.attrs)
                         && names.contains_key(&function.sig.ident.to_string()) =>
                 {
-                    add(self.name, &function.sig.ident);
+                    found.push(Function::new(self.name, &function.sig, &function.attrs));
                 }
                 Item::Macro(item) => {
                     if let Some(name) = &item.ident {
-                        for function in public_functions(item.mac.tokens.clone()) {
-                            add(&format!("{name}!"), &function);
-                        }
+                        let written = public_functions(item.mac.tokens.clone());
+                        found.extend(written.into_iter().map(|(function, attributes)| Function {
+                            owner: format!("{name}!"),
+                            name: function.to_string(),
+                            // The macros write methods alone.
+                            is_method: true,
+                            docs: docs(&attributes),
+                        }));
                     }
                 }
                 _ => {}
@@ -240,43 +271,14 @@ impl Crate {
         found
     }
 
-    /// The public types and traits without an example, in their docs or in those of their methods.
-    pub(crate) fn without_example(&self) -> Vec<String> {
-        let mut shown = BTreeSet::new();
-        let mut missing = BTreeSet::new();
-        let files = self.files.iter();
-        let mut pending: Vec<(&str, &Item)> = files
-            .flat_map(|(path, file)| file.items.iter().map(move |item| (path.as_str(), item)))
-            .collect();
-        let public: BTreeSet<Definition> = self.names().into_values().flatten().collect();
-        while let Some((path, item)) = pending.pop() {
-            match item {
-                Item::Mod(module) => {
-                    let inner = module.content.iter().flat_map(|(_, items)| items);
-                    pending.extend(inner.map(|item| (path, item)));
-                }
-                Item::Impl(block) if block.trait_.is_none() => {
-                    if let Type::Path(owner) = &*block.self_ty
-                        && let Some(owner) = owner.path.segments.last()
-                        && block.items.iter().any(|item| {
-                            matches!(item, ImplItem::Fn(function) if has_example(&function.attrs))
-                        })
-                    {
-                        shown.insert(owner.ident.to_string());
-                    }
-                }
-                Item::Struct(_) | Item::Enum(_) | Item::Union(_) | Item::Trait(_) => {
-                    if let Some((name, _, attributes)) = named(item)
-                        && public.contains(&(path.to_owned(), name.to_string()))
-                        && !has_example(attributes)
-                    {
-                        missing.insert(name.to_string());
-                    }
-                }
-                _ => {}
-            }
+    /// The public functions by what they belong to.
+    fn by_owner(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for function in self.functions() {
+            let functions = found.entry(function.owner).or_default();
+            functions.insert(function.name);
         }
-        missing.difference(&shown).cloned().collect()
+        found
     }
 
     /// How many types, traits and functions are public, and which of these are twins.
@@ -285,7 +287,7 @@ impl Crate {
             name.starts_with(char::is_uppercase) && name.contains(char::is_lowercase)
         };
         let types = self.names().keys().filter(is_type).count();
-        let functions: usize = self.functions().values().map(BTreeSet::len).sum();
+        let functions: usize = self.by_owner().values().map(BTreeSet::len).sum();
         let twins = self.twins();
         format!(
             "{}: {types} types, {functions} functions, {} twins: {}",
@@ -298,7 +300,7 @@ impl Crate {
     /// The public functions that are another one of the same type with a suffix.
     pub(crate) fn twins(&self) -> Vec<String> {
         let mut twins = Vec::new();
-        for (owner, functions) in self.functions() {
+        for (owner, functions) in self.by_owner() {
             for function in &functions {
                 let words: Vec<&str> = function.split('_').collect();
                 let is_twin = (1..words.len())
@@ -346,7 +348,7 @@ pub(crate) fn complaints(crates: &[Crate], exceptions: &[Exception]) -> Vec<Stri
 }
 
 /// What an item declares, apart from modules and imports.
-fn named(item: &Item) -> Option<(&Ident, &Visibility, &[Attribute])> {
+pub(crate) fn named(item: &Item) -> Option<(&Ident, &Visibility, &[Attribute])> {
     Some(match item {
         Item::Struct(item) => (&item.ident, &item.vis, &item.attrs),
         Item::Enum(item) => (&item.ident, &item.vis, &item.attrs),
@@ -404,14 +406,43 @@ fn is_public(visibility: &Visibility, attributes: &[Attribute]) -> bool {
     matches!(visibility, Visibility::Public(_)) && !is_hidden && !is_for_tests(attributes)
 }
 
-/// Whether the docs have a block of code.
-fn has_example(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| match &attribute.meta {
-        Meta::NameValue(doc) if doc.path.is_ident("doc") => {
-            matches!(&doc.value, Expr::Lit(ExprLit { lit: Lit::Str(line), .. }) if line.value().contains("```"))
+/// The type whose functions a block has.
+pub(crate) fn owner(block: &ItemImpl) -> Option<String> {
+    let Type::Path(owner) = &*block.self_ty else {
+        return None;
+    };
+    owner
+        .path
+        .segments
+        .last()
+        .map(|last| last.ident.to_string())
+}
+
+/// The text of documentation. Of a line that a macro puts together, its literals.
+pub(crate) fn docs(attributes: &[Attribute]) -> String {
+    let mut text = String::new();
+    for attribute in attributes {
+        let Meta::NameValue(doc) = &attribute.meta else {
+            continue;
+        };
+        match &doc.value {
+            _ if !doc.path.is_ident("doc") => {}
+            Expr::Lit(ExprLit {
+                lit: Lit::Str(line),
+                ..
+            }) => text += &line.value(),
+            Expr::Macro(made) if made.mac.path.is_ident("concat") => {
+                for tree in made.mac.tokens.clone() {
+                    if let Ok(part) = syn::parse2::<LitStr>(tree.into()) {
+                        text += &part.value();
+                    }
+                }
+            }
+            _ => {}
         }
-        _ => false,
-    })
+        text.push('\n');
+    }
+    text
 }
 
 /// Whether only tests compile it.
@@ -424,21 +455,32 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The names behind `pub fn` and its like, in a macro's text.
-fn public_functions(tokens: TokenStream) -> Vec<Ident> {
+/// The names behind `pub fn` and its like, in a macro's text, with the attributes of each.
+fn public_functions(tokens: TokenStream) -> Vec<(Ident, Vec<Attribute>)> {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut found = Vec::new();
     let mut is_open = false;
+    // Of the item that comes next.
+    let mut attributes = Vec::new();
     for (at, tree) in trees.iter().enumerate() {
         match tree {
-            TokenTree::Group(group) => found.extend(public_functions(group.stream())),
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket => {
+                let attribute = trees[at.saturating_sub(1)..=at].iter().cloned().collect();
+                attributes.extend(Attribute::parse_outer.parse2(attribute).unwrap_or_default());
+            }
+            TokenTree::Group(group) => {
+                found.extend(public_functions(group.stream()));
+                if group.delimiter() == Delimiter::Brace {
+                    attributes.clear();
+                }
+            }
             // `pub(crate)` is no such function.
             TokenTree::Ident(word) if word == "pub" => {
                 is_open = matches!(trees.get(at + 1), Some(TokenTree::Ident(_)));
             }
             TokenTree::Ident(word) if word == "fn" => {
                 if let (true, Some(TokenTree::Ident(name))) = (is_open, trees.get(at + 1)) {
-                    found.push(name.clone());
+                    found.push((name.clone(), std::mem::take(&mut attributes)));
                 }
                 is_open = false;
             }
@@ -449,10 +491,10 @@ fn public_functions(tokens: TokenStream) -> Vec<Ident> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn of(name: &'static str, folder: &'static str, files: &[(&str, &str)]) -> Crate {
+    pub(crate) fn of(name: &'static str, folder: &'static str, files: &[(&str, &str)]) -> Crate {
         let sources: Vec<_> = files
             .iter()
             .map(|(path, text)| Source::new(path, text))
@@ -511,20 +553,6 @@ mod tests {
             assert_eq!(complaints(&[one(), two(text)], &[]), [""; 0], "{text}");
         }
         assert!(complaints(&[one()], &allowed)[0].contains("means one thing"));
-    }
-
-    #[test]
-    fn a_public_type_has_an_example_or_a_method_with_one() {
-        let text = "pub mod a;\nstruct Private;\n/// ```\npub struct Shown;\npub enum Bare {}\n\
-                    pub struct ByMethod;\nimpl ByMethod {\n/// ```\npub fn get(&self) {} }";
-        let files = [
-            ("two/lib.rs", text),
-            ("two/a.rs", "/// No.\npub trait Bare2 {}"),
-        ];
-        assert_eq!(
-            of("two", "two", &files).without_example(),
-            ["Bare", "Bare2"]
-        );
     }
 
     #[test]
