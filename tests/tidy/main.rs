@@ -423,6 +423,11 @@ fn no_guard_is_made_in_any_case() {
 }
 
 #[test]
+fn no_drop_panics_by_itself() {
+    hold(&published(), rules::drops);
+}
+
+#[test]
 fn nothing_is_left_over() {
     hold(EVERYTHING, rules::leftovers);
 }

@@ -105,6 +105,47 @@ pub(crate) fn orderings(source: &Source) -> Vec<String> {
     found
 }
 
+// === drops ===
+
+/// What panics, as it is called.
+const PANICKING: [(&str, &str); 8] = [
+    ("unwrap", "("),
+    ("expect", "("),
+    ("panic", "!"),
+    ("unreachable", "!"),
+    ("todo", "!"),
+    ("assert", "!"),
+    ("assert_eq", "!"),
+    ("assert_ne", "!"),
+];
+
+/// No drop panics by itself: one that runs while a panic leaves its scope would end the process.
+pub(crate) fn drops(source: &Source) -> Vec<String> {
+    let tokens = &source.tokens;
+    let mut found = Vec::new();
+    // How many braces are open within the block of a drop, once it has begun.
+    let mut open: Option<usize> = None;
+    for (at, token) in tokens.iter().enumerate() {
+        let is_block = token.is("Drop") && tokens.get(at + 1).is_some_and(|next| next.is("for"));
+        match open {
+            None if is_block && !token.test => open = Some(0),
+            Some(depth) if token.is("{") => open = Some(depth + 1),
+            Some(depth) if token.is("}") => open = (depth > 1).then_some(depth - 1),
+            Some(_) => {
+                let calls = |(name, behind): &&(&str, &str)| {
+                    token.is(name) && tokens.get(at + 1).is_some_and(|next| next.is(behind))
+                };
+                if let Some((name, _)) = PANICKING.iter().find(calls) {
+                    let what = format!("`{name}` in a drop, which must not panic");
+                    found.push(complain(source, token.line, &what));
+                }
+            }
+            None => {}
+        }
+    }
+    found
+}
+
 // === leftovers ===
 
 /// No code that waits to be written, no prints for debugging, no test that is switched off, but for
@@ -309,6 +350,31 @@ mod tests {
             "#[cfg(not(loom))] fn f() {}",
         ] {
             assert_eq!(count(facade, "src/shard/mod.rs", text), 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_drop_does_not_panic() {
+        let drop = |code: &str| format!("impl Drop for A {{ fn drop(&mut self) {{ {code} }} }}");
+        for code in [
+            "a.unwrap();",
+            "if a { b.expect(\"c\"); }",
+            "panic!();",
+            "assert_eq!(a, b);",
+        ] {
+            let text = drop(code);
+            assert_eq!(count(drops, "src/a.rs", &text), 1, "{text}");
+            let tested = format!("#[cfg(test)] mod tests {{ {text} }}");
+            assert_eq!(count(drops, "src/a.rs", &tested), 0, "{text}");
+            assert_eq!(count(drops, "src/a.rs", &text.replace("Drop", "Run")), 0);
+        }
+        for code in [
+            "a.unwrap_or(b);",
+            "debug_assert!(a);",
+            "match a { B {} => {} }",
+        ] {
+            let text = drop(code) + "fn f() { a.unwrap(); }";
+            assert_eq!(count(drops, "src/a.rs", &text), 0, "{text}");
         }
     }
 
