@@ -35,13 +35,14 @@ func open(name string, keys uint64) workload {
 	case "W3":
 		return timeouts()
 	case "W4":
-		return mass(2*time.Second, func(l *lateness, _ int64) []float64 {
+		return mass(newKeyed().start, 2*time.Second, func(l *lateness, _ int64) []float64 {
 			return []float64{l.perMille(500), l.perMille(990), l.max()}
 		})
 	case "W4i":
-		return mass(0, func(l *lateness, first int64) []float64 {
-			return []float64{l.lastRanAfter(first)}
-		})
+		return mass(newKeyed().start, 0, lastRan)
+	case "W4h":
+		h := &handles{}
+		return mass(func(value uint64, delay time.Duration) { h.start(value, delay) }, 0, lastRan)
 	case "W5":
 		return longTasks()
 	case "W6":
@@ -279,9 +280,10 @@ func timeouts() workload {
 	}
 }
 
-func mass(span time.Duration, figuresOf func(*lateness, int64) []float64) workload {
+func lastRan(l *lateness, first int64) []float64 { return []float64{l.lastRanAfter(first)} }
+
+func mass(start func(uint64, time.Duration), span time.Duration, figuresOf func(*lateness, int64) []float64) workload {
 	stamped = true
-	k := newKeyed()
 	return workload{
 		fill: func() {},
 		round: func(_ int, amount uint64, seed uint64) ([]*float64, time.Duration) {
@@ -290,7 +292,7 @@ func mass(span time.Duration, figuresOf func(*lateness, int64) []float64) worklo
 				firedBefore := firedSoFar()
 				began := sinceBegin()
 				first := began + int64(lead)
-				arm(k, int(amount), seed, first, span)
+				arm(start, int(amount), seed, first, span)
 				inTime := sinceBegin() < first
 				cpu := cpuTime()
 				waitUntilFired(firedBefore+amount, lead+span+2*time.Minute)
@@ -308,7 +310,7 @@ func mass(span time.Duration, figuresOf func(*lateness, int64) []float64) worklo
 }
 
 // arm spreads the timers evenly over the span, in random order.
-func arm(k *keyed, count int, seed uint64, first int64, span time.Duration) {
+func arm(start func(uint64, time.Duration), count int, seed uint64, first int64, span time.Duration) {
 	places := make([]int32, count)
 	for at := range places {
 		places[at] = int32(at)
@@ -320,7 +322,7 @@ func arm(k *keyed, count int, seed uint64, first int64, span time.Duration) {
 	}
 	for _, number := range places {
 		due := first + int64(float64(span)*float64(number)/float64(count))
-		k.start(stamp(due, false, int(number)), time.Duration(due-sinceBegin()))
+		start(stamp(due, false, int(number)), time.Duration(due-sinceBegin()))
 	}
 }
 
@@ -366,10 +368,6 @@ func longTasks() workload {
 			long := 41 * amount / 5_000
 			if long == 0 {
 				long = 1
-			}
-			// In the second case no task takes long.
-			if which > 0 {
-				long = 0
 			}
 			// In the second case no task takes long.
 			if which > 0 {

@@ -55,9 +55,12 @@ abstract class Workload {
             case "W3":
                 return new Timeouts(library.keyed(false));
             case "W4":
-                return new Mass(library.keyed(false), warmUp ? 100 * MILLI : 2 * SECOND, true);
+                return Mass.byKey(library.keyed(false), warmUp ? 100 * MILLI : 2 * SECOND, true);
             case "W4i":
-                return new Mass(library.keyed(false), 0, false);
+                return Mass.byKey(library.keyed(false), 0, false);
+            case "W4h":
+                Library.Handles handles = library.handles();
+                return new Mass(handles, handles::start, 0, false);
             case "W5":
                 return new Paced(library.keyed(true), 41, 10 * MILLI);
             case "W6":
@@ -452,16 +455,33 @@ abstract class Workload {
         }
     }
 
-    /** W4 and W4i. */
-    private static final class Mass extends Keyed {
+    /** W4, W4i and W4h. */
+    private static final class Mass extends Workload {
+        private final Library.Timers timers;
+        private final Start start;
         private final long span;
         private final boolean spread;
 
-        Mass(Library.Keyed timers, long span, boolean spread) {
-            super(timers, 0);
+        interface Start {
+            void start(long value, long delayNanos);
+        }
+
+        static Mass byKey(Library.Keyed timers, long span, boolean spread) {
+            return new Mass(timers, timers::start, span, spread);
+        }
+
+        Mass(Library.Timers timers, Start start, long span, boolean spread) {
+            super(0);
+            this.timers = timers;
+            this.start = start;
             this.span = span;
             this.spread = spread;
             Recorder.expectStamps();
+        }
+
+        @Override
+        Library.Timers timers() {
+            return timers;
         }
 
         @Override
@@ -512,7 +532,7 @@ abstract class Workload {
             for (int number : places) {
                 long due = first + (long) ((double) span * number / count);
                 long key = Recorder.stamp(due, false, number);
-                timers.start(key, Math.max(due - System.nanoTime(), 0));
+                start.start(key, Math.max(due - System.nanoTime(), 0));
             }
             timers.settle();
         }

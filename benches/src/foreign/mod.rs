@@ -59,8 +59,8 @@ pub(crate) struct JavaLibrary {
 const JAVA_FLAGS: [&str; 1] = ["-Xmx6g"];
 
 /// Workloads that drivers don't have. The bytes per touched session are lost in what a collector
-/// leaves. Of mass expiry they have the form by key. W2t is for comparing locks.
-const LEAVES_OUT: [&str; 3] = ["churn", "W2t", "W4h"];
+/// leaves. W2t is for comparing locks, and W10 for calls that they have not.
+const LEAVES_OUT: [&str; 3] = ["churn", "W2t", "W10"];
 
 /// The variable by which the parent tells how long a JVM warms up, in milliseconds.
 pub(crate) const WARM_UP: &str = "BENCHES_WARM_UP_MS";
