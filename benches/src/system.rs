@@ -14,8 +14,8 @@ pub(crate) trait System: Sync + Sized + 'static {
     /// The most timers that it is filled with, unless it is asked for by name: some take so much
     /// memory or time that all of them together would not fit.
     const MOST_KEYS: u64 = u64::MAX;
-    /// If there are any, it has no timers and fires nothing: a floor for these workloads and no
-    /// peer.
+    /// If there are any, it has no timers and fires nothing, or it may be early: a floor for these
+    /// workloads and no peer.
     const FLOOR_OF: &'static [&'static str] = &[];
 
     /// How many timers are pending.
@@ -54,6 +54,23 @@ pub(crate) trait Keyed: System {
 
     /// Moves the timer of `key` to `delay` from now. Whether there was one.
     fn touch(&self, key: u64, delay: Duration) -> bool;
+
+    /// A start of each. A system with a way of its own for many keys takes it, here and below.
+    fn start_many(&self, timers: &[(u64, Duration)]) {
+        timers
+            .iter()
+            .for_each(|(key, delay)| self.start(*key, *delay));
+    }
+
+    /// A stop of each; how many there were.
+    fn stop_many(&self, keys: &[u64]) -> usize {
+        keys.iter().filter(|key| self.stop(**key)).count()
+    }
+
+    /// A touch of each; how many there were.
+    fn touch_many(&self, keys: &[u64], delay: Duration) -> usize {
+        keys.iter().filter(|key| self.touch(**key, delay)).count()
+    }
 }
 
 /// Keyed timers whose tasks run on a pool that grows.
@@ -91,13 +108,25 @@ pub(crate) trait Sessions: System {
     /// The entry of `key` lives for `idle` from now on. Whether there is one.
     fn touch(&self, key: u64) -> bool;
 
-    /// A touch of each; how many there are. A system with a way of its own for many keys takes it.
+    /// Takes the entry out. It does not expire then.
+    fn remove(&self, key: u64) -> Option<u64>;
+
+    /// An insertion of each as its own value. A system with a way of its own for many keys takes
+    /// it, here and below.
+    fn insert_many(&self, keys: &[u64]) {
+        keys.iter().for_each(|key| self.insert(*key, *key));
+    }
+
+    /// A touch of each; how many there are.
     fn touch_many(&self, keys: &[u64]) -> usize {
         keys.iter().filter(|key| self.touch(**key)).count()
     }
 
-    /// Takes the entry out. It does not expire then.
-    fn remove(&self, key: u64) -> Option<u64>;
+    /// A removal of each; how many there were.
+    fn remove_many(&self, keys: &[u64]) -> usize {
+        let removed = keys.iter().filter_map(|key| self.remove(*key));
+        removed.count()
+    }
 }
 
 /// Futures that are done after a while, for the tasks of a tokio runtime.

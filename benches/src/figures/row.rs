@@ -271,14 +271,14 @@ impl Row {
         self.system.starts_with("tourbillon")
     }
 
-    /// Whether it is of a system without timers.
-    pub(crate) fn is_floor(&self) -> bool {
-        systems::is_floor(&self.system)
+    /// Why its system is a floor, if it is one.
+    pub(crate) fn floor(&self) -> Option<&'static str> {
+        systems::floor(&self.system)
     }
 
     /// A floor is none.
     pub(crate) fn is_peer(&self) -> bool {
-        !self.is_ours() && !self.is_floor()
+        !self.is_ours() && self.floor().is_none()
     }
 
     /// Whether targets are judged by its rounds.

@@ -4,13 +4,11 @@
 //!
 //! The map is striped: each stripe is a mutex around a plain hash map with FxHash, on cache lines
 //! of its own. A call for many keys takes one lock over one map, as a loop in a service would; so
-//! `touch_many` is measured with a single stripe.
+//! calls for many are measured with a single stripe.
 //!
 //! The time is one atomic load. A thread publishes it every millisecond, so a deadline is up to
-//! that much too early, which no timer may be. With the name `bare-instant` the time is
-//! `Instant::now` instead.
+//! that much too early, which no timer may be.
 
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -23,73 +21,44 @@ use crate::system::{Keyed, Sessions, System, Tasks};
 /// Two threads rarely meet at one of them.
 const STRIPES: usize = 256;
 
-/// Where a touch gets the time from.
-pub(crate) trait Clock: Send + Sync + 'static {
-    const NAME: &'static str;
-    const ABOUT: &'static str;
+const NAME: &str = "bare";
 
-    /// Nanoseconds since some moment of this process.
-    fn now() -> u64;
+/// Nanoseconds since this process asked first.
+pub(super) fn read() -> u64 {
+    static BASE: OnceLock<Instant> = OnceLock::new();
+    BASE.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// A thread writes it.
-pub(crate) struct Published;
-
-/// Each call reads it.
-pub(crate) struct Read;
-
-impl Clock for Published {
-    const NAME: &'static str = "bare";
-    const ABOUT: &'static str = "no timers, a floor: deadlines in locked FxHash maps, the time as one load";
-
-    fn now() -> u64 {
-        static NOW: AtomicU64 = AtomicU64::new(0);
-        static PUBLISHER: OnceLock<()> = OnceLock::new();
-        PUBLISHER.get_or_init(|| {
-            NOW.store(Read::now(), Ordering::Relaxed);
-            thread::spawn(|| {
-                loop {
-                    thread::sleep(Duration::from_millis(1));
-                    // Relaxed: only the number matters.
-                    NOW.store(Read::now(), Ordering::Relaxed);
-                }
-            });
+/// The same by a thread that writes it.
+pub(super) fn published() -> u64 {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    static PUBLISHER: OnceLock<()> = OnceLock::new();
+    PUBLISHER.get_or_init(|| {
+        NOW.store(read(), Ordering::Relaxed);
+        thread::spawn(|| {
+            loop {
+                thread::sleep(Duration::from_millis(1));
+                // Relaxed: only the number matters.
+                NOW.store(read(), Ordering::Relaxed);
+            }
         });
-        NOW.load(Ordering::Relaxed)
-    }
-}
-
-impl Clock for Read {
-    const NAME: &'static str = "bare-instant";
-    const ABOUT: &'static str = "the same with Instant::now as the time";
-
-    fn now() -> u64 {
-        static BASE: OnceLock<Instant> = OnceLock::new();
-        BASE.get_or_init(Instant::now).elapsed().as_nanos() as u64
-    }
+    });
+    NOW.load(Ordering::Relaxed)
 }
 
 /// Deadlines by key.
-pub(crate) struct Deadlines<C> {
-    stripes: Box<[Stripe<()>]>,
-    clock: PhantomData<C>,
-}
+pub(crate) struct Deadlines(Box<[Stripe<()>]>);
 
 /// Values with deadlines, all of which are pushed out equally far.
-pub(crate) struct Idle<C, const STRIPES: usize> {
+pub(crate) struct Idle<const STRIPES: usize> {
     stripes: Box<[Stripe<u64>]>,
     idle: u64,
-    clock: PhantomData<C>,
 }
 
-pub(crate) type Loaded = Deadlines<Published>;
-pub(crate) type Instants = Deadlines<Read>;
 /// For touches one by one.
-pub(crate) type StripedSessions = Idle<Published, STRIPES>;
-pub(crate) type StripedSessionsByInstant = Idle<Read, STRIPES>;
+pub(crate) type StripedSessions = Idle<STRIPES>;
 /// For touches of many in a call.
-pub(crate) type SessionsOfOneMap = Idle<Published, 1>;
-pub(crate) type SessionsOfOneMapByInstant = Idle<Read, 1>;
+pub(crate) type SessionsOfOneMap = Idle<1>;
 
 /// Alone on its cache lines.
 #[derive(Default)]
@@ -133,50 +102,47 @@ fn count<V>(stripes: &[Stripe<V>]) -> usize {
     stripes.iter().map(|stripe| stripe.lock().len()).sum()
 }
 
-impl<C: Clock> System for Deadlines<C> {
-    const NAME: &'static str = C::NAME;
-    const ABOUT: &'static str = C::ABOUT;
+impl System for Deadlines {
+    const NAME: &'static str = NAME;
+    const ABOUT: &'static str = "no timers, a floor: deadlines in locked FxHash maps, the time as one load";
     const FLOOR_OF: &'static [&'static str] = &["W2"];
 
     fn pending(&self) -> usize {
-        count(&self.stripes)
+        count(&self.0)
     }
 
     fn settle(&self) {}
 }
 
-impl<C: Clock> Keyed for Deadlines<C> {
+impl Keyed for Deadlines {
     fn new(_: Tasks) -> Self {
-        Deadlines {
-            stripes: stripes(STRIPES),
-            clock: PhantomData,
-        }
+        Deadlines(stripes(STRIPES))
     }
 
     fn start(&self, key: u64, delay: Duration) {
-        let deadline = C::now() + delay.as_nanos() as u64;
+        let deadline = published() + delay.as_nanos() as u64;
         let value = ();
-        insert(&self.stripes, key, Armed { deadline, value });
+        insert(&self.0, key, Armed { deadline, value });
     }
 
     fn stop(&self, key: u64) -> bool {
-        stripe_of(&self.stripes, key).lock().remove(&key).is_some()
+        stripe_of(&self.0, key).lock().remove(&key).is_some()
     }
 
     fn touch(&self, key: u64, delay: Duration) -> bool {
-        let deadline = C::now() + delay.as_nanos() as u64;
-        touch(&mut stripe_of(&self.stripes, key).lock(), key, deadline)
+        let deadline = published() + delay.as_nanos() as u64;
+        touch(&mut stripe_of(&self.0, key).lock(), key, deadline)
     }
 }
 
-impl<C: Clock, const STRIPES: usize> System for Idle<C, STRIPES> {
-    const NAME: &'static str = C::NAME;
+impl<const STRIPES: usize> System for Idle<STRIPES> {
+    const NAME: &'static str = NAME;
     const ABOUT: &'static str = if STRIPES == 1 {
-        "for S2: all in one map, one lock for a call"
+        "for S2 and S5: all in one map, one lock for a call"
     } else {
         "the same with values of 8 bytes in the map"
     };
-    const FLOOR_OF: &'static [&'static str] = if STRIPES == 1 { &["S2"] } else { &["S1"] };
+    const FLOOR_OF: &'static [&'static str] = if STRIPES == 1 { &["S2", "S5"] } else { &["S1"] };
 
     fn pending(&self) -> usize {
         count(&self.stripes)
@@ -185,17 +151,16 @@ impl<C: Clock, const STRIPES: usize> System for Idle<C, STRIPES> {
     fn settle(&self) {}
 }
 
-impl<C: Clock, const STRIPES: usize> Sessions for Idle<C, STRIPES> {
+impl<const STRIPES: usize> Sessions for Idle<STRIPES> {
     fn new(idle: Duration) -> Self {
         Idle {
             stripes: stripes(STRIPES),
             idle: idle.as_nanos() as u64,
-            clock: PhantomData,
         }
     }
 
     fn insert(&self, key: u64, value: u64) {
-        let deadline = C::now() + self.idle;
+        let deadline = published() + self.idle;
         insert(&self.stripes, key, Armed { deadline, value });
     }
 
@@ -205,7 +170,7 @@ impl<C: Clock, const STRIPES: usize> Sessions for Idle<C, STRIPES> {
     }
 
     fn touch(&self, key: u64) -> bool {
-        let deadline = C::now() + self.idle;
+        let deadline = published() + self.idle;
         touch(&mut stripe_of(&self.stripes, key).lock(), key, deadline)
     }
 
@@ -214,7 +179,7 @@ impl<C: Clock, const STRIPES: usize> Sessions for Idle<C, STRIPES> {
         let [stripe] = &*self.stripes else {
             return keys.iter().filter(|key| self.touch(**key)).count();
         };
-        let deadline = C::now() + self.idle;
+        let deadline = published() + self.idle;
         let mut map = stripe.lock();
         let touched = keys.iter().filter(|key| touch(&mut map, **key, deadline));
         touched.count()
@@ -230,10 +195,11 @@ impl<C: Clock, const STRIPES: usize> Sessions for Idle<C, STRIPES> {
 mod tests {
     use super::*;
 
-    fn a_touch_writes_the_time_and_the_delay<C: Clock>() {
-        let deadlines = Deadlines::<C>::new(Tasks::Short);
+    #[test]
+    fn a_touch_writes_the_published_time_and_the_delay() {
+        let deadlines = Deadlines::new(Tasks::Short);
         deadlines.start(7, Duration::ZERO);
-        let deadline = || stripe_of(&deadlines.stripes, 7).lock()[&7].deadline;
+        let deadline = || stripe_of(&deadlines.0, 7).lock()[&7].deadline;
         let before = deadline();
         thread::sleep(Duration::from_millis(20));
         assert!(deadlines.touch(7, Duration::from_secs(1)));
@@ -243,18 +209,12 @@ mod tests {
     }
 
     #[test]
-    fn the_time_moves_on_both_clocks() {
-        a_touch_writes_the_time_and_the_delay::<Published>();
-        a_touch_writes_the_time_and_the_delay::<Read>();
-    }
-
-    #[test]
     fn keys_spread_over_all_stripes() {
-        let deadlines = Loaded::new(Tasks::Short);
+        let deadlines = Deadlines::new(Tasks::Short);
         for key in 0..100 * STRIPES as u64 {
             deadlines.start(key, Duration::ZERO);
         }
-        let sizes = deadlines.stripes.iter().map(|stripe| stripe.lock().len());
+        let sizes = deadlines.0.iter().map(|stripe| stripe.lock().len());
         let (least, most) = sizes.fold((usize::MAX, 0), |(least, most), size| {
             (least.min(size), most.max(size))
         });

@@ -187,6 +187,22 @@ impl<V: Payload> Shared<V> {
         }
     }
 
+    /// Under one hold of the mutex, and by one reading of the clock.
+    fn touch_many(&self, ids: &[u64], delay: Duration) -> usize {
+        let deadline = self.after(delay);
+        let mut inner = self.lock();
+        let mut wake = false;
+        let mut touched = 0;
+        for id in ids {
+            let (found, earlier) = inner.touch(*id, deadline);
+            touched += usize::from(found);
+            wake |= earlier;
+        }
+        drop(inner);
+        self.wake(wake);
+        touched
+    }
+
     fn stop(&self, id: u64) -> bool {
         self.lock().armed.remove(&id).is_some()
     }
@@ -244,10 +260,11 @@ impl Keyed for ByKey {
     }
 
     fn touch(&self, key: u64, delay: Duration) -> bool {
-        let deadline = self.0.after(delay);
-        let (found, wake) = self.0.lock().touch(key, deadline);
-        self.0.wake(wake);
-        found
+        self.0.touch_many(&[key], delay) == 1
+    }
+
+    fn touch_many(&self, keys: &[u64], delay: Duration) -> usize {
+        self.0.touch_many(keys, delay)
     }
 }
 
@@ -318,20 +335,8 @@ impl Sessions for SessionMap {
         self.touch_many(&[key]) == 1
     }
 
-    /// Under one hold of the mutex, and by one reading of the clock.
     fn touch_many(&self, keys: &[u64]) -> usize {
-        let deadline = self.shared.after(self.idle);
-        let mut inner = self.shared.lock();
-        let mut wake = false;
-        let mut touched = 0;
-        for key in keys {
-            let (found, earlier) = inner.touch(*key, deadline);
-            touched += usize::from(found);
-            wake |= earlier;
-        }
-        drop(inner);
-        self.shared.wake(wake);
-        touched
+        self.shared.touch_many(keys, self.idle)
     }
 
     fn remove(&self, key: u64) -> Option<u64> {

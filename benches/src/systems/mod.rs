@@ -79,6 +79,7 @@ pub(crate) struct Entry {
     pub(crate) about: &'static str,
     pub(crate) most_keys: u64,
     floor_of: &'static [&'static str],
+    may_be_early: bool,
     keyed: Option<Serve>,
     handles: Option<Serve>,
     sessions: Option<Serve>,
@@ -123,6 +124,7 @@ impl Entry {
             about,
             most_keys: u64::MAX,
             floor_of: &[],
+            may_be_early: false,
             keyed: None,
             handles: None,
             sessions: None,
@@ -139,6 +141,7 @@ const fn system<S: System>() -> Entry {
     Entry {
         most_keys: S::MOST_KEYS,
         floor_of: S::FLOOR_OF,
+        may_be_early: S::MAY_BE_EARLY,
         ..Entry::of(S::NAME, S::ABOUT)
     }
 }
@@ -227,8 +230,9 @@ systems! {
     tokio_sleep: both(ByKey, ByHandle), sessions(SessionMap), sleeps(Futures);
     tokio_task: both(ByKey, ByHandle);
     moka: keyed(ByKey), sessions(SessionMap);
-    bare: keyed(Loaded), sessions(StripedSessions), sessions(SessionsOfOneMap), keyed(Instants),
-        sessions(StripedSessionsByInstant), sessions(SessionsOfOneMapByInstant);
+    sharded: keyed(ByKey), sessions(SessionMap), keyed(ByKeyPublished), sessions(SessionMapPublished);
+    sweep: keyed(ByKey), sessions(SessionMap);
+    bare: keyed(Deadlines), sessions(StripedSessions), sessions(SessionsOfOneMap);
     drivers: foreign(Netty), foreign(Jdk), foreign(Go);
 }
 
@@ -239,9 +243,10 @@ pub(crate) fn named(name: &str) -> impl Iterator<Item = &'static Entry> {
         .filter(move |system| system.name.eq_ignore_ascii_case(name))
 }
 
-/// Whether the system of that name has no timers.
-pub(crate) fn is_floor(name: &str) -> bool {
-    named(name).any(Entry::is_floor)
+/// Why the system of that name is a floor and no peer, if it is one.
+pub(crate) fn floor(name: &str) -> Option<&'static str> {
+    let entry = named(name).find(|entry| entry.is_floor())?;
+    Some(["no timers", "may be early"][usize::from(entry.may_be_early)])
 }
 
 /// Does what a child was started for, until the parent closes its input.

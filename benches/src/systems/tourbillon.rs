@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use tourbillon::{Cancel, Expiry, ExpiryMap, Handle, Reschedule, Scheduler, Timer, TimerHandle};
+use tourbillon::{
+    Cancel, Expiry, ExpiryMap, Firing, Handle, Removed, Reschedule, Scheduler, Timer, TimerHandle,
+};
 
 use super::SetUp;
 use crate::system::{Handles, Keyed, Pooled, Sessions, Sleeps, System, Tasks};
@@ -67,6 +69,26 @@ impl Keyed for Boxed {
             self.timers.reschedule(&key, delay),
             Reschedule::Moved { .. }
         )
+    }
+
+    fn start_many(&self, timers: &[(u64, Duration)]) {
+        let timer = |(key, delay): &_| {
+            let key = *key;
+            (key, *delay, move |_: &Firing<'_, u64>| fired(key))
+        };
+        let scheduled = self.timers.schedule_many(timers.iter().map(timer));
+        assert!(scheduled.iter().all(Result::is_ok), "open and without a bound");
+    }
+
+    fn stop_many(&self, keys: &[u64]) -> usize {
+        let answers = self.timers.cancel_many(keys);
+        answers.iter().filter(|answer| answer.is_cancelled()).count()
+    }
+
+    fn touch_many(&self, keys: &[u64], delay: Duration) -> usize {
+        let answers = self.timers.reschedule_many(keys, delay);
+        let moved = |answer: &&Reschedule| matches!(answer, Reschedule::Moved { .. });
+        answers.iter().filter(moved).count()
     }
 }
 
@@ -146,6 +168,16 @@ impl Sessions for SessionMap {
     fn touch_many(&self, keys: &[u64]) -> usize {
         let answers = self.0.touch_many(keys);
         answers.iter().filter(|touch| touch.is_alive()).count()
+    }
+
+    fn insert_many(&self, keys: &[u64]) {
+        let inserted = self.0.insert_many(keys.iter().map(|key| (*key, *key)));
+        assert!(inserted.iter().all(Result::is_ok), "open and without a bound");
+    }
+
+    fn remove_many(&self, keys: &[u64]) -> usize {
+        let removed = self.0.remove_many(keys).into_iter();
+        removed.filter_map(Removed::value).count()
     }
 
     fn remove(&self, key: u64) -> Option<u64> {

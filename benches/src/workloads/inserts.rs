@@ -1,9 +1,8 @@
 //! W8 and W8x: N keyed timers go in, 60 to 120 minutes out, from one thread or from two with keys
 //! of their own: how long all of it takes, and the longest single call, which is where something
-//! grows, is moved or is waited for. The keys of W8 are counted up, those of W8x are the same
-//! numbers mixed.
+//! grows, is moved or is waited for. The keys of W8x look random, those of W8 are counted up.
 //!
-//! Mixing a key takes about 2 ns, which are in the figures of W8x, for all systems.
+//! Making a key look random takes about 2 ns, which are in the figures of W8x, for all systems.
 //!
 //! The clock is read once per call, the end of one being the start of the next; that is in the
 //! figures, some 25 ns per call, and so is the random number for the delay. What each call leaves
@@ -19,8 +18,8 @@ use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
 use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
-    name: "W8",
-    about: "keyed timers go into an empty system",
+    name: "W8x",
+    about: "keyed timers go into an empty system, keys that look random",
     metrics: &[
         Metric::less("all", "s"),
         Metric::longest("longest call", "ms"),
@@ -33,9 +32,9 @@ pub(super) const ABOUT: Workload = Workload {
     by: By::Key,
 };
 
-pub(super) const OF_MIXED_KEYS: Workload = Workload {
-    name: "W8x",
-    about: "the same with keys that look random",
+pub(super) const OF_COUNTED_KEYS: Workload = Workload {
+    name: "W8",
+    about: "the same with keys that are counted up",
     keys: [&[10_000_000], &[], &[1_000]],
     ..ABOUT
 };

@@ -7,6 +7,7 @@ mod idle;
 mod inserts;
 mod kit;
 mod long_tasks;
+mod many;
 mod mass;
 mod memory;
 mod on_servers;
@@ -33,7 +34,7 @@ use chaos::random::mixed;
 pub(crate) const ALL: &[Workload] = &[
     start_stop::BY_HANDLE,
     start_stop::BY_KEY,
-    start_stop::BY_MIXED_KEY,
+    start_stop::BY_COUNTED_KEY,
     touch::ABOUT,
     touch::SINGLE,
     timeouts::ABOUT,
@@ -45,12 +46,14 @@ pub(crate) const ALL: &[Workload] = &[
     idle::ABOUT,
     memory::ABOUT,
     inserts::ABOUT,
-    inserts::OF_MIXED_KEYS,
+    inserts::OF_COUNTED_KEYS,
     cascade::ABOUT,
+    many::TIMERS,
     churn::ABOUT,
     session_touch::ABOUT,
     session_touch_many::ABOUT,
     session_memory::ABOUT,
+    many::SESSIONS,
     sleeps::ABOUT,
 ];
 
@@ -89,6 +92,7 @@ pub(crate) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
         "W8" => inserts::serve::<S>(child, |number| number),
         "W8x" => inserts::serve::<S>(child, mixed),
         "W9" => cascade::serve::<S>(child),
+        "W10" => many::serve_keyed::<S>(child),
         "churn" => churn::serve::<S>(child),
         other => unreachable!("{other} is not in the table, or by handle"),
     }
@@ -109,6 +113,7 @@ pub(crate) fn serve_sessions<S: Sessions>(child: &mut Child) -> io::Result<()> {
         "S1" => session_touch::serve::<S>(child),
         "S2" => session_touch_many::serve::<S>(child),
         "S3" => session_memory::serve::<S>(child),
+        "S5" => many::serve_sessions::<S>(child),
         other => unreachable!("{other} is not in the table, or not of sessions"),
     }
 }

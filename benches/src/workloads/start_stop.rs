@@ -1,7 +1,7 @@
 //! W1, W1k and W1x: request timeouts, nearly all of which are cancelled. N timers are pending, 60
 //! to 120 minutes out; one thread starts another one and stops it at once, by handle (W1) or by a
-//! key that is new (W1k). The keys of W1k are counted up. Those of W1x are the same numbers mixed,
-//! since some maps put keys that follow each other side by side.
+//! key that is new. The keys of W1x look random. Those of W1k are counted up: some maps put keys that
+//! follow each other side by side.
 //!
 //! In the first case the new timer is due in 1 ms to 60 s, so it is often the earliest of all and
 //! somebody has to be woken. In the second one (W1b) a timer is pending that is due in 30 minutes,
@@ -29,8 +29,8 @@ pub(super) const BY_HANDLE: Workload = Workload {
 };
 
 pub(super) const BY_KEY: Workload = Workload {
-    name: "W1k",
-    about: "start a keyed timer and stop it by its key, one thread",
+    name: "W1x",
+    about: "start a timer and stop it by its key, which looks random, one thread",
     metrics: &[Metric::less("", "ns/pair")],
     cases: &[
         Case::of("1 ms - 60 s", 1),
@@ -43,10 +43,10 @@ pub(super) const BY_KEY: Workload = Workload {
     by: By::Key,
 };
 
-pub(super) const BY_MIXED_KEY: Workload = Workload {
-    name: "W1x",
-    about: "the same with keys that look random",
-    keys: [&[1_000_000, 10_000_000], &[], &[1_000]],
+pub(super) const BY_COUNTED_KEY: Workload = Workload {
+    name: "W1k",
+    about: "the same with keys that are counted up",
+    keys: [&[0, 1_000_000, 10_000_000], &[], &[1_000]],
     ..BY_KEY
 };
 
