@@ -43,7 +43,7 @@ Usage: cargo run --release -p benches -- [OPTIONS]
 Options:
                    (all workloads, up to 10 M keys, 5 rounds of each: within an hour)
   --quick          up to 1 M keys, less of everything, 3 rounds: within five minutes
-  --targets        what docs/performance.md needs, 5 rounds, --foreign, --mimalloc: about 40 minutes
+  --targets        what docs/performance.md needs, 5 rounds, --foreign, --mimalloc: about 50 minutes
   --smoke          everything once, as small as it goes: shows that it works, measures nothing
   --rounds N       rounds of every figure, interleaved between the systems; then the time has no bound
   --minutes N      how long it may take; what does not fit loses rounds, and is named

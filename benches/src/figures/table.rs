@@ -12,8 +12,8 @@ const LEGEND: &str = "\
 A figure is the median of the rounds, or the least of them for a maximum, since being preempted alone \
 makes some milliseconds (so a maximum can be below a percentile). The ratio says how many times better \
 the first system of a point is; below 1 it is behind. Points with several threads have a figure for each mode \
-of the machine that was seen. A floor has no timers and fires nothing: it is what the work costs at least, and \
-no peer.
+of the machine that was seen. A floor has no timers and fires nothing, or may fire early: it is what the work \
+costs at least, and no peer.
 ";
 
 const HEAD: [&str; 6] = ["", "system", "figure", "min - max", "ratio", "rounds"];
@@ -185,11 +185,7 @@ fn line(row: &Row, lead: Option<&Row>, metric: &Metric) -> Cells {
             point += &format!(": {}", metric.name);
         }
     }
-    let floor = if row.is_floor() {
-        " (no timers: a floor)"
-    } else {
-        ""
-    };
+    let floor = row.floor().map(|why| format!(" ({why}: a floor)"));
     let spread = row.spread(metric);
     let typical = spread.map(|s| format!("{} {}", digits(s.typical), metric.unit));
     let range = spread.map(|s| format!("{} - {}", digits(s.min), digits(s.max)));
@@ -202,7 +198,7 @@ fn line(row: &Row, lead: Option<&Row>, metric: &Metric) -> Cells {
     let [typical, range, ratio] = [typical, range, ratio].map(Option::unwrap_or_default);
     [
         point,
-        row.system.clone() + floor,
+        row.system.clone() + &floor.unwrap_or_default(),
         typical,
         range,
         ratio,
@@ -367,8 +363,11 @@ mod tests {
     #[test]
     fn the_summary_quotes_where_a_peer_is_ahead() {
         let with_heap = |heap: f64| {
-            let rows = [("tourbillon", 11.0), ("heap", heap), ("netty", 2.0)];
-            let mut run = run(rows.map(|(system, value)| row("W3", system, value)).into());
+            let rows = [("tourbillon", 11.0), ("heap", heap)].into_iter();
+            let rows = rows.chain(["netty", "sharded", "sweep"].map(|peer| (peer, 2.0)));
+            let mut run = run(rows
+                .map(|(system, value)| row("W3", system, value))
+                .collect());
             run.commit = Some("0123456789abcdef with changes".to_owned());
             summary(&run)
         };

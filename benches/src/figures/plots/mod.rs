@@ -39,7 +39,7 @@ pub(crate) fn of(run: &Run) -> Vec<Plot> {
         plots.extend(draw.by_keys("touch-keys", "Touches of random keys", &["W2"], other_modes));
         plots.extend(draw.touch_by_threads(other_modes));
         let title = "Start a timer and stop it";
-        plots.extend(draw.by_keys("pair-keys", title, &["W1", "W1k"], other_modes));
+        plots.extend(draw.by_keys("pair-keys", title, &["W1", "W1x"], other_modes));
     }
     plots.extend(
         [draw.mass(), draw.memory(), draw.lateness()]
@@ -273,6 +273,7 @@ impl<'a> Draw<'a> {
         let range = Some(("p50", "max"));
         let panels = [
             panel("W4i", "at one instant: the last one ran", "last ran", None),
+            panel("W4h", "at one instant, by handle", "last ran", None),
             panel("W4", "over 2 s: late, p99 (p50 to max)", "p99", range),
         ];
         self.bars("mass", title, (Marks::Dots, false), panels)

@@ -38,7 +38,7 @@ fn texts(svg: &str) -> Vec<String> {
 fn every_row_is_drawn() {
     let mut rows = Vec::new();
     for (system, value) in [("tourbillon", 3.0), ("a <peer> & more", 4.0), ("heap", 5.0)] {
-        let workloads = ["W1", "W1k", "W4", "W4i", "W5", "W7", "S3"];
+        let workloads = ["W1", "W1x", "W4", "W4i", "W4h", "W5", "W7", "S3"];
         rows.extend(workloads.map(|workload| row(workload, system, value)));
         let mut none_is_long = row("W5", system, 0.5);
         NONE_IS_LONG.clone_into(&mut none_is_long.case);
@@ -58,7 +58,7 @@ fn every_row_is_drawn() {
         ("pair-keys", 6),
         ("touch-keys-other-modes", 6),
         ("touch-threads-other-modes", 12),
-        ("mass", 6),
+        ("mass", 9),
         // The page is a rectangle, too.
         ("memory", 7),
         ("lateness", 6),
