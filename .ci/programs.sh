@@ -17,6 +17,16 @@ long_tests_of_durable_timers() {
     done
 }
 
+# program NAME ARGUMENT..: a program of this repository that is no part of what is published, as the
+# step `tests` has built it. What it shows does not hang on optimisation, and a second build of all
+# crates takes minutes; assertions hold in this one.
+program() {
+    local name=$1
+    shift
+    cargo build --quiet --workspace --all-features --bins --tests --locked
+    timeout 300 "$target/debug/$name" "$@"
+}
+
 # Links have to go somewhere without the features, too.
 docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked
@@ -45,7 +55,7 @@ readme_first_command() {
 # As the README says it: for a dozen seconds, and without a server.
 two_holders_never_overlap() {
     local output
-    output=$(timeout 300 cargo run --release -p chaos --bin locks --locked)
+    output=$(program locks)
     tail -n 3 <<<"$output"
     tail -n 1 <<<"$output" | grep -qxE 'rounds [0-9]+ takeovers [1-9][0-9]* overlaps 0' ||
         complain "the last line of locks is not what the README says"
@@ -54,22 +64,17 @@ two_holders_never_overlap() {
 # As the README says it: on SQLite in a folder of its own, while worker processes are killed.
 orders_end_once() {
     local output last
-    output=$(timeout 300 cargo run --release -p chaos --bin orders --locked)
+    output=$(program orders)
     last=$(tail -n 1 <<<"$output")
     echo "$last"
     grep -qxE 'orders [1-9][0-9]* paid [1-9][0-9]* cancelled [1-9][0-9]* both 0 neither 0' <<<"$last" ||
         complain "the last line of orders is not what the README says"
 }
 
-# crash_points ROUNDS MORE..: prints the report of these rounds, and fails if the program does.
-crash_points() {
-    timeout 300 cargo run --release -p chaos --bin crash-points --locked -- "$@"
-}
-
 # Processes are killed at the points where it hurts. The command for longer forms is the same one.
 crashes_lose_nothing() {
     local output
-    output=$(crash_points "$@")
+    output=$(program crash-points "$@")
     tail -n 3 <<<"$output"
     tail -n 1 <<<"$output" | grep -qx 'lost 0 early 0 doubled effects 0' ||
         complain "the last line of crash-points is not what it has to be"
@@ -78,7 +83,7 @@ crashes_lose_nothing() {
 # Without the fence, effects are doubled, and the same comparison finds it.
 crashes_double_what_has_no_fence() {
     local output
-    if output=$(crash_points 24 --sabotage); then complain "nothing was found without the fence"; fi
+    if output=$(program crash-points 24 --sabotage); then complain "nothing was found without the fence"; fi
     tail -n 1 <<<"$output"
     tail -n 1 <<<"$output" | grep -qxE 'lost 0 early 0 doubled effects [1-9][0-9]*' ||
         complain "no effect was doubled without the fence"

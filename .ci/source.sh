@@ -6,28 +6,25 @@ toolchain() {
     cargo clippy --version 2>/dev/null || rustup component add clippy
 }
 
-# With a target directory of its own: other RUSTFLAGS would throw away what the other steps built.
 # Only the libraries, since dev-dependencies turn `test-util` on; then some tests without the other
 # features, such as those of waiting threads and of the channel.
 each_feature() {
-    local crate crates feature features check
+    local crate crates feature features which
     crates=$(published)
     [ -n "$crates" ] || complain "no published member found in cargo's metadata"
     for crate in $crates; do
         features=$(features_of "$crate")
-        check=(cargo check --quiet -p "$crate" --lib --no-default-features --locked
-            --target-dir "$target/each-feature")
+        which=(clippy --quiet -p "$crate" --lib --no-default-features --locked)
         echo "$crate without features"
-        RUSTFLAGS="-D warnings" "${check[@]}"
+        cargo "${which[@]}" -- -D warnings
         for feature in $features; do
             echo "$crate with the feature $feature"
-            RUSTFLAGS="-D warnings" "${check[@]}" --features "$feature"
+            cargo "${which[@]}" --features "$feature" -- -D warnings
         done
     done
-    cargo test --quiet -p tourbillon-tests --locked --target-dir "$target/each-feature" \
+    cargo test --quiet -p tourbillon-tests --locked \
         --test scheduler --test expiry -- timer:: cancel_running:: channel:: shutdown::
-    cargo test --quiet -p tourbillon-leases --locked --target-dir "$target/each-feature" \
-        --test leases -- renewal::
+    cargo test --quiet -p tourbillon-leases --locked --test leases -- renewal::
 }
 
 # lacks PATTERN MEMBER FEATURES: complains if a crate of that pattern is among the dependencies of a
