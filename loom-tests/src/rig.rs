@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use crate::bounded_channel::BoundedSender;
-use crate::clock::{Clock, ManualClock};
+use crate::clock::{ClaimReading, Clock, ManualClock};
 use crate::config::Valid;
 use crate::engine::{
     Detached, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, Items, RunInfo,
@@ -133,7 +133,7 @@ impl Frontend for Ledger {
         engine.frontend.ran[task].fetch_add(1, Relaxed);
     }
 
-    fn start(task: &mut usize, deadline: Time, _: Time) -> Start {
+    fn start(task: &mut usize, deadline: Time, _: &mut ClaimReading<'_>) -> Start {
         if *task == REPEATING {
             Start::Round(deadline)
         } else {

@@ -26,7 +26,7 @@ mod wall;
 
 pub use manual::ManualClock;
 pub use parker::{ClockParker, ClockUnparker};
-pub(crate) use reading::{QuickReading, Reading};
+pub(crate) use reading::{ClaimReading, QuickReading, Reading};
 #[cfg(not(loom))]
 pub use wall::WallAnchor;
 
@@ -141,9 +141,12 @@ impl Clock {
     /// - A call that moves a timer to the earlier of two deadlines, such as
     ///   [`pull_in`](crate::Handle::pull_in), counts from the system's clock. So it may find that
     ///   its deadline is earlier by up to 1 ms, where with [`Clock::system`] both are the same.
+    /// - A [lateness](crate::Firing::lateness) that is reported, also in statistics, may be up to
+    ///   1 ms less than it is. Usually it is a few microseconds less, and never negative. Rounds of
+    ///   a repeating timer report theirs exactly.
     ///
-    /// [`now`](Clock::now), shorter delays, deadlines that are given as a [`Time`], and the
-    /// decision that a timer is due all use the system's clock.
+    /// [`now`](Clock::now), shorter delays, deadlines that are given as a [`Time`], the decision
+    /// that a timer is due, and which rounds were missed all use the system's clock.
     ///
     /// It is used on x86-64 with Linux, while the kernel itself takes its time from that counter
     /// (`/sys/devices/system/clocksource/clocksource0/current_clocksource` says `tsc`). Elsewhere

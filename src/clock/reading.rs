@@ -11,6 +11,11 @@
 //!   anew, with a reading.
 //! - **READING-5** A moment that the caller gives may be old, or ahead of the clock. Deadlines are
 //!   counted from it, and nothing else: it neither makes a deadline due nor moves a wheel.
+//! - **READING-6** A claim has a cheap reading, and makes it exact as soon as something is decided by
+//!   it: which rounds were missed, whether a shutdown runs a timer before its deadline, and whether
+//!   what follows a run is due. What nothing is decided by is only reported: the start of a run that
+//!   begins once. That is raised to the deadline, so no lateness is negative, and it may be up to a
+//!   margin too small.
 
 use std::time::Duration;
 
@@ -134,6 +139,38 @@ impl Reading {
     pub(crate) fn after_nanos(self, delay: u64) -> Time {
         let from = self.low.as_nanos().saturating_add(self.margin);
         Time::from_nanos(from.saturating_add(delay))
+    }
+}
+
+/// What a claim knows of its moment (READING-6).
+#[derive(Debug)]
+pub(crate) struct ClaimReading<'a> {
+    reading: Reading,
+    clock: &'a Clock,
+}
+
+impl<'a> ClaimReading<'a> {
+    #[inline]
+    pub(crate) fn new(clock: &'a Clock) -> Self {
+        ClaimReading {
+            reading: clock.reading(),
+            clock,
+        }
+    }
+
+    /// Returns a moment that is not after the present, and that nothing may be decided by. It is the
+    /// exact one if that is known.
+    #[inline]
+    pub(crate) fn low(&self) -> Time {
+        self.reading.low
+    }
+
+    /// Returns the present, by which something is decided. It is read by the first call, and stays
+    /// the same for what follows in the same claim.
+    #[inline]
+    pub(crate) fn exact(&mut self) -> Time {
+        self.reading = self.reading.sharpened_if(|_| true, self.clock);
+        self.reading.low
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) use threads::{MakeReport, Owner, Threads};
 pub(crate) use wait::CancellationOfRun;
 pub(crate) use wait::EndOfRun;
 
-use crate::clock::Clock;
+use crate::clock::{ClaimReading, Clock};
 use crate::config::Valid;
 use crate::executor::{Executor, Pool, PoolConfig};
 use crate::job::{Ticket, catch_panic};
@@ -127,9 +127,9 @@ pub(crate) trait Frontend:
     /// Makes the access that all runs share.
     fn access(engine: &Arc<Engine<Self>>) -> Self::Access;
 
-    /// Decides how a claimed payload starts. Called under the stripe's lock, so it must not run
-    /// user code.
-    fn start(_: &mut Self::Payload, _deadline: Time, _now: Time) -> Start {
+    /// Decides how a claimed payload starts, by an exact reading if by the time at all (READING-6).
+    /// Called under the stripe's lock, so it must not run user code.
+    fn start(_: &mut Self::Payload, _deadline: Time, _: &mut ClaimReading<'_>) -> Start {
         Start::Once
     }
 
@@ -230,7 +230,7 @@ pub(crate) struct Engine<F: FrontendTypes> {
     server: OnceLock<Weak<Server<F>>>,
     faults: Faults,
     threadless: Threadless<F>,
-    /// Present once a task steps this engine.
+    /// ClaimReading once a task steps this engine.
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     follower: OnceLock<Follower<F>>,
     #[cfg(not(loom))]

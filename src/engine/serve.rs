@@ -5,6 +5,9 @@
 //! waiting task can still be cancelled. Completing one run and claiming the next ticket of the same
 //! stripe take one hold of the lock.
 //!
+//! A claim reads the clock in a cheap way, and exactly only if something is decided by the reading:
+//! READING-6 in `clock/reading.rs`. A completion that nothing follows reads no clock.
+//!
 //! A payload that only wakes a task ends with its claim, since there is nothing about its run that
 //! a call could ask. So the wake-ups of one stripe that follow each other are claimed under one
 //! hold of the lock, and then the tasks are woken. A sleep that is reset or dropped in between has
@@ -17,6 +20,7 @@
 
 use super::user_code::UserCodeScope;
 use super::{Engine, Frontend, FrontendTypes, task_scope};
+use crate::clock::ClaimReading;
 use crate::job::{AtLock, Claim, Ticket, catch_panic};
 use crate::shard::{Claimed, Completed, EntryId, Stripe, when_unlocked};
 use crate::sync::Arc;
@@ -117,7 +121,7 @@ impl<F: Frontend> Server<F> {
         more: &mut dyn FnMut() -> Option<Ticket>,
     ) -> Claiming<'_, F> {
         let engine = &self.engine;
-        let now = engine.now();
+        let mut present = ClaimReading::new(engine.clock());
         let number = ticket.stripe as usize;
         // A run of another stripe is completed under its own stripe's lock. Only within one stripe
         // can completing and claiming share a hold.
@@ -138,12 +142,13 @@ impl<F: Frontend> Server<F> {
                 wake_ups.not_light = true;
                 return (None, Claimed::Nothing, None);
             }
-            let completed = done.map(|done| stripe.complete(done.id, done.panicked, now));
+            let completed =
+                done.map(|done| stripe.complete(done.id, done.panicked, || present.exact()));
             if F::HAS_WAKE_UPS {
-                wake_ups.claim(stripe, ticket, now, more);
+                wake_ups.claim(stripe, ticket, present.low(), more);
             }
             let claimed = if wake_ups.is_empty() {
-                stripe.claim_as(ticket.slot, now, F::start)
+                stripe.claim_as(ticket.slot, &mut present, F::start)
             } else {
                 Claimed::Nothing
             };
@@ -388,7 +393,7 @@ impl<F: Frontend> Server<F> {
     /// Claims the tickets, runs what they stand for as one batch, and completes the runs.
     fn serve_batch(&self, tickets: &[Ticket], at_lock: &AtLock) {
         let engine = &self.engine;
-        let started = engine.now();
+        let mut present = ClaimReading::new(engine.clock());
         let mut batch = Vec::with_capacity(tickets.len());
         let mut done = Vec::with_capacity(tickets.len());
         let mut claimed = Vec::with_capacity(tickets.len());
@@ -399,7 +404,7 @@ impl<F: Frontend> Server<F> {
             let _user_code = engine.with(stripe as usize, |claiming| {
                 let claims = same
                     .iter()
-                    .map(|ticket| claiming.claim_as(ticket.slot, started, F::start));
+                    .map(|ticket| claiming.claim_as(ticket.slot, &mut present, F::start));
                 claimed.extend(claims);
                 // USER-1: a run counts itself, but what follows a panic of a key's `Clone` belongs
                 // to no run.
@@ -444,7 +449,8 @@ impl<F: Frontend> Server<F> {
             return;
         };
         // The batch takes the keys along, but a panic has to be reported with one of them.
-        let (key, deadline) = (catch_panic(|| first.key.clone()), first.deadline);
+        let key = catch_panic(|| first.key.clone());
+        let (deadline, started) = (first.deadline, first.started);
         let ended = catch_panic(|| F::run_batch(&self.access, batch));
         let panicked = ended.is_err();
         // Only the first run is named: nobody knows which of them panicked.
@@ -463,11 +469,11 @@ impl<F: Frontend> Server<F> {
         let mut user_code = None;
         // One hold of the lock completes all runs of a stripe.
         for same in of_one_stripe(&done, |done| done.stripe) {
-            let now = engine.now();
             let number = same[0].stripe as usize;
             let _waits = at_lock.enter();
             engine.with(number, |stripe| {
                 let ends = same.iter();
+                let now = || engine.now();
                 completed.extend(ends.map(|done| stripe.complete(done.id, panicked, now)));
                 // A run that is not completed keeps a shutdown waiting. Only the hold that
                 // completes the last one has to count the user code that follows.
@@ -510,11 +516,10 @@ impl<F: Frontend> Engine<F> {
 
     /// Completes a run that has ended.
     pub(super) fn complete(&self, stripe: u32, id: EntryId, panicked: bool, at_lock: &AtLock) {
-        let now = self.now();
         let number = stripe as usize;
         let waits = at_lock.enter();
         let (completed, _user_code) = self.with(number, |stripe| {
-            let completed = stripe.complete(id, panicked, now);
+            let completed = stripe.complete(id, panicked, || self.now());
             let follows = completed.leaves_user_code();
             (completed, follows.then(|| self.after_run(number)))
         });

@@ -7,6 +7,7 @@ use super::answers::TimerId;
 use super::firing::Firing;
 use super::handle::Handle;
 use super::task::Task;
+use crate::clock::ClaimReading;
 use crate::engine::{Engine, Frontend, FrontendTypes, RunInfo, RunOutcome};
 use crate::job::catch_panic;
 use crate::shard::Start;
@@ -194,8 +195,8 @@ where
         Handle::new(Arc::clone(engine))
     }
 
-    fn start(task: &mut Task<K, S>, deadline: Time, now: Time) -> Start {
-        task.start(deadline, now)
+    fn start(task: &mut Task<K, S>, deadline: Time, present: &mut ClaimReading<'_>) -> Start {
+        task.start(deadline, present)
     }
 
     fn prefetch(task: &mut Task<K, S>) {

@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 use super::firing::Firing;
 use super::hasher::RandomState;
 use super::repeat::{Cadence, Next};
+use crate::clock::ClaimReading;
 use crate::job::prefetch;
 use crate::shard::Start;
 use crate::tick::Time;
@@ -38,7 +39,7 @@ const _: () = assert!(size_of::<Task<u64>>() == 16);
 /// would make the entry of every timer larger.
 pub(crate) trait RunTask<K, S>: Send {
     /// Decides how the task starts. Called under the stripe's lock, so it must not run user code.
-    fn start(&mut self, deadline: Time, now: Time) -> Start;
+    fn start(&mut self, deadline: Time, present: &mut ClaimReading<'_>) -> Start;
 
     /// Makes the pending round of a task that repeats, which is due at `kept`, an extra round that
     /// is due at `at`. Called under the stripe's lock, so it must not run user code. Does nothing
@@ -80,7 +81,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
     F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
 {
-    fn start(&mut self, _: Time, _: Time) -> Start {
+    fn start(&mut self, _: Time, _: &mut ClaimReading<'_>) -> Start {
         Start::Once
     }
 
@@ -104,8 +105,8 @@ where
     }
 
     /// Decides how the task starts. Called under the stripe's lock.
-    pub(super) fn start(&mut self, deadline: Time, now: Time) -> Start {
-        self.0.start(deadline, now)
+    pub(super) fn start(&mut self, deadline: Time, present: &mut ClaimReading<'_>) -> Start {
+        self.0.start(deadline, present)
     }
 
     /// Makes the pending round of a task that repeats an extra round. Called under the stripe's

@@ -2,5 +2,6 @@
 
 mod calls;
 mod choice;
+mod claims;
 mod counter;
 mod usual;

@@ -26,6 +26,7 @@ use super::frontend::SchedulerFrontend;
 use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
 use super::task::RunTask;
+use crate::clock::ClaimReading;
 use crate::coop::YieldPoint;
 use crate::engine::CancellationOfRun;
 use crate::error::ScheduleError;
@@ -308,7 +309,7 @@ where
     F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
     R: Future<Output = ()> + Send + 'static,
 {
-    fn start(&mut self, _: Time, _: Time) -> Start {
+    fn start(&mut self, _: Time, _: &mut ClaimReading<'_>) -> Start {
         Start::Once
     }
 

@@ -12,6 +12,7 @@ use super::super::task::{RunTask, Task};
 use super::carry::{AsyncRounds, Boxed, spawn_round};
 use super::round::AsyncRound;
 use super::{AsyncFiring, OnTokio};
+use crate::clock::ClaimReading;
 use crate::error::ScheduleError;
 use crate::job::prefetch;
 use crate::shard::Start;
@@ -119,8 +120,8 @@ where
     F: FnMut(AsyncRound<K, S>) -> R + Send + 'static,
     R: Future<Output: IntoNext> + Send + 'static,
 {
-    fn start(&mut self, deadline: Time, now: Time) -> Start {
-        self.cadence.start(deadline, now)
+    fn start(&mut self, deadline: Time, present: &mut ClaimReading<'_>) -> Start {
+        self.cadence.start(deadline, present.exact())
     }
 
     fn run_now(&mut self, kept: Time, at: Time) {

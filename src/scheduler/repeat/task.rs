@@ -9,6 +9,7 @@ use super::super::task::RunTask;
 use super::cadence::Cadence;
 use super::next::IntoNext;
 use super::round::Round;
+use crate::clock::ClaimReading;
 use crate::job::prefetch;
 use crate::shard::Start;
 use crate::tick::Time;
@@ -40,8 +41,8 @@ where
     F: FnMut(&Round<'_, K, S>) -> R + Send + 'static,
     R: IntoNext + 'static,
 {
-    fn start(&mut self, deadline: Time, now: Time) -> Start {
-        self.cadence.start(deadline, now)
+    fn start(&mut self, deadline: Time, present: &mut ClaimReading<'_>) -> Start {
+        self.cadence.start(deadline, present.exact())
     }
 
     fn run_now(&mut self, kept: Time, at: Time) {

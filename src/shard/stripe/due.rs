@@ -6,6 +6,9 @@ use super::super::entry::{End, Phase, Slot, Table};
 use super::answers::{Claimed, Completed, Start};
 use super::repeating::Repeating;
 use super::{EXHAUSTED, EntryId, Run, Stripe, micros};
+use crate::clock::ClaimReading;
+#[cfg(all(test, not(loom)))]
+use crate::clock::{Clock, ManualClock};
 use crate::stats::Latenesses;
 use crate::tick::{Tick, Time};
 use crate::wheel::{Budget, CoreProgress};
@@ -84,16 +87,33 @@ impl<K, V> Stripe<K, V> {
     where
         K: Clone,
     {
-        self.claim_as(slot, now, |_, _, _| Start::Once)
+        self.claim_at(slot, now, |_, _| Start::Once)
     }
 
-    /// Turns a ticket into a run, if it is still valid and `start` does not defer it. `start` gets
-    /// the payload, its deadline and the present.
-    pub(crate) fn claim_as(
+    /// Claims at an exact moment.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn claim_at(
         &mut self,
         slot: u32,
         now: Time,
-        start: impl FnOnce(&mut V, Time, Time) -> Start,
+        start: impl FnOnce(&mut V, Time) -> Start,
+    ) -> Claimed<K, V>
+    where
+        K: Clone,
+    {
+        let clock = Clock::manual(&ManualClock::starting_at(now));
+        let present = &mut ClaimReading::new(&clock);
+        self.claim_as(slot, present, |value, deadline, _| start(value, deadline))
+    }
+
+    /// Turns a ticket into a run, if it is still valid and `start` does not defer it. `start` gets
+    /// the payload, its deadline and the present. It makes the present exact if it decides by it
+    /// (READING-6).
+    pub(crate) fn claim_as(
+        &mut self,
+        slot: u32,
+        present: &mut ClaimReading<'_>,
+        start: impl FnOnce(&mut V, Time, &mut ClaimReading<'_>) -> Start,
     ) -> Claimed<K, V>
     where
         K: Clone,
@@ -111,7 +131,7 @@ impl<K, V> Stripe<K, V> {
         }
         // Lateness is measured from this deadline, even if the run gets a later one.
         let was_due = armed.deadline;
-        let repeating = match start(&mut armed.value, was_due, now) {
+        let repeating = match start(&mut armed.value, was_due, present) {
             Start::Once => None,
             Start::Round(deadline) => {
                 armed.deadline = deadline;
@@ -119,7 +139,7 @@ impl<K, V> Stripe<K, V> {
             }
             Start::PutOff(deadline) => {
                 // The payload has not started, so it is moved like any Queued entry.
-                self.refile(slot, deadline, now);
+                self.refile(slot, deadline, present.exact());
                 return Claimed::Nothing;
             }
         };
@@ -153,13 +173,13 @@ impl<K, V> Stripe<K, V> {
         let Some((value, deadline, generation, tick_lag)) = self.table.start(slot, line) else {
             unreachable!("it was armed a moment ago");
         };
-        // The clock may have been read before the entry was moved, or it may have been set back.
-        // The reported start is never before the deadline, except in a shutdown that runs
-        // everything.
+        // The reading may be a cheap one or older than a move of the entry, or the clock may have
+        // been set back. The reported start is never before the deadline, except in a shutdown that
+        // runs everything. There an exact reading tells whether the deadline has come (READING-6).
         let now = if self.table.all_due {
-            now
+            present.exact()
         } else {
-            now.max(deadline)
+            present.low().max(deadline)
         };
         self.record(now, was_due, tick_lag);
         // No ticket refers to the slot now, so this is the moment at which it can be exchanged.
@@ -261,8 +281,13 @@ impl<K, V> Stripe<K, V> {
         fresh
     }
 
-    /// Completes the run `id`.
-    pub(crate) fn complete(&mut self, id: EntryId, panicked: bool, now: Time) -> Completed<K> {
+    /// Completes the run `id`. `now` reads the clock, for what follows the run (READING-6).
+    pub(crate) fn complete(
+        &mut self,
+        id: EntryId,
+        panicked: bool,
+        now: impl FnOnce() -> Time,
+    ) -> Completed<K> {
         self.counters.panicked += u64::from(panicked);
         let Some(at) = self.run_at(id.slot) else {
             unreachable!("ENTRY-4: a run is completed exactly once");
@@ -295,7 +320,7 @@ impl<K, V> Stripe<K, V> {
                     successor.generation,
                 );
                 // The entry stays in the index, and keeps its key.
-                self.file(id.slot, successor.deadline, now);
+                self.file(id.slot, successor.deadline, now());
                 None
             }
             None => {

@@ -131,10 +131,10 @@ mod tests {
         assert_eq!(stripe.table.len(), queued.slot + 1);
         let claimed = stripe.claim(queued.slot, NOW);
         assert!(matches!(claimed, Claimed::Run { id, .. } if id == queued));
-        assert_eq!(stripe.complete(runs, false, NOW).key, Some(1));
+        assert_eq!(stripe.complete(runs, false, || NOW).key, Some(1));
         stripe.shrink_to_fit();
         assert!(stripe.is_running(queued));
-        assert_eq!(stripe.complete(queued, false, NOW).key, Some(2));
+        assert_eq!(stripe.complete(queued, false, || NOW).key, Some(2));
         stripe.shrink_to_fit();
         assert_eq!(stripe.table.len(), 0);
     }
@@ -165,7 +165,7 @@ mod tests {
                     panic!("it was due");
                 };
                 assert!(deadline(key) <= now);
-                stripe.complete(id, false, now);
+                stripe.complete(id, false, || now);
                 collected += 1;
             }
         }
@@ -213,7 +213,7 @@ mod tests {
         assert!(id.generation > cut.generation && id.generation < EXHAUSTED);
         assert!(stripe.get_id(cut).is_none());
         // The old slot is retired, and stays so.
-        stripe.complete(id, false, NOW);
+        stripe.complete(id, false, || NOW);
         stripe.shrink_to_fit();
         assert_eq!(stripe.table.len(), exhausted.slot + 1);
         assert_ne!(arm(&mut stripe, 3, LATER).slot, exhausted.slot);

@@ -45,7 +45,7 @@ fn but_for_a_shutdown_that_runs_everything_at_once() {
 fn between_rounds() -> (Stripe<u32, char>, EntryId) {
     let (mut stripe, ticket) = queued();
     let Claimed::Run { id, value, .. } =
-        stripe.claim_as(ticket, at(10), |_, due, _| Start::Round(due))
+        stripe.claim_at(ticket, at(10), |_, due| Start::Round(due))
     else {
         panic!("it was queued");
     };
@@ -61,7 +61,7 @@ fn a_cancel_by_id_that_comes_after_a_round_and_before_its_settling_ends_the_repe
         stripe.cancel_id(id),
         Cancelling::Cancelled { run: Some(run), .. } if run == id
     ));
-    stripe.complete(id, false, at(11));
+    stripe.complete(id, false, || at(11));
     assert!(stripe.get(KeyHash(7), &7).is_none());
     assert_eq!(
         (stripe.counters().pending, stripe.counters().cancelled),
@@ -74,6 +74,6 @@ fn a_move_by_id_that_comes_after_a_round_and_before_its_settling_moves_the_next_
     let (mut stripe, id) = between_rounds();
     let moved = stripe.reschedule_id(id, at(30), at(11), false);
     assert_eq!(moved, Moving::Moved { before: at(20) });
-    stripe.complete(id, false, at(11));
+    stripe.complete(id, false, || at(11));
     assert_eq!(stripe.get(KeyHash(7), &7).unwrap().deadline, at(30));
 }

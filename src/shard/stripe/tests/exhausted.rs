@@ -112,11 +112,11 @@ fn a_run_moves_out_of_an_exhausted_slot() {
     let successor = arm(&mut stripe, 1, 'b', NOW);
     assert!(successor.after_run);
     assert_eq!(successor.id.slot, run.slot);
-    let completed = stripe.complete(run, false, NOW);
+    let completed = stripe.complete(run, false, || NOW);
     assert!(completed.key.is_none(), "the key goes on");
     let (again, value) = claim(&mut stripe);
     assert_eq!((again, value), (successor.id, 'b'));
-    assert_eq!(stripe.complete(again, false, NOW).key, Some(1));
+    assert_eq!(stripe.complete(again, false, || NOW).key, Some(1));
     assert!(stripe.get(hash(1), &1).is_none());
 
     // The old slot is not used again.
@@ -131,14 +131,14 @@ fn a_repetition_that_finds_no_generation_ends() {
     let mut stripe = stripe();
     let slot = arm(&mut stripe, 1, 'a', NOW).id.slot;
     let ticket = stripe.take_deferred().ticket.unwrap();
-    let claimed = stripe.claim_as(ticket, NOW, |_, due, _| Start::Round(due));
+    let claimed = stripe.claim_at(ticket, NOW, |_, due| Start::Round(due));
     let Claimed::Run { id, value, .. } = claimed else {
         panic!("{claimed:?}");
     };
     stripe.wear_out(slot, u32::MAX);
     let left = stripe.arm_next_round(id, value, Some(LATER));
     assert_eq!(left, Some('a'), "it comes out");
-    assert_eq!(stripe.complete(id, false, NOW).key, Some(1));
+    assert_eq!(stripe.complete(id, false, || NOW).key, Some(1));
     let counters = stripe.counters();
     assert_eq!((counters.scheduled, counters.pending), (1, 0));
 }
@@ -149,6 +149,6 @@ fn just_before_it_is_exhausted_a_slot_is_an_ordinary_one() {
     let old = armed(&mut stripe, EXHAUSTED - 1, NOW);
     let (run, _) = claim(&mut stripe);
     assert_eq!(run, old);
-    stripe.complete(run, false, NOW);
+    stripe.complete(run, false, || NOW);
     assert_eq!(arm(&mut stripe, 2, 'b', LATER).id.slot, old.slot);
 }

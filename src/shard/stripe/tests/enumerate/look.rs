@@ -224,7 +224,7 @@ impl Pair {
                         assert_eq!(left, Some(usize::MAX), "it comes out");
                     }
                 }
-                self.stripe.complete(arming.id, false, at(self.now));
+                self.stripe.complete(arming.id, false, || at(self.now));
             }
         }
         reports += u32::from(self.stripe.take_deferred().emptied);

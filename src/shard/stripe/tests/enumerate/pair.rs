@@ -399,7 +399,7 @@ impl Pair {
         }
         let slot = self.tickets.remove(ticket);
         let repeating = &self.repeating;
-        let claimed = self.stripe.claim_as(slot, at(self.now), |value, due, _| {
+        let claimed = self.stripe.claim_at(slot, at(self.now), |value, due| {
             if repeating[*value] {
                 Start::Round(due)
             } else {
@@ -470,7 +470,7 @@ impl Pair {
         else {
             return false;
         };
-        let completed = self.stripe.complete(arming.id, false, at(self.now));
+        let completed = self.stripe.complete(arming.id, false, || at(self.now));
         assert_eq!(completed.key, successor.is_none().then_some(key));
         let woken: Vec<u64> = completed
             .waiters

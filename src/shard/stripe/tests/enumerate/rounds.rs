@@ -99,7 +99,7 @@ impl Pair {
         let later = self.now + SHORT;
         let claimed = self
             .stripe
-            .claim_as(slot, at(self.now), |_, _, _| Start::PutOff(at(later)));
+            .claim_at(slot, at(self.now), |_, _| Start::PutOff(at(later)));
         assert!(matches!(claimed, Claimed::Nothing));
         for key in &mut self.keys {
             if let State::Armed { arming, queued } = key
