@@ -6,4 +6,5 @@ mod given;
 mod repeat;
 mod scheduler;
 mod simulation;
+mod timer;
 mod wheel;
