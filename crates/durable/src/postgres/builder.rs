@@ -58,6 +58,9 @@ pub struct PostgresBuilder {
 /// The shortest time limit: a limit of zero would be none.
 const SHORTEST: Duration = Duration::from_millis(10);
 
+/// The longest one. The server takes no more than 24 days.
+const LONGEST: Duration = Duration::from_secs(24 * 3_600);
+
 impl PostgresBuilder {
     /// The options for the store at a URL.
     pub(super) fn new(url: &str) -> Result<Self, StoreError> {
@@ -106,7 +109,8 @@ impl PostgresBuilder {
         })
     }
 
-    /// Sets how long the server may take for one statement. 5 s by default, at least 10 ms.
+    /// Sets how long the server may take for one statement. 5 s by default, at least 10 ms
+    /// and at most a day.
     ///
     /// Two seconds later the connection is given up.
     ///
@@ -115,24 +119,25 @@ impl PostgresBuilder {
     /// twice this limit and four seconds. Then no single call costs a node its lease.
     #[must_use]
     pub fn statement_limit(mut self, limit: Duration) -> Self {
-        self.statement_limit = limit.max(SHORTEST);
+        self.statement_limit = limit.clamp(SHORTEST, LONGEST);
         self
     }
 
     /// Sets how long one call waits for a row that another transaction has locked. 1 s by default,
-    /// at least 10 ms. Then it fails with
+    /// at least 10 ms and at most a day. Then it fails with
     /// [`CallError::Unavailable`](crate::CallError::Unavailable), which names the lock. Other calls
     /// do not wait for it, except later ones on the same key.
     #[must_use]
     pub fn lock_limit(mut self, limit: Duration) -> Self {
-        self.lock_limit = limit.max(SHORTEST);
+        self.lock_limit = limit.clamp(SHORTEST, LONGEST);
         self
     }
 
-    /// Sets how long the server may take to count all timers. 60 s by default, at least 10 ms.
+    /// Sets how long the server may take to count all timers. 60 s by default, at least 10 ms and at
+    /// most a day.
     #[must_use]
     pub fn scan_limit(mut self, limit: Duration) -> Self {
-        self.scan_limit = limit.max(SHORTEST);
+        self.scan_limit = limit.clamp(SHORTEST, LONGEST);
         self
     }
 
@@ -390,5 +395,34 @@ impl fmt::Debug for PostgresBuilder {
             .field("notify", &self.notify)
             .field("listen", &self.listen.unwrap_or(self.notify))
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The limits, each set to `limit`.
+    fn limits(limit: Duration) -> [Duration; 4] {
+        let builder = Postgres::builder("postgres://app@localhost/shop").expect("a good URL");
+        let builder = builder.statement_limit(limit).lock_limit(limit);
+        let builder = builder.scan_limit(limit).loss_limit(limit);
+        let PostgresBuilder {
+            statement_limit,
+            lock_limit,
+            scan_limit,
+            loss_limit,
+            ..
+        } = builder;
+        [statement_limit, lock_limit, scan_limit, loss_limit]
+    }
+
+    #[test]
+    fn limits_are_such_as_the_server_takes() {
+        let (minute, day) = (Duration::from_secs(60), Duration::from_secs(86_400));
+        assert_eq!(limits(minute), [minute; 4]);
+        let (none, shortest) = (Duration::ZERO, Duration::from_millis(10));
+        assert_eq!(limits(none), [shortest, shortest, shortest, none]);
+        assert_eq!(limits(Duration::MAX), [day, day, day, Duration::MAX]);
     }
 }

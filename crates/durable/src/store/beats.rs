@@ -63,14 +63,20 @@ pub(crate) struct FoundRow {
 impl Confirmed {
     fn least(&self, loss: Duration) -> Option<i64> {
         let (number, at) = self.beats.front()?;
-        let is_before = loss.is_zero() || *at + loss <= self.sent;
-        is_before.then_some(*number)
+        self.is_before(*at, loss).then_some(*number)
+    }
+
+    /// Whether a loss has begun after this moment, if there was one.
+    fn is_before(&self, at: Instant, loss: Duration) -> bool {
+        // A loss that is longer than any time has no such moment.
+        let end = at.checked_add(loss);
+        loss.is_zero() || end.is_some_and(|end| end <= self.sent)
     }
 
     /// Forgets what is before the least one.
     fn forget(&mut self, loss: Duration) {
         while let Some((_, second)) = self.beats.get(1) {
-            if !loss.is_zero() && *second + loss > self.sent {
+            if !self.is_before(*second, loss) {
                 return;
             }
             self.beats.pop_front();
@@ -288,6 +294,13 @@ mod tests {
         }
         assert_eq!(node.least(), 19);
         assert_eq!(node.beats.nodes.lock()[&ME].beats.len(), 6);
+    }
+
+    #[test]
+    fn with_a_loss_without_end_no_database_is_older() {
+        let node = after(20, Duration::MAX);
+        assert_eq!(node.least(), i64::MIN);
+        assert_eq!(node.beats.seen(ME, Some(0)), Ok(()));
     }
 
     #[test]

@@ -55,6 +55,25 @@ fn a_connection_that_ended_while_idle_is_opened_again() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn the_shortest_and_the_longest_limits_are_accepted() {
+    let database = cluster::lent();
+    for limit in [Duration::ZERO, Duration::MAX] {
+        let store = Postgres::builder(&database.url()).expect("a good URL");
+        let store = store.lock_limit(limit).loss_limit(limit);
+        // A statement of 10 ms may fail on a busy machine, so only the longest ones are tried.
+        let store = match limit.is_zero() {
+            true => store,
+            false => store.statement_limit(limit).scan_limit(limit),
+        };
+        let store = store.connect().expect("the server takes the limits");
+        let mut connection = store.connect().expect("the cluster answers");
+        schedule(&mut *connection, "k").expect("it is accepted");
+        assert_eq!(connection.counts().expect("it counts").len(), 1);
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_connection_that_ends_during_a_call_is_an_unknown_outcome() {
     let database = cluster::lent();
     let (_store, mut connection) = connect(&database.url());
