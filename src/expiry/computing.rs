@@ -86,7 +86,10 @@ where
         let put = |key, value| -> Result<Inserted<V>, InsertError<K, V>> {
             (self.place).put(self.map, key, value, self.times, true)
         };
-        let found = (self.map).read_or_put(key, |key| self.look(key), || Ok(value), put);
+        let found = match self.look(&key) {
+            Some(value) => Ok(Found::Present(value)),
+            None => (self.map).put_made(key, |key| self.look(key), || Ok(value), put),
+        };
         if let Some(lead) = lead {
             match &found {
                 Ok(Found::Present(value) | Found::Inserted { value, .. }) => {

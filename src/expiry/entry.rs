@@ -85,7 +85,8 @@ where
 /// How long an entry lives, and from when that counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    pub(super) expiry: Expiry,
+    /// `None`: as the map says. It is read where an entry is inserted, since most calls find one.
+    pub(super) expiry: Option<Expiry>,
     /// `None`: the time of the insertion.
     pub(super) now: Option<Time>,
 }
@@ -297,7 +298,7 @@ where
             map: self,
             key,
             times: Times {
-                expiry: self.expiry(),
+                expiry: None,
                 now: None,
             },
             place: S::Place::default(),
@@ -334,7 +335,7 @@ where
     /// ```
     #[inline]
     pub fn expiry(mut self, expiry: Expiry) -> Self {
-        self.times.expiry = expiry;
+        self.times.expiry = Some(expiry);
         self
     }
 

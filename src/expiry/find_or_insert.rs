@@ -12,24 +12,21 @@ use super::{
     EntryError, ExpiryMap, Found, InsertError, InsertRefusal, Inserted, MapHasher, Updated,
 };
 
-/// The outcome of [`find_or_put`].
+/// The outcome of [`make_and_put`].
 enum FoundOrPut<T, M, V> {
     Found(T),
     Put { kept: M, inserted: Inserted<V> },
 }
 
-/// Returns what `find` finds. If it finds nothing, inserts by `put` the value that `make` returns.
-/// `make` also returns something to keep besides the value. It is called once at most, and `find`
-/// is not called again after it has found something.
-fn find_or_put<K, V, T, M, E>(
+/// Inserts by `put` the value that `make` returns, since nothing was found. If another thread was
+/// faster, returns what `find` finds. `make` also returns something to keep besides the value.
+/// `find` is not called again after it has found something.
+fn make_and_put<K, V, T, M, E>(
     mut key: K,
     mut find: impl FnMut(&K) -> Option<T>,
     make: impl FnOnce() -> Result<(V, M), E>,
     put: impl Fn(K, V) -> Result<Inserted<V>, InsertError<K, V>>,
 ) -> Result<FoundOrPut<T, M, V>, EntryError<K, V, E>> {
-    if let Some(found) = find(&key) {
-        return Ok(FoundOrPut::Found(found));
-    }
     // Made once and without a lock, even if the loop repeats.
     let (mut value, kept) = make().map_err(EntryError::Make)?;
     loop {
@@ -137,8 +134,10 @@ where
         V: Clone,
         P: Placement<K, V, S>,
     {
-        self.or_try_insert_with(|| Ok(make()))
-            .map_err(insertion_error)
+        match self.map.read::<TOUCHES>(&self.key, self.times) {
+            Some(value) => Ok(Found::Present(value)),
+            None => self.insert_made(|| Ok(make())).map_err(insertion_error),
+        }
     }
 
     /// Like [`or_insert_with`](Self::or_insert_with), with a `make` that may fail. Then nothing is
@@ -173,10 +172,26 @@ where
         V: Clone,
         P: Placement<K, V, S>,
     {
+        match self.map.read::<TOUCHES>(&self.key, self.times) {
+            Some(value) => Ok(Found::Present(value)),
+            None => self.insert_made(make),
+        }
+    }
+
+    // Not inlined, so that a call that finds the entry has nothing to do with it.
+    #[inline(never)]
+    fn insert_made<E>(
+        self,
+        make: impl FnOnce() -> Result<V, E>,
+    ) -> Result<Found<V>, EntryError<K, V, E>>
+    where
+        V: Clone,
+        P: Placement<K, V, S>,
+    {
         let Entry {
             map, times, place, ..
         } = self;
-        map.read_or_put(
+        map.put_made(
             self.key,
             |key| map.read::<TOUCHES>(key, times),
             make,
@@ -251,14 +266,16 @@ where
     /// ```
     #[inline]
     pub fn or_insert_with(
-        self,
+        mut self,
         make: impl FnOnce() -> V,
     ) -> Result<Updated<T, V>, InsertError<K, V>>
     where
         P: Placement<K, V, S>,
     {
-        self.or_try_insert_with(|| Ok(make()))
-            .map_err(insertion_error)
+        match self.look.change_in(self.map, &self.key, self.times) {
+            Some(found) => Ok(Updated::Present(found)),
+            None => self.insert_made(|| Ok(make())).map_err(insertion_error),
+        }
     }
 
     /// Like [`or_insert_with`](Self::or_insert_with), with a `make` that may fail. Then nothing is
@@ -288,6 +305,21 @@ where
     /// ```
     #[inline]
     pub fn or_try_insert_with<E>(
+        mut self,
+        make: impl FnOnce() -> Result<V, E>,
+    ) -> Result<Updated<T, V>, EntryError<K, V, E>>
+    where
+        P: Placement<K, V, S>,
+    {
+        match self.look.change_in(self.map, &self.key, self.times) {
+            Some(found) => Ok(Updated::Present(found)),
+            None => self.insert_made(make),
+        }
+    }
+
+    // Not inlined, so that a call that finds the entry has nothing to do with it.
+    #[inline(never)]
+    fn insert_made<E>(
         self,
         make: impl FnOnce() -> Result<V, E>,
     ) -> Result<Updated<T, V>, EntryError<K, V, E>>
@@ -301,7 +333,7 @@ where
             place,
             mut look,
         } = self;
-        let answer = find_or_put(
+        let answer = make_and_put(
             key,
             |key| look.change_in(map, key, times),
             || Ok((make()?, ())),
@@ -333,8 +365,8 @@ where
         }
     }
 
-    /// Returns the value that `read` finds, or inserts by `put` what `make` returns.
-    pub(super) fn read_or_put<E>(
+    /// Inserts by `put` what `make` returns, since `read` has found nothing.
+    pub(super) fn put_made<E>(
         &self,
         key: K,
         read: impl FnMut(&K) -> Option<V>,
@@ -347,7 +379,7 @@ where
             let kept = made.clone();
             Ok((made, kept))
         };
-        let answer = find_or_put(key, read, make, put)?;
+        let answer = make_and_put(key, read, make, put)?;
         Ok(match answer {
             FoundOrPut::Found(value) => Found::Present(value),
             FoundOrPut::Put { kept, inserted } => Found::Inserted {

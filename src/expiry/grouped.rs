@@ -136,11 +136,12 @@ where
         let (number, hash) = self.hash_of(&key);
         let group_hash = self.group_hash(group);
         let clock = self.engine.clock();
+        let expiry = times.expiry.unwrap_or_else(|| self.expiry());
         let made = match times.now {
-            None => MapEntry::new(value, times.expiry, hash, self.engine.reading(), clock),
+            None => MapEntry::new(value, expiry, hash, self.engine.reading(), clock),
             Some(now) => {
                 let given = Reading::given(now);
-                let (session, deadline, _) = MapEntry::new(value, times.expiry, hash, given, clock);
+                let (session, deadline, _) = MapEntry::new(value, expiry, hash, given, clock);
                 // The group's order of touches must not be ahead of the clock.
                 (session, deadline, Reading::given(now.min(clock.now())))
             }

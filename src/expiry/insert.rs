@@ -57,6 +57,7 @@ where
         Times { expiry, now }: Times,
         if_absent: bool,
     ) -> Result<Inserted<V>, InsertError<K, V>> {
+        let expiry = expiry.unwrap_or_else(|| self.expiry());
         let reading = now.map_or_else(|| self.engine.reading(), Reading::given);
         self.put_as_of(key, value, expiry, reading, now, if_absent)
     }

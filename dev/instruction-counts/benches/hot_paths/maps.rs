@@ -15,6 +15,8 @@ type Grouped = (
     GroupedExpiryMap<u32, u64, u32>,
 );
 
+type Devices = (SteppedMap<u64, u32>, ExpiryMap<u64, u32>);
+
 const IDLE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 /// As many as the members of each.
@@ -45,6 +47,19 @@ fn fill(map: &ExpiryMap<u32, u64>) {
 fn full() -> Kit {
     let (kit, map) = empty();
     fill(&map);
+    kit.advance(SECOND);
+    (kit, map)
+}
+
+fn devices() -> Devices {
+    let builder = ExpiryMap::builder().shards(1).stripes(STRIPES).workers(1);
+    let builder = builder.time_to_idle(IDLE);
+    let kit = builder.build_stepped(SEED, |_, expired| _ = black_box(expired));
+    let kit = kit.expect("the options are valid");
+    let map = kit.map();
+    for key in KEYS {
+        map.insert(key.into(), 0).expect("it is open");
+    }
     kit.advance(SECOND);
     (kit, map)
 }
@@ -111,6 +126,19 @@ fn update(kit: Kit) -> Kit {
     kit
 }
 
+// Signs of life of keys that are known. In a map of its own type: it shares no code with the paths above, whose calls
+// might otherwise be inlined less.
+#[library_benchmark(setup = devices)]
+#[bench::per_call()]
+fn touch_with_or_insert(kit: Devices) -> Devices {
+    for key in KEYS {
+        let entry = kit.1.entry(key.into());
+        let answer = entry.touch_with(|count| *count += 1).or_insert_with(|| 1);
+        black_box(answer).expect("it is open");
+    }
+    kit
+}
+
 #[library_benchmark(setup = full)]
 #[bench::per_call()]
 fn remove(kit: Kit) -> Kit {
@@ -138,6 +166,7 @@ library_benchmark_group!(
         touch_of_a_group,
         get,
         update,
+        touch_with_or_insert,
         remove,
         insert_and_expire,
     ]
