@@ -1,16 +1,17 @@
-//! Which types may be shared between threads, and which may only be sent.
+//! Which types may be shared between threads, which may only be sent, and which traits are objects.
 
 use std::cell::Cell;
 use std::future::Ready;
 
 use tourbillon::keyed::{Debounce, Throttle};
 use tourbillon::retry::{Backoff, Retry, RetryBudget};
+use tourbillon::test_util::Drive;
 use tourbillon::wheel::Wheel;
 use tourbillon::{
-    CancelAndWait, CancelGuard, Clock, Closing, Expired, ExpiryMap, ExpiryMapBuilder, ExpiryReport,
-    ExpiryStats, GroupedExpiryMap, Handle, Interval, Job, ManualClock, Period, Report, Scheduler,
-    SchedulerBuilder, Sleep, Stats, Task, Time, Timeout, Timer, TimerBuilder, TimerHandle, TimerId,
-    TimerReport, Toucher,
+    CancelAndWait, CancelGuard, Clock, Closing, Executor, Expired, ExpiryMap, ExpiryMapBuilder,
+    ExpiryReport, ExpiryStats, GroupedExpiryMap, Handle, Interval, Job, ManualClock, Period,
+    Report, Scheduler, SchedulerBuilder, Sleep, Stats, Task, Time, Timeout, Timer, TimerBuilder,
+    TimerHandle, TimerId, TimerReport, Toucher,
 };
 
 /// A value that may be sent, and not shared.
@@ -19,6 +20,18 @@ type Sent = Cell<u8>;
 fn shared<T: Send + Sync>() {}
 
 fn sent<T: Send>() {}
+
+fn object<T: ?Sized>() {}
+
+fn executor<E: Executor + ?Sized>() {}
+
+/// It can only fail to compile.
+#[test]
+fn traits_that_programs_choose_by_are_objects() {
+    object::<dyn Drive>();
+    executor::<dyn Executor>();
+    executor::<std::sync::Arc<dyn Executor>>();
+}
 
 /// It can only fail to compile.
 #[test]

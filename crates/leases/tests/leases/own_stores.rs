@@ -322,3 +322,13 @@ mod on_tokio {
         assert!(store.watch("a", std::task::Waker::noop()).is_none());
     }
 }
+
+fn store<S: LeaseStore + ?Sized>() {}
+
+/// It can only fail to compile.
+#[test]
+fn a_store_may_be_chosen_at_run_time() {
+    store::<dyn LeaseStore>();
+    store::<Box<dyn LeaseStore>>();
+    store::<std::sync::Arc<dyn LeaseStore>>();
+}
