@@ -437,7 +437,8 @@ impl<K, V> std::fmt::Debug for Stripe<K, V> {
     }
 }
 
-/// Converts a lateness into the unit in which a Queued entry keeps it.
-fn micros(nanos: u128) -> u32 {
+/// Returns a lateness in the unit in which a Queued entry keeps it.
+fn micros_between(deadline: Time, now: Time) -> u32 {
+    let nanos = now.as_nanos().saturating_sub(deadline.as_nanos());
     u32::try_from(nanos / 1_000).unwrap_or(u32::MAX)
 }

@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use super::super::entry::{Armed, End, Phase};
 use super::answers::{Cancelling, Moving};
 use super::staging::positions_of;
-use super::{EntryId, EntryInfo, EntryPhase, KeyHash, NotUsual, Stripe, micros};
+use super::{EntryId, EntryInfo, EntryPhase, KeyHash, NotUsual, Stripe, micros_between};
 use crate::tick::{Tick, Time};
 use crate::wheel::{EntryStore, WheelPosition};
 
@@ -180,7 +180,7 @@ impl<K, V> Stripe<K, V> {
             return;
         }
         armed.phase = Phase::Queued;
-        armed.position = micros(now.since(armed.deadline).as_nanos());
+        armed.position = micros_between(armed.deadline, now);
         self.counters.queued += 1;
         if !armed.ticket {
             armed.ticket = true;
