@@ -24,7 +24,7 @@ program() {
     local name=$1
     shift
     cargo build --quiet --workspace --all-features --bins --tests --locked
-    timeout 300 "$target/debug/$name" "$@"
+    timeout 900 "$target/debug/$name" "$@"
 }
 
 # Links have to go somewhere without the features, too.
