@@ -17,9 +17,9 @@ long_tests_of_durable_timers() {
     done
 }
 
-# program NAME ARGUMENT..: a program of this repository that is no part of what is published, as the
-# step `tests` has built it. What it shows does not hang on optimisation, and a second build of all
-# crates takes minutes; assertions hold in this one.
+# program NAME ARGUMENT..: runs a program of a package that is not published, as the step `build` has
+# built it. It shows the same without optimisation, debug assertions are checked, and a second build
+# of all crates would take minutes.
 program() {
     local name=$1
     shift

@@ -230,7 +230,7 @@ pub(crate) struct Engine<F: FrontendTypes> {
     server: OnceLock<Weak<Server<F>>>,
     faults: Faults,
     threadless: Threadless<F>,
-    /// ClaimReading once a task steps this engine.
+    /// Present once a task steps this engine.
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     follower: OnceLock<Follower<F>>,
     #[cfg(not(loom))]

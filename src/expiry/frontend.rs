@@ -48,7 +48,8 @@ pub struct Expired<K, V> {
     pub value: V,
     /// When the entry was due. If it was evicted before, the moment of the eviction.
     pub deadline: Time,
-    /// How long after the deadline the delivery began.
+    /// How long after the deadline the delivery began. With the default clock it may be up to 1 ms
+    /// too small, as [`Clock::fast`](crate::Clock::fast) says.
     pub lateness: Duration,
     /// The reason why the entry expired.
     pub reason: Reason,

@@ -96,7 +96,9 @@ macro_rules! run_methods {
                 self$(.$firing)?.deadline
             }
 
-            /// Returns how long after its deadline the task started, or its future was spawned.
+            /// Returns how long after its deadline the task started, or its future was spawned. Never
+            /// negative. With the default clock it may be up to 1 ms too small, as
+            /// [`Clock::fast`](crate::Clock::fast) says.
             ///
             /// # Examples
             ///

@@ -51,7 +51,7 @@ type Picked = Vec<usize>;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Starts so many timers, in several stripes if there are several.
+    /// Starts this number of timers, in different stripes if there are several.
     Start(usize, Asked),
     /// Starts a timer that calls for itself while it runs.
     StartCalling(Asked),
@@ -303,7 +303,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     ]
 }
 
-/// What is not due while the clock stands still.
+/// A due time that does not come while the clock stands still.
 fn asked_of_the_future() -> impl Strategy<Value = Asked> {
     prop_oneof![
         select(vec![NANO, T, S, HOUR]).prop_map(Asked::After),

@@ -181,7 +181,7 @@ impl<V: Payload, const PUBLISHED: bool> Sharded<V, PUBLISHED> {
     }
 }
 
-/// Those that have passed after so many nanoseconds.
+/// The number of whole ticks in a time in nanoseconds.
 fn ticks(nanos: u64) -> u64 {
     nanos / TICK.as_nanos() as u64
 }

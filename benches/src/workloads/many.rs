@@ -72,7 +72,7 @@ fn serve<S: System>(
     child.filled(|| ())?;
     child.rounds(|request| {
         let threads = request.threads as u64;
-        // Calls with so many keys in all, made of the numbers from `first` on or of random ones.
+        // Makes calls for `count` keys together: the numbers from `first` on, or random ones.
         let mut took = Vec::new();
         let mut phase = |count: u64, first: Option<u64>, call: &Call<'_, S>| {
             let each = count / threads;
