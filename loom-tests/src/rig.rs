@@ -18,7 +18,7 @@ use crate::engine::{
     Detached, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, Items, RunInfo,
     RunOutcome, Server, TickerState, TickerStep,
 };
-use crate::executor::Worker;
+use crate::executor::{Worker, WorkerThread};
 use crate::job::catch_panic;
 use crate::shard::batch::{ArmMany, ITEMS_PER_HOLD, Located, keys_by_stripe};
 use crate::shard::{
@@ -381,9 +381,14 @@ impl Rig {
         self.engine().pool().take_slot().expect("a free seat")
     }
 
+    /// Takes the worker of a thread.
+    pub(crate) fn thread(&self) -> WorkerThread {
+        WorkerThread::take(self.engine().pool()).expect("a free number")
+    }
+
     /// Runs a worker's thread until the engine is stopped.
-    pub(crate) fn work(&self, worker: Worker) {
-        worker.run(self.server.as_ref(), self.engine().clock());
+    pub(crate) fn work(&self, worker: WorkerThread) {
+        worker.run(self.engine().clock());
     }
 
     /// Runs a worker until it finds nothing more. It does not sleep.

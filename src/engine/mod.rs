@@ -64,7 +64,7 @@ pub(crate) use wait::EndOfRun;
 use crate::clock::{ClaimReading, Clock};
 use crate::config::Valid;
 use crate::executor::{Executor, Pool, PoolConfig};
-use crate::job::{Ticket, catch_panic};
+use crate::job::{Claim, Ticket, catch_panic};
 use crate::shard::batch::{Groups, Located};
 use crate::shard::{
     DeferredActions, EntryId, Layout, Refusal, RunDeferred, Shards, Start, Stripe, StripeGuard,
@@ -284,6 +284,11 @@ impl<F: Frontend> Engine<F> {
         let (pool, ticker_queues) = Pool::new(PoolConfig {
             workers,
             max_workers,
+            threads: if matches!(executor_kind, ExecutorKind::Pool) && !stepped {
+                max_workers
+            } else {
+                0
+            },
             ticker_queues: config.shards,
             injector_bound: config.injector,
             quiet: config.quiet,
@@ -293,8 +298,6 @@ impl<F: Frontend> Engine<F> {
             .zip(parkers)
             .enumerate()
             .map(|(number, (ticker_queue, parker))| {
-                // The tickers take their worker slots here, so with inline execution no slot is
-                // left for threads of the pool.
                 let inline = matches!(executor_kind, ExecutorKind::Inline)
                     .then(|| pool.take_slot())
                     .flatten();
@@ -333,6 +336,8 @@ impl<F: Frontend> Engine<F> {
         let server = Server::new(&engine);
         // The cell was created empty a few lines above, so this cannot fail.
         let _ = engine.server.set(Arc::downgrade(&server));
+        let claim: Weak<dyn Claim> = Arc::downgrade(&server) as _;
+        engine.pool.is_served_by(claim);
         (server, ticker_states)
     }
 

@@ -10,7 +10,7 @@ use super::{
     TickerState, TickerStep,
 };
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
-use crate::executor::Worker;
+use crate::executor::WorkerThread;
 use crate::job::{catch_panic, drop_each};
 use crate::shard::{ReentrancyGuard, when_unlocked};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -146,24 +146,22 @@ impl<F: Frontend> Engine<F> {
         }
     }
 
-    /// Starts one more worker if a worker slot is free. With inline execution the tickers have
-    /// taken all slots, and this starts nothing.
+    /// Starts one more worker, unless there are enough. With inline execution this starts nothing.
     fn start_worker(server: &Arc<Server<F>>) -> io::Result<()> {
         let engine = server.engine();
-        // The life sign is taken before the worker slot: after `join` has taken the signs away, no
+        // The life sign is taken before the worker: after `join` has taken the signs away, no
         // worker starts any more.
         let Some(alive) = engine.alive(|started| &started.workers) else {
             return Ok(());
         };
-        let Some(worker) = engine.pool().take_slot() else {
+        let Some(worker) = WorkerThread::take(engine.pool()) else {
             return Ok(());
         };
-        let server = Arc::clone(server);
+        let clock = engine.clock().clone();
         thread::Builder::new()
             .name(format!("tb-work-{}", worker.number()))
             .spawn(move || {
-                Worker::run(worker, server.as_ref(), server.engine().clock());
-                drop(server);
+                worker.run(&clock);
                 drop(alive);
             })
             .map(drop)

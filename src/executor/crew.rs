@@ -25,11 +25,10 @@
 //!
 //! A ticker that does not get the turn does not wait for it. It checks again a little later.
 
-use super::growth::{BLIND_GAP, Crew, Look, REFUSED_AT_MOST, REFUSED_FIRST};
+use super::growth::{BLIND_GAP, Crew, Look, REFUSED_AT_MOST, REFUSED_FIRST, Sightings};
 use super::pool::Pool;
-use super::slot::{NO_THREAD, Sightings, UNKNOWN_THREAD};
+use super::workers::{NO_THREAD, UNKNOWN_THREAD};
 use crate::sync::MutexGuard;
-use crate::sync::atomic::Ordering;
 use crate::sync::thread::waits;
 use crate::tick::Time;
 
@@ -86,15 +85,16 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
     }
 
     fn wanted(&self) -> usize {
-        self.pool.permanent()
+        self.pool.threads().wanted()
     }
 
     fn one_claims(&self) -> bool {
-        self.pool.one_is_at_lock()
+        let desks = self.pool.threads().desks();
+        desks.iter().any(|desk| desk.at_lock.is_set())
     }
 
     fn look(&mut self, now: Time) -> Look {
-        let Some(turn) = self.pool.sightings.try_lock() else {
+        let Some(turn) = self.pool.threads().sightings.try_lock() else {
             return Look::Later;
         };
         // The turn lasts until this view is dropped, after the ticker has started workers.
@@ -131,30 +131,24 @@ fn able(pool: &Pool, begin: &mut usize) -> Option<usize> {
         // A sleeping worker gets the next ticket, so no further worker is needed.
         return Some(workers);
     }
-    let numbers: Vec<(usize, u64)> = pool
-        .threads
-        .iter()
-        // Relaxed: see `Pool::note_thread`.
-        .map(|number| number.load(Ordering::Relaxed))
-        .enumerate()
-        .filter(|(_, number)| *number != NO_THREAD)
-        .collect();
-    let looked_at = numbers.len().min(MOST_THREADS);
-    let first = begin.checked_rem(numbers.len()).unwrap_or(0);
+    let mut known = pool.threads().desks();
+    known.retain(|desk| desk.thread() != NO_THREAD);
+    let looked_at = known.len().min(MOST_THREADS);
+    let first = begin.checked_rem(known.len()).unwrap_or(0);
     *begin = first + looked_at;
     let mut waiting = 0;
-    for (slot, number) in numbers.iter().cycle().skip(first).take(looked_at) {
-        if *number == UNKNOWN_THREAD {
+    for desk in known.iter().cycle().skip(first).take(looked_at) {
+        let number = desk.thread();
+        if number == UNKNOWN_THREAD {
             return None;
         }
         // Read on both sides of the question to the kernel. A worker that has entered or left a
         // task meanwhile is not blocked either.
-        let at_lock = pool.at_lock(*slot);
-        let was_at_lock = at_lock.is_set();
-        waiting += usize::from(waits(*number)? && !was_at_lock && !at_lock.is_set());
+        let was_at_lock = desk.at_lock.is_set();
+        waiting += usize::from(waits(number)? && !was_at_lock && !desk.at_lock.is_set());
     }
     // Exact if all threads were checked, else an estimate.
-    let waiting_in_all = waiting * numbers.len() / looked_at.max(1);
+    let waiting_in_all = waiting * known.len() / looked_at.max(1);
     Some(workers.saturating_sub(waiting_in_all))
 }
 

@@ -1,23 +1,24 @@
-//! Worker slots, the tickers' queues, the injector, and stopping.
+//! The queues of one engine, its worker slots, and when its tickets are made known to the workers.
 
 use std::time::Duration;
 
 use super::queue::Queues;
-use super::sleep::Sleepers;
-use super::slot::{NO_THREAD, Sightings, WorkerSlot};
-use crate::job::{AtLock, Ticket};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use super::workers::Workers;
+use crate::job::{Claim, Ticket};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::deque::Worker as Deque;
 use crate::sync::fork::Origin;
-use crate::sync::{Arc, CachePadded, Mutex, Parker};
+use crate::sync::{Arc, CachePadded, Mutex, OnceLock, Weak};
 
 /// The sizes of a pool, validated by the builder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolConfig {
-    /// Number of worker slots whose workers stay until the pool is stopped.
+    /// Number of workers that stay until the pool is stopped.
     pub(crate) workers: usize,
-    /// Number of all worker slots. Workers in the other slots leave after `quiet`.
+    /// Number of worker slots. Workers beyond `workers` leave after `quiet`.
     pub(crate) max_workers: usize,
+    /// Greatest number of threads. Without any, callers step the workers by hand.
+    pub(crate) threads: usize,
     /// Number of tickers that hand tickets to the pool.
     pub(crate) ticker_queues: usize,
     /// Bound on the tickets in the injector.
@@ -26,36 +27,65 @@ pub(crate) struct PoolConfig {
     pub(crate) quiet: Duration,
 }
 
-/// The words that a worker writes for every ticket.
-#[derive(Default)]
-struct WorkerProgress {
-    /// Number of tickets handed to `Claim::serve`.
-    claims: AtomicU64,
-    /// Set while the worker claims or completes.
-    at_lock: AtLock,
+/// What [`Workers`] needs to know of a pool.
+pub(super) struct Listing {
+    /// Whether the pool is in the list, or is about to be put into it; see `workers.rs`.
+    pub(super) listed: AtomicBool,
+    pool: Weak<Pool>,
+    /// What serves the tickets.
+    claim: OnceLock<Weak<dyn Claim>>,
 }
 
-/// State that workers and tickers share. The pool has no threads: a caller that takes a worker slot
-/// brings a thread, or steps the worker by hand.
+impl Listing {
+    /// Notes that the pool was taken off the list. Returns the pool, unless it is gone. From then
+    /// on the caller owes a look at its queues, by [`Pool::list_if_any`] (SLEEP-3).
+    pub(super) fn begin_visit(&self) -> Option<(Arc<Pool>, Arc<dyn Claim>)> {
+        // Relaxed: ordered by the fence before that look.
+        self.listed.store(false, Ordering::Relaxed);
+        let claim = self.claim.get()?.upgrade()?;
+        Some((self.pool.upgrade()?, claim))
+    }
+}
+
+/// A worker slot of a pool: the state that passes from one visit to the next one in this slot.
+pub(super) struct WorkerSlot {
+    pub(super) number: usize,
+    pub(super) local: Deque<Ticket>,
+    /// Number of tickets handed to `Claim::serve`.
+    claims: Arc<CachePadded<AtomicU64>>,
+    /// Number of tickets since the injector came first.
+    pub(super) since_injector: u32,
+    /// Number of looks for tickets.
+    pub(super) looks: usize,
+    /// For each ticker: the number of claims of its own worker when this one last asked.
+    pub(super) seen: Box<[u64]>,
+}
+
+impl WorkerSlot {
+    /// Counts a claim.
+    #[inline]
+    pub(super) fn count_claim(&self) {
+        // Relaxed, without a read-modify-write: the slot's owner is the only writer, and its next
+        // owner sees the value through the lock of the slots.
+        let count = self.claims.load(Ordering::Relaxed).wrapping_add(1);
+        self.claims.store(count, Ordering::Relaxed);
+    }
+}
+
+/// State that workers and tickers share. A worker slot is made when it is taken for the first time.
 pub(crate) struct Pool {
     config: PoolConfig,
     origin: Origin,
-    stopped: AtomicBool,
+    pub(super) queues: Queues,
+    /// The threads that serve this pool.
+    workers: Arc<Workers<Arc<Listing>>>,
+    listing: Arc<Listing>,
     /// Number of worker slots in use.
     taken: AtomicUsize,
-    pub(super) queues: Queues,
-    pub(super) sleep: CachePadded<Sleepers>,
-    /// The words that each worker writes for every ticket, by worker slot. Only the owner of the
-    /// slot writes.
-    progress: Box<[CachePadded<WorkerProgress>]>,
     /// Number of tickets that tickers have served instead of the workers.
     helped: AtomicU64,
-    /// Number by which the kernel knows each worker's thread; see `crew.rs`.
-    pub(super) threads: Box<[AtomicU64]>,
-    /// Held by the ticker that checks the workers and starts more.
-    pub(super) sightings: Mutex<Sightings>,
-    /// The free worker slots, by number.
-    free: Mutex<Box<[Option<WorkerSlot>]>>,
+    /// The worker slots that were made, by number; `None` where it is in use.
+    slots: Mutex<Vec<Option<WorkerSlot>>>,
 }
 
 impl Pool {
@@ -66,40 +96,27 @@ impl Pool {
             "a pool needs a worker that stays, unless a foreign executor runs all tasks"
         );
         assert!(config.max_workers >= config.workers, "more stay than fit");
-        let slots: Box<[WorkerSlot]> = (0..config.max_workers)
-            .map(|number| WorkerSlot {
-                number,
-                local: Deque::new_fifo(),
-                parker: Parker::new(),
-            })
-            .collect();
         // First in, first out: tickets are served in the order of expiry.
         let fed: Vec<Deque<Ticket>> = (0..config.ticker_queues)
             .map(|_| Deque::new_fifo())
             .collect();
-        let pool = Arc::new(Pool {
+        let pool = Arc::new_cyclic(|pool| Pool {
             config,
             origin: Origin::here(),
-            stopped: AtomicBool::new(false),
-            taken: AtomicUsize::new(0),
             queues: Queues::new(
                 fed.iter().map(Deque::stealer).collect(),
-                slots.iter().map(|slot| slot.local.stealer()).collect(),
+                config.max_workers,
                 config.injector_bound,
             ),
-            // Padded, since every producer reads its count; the other fields rarely change.
-            sleep: CachePadded::new(Sleepers::new(
-                slots
-                    .iter()
-                    .map(|slot| slot.parker.unparker().clone())
-                    .collect(),
-            )),
-            // Padded, since each worker writes its own for every ticket.
-            progress: slots.iter().map(|_| CachePadded::default()).collect(),
+            workers: Arc::new(Workers::new(config.workers, config.threads, config.quiet)),
+            listing: Arc::new(Listing {
+                listed: AtomicBool::new(false),
+                pool: Weak::clone(pool),
+                claim: OnceLock::new(),
+            }),
+            taken: AtomicUsize::new(0),
             helped: AtomicU64::new(0),
-            threads: slots.iter().map(|_| AtomicU64::new(NO_THREAD)).collect(),
-            sightings: Mutex::new(Sightings::default()),
-            free: Mutex::new(slots.into_iter().map(Some).collect()),
+            slots: Mutex::default(),
         });
         let ticker_queues = fed
             .into_iter()
@@ -111,6 +128,17 @@ impl Pool {
         (pool, ticker_queues)
     }
 
+    /// Says what serves the tickets. Without it, only those find tickets who step a worker by hand.
+    pub(crate) fn is_served_by(&self, claim: Weak<dyn Claim>) {
+        // Said once, by who has made the pool.
+        let _ = self.listing.claim.set(claim);
+    }
+
+    /// Returns the threads that serve this pool.
+    pub(super) fn threads(&self) -> &Arc<Workers<Arc<Listing>>> {
+        &self.workers
+    }
+
     /// Returns whether this process is a forked copy of the one that has the workers.
     #[inline]
     pub(super) fn is_forked(&self) -> bool {
@@ -119,32 +147,63 @@ impl Pool {
 
     /// Hands a ticket to the worker that comes first, and wakes one. Returns the ticket if the
     /// injector is full.
-    ///
-    /// After `stop`, a ticket is still accepted, and served if there is a worker.
     pub(crate) fn inject(&self, ticket: Ticket) -> Result<(), Ticket> {
         self.queues.inject(ticket)?;
-        self.sleep.wake_one();
+        self.list();
         Ok(())
     }
 
-    /// Takes the free worker slot with the lowest number. Returns `None` if all are taken, or after
-    /// `stop`.
-    pub(super) fn take_free_slot(&self) -> Option<WorkerSlot> {
-        let mut free = self.free.lock();
-        if self.is_stopped() {
-            return None;
-        }
-        let slot = free.iter_mut().find_map(Option::take)?;
-        self.queues.use_local(slot.number);
-        // Relaxed: written under the lock only; readers only want an estimate.
-        self.taken.fetch_add(1, Ordering::Relaxed);
-        drop(free);
-        Some(slot)
+    /// Lists the pool, after a ticket was made visible.
+    pub(super) fn list(&self) {
+        self.list_if(|| true);
     }
 
-    /// Returns the number of tickers that hand tickets to the pool.
-    pub(super) fn tickers(&self) -> usize {
-        self.config.ticker_queues
+    /// Lists the pool if there is a ticket in any queue. For a worker, which owes this (SLEEP-3).
+    pub(crate) fn list_if_any(&self) {
+        self.list_if(|| self.queues.any());
+    }
+
+    pub(super) fn list_if(&self, reason: impl FnOnce() -> bool) {
+        // Pairs with itself (SLEEP-1): the look of a worker that has lowered the flag sees the
+        // tickets, or the lowered flag is seen here.
+        fence(Ordering::SeqCst);
+        // Relaxed: ordered by the fences. A busy pool pays for the fence and two reads.
+        let again = self.listing.listed.load(Ordering::Relaxed);
+        if again && self.workers.sleeping() == 0 || !reason() {
+            return;
+        }
+        // Relaxed: the lock that follows orders it before the visit, which lowers the flag.
+        self.listing.listed.store(true, Ordering::Relaxed);
+        self.workers.list(Arc::clone(&self.listing), again);
+    }
+
+    /// Takes the free worker slot with the lowest number, or makes one.
+    pub(super) fn take_free_slot(&self) -> Option<WorkerSlot> {
+        let mut slots = self.slots.lock();
+        let slot = match slots.iter_mut().find_map(Option::take) {
+            Some(slot) => slot,
+            None if slots.len() == self.config.max_workers => return None,
+            None => {
+                let number = slots.len();
+                let local = Deque::new_fifo();
+                // Padded, since each worker writes its own for every ticket.
+                let claims = Arc::new(CachePadded::default());
+                self.queues
+                    .add_local(number, local.stealer(), Arc::clone(&claims));
+                slots.push(None);
+                WorkerSlot {
+                    number,
+                    local,
+                    claims,
+                    since_injector: 0,
+                    looks: 0,
+                    seen: vec![0; self.config.ticker_queues].into(),
+                }
+            }
+        };
+        // Relaxed: written under the lock only; readers only want an estimate.
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Some(slot)
     }
 
     /// Returns whether there are fewer workers that stay than tickers. Extra workers do not count.
@@ -152,41 +211,21 @@ impl Pool {
         self.config.workers < self.config.ticker_queues
     }
 
-    /// Frees a worker slot, and leaves the tickets in its deque to other workers.
+    /// Frees a worker slot. Tickets in its deque stay there: other workers steal from it, whether
+    /// its slot is in use or not.
     pub(super) fn leave(&self, slot: WorkerSlot) {
-        let mut left = false;
-        while let Some(ticket) = slot.local.pop() {
-            left = true;
-            if let Err(ticket) = self.queues.inject(ticket) {
-                // No room: the rest stays in the deque. The other workers steal from it, whether
-                // its slot is in use or not.
-                slot.local.push(ticket);
-                break;
-            }
-        }
+        let mut slots = self.slots.lock();
         let number = slot.number;
-        self.note_thread(number, NO_THREAD);
-        {
-            let mut free = self.free.lock();
-            free[number] = Some(slot);
-            // Relaxed: see `take_free_slot`.
-            let before = self.taken.fetch_sub(1, Ordering::Relaxed);
-            debug_assert!(before > 0, "the slot was taken");
-        }
-        // Another worker has to serve these tickets now.
-        if left {
-            self.sleep.wake_one();
-        }
+        slots[number] = Some(slot);
+        // Relaxed: see `take_free_slot`.
+        let before = self.taken.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "the slot was taken");
     }
 
     /// Returns how many tickets have been handed to `Claim::serve` so far.
     #[inline]
     pub(crate) fn claims(&self) -> u64 {
-        // Relaxed: each counter only grows, and readers only compare sums.
-        self.progress
-            .iter()
-            .map(|progress| progress.claims.load(Ordering::Relaxed))
-            .fold(0, u64::wrapping_add)
+        self.queues.claims()
     }
 
     /// Counts a ticket that a ticker has served.
@@ -201,52 +240,11 @@ impl Pool {
         self.helped.load(Ordering::Relaxed)
     }
 
-    /// Returns how many of them the worker in this slot has served.
-    pub(super) fn claims_of(&self, slot: usize) -> u64 {
-        // Relaxed: as above.
-        self.progress[slot].claims.load(Ordering::Relaxed)
-    }
-
-    /// Counts a claim. Only the owner of the worker slot calls this.
-    #[inline]
-    pub(super) fn count_claim(&self, slot: usize) {
-        let count = &self.progress[slot].claims;
-        // Relaxed, without a read-modify-write: the owner is the only writer, and the slot's next
-        // owner sees the value through the lock of `free`.
-        count.store(
-            count.load(Ordering::Relaxed).wrapping_add(1),
-            Ordering::Relaxed,
-        );
-    }
-
-    /// Returns the mark of the worker in this slot. Only its owner sets it.
-    #[inline]
-    pub(super) fn at_lock(&self, slot: usize) -> &AtLock {
-        &self.progress[slot].at_lock
-    }
-
-    /// Returns whether a worker claims, completes or rests just now.
-    pub(super) fn one_is_at_lock(&self) -> bool {
-        self.progress
-            .iter()
-            .any(|progress| progress.at_lock.is_set())
-    }
-
-    /// Notes the number of the thread of the worker in this slot.
-    pub(super) fn note_thread(&self, slot: usize, number: u64) {
-        // Relaxed: a number for the kernel. No data is read through it.
-        self.threads[slot].store(number, Ordering::Relaxed);
-    }
-
-    /// Returns how many workers stay until the pool is stopped.
-    pub(super) fn permanent(&self) -> usize {
-        self.config.workers
-    }
-
-    /// Returns how many worker slots are in use.
+    /// Returns how many workers there are: threads, or slots that a caller steps by hand.
     pub(crate) fn workers(&self) -> usize {
         // Relaxed: callers only want an estimate.
-        self.taken.load(Ordering::Relaxed)
+        let stepped = self.taken.load(Ordering::Relaxed);
+        self.workers.taken().max(stepped)
     }
 
     /// Returns how many more workers there may be.
@@ -257,7 +255,7 @@ impl Pool {
 
     /// Returns how many workers sleep or are about to.
     pub(crate) fn sleeping(&self) -> usize {
-        self.sleep.sleeping()
+        self.workers.sleeping()
     }
 
     /// Takes up to `limit` tickets out of the injector, for a pool without workers.
@@ -274,7 +272,7 @@ impl Pool {
     /// Leaves a ticket that is not light to the workers.
     pub(crate) fn put_sifted(&self, ticket: Ticket) {
         self.queues.put_sifted(ticket);
-        self.sleep.wake_one();
+        self.list();
     }
 
     /// Returns whether a ticket waits in any queue. After a fence, the answer includes every ticket
@@ -289,29 +287,9 @@ impl Pool {
         self.queues.len()
     }
 
-    /// Stops the pool. No worker slot is given out any more, sleepers are woken, and every worker
-    /// leaves when it finds no ticket. Tickets that were pushed before are served while there is a
-    /// worker.
+    /// Ends the workers. What is listed before is served, while there is a worker.
     pub(crate) fn stop(&self) {
-        {
-            // Under the lock, so that no worker slot is given out after this call returns.
-            let _slots = self.free.lock();
-            // Release pairs with the Acquire in `is_stopped`: a worker that sees the flag sees the
-            // tickets that were pushed before it.
-            self.stopped.store(true, Ordering::Release);
-        }
-        self.sleep.wake_all();
-    }
-
-    pub(super) fn is_stopped(&self) -> bool {
-        // Acquire pairs with the Release in `stop`.
-        self.stopped.load(Ordering::Acquire)
-    }
-
-    /// Returns how long a worker in this slot may find nothing before it leaves; `None` means that
-    /// it stays.
-    pub(super) fn patience(&self, slot: usize) -> Option<Duration> {
-        (slot >= self.config.workers).then_some(self.config.quiet)
+        self.workers.stop();
     }
 }
 
@@ -322,7 +300,7 @@ pub(crate) struct TickerQueue {
 }
 
 impl TickerQueue {
-    /// Adds a ticket. No worker is woken for it before `announce`.
+    /// Adds a ticket. No worker learns of it before `announce`.
     #[inline]
     pub(crate) fn push(&self, ticket: Ticket) {
         self.deque.push(ticket);
@@ -336,13 +314,10 @@ impl TickerQueue {
             .or_else(|| self.pool.queues.take_unsifted())
     }
 
-    /// Wakes one worker, after a batch of pushes. The worker that steals from the batch wakes the
-    /// next one if tickets remain.
-    ///
-    /// Returns true if a worker slept: it looks at the batch before it sleeps again or leaves.
-    /// Otherwise all workers are awake and will find the batch.
-    pub(crate) fn announce(&self) -> bool {
-        self.pool.sleep.wake_one()
+    /// Makes a batch of pushes known to the workers, and wakes one. The worker that steals from the
+    /// batch wakes the next one if tickets remain.
+    pub(crate) fn announce(&self) {
+        self.pool.list();
     }
 }
 

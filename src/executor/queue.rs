@@ -15,12 +15,14 @@
 //! 5. the injector;
 //! 6. the deques of the other workers: a worker in a long task keeps nothing to itself.
 //!
-//! A thread that puts tickets into a deque must fence and wake a sleeper afterwards. That includes
-//! a thief, whose steal moves a batch into its own deque; [`FoundTicket::stolen`] reports it.
+//! A thread that puts tickets into a queue must list the pool afterwards (`workers.rs`). That
+//! includes a thief, whose steal moves a batch into its own deque; [`FoundTicket::stolen`] reports
+//! it.
 
 use crate::job::Ticket;
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::deque::{Injector, Steal, Stealer, Worker as Deque};
+use crate::sync::{Arc, CachePadded, OnceLock};
 
 /// Number of attempts at a steal that other thieves disturb, before the worker looks at the next
 /// queue. Giving up does not count as finding the queue empty: only [`Queues::any`] lets a worker
@@ -35,10 +37,9 @@ const INJECTOR_BATCH: usize = 8;
 pub(super) struct Queues {
     /// Stealers of the tickers' deques.
     ticker_queues: Box<[Stealer<Ticket>]>,
-    /// Stealers of the workers' deques, by worker slot.
-    locals: Box<[Stealer<Ticket>]>,
-    /// How many of `locals` can hold tickets: one more than the highest worker slot ever used. Most
-    /// schedulers never grow to `max_workers`, and a check of an unused deque costs a fence.
+    /// What others see of the worker slots that were made, by number.
+    locals: Box<[OnceLock<Box<Local>>]>,
+    /// How many worker slots were made. Most schedulers never grow to `max_workers`.
     used: AtomicUsize,
     injector: Injector<Ticket>,
     injector_bound: usize,
@@ -46,6 +47,14 @@ pub(super) struct Queues {
     sifted: Injector<Ticket>,
     /// Whether there ever was one: most pools are never stuck, and a look at the queue costs more.
     sifts: AtomicBool,
+}
+
+/// What others see of a worker slot.
+struct Local {
+    /// Steals from the deque.
+    stealer: Stealer<Ticket>,
+    /// Number of tickets handed to `Claim::serve`. Only the owner of the slot writes.
+    claims: Arc<CachePadded<AtomicU64>>,
 }
 
 /// A ticket, and whether it came from a queue other than the finder's own, perhaps with a batch.
@@ -64,38 +73,62 @@ impl FoundTicket {
 impl Queues {
     pub(super) fn new(
         ticker_queues: Box<[Stealer<Ticket>]>,
-        locals: Box<[Stealer<Ticket>]>,
+        max_workers: usize,
         injector_bound: usize,
     ) -> Self {
         Queues {
             sifted: Injector::new(),
             sifts: AtomicBool::new(false),
             ticker_queues,
-            locals,
+            locals: (0..max_workers).map(|_| OnceLock::new()).collect(),
             used: AtomicUsize::new(0),
             injector: Injector::new(),
             injector_bound,
         }
     }
 
-    /// Notes that a worker uses this slot from now on. The caller holds the lock of the free slots.
-    pub(super) fn use_local(&self, slot: usize) {
-        // Relaxed: a deque gets its first ticket after this and before the waker's fence of
-        // `sleep.rs`. So a check after the worker's fence that must see the ticket sees this
-        // number, too.
-        let used = self.used.load(Ordering::Relaxed).max(slot + 1);
-        self.used.store(used, Ordering::Relaxed);
+    /// Adds the worker slot that comes next. The caller holds the lock of the slots.
+    pub(super) fn add_local(
+        &self,
+        slot: usize,
+        stealer: Stealer<Ticket>,
+        claims: Arc<CachePadded<AtomicU64>>,
+    ) {
+        // Slots are made once, in their order.
+        let _ = self.locals[slot].set(Box::new(Local { stealer, claims }));
+        // Release pairs with the Acquire in `made`. A deque gets its first ticket after this and
+        // before its producer's fence, so a look that must see the ticket sees this number, too.
+        self.used.store(slot + 1, Ordering::Release);
     }
 
-    /// Returns the deques that can hold tickets.
-    fn locals(&self) -> &[Stealer<Ticket>] {
-        // Relaxed: see `use_local`.
-        &self.locals[..self.used.load(Ordering::Relaxed)]
+    /// Returns the worker slots that were made.
+    fn made(&self) -> &[OnceLock<Box<Local>>] {
+        // Acquire pairs with the Release in `add_local`.
+        &self.locals[..self.used.load(Ordering::Acquire)]
+    }
+
+    fn locals(&self) -> impl Iterator<Item = &Local> {
+        self.made().iter().filter_map(|local| Some(&**local.get()?))
+    }
+
+    /// Returns how many tickets have been handed to `Claim::serve` so far.
+    pub(super) fn claims(&self) -> u64 {
+        self.locals()
+            // Relaxed: each counter only grows, and readers only compare sums.
+            .map(|local| local.claims.load(Ordering::Relaxed))
+            .fold(0, u64::wrapping_add)
+    }
+
+    /// Returns how many of them the worker in this slot was handed.
+    pub(super) fn claims_of(&self, slot: usize) -> u64 {
+        let local = self.made().get(slot).and_then(OnceLock::get);
+        // Relaxed: as above.
+        local.map_or(0, |local| local.claims.load(Ordering::Relaxed))
     }
 
     /// Puts a ticket into the injector, or returns it if the injector is full. Concurrent callers
     /// may all find the last place free, so the bound is exceeded by their number at most. The
-    /// caller must wake a sleeper.
+    /// caller must list the pool.
     pub(super) fn inject(&self, ticket: Ticket) -> Result<(), Ticket> {
         if self.injector.len() >= self.injector_bound {
             return Err(ticket);
@@ -138,9 +171,10 @@ impl Queues {
             return Some(FoundTicket::stolen(ticket));
         }
         // The last deque in this order is the finder's own, which it has just found empty.
-        let others = rotated(self.locals(), slot + 1).take(self.locals().len().saturating_sub(1));
-        for other in others {
-            if let Some(ticket) = retry_steal(|| other.steal_batch_and_pop(local)) {
+        let made = self.made();
+        let others = rotated(made, slot + 1).take(made.len().saturating_sub(1));
+        for other in others.filter_map(OnceLock::get) {
+            if let Some(ticket) = retry_steal(|| other.stealer.steal_batch_and_pop(local)) {
                 return Some(FoundTicket::stolen(ticket));
             }
         }
@@ -161,20 +195,20 @@ impl Queues {
     /// Returns whether there is a ticket that [`take_unsifted`](Self::take_unsifted) would take,
     /// like [`any`](Self::any).
     pub(super) fn any_unsifted(&self) -> bool {
-        !self.injector.is_empty() || self.locals().iter().any(|local| !local.is_empty())
+        !self.injector.is_empty() || self.locals().any(|local| !local.stealer.is_empty())
     }
 
     /// Takes a ticket that no ticker has sifted out of the injector or a worker's deque.
     pub(super) fn take_unsifted(&self) -> Option<Ticket> {
         retry_steal(|| self.injector.steal()).or_else(|| {
-            let mut locals = self.locals().iter();
-            locals.find_map(|local| retry_steal(|| local.steal()))
+            let mut locals = self.locals();
+            locals.find_map(|local| retry_steal(|| local.stealer.steal()))
         })
     }
 
-    /// Adds a sifted ticket. The caller must wake a sleeper.
+    /// Adds a sifted ticket. The caller must list the pool.
     pub(super) fn put_sifted(&self, ticket: Ticket) {
-        // Relaxed: see `use_local`, which orders it as well.
+        // Relaxed: as in `add_local`, the producer's fence orders it.
         self.sifts.store(true, Ordering::Relaxed);
         self.sifted.push(ticket);
     }
@@ -196,7 +230,10 @@ impl Queues {
     /// Returns approximately how many tickets wait.
     pub(super) fn len(&self) -> usize {
         let ticker_queues = self.ticker_queues.iter().map(Stealer::len).sum::<usize>();
-        let locals = self.locals().iter().map(Stealer::len).sum::<usize>();
+        let locals = self
+            .locals()
+            .map(|local| local.stealer.len())
+            .sum::<usize>();
         self.injector.len() + self.sifted.len() + ticker_queues + locals
     }
 }
@@ -238,11 +275,11 @@ mod tests {
         let locals: Vec<_> = (0..locals).map(|_| Deque::new_fifo()).collect();
         let queues = Queues::new(
             ticker_queues.iter().map(Deque::stealer).collect(),
-            locals.iter().map(Deque::stealer).collect(),
+            locals.len(),
             bound,
         );
-        for slot in 0..locals.len() {
-            queues.use_local(slot);
+        for (slot, local) in locals.iter().enumerate() {
+            queues.add_local(slot, local.stealer(), Arc::default());
         }
         Parts {
             queues,
@@ -315,19 +352,15 @@ mod tests {
     }
 
     #[test]
-    fn an_unused_slot_is_not_looked_at() {
-        let local = Deque::new_fifo();
-        let far = Deque::new_fifo();
-        let locals = [&local, &far].map(Deque::stealer).into();
-        let queues = Queues::new([].into(), locals, 1);
-        assert!(queues.find(0, &local, false, 0).is_none());
-        queues.use_local(0);
-        assert!(queues.find(0, &local, false, 0).is_none());
+    fn a_slot_is_looked_at_once_it_was_made() {
+        let (local, far) = (Deque::new_fifo(), Deque::new_fifo());
+        let queues = Queues::new([].into(), 3, 1);
+        queues.add_local(0, local.stealer(), Arc::default());
         far.push(ticket(1));
-        assert!(!queues.any());
-        queues.use_local(1);
-        queues.use_local(0);
+        assert!(queues.find(0, &local, false, 0).is_none() && !queues.any());
+        queues.add_local(1, far.stealer(), Arc::default());
         assert!(queues.any());
         assert!(queues.find(0, &local, false, 0).is_some());
+        assert_eq!((queues.claims_of(2), queues.claims_of(3)), (0, 0));
     }
 }

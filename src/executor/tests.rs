@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::growth::{Crew, Look};
-use super::{Growth, GrowthWatch, Pool, PoolConfig, PoolCrew, TickerQueue, Worker};
+use super::{Growth, GrowthWatch, Pool, PoolConfig, PoolCrew, TickerQueue, Worker, WorkerThread};
 use crate::clock::{Clock, ManualClock};
 use crate::job::{AtLock, Claim, Ticket};
 use crate::sync::{Arc, Mutex};
@@ -26,15 +26,24 @@ fn pool(workers: usize, max_workers: usize, ticker_queues: usize) -> (Arc<Pool>,
     Pool::new(PoolConfig {
         workers,
         max_workers,
+        threads: max_workers,
         ticker_queues,
         injector_bound: 1_000,
         quiet: QUIET,
     })
 }
 
-fn spawn<C: Claim>(worker: Worker, claim: &Arc<C>, clock: &Clock) -> JoinHandle<()> {
-    let (claim, clock) = (Arc::clone(claim), clock.clone());
-    thread::spawn(move || worker.run(&*claim, &clock))
+/// Takes a worker without its thread.
+fn take(pool: &Pool) -> Option<WorkerThread> {
+    WorkerThread::take(pool)
+}
+
+/// Starts a worker. All workers of a pool have the same claim.
+fn spawn<C: Claim>(pool: &Pool, claim: &Arc<C>, clock: &Clock) -> JoinHandle<()> {
+    let weak = Arc::downgrade(claim);
+    pool.is_served_by(weak);
+    let (worker, clock) = (take(pool).unwrap(), clock.clone());
+    thread::spawn(move || worker.run(&clock))
 }
 
 fn until(mut condition: impl FnMut() -> bool) {
@@ -119,15 +128,40 @@ fn the_lowest_free_slot_is_taken_and_can_be_taken_again() {
 }
 
 #[test]
-fn no_slot_is_given_out_after_stop() {
+fn the_lowest_free_number_is_taken_and_can_be_taken_again() {
+    let (pool, _) = pool(1, 3, 0);
+    let mut threads: Vec<_> = (0..3).map(|_| take(&pool).unwrap()).collect();
+    assert!(take(&pool).is_none());
+    assert_eq!((pool.workers(), pool.free_slots()), (3, 0));
+    drop(threads.remove(1));
+    assert_eq!((pool.workers(), pool.free_slots()), (2, 1));
+    assert_eq!(take(&pool).unwrap().number(), 1);
+}
+
+#[test]
+fn no_worker_is_taken_after_stop() {
     let (pool, _) = pool(2, 4, 0);
-    let worker = pool.take_slot().unwrap();
+    let worker = take(&pool).unwrap();
     pool.stop();
     pool.stop();
-    assert!(pool.take_slot().is_none());
-    let clock = Clock::manual(&ManualClock::new());
-    worker.run(&Notes::default(), &clock);
+    assert!(take(&pool).is_none());
+    worker.run(&Clock::manual(&ManualClock::new()));
     assert_eq!(pool.workers(), 0);
+}
+
+#[test]
+fn a_pool_that_is_gone_is_not_visited() {
+    let (pool, ticker_queues) = pool(1, 1, 1);
+    let notes = Arc::new(Notes::default());
+    let weak = Arc::downgrade(&notes);
+    pool.is_served_by(weak);
+    ticker_queues[0].push(ticket(1));
+    ticker_queues[0].announce();
+    drop(notes);
+    let worker = take(&pool).unwrap();
+    pool.stop();
+    worker.run(&Clock::manual(&ManualClock::new()));
+    assert_eq!((pool.claims(), pool.queued_hint()), (0, 1));
 }
 
 #[test]
@@ -191,6 +225,7 @@ fn the_injector_refuses_when_full() {
     let (pool, _) = Pool::new(PoolConfig {
         workers: 1,
         max_workers: 1,
+        threads: 1,
         ticker_queues: 0,
         injector_bound: 2,
         quiet: QUIET,
@@ -202,32 +237,23 @@ fn the_injector_refuses_when_full() {
 
 #[test]
 fn c114_what_a_worker_leaves_behind_is_found_by_others() {
-    // With room in the injector, and without.
-    for injector_bound in [100, 0] {
-        let (pool, ticker_queues) = Pool::new(PoolConfig {
-            workers: 2,
-            max_workers: 2,
-            ticker_queues: 1,
-            injector_bound,
-            quiet: QUIET,
-        });
-        let notes = Notes::default();
-        for slot in 0..10 {
-            ticker_queues[0].push(ticket(slot));
-        }
-        let mut first = pool.take_slot().unwrap();
-        let mut second = pool.take_slot().unwrap();
-        // It panics in its first task and has stolen more tickets than that one.
-        notes.panics.store(true, Ordering::Relaxed);
-        assert!(catch_unwind(AssertUnwindSafe(|| first.step(&notes))).is_err());
-        notes.panics.store(false, Ordering::Relaxed);
-        drop(first);
-        assert_eq!((pool.workers(), pool.queued_hint()), (1, 9));
-        while second.step(&notes) {}
-        let mut rest = notes.served();
-        rest.sort_unstable();
-        assert_eq!(rest, (1..10).collect::<Vec<_>>());
+    let (pool, ticker_queues) = pool(2, 2, 1);
+    let notes = Notes::default();
+    for slot in 0..10 {
+        ticker_queues[0].push(ticket(slot));
     }
+    let mut first = pool.take_slot().unwrap();
+    let mut second = pool.take_slot().unwrap();
+    // It panics in its first task and has stolen more tickets than that one.
+    notes.panics.store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| first.step(&notes))).is_err());
+    notes.panics.store(false, Ordering::Relaxed);
+    drop(first);
+    assert_eq!((pool.workers(), pool.queued_hint()), (1, 9));
+    while second.step(&notes) {}
+    let mut rest = notes.served();
+    rest.sort_unstable();
+    assert_eq!(rest, (1..10).collect::<Vec<_>>());
 }
 
 #[test]
@@ -236,13 +262,13 @@ fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
     let hand = ManualClock::new();
     let clock = Clock::manual(&hand);
     let notes = Arc::new(Notes::default());
-    let stays = spawn(pool.take_slot().unwrap(), &notes, &clock);
-    let leaves = spawn(pool.take_slot().unwrap(), &notes, &clock);
+    let stays = spawn(&pool, &notes, &clock);
+    let leaves = spawn(&pool, &notes, &clock);
     until(|| pool.sleeping() == 2);
     hand.advance(QUIET - Duration::from_nanos(1));
     // Woken for work, the worker that stays serves it, because the lowest number comes first.
     ticker_queues[0].push(ticket(1));
-    assert!(ticker_queues[0].announce());
+    ticker_queues[0].announce();
     until(|| pool.claims() == 1 && pool.sleeping() == 2);
     hand.advance(Duration::from_nanos(1));
     leaves.join().unwrap();
@@ -251,8 +277,8 @@ fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
     ticker_queues[0].push(ticket(2));
     ticker_queues[0].announce();
     until(|| pool.claims() == 2 && pool.sleeping() == 1);
-    // The slot is free for the next worker.
-    assert_eq!(pool.take_slot().unwrap().number(), 1);
+    // The number is free for the next worker.
+    assert_eq!(take(&pool).unwrap().number(), 1);
     pool.stop();
     stays.join().unwrap();
     assert_eq!(notes.served(), [1, 2]);
@@ -264,12 +290,12 @@ fn work_makes_an_extra_worker_stay_longer() {
     let hand = ManualClock::new();
     let clock = Clock::manual(&hand);
     let notes = Arc::new(Notes::default());
-    let _busy = pool.take_slot().unwrap();
-    let extra = spawn(pool.take_slot().unwrap(), &notes, &clock);
+    let _busy = take(&pool).unwrap();
+    let extra = spawn(&pool, &notes, &clock);
     until(|| pool.sleeping() == 1);
     hand.advance(QUIET / 2);
     ticker_queues[0].push(ticket(1));
-    assert!(ticker_queues[0].announce());
+    ticker_queues[0].announce();
     until(|| pool.claims() == 1 && pool.sleeping() == 1);
     // Its quiet period began again, so it has not left.
     hand.advance(QUIET / 2);
@@ -290,9 +316,7 @@ fn c107_ten_tasks_of_one_batch_run_at_the_same_time_on_ten_workers() {
         opens_at: Some(10),
         ..Gate::default()
     });
-    let workers: Vec<_> = (0..10)
-        .map(|_| spawn(pool.take_slot().unwrap(), &gate, &clock))
-        .collect();
+    let workers: Vec<_> = (0..10).map(|_| spawn(&pool, &gate, &clock)).collect();
     until(|| pool.sleeping() == 10);
     for slot in 0..10 {
         ticker_queues[0].push(ticket(slot));
@@ -315,13 +339,14 @@ fn a_worker_that_is_about_to_claim_is_able_although_its_thread_waits() {
     let (pool, ticker_queues) = pool(1, 1, 1);
     let clock = Clock::manual(&ManualClock::new());
     let gate = Arc::new(Gate::default());
-    let thread = spawn(pool.take_slot().unwrap(), &gate, &clock);
+    let thread = spawn(&pool, &gate, &clock);
     ticker_queues[0].push(ticket(0));
     ticker_queues[0].announce();
     until(|| pool.claims() == 1 && crew(&pool).look(Time::ZERO) == Look::Able(0));
     assert!(!crew(&pool).one_claims());
     // Set for the worker, whose thread goes on waiting.
-    let mark = pool.at_lock(0).enter();
+    let desk = pool.threads().desks().remove(0);
+    let mark = desk.at_lock.enter();
     assert_eq!(crew(&pool).look(Time::ZERO), Look::Able(1));
     assert!(crew(&pool).one_claims());
     drop(mark);
@@ -335,16 +360,16 @@ fn a_worker_that_is_about_to_claim_is_able_although_its_thread_waits() {
 fn a_worker_that_was_chosen_and_not_woken_yet_is_able() {
     let (pool, _ticker_queues) = pool(1, 1, 1);
     let clock = Clock::manual(&ManualClock::new());
-    let thread = spawn(pool.take_slot().unwrap(), &Arc::<Notes>::default(), &clock);
+    let thread = spawn(&pool, &Arc::<Notes>::default(), &clock);
     until(|| pool.sleeping() == 1);
     // As a waker does that the kernel stops before it wakes the worker.
-    assert!(!pool.sleep.retract(0));
+    let chosen = pool.threads().choose_sleeper().unwrap();
     for _ in 0..20 {
         assert_eq!(crew(&pool).look(Time::ZERO), Look::Able(1));
         thread::sleep(Duration::from_millis(1));
     }
     assert!(crew(&pool).one_claims());
-    pool.sleep.announce(0);
+    chosen.unpark();
     pool.stop();
     thread.join().unwrap();
     assert!(!crew(&pool).one_claims());
@@ -357,9 +382,7 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
     let hand = ManualClock::new();
     let clock = Clock::manual(&hand);
     let gate = Arc::new(Gate::default());
-    let mut threads: Vec<_> = (0..2)
-        .map(|_| spawn(pool.take_slot().unwrap(), &gate, &clock))
-        .collect();
+    let mut threads: Vec<_> = (0..2).map(|_| spawn(&pool, &gate, &clock)).collect();
     for slot in 0..12 {
         ticker_queues[0].push(ticket(slot));
     }
@@ -372,7 +395,7 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
         let look = watch.look(hand.now(), waiting, &mut seen);
         if let Growth::Start { count, .. } = look {
             for _ in 0..count {
-                threads.push(spawn(pool.take_slot().unwrap(), &gate, &clock));
+                threads.push(spawn(&pool, &gate, &clock));
             }
             rounds += 1;
         }
@@ -401,12 +424,12 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
 #[test]
 fn one_ticker_at_a_time_looks_at_the_workers_and_starts_more() {
     let (pool, _) = pool(1, 3, 2);
-    let _about_to_start = pool.take_slot().unwrap();
+    let _about_to_start = take(&pool).unwrap();
     let (mut one, mut other) = (crew(&pool), crew(&pool));
     assert_eq!(one.look(Time::ZERO), Look::Able(1));
     assert_eq!(other.look(Time::ZERO), Look::Later);
     assert!(!other.may_start_blindly(Time::ZERO), "it has no turn");
-    let _started = pool.take_slot().unwrap();
+    let _started = take(&pool).unwrap();
     drop(one);
     assert_eq!(other.look(Time::ZERO), Look::Able(2));
 }
@@ -414,7 +437,7 @@ fn one_ticker_at_a_time_looks_at_the_workers_and_starts_more() {
 #[test]
 fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds() {
     let (pool, _) = pool(1, 64, 2);
-    let worker = pool.take_slot().unwrap();
+    let worker = take(&pool).unwrap();
     worker.is_known_as(None);
     let hand = ManualClock::new();
     let step = Duration::from_millis(1);
@@ -458,7 +481,7 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
 #[test]
 fn a_system_that_refuses_threads_is_asked_less_and_less_often() {
     let (pool, _) = pool(1, 64, 2);
-    pool.take_slot().unwrap().is_known_as(None);
+    take(&pool).unwrap().is_known_as(None);
     let step = Duration::from_millis(1);
     // Two tickers, which share the pause.
     let mut watches = [(); 2].map(|()| GrowthWatch::new(step * 2));
@@ -510,9 +533,7 @@ fn of_many_threads_some_are_looked_at_and_all_in_turn() {
     let (pool, ticker_queues) = pool(BLOCKED, BLOCKED + 40, 1);
     let clock = Clock::manual(&ManualClock::new());
     let gate = Arc::new(Gate::default());
-    let threads: Vec<_> = (0..BLOCKED)
-        .map(|_| spawn(pool.take_slot().unwrap(), &gate, &clock))
-        .collect();
+    let threads: Vec<_> = (0..BLOCKED).map(|_| spawn(&pool, &gate, &clock)).collect();
     for slot in 0..BLOCKED {
         ticker_queues[0].push(ticket(slot));
     }
@@ -522,7 +543,7 @@ fn of_many_threads_some_are_looked_at_and_all_in_turn() {
     let look = || crew(&pool).look(Time::ZERO);
     until(|| (0..3).all(|_| look() == Look::Able(0)));
     // Workers that have not started yet are able, and the estimate is of the others.
-    let starting: Vec<_> = (0..40).map(|_| pool.take_slot().unwrap()).collect();
+    let starting: Vec<_> = (0..40).map(|_| take(&pool).unwrap()).collect();
     assert_eq!(look(), Look::Able(40));
     // This thread runs, in half of the slots of one check.
     let own = crate::sync::thread::own_number();
@@ -572,9 +593,7 @@ fn c114_every_ticket_of_several_producers_is_served_exactly_once() {
         marks: (0..3 * EACH).map(|_| AtomicUsize::new(0)).collect(),
         left: AtomicUsize::new(3 * EACH),
     });
-    let workers: Vec<_> = (0..3)
-        .map(|_| spawn(pool.take_slot().unwrap(), &all, &clock))
-        .collect();
+    let workers: Vec<_> = (0..3).map(|_| spawn(&pool, &all, &clock)).collect();
     let tickers: Vec<_> = (0..)
         .zip(ticker_queues)
         .map(|(number, ticker_queue)| {

@@ -1,13 +1,10 @@
-//! A worker: one step, and the loop that a thread runs around it.
+//! One step of a worker in a pool.
 
-use super::pool::Pool;
+use super::pool::{Pool, WorkerSlot};
 use super::queue::FoundTicket;
-use super::slot::{UNKNOWN_THREAD, WorkerSlot};
-use crate::clock::Clock;
-use crate::job::{Claim, Ticket};
+use crate::job::{AtLock, Claim, Ticket};
+use crate::sync::Arc;
 use crate::sync::deque::Worker as Deque;
-use crate::sync::{Arc, thread};
-use crate::tick::Time;
 
 /// After this many tickets, the injector is looked at before anything else.
 const INJECTOR_EVERY: u32 = 32;
@@ -22,37 +19,30 @@ const LOOK_AHEAD_FROM: usize = if cfg!(loom) { 2 } else { 4 };
 /// Number of looks after which a worker asks whether another ticker needs it.
 const ASK_EVERY: usize = 4;
 
-/// A worker of the pool. A thread calls [`Worker::run`]; the deterministic scheduler and the models
-/// call [`Worker::step`].
+/// A worker in a slot of a pool. A thread takes one for a visit (`workers.rs`). The deterministic
+/// scheduler, an inline ticker and the models keep one, and call [`Worker::step`].
 pub(crate) struct Worker {
     pool: Arc<Pool>,
     /// The worker slot. It is present until the drop, which gives it back.
     slot: Option<WorkerSlot>,
-    /// Number of tickets since the injector came first.
-    since_injector: u32,
-    /// Number of looks for tickets.
-    looks: usize,
-    /// For each ticker: the number of claims of its own worker when this one last asked.
-    seen: Box<[u64]>,
+    /// Whether it has looked at all queues since it has the slot (SLEEP-3).
+    has_looked: bool,
 }
 
 impl Pool {
-    /// Takes the free worker slot with the lowest number. Returns `None` if all are taken, or after
-    /// `stop`.
+    /// Takes the free worker slot with the lowest number. Returns `None` if all are taken.
     ///
     /// Dropping the worker frees its slot, whether the worker ran or not.
     pub(crate) fn take_slot(self: &Arc<Pool>) -> Option<Worker> {
         Some(Worker {
             slot: Some(self.take_free_slot()?),
-            since_injector: 0,
-            looks: 0,
-            seen: vec![0; self.tickers()].into(),
+            has_looked: false,
             pool: Arc::clone(self),
         })
     }
 }
 
-impl Worker {
+impl WorkerSlot {
     /// Returns the ticker to begin with.
     ///
     /// - Usually this is the worker's own ticker. Workers that took from the same ticker would get
@@ -62,146 +52,88 @@ impl Worker {
     ///   workers.
     /// - If there are fewer workers than tickers, not every ticker has a worker of its own. Then
     ///   all tickers have their turn.
-    fn start(&mut self) -> usize {
-        let own = self.slot().number;
-        if self.pool.has_fewer_workers_than_tickers() {
+    fn start(&mut self, pool: &Pool) -> usize {
+        let own = self.number;
+        if pool.has_fewer_workers_than_tickers() {
             return own.wrapping_add(self.looks);
         }
         if !self.looks.is_multiple_of(ASK_EVERY) {
             return own;
         }
         let other = own.wrapping_add(self.looks / ASK_EVERY) % self.seen.len();
-        let claims = self.pool.claims_of(other);
+        let claims = pool.queues.claims_of(other);
         if std::mem::replace(&mut self.seen[other], claims) == claims {
             other
         } else {
             own
         }
     }
+}
 
-    fn slot(&self) -> &WorkerSlot {
-        self.slot.as_ref().expect("a worker slot until the drop")
-    }
-
-    /// Returns the number of the worker slot, from 0. The first `workers` stay, those above are
-    /// extra.
+impl Worker {
+    #[cfg(test)]
     pub(crate) fn number(&self) -> usize {
-        self.slot().number
-    }
-
-    /// Notes the number by which the kernel knows the worker's thread; see `crew.rs`.
-    pub(crate) fn is_known_as(&self, thread: Option<u64>) {
-        let number = thread.unwrap_or(UNKNOWN_THREAD);
-        self.pool.note_thread(self.number(), number);
+        self.slot
+            .as_ref()
+            .expect("a worker slot until the drop")
+            .number
     }
 
     /// Serves the first ticket that it finds, and up to 31 more from its own deque. Returns false
     /// if it finds nothing. Never blocks, except inside the tasks.
     pub(crate) fn step<C: Claim + ?Sized>(&mut self, claim: &C) -> bool {
-        self.step_while(claim, || true)
+        // No ticker checks the thread of a worker that is stepped by hand, so the mark is read by
+        // nobody.
+        self.step_while(claim, &AtLock::default(), || true)
     }
 
-    /// Like [`step`](Self::step), but asks before each further ticket whether to go on.
+    /// Like [`step`](Self::step), for a thread with this mark. Asks before each further ticket
+    /// whether to go on.
     #[inline]
     pub(crate) fn step_while<C: Claim + ?Sized>(
         &mut self,
         claim: &C,
+        at_lock: &AtLock,
         go_on: impl Fn() -> bool,
     ) -> bool {
-        let injector_first = self.since_injector >= INJECTOR_EVERY;
-        if injector_first {
-            self.since_injector = 0;
-        }
-        self.looks = self.looks.wrapping_add(1);
-        let start = self.start();
-        let slot = self.slot.as_ref().expect("a worker slot until the drop");
+        let slot = self.slot.as_mut().expect("a worker slot until the drop");
         let pool = &*self.pool;
+        let injector_first = slot.since_injector >= INJECTOR_EVERY;
+        if injector_first {
+            slot.since_injector = 0;
+        }
+        slot.looks = slot.looks.wrapping_add(1);
+        let start = slot.start(pool);
         let found = pool
             .queues
             .find(slot.number, &slot.local, injector_first, start);
         let Some(FoundTicket { ticket, stolen }) = found else {
             return false;
         };
-        if stolen {
-            let waits = pool.at_lock(slot.number).enter();
+        if stolen || !self.has_looked {
+            self.has_looked = true;
+            let waits = at_lock.enter();
             prefetch_claims(claim, ticket, &slot.local);
-            drop(waits);
             // The steal may have made tickets visible in this worker's own deque, and the worker is
-            // about to be busy with a task. So the next sleeper has to serve all waiting tickets.
-            // SLEEP-7 in `sleep.rs` explains why checking the two deques of this steal is not
+            // about to be busy with a task. So the next worker has to serve all waiting tickets.
+            // SLEEP-7 in `workers.rs` explains why checking the two deques of this steal is not
             // enough.
-            pool.sleep.wake_one_if(|| pool.queues.any());
+            pool.list_if_any();
+            drop(waits);
         }
-        pool.count_claim(slot.number);
-        let since = &mut self.since_injector;
-        *since += 1;
-        claim.serve(ticket, pool.at_lock(slot.number), &mut || {
+        slot.count_claim();
+        slot.since_injector += 1;
+        claim.serve(ticket, at_lock, &mut || {
             // Back to the queues, since it is the injector's turn.
-            if *since >= INJECTOR_EVERY || !go_on() {
+            if slot.since_injector >= INJECTOR_EVERY || !go_on() {
                 return None;
             }
             let ticket = slot.local.pop()?;
-            pool.count_claim(slot.number);
-            *since += 1;
+            slot.count_claim();
+            slot.since_injector += 1;
             Some(ticket)
         });
         true
-    }
-
-    /// Serves tickets and sleeps in between, until the pool is stopped and no ticket is found. An
-    /// extra worker also leaves when it has found nothing for the quiet period.
-    pub(crate) fn run<C: Claim + ?Sized>(mut self, claim: &C, clock: &Clock) {
-        self.is_known_as(thread::own_number());
-        let patience = self.pool.patience(self.number());
-        let mut idle_since = None;
-        loop {
-            let worked = self.step(claim);
-            if self.pool.is_forked() {
-                // A task that this thread ran forked, and has returned in the copy. There the
-                // thread ends. Its slot stays taken, because the lock for its return may be locked
-                // forever.
-                return std::mem::forget(self);
-            }
-            if worked {
-                idle_since = None;
-                continue;
-            }
-            // The clock is read only when a worker finds nothing, and only if the time matters.
-            let leave_at =
-                patience.map(|quiet| *idle_since.get_or_insert_with(|| clock.now()) + quiet);
-            if self.rest(clock, leave_at) == Rested::Leave {
-                return;
-            }
-        }
-    }
-
-    /// Sleeps until there may be tickets. The protocol is in `sleep.rs`.
-    fn rest(&self, clock: &Clock, leave_at: Option<Time>) -> Rested {
-        let pool = &*self.pool;
-        let slot = self.slot();
-        // A waker takes this worker out of the list first, and may then be stopped by the kernel
-        // before it wakes it.
-        let _able = pool.at_lock(slot.number).enter();
-        pool.sleep.announce(slot.number);
-        // The flag is read before the queues, so that the check sees all tickets that were pushed
-        // before `stop`.
-        let stopped = pool.is_stopped();
-        let leave = if pool.queues.any() {
-            false
-        } else if stopped || leave_at.is_some_and(|moment| clock.now() >= moment) {
-            true
-        } else {
-            clock.park_until(&slot.parker, leave_at);
-            false
-        };
-        let chosen = pool.sleep.retract(slot.number);
-        if leave && !chosen {
-            Rested::Leave
-        } else {
-            // A chosen worker looks again even if it was about to leave, because its waker relies
-            // on it.
-            Rested::LookAgain
-        }
     }
 }
 
@@ -233,12 +165,6 @@ impl Drop for Worker {
             self.pool.leave(slot);
         }
     }
-}
-
-#[derive(PartialEq, Eq)]
-enum Rested {
-    LookAgain,
-    Leave,
 }
 
 impl std::fmt::Debug for Worker {

@@ -12,6 +12,7 @@ use crate::engine::{
     Ending, Frontend, FrontendTypes, Owner, Server, Shutdown, TickerState, TickerStep,
 };
 use crate::executor::Worker;
+use crate::job::AtLock;
 use crate::shard::splitmix64;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -237,7 +238,7 @@ impl<F: Frontend> Steps for Driver<F> {
                 if self.needs_room {
                     // A worker that waited for room in a channel would wait for this thread.
                     let has_room = || server.engine().frontend.room() != Some(false);
-                    has_room() && worker.step_while(server, has_room)
+                    has_room() && worker.step_while(server, &AtLock::default(), has_room)
                 } else {
                     worker.step(server)
                 }

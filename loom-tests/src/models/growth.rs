@@ -34,7 +34,7 @@ fn growth(far: Option<Time>) {
         extra: 1,
         ..Size::default()
     });
-    let blocked = rig.worker();
+    let blocked = rig.thread();
     blocked.is_known_as(Some(WAITING));
     if let Some(far) = far {
         rig.arm(1, 1, far).unwrap();
@@ -90,7 +90,7 @@ fn two_tickers() {
     parts.config.shards = 2;
     let (server, ticker_states) = Engine::assemble(parts, Ledger::default());
     let rig = Rig { server, hand };
-    let computing = rig.worker();
+    let computing = rig.thread();
     computing.is_known_as(Some(WAITING + 1));
     for key in 0..2 {
         rig.arm(key, key as usize, at(START)).unwrap();
@@ -101,7 +101,7 @@ fn two_tickers() {
             let step = rig
                 .engine()
                 .ticker_step(&rig.server, ticker_state, &mut |count| {
-                    started.extend((0..count).map(|_| rig.worker()));
+                    started.extend((0..count).map(|_| rig.thread()));
                     true
                 });
             match step {

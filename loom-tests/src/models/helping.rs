@@ -131,6 +131,8 @@ fn a_sifted_ticket_is_found_by_a_worker_that_goes_to_sleep() {
             stop_after: Some(1),
             ..helped()
         });
+        drop(worker);
+        let worker = rig.thread();
         pass(&rig, &mut ticker_state, at(START) + GROWTH_LIMIT);
         let working = {
             let rig = rig.clone();

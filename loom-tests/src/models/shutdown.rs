@@ -26,7 +26,7 @@ use loom::thread;
 
 use super::check;
 use crate::engine::{EndOfRun, Ending, Engine, ExecutorKind, Shutdown, TickerState};
-use crate::executor::{Executor, Job, Worker};
+use crate::executor::{Executor, Job, Worker, WorkerThread};
 use crate::rig::{LEAVING, Ledger, Rig, SLEEPING, START, Size, at, hash};
 use crate::shard::UserCodeCounts;
 use crate::sync::Arc;
@@ -87,7 +87,7 @@ fn serve(rig: &Rig, mut worker: Worker) -> thread::JoinHandle<()> {
     })
 }
 
-fn work(rig: &Rig, worker: Worker) -> thread::JoinHandle<()> {
+fn work(rig: &Rig, worker: WorkerThread) -> thread::JoinHandle<()> {
     let rig = rig.clone();
     thread::spawn(move || rig.work(worker))
 }
@@ -101,7 +101,7 @@ fn tick(rig: &Rig, mut ticker_state: TickerState) -> thread::JoinHandle<()> {
 fn a_task_runs_or_comes_back_and_the_worker_ends() {
     check(3, || {
         let (rig, _seat) = handed_over(1, 1);
-        let worker = work(&rig, rig.worker());
+        let worker = work(&rig, rig.thread());
         let ending = wind_down(&rig, Shutdown::HandBack);
         worker.join().unwrap();
         settle_up(&rig, &ending, 1);
@@ -142,7 +142,7 @@ fn ticker_and_worker_go_on_while_all_is_handed_back() {
     check(2, || {
         let (rig, ticker_state) = armed(1, 1, DUE);
         rig.hand.set(at(DUE));
-        let worker = work(&rig, rig.worker());
+        let worker = work(&rig, rig.thread());
         let ticker = tick(&rig, ticker_state);
         let ending = wind_down(&rig, Shutdown::HandBack);
         ticker.join().unwrap();
@@ -157,7 +157,7 @@ fn sleepers_do_not_wait_for_what_runs() {
     check(3, || {
         let (rig, _seat) = handed_over(1, 1);
         rig.arm(SLEEPING as u32, SLEEPING, at(FAR)).unwrap();
-        let worker = work(&rig, rig.worker());
+        let worker = work(&rig, rig.thread());
         assert!(rig.engine().closing().begin(true));
         let ending = rig
             .engine()
@@ -198,7 +198,7 @@ fn claimed_wake_ups_are_waited_for() {
 fn run_now_runs_everything_at_once() {
     check(2, || {
         let (rig, ticker_state) = armed(1, 1, FAR);
-        let worker = work(&rig, rig.worker());
+        let worker = work(&rig, rig.thread());
         let ticker = tick(&rig, ticker_state);
         assert!(rig.engine().closing().begin(true));
         let ending = rig

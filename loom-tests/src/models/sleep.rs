@@ -1,21 +1,23 @@
-//! Sleeping and waking of workers, on the real pool. `executor/sleep.rs` has the protocol and the
-//! argument.
+//! Listing of pools, and sleeping and waking of workers, on the real ones. `executor/workers.rs` has
+//! the protocol and the argument.
 //!
 //! The last ticket stops the pool. So a pool with a ticket that no worker serves never ends, and
 //! loom reports a lost wake-up as a deadlock.
 //!
 //! Teeth, each for the model that the first line of the patch names:
-//! - `teeth/sleep-announce-without-fence.patch`, `teeth/sleep-wake-without-fence.patch`,
-//!   `teeth/sleep-look-before-announce.patch`, `teeth/sleep-fence-before-announcement.patch`,
-//!   `teeth/sleep-look-forgets-the-injector.patch`: a ticket is pushed while workers go to sleep.
+//! - `teeth/sleep-listing-without-fence.patch`, `teeth/sleep-flag-falls-after-the-visit.patch`: a
+//!   ticket is pushed while a worker visits the pool (SLEEP-1).
+//! - `teeth/sleep-who-raises-the-flag-does-not-list.patch`: SLEEP-2.
+//! - `teeth/sleep-leaves-without-a-look.patch`, `teeth/sleep-frees-its-slot-after-the-look.patch`: a
+//!   worker that was refused a slot relies on the one that frees it (SLEEP-3, SLEEP-4).
 //! - `teeth/sleep-waker-empties-the-list.patch`: a second waker finds no worker although one
-//!   sleeps.
+//!   sleeps (SLEEP-5).
+//! - `teeth/sleep-looks-and-sleeps-in-two-holds.patch`: a pool is listed in between (SLEEP-5).
+//! - `teeth/sleep-stop-wakes-nobody.patch`, `teeth/sleep-stop-forgets-the-list.patch`: SLEEP-6.
 //! - `teeth/sleep-thief-keeps-its-batch.patch`, `teeth/sleep-thief-looks-nearby-only.patch`,
-//!   `teeth/sleep-look-ahead-keeps-the-batch.patch`: the rest of a stolen batch waits for a long
-//!   task, or forever.
-//! - `teeth/sleep-stop-wakes-nobody.patch`, `teeth/sleep-stop-after-look.patch`: the stop is
-//!   missed.
-//! - `teeth/sleep-chosen-one-leaves.patch`: an extra worker takes a wake-up with it.
+//!   `teeth/sleep-look-ahead-keeps-the-batch.patch`, `teeth/sleep-look-forgets-the-injector.patch`:
+//!   the rest of a stolen batch, or a ticket in another queue, waits for a long task, or forever
+//!   (SLEEP-7).
 
 use std::sync::atomic::{AtomicUsize as Uncounted, Ordering::Relaxed};
 use std::time::Duration;
@@ -25,7 +27,7 @@ use loom::thread::{self, JoinHandle};
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
-use crate::executor::{Pool, PoolConfig, TickerQueue, Worker};
+use crate::executor::{Pool, PoolConfig, TickerQueue, WorkerThread};
 use crate::job::{AtLock, Claim, Ticket};
 use crate::sync::Arc;
 
@@ -93,21 +95,32 @@ fn ticket(slot: u32) -> Ticket {
     Ticket { stripe: 0, slot }
 }
 
-fn pool(workers: usize, extra: usize) -> (Arc<Pool>, TickerQueue) {
-    let (pool, mut ticker_queues) = Pool::new(PoolConfig {
+fn config(workers: usize, extra: usize) -> PoolConfig {
+    PoolConfig {
         workers,
         max_workers: workers + extra,
+        threads: workers + extra,
         ticker_queues: 1,
         injector_bound: 4,
         quiet: QUIET,
-    });
+    }
+}
+
+fn pool(workers: usize, extra: usize) -> (Arc<Pool>, TickerQueue) {
+    let (pool, mut ticker_queues) = Pool::new(config(workers, extra));
     (pool, ticker_queues.pop().unwrap())
 }
 
+/// Takes a worker. All workers of a pool have the same ledger.
+fn worker(pool: &Arc<Pool>, ledger: &Arc<Ledger>) -> WorkerThread {
+    let weak = Arc::downgrade(ledger);
+    pool.is_served_by(weak);
+    WorkerThread::take(pool).unwrap()
+}
+
 fn spawn(pool: &Arc<Pool>, ledger: &Arc<Ledger>, clock: &ManualClock) -> JoinHandle<()> {
-    let worker = pool.take_slot().unwrap();
-    let (ledger, clock) = (Arc::clone(ledger), Clock::manual(clock));
-    thread::spawn(move || worker.run(&*ledger, &clock))
+    let (worker, clock) = (worker(pool, ledger), Clock::manual(clock));
+    thread::spawn(move || worker.run(&clock))
 }
 
 fn join(workers: [JoinHandle<()>; 2]) {
@@ -167,12 +180,11 @@ fn c107_two_workers_share_one_batch() {
         let ledger = Ledger::together(&pool, 2);
         let clock = ManualClock::new();
         let other = spawn(&pool, &ledger, &clock);
-        // Without an announcement: a worker that steals both tickets has to wake the other worker.
+        // The worker that steals both tickets has to wake the other worker.
         ticker_queue.push(ticket(0));
         ticker_queue.push(ticket(1));
-        pool.take_slot()
-            .unwrap()
-            .run(&*ledger, &Clock::manual(&clock));
+        ticker_queue.announce();
+        worker(&pool, &ledger).run(&Clock::manual(&clock));
         other.join().unwrap();
         assert_eq!(ledger.served(), 2);
     });
@@ -193,9 +205,8 @@ fn c107_three_workers_share_one_batch() {
         for slot in 0..3 {
             ticker_queue.push(ticket(slot));
         }
-        pool.take_slot()
-            .unwrap()
-            .run(&*ledger, &Clock::manual(&clock));
+        ticker_queue.announce();
+        worker(&pool, &ledger).run(&Clock::manual(&clock));
         join(others);
         assert_eq!(ledger.served(), 3);
     });
@@ -235,8 +246,8 @@ fn c114_what_was_pushed_before_stop_is_served() {
         let (pool, ticker_queue) = pool(1, 0);
         let ledger = Ledger::new(&pool, 9);
         let worker = spawn(&pool, &ledger, &ManualClock::new());
-        // Without an announcement: the stop wakes the worker, too.
         ticker_queue.push(ticket(0));
+        ticker_queue.announce();
         pool.stop();
         worker.join().unwrap();
         assert_eq!(ledger.served(), 1, "pushed before stop");
@@ -250,19 +261,38 @@ fn c114_an_extra_worker_that_leaves_takes_no_wake_up_with_it() {
         let ledger = Ledger::new(&pool, 1);
         let clock = ManualClock::new();
         // The worker that stays is busy until later.
-        let busy = pool.take_slot().unwrap();
+        let busy = worker(&pool, &ledger);
         let extra = spawn(&pool, &ledger, &clock);
         clock.advance(QUIET);
         ticker_queue.push(ticket(0));
-        let woken = ticker_queue.announce();
+        ticker_queue.announce();
         extra.join().unwrap();
-        if woken {
-            assert_eq!(ledger.served(), 1, "woken and gone");
+        // If the extra worker has left before, the other one finds the ticket.
+        if ledger.served() == 0 {
+            assert!(pool.queued_hint() == 1, "taken away");
         }
-        // The extra worker may have left before. Then no worker was woken, and the other one finds
-        // the ticket.
-        pool.stop();
-        busy.run(&*ledger, &Clock::manual(&clock));
+        busy.run(&Clock::manual(&clock));
         assert_eq!((ledger.served(), pool.workers()), (1, 0));
+    });
+}
+
+/// Two workers that share the one slot of the pool.
+#[test]
+fn c114_a_worker_that_is_refused_a_slot_leaves_no_ticket_behind() {
+    check(2, || {
+        let (pool, mut ticker_queues) = Pool::new(PoolConfig {
+            threads: 2,
+            ..config(1, 0)
+        });
+        let ticker_queue = ticker_queues.pop().unwrap();
+        let ledger = Ledger::new(&pool, 2);
+        let clock = ManualClock::new();
+        let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
+        for slot in 0..2 {
+            ticker_queue.push(ticket(slot));
+            ticker_queue.announce();
+        }
+        join(workers);
+        assert_eq!(ledger.served(), 2);
     });
 }

@@ -93,6 +93,17 @@ pub(crate) enum Look {
     Refused(Time),
 }
 
+/// State that the tickers share between their checks.
+#[derive(Debug, Default)]
+pub(super) struct Sightings {
+    /// When a worker was last started because of age alone.
+    pub(super) last_blind: Option<Time>,
+    /// Number of the thread with which the next check begins.
+    pub(super) begin: usize,
+    /// Since when the system refuses threads, and how long none is asked for from then on.
+    pub(super) refused: Option<(Time, Duration)>,
+}
+
 /// The growth logic of one ticker.
 #[derive(Debug)]
 pub(crate) struct GrowthWatch {

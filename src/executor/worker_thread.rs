@@ -1,0 +1,124 @@
+//! The loop that the thread of a worker runs.
+
+use super::pool::{Listing, Pool};
+use super::workers::{Desk, NextAction, UNKNOWN_THREAD, Workers};
+use crate::clock::Clock;
+use crate::sync::{Arc, CachePadded, Parker, thread};
+
+/// A worker. A thread calls [`WorkerThread::run`].
+pub(crate) struct WorkerThread {
+    workers: Arc<Workers<Arc<Listing>>>,
+    number: usize,
+    parker: Parker,
+    desk: Arc<CachePadded<Desk>>,
+}
+
+impl WorkerThread {
+    /// Takes a worker. Returns `None` if there are enough, or after the stop.
+    ///
+    /// Dropping it frees its number, whether it ran or not.
+    pub(crate) fn take(pool: &Pool) -> Option<Self> {
+        let workers = Arc::clone(pool.threads());
+        let (number, parker, desk) = workers.take()?;
+        Some(WorkerThread {
+            workers,
+            number,
+            parker,
+            desk,
+        })
+    }
+
+    /// Returns the worker's number, from 0. The first `wanted` workers stay, those above are extra.
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Notes the number by which the kernel knows the worker's thread; see `crew.rs`.
+    pub(crate) fn is_known_as(&self, thread: Option<u64>) {
+        let number = thread.unwrap_or(UNKNOWN_THREAD);
+        self.desk.is_known_as(number);
+    }
+
+    /// Visits the pools that are listed and sleeps in between, until the workers are stopped and
+    /// the list is empty. An extra worker also leaves when it has found nothing for the quiet
+    /// period, by `clock`.
+    pub(crate) fn run(self, clock: &Clock) {
+        self.is_known_as(thread::own_number());
+        let patience = self.workers.patience(self.number);
+        let mut idle_since = None;
+        loop {
+            // A waker takes this worker out of the sleepers first, and may then be stopped by the
+            // kernel before it wakes it.
+            let able = self.desk.at_lock.enter();
+            // The clock is read only when a worker finds nothing, and only if the time matters.
+            let next = self.workers.next(self.number, || match patience {
+                None => (false, None),
+                Some(quiet) => {
+                    let now = clock.now();
+                    let leave_at = *idle_since.get_or_insert(now) + quiet;
+                    (now >= leave_at, Some(leave_at))
+                }
+            });
+            match next {
+                NextAction::Visit(listing) => {
+                    drop(able);
+                    idle_since = None;
+                    if self.visit(&listing) == Visited::Forked {
+                        // A task that this thread ran forked, and has returned in the copy. There
+                        // the thread ends. Its number stays taken, because the lock for its return
+                        // may be locked forever.
+                        return std::mem::forget(self);
+                    }
+                }
+                NextAction::Sleep(until) => clock.park_until(&self.parker, until),
+                NextAction::Leave => return,
+            }
+        }
+    }
+
+    /// Serves the tickets of a pool, until it finds no more.
+    fn visit(&self, listing: &Arc<Listing>) -> Visited {
+        let Some((pool, claim)) = listing.begin_visit() else {
+            return Visited::Left;
+        };
+        let Some(mut worker) = Pool::take_slot(&pool) else {
+            // SLEEP-4.
+            return Visited::Left;
+        };
+        let at_lock = &self.desk.at_lock;
+        while worker.step_while(&*claim, at_lock, || true) {
+            if pool.is_forked() {
+                std::mem::forget((worker, pool, claim));
+                return Visited::Forked;
+            }
+        }
+        drop(worker);
+        let waits = at_lock.enter();
+        // SLEEP-3.
+        pool.list_if_any();
+        drop(waits);
+        Visited::Left
+    }
+}
+
+impl Drop for WorkerThread {
+    fn drop(&mut self) {
+        self.workers.free(self.number);
+    }
+}
+
+/// How a visit has ended.
+#[derive(PartialEq, Eq)]
+enum Visited {
+    Left,
+    /// In a forked copy of the process.
+    Forked,
+}
+
+impl std::fmt::Debug for WorkerThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkerThread")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}

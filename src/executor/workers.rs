@@ -1,0 +1,318 @@
+//! The worker threads: which pools have tickets for them, and who sleeps.
+//!
+//! A pool that has tickets is *listed*. A worker takes the first pool off the list and *visits* it:
+//! it takes one of the pool's slots, serves what it finds, and leaves again. A worker sleeps only
+//! while the list is empty. The list and the sleepers are under one lock, so a worker can't miss a
+//! pool that is listed. What needs an argument is that a pool with a ticket is listed.
+//!
+//! ```text
+//!   thread that makes a ticket visible           worker
+//!     push                                         lock: take the pool off the list, or sleep
+//!     fence(SeqCst)                                listed = false
+//!     listed, and nobody sleeps: done              take a ticket
+//!     listed = true                                fence(SeqCst)
+//!     lock: into the list, choose a sleeper        listed and nobody sleeps, or no ticket left: done
+//!     unpark the sleeper                           list the pool again, as on the left
+//! ```
+//!
+//! The threads that make tickets visible are a ticker that announces a batch, a caller of `inject`,
+//! a ticker that leaves a sifted ticket to the workers, and a thief, whose steal may have moved
+//! tickets into its own deque.
+//!
+//! # Why nothing is lost
+//!
+//! - **SLEEP-1** For a push and a visit, the two fences have an order. If the producer's is first,
+//!   the worker's look sees the push, or that the ticket has been taken meanwhile. If the worker's
+//!   is first, the producer reads the flag as the worker lowered it, and lists the pool, or as a
+//!   later producer raised it, which lists the pool.
+//! - **SLEEP-2** Who raises the flag lists the pool afterwards. Who finds it raised and no worker
+//!   asleep relies on that. If a worker sleeps, the pool is listed once more, since two batches are
+//!   work for two workers. So it is in the list at most once for each worker that was chosen, and
+//!   once for the others.
+//! - **SLEEP-3** Who takes a pool off the list owes a look at all of its queues. It looks before it
+//!   begins its first task, and after each further steal (SLEEP-7). A search may end without a
+//!   ticket although there is one. So who leaves looks once more, after another fence.
+//! - **SLEEP-4** A worker that finds no free slot in the pool owes nothing. All slots are taken
+//!   then, and who frees one does that under the lock of the slots, and looks afterwards.
+//! - **SLEEP-5** Who lists a pool takes one sleeper out of the sleepers under the lock, so the next
+//!   one takes another. If there is none, all workers are awake, and each looks at the list before
+//!   it sleeps. A sleeper that was chosen may find that another worker was faster. Then there is
+//!   nothing left for it to do.
+//! - **SLEEP-6** `stop` sets its flag under the lock, and wakes all sleepers. A worker leaves only
+//!   when the list is empty. So what was listed before the stop is served.
+//!
+//! # Why no ticket waits while a worker sleeps
+//!
+//! A listing wakes one worker, and tasks may take long. So that a batch of ten occupies ten
+//! workers, each worker wakes the next one:
+//!
+//! - **SLEEP-7** While a ticket waits and a worker sleeps, the pool is listed, or some worker is
+//!   *looking*: it visits the pool and is in no task. A looking worker either finds nothing, or
+//!   steals, and then lists the pool if a ticket remains in *any* of its queues. Popping a worker's
+//!   own deque needs no listing, because its tickets came with a steal.
+//!
+//! It is not enough to check the queue that the worker stole from and its own deque. Take three
+//! tickets. A steals two of them, keeps one in its deque, lists the pool and starts its task. B
+//! steals the third ticket, and sees nothing left there. Then the ticket in A's deque waits for A's
+//! task while C sleeps.
+//!
+//! The worker with the lowest number is chosen first. Extra workers have the highest numbers, so
+//! they sleep while the others suffice, and leave.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::growth::Sightings;
+use crate::job::AtLock;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Arc, CachePadded, Mutex, Parker, Unparker};
+use crate::tick::Time;
+
+/// The worker has no thread yet.
+pub(super) const NO_THREAD: u64 = 0;
+/// The worker has a thread that the kernel can't be asked about.
+pub(super) const UNKNOWN_THREAD: u64 = u64::MAX;
+
+/// What is known of a worker's thread.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    /// The number by which the kernel knows the thread; see `crew.rs`.
+    number: AtomicU64,
+    /// Set while the worker claims, completes or rests.
+    pub(super) at_lock: AtLock,
+}
+
+impl Desk {
+    pub(super) fn is_known_as(&self, thread: u64) {
+        // Relaxed: a number for the kernel. No data is read through it.
+        self.number.store(thread, Ordering::Relaxed);
+    }
+
+    pub(super) fn thread(&self) -> u64 {
+        // Relaxed: as above.
+        self.number.load(Ordering::Relaxed)
+    }
+}
+
+/// A place for a worker.
+#[derive(Debug)]
+struct SeatedWorker {
+    desk: Arc<CachePadded<Desk>>,
+    unparker: Unparker,
+    /// Whether the worker sleeps, or is about to, and was not chosen yet.
+    sleeps: bool,
+}
+
+struct State<L> {
+    /// The pools that have tickets, in the order in which they were listed.
+    listed: VecDeque<L>,
+    /// The workers, by number.
+    seats: Vec<Option<SeatedWorker>>,
+    stopped: bool,
+}
+
+/// State that the workers share with those who have work for them. `L` is what a worker needs to know
+/// of a pool. It has no threads: a caller that takes a worker brings a thread.
+pub(crate) struct Workers<L> {
+    /// Number of workers that stay until the stop.
+    wanted: usize,
+    /// Greatest number of workers.
+    most: usize,
+    /// Time without a ticket after which an extra worker leaves.
+    quiet: Duration,
+    /// Number of workers. Written under the lock only.
+    taken: AtomicUsize,
+    /// Number of seats with `sleeps`. Written under the lock only.
+    sleeping: AtomicUsize,
+    state: Mutex<State<L>>,
+    /// Held by the ticker that checks the workers and starts more.
+    pub(super) sightings: Mutex<Sightings>,
+}
+
+/// What a worker does next.
+pub(super) enum NextAction<L> {
+    Visit(L),
+    /// Sleep until it is unparked, or until this moment.
+    Sleep(Option<Time>),
+    Leave,
+}
+
+impl<L> Workers<L> {
+    pub(super) fn new(wanted: usize, most: usize, quiet: Duration) -> Self {
+        Workers {
+            wanted,
+            most,
+            quiet,
+            taken: AtomicUsize::new(0),
+            sleeping: AtomicUsize::new(0),
+            state: Mutex::new(State {
+                listed: VecDeque::new(),
+                seats: Vec::new(),
+                stopped: false,
+            }),
+            sightings: Mutex::default(),
+        }
+    }
+
+    /// Puts a pool into the list, and wakes a worker. The caller has raised the pool's flag. A pool
+    /// that is listed already is listed again if there is a worker to wake.
+    pub(super) fn list(&self, listing: L, again: bool) {
+        let chosen = {
+            let mut state = self.state.lock();
+            let chosen = self.choose(&mut state);
+            if chosen.is_some() || !again {
+                state.listed.push_back(listing);
+            }
+            chosen
+        };
+        // Outside the lock, because a woken worker takes that lock first.
+        if let Some(unparker) = chosen {
+            unparker.unpark();
+        }
+    }
+
+    /// Takes the sleeper with the lowest number out of the sleepers.
+    fn choose(&self, state: &mut State<L>) -> Option<Unparker> {
+        if self.sleeping() == 0 {
+            return None;
+        }
+        let mut seats = state.seats.iter_mut().flatten();
+        let seat = seats.find(|seat| seat.sleeps)?;
+        seat.sleeps = false;
+        let unparker = seat.unparker.clone();
+        self.add_to(&self.sleeping, -1);
+        Some(unparker)
+    }
+
+    /// Takes a sleeper out of the sleepers without waking it, as a waker does that is held up.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn choose_sleeper(&self) -> Option<Unparker> {
+        self.choose(&mut self.state.lock())
+    }
+
+    /// Takes the free number that is the lowest. Returns `None` if there are enough workers, or
+    /// after the stop.
+    pub(super) fn take(&self) -> Option<(usize, Parker, Arc<CachePadded<Desk>>)> {
+        let mut state = self.state.lock();
+        if state.stopped || self.taken() == self.most {
+            return None;
+        }
+        let parker = Parker::new();
+        let desk = Arc::new(CachePadded::new(Desk::default()));
+        let worker = Some(SeatedWorker {
+            desk: Arc::clone(&desk),
+            unparker: parker.unparker().clone(),
+            sleeps: false,
+        });
+        let number = match state.seats.iter().position(Option::is_none) {
+            Some(free) => {
+                state.seats[free] = worker;
+                free
+            }
+            None => {
+                state.seats.push(worker);
+                state.seats.len() - 1
+            }
+        };
+        self.add_to(&self.taken, 1);
+        Some((number, parker, desk))
+    }
+
+    /// Frees the number of a worker that is awake.
+    pub(super) fn free(&self, number: usize) {
+        let mut state = self.state.lock();
+        state.seats[number] = None;
+        self.add_to(&self.taken, -1);
+    }
+
+    /// Returns how long this worker may find nothing before it leaves; `None` means that it stays.
+    pub(super) fn patience(&self, number: usize) -> Option<Duration> {
+        (number >= self.wanted).then_some(self.quiet)
+    }
+
+    /// Decides what this worker does next: takes the first pool off the list, if there is one.
+    /// `leave_at` is asked only if there is none, and returns when the worker leaves.
+    pub(super) fn next(
+        &self,
+        number: usize,
+        leave_at: impl FnOnce() -> (bool, Option<Time>),
+    ) -> NextAction<L> {
+        let mut state = self.state.lock();
+        self.wake(&mut state, number);
+        if let Some(listing) = state.listed.pop_front() {
+            return NextAction::Visit(listing);
+        }
+        let (leave, until) = leave_at();
+        if leave || state.stopped {
+            return NextAction::Leave;
+        }
+        if let Some(seat) = &mut state.seats[number] {
+            seat.sleeps = true;
+            self.add_to(&self.sleeping, 1);
+        }
+        NextAction::Sleep(until)
+    }
+
+    /// Notes that this worker is awake.
+    fn wake(&self, state: &mut State<L>, number: usize) {
+        if let Some(seat) = &mut state.seats[number]
+            && seat.sleeps
+        {
+            seat.sleeps = false;
+            self.add_to(&self.sleeping, -1);
+        }
+    }
+
+    /// Ends the workers: each one leaves when the list is empty. None is taken any more.
+    pub(super) fn stop(&self) {
+        let sleepers: Vec<Unparker> = {
+            let mut state = self.state.lock();
+            state.stopped = true;
+            std::iter::from_fn(|| self.choose(&mut state)).collect()
+        };
+        for unparker in sleepers {
+            unparker.unpark();
+        }
+    }
+
+    /// Returns how many workers there are.
+    pub(super) fn taken(&self) -> usize {
+        // Relaxed: exact under the lock; other callers only want an estimate.
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many workers sleep or are about to.
+    pub(super) fn sleeping(&self) -> usize {
+        // Relaxed: as above.
+        self.sleeping.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many workers should be able to serve.
+    pub(super) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// Returns the desks of all workers.
+    pub(super) fn desks(&self) -> Vec<Arc<CachePadded<Desk>>> {
+        let state = self.state.lock();
+        let seats = state.seats.iter().flatten();
+        seats.map(|seat| Arc::clone(&seat.desk)).collect()
+    }
+
+    /// Changes a count. The caller holds the lock.
+    fn add_to(&self, count: &AtomicUsize, by: isize) {
+        // Relaxed, twice: the lock makes this the only writer, and readers want an estimate.
+        let before = count.load(Ordering::Relaxed);
+        debug_assert!(before.checked_add_signed(by).is_some(), "{before} and {by}");
+        count.store(before.wrapping_add_signed(by), Ordering::Relaxed);
+    }
+}
+
+impl<L> std::fmt::Debug for Workers<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Workers")
+            .field("taken", &self.taken())
+            .field("sleeping", &self.sleeping())
+            .finish_non_exhaustive()
+    }
+}
