@@ -159,7 +159,7 @@ impl Pool {
     }
 
     /// Lists the pool if there is a ticket in any queue. For a worker, which owes this (SLEEP-3).
-    pub(crate) fn list_if_any(&self) {
+    pub(super) fn list_if_any(&self) {
         self.list_if(|| self.queues.any());
     }
 
@@ -175,6 +175,14 @@ impl Pool {
         // Relaxed: the lock that follows orders it before the visit, which lowers the flag.
         self.listing.listed.store(true, Ordering::Relaxed);
         self.workers.list(Arc::clone(&self.listing), again);
+    }
+
+    /// Lowers the flag, as a worker does that takes the pool off the list. Returns whether it was
+    /// raised.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn take_listing(&self) -> bool {
+        // Relaxed: a test's only thread.
+        self.listing.listed.swap(false, Ordering::Relaxed)
     }
 
     /// Takes the free worker slot with the lowest number, or makes one.

@@ -248,7 +248,10 @@ fn c114_what_a_worker_leaves_behind_is_found_by_others() {
     notes.panics.store(true, Ordering::Relaxed);
     assert!(catch_unwind(AssertUnwindSafe(|| first.step(&notes))).is_err());
     notes.panics.store(false, Ordering::Relaxed);
+    // The worker made the rest known before its task, and another one is about to look for it.
+    assert!(pool.take_listing());
     drop(first);
+    assert!(pool.take_listing());
     assert_eq!((pool.workers(), pool.queued_hint()), (1, 9));
     while second.step(&notes) {}
     let mut rest = notes.served();

@@ -163,6 +163,8 @@ impl Drop for Worker {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
             self.pool.leave(slot);
+            // SLEEP-3, also if a panic has ended the visit.
+            self.pool.list_if_any();
         }
     }
 }

@@ -92,10 +92,8 @@ impl WorkerThread {
                 return Visited::Forked;
             }
         }
-        drop(worker);
         let waits = at_lock.enter();
-        // SLEEP-3.
-        pool.list_if_any();
+        drop(worker);
         drop(waits);
         Visited::Left
     }
