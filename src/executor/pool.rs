@@ -130,7 +130,7 @@ impl Pool {
 
     /// Says what serves the tickets. Without it, only those find tickets who step a worker by hand.
     pub(crate) fn is_served_by(&self, claim: Weak<dyn Claim>) {
-        // Said once, by who has made the pool.
+        // A second call changes nothing: all workers of a pool have the same claim.
         let _ = self.listing.claim.set(claim);
     }
 

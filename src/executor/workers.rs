@@ -73,7 +73,7 @@ pub(super) const NO_THREAD: u64 = 0;
 /// The worker has a thread that the kernel can't be asked about.
 pub(super) const UNKNOWN_THREAD: u64 = u64::MAX;
 
-/// What is known of a worker's thread.
+/// The state of a worker that tickers read.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     /// The number by which the kernel knows the thread; see `crew.rs`.
