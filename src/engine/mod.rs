@@ -63,7 +63,7 @@ pub(crate) use wait::EndOfRun;
 
 use crate::clock::{ClaimReading, Clock};
 use crate::config::Valid;
-use crate::executor::{Executor, Pool, PoolConfig};
+use crate::executor::{Executor, Pool, PoolConfig, PoolWorkers};
 use crate::job::{Claim, Ticket, catch_panic};
 use crate::shard::batch::{Groups, Located};
 use crate::shard::{
@@ -281,18 +281,19 @@ impl<F: Frontend> Engine<F> {
             ExecutorKind::Inline => (config.shards, config.shards),
             ExecutorKind::Foreign(_) => (0, 0),
         };
-        let (pool, ticker_queues) = Pool::new(PoolConfig {
+        let threads = if matches!(executor_kind, ExecutorKind::Pool) && !stepped {
+            max_workers
+        } else {
+            0
+        };
+        let pool_config = PoolConfig {
             workers,
             max_workers,
-            threads: if matches!(executor_kind, ExecutorKind::Pool) && !stepped {
-                max_workers
-            } else {
-                0
-            },
             ticker_queues: config.shards,
             injector_bound: config.injector,
-            quiet: config.quiet,
-        });
+        };
+        let pool_workers = Arc::new(PoolWorkers::new(workers, threads, config.quiet));
+        let (pool, ticker_queues) = Pool::new(pool_config, pool_workers);
         let ticker_states = ticker_queues
             .into_iter()
             .zip(parkers)

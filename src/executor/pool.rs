@@ -1,9 +1,7 @@
 //! The queues of one engine, its worker slots, and when its tickets are made known to the workers.
 
-use std::time::Duration;
-
 use super::queue::Queues;
-use super::workers::Workers;
+use super::workers::{Listed, Workers};
 use crate::job::{Claim, Ticket};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::deque::Worker as Deque;
@@ -13,30 +11,42 @@ use crate::sync::{Arc, CachePadded, Mutex, OnceLock, Weak};
 /// The sizes of a pool, validated by the builder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolConfig {
-    /// Number of workers that stay until the pool is stopped.
+    /// Number of workers that there are usually.
     pub(crate) workers: usize,
-    /// Number of worker slots. Workers beyond `workers` leave after `quiet`.
+    /// Number of worker slots: so many workers serve the pool at one time.
     pub(crate) max_workers: usize,
-    /// Greatest number of threads. Without any, callers step the workers by hand.
-    pub(crate) threads: usize,
     /// Number of tickers that hand tickets to the pool.
     pub(crate) ticker_queues: usize,
     /// Bound on the tickets in the injector.
     pub(crate) injector_bound: usize,
-    /// Time without a ticket after which an extra worker leaves.
-    pub(crate) quiet: Duration,
 }
 
 /// What [`Workers`] needs to know of a pool.
-pub(super) struct Listing {
+pub(crate) struct Listing {
     /// Whether the pool is in the list, or is about to be put into it; see `workers.rs`.
     pub(super) listed: AtomicBool,
+    /// Number of worker slots in use.
+    visitors: AtomicUsize,
     pool: Weak<Pool>,
     /// What serves the tickets.
     claim: OnceLock<Weak<dyn Claim>>,
 }
 
+impl Listed for Arc<Listing> {
+    fn is_visited(&self) -> bool {
+        // Relaxed: it decides the order only.
+        self.visitors.load(Ordering::Relaxed) > 0
+    }
+}
+
 impl Listing {
+    /// Returns whether the pool is in the list.
+    #[inline]
+    pub(super) fn is_listed(&self) -> bool {
+        // Relaxed: an estimate.
+        self.listed.load(Ordering::Relaxed)
+    }
+
     /// Notes that the pool was taken off the list. Returns the pool, unless it is gone. From then
     /// on the caller owes a look at its queues, by [`Pool::list_if_any`] (SLEEP-3).
     pub(super) fn begin_visit(&self) -> Option<(Arc<Pool>, Arc<dyn Claim>)> {
@@ -46,6 +56,9 @@ impl Listing {
         Some((self.pool.upgrade()?, claim))
     }
 }
+
+/// The threads that serve pools.
+pub(crate) type PoolWorkers = Workers<Arc<Listing>>;
 
 /// A worker slot of a pool: the state that passes from one visit to the next one in this slot.
 pub(super) struct WorkerSlot {
@@ -78,10 +91,8 @@ pub(crate) struct Pool {
     origin: Origin,
     pub(super) queues: Queues,
     /// The threads that serve this pool.
-    workers: Arc<Workers<Arc<Listing>>>,
+    workers: Arc<PoolWorkers>,
     listing: Arc<Listing>,
-    /// Number of worker slots in use.
-    taken: AtomicUsize,
     /// Number of tickets that tickers have served instead of the workers.
     helped: AtomicU64,
     /// The worker slots that were made, by number; `None` where it is in use.
@@ -90,7 +101,10 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Creates a pool with all worker slots free, and the owners' ends of the tickers' deques.
-    pub(crate) fn new(config: PoolConfig) -> (Arc<Pool>, Vec<TickerQueue>) {
+    pub(crate) fn new(
+        config: PoolConfig,
+        workers: Arc<PoolWorkers>,
+    ) -> (Arc<Pool>, Vec<TickerQueue>) {
         assert!(
             config.workers > 0 || config.max_workers == 0,
             "a pool needs a worker that stays, unless a foreign executor runs all tasks"
@@ -108,13 +122,13 @@ impl Pool {
                 config.max_workers,
                 config.injector_bound,
             ),
-            workers: Arc::new(Workers::new(config.workers, config.threads, config.quiet)),
+            workers,
             listing: Arc::new(Listing {
                 listed: AtomicBool::new(false),
+                visitors: AtomicUsize::new(0),
                 pool: Weak::clone(pool),
                 claim: OnceLock::new(),
             }),
-            taken: AtomicUsize::new(0),
             helped: AtomicU64::new(0),
             slots: Mutex::default(),
         });
@@ -135,7 +149,7 @@ impl Pool {
     }
 
     /// Returns the threads that serve this pool.
-    pub(super) fn threads(&self) -> &Arc<Workers<Arc<Listing>>> {
+    pub(super) fn threads(&self) -> &Arc<PoolWorkers> {
         &self.workers
     }
 
@@ -210,7 +224,7 @@ impl Pool {
             }
         };
         // Relaxed: written under the lock only; readers only want an estimate.
-        self.taken.fetch_add(1, Ordering::Relaxed);
+        self.listing.visitors.fetch_add(1, Ordering::Relaxed);
         Some(slot)
     }
 
@@ -226,7 +240,7 @@ impl Pool {
         let number = slot.number;
         slots[number] = Some(slot);
         // Relaxed: see `take_free_slot`.
-        let before = self.taken.fetch_sub(1, Ordering::Relaxed);
+        let before = self.listing.visitors.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "the slot was taken");
     }
 
@@ -251,7 +265,7 @@ impl Pool {
     /// Returns how many workers there are: threads, or slots that a caller steps by hand.
     pub(crate) fn workers(&self) -> usize {
         // Relaxed: callers only want an estimate.
-        let stepped = self.taken.load(Ordering::Relaxed);
+        let stepped = self.listing.visitors.load(Ordering::Relaxed);
         self.workers.taken().max(stepped)
     }
 

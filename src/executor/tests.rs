@@ -7,7 +7,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::growth::{Crew, Look};
-use super::{Growth, GrowthWatch, Pool, PoolConfig, PoolCrew, TickerQueue, Worker, WorkerThread};
+use super::{
+    Growth, GrowthWatch, Pool, PoolConfig, PoolCrew, PoolWorkers, TickerQueue, Worker, WorkerThread,
+};
 use crate::clock::{Clock, ManualClock};
 use crate::job::{AtLock, Claim, Ticket};
 use crate::sync::{Arc, Mutex};
@@ -23,14 +25,25 @@ fn ticket(slot: usize) -> Ticket {
 }
 
 fn pool(workers: usize, max_workers: usize, ticker_queues: usize) -> (Arc<Pool>, Vec<TickerQueue>) {
-    Pool::new(PoolConfig {
+    with(workers, max_workers, ticker_queues, 1_000)
+}
+
+fn with(
+    workers: usize,
+    max_workers: usize,
+    ticker_queues: usize,
+    injector_bound: usize,
+) -> (Arc<Pool>, Vec<TickerQueue>) {
+    let config = PoolConfig {
         workers,
         max_workers,
-        threads: max_workers,
         ticker_queues,
-        injector_bound: 1_000,
-        quiet: QUIET,
-    })
+        injector_bound,
+    };
+    Pool::new(
+        config,
+        Arc::new(PoolWorkers::new(workers, max_workers, QUIET)),
+    )
 }
 
 /// Takes a worker without its thread.
@@ -222,14 +235,7 @@ fn only_what_no_ticker_has_sifted_counts_as_unsifted() {
 
 #[test]
 fn the_injector_refuses_when_full() {
-    let (pool, _) = Pool::new(PoolConfig {
-        workers: 1,
-        max_workers: 1,
-        threads: 1,
-        ticker_queues: 0,
-        injector_bound: 2,
-        quiet: QUIET,
-    });
+    let (pool, _) = with(1, 1, 0, 2);
     assert_eq!(pool.inject(ticket(0)), Ok(()));
     assert_eq!(pool.inject(ticket(1)), Ok(()));
     assert_eq!(pool.inject(ticket(2)), Err(ticket(2)));
@@ -684,4 +690,121 @@ fn a_ticker_whose_worker_claims_nothing_is_not_the_last_for_everybody() {
             assert!(of(0) >= 18, "{order:?}");
         }
     }
+}
+
+/// Tasks that take a tenth of a millisecond by the clock, and note the order over several pools.
+struct Storm {
+    name: char,
+    hand: ManualClock,
+    order: Arc<Mutex<String>>,
+    /// What the first task of this storm does.
+    first: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Claim for Storm {
+    fn serve(&self, first: Ticket, _: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>) {
+        let mut next = Some(first);
+        while next.is_some() {
+            self.order.lock().push(self.name);
+            self.hand.advance(Duration::from_micros(100));
+            let first = self.first.lock().take();
+            if let Some(first) = first {
+                first();
+            }
+            next = more();
+        }
+    }
+
+    fn give_back(&self, _: &[Ticket]) {
+        unreachable!("the pool gives nothing back");
+    }
+}
+
+/// Serves pools with so many tickets each, by one worker. The tickets of the later pools come during
+/// the first task of the first one. Returns the order in which they were served.
+fn served_in_order(tickets: &[usize]) -> String {
+    let hand = ManualClock::new();
+    let order = Arc::<Mutex<String>>::default();
+    let workers = Arc::new(PoolWorkers::new(1, 1, QUIET));
+    let mut later: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
+    let mut pools = Vec::new();
+    for (name, count) in ('A'..).zip(tickets) {
+        let config = PoolConfig {
+            workers: 1,
+            max_workers: 4,
+            ticker_queues: 1,
+            injector_bound: 1_000,
+        };
+        let (pool, mut ticker_queues) = Pool::new(config, Arc::clone(&workers));
+        let storm = Arc::new(Storm {
+            name,
+            hand: hand.clone(),
+            order: Arc::clone(&order),
+            first: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&storm);
+        pool.is_served_by(weak);
+        let (queue, count) = (ticker_queues.pop().unwrap(), *count);
+        later.push(Box::new(move || {
+            for slot in 0..count {
+                queue.push(ticket(slot));
+            }
+            queue.announce();
+        }));
+        pools.push((pool, storm));
+    }
+    let others = later.split_off(1);
+    *pools[0].1.first.lock() = Some(Box::new(|| others.into_iter().for_each(|push| push())));
+    later.into_iter().for_each(|push| push());
+    let worker = take(&pools[0].0).unwrap();
+    // It leaves when nothing is listed any more.
+    pools[0].0.stop();
+    worker.run(&Clock::manual(&hand));
+    let order = order.lock().clone();
+    for ((pool, storm), count) in pools.iter().zip(tickets) {
+        assert_eq!(pool.queued_hint(), 0);
+        assert_eq!(order.matches(storm.name).count(), *count);
+    }
+    order
+}
+
+#[test]
+fn the_storm_of_a_pool_delays_another_pool_by_a_millisecond() {
+    let order = served_in_order(&[500, 3]);
+    let before = order.find('B').unwrap();
+    assert!((10..=12).contains(&before), "{order}");
+    assert_eq!(&order[before..before + 3], "BBB");
+}
+
+#[test]
+fn two_storms_take_turns_of_a_millisecond() {
+    let order = served_in_order(&[100, 100]);
+    let mut turns = Vec::new();
+    for name in order.chars() {
+        match turns.last_mut() {
+            Some((last, count)) if *last == name => *count += 1,
+            _ => turns.push((name, 1)),
+        }
+    }
+    // The last two turns have the rest.
+    turns.truncate(turns.len() - 2);
+    assert!(turns.len() >= 16, "{turns:?}");
+    for (_, count) in turns {
+        assert!((10..=12).contains(&count), "{order}");
+    }
+}
+
+#[test]
+fn a_pool_that_is_alone_is_not_left() {
+    let order = served_in_order(&[2_000]);
+    assert_eq!(order.len(), 2_000);
+}
+
+#[test]
+fn many_pools_with_a_ticket_each_come_before_the_rest_of_a_storm() {
+    let mut tickets = vec![1; 21];
+    tickets[0] = 1_000;
+    let order = served_in_order(&tickets);
+    let last = ('B'..='U').map(|name| order.find(name).unwrap()).max();
+    assert!(last.unwrap() < 100, "{order}");
 }

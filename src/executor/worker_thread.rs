@@ -1,13 +1,19 @@
 //! The loop that the thread of a worker runs.
 
-use super::pool::{Listing, Pool};
-use super::workers::{Desk, NextAction, UNKNOWN_THREAD, Workers};
+use std::cell::Cell;
+use std::time::Duration;
+
+use super::pool::{Listing, Pool, PoolWorkers};
+use super::workers::{Desk, NextAction, UNKNOWN_THREAD};
 use crate::clock::Clock;
 use crate::sync::{Arc, CachePadded, Parker, thread};
 
+/// How long a visit goes on while another pool is listed.
+pub(super) const VISIT: Duration = Duration::from_millis(1);
+
 /// A worker. A thread calls [`WorkerThread::run`].
 pub(crate) struct WorkerThread {
-    workers: Arc<Workers<Arc<Listing>>>,
+    workers: Arc<PoolWorkers>,
     number: usize,
     parker: Parker,
     desk: Arc<CachePadded<Desk>>,
@@ -63,7 +69,7 @@ impl WorkerThread {
                 NextAction::Visit(listing) => {
                     drop(able);
                     idle_since = None;
-                    if self.visit(&listing) == Visited::Forked {
+                    if self.visit(&listing, clock) == Visited::Forked {
                         // A task that this thread ran forked, and has returned in the copy. There
                         // the thread ends. Its number stays taken, because the lock for its return
                         // may be locked forever.
@@ -76,8 +82,9 @@ impl WorkerThread {
         }
     }
 
-    /// Serves the tickets of a pool, until it finds no more.
-    fn visit(&self, listing: &Arc<Listing>) -> Visited {
+    /// Serves the tickets of a pool, until it finds no more or another pool has waited for long
+    /// enough.
+    fn visit(&self, listing: &Arc<Listing>, clock: &Clock) -> Visited {
         let Some((pool, claim)) = listing.begin_visit() else {
             return Visited::Left;
         };
@@ -86,10 +93,25 @@ impl WorkerThread {
             return Visited::Left;
         };
         let at_lock = &self.desk.at_lock;
-        while worker.step_while(&*claim, at_lock, || true) {
+        let others_since = Cell::new(None);
+        let go_on = || {
+            // This pool may be listed for other workers.
+            if self.workers.listed() <= usize::from(listing.is_listed()) {
+                return true;
+            }
+            let now = clock.now();
+            let since = others_since.get().unwrap_or(now);
+            others_since.set(Some(since));
+            // A clock that was set back says nothing.
+            now < since || now.since(since) < VISIT
+        };
+        while worker.step_while(&*claim, at_lock, go_on) {
             if pool.is_forked() {
                 std::mem::forget((worker, pool, claim));
                 return Visited::Forked;
+            }
+            if !go_on() {
+                break;
             }
         }
         let waits = at_lock.enter();

@@ -1,8 +1,8 @@
 //! The worker threads: which pools have tickets for them, and who sleeps.
 //!
-//! A pool that has tickets is *listed*. A worker takes the first pool off the list and *visits* it:
-//! it takes one of the pool's slots, serves what it finds, and leaves again. A worker sleeps only
-//! while the list is empty. The list and the sleepers are under one lock, so a worker can't miss a
+//! A pool that has tickets is *listed*. A worker takes a pool off the list and *visits* it: it takes
+//! one of the pool's slots, serves what it finds, and leaves again. A worker sleeps only while the
+//! list is empty. The list and the sleepers are under one lock, so a worker can't miss a
 //! pool that is listed. What needs an argument is that a pool with a ticket is listed.
 //!
 //! ```text
@@ -56,6 +56,17 @@
 //! steals the third ticket, and sees nothing left there. Then the ticket in A's deque waits for A's
 //! task while C sleeps.
 //!
+//! # Which pool comes first
+//!
+//! Pools share workers, and no pool waits for the tickets of another one. A pool that no worker is
+//! in comes first, so the storm of a pool that has workers does not delay it. Every fourth time it
+//! is the turn of a pool that has a worker, so that many pools with a few tickets each do not keep
+//! further workers from one with many. A visit goes on while no other pool is listed, and then for
+//! [`VISIT`](super::worker_thread::VISIT) at most; what the worker leaves in its deque is found by
+//! the next one.
+//!
+//! # Which worker comes first
+//!
 //! The worker with the lowest number is chosen first. Extra workers have the highest numbers, so
 //! they sleep while the others suffice, and leave.
 
@@ -103,16 +114,26 @@ struct SeatedWorker {
     sleeps: bool,
 }
 
+/// What a worker needs to know of a pool.
+pub(crate) trait Listed {
+    /// Returns whether a worker is in the pool.
+    fn is_visited(&self) -> bool;
+}
+
 struct State<L> {
-    /// The pools that have tickets, in the order in which they were listed.
-    listed: VecDeque<L>,
+    /// The pools that had no worker when they were listed, in the order of their listing.
+    unvisited: VecDeque<L>,
+    /// The other pools that have tickets.
+    visited: VecDeque<L>,
+    /// Number of pools that were taken out of `unvisited` while others waited.
+    overtaken: u32,
     /// The workers, by number.
     seats: Vec<Option<SeatedWorker>>,
     stopped: bool,
 }
 
-/// State that the workers share with those who have work for them. `L` is what a worker needs to know
-/// of a pool. It has no threads: a caller that takes a worker brings a thread.
+/// State that the workers share with those who have work for them. It has no threads: a caller that
+/// takes a worker brings a thread.
 pub(crate) struct Workers<L> {
     /// Number of workers that stay until the stop.
     wanted: usize,
@@ -124,10 +145,15 @@ pub(crate) struct Workers<L> {
     taken: AtomicUsize,
     /// Number of seats with `sleeps`. Written under the lock only.
     sleeping: AtomicUsize,
+    /// Number of pools in the list. Written under the lock only.
+    listed: AtomicUsize,
     state: Mutex<State<L>>,
     /// Held by the ticker that checks the workers and starts more.
     pub(super) sightings: Mutex<Sightings>,
 }
+
+/// Greatest number of pools without a worker that are visited before a pool that has one.
+const OVERTAKEN_AT_MOST: u32 = 3;
 
 /// What a worker does next.
 pub(super) enum NextAction<L> {
@@ -137,16 +163,19 @@ pub(super) enum NextAction<L> {
     Leave,
 }
 
-impl<L> Workers<L> {
-    pub(super) fn new(wanted: usize, most: usize, quiet: Duration) -> Self {
+impl<L: Listed> Workers<L> {
+    pub(crate) fn new(wanted: usize, most: usize, quiet: Duration) -> Self {
         Workers {
             wanted,
             most,
             quiet,
             taken: AtomicUsize::new(0),
             sleeping: AtomicUsize::new(0),
+            listed: AtomicUsize::new(0),
             state: Mutex::new(State {
-                listed: VecDeque::new(),
+                unvisited: VecDeque::new(),
+                visited: VecDeque::new(),
+                overtaken: 0,
                 seats: Vec::new(),
                 stopped: false,
             }),
@@ -161,7 +190,13 @@ impl<L> Workers<L> {
             let mut state = self.state.lock();
             let chosen = self.choose(&mut state);
             if chosen.is_some() || !again {
-                state.listed.push_back(listing);
+                let list = if listing.is_visited() {
+                    &mut state.visited
+                } else {
+                    &mut state.unvisited
+                };
+                list.push_back(listing);
+                self.add_to(&self.listed, 1);
             }
             chosen
         };
@@ -239,7 +274,7 @@ impl<L> Workers<L> {
     ) -> NextAction<L> {
         let mut state = self.state.lock();
         self.wake(&mut state, number);
-        if let Some(listing) = state.listed.pop_front() {
+        if let Some(listing) = self.take_listed(&mut state) {
             return NextAction::Visit(listing);
         }
         let (leave, until) = leave_at();
@@ -251,6 +286,32 @@ impl<L> Workers<L> {
             self.add_to(&self.sleeping, 1);
         }
         NextAction::Sleep(until)
+    }
+
+    /// Takes the next pool off the list: one that no worker is in, and now and then another one.
+    fn take_listed(&self, state: &mut State<L>) -> Option<L> {
+        let is_turn = state.visited.is_empty() || state.overtaken < OVERTAKEN_AT_MOST;
+        let listing = if is_turn && let Some(listing) = state.unvisited.pop_front() {
+            state.overtaken += 1;
+            Some(listing)
+        } else {
+            state.overtaken = 0;
+            state
+                .visited
+                .pop_front()
+                .or_else(|| state.unvisited.pop_front())
+        };
+        if listing.is_some() {
+            self.add_to(&self.listed, -1);
+        }
+        listing
+    }
+
+    /// Returns how many pools are in the list.
+    #[inline]
+    pub(super) fn listed(&self) -> usize {
+        // Relaxed: as for `taken`.
+        self.listed.load(Ordering::Relaxed)
     }
 
     /// Notes that this worker is awake.
@@ -308,7 +369,7 @@ impl<L> Workers<L> {
     }
 }
 
-impl<L> std::fmt::Debug for Workers<L> {
+impl<L: Listed> std::fmt::Debug for Workers<L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Workers")
             .field("taken", &self.taken())

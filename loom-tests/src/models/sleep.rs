@@ -27,7 +27,7 @@ use loom::thread::{self, JoinHandle};
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
-use crate::executor::{Pool, PoolConfig, TickerQueue, WorkerThread};
+use crate::executor::{Pool, PoolConfig, PoolWorkers, TickerQueue, WorkerThread};
 use crate::job::{AtLock, Claim, Ticket};
 use crate::sync::Arc;
 
@@ -38,7 +38,7 @@ struct Ledger {
     pool: Arc<Pool>,
     all: usize,
     /// A counter of std, not of loom: the protocol must not depend on it.
-    served: Uncounted,
+    served: Arc<Uncounted>,
     /// Makes each task wait until all tasks have started, as long tasks do.
     together: Option<(Mutex<usize>, Condvar)>,
 }
@@ -48,7 +48,17 @@ impl Ledger {
         Arc::new(Ledger {
             pool: Arc::clone(pool),
             all,
-            served: Uncounted::new(0),
+            served: Arc::default(),
+            together: None,
+        })
+    }
+
+    /// A ledger of another pool, with the same counter.
+    fn counting_with(ledger: &Ledger, pool: &Arc<Pool>) -> Arc<Self> {
+        Arc::new(Ledger {
+            pool: Arc::clone(pool),
+            all: ledger.all,
+            served: Arc::clone(&ledger.served),
             together: None,
         })
     }
@@ -57,7 +67,7 @@ impl Ledger {
         Arc::new(Ledger {
             pool: Arc::clone(pool),
             all,
-            served: Uncounted::new(0),
+            served: Arc::default(),
             together: Some((Mutex::new(0), Condvar::new())),
         })
     }
@@ -99,15 +109,20 @@ fn config(workers: usize, extra: usize) -> PoolConfig {
     PoolConfig {
         workers,
         max_workers: workers + extra,
-        threads: workers + extra,
         ticker_queues: 1,
         injector_bound: 4,
-        quiet: QUIET,
     }
 }
 
 fn pool(workers: usize, extra: usize) -> (Arc<Pool>, TickerQueue) {
-    let (pool, mut ticker_queues) = Pool::new(config(workers, extra));
+    let threads = Arc::new(PoolWorkers::new(workers, workers + extra, QUIET));
+    beside(&threads, workers, extra)
+}
+
+/// A pool that these workers serve.
+fn beside(threads: &Arc<PoolWorkers>, workers: usize, extra: usize) -> (Arc<Pool>, TickerQueue) {
+    let config = config(workers, extra);
+    let (pool, mut ticker_queues) = Pool::new(config, Arc::clone(threads));
     (pool, ticker_queues.pop().unwrap())
 }
 
@@ -280,11 +295,8 @@ fn c114_an_extra_worker_that_leaves_takes_no_wake_up_with_it() {
 #[test]
 fn c114_a_worker_that_is_refused_a_slot_leaves_no_ticket_behind() {
     check(2, || {
-        let (pool, mut ticker_queues) = Pool::new(PoolConfig {
-            threads: 2,
-            ..config(1, 0)
-        });
-        let ticker_queue = ticker_queues.pop().unwrap();
+        let threads = Arc::new(PoolWorkers::new(1, 2, QUIET));
+        let (pool, ticker_queue) = beside(&threads, 1, 0);
         let ledger = Ledger::new(&pool, 2);
         let clock = ManualClock::new();
         let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
@@ -295,4 +307,39 @@ fn c114_a_worker_that_is_refused_a_slot_leaves_no_ticket_behind() {
         join(workers);
         assert_eq!(ledger.served(), 2);
     });
+}
+
+/// Two pools that share their workers. Each has a ticket.
+fn two_pools(workers: usize) {
+    let threads = Arc::new(PoolWorkers::new(workers, workers, QUIET));
+    let (one, one_queue) = beside(&threads, 1, 0);
+    let (other, other_queue) = beside(&threads, 1, 0);
+    let ledger = Ledger::new(&one, 2);
+    let beside_it = Ledger::counting_with(&ledger, &other);
+    let clock = ManualClock::new();
+    let weak = Arc::downgrade(&beside_it);
+    other.is_served_by(weak);
+    let running: Vec<_> = (0..workers).map(|_| spawn(&one, &ledger, &clock)).collect();
+    let producer = thread::spawn(move || {
+        other_queue.push(ticket(1));
+        other_queue.announce();
+    });
+    one_queue.push(ticket(0));
+    one_queue.announce();
+    producer.join().unwrap();
+    for worker in running {
+        worker.join().unwrap();
+    }
+    assert_eq!(ledger.served(), 2);
+    assert_eq!((one.claims(), other.claims()), (1, 1));
+}
+
+#[test]
+fn c114_one_worker_serves_two_pools() {
+    check(2, || two_pools(1));
+}
+
+#[test]
+fn c114_two_workers_serve_two_pools() {
+    check(1, || two_pools(2));
 }
