@@ -29,3 +29,31 @@ pub(super) fn hash(name: &str) -> u64 {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_hashes_are_those_of_the_published_algorithms() {
+        let mut numbers = Numbers::new(1_234_567);
+        assert_eq!(
+            [(); 5].map(|()| numbers.next()),
+            [
+                6_457_827_717_110_365_317,
+                3_203_168_211_198_807_973,
+                9_817_491_932_198_370_423,
+                4_593_380_528_125_082_431,
+                16_408_922_859_458_223_821,
+            ]
+        );
+        assert_eq!(
+            ["", "a", "foobar"].map(hash),
+            [
+                0xCBF2_9CE4_8422_2325,
+                0xAF63_DC4C_8601_EC8C,
+                0x8594_4171_F739_67E8
+            ]
+        );
+    }
+}

@@ -239,6 +239,36 @@ fn a_node_that_stood_still_observes_anew() {
     assert!(at >= secs(42 + 16), "{at:?}");
 }
 
+#[test]
+fn a_node_declares_another_one_gone_after_five_good_beats_however_rare_they_are() {
+    // NODE-3
+    let mut script = Script::joined(alone());
+    // It has beaten often before it sees the other node.
+    script.quiet(secs(30));
+    script.others = vec![other(5)];
+    let (mut beats, mut at_polls) = (0, Vec::new());
+    loop {
+        let (id, call) = script.asks.pop_front().unwrap_or_else(|| {
+            script.now = script.node.next_wake().expect("beats and polls");
+            script.input(Input::Wake);
+            script.asks.pop_front().expect("a call")
+        });
+        match &call {
+            StoreCall::DeclareGone { .. } => break,
+            StoreCall::Beat(_) => beats += 1,
+            // A poll holds up the next beat, so that five beats take longer than the lease.
+            StoreCall::Poll(_) => {
+                script.now += secs(6);
+                at_polls.push(beats);
+            }
+            other => panic!("{other:?}"),
+        }
+        script.answer(id, &call);
+        assert!(script.now < secs(120), "it is never declared gone");
+    }
+    assert_eq!(at_polls.last().map(|last| last - at_polls[0]), Some(5));
+}
+
 /// How many shards of a queue the node reads as its own.
 fn own(script: &mut Script) -> usize {
     let (id, poll) = script.poll();

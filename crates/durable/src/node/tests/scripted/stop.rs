@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::node::tests::scripted::script::{Script, alone, millis, row, secs};
 use crate::node::tests::world::START;
 use crate::node::{Input, Reply, Stopped, StoreCall};
-use crate::store::{Outcome, Settled};
+use crate::store::{Outcome, Run, Settle, Settled};
 
 #[test]
 fn a_node_whose_store_is_down_does_not_spin() {
@@ -93,6 +93,40 @@ fn runs_that_outlast_the_grace_are_left_to_the_others() {
     script.quiet(secs(2));
     assert_eq!(script.stopped, None);
     script.quiet(secs(2) + millis(1));
+    assert_eq!(script.stopped, Some(Stopped { unfinished: 1 }));
+}
+
+#[test]
+fn an_end_within_the_grace_is_settled_after_it_and_a_later_end_is_dropped() {
+    // NODE-13
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", START), row("a", "l", START)];
+    let runs = script.run_all(millis(1));
+    script.input(Input::Stop { grace: secs(2) });
+    script.quiet(secs(2));
+    script.finish(&runs[0], Outcome::Done);
+    let (id, first) = script.settle(secs(2));
+    script.now = secs(2) + millis(1);
+    script.input(Input::Wake);
+    script.finish(&runs[1], Outcome::Done);
+    // The end is still known, so it is asked for again.
+    script.fail(id);
+    let (id, again) = script.settle(secs(3));
+    let ended = |settle: &Settle| {
+        settle
+            .settlements
+            .iter()
+            .map(|end| end.run.clone())
+            .collect()
+    };
+    let [first, again]: [Vec<Run>; 2] = [ended(&first), ended(&again)];
+    assert_eq!(
+        (first, again),
+        (vec![runs[0].clone()], vec![runs[0].clone()])
+    );
+    assert_eq!(script.stopped, None);
+    script.reply(id, Reply::Settled(vec![Ok(Settled::Ended)]));
+    script.quiet(secs(3));
     assert_eq!(script.stopped, Some(Stopped { unfinished: 1 }));
 }
 
