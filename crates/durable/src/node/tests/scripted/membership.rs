@@ -1,6 +1,7 @@
 //! The lease, the epochs, and what a node observes of the others.
 
 use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs, store};
+use crate::node::tests::world::options;
 use crate::node::{Input, Mono, Near, Reply, StoreCall};
 use crate::store::{Beat, Claimed, Offset, Outcome, SHARDS, StoreError};
 
@@ -87,6 +88,23 @@ fn a_node_that_is_gone_joins_as_another_one_and_drops_the_ends_of_its_runs() {
     script.answer(id, &call);
     script.finish(&runs[0], Outcome::Done);
     assert!(script.quiet(secs(8)).is_empty(), "nothing is settled");
+}
+
+#[test]
+fn a_run_that_never_started_leaves_its_place_to_the_next_epoch() {
+    // NODE-4
+    let mut script = Script::joined(options(&[("a", 1, None)]));
+    script.rows = vec![row("a", "k", store(secs(2)))];
+    let (id, claim) = script.claim(secs(2));
+    // The answer comes when the lease is over, so the run waits for a beat.
+    script.now = script.node.lease_end().unwrap();
+    script.grant(id, &claim.timers);
+    let (id, call) = script.asks.pop_front().unwrap();
+    assert!(matches!(call, StoreCall::Beat(_)), "{call:?}");
+    script.reply(id, Reply::Beat(None));
+    assert_eq!(script.starts, []);
+    let (_, claim) = script.claim(script.now + secs(1));
+    assert_eq!(claim.timers.len(), 1);
 }
 
 #[test]

@@ -286,6 +286,8 @@ fn rows_read(dues: impl Iterator<Item = StoreTime>) -> usize {
     while let Some((id, call)) = script.asks.pop_front() {
         match call {
             StoreCall::Poll(poll) => {
+                // A poll for more leaves out the shards that have no more.
+                assert!(poll.complete || poll.ranges.len() == 1, "{poll:?}");
                 let mut snapshot = script.snapshot();
                 for (index, range) in poll.ranges.iter().enumerate() {
                     let from = range.mark.unwrap_or(StoreTime::from_micros(i64::MIN));

@@ -131,6 +131,22 @@ fn an_end_within_the_grace_is_settled_after_it_and_a_later_end_is_dropped() {
 }
 
 #[test]
+fn the_runs_of_a_node_that_is_declared_gone_while_it_stops_are_unfinished() {
+    // NODE-4
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", START), row("a", "l", START)];
+    script.run_all(millis(1));
+    script.input(Input::Stop { grace: secs(10) });
+    script.quiet(secs(3) - millis(1));
+    script.now = secs(3);
+    script.input(Input::Wake);
+    let (id, call) = script.asks.pop_front().unwrap();
+    assert!(matches!(call, StoreCall::Beat(_)), "{call:?}");
+    script.reply(id, Reply::Beat(None));
+    assert_eq!(script.stopped, Some(Stopped { unfinished: 2 }));
+}
+
+#[test]
 fn a_stop_ends_soon_after_the_grace_even_if_the_store_is_down() {
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", START)];
