@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::node::shards;
 use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs, store};
 use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, NodeConfig, Reply, StoreCall};
 use crate::store::{
-    Beat, Complete, Epoch, Horizon, Offset, Outcome, Poll, Range, Seen, SeenNode, Settled,
-    StoreSnapshot, StoreTime,
+    Beat, Complete, Epoch, Horizon, Offset, Outcome, Poll, Range, SHARDS, Seen, SeenNode, Settled,
+    StoreSnapshot, StoreTime, Survey, SurveyedPart,
 };
 
 #[test]
@@ -394,6 +395,62 @@ fn locked_timers_hide_none_behind_them() {
         let at = behind_locked(options(&[("a", 4, Some(10)), ("b", 4, None)]), 500, apart);
         assert!(at.is_some_and(|at| at < secs(50)), "{at:?}");
     }
+}
+
+/// Answers a poll of a store that has nothing but what these parts show.
+fn survey(script: &mut Script, id: u64, parts: Vec<SurveyedPart>) {
+    let cut = Vec::new();
+    let snapshot = StoreSnapshot {
+        survey: Some(Survey { parts, cut }),
+        ..script.snapshot()
+    };
+    script.reply(id, Reply::Snapshot(snapshot));
+}
+
+#[test]
+fn a_part_of_others_that_a_band_shows_is_polled_beside_an_own_part_of_its_queue() {
+    // NODE-17
+    let mut script = Script::new(NodeConfig {
+        most_awake: 0,
+        ..options(&[("a", 4, None)])
+    });
+    let others = (1..=8).map(|epoch| SeenNode {
+        epoch: Epoch(epoch),
+        ..other(1)
+    });
+    script.others = others.collect();
+    script.input(Input::Wake);
+    while let Some((id, call)) = script.asks.pop_front() {
+        match call {
+            StoreCall::Poll(_) => survey(&mut script, id, Vec::new()),
+            call => script.answer(id, &call),
+        }
+    }
+    let others: Vec<Epoch> = script.others.iter().map(|node| node.epoch).collect();
+    let parts = shards::parts("a", script.node.epoch(), &others);
+    let own = parts.iter().find(|part| part.rank == 0).expect("one").shard;
+    for _ in 0..SHARDS {
+        let (id, poll) = script.poll();
+        let turn = poll.bands.last().expect("bands").shard;
+        if parts.iter().any(|part| part.shard == turn) {
+            survey(&mut script, id, Vec::new());
+            continue;
+        }
+        let band_of_own = poll.bands.iter().position(|band| band.shard == own);
+        let bands = [poll.bands.len() - 1, band_of_own.expect("a band")];
+        let shown = bands.map(|band| SurveyedPart {
+            band,
+            queue: "a".into(),
+            first: START.back_by(secs(60)),
+        });
+        survey(&mut script, id, shown.into());
+        let asked = answered_polls(&mut script);
+        let asked = asked.iter().flat_map(|poll| &poll.ranges);
+        let asked: BTreeSet<u16> = asked.map(|range| range.shard).collect();
+        assert_eq!(asked, [own, turn].into());
+        return;
+    }
+    panic!("it is next to the owners of all shards");
 }
 
 // === the doorbell ===
