@@ -308,3 +308,24 @@ impl UpcomingTimers {
         *self = UpcomingTimers::new(self.limit);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_is_read_on_from_the_first_timer_that_was_left_out() {
+        let mut upcoming = UpcomingTimers::new(1);
+        for (due, from) in [(10, None), (5, Some(10)), (7, Some(7)), (20, Some(7))] {
+            let expected = Expected {
+                due: StoreTime::from_micros(due),
+                shard: 3,
+                suspect: false,
+                bytes: 4,
+            };
+            upcoming.insert(&format!("k{due}"), expected);
+            let unread = upcoming.unread(3).map(|unread| unread.from);
+            assert_eq!(unread, from.map(StoreTime::from_micros), "{due}");
+        }
+    }
+}

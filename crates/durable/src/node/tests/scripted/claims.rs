@@ -47,6 +47,23 @@ fn suspects_are_claimed_alone_and_one_at_a_time() {
 }
 
 #[test]
+fn a_suspect_is_not_claimed_while_its_queue_is_full() {
+    let mut script = Script::joined(options(&[("a", 1, None)]));
+    script.rows = vec![row("a", "k", START)];
+    let runs = script.run_all(millis(1));
+    script.rows = vec![Seen {
+        crashes: 2,
+        ..row("a", "s", START)
+    }];
+    script.input(Input::PollNow);
+    assert!(script.quiet(secs(2)).is_empty());
+    script.finish(&runs[0], Outcome::Done);
+    let claims = script.quiet(secs(2)).into_iter();
+    let claims = claims.filter(|(_, call)| matches!(call, StoreCall::Claim(_)));
+    assert_eq!(claims.count(), 1);
+}
+
+#[test]
 fn a_backlog_in_one_queue_keeps_no_other_queue_out_of_a_claim() {
     let config = options(&[("a", 5_000, None), ("b", 5_000, None)]);
     let mut script = Script::joined(config);
