@@ -49,6 +49,21 @@ fn a_claimed_row_that_is_not_held_is_adopted_after_two_polls() {
 }
 
 #[test]
+fn what_a_failed_claim_was_to_adopt_is_adopted_by_another_one() {
+    // NODE-9
+    let mut script = Script::joined(alone());
+    script.rows = vec![mine("k")];
+    for failures in 0..3 {
+        let calls = script.quiet(secs(5 * (failures + 1)));
+        let [(id, StoreCall::Claim(claim))] = &calls[..] else {
+            panic!("{calls:?}");
+        };
+        assert_eq!((claim.timers.len(), claim.adopt.len()), (0, 1));
+        script.fail(*id);
+    }
+}
+
+#[test]
 fn what_is_adopted_waits_until_its_queue_has_room() {
     let mut script = Script::joined(options(&[("a", 2, None)]));
     script.rows = vec![mine("k"), mine("l"), mine("m")];
