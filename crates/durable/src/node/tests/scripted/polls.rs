@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::node::shards;
+use crate::node::shards::{self, Part};
 use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs, store};
 use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, NodeConfig, Reply, StoreCall};
@@ -407,18 +407,19 @@ fn survey(script: &mut Script, id: u64, parts: Vec<SurveyedPart>) {
     script.reply(id, Reply::Snapshot(snapshot));
 }
 
-#[test]
-fn a_part_of_others_that_a_band_shows_is_polled_beside_an_own_part_of_its_queue() {
-    // NODE-17
+/// A node whose parts sleep, among eight others that handle its queue, and the parts that it
+/// polls.
+fn among_nine() -> (Script, Vec<Part>) {
     let mut script = Script::new(NodeConfig {
         most_awake: 0,
         ..options(&[("a", 4, None)])
     });
-    let others = (1..=8).map(|epoch| SeenNode {
-        epoch: Epoch(epoch),
+    let others: Vec<Epoch> = (1..=8).map(Epoch).collect();
+    let seen = others.iter().map(|epoch| SeenNode {
+        epoch: *epoch,
         ..other(1)
     });
-    script.others = others.collect();
+    script.others = seen.collect();
     script.input(Input::Wake);
     while let Some((id, call)) = script.asks.pop_front() {
         match call {
@@ -426,9 +427,45 @@ fn a_part_of_others_that_a_band_shows_is_polled_beside_an_own_part_of_its_queue(
             call => script.answer(id, &call),
         }
     }
-    let others: Vec<Epoch> = script.others.iter().map(|node| node.epoch).collect();
     let parts = shards::parts("a", script.node.epoch(), &others);
-    let own = parts.iter().find(|part| part.rank == 0).expect("one").shard;
+    (script, parts)
+}
+
+fn owned(parts: &[Part]) -> u16 {
+    let mut parts = parts.iter().filter(|part| part.rank == 0);
+    parts.next().expect("it owns a shard").shard
+}
+
+#[test]
+fn no_poll_follows_at_once_for_what_a_band_shows_of_others_or_of_a_paused_queue() {
+    // NODE-17
+    for paused in [false, true] {
+        let (mut script, parts) = among_nine();
+        let (id, poll) = script.poll();
+        let turn = poll.bands.last().expect("bands").shard;
+        let is_strange =
+            |shard: &u16| *shard != turn && parts.iter().all(|part| part.shard != *shard);
+        let shard = match paused {
+            false => (0..SHARDS).find(is_strange).expect("one of others"),
+            true => owned(&parts),
+        };
+        script.paused = paused.then(|| "a".into()).into_iter().collect();
+        let band = poll.bands.iter().position(|band| band.shard == shard);
+        let part = SurveyedPart {
+            band: band.expect("a band"),
+            queue: "a".into(),
+            first: START.back_by(secs(60)),
+        };
+        survey(&mut script, id, vec![part]);
+        assert_eq!(answered_polls(&mut script), []);
+    }
+}
+
+#[test]
+fn a_part_of_others_that_a_band_shows_is_polled_beside_an_own_part_of_its_queue() {
+    // NODE-17
+    let (mut script, parts) = among_nine();
+    let own = owned(&parts);
     for _ in 0..SHARDS {
         let (id, poll) = script.poll();
         let turn = poll.bands.last().expect("bands").shard;
