@@ -258,8 +258,7 @@ mod tests {
     /// So many that the buffer of their slot is none that the wheel keeps.
     const TIMERS: u64 = 10_000;
 
-    #[test]
-    fn buffers_are_kept_until_nothing_is_due_for_a_while() {
+    fn one_stripe() -> Shards<u64, ()> {
         let layout = Layout {
             shards: 1,
             stripes: 1,
@@ -270,7 +269,30 @@ mod tests {
             paced: false,
             seed: 7,
         };
-        let (shards, _parkers) = Shards::<u64, ()>::new(&layout);
+        Shards::new(&layout).0
+    }
+
+    #[test]
+    fn a_stripe_is_collected_at_the_moment_it_is_due_and_not_before() {
+        let shards = one_stripe();
+        let due = Time::ZERO + Duration::from_secs(1);
+        let arm = |stripe: &mut Stripe<u64, ()>| {
+            let admission = stripe.admit_keyless().expect("it is open");
+            stripe.arm_keyless(admission, 1, || (), due, Time::ZERO);
+        };
+        shards.with(0, arm, drop);
+        let due = shards.shards[0].next_due[0].load(Ordering::Relaxed);
+        let mut ticker = Ticker::new(0, 1);
+        for (now, tickets) in [(due - 1, 0), (due, 1)] {
+            let (now, mut all) = (Time::from_nanos(now), usize::MAX);
+            while ticker.collect(&shards, now, usize::MAX, &mut all) == Collected::Batch {}
+            assert_eq!(ticker.tickets.len(), tickets);
+        }
+    }
+
+    #[test]
+    fn buffers_are_kept_until_nothing_is_due_for_a_while() {
+        let shards = one_stripe();
         let now = Time::ZERO + Duration::from_secs(1);
         let arm = |stripe: &mut Stripe<u64, ()>| {
             for key in 0..TIMERS {
