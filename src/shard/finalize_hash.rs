@@ -84,6 +84,13 @@ mod tests {
     const LONGEST: usize = 32;
 
     #[test]
+    fn seeds_are_spread_as_by_the_published_generator() {
+        // Its first numbers from these states.
+        let published = [0xE220_A839_7B1D_CDAF, 6_457_827_717_110_365_317];
+        assert_eq!([0, 1_234_567].map(splitmix64), published);
+    }
+
+    #[test]
     fn no_constant_makes_long_ways_of_usual_keys() {
         for (name, pattern) in PATTERNS {
             for seed in 0..SEEDS {
