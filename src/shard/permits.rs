@@ -227,6 +227,8 @@ mod tests {
         let pool = shards.permits.as_ref().unwrap();
         assert!(shards.collect_permits());
         assert!(pool.scarce.load(Ordering::Relaxed));
+        #[cfg(feature = "serde")]
+        assert_eq!(pool.available(), 10_000);
         shards.relax_permits();
         assert!(!pool.scarce.load(Ordering::Relaxed));
     }
