@@ -231,6 +231,7 @@ mod sync;
 #[cfg(any(test, feature = "test-util"))]
 pub mod test_util;
 mod tick;
+mod tickers;
 mod timer;
 mod unwind;
 mod waker;

@@ -58,6 +58,8 @@ mod stats;
 mod tag;
 #[path = "../../src/tick.rs"]
 mod tick;
+#[path = "../../src/tickers/mod.rs"]
+mod tickers;
 #[path = "../../src/waker.rs"]
 mod waker;
 #[path = "../../src/expiry/walks.rs"]

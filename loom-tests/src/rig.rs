@@ -16,7 +16,7 @@ use crate::clock::{ClaimReading, Clock, ManualClock};
 use crate::config::Valid;
 use crate::engine::{
     Detached, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, Items, RunInfo,
-    RunOutcome, Server, TickerState, TickerStep,
+    RunOutcome, Server, TickerState,
 };
 use crate::executor::{Worker, WorkerThread};
 use crate::job::catch_panic;
@@ -26,8 +26,9 @@ use crate::shard::{
     Stripe, Taken, UsualCall,
 };
 use crate::stats::Counters;
-use crate::sync::{Arc, Parker, Unparker};
+use crate::sync::{Arc, Bell, Parker, Ring, Unparker};
 use crate::tick::{TickSize, Time};
+use crate::tickers::TickerStep;
 
 /// The number of tasks. All task numbers are below it.
 const TASKS: usize = 5;
@@ -249,18 +250,64 @@ pub(crate) struct Rig {
     pub(crate) hand: ManualClock,
 }
 
+/// A ticker with a thread of its own. `models/tickers.rs` has the thread that serves several.
+#[derive(Debug)]
+pub(crate) struct RigTicker {
+    state: TickerState,
+    clock: Clock,
+    parker: Parker,
+}
+
+impl RigTicker {
+    pub(crate) fn of(rig: &Rig, state: TickerState) -> Self {
+        let parker = Parker::new();
+        let bell = Arc::new(Bell::new(parker.unparker().clone()));
+        let shard = rig.engine().shards().shard(state.shard());
+        shard.bell.rings(Ring::new(&bell, 0));
+        let clock = rig.engine().clock().clone();
+        RigTicker {
+            state,
+            clock,
+            parker,
+        }
+    }
+
+    /// Sleeps until the bell rings.
+    pub(crate) fn park(&self) {
+        self.parker.park();
+    }
+
+    pub(crate) fn park_until(&self, at: Time) {
+        self.clock.park_until(&self.parker, Some(at));
+    }
+}
+
+impl std::ops::Deref for RigTicker {
+    type Target = TickerState;
+
+    fn deref(&self) -> &TickerState {
+        &self.state
+    }
+}
+
+impl std::ops::DerefMut for RigTicker {
+    fn deref_mut(&mut self) -> &mut TickerState {
+        &mut self.state
+    }
+}
+
 impl Rig {
-    /// Creates a rig with one shard, and the state of its ticker.
-    pub(crate) fn new(size: &Size) -> (Rig, TickerState) {
+    /// Creates a rig with one shard, and the ticker of it.
+    pub(crate) fn new(size: &Size) -> (Rig, RigTicker) {
         Self::with(size, None)
     }
 
     /// Creates a rig whose tasks send their numbers into a channel.
-    pub(crate) fn delivering(size: &Size, sender: BoundedSender<usize>) -> (Rig, TickerState) {
+    pub(crate) fn delivering(size: &Size, sender: BoundedSender<usize>) -> (Rig, RigTicker) {
         Self::with(size, Some(sender))
     }
 
-    fn with(size: &Size, delivery: Option<BoundedSender<usize>>) -> (Rig, TickerState) {
+    fn with(size: &Size, delivery: Option<BoundedSender<usize>>) -> (Rig, RigTicker) {
         let (parts, hand) = size.parts();
         let ledger = Ledger {
             helped: size.helped,
@@ -270,7 +317,9 @@ impl Rig {
         };
         let (server, mut ticker_states) = Engine::assemble(parts, ledger);
         let ticker_state = ticker_states.pop().expect("one shard");
-        (Rig { server, hand }, ticker_state)
+        let rig = Rig { server, hand };
+        let ticker = RigTicker::of(&rig, ticker_state);
+        (rig, ticker)
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine<Ledger>> {
@@ -397,15 +446,11 @@ impl Rig {
     }
 
     /// Runs a ticker's thread until the engine is stopped or `done` returns true.
-    pub(crate) fn tick(&self, ticker_state: &mut TickerState, done: impl Fn() -> bool) {
+    pub(crate) fn tick(&self, ticker_state: &mut RigTicker, done: impl Fn() -> bool) {
         while !done() {
             match self.step(ticker_state) {
                 TickerStep::Worked => {}
-                TickerStep::SleepUntil(at) => {
-                    self.engine()
-                        .clock()
-                        .park_until(ticker_state.parker(), Some(at));
-                }
+                TickerStep::SleepUntil(at) => ticker_state.park_until(at),
                 TickerStep::Stop => return,
             }
         }

@@ -1,5 +1,5 @@
-//! A clock that a test moves. A thread that waits for a moment of it is woken by the thread that
-//! moves the clock.
+//! A clock that a test moves. A thread or a ticker that waits for a moment of it is woken by the
+//! thread that moves the clock.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::tokio_clock::TokioClock;
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::fork::Origin;
-use crate::sync::{Arc, Mutex, MutexGuard, Parker, Unparker};
+use crate::sync::{Arc, Mutex, MutexGuard, Parker, Ring, Sleeper};
 use crate::tick::Time;
 
 /// A clock that moves only on request, for tests and simulations.
@@ -44,15 +44,44 @@ struct Manual {
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     followed: OnceLock<TokioClock>,
     origin: Origin,
-    /// The threads that wait in this process, and in copies of it, by the number of forks in
+    /// The threads and tickers that wait in this process, and in copies of it, by the number of forks in
     /// between. So no copy takes a lock that may have been held at the fork.
     waiters: [Mutex<Waiters>; GENERATIONS],
 }
 
 #[derive(Debug, Default)]
 struct Waiters {
-    waiting: Vec<(u64, Time, Unparker)>,
+    waiting: Vec<(u64, Time, Sleeper)>,
     next: u64,
+}
+
+impl Waiters {
+    fn add(&mut self, until: Time, sleeper: Sleeper) -> u64 {
+        self.next += 1;
+        self.waiting.push((self.next, until, sleeper));
+        self.next
+    }
+
+    fn remove(&mut self, number: u64) {
+        self.waiting.retain(|(other, ..)| *other != number);
+    }
+}
+
+/// A ticker that is rung at a moment of a manual clock. Dropped, it is not rung any more.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    clock: ManualClock,
+    number: u64,
+    forks: u32,
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        // In a copy of the process, the number is somebody else's.
+        if self.forks == self.clock.0.origin.forks_since() {
+            self.clock.waiters().remove(self.number);
+        }
+    }
 }
 
 impl ManualClock {
@@ -166,35 +195,49 @@ impl ManualClock {
         self.0.waiters[forks.min(GENERATIONS - 1)].lock()
     }
 
-    /// Wakes the threads that wait for `now` or an earlier moment.
+    /// Returns how many threads and tickers wait.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiters().waiting.len()
+    }
+
+    /// Wakes those that wait for `now` or an earlier moment. They wait no longer.
     fn wake(&self, now: Time) {
-        let waiters = self.waiters();
-        for (_, until, unparker) in &waiters.waiting {
-            if *until <= now {
-                unparker.unpark();
+        self.waiters().waiting.retain(|(_, until, sleeper)| {
+            let waits = *until > now;
+            if !waits {
+                sleeper.wake();
             }
-        }
+            waits
+        });
+    }
+
+    /// Has the sleeper woken at `until`, once. `None` if that moment has come.
+    fn wait(&self, until: Time, sleeper: impl FnOnce() -> Sleeper) -> Option<u64> {
+        let mut waiters = self.waiters();
+        // Read under the lock, so that a move of the clock is seen here or finds the sleeper in
+        // the list.
+        (self.now() < until).then(|| waiters.add(until, sleeper()))
+    }
+
+    /// Rings at `until`, once, unless the clock moves backwards before that; then it rings at that
+    /// moment. `None` if `until` has come.
+    pub(crate) fn ring_at(&self, until: Time, ring: &Ring) -> Option<Alarm> {
+        let number = self.wait(until, || Sleeper::Ticker(ring.clone()))?;
+        Some(Alarm {
+            clock: self.clone(),
+            number,
+            forks: self.0.origin.forks_since(),
+        })
     }
 
     /// Blocks until the clock shows `until` or the parker is unparked.
     pub(super) fn park_until(&self, parker: &Parker, until: Time) {
-        let ticket = {
-            let mut waiters = self.waiters();
-            // Read under the lock, so that a move of the clock is seen here or finds this thread in
-            // the list.
-            if self.now() >= until {
-                return;
-            }
-            waiters.next += 1;
-            let ticket = waiters.next;
-            waiters
-                .waiting
-                .push((ticket, until, parker.unparker().clone()));
-            ticket
-        };
-        parker.park();
-        let mut waiters = self.waiters();
-        waiters.waiting.retain(|(number, ..)| *number != ticket);
+        let sleeper = || Sleeper::Thread(parker.unparker().clone());
+        if let Some(number) = self.wait(until, sleeper) {
+            parker.park();
+            self.waiters().remove(number);
+        }
     }
 }
 

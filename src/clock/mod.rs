@@ -24,6 +24,7 @@ mod tokio_clock;
 #[cfg(not(loom))]
 mod wall;
 
+pub(crate) use manual::Alarm;
 pub use manual::ManualClock;
 pub use parker::{ClockParker, ClockUnparker};
 pub(crate) use reading::{ClaimReading, QuickReading, Reading};
@@ -451,6 +452,38 @@ impl Clock {
                     false => real.checked_sub(now.since(time)),
                 }
             }
+        }
+    }
+
+    /// Returns the moment of this clock at which `other` shows `at`. Neither clock is a manual one,
+    /// and [`Time::MAX`] stays what it is.
+    ///
+    /// Between clocks that a suspension of the machine moves apart, it holds until the next one.
+    #[cfg(not(loom))]
+    pub(crate) fn when(&self, other: &Clock, at: Time) -> Time {
+        if at == Time::MAX {
+            return at;
+        }
+        match (self.start(), other.start()) {
+            (Some(own), Some(start)) if own == start => at,
+            (Some(own), Some(start)) if own > start => at - (own - start),
+            (Some(own), Some(start)) => at + (start - own),
+            // In this order: time that passes between the two reads makes the answer later.
+            _ => {
+                let left = at.since(other.now());
+                self.now() + left
+            }
+        }
+    }
+
+    /// Returns the instant of the system's monotonic clock at which this clock showed zero, if it
+    /// goes on as that clock does.
+    #[cfg(not(loom))]
+    fn start(&self) -> Option<Instant> {
+        match &self.0 {
+            ClockKind::System { start } => Some(*start),
+            ClockKind::Fast(clock) => Some(clock.start()),
+            _ => None,
         }
     }
 

@@ -34,7 +34,7 @@
 use super::{Engine, Frontend, FrontendTypes};
 use crate::shard::Taken;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Mutex, Parker, Unparker};
+use crate::sync::{Mutex, Parker, Sleeper};
 use crate::tick::Time;
 use std::time::Duration;
 
@@ -193,8 +193,8 @@ pub(crate) struct ClosingState {
     stopped: AtomicBool,
     /// The number of stripes that have not reported to be empty.
     busy_stripes: AtomicUsize,
-    /// The threads that wait for the shutdown.
-    waiters: Mutex<Vec<Unparker>>,
+    /// The threads and tickers that wait for the shutdown.
+    waiters: Mutex<Vec<Sleeper>>,
 }
 
 const RUNNING: usize = 0;
@@ -271,11 +271,11 @@ impl ClosingState {
         last
     }
 
-    /// Makes the threads that wait for the shutdown check again. They stay registered, since user
+    /// Makes those that wait for the shutdown check again. They stay registered, since user
     /// code that follows the last run wakes them once more.
     pub(super) fn wake_waiters(&self) {
         for waiter in &*self.waiters.lock() {
-            waiter.unpark();
+            waiter.wake();
         }
     }
 
@@ -285,9 +285,9 @@ impl ClosingState {
         self.busy_stripes.load(Ordering::Acquire) == 0
     }
 
-    /// CLOSE-4: registers a thread to be woken. The caller must check after this call.
-    pub(crate) fn wake_when_quiet(&self, parker: &Parker) {
-        self.waiters.lock().push(parker.unparker().clone());
+    /// CLOSE-4: registers a thread or a ticker to be woken. It must check after this call.
+    pub(crate) fn wake_when_quiet(&self, sleeper: Sleeper) {
+        self.waiters.lock().push(sleeper);
     }
 }
 
@@ -400,7 +400,8 @@ impl<F: Frontend> Engine<F> {
     /// reached.
     pub(crate) fn wait_until_quiet(&self, limit: Time) -> bool {
         let parker = Parker::new();
-        self.closing().wake_when_quiet(&parker);
+        self.closing()
+            .wake_when_quiet(Sleeper::Thread(parker.unparker().clone()));
         while !self.is_over() {
             if self.now() >= limit {
                 return false;

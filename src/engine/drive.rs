@@ -48,9 +48,10 @@ use super::{Engine, ExecutorKind, Frontend, Server};
 use crate::executor::{Growth, GrowthWatch, PoolCrew, TickerQueue, Worker};
 use crate::job::Ticket;
 use crate::shard::{Collected, Ticker};
+use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
-use crate::sync::{Arc, Parker};
 use crate::tick::Time;
+use crate::tickers::TickerStep;
 use std::time::Duration;
 
 /// The number of rounds, of up to 32 tasks each, that a ticker with inline execution runs before it
@@ -67,16 +68,6 @@ const INJECTED_AT_ONCE: usize = 256;
 /// The number of tickets that a ticker sifts before it checks the wheels again.
 const SIFTED_AT_ONCE: usize = 1_024;
 
-/// The next action of a ticker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TickerStep {
-    /// Take another step at once: there may be more work.
-    Worked,
-    /// Sleep until this moment, unless the bell rings earlier.
-    SleepUntil(Time),
-    Stop,
-}
-
 /// The result of checking the stripes.
 enum Looked {
     Batch,
@@ -89,7 +80,6 @@ enum Looked {
 #[derive(Debug)]
 pub(crate) struct TickerState {
     ticker: Ticker,
-    parker: Parker,
     ticker_queue: TickerQueue,
     /// The worker that this ticker acts as, with inline execution.
     inline: Option<Worker>,
@@ -107,14 +97,12 @@ pub(crate) struct TickerState {
 impl TickerState {
     pub(super) fn new(
         ticker: Ticker,
-        parker: Parker,
         ticker_queue: TickerQueue,
         inline: Option<Worker>,
         limit: Duration,
     ) -> Self {
         TickerState {
             ticker,
-            parker,
             ticker_queue,
             inline,
             growth: GrowthWatch::new(limit),
@@ -130,16 +118,9 @@ impl TickerState {
         self.ticker.shard()
     }
 
-    pub(crate) fn parker(&self) -> &Parker {
-        &self.parker
-    }
-
-    /// Calls `register` the first time.
-    pub(super) fn register_once(&mut self, register: impl FnOnce(&Parker)) {
-        if !self.registered {
-            self.registered = true;
-            register(&self.parker);
-        }
+    /// Returns whether this is the first call.
+    pub(super) fn registers(&mut self) -> bool {
+        !std::mem::replace(&mut self.registered, true)
     }
 }
 

@@ -50,7 +50,7 @@ pub use closing::{Lifecycle, Shutdown};
 pub(crate) use closing::{StepTaken, WindingDown};
 #[cfg(feature = "tokio")]
 pub(crate) use detached::Detached;
-pub(crate) use drive::{TickerState, TickerStep};
+pub(crate) use drive::TickerState;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 pub(crate) use followed::Follower;
 pub(crate) use serve::{Batched, RunInfo, RunOutcome, Server};
@@ -265,7 +265,7 @@ impl<F: Frontend> Engine<F> {
         } = parts;
         let tag = unique_number();
         // The seed is random unless the engine is to be repeatable.
-        let (shards, parkers) = Shards::new(&Layout {
+        let shards = Shards::new(&Layout {
             shards: config.shards,
             stripes: config.stripes,
             tick: config.tick,
@@ -296,16 +296,14 @@ impl<F: Frontend> Engine<F> {
         let (pool, ticker_queues) = Pool::new(pool_config, pool_workers);
         let ticker_states = ticker_queues
             .into_iter()
-            .zip(parkers)
             .enumerate()
-            .map(|(number, (ticker_queue, parker))| {
+            .map(|(number, ticker_queue)| {
                 let inline = matches!(executor_kind, ExecutorKind::Inline)
                     .then(|| pool.take_slot())
                     .flatten();
                 let stripes = shards.stripes_of(number);
                 TickerState::new(
                     Ticker::new(number, stripes),
-                    parker,
                     ticker_queue,
                     inline,
                     GROWTH_LIMIT,

@@ -8,8 +8,8 @@
 //!
 //! - **THREADLESS-1** Whoever takes a step has taken the work out under the lock, and takes the
 //!   step without the lock, since it may call wakers. So each step is taken exactly once. Whoever
-//!   takes the last step joins the threads and sends the report. A ticker does that after its own
-//!   loop.
+//!   takes the last step sends the report. A thread that waits joins the other threads before that; a
+//!   ticker waits for nobody.
 //! - **THREADLESS-2** Nobody sleeps through a step that need not wait. The work is left before the
 //!   bells ring, and a ticker looks for it after its promise. A thread is registered to be woken
 //!   (CLOSE-4) before it looks. It sleeps until the limit that it has read, or, while the work is
@@ -18,7 +18,7 @@
 use super::closing::{Asked, Ending, StepTaken, WindingDown};
 use super::{Engine, Frontend, FrontendTypes, TickerState};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, Parker};
+use crate::sync::{Mutex, Parker, Sleeper};
 use crate::tick::Time;
 
 /// The place where such a shutdown is left.
@@ -79,7 +79,13 @@ impl<F: Frontend> Engine<F> {
         if !self.threadless.is_left.load(Ordering::Acquire) {
             return Attended::Nothing;
         }
-        ticker_state.register_once(|parker| self.closing().wake_when_quiet(parker));
+        let bell = &self.shards().shard(ticker_state.shard()).bell;
+        if ticker_state.registers()
+            && let Some(ring) = bell.ring()
+        {
+            self.closing()
+                .wake_when_quiet(Sleeper::Ticker(ring.clone()));
+        }
         self.attend()
     }
 
@@ -91,7 +97,8 @@ impl<F: Frontend> Engine<F> {
             return None;
         }
         let parker = Parker::new();
-        self.closing().wake_when_quiet(&parker);
+        self.closing()
+            .wake_when_quiet(Sleeper::Thread(parker.unparker().clone()));
         loop {
             match self.attend() {
                 Attended::Nothing => return None,

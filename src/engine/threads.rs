@@ -1,5 +1,5 @@
-//! The threads of an engine, and how they end. Nothing is decided here: a ticker's thread loops
-//! over `ticker_step`, and a worker's thread runs the executor's loop.
+//! The threads of an engine, and how they end. Nothing is decided here: a ticker's thread takes the
+//! steps of `ticker_step`, and a worker's thread runs the executor's loop.
 
 use std::convert::Infallible;
 use std::io;
@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use super::{
     Asked, Attended, Concluding, Ending, Engine, Frontend, FrontendTypes, Server, Shutdown,
-    TickerState, TickerStep,
+    TickerState,
 };
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
+use crate::clock::Clock;
 use crate::executor::WorkerThread;
 use crate::job::{catch_panic, drop_each};
 use crate::shard::{ReentrancyGuard, when_unlocked};
@@ -17,6 +18,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, park_for, thread};
 use crate::tick::Time;
+use crate::tickers::{TickerStep, TickerThread, Ticks};
 
 /// A thread's life sign: a sender that never sends. It is dropped when the thread ends, and the
 /// receiver is disconnected when the last one is dropped.
@@ -32,6 +34,35 @@ struct Started {
     workers: Alive,
     tickers_gone: Receiver<Infallible>,
     workers_gone: Receiver<Infallible>,
+}
+
+/// One ticker of an engine, for the thread that serves it.
+struct EngineTicker<F: Frontend> {
+    server: Arc<Server<F>>,
+    state: TickerState,
+    _alive: Option<Alive>,
+}
+
+impl<F: Frontend> Ticks for EngineTicker<F> {
+    fn clock(&self) -> &Clock {
+        self.server.engine().clock()
+    }
+
+    fn step(&mut self) -> TickerStep {
+        let engine = self.server.engine();
+        supervise(&engine.faults().ticker, || {
+            Engine::step_with_threads(&self.server, &mut self.state)
+        })
+    }
+
+    fn stop(self: Box<Self>) {
+        // With the last owner, values of the user are dropped here.
+        let _ = catch_panic(|| drop(self));
+    }
+
+    fn is_forked(&self) -> bool {
+        self.server.engine().is_forked()
+    }
 }
 
 /// Closes an engine when it is dropped.
@@ -93,56 +124,56 @@ impl<F: Frontend> Engine<F> {
         started
     }
 
-    /// Starts the thread of one ticker.
-    fn start_ticker(server: &Arc<Server<F>>, mut ticker_state: TickerState) -> io::Result<()> {
+    /// Starts a thread for one ticker.
+    fn start_ticker(server: &Arc<Server<F>>, state: TickerState) -> io::Result<()> {
         let alive = server.engine().alive(|started| &started.tickers);
-        let server = Arc::clone(server);
+        let (thread, ticker_loop) = TickerThread::new();
         thread::Builder::new()
-            .name(format!("tb-tick-{}", ticker_state.shard()))
+            .name(format!("tb-tick-{}", state.shard()))
             .spawn(move || {
                 thread::wake_exactly();
-                let engine = server.engine();
-                let concluding = supervise(&engine.faults().ticker, || {
-                    Self::tick(&server, &mut ticker_state)
-                });
-                drop(alive);
-                if let Some(concluding) = concluding {
-                    engine.conclude(concluding);
-                }
+                ticker_loop.run();
+            })?;
+        thread.add(|ring| {
+            let engine = server.engine();
+            engine.shards().shard(state.shard()).bell.rings(ring);
+            let server = Arc::clone(server);
+            Box::new(EngineTicker {
+                server,
+                state,
+                _alive: alive,
             })
-            .map(drop)
+        });
+        thread.end();
+        Ok(())
     }
 
-    /// Runs the loop of a ticker until the engine stops. Returns a shutdown that the ticker has to
-    /// conclude.
-    fn tick(server: &Arc<Server<F>>, ticker_state: &mut TickerState) -> Option<Concluding<F>> {
+    /// Takes a step of a ticker, and of a shutdown that has no thread.
+    fn step_with_threads(server: &Arc<Server<F>>, state: &mut TickerState) -> TickerStep {
         let engine = server.engine();
-        loop {
-            let step = engine.ticker_step(server, ticker_state, &mut |count| {
-                let all_started = (0..count).all(|_| Self::start_worker(server).is_ok());
-                if !all_started {
-                    // Relaxed: a count.
-                    engine.faults().spawn.fetch_add(1, Ordering::Relaxed);
-                }
-                all_started
-            });
-            if engine.is_forked() {
-                // A task that this thread ran forked, and has returned in the copy.
-                return None;
+        let step = engine.ticker_step(server, state, &mut |count| {
+            let all_started = (0..count).all(|_| Self::start_worker(server).is_ok());
+            if !all_started {
+                // Relaxed: a count.
+                engine.faults().spawn.fetch_add(1, Ordering::Relaxed);
             }
-            let look_again = match engine.attend_as_ticker(ticker_state) {
-                Attended::Nothing => Time::MAX,
-                Attended::LookAgain(at) => at,
-                Attended::Last(concluding) => return Some(concluding),
-            };
-            match step {
-                TickerStep::Worked => {}
-                TickerStep::SleepUntil(at) => {
-                    let at = at.min(look_again);
-                    engine.clock().park_until(ticker_state.parker(), Some(at));
-                }
-                TickerStep::Stop => return None,
+            all_started
+        });
+        if engine.is_forked() {
+            // A task that this thread ran forked, and has returned in the copy.
+            return TickerStep::Stop;
+        }
+        match (engine.attend_as_ticker(state), step) {
+            (Attended::LookAgain(look_again), TickerStep::SleepUntil(at)) => {
+                TickerStep::SleepUntil(at.min(look_again))
             }
+            (Attended::Last(concluding), _) => {
+                // The threads end soon, and this one must not wait for them.
+                engine.leave_threads();
+                engine.answer(concluding);
+                TickerStep::Stop
+            }
+            (_, step) => step,
         }
     }
 
@@ -190,10 +221,9 @@ impl<F: Frontend> Engine<F> {
         ending
     }
 
-    /// Does what is left of a shutdown without a thread after its last step.
-    fn conclude(&self, concluding: Concluding<F>) {
+    /// Reports the end of a shutdown that has no thread.
+    fn answer(&self, concluding: Concluding<F>) {
         let Concluding { asked, ending } = concluding;
-        self.join(ending.still_running == 0);
         self.closing().finish();
         (asked.answer)(ending);
     }
@@ -204,7 +234,8 @@ impl<F: Frontend> Engine<F> {
         if !self.is_forked()
             && let Some(concluding) = self.attend_to_the_end()
         {
-            self.conclude(concluding);
+            self.join(concluding.ending.still_running == 0);
+            self.answer(concluding);
         }
     }
 
@@ -302,10 +333,9 @@ impl<F: Frontend> Engine<F> {
     /// No limit is needed here. When all runs are completed, a thread that is in no user code
     /// enters none again (USER-3), and it ends at its next check.
     fn join(&self, workers_too: bool) {
-        let Some(started) = self.threads.0.lock().take() else {
+        let Some((tickers_gone, workers_gone)) = self.leave_threads() else {
             return;
         };
-        drop((started.tickers, started.workers));
         // Nothing is ever sent, so `recv` returns only when the last sender is gone.
         let tickers_too = if self.is_inline() {
             workers_too
@@ -313,11 +343,18 @@ impl<F: Frontend> Engine<F> {
             self.outside().hand_overs == 0
         };
         if tickers_too {
-            let _ = started.tickers_gone.recv();
+            let _ = tickers_gone.recv();
         }
         if workers_too {
-            let _ = started.workers_gone.recv();
+            let _ = workers_gone.recv();
         }
+    }
+
+    /// Lets no worker start any more. Returns what is disconnected when the tickers, and when the
+    /// workers, have ended, unless somebody else has it.
+    fn leave_threads(&self) -> Option<(Receiver<Infallible>, Receiver<Infallible>)> {
+        let started = self.threads.0.lock().take()?;
+        Some((started.tickers_gone, started.workers_gone))
     }
 
     /// Abandons the engine from the drop of an owner. Such a drop may happen anywhere, also in user
@@ -335,7 +372,7 @@ impl<F: Frontend> Engine<F> {
         self.close_gates();
         let mut taken = self.take_pending(false);
         self.stop();
-        *self.threads.0.lock() = None;
+        self.leave_threads();
         self.closing().finish();
         self.frontend.keep_back(&mut taken, false);
         // Payloads are user code, so they are dropped here, where no lock is held.
@@ -343,19 +380,16 @@ impl<F: Frontend> Engine<F> {
     }
 }
 
-/// Runs `body` until it returns, and returns its result. If it panics, the panic is counted and
-/// `body` starts again after a pause; the panic hook has reported it. So a broken ticker is neither
-/// silent nor gone.
-fn supervise<R>(panics: &AtomicU64, mut body: impl FnMut() -> R) -> R {
-    loop {
-        if let Ok(result) = catch_panic(&mut body) {
-            return result;
-        }
+/// Takes a step. If it panics, the panic is counted and the next step is due after a pause; the
+/// panic hook has reported it. So a broken ticker is neither silent nor gone.
+fn supervise(panics: &AtomicU64, step: impl FnOnce() -> TickerStep) -> TickerStep {
+    catch_panic(step).unwrap_or_else(|_| {
         // Relaxed: a count.
         panics.fetch_add(1, Ordering::Relaxed);
         // Without a pause, a panic that recurs at once would burn a core.
         park_for(&crate::sync::Parker::new(), Duration::from_millis(1));
-    }
+        TickerStep::Worked
+    })
 }
 
 #[cfg(test)]
@@ -365,12 +399,16 @@ mod tests {
     #[test]
     fn c138_a_ticker_that_panics_is_counted_and_goes_on() {
         let panics = AtomicU64::new(0);
-        let mut rounds = 0;
-        supervise(&panics, || {
-            rounds += 1;
-            assert!(rounds > 2, "round {rounds}");
+        let steps = [1, 2, 3].map(|round| {
+            supervise(&panics, || {
+                assert!(round > 2, "round {round}");
+                TickerStep::Stop
+            })
         });
-        assert_eq!(rounds, 3);
+        assert_eq!(
+            steps,
+            [TickerStep::Worked, TickerStep::Worked, TickerStep::Stop]
+        );
         // Relaxed: one thread.
         assert_eq!(panics.load(Ordering::Relaxed), 2);
     }

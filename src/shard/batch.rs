@@ -425,7 +425,7 @@ mod tests {
             paced: false,
             seed: 7,
         };
-        Shards::new(&layout).0
+        Shards::new(&layout)
     }
 
     /// Tests have no deferred actions.

@@ -7,8 +7,8 @@
 //! ticker                                   producer
 //!  promise = at                             publish (next_due lowered, backlog raised, stop set)
 //!  fence(SeqCst)                            fence(SeqCst)
-//!  check again; found: awake, go on         read promise; due < promise: fetch_min, unpark
-//!  park until `at`
+//!  check again; found: awake, go on         read promise; due < promise: swap 0; was > 0: ring
+//!  sleep until `at`
 //! ```
 //!
 //! The two fences are totally ordered:
@@ -16,10 +16,10 @@
 //! - If the ticker's fence is first, the producer reads that promise (or a later one) and rings.
 //! - If the producer's fence is first, the ticker's check sees the published state.
 //!
-//! The unpark leaves a token, so it is not lost between the check and the park. `fetch_min` sets
-//! the promise to the earlier moment, so the next producer with a deadline between the two need not
-//! ring: the ticker is about to wake and looks at everything. A deadline that is later than the
-//! promise never wakes a thread.
+//! A ring is noted until the ticker's thread takes it (BELL-1), so it is not lost between the check
+//! and the sleep. The producer that rings marks the ticker as awake, so the next one need not ring:
+//! the ticker is about to look at everything. So a sleep ends with one ring at most. A deadline that
+//! is later than the promise never wakes a thread.
 //!
 //! | what wakes a sleeping ticker | where |
 //! |---|---|
@@ -40,31 +40,43 @@ use std::task::Waker;
 
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 use crate::sync::Mutex;
-use crate::sync::Unparker;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::{OnceLock, Ring};
 use crate::tick::Time;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 use crate::waker::leave;
 
-/// The promise of one ticker, and the handle that wakes it.
+/// The promise of one ticker, and the bell of its thread.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     /// The moment at which the ticker wakes, in nanoseconds of the clock; 0 while it is awake.
     promise: AtomicU64,
-    ticker: Unparker,
+    /// Set once, before the ticker's first step. A ticker that a test steps has none.
+    ring: OnceLock<Ring>,
     /// The task that steps the ticker, if a task does.
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     task: Mutex<Waker>,
 }
 
 impl Doorbell {
-    pub(crate) fn new(ticker: Unparker) -> Self {
+    pub(crate) fn new() -> Self {
         Doorbell {
             promise: AtomicU64::new(0),
-            ticker,
+            ring: OnceLock::new(),
             #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
             task: Mutex::new(Waker::noop().clone()),
         }
+    }
+
+    /// Sets the bell that is rung from now on. It can be set once.
+    pub(crate) fn rings(&self, ring: Ring) {
+        let is_first = self.ring.set(ring).is_ok();
+        debug_assert!(is_first, "a ticker has one thread");
+    }
+
+    /// Returns the bell that is rung.
+    pub(crate) fn ring(&self) -> Option<&Ring> {
+        self.ring.get()
     }
 
     /// Makes the bell wake this task. The task must step the ticker afterwards, which promises
@@ -82,16 +94,22 @@ impl Doorbell {
         // Relaxed: ordered by the fences, see the head.
         if due.as_nanos() < self.promise.load(Ordering::Relaxed) {
             // Relaxed: as above; a read-modify-write sees the newest promise.
-            let before = self.promise.fetch_min(due.as_nanos(), Ordering::Relaxed);
-            // Of several producers, only the one that lowers the promise wakes the ticker.
-            if due.as_nanos() < before {
-                self.ticker.unpark();
-                #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
-                {
-                    let task = self.task.lock().clone();
-                    task.wake();
-                }
+            let before = self.promise.swap(0, Ordering::Relaxed);
+            // Of several producers, only the one that takes the promise wakes the ticker.
+            if before > 0 {
+                self.wake();
             }
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(ring) = self.ring() {
+            ring.ring();
+        }
+        #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+        {
+            let task = self.task.lock().clone();
+            task.wake();
         }
     }
 

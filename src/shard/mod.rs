@@ -41,7 +41,7 @@ mod user_code;
 mod waiter;
 
 use backlog::Backlog;
-use doorbell::Doorbell;
+pub(crate) use doorbell::Doorbell;
 pub(crate) use entry::End;
 use finalize_hash::HashFinalizer;
 #[cfg(all(test, not(loom)))]
@@ -61,7 +61,7 @@ pub(crate) use waiter::Waiter;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::fork::Origin;
-use crate::sync::{Arc, CachePadded, Mutex, MutexGuard, OnceLock, Parker};
+use crate::sync::{Arc, CachePadded, Mutex, MutexGuard, OnceLock};
 use crate::tick::{TickSize, Time};
 
 /// State of one shard outside its stripes' locks.
@@ -166,8 +166,7 @@ impl<'a, K, V> Locked<'a, K, V> {
 }
 
 impl<K, V> Shards<K, V> {
-    /// Creates the shards, and a parker for the ticker of each.
-    pub(crate) fn new(layout: &Layout) -> (Self, Vec<Parker>) {
+    pub(crate) fn new(layout: &Layout) -> Self {
         assert!(
             layout.stripes.is_power_of_two(),
             "stripes are chosen by bits"
@@ -194,22 +193,19 @@ impl<K, V> Shards<K, V> {
                 CachePadded::new(Mutex::new(stripe))
             })
             .collect();
-        let parkers: Vec<Parker> = (0..layout.shards).map(|_| Parker::new()).collect();
-        let shards = parkers
-            .iter()
-            .enumerate()
-            .map(|(number, parker)| {
+        let shards = (0..layout.shards)
+            .map(|number| {
                 // The stripes may not divide evenly among the shards.
                 let own = (number..layout.stripes).step_by(layout.shards).count();
                 CachePadded::new(Shard {
                     next_due: (0..own).map(|_| AtomicU64::new(u64::MAX)).collect(),
-                    bell: Doorbell::new(parker.unparker().clone()),
+                    bell: Doorbell::new(),
                     backlog: Backlog::new(layout.backlog),
                     user_code: UserCode::new(),
                 })
             })
             .collect();
-        let all = Shards {
+        Shards {
             stripes,
             shards,
             finalizer: HashFinalizer::new(layout.seed),
@@ -217,8 +213,7 @@ impl<K, V> Shards<K, V> {
             origin: Origin::here(),
             inert: [const { OnceLock::new() }; GENERATIONS],
             tick: layout.tick,
-        };
-        (all, parkers)
+        }
     }
 
     /// Returns the number of stripes.

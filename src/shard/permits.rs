@@ -223,7 +223,7 @@ mod tests {
             paced: false,
             seed: 7,
         };
-        let (shards, _parkers) = Shards::<u64, ()>::new(&layout);
+        let shards = Shards::<u64, ()>::new(&layout);
         let pool = shards.permits.as_ref().unwrap();
         assert!(shards.collect_permits());
         assert!(pool.scarce.load(Ordering::Relaxed));

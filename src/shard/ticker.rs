@@ -269,7 +269,7 @@ mod tests {
             paced: false,
             seed: 7,
         };
-        Shards::new(&layout).0
+        Shards::new(&layout)
     }
 
     #[test]

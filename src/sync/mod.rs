@@ -14,11 +14,13 @@
 //!   before the fork there.
 //! - The deque and the injector are those of crossbeam. The stand-ins of the models are weaker.
 
+mod bell;
 mod number;
 mod thread_state;
 
 use std::time::Duration;
 
+pub(crate) use bell::{Bell, Ring, Sleeper};
 pub(crate) use crossbeam_utils::CachePadded;
 pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
 pub(crate) use number::unique_number;

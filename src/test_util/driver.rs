@@ -8,15 +8,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::clock::ManualClock;
 #[cfg(feature = "tokio")]
 use crate::engine::Engine;
-use crate::engine::{
-    Ending, Frontend, FrontendTypes, Owner, Server, Shutdown, TickerState, TickerStep,
-};
+use crate::engine::{Ending, Frontend, FrontendTypes, Owner, Server, Shutdown, TickerState};
 use crate::executor::Worker;
 use crate::job::AtLock;
 use crate::shard::splitmix64;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::tick::Time;
+use crate::tickers::TickerStep;
 
 /// What takes steps on a manual clock: one driver, or several together.
 pub trait Steps {

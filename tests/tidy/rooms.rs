@@ -43,6 +43,8 @@ pub(crate) const CORE: &[Room] = &[
     // Knows jobs and never timers.
     spare(2, "executor", &["clock", "job", "sync", "tick"]),
     room(2, "shard"),
+    // Knows what takes steps, and nothing of what the steps do.
+    spare(2, "tickers", &["clock", "sync", "tick"]),
     // The argument of calls that arm or move.
     spare(2, "when", &["clock", "tick"]),
     room(3, "backoff"),

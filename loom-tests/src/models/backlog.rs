@@ -14,14 +14,13 @@
 use loom::thread;
 
 use super::check;
-use crate::engine::TickerState;
-use crate::rig::{Rig, START, Size, at};
+use crate::rig::{Rig, RigTicker, START, Size, at};
 use crate::tick::Time;
 
 const DUE: u64 = START + 1;
 
 /// Creates a rig with as many tickets as the bound allows, and one more due timer.
-fn at_the_bound(bound: usize, workers: usize) -> (Rig, TickerState) {
+fn at_the_bound(bound: usize, workers: usize) -> (Rig, RigTicker) {
     let (rig, mut ticker_state) = Rig::new(&Size {
         backlog: bound,
         workers,
@@ -36,7 +35,7 @@ fn at_the_bound(bound: usize, workers: usize) -> (Rig, TickerState) {
 }
 
 /// Runs the ticker until it has collected the last timer, and checks that it respects the bound.
-fn collect_the_rest(rig: &Rig, ticker_state: &mut TickerState, bound: usize) {
+fn collect_the_rest(rig: &Rig, ticker_state: &mut RigTicker, bound: usize) {
     rig.tick(ticker_state, || {
         assert!(rig.unclaimed() <= bound);
         rig.least_due() == Time::MAX

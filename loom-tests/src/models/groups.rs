@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 use loom::thread;
 
 use super::check;
-use crate::engine::{Engine, Frontend, FrontendTypes, RunInfo, Server, TickerState, TickerStep};
+use crate::engine::{Engine, Frontend, FrontendTypes, RunInfo, Server, TickerState};
 use crate::eviction::{GroupFull, Judged};
 use crate::executor::Worker;
 use crate::groups::{Entered, GroupIndex, Membership};

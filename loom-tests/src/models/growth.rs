@@ -21,11 +21,12 @@
 use loom::thread;
 
 use super::check;
-use crate::engine::{Engine, GROWTH_LIMIT, TickerState, TickerStep};
+use crate::engine::{Engine, GROWTH_LIMIT, TickerState};
 use crate::rig::{Ledger, Rig, START, Size, at};
 use crate::sync::Arc;
 use crate::sync::thread::WAITING;
 use crate::tick::Time;
+use crate::tickers::TickerStep;
 
 /// A ticker with at most one timer, which is due much later; a worker whose task never ends; and a
 /// caller that schedules a timer that is due at once.
@@ -59,7 +60,7 @@ fn growth(far: Option<Time>) {
             TickerStep::SleepUntil(until) if until <= rig.hand.now() + GROWTH_LIMIT => {
                 rig.hand.set(until);
             }
-            TickerStep::SleepUntil(_) => ticker_state.parker().park(),
+            TickerStep::SleepUntil(_) => ticker_state.park(),
             TickerStep::Stop => unreachable!("nobody stops it"),
         }
     }

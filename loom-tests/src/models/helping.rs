@@ -16,14 +16,15 @@
 use loom::thread;
 
 use super::check;
-use crate::engine::{GROWTH_LIMIT, TickerState, TickerStep};
+use crate::engine::GROWTH_LIMIT;
 use crate::executor::Worker;
 use crate::job::{AtLock, Claim, Ticket};
-use crate::rig::{Rig, SLEEPING, START, Size, at};
+use crate::rig::{Rig, RigTicker, SLEEPING, START, Size, at};
 use crate::tick::Time;
+use crate::tickers::TickerStep;
 
 /// Creates a rig with one worker, which no other one can help, and whose task 0 is due.
-fn rig(size: &Size) -> (Rig, TickerState, Worker) {
+fn rig(size: &Size) -> (Rig, RigTicker, Worker) {
     let (rig, ticker_state) = Rig::new(size);
     let worker = rig.worker();
     rig.arm(0, 0, at(START)).unwrap();
@@ -38,7 +39,7 @@ fn helped() -> Size {
 }
 
 /// Lets time pass until `moment`, in the steps in which the ticker checks the pool.
-fn pass(rig: &Rig, ticker_state: &mut TickerState, moment: Time) {
+fn pass(rig: &Rig, ticker_state: &mut RigTicker, moment: Time) {
     while rig.hand.now() < moment {
         let step = rig
             .engine()
@@ -51,7 +52,7 @@ fn pass(rig: &Rig, ticker_state: &mut TickerState, moment: Time) {
 
 /// Runs the ticker until `done`, or until the engine stops. It moves the clock itself where it
 /// sleeps for a short while.
-fn tick(rig: &Rig, ticker_state: &mut TickerState, done: impl Fn() -> bool) {
+fn tick(rig: &Rig, ticker_state: &mut RigTicker, done: impl Fn() -> bool) {
     while !done() {
         let step = rig
             .engine()
@@ -61,7 +62,7 @@ fn tick(rig: &Rig, ticker_state: &mut TickerState, done: impl Fn() -> bool) {
             TickerStep::SleepUntil(until) if until <= rig.hand.now() + GROWTH_LIMIT => {
                 rig.hand.set(until);
             }
-            TickerStep::SleepUntil(_) => ticker_state.parker().park(),
+            TickerStep::SleepUntil(_) => ticker_state.park(),
             TickerStep::Stop => return,
         }
     }

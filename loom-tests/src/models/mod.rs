@@ -36,6 +36,7 @@ mod reservation;
 mod shutdown;
 mod sleep;
 mod threadless;
+mod tickers;
 mod turns;
 mod waiting;
 

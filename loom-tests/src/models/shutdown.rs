@@ -25,9 +25,9 @@ use std::task::{Context, Wake, Waker};
 use loom::thread;
 
 use super::check;
-use crate::engine::{EndOfRun, Ending, Engine, ExecutorKind, Shutdown, TickerState};
+use crate::engine::{EndOfRun, Ending, Engine, ExecutorKind, Shutdown};
 use crate::executor::{Executor, Job, Worker, WorkerThread};
-use crate::rig::{LEAVING, Ledger, Rig, SLEEPING, START, Size, at, hash};
+use crate::rig::{LEAVING, Ledger, Rig, RigTicker, SLEEPING, START, Size, at, hash};
 use crate::shard::UserCodeCounts;
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -36,7 +36,7 @@ const DUE: u64 = START + 1;
 const FAR: u64 = START + 1_000;
 
 /// Creates a rig with one task in each stripe, due at `deadline`.
-fn armed(stripes: usize, workers: usize, deadline: u64) -> (Rig, TickerState) {
+fn armed(stripes: usize, workers: usize, deadline: u64) -> (Rig, RigTicker) {
     let (rig, ticker_state) = Rig::new(&Size {
         stripes,
         workers,
@@ -49,7 +49,7 @@ fn armed(stripes: usize, workers: usize, deadline: u64) -> (Rig, TickerState) {
 }
 
 /// Creates a rig whose tasks are due. Their tickets are in the queues of the workers.
-fn handed_over(stripes: usize, workers: usize) -> (Rig, TickerState) {
+fn handed_over(stripes: usize, workers: usize) -> (Rig, RigTicker) {
     let (rig, mut ticker_state) = armed(stripes, workers, DUE);
     rig.hand.set(at(DUE));
     rig.tick(&mut ticker_state, || rig.queued() == stripes);
@@ -92,7 +92,7 @@ fn work(rig: &Rig, worker: WorkerThread) -> thread::JoinHandle<()> {
     thread::spawn(move || rig.work(worker))
 }
 
-fn tick(rig: &Rig, mut ticker_state: TickerState) -> thread::JoinHandle<()> {
+fn tick(rig: &Rig, mut ticker_state: RigTicker) -> thread::JoinHandle<()> {
     let rig = rig.clone();
     thread::spawn(move || rig.tick(&mut ticker_state, || false))
 }
@@ -257,7 +257,10 @@ fn a_hand_over_is_waited_for_or_refused() {
         let (server, mut ticker_states) = Engine::assemble(parts, Ledger::default());
         let rig = Rig { server, hand };
         rig.arm(0, 0, at(START)).unwrap();
-        let ticker = tick(&rig, ticker_states.pop().expect("one shard"));
+        let ticker = tick(
+            &rig,
+            RigTicker::of(&rig, ticker_states.pop().expect("one shard")),
+        );
         let ending = wind_down(&rig, Shutdown::HandBack);
         ticker.join().unwrap();
         settle_up(&rig, &ending, 1);

@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 use loom::thread;
 
 use super::check;
-use crate::engine::{Asked, Attended, Concluding, Shutdown, TickerState, TickerStep};
-use crate::rig::{Ledger, Rig, START, Size, at};
+use crate::engine::{Asked, Attended, Concluding, Shutdown};
+use crate::rig::{Ledger, Rig, RigTicker, START, Size, at};
 use crate::sync::Arc;
 use crate::tick::Time;
+use crate::tickers::TickerStep;
 
 const DUE: u64 = START + 1;
 
@@ -53,7 +54,7 @@ impl Reported {
 }
 
 /// Creates a rig whose task is due, with its ticket in the queue of the worker.
-fn handed_over() -> (Rig, TickerState) {
+fn handed_over() -> (Rig, RigTicker) {
     let (rig, mut ticker_state) = Rig::new(&Size::default());
     rig.arm(0, 0, at(DUE)).unwrap();
     rig.hand.set(at(DUE));
@@ -67,7 +68,7 @@ fn conclude(concluding: Concluding<Ledger>) {
 }
 
 /// Runs the thread of a ticker: as `Engine::tick`, and what follows it.
-fn tick(rig: &Rig, mut ticker_state: TickerState) -> thread::JoinHandle<()> {
+fn tick(rig: &Rig, mut ticker_state: RigTicker) -> thread::JoinHandle<()> {
     let rig = rig.clone();
     thread::spawn(move || {
         loop {
@@ -83,9 +84,7 @@ fn tick(rig: &Rig, mut ticker_state: TickerState) -> thread::JoinHandle<()> {
                 TickerStep::Worked => {}
                 TickerStep::SleepUntil(at) => {
                     let at = at.min(look_again);
-                    rig.engine()
-                        .clock()
-                        .park_until(ticker_state.parker(), Some(at));
+                    ticker_state.park_until(at);
                 }
                 TickerStep::Stop => return,
             }

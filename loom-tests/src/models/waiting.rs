@@ -18,12 +18,13 @@ use std::task::{Context, Waker};
 use loom::thread;
 
 use super::check;
-use crate::engine::{EndOfRun, TickerState, TickerStep};
+use crate::engine::EndOfRun;
 use crate::error::WaitError;
 use crate::executor::Worker;
-use crate::rig::{LEAVING, Rig, START, Size, at, block_on, hash};
+use crate::rig::{LEAVING, Rig, RigTicker, START, Size, at, block_on, hash};
 use crate::shard::{Cancelling, Refusal};
 use crate::tick::Time;
+use crate::tickers::TickerStep;
 
 const DUE: u64 = START + 1;
 const LIMIT: u64 = START + 20;
@@ -207,7 +208,7 @@ fn who_gives_up_leaves_the_key_open() {
 }
 
 /// The run of key 0 has left its worker, and never ends.
-fn endless() -> (Rig, TickerState) {
+fn endless() -> (Rig, RigTicker) {
     let (rig, mut ticker_state) = Rig::new(&Size::default());
     rig.arm(0, LEAVING, at(DUE)).unwrap();
     rig.hand.set(at(DUE));
@@ -242,7 +243,7 @@ fn a_task_is_woken_at_its_limit() {
             match step {
                 TickerStep::Worked => {}
                 TickerStep::SleepUntil(until) if until == at(LIMIT) => rig.hand.set(until),
-                TickerStep::SleepUntil(_) => ticker_state.parker().park(),
+                TickerStep::SleepUntil(_) => ticker_state.park(),
                 TickerStep::Stop => break,
             }
         }

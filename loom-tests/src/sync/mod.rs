@@ -5,6 +5,8 @@
 //! stand-ins is correct with crossbeam. `Arc` is that of std, since no protocol depends on
 //! reference counts.
 
+#[path = "../../../src/sync/bell.rs"]
+mod bell;
 pub(crate) mod channel;
 pub(crate) mod deque;
 #[path = "../../../src/sync/number.rs"]
@@ -16,6 +18,7 @@ mod panics;
 
 use std::time::Duration;
 
+pub(crate) use bell::{Bell, Ring, Sleeper};
 pub(crate) use loom::sync::MutexGuard;
 pub(crate) use number::unique_number;
 pub(crate) use origin::Origin;

@@ -1,0 +1,198 @@
+//! The threads of tickers. One thread serves any number of tickers, of any clocks.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod.rs` | the thread: who comes, who is rung, when it sleeps, how it ends |
+//! | `turns.rs` | which ticker takes the next step |
+//!
+//! A ticker does its work in steps that never block. The thread gives each ticker that has work one
+//! step in turn. A ticker that sleeps has its turn when its moment comes, or when its bell is rung.
+//!
+//! ```text
+//! somebody else                            thread
+//!  publish; ring: note the number           take the numbers that were rung
+//!            (BELL-1), unpark               nobody has a turn: park until the first moment
+//! ```
+//!
+//! - **TICKERS-1** A ticker is left under the lock before its number is rung. The thread looks for
+//!   new tickers when it takes a number that it does not know, or when it has no tickers.
+//! - **TICKERS-2** The thread ends when it has no tickers, nobody has come, and nobody will come.
+//!   It asks for both under one lock, and whoever says that nobody will come unparks it afterwards.
+//! - **TICKERS-3** A number is used again after its ticker has stopped. A late ring then gives
+//!   another ticker a turn in vain.
+
+mod turns;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use turns::Turns;
+
+use crate::clock::Clock;
+use crate::sync::{Arc, Bell, Mutex, Parker, Ring};
+use crate::tick::Time;
+
+/// The next action of a ticker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TickerStep {
+    /// Take another step at once: there may be more work.
+    Worked,
+    /// Sleep until this moment of its clock, unless the bell rings earlier.
+    SleepUntil(Time),
+    Stop,
+}
+
+/// What a thread of tickers serves.
+pub(crate) trait Ticks: Send {
+    /// The clock of the moments at which it wakes. It is always the same.
+    fn clock(&self) -> &Clock;
+
+    /// Takes a step. It must neither block nor panic.
+    fn step(&mut self) -> TickerStep;
+
+    /// Drops it after its last step. Must not panic.
+    fn stop(self: Box<Self>);
+
+    /// Whether this process is a forked copy of the one in which it was made.
+    fn is_forked(&self) -> bool;
+}
+
+/// A thread of tickers, for those that have tickers for it.
+#[derive(Debug)]
+pub(crate) struct TickerThread {
+    bell: Arc<Bell>,
+    arrivals: Mutex<Arrivals>,
+}
+
+/// Those who come to a thread.
+#[derive(Default)]
+struct Arrivals {
+    new: Vec<(Ring, Box<dyn Ticks>)>,
+    /// Numbers that nobody has any more.
+    free: Vec<usize>,
+    /// The least number that nobody had yet.
+    unused: usize,
+    /// Nobody will come any more.
+    ended: bool,
+}
+
+/// What the thread itself runs.
+pub(crate) struct TickerLoop {
+    thread: Arc<TickerThread>,
+    parker: Parker,
+    turns: Turns,
+    /// Numbers that were rung; empty between two looks.
+    rung: Vec<usize>,
+}
+
+impl TickerThread {
+    /// Returns the loop that a new thread is to run.
+    pub(crate) fn new() -> (Arc<Self>, TickerLoop) {
+        let parker = Parker::new();
+        let thread = Arc::new(TickerThread {
+            bell: Arc::new(Bell::new(parker.unparker().clone())),
+            arrivals: Mutex::new(Arrivals::default()),
+        });
+        let ticker_loop = TickerLoop {
+            thread: Arc::clone(&thread),
+            parker,
+            turns: Turns::new(),
+            rung: Vec::new(),
+        };
+        (thread, ticker_loop)
+    }
+
+    /// Adds the ticker that `make` returns. It is given the ring that wakes the ticker.
+    pub(crate) fn add(&self, make: impl FnOnce(Ring) -> Box<dyn Ticks>) {
+        let number = {
+            let mut arrivals = self.arrivals.lock();
+            arrivals.free.pop().unwrap_or_else(|| {
+                arrivals.unused += 1;
+                arrivals.unused - 1
+            })
+        };
+        let ring = Ring::new(&self.bell, number);
+        let ticker = make(ring.clone());
+        // TICKERS-1: in this order.
+        self.arrivals.lock().new.push((ring.clone(), ticker));
+        ring.ring();
+    }
+
+    /// Has the thread end when all its tickers have stopped. Nobody may be added after this.
+    pub(crate) fn end(&self) {
+        // TICKERS-2: in this order.
+        self.arrivals.lock().ended = true;
+        self.bell.wake();
+    }
+}
+
+impl TickerLoop {
+    /// Serves the tickers until there are none and none will come. In a forked copy of the process
+    /// it returns after the step that forked.
+    pub(crate) fn run(mut self) {
+        loop {
+            self.thread.bell.take(&mut self.rung);
+            self.take_rung();
+            if self.turns.is_empty() && self.have_come() {
+                return;
+            }
+            if let Some(number) = self.turns.next() {
+                if self.step(number) {
+                    return;
+                }
+            } else {
+                self.turns.park(&self.parker);
+                self.thread.bell.take(&mut self.rung);
+                if self.rung.is_empty() {
+                    // Most likely its moment has come. If not, it says so, and nobody has read a
+                    // clock for it.
+                    self.turns.wake_first();
+                }
+            }
+        }
+    }
+
+    /// Gives a turn to those who were rung, and to those who have come.
+    fn take_rung(&mut self) {
+        let mut unknown = false;
+        for number in self.rung.drain(..) {
+            unknown |= !self.turns.wake(number);
+        }
+        if unknown {
+            self.have_come();
+        }
+    }
+
+    /// Takes in who has come. Returns whether nobody has, and nobody will.
+    fn have_come(&mut self) -> bool {
+        let mut arrivals = self.thread.arrivals.lock();
+        for (ring, ticker) in arrivals.new.drain(..) {
+            self.turns.add(ring, ticker);
+        }
+        self.turns.is_empty() && arrivals.ended
+    }
+
+    /// Gives a ticker its step. Returns whether the process is a forked copy now.
+    fn step(&mut self, number: usize) -> bool {
+        let ticker = self.turns.ticker(number);
+        let step = ticker.step();
+        if ticker.is_forked() {
+            return true;
+        }
+        match step {
+            TickerStep::Worked => self.turns.again(number),
+            TickerStep::SleepUntil(at) => self.turns.sleep(number, at),
+            TickerStep::Stop => {
+                self.turns.remove(number).stop();
+                self.thread.arrivals.lock().free.push(number);
+            }
+        }
+        false
+    }
+}
+
+impl std::fmt::Debug for Arrivals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arrivals").finish_non_exhaustive()
+    }
+}
