@@ -425,7 +425,8 @@ fn an_answer_that_is_lost_after_the_commit_neither_doubles_nor_loses_anything() 
 fn processes_outlive_the_end_of_all_their_connections() {
     let database = cluster::lent();
     let mut shop = Shop::open(&database);
-    let pair = two_processes(&database, 2_000);
+    // Long enough that a busy machine lets both beat in time on their new connections.
+    let pair = two_processes(&database, 10_000);
     shop.schedule("slow", Duration::ZERO);
     let [mut process, other] = which_started(pair, "slow");
     let ended = format!(
