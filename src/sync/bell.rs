@@ -1,18 +1,22 @@
 //! How a thread that serves several tickers learns which of them are to look again.
 //!
-//! - **BELL-1** Whoever rings notes the number first, under the lock, and then unparks the thread.
-//!   The thread takes the numbers under the lock before it parks. If it took them too early, the
-//!   unpark comes later and leaves a token, so the next park returns at once.
+//! - **BELL-1** Whoever rings notes the number first, under the lock, then raises a flag, and then
+//!   unparks the thread. The thread takes the numbers before it parks, if the flag is up. If it
+//!   looked too early, the unpark comes later and leaves a token, so the next park returns at once,
+//!   and the thread sees the flag. So a thread that has work takes no lock.
 //!
 //! The lock is a leaf: nothing else is locked under it, and no user code runs there. So a bell may
 //! be rung under any other lock.
 
+use super::atomic::{AtomicBool, Ordering};
 use super::{Arc, Mutex, Unparker};
 
 /// The bell of a thread.
 #[derive(Debug)]
 pub(crate) struct Bell {
     rung: Mutex<Vec<usize>>,
+    /// Whether there may be numbers.
+    any: AtomicBool,
     thread: Unparker,
 }
 
@@ -34,6 +38,7 @@ impl Bell {
     pub(crate) fn new(thread: Unparker) -> Self {
         Bell {
             rung: Mutex::new(Vec::new()),
+            any: AtomicBool::new(false),
             thread,
         }
     }
@@ -45,7 +50,13 @@ impl Bell {
 
     /// Moves the numbers that were rung to the end of `into`. A number may be there several times.
     pub(crate) fn take(&self, into: &mut Vec<usize>) {
-        into.append(&mut self.rung.lock());
+        // Relaxed: the numbers are under the lock. Who parks sees the flag by the token.
+        if self.any.load(Ordering::Relaxed) {
+            let mut rung = self.rung.lock();
+            // Relaxed: under the lock, so a number that is left raises it again.
+            self.any.store(false, Ordering::Relaxed);
+            into.append(&mut rung);
+        }
     }
 }
 
@@ -61,7 +72,11 @@ impl Ring {
 
     pub(crate) fn ring(&self) {
         // BELL-1: in this order.
-        self.bell.rung.lock().push(self.number);
+        let mut rung = self.bell.rung.lock();
+        rung.push(self.number);
+        // Relaxed: as in `take`.
+        self.bell.any.store(true, Ordering::Relaxed);
+        drop(rung);
         self.bell.wake();
     }
 }

@@ -130,9 +130,15 @@ impl TickerLoop {
     /// Serves the tickers until there are none and none will come. In a forked copy of the process
     /// it returns after the step that forked.
     pub(crate) fn run(mut self) {
+        let mut slept = false;
         loop {
-            self.thread.bell.take(&mut self.rung);
-            self.take_rung();
+            let none_rang = self.look_at_bell();
+            if slept && none_rang {
+                // Most likely its moment has come. If not, it says so, and nobody has read a clock
+                // for it.
+                self.turns.wake_first();
+            }
+            slept = false;
             if self.turns.is_empty() && self.have_come() {
                 return;
             }
@@ -142,18 +148,16 @@ impl TickerLoop {
                 }
             } else {
                 self.turns.park(&self.parker);
-                self.thread.bell.take(&mut self.rung);
-                if self.rung.is_empty() {
-                    // Most likely its moment has come. If not, it says so, and nobody has read a
-                    // clock for it.
-                    self.turns.wake_first();
-                }
+                slept = true;
             }
         }
     }
 
-    /// Gives a turn to those who were rung, and to those who have come.
-    fn take_rung(&mut self) {
+    /// Gives a turn to those who were rung, and to those who have come. Returns whether nobody
+    /// rang.
+    fn look_at_bell(&mut self) -> bool {
+        self.thread.bell.take(&mut self.rung);
+        let none_rang = self.rung.is_empty();
         let mut unknown = false;
         for number in self.rung.drain(..) {
             unknown |= !self.turns.wake(number);
@@ -161,6 +165,7 @@ impl TickerLoop {
         if unknown {
             self.have_come();
         }
+        none_rang
     }
 
     /// Takes in who has come. Returns whether nobody has, and nobody will.
@@ -180,7 +185,11 @@ impl TickerLoop {
             return true;
         }
         match step {
-            TickerStep::Worked => self.turns.again(number),
+            TickerStep::Worked => {
+                // Those who were rung or have come during the step go first.
+                self.look_at_bell();
+                self.turns.again(number);
+            }
             TickerStep::SleepUntil(at) => self.turns.sleep(number, at),
             TickerStep::Stop => {
                 self.turns.remove(number).stop();

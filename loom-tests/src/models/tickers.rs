@@ -5,6 +5,8 @@
 //!
 //! Teeth:
 //! - `teeth/tickers-bell-wakes-before-it-notes.patch`: BELL-1, a ring is found by nobody.
+//! - `teeth/tickers-bell-flag-falls-without-the-lock.patch`: BELL-1, the flag of a number that came
+//!   meanwhile falls.
 //! - `teeth/tickers-ring-comes-first.patch`: TICKERS-1, who has come is not found.
 //! - `teeth/tickers-end-forgets-who-has-come.patch`: TICKERS-2, the thread ends too early.
 //! - `teeth/tickers-end-wakes-nobody.patch`: TICKERS-2, the thread does not end.
