@@ -313,19 +313,37 @@ impl UpcomingTimers {
 mod tests {
     use super::*;
 
+    fn due_at(micros: i64) -> Expected {
+        Expected {
+            due: StoreTime::from_micros(micros),
+            shard: 3,
+            suspect: false,
+            bytes: 4,
+        }
+    }
+
     #[test]
     fn a_shard_is_read_on_from_the_first_timer_that_was_left_out() {
         let mut upcoming = UpcomingTimers::new(1);
         for (due, from) in [(10, None), (5, Some(10)), (7, Some(7)), (20, Some(7))] {
-            let expected = Expected {
-                due: StoreTime::from_micros(due),
-                shard: 3,
-                suspect: false,
-                bytes: 4,
-            };
-            upcoming.insert(&format!("k{due}"), expected);
+            upcoming.insert(&format!("k{due}"), due_at(due));
             let unread = upcoming.unread(3).map(|unread| unread.from);
             assert_eq!(unread, from.map(StoreTime::from_micros), "{due}");
         }
+    }
+
+    #[test]
+    fn timers_that_are_tried_again_do_not_keep_the_others_from_running_out() {
+        let mut upcoming = UpcomingTimers::new(8);
+        let from = StoreTime::from_micros(100);
+        upcoming.set_unread(3, Some(Unread { from, ties: 0 }));
+        for due in 0..3 {
+            upcoming.try_again(&format!("again{due}"), due_at(due));
+        }
+        for due in 0..4 {
+            assert!(upcoming.runs_out(), "{due} others");
+            upcoming.insert(&format!("k{due}"), due_at(due));
+        }
+        assert!(!upcoming.runs_out(), "a half is left");
     }
 }
