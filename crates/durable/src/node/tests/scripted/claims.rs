@@ -1,5 +1,7 @@
 //! Claims: what a node asks for, and when.
 
+use std::time::Duration;
+
 use crate::node::tests::scripted::script::{Script, alone, claimed, millis, row, secs, store};
 use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, Near, QueueConfig, Reply, StoreCall};
@@ -164,6 +166,26 @@ fn a_timer_that_is_not_due_by_the_stores_clock_is_asked_for_again() {
     assert!(script.quiet(secs(1) + millis(1)).is_empty());
     let (_, again) = script.claim(secs(1) + millis(3));
     assert_eq!(again.timers.len(), 1);
+}
+
+#[test]
+fn a_timer_that_is_not_due_within_two_intervals_by_the_stores_clock_is_forgotten() {
+    // NODE-8: a poll shows it when its time has come.
+    let micro = Duration::from_micros(1);
+    for (ahead, claims) in [(secs(2) - micro, 1), (secs(2), 0)] {
+        let mut script = Script::joined(alone());
+        let due = store(secs(1));
+        script.rows = vec![row("a", "k", due)];
+        let (id, _) = script.claim(secs(1));
+        script.rows.clear();
+        // The store's clock was set back.
+        let answer = Claimed {
+            now: due.back_by(ahead),
+            ..Claimed::default()
+        };
+        script.reply(id, Reply::Claimed(answer));
+        assert_eq!(script.quiet(secs(10)).len(), claims, "{ahead:?}");
+    }
 }
 
 #[test]
