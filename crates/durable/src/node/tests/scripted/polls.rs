@@ -462,6 +462,28 @@ fn no_poll_follows_at_once_for_what_a_band_shows_of_others_or_of_a_paused_queue(
 }
 
 #[test]
+fn a_poll_follows_at_once_for_a_timer_that_is_due_before_the_answer_to_the_next_one() {
+    // NODE-17
+    let micro = Duration::from_micros(1);
+    for (ahead, polls) in [(millis(1_500) - micro, 1), (millis(1_500), 0)] {
+        let (mut script, parts) = among_nine();
+        let (id, poll) = script.poll();
+        let own = owned(&parts);
+        let band = poll.bands.iter().position(|band| band.shard == own);
+        let part = SurveyedPart {
+            band: band.expect("a band"),
+            queue: "a".into(),
+            first: store(script.now + ahead),
+        };
+        survey(&mut script, id, vec![part]);
+        let asked = answered_polls(&mut script);
+        let asked = asked.iter().flat_map(|poll| &poll.ranges);
+        let shards: Vec<u16> = asked.map(|range| range.shard).collect();
+        assert_eq!(shards, vec![own; polls], "{ahead:?}");
+    }
+}
+
+#[test]
 fn a_part_of_others_that_a_band_shows_is_polled_beside_an_own_part_of_its_queue() {
     // NODE-17
     let (mut script, parts) = among_nine();
