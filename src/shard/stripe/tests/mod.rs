@@ -4,3 +4,4 @@ mod claims;
 mod enumerate;
 mod exhausted;
 mod idle;
+mod portions;
