@@ -41,6 +41,16 @@ fn but_for_a_shutdown_that_runs_everything_at_once() {
     assert_eq!(started(&mut stripe, ticket, at(9)), at(9));
 }
 
+#[test]
+fn a_ticket_stands_for_a_payload_only_while_that_is_queued() {
+    let (mut stripe, ticket) = queued();
+    assert!(stripe.has_queued(ticket, |payload| *payload == 'a'));
+    assert!(!stripe.has_queued(ticket, |_| false));
+    let moved = stripe.reschedule(KeyHash(7), &7, || (at(20), at(10)), false);
+    assert_eq!(moved, Moving::Moved { before: at(10) });
+    assert!(!stripe.has_queued(ticket, |_| true));
+}
+
 /// Returns a run whose next round is armed, and which is not complete.
 fn between_rounds() -> (Stripe<u32, char>, EntryId) {
     let (mut stripe, ticket) = queued();
