@@ -527,6 +527,13 @@ impl<K, V> Table<K, V> {
         true
     }
 
+    /// Limits the number of slots of an empty table.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn limit_slots(&mut self, most: u32) {
+        assert_eq!(self.len(), 0);
+        self.slots = Slab::with_capacity_limit(most);
+    }
+
     #[cfg(all(test, not(loom)))]
     pub(super) fn set_generation(&mut self, slot: u32, generation: u32) {
         match &mut self.slots[slot] {

@@ -162,6 +162,11 @@ impl<K, V> Stripe<K, V> {
     }
 
     #[cfg(all(test, not(loom)))]
+    pub(crate) fn limit_slots(&mut self, most: u32) {
+        self.table.limit_slots(most);
+    }
+
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn wear_out(&mut self, slot: u32, generation: u32) {
         self.table.set_generation(slot, generation);
     }

@@ -125,6 +125,31 @@ fn a_run_moves_out_of_an_exhausted_slot() {
     }
 }
 
+#[test]
+fn a_run_moves_to_a_slot_that_is_free_again_if_there_is_no_new_one() {
+    let mut stripe = stripe();
+    stripe.limit_slots(2);
+    let other = arm(&mut stripe, 2, 'b', LATER).id;
+    let old = armed(&mut stripe, EXHAUSTED, NOW);
+    stripe.cancel_id(other);
+    let (run, _) = claim(&mut stripe);
+    assert_eq!((old.slot, run.slot), (1, other.slot));
+    assert_ne!(run, other, "ENTRY-6: an id comes back");
+    assert!(stripe.get_id(other).is_none());
+    // The old slot is used no more, so there is none for another key.
+    assert!(stripe.admit(hash(3), &3, false).is_err());
+}
+
+#[test]
+fn a_run_stays_in_an_exhausted_slot_if_there_is_no_other_one() {
+    let mut stripe = stripe();
+    stripe.limit_slots(1);
+    let old = armed(&mut stripe, EXHAUSTED, NOW);
+    let (run, _) = claim(&mut stripe);
+    assert_eq!(run, old);
+    assert_eq!(stripe.complete(run, false, || NOW).key, Some(1));
+}
+
 /// After two billion armings during one run, no generation is left for the next round.
 #[test]
 fn a_repetition_that_finds_no_generation_ends() {
