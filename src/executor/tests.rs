@@ -129,6 +129,13 @@ impl Claim for Gate {
 }
 
 #[test]
+fn what_tickers_have_served_is_counted_apart_from_the_claims() {
+    let (pool, _ticker_queues) = pool(1, 1, 1);
+    pool.count_helped();
+    assert_eq!((pool.helped(), pool.claims()), (1, 0));
+}
+
+#[test]
 fn the_lowest_free_slot_is_taken_and_can_be_taken_again() {
     let (pool, _) = pool(1, 3, 0);
     let mut slots: Vec<_> = (0..3).map(|_| pool.take_slot().unwrap()).collect();
