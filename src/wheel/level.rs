@@ -232,4 +232,15 @@ mod tests {
         assert!(emptied.is_some_and(|buffer| buffer.capacity() > KEPT_CAPACITY));
         assert_eq!(level.ids_mut(3).capacity(), 0);
     }
+
+    #[test]
+    fn a_buffer_is_kept_up_to_a_certain_size() {
+        for (size, is_taken) in [(KEPT_CAPACITY, false), (KEPT_CAPACITY + 1, true)] {
+            let mut ids = Vec::new();
+            ids.reserve_exact(size);
+            assert_eq!(ids.capacity(), size);
+            assert_eq!(take_if_large(&mut ids).is_some(), is_taken);
+            assert_eq!(ids.capacity() == 0, is_taken);
+        }
+    }
 }
