@@ -73,8 +73,8 @@ fn a_timer_that_is_pulled_in_is_not_slept_through() {
     });
 }
 
-/// Both producers ring one bell, in any order. The one that finds the promise lowered already does
-/// not ring again.
+/// Both producers ring one bell, in any order. The one that finds the promise taken does not ring
+/// again.
 #[test]
 fn two_producers_and_one_bell() {
     check(2, || {
