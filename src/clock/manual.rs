@@ -44,8 +44,8 @@ struct Manual {
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     followed: OnceLock<TokioClock>,
     origin: Origin,
-    /// The threads and tickers that wait in this process, and in copies of it, by the number of forks in
-    /// between. So no copy takes a lock that may have been held at the fork.
+    /// The threads and tickers that wait in this process, and in copies of it, by the number of
+    /// forks in between. So no copy takes a lock that may have been held at the fork.
     waiters: [Mutex<Waiters>; GENERATIONS],
 }
 

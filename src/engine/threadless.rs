@@ -8,8 +8,8 @@
 //!
 //! - **THREADLESS-1** Whoever takes a step has taken the work out under the lock, and takes the
 //!   step without the lock, since it may call wakers. So each step is taken exactly once. Whoever
-//!   takes the last step sends the report. A thread that waits joins the other threads before that; a
-//!   ticker waits for nobody.
+//!   takes the last step sends the report. A thread that waits joins the other threads before
+//!   that. A ticker does not: its own thread may serve other engines.
 //! - **THREADLESS-2** Nobody sleeps through a step that need not wait. The work is left before the
 //!   bells ring, and a ticker looks for it after its promise. A thread is registered to be woken
 //!   (CLOSE-4) before it looks. It sleeps until the limit that it has read, or, while the work is
