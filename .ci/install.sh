@@ -29,10 +29,21 @@ pgbouncer_pooler() {
     PATH=$PATH:/usr/sbin pgbouncer --version
 }
 
+# Without it the tests of the text of metrics by another reader would be shown as ignored, and hold nothing.
+prometheus_tools() {
+    if ! command -v promtool >/dev/null; then
+        debian_package prometheus promtool
+        # Debian starts the server as a service; the tests need the tool alone.
+        as_root service prometheus stop
+    fi
+    promtool --version 2>&1 | head -n 1
+}
+
 servers() {
     redis_server
     postgresql
     pgbouncer_pooler
+    prometheus_tools
 }
 
 # Valgrind, and the runner of the harness, which must have the version of the harness. It only starts

@@ -38,11 +38,12 @@ lacks() {
     fi
 }
 
-# Without the feature `stream` there is no crate of futures, without `tokio` no runtime, without `redis`
+# Without the feature `metrics` there is no crate of metrics, without `stream` none of futures, without `tokio` no runtime, without `redis`
 # no client of Redis, without `redis-tls` and `postgres-tls` no TLS, and without the features of a database neither one.
 # Durable timers bring nothing into the core, and `sqlx` comes with its own crate alone.
 nothing_unasked() {
     lacks '(futures|tokio|async)[^ ]*' tourbillon ''
+    lacks 'metrics' tourbillon serde,stream,tokio,test-util
     lacks 'futures[^ ]*' tourbillon tokio
     lacks '(futures|tokio|async)[^ ]*|redis' tourbillon-leases ''
     lacks 'rustls|ring' tourbillon-leases redis

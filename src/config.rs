@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) quiet: Duration,
     pub(crate) backlog: usize,
     pub(crate) injector: usize,
+    /// For metrics.
+    pub(crate) name: Option<String>,
 }
 
 impl Config {
@@ -62,6 +64,7 @@ impl Config {
             // A deque that only thieves empty never shrinks; 65,536 tickets are 512 KiB.
             backlog: 65_536,
             injector: 65_536,
+            name: None,
         }
     }
 
@@ -139,6 +142,7 @@ impl Config {
             quiet: self.quiet,
             backlog: self.backlog,
             injector: self.injector,
+            name: self.name.clone(),
         })
     }
 }
@@ -157,6 +161,8 @@ pub(crate) struct Valid {
     pub(crate) quiet: Duration,
     pub(crate) backlog: usize,
     pub(crate) injector: usize,
+    /// For metrics.
+    pub(crate) name: Option<String>,
 }
 
 #[cfg(all(test, not(loom)))]

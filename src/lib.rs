@@ -49,6 +49,7 @@
 //! | keep time in an event loop of your own | [`wheel::Wheel`], without threads and locks |
 //! | hold a lock that ends by itself, in one process or on Redis | the crate `tourbillon-leases` |
 //! | timers that survive restarts and crashes | the crate `tourbillon-durable` |
+//! | watch all this by Prometheus | [`Handle::metrics`], [`ExpiryMap::metrics`], [`Timer::metrics`]; see [`metrics`] |
 //!
 //! The module [`guide`] has a page for each task: sessions, request timeouts, periodic work, testing,
 //! shutdown, operation, recipes, and coming from other timers. It also has the reasons for the
@@ -74,6 +75,7 @@
 //!
 //! | feature | adds | dependency |
 //! |---|---|---|
+//! | `metrics` | [`metrics::Metrics::publish`]: counters and gauges for the recorder of the crate `metrics` | `metrics` |
 //! | `serde` | [`ExpiryMap::snapshot`] and `restore`: the entries of a map for another process; `Serialize` for statistics, infos and events | `serde` with `derive` |
 //! | `stream` | [`ExpiryMapBuilder::build_stream`]: expired entries as a `Stream` | `futures-core` |
 //! | `test-util` | the module [`test_util`]: a scheduler, timer or map that a test drives on its own thread, and futures in virtual time | none; with `tokio`, tokio's `time` |
@@ -186,6 +188,10 @@
 //!   *grace* allows is missed.
 //!
 // Where a feature is off, what it adds is a link to the table of features.
+#![cfg_attr(
+    not(feature = "metrics"),
+    doc = "[`metrics::Metrics::publish`]: #features"
+)]
 #![cfg_attr(not(feature = "serde"), doc = "[`ExpiryMap::snapshot`]: #features")]
 #![cfg_attr(
     not(feature = "stream"),
@@ -221,6 +227,7 @@ mod expiry;
 pub mod guide;
 mod job;
 pub mod keyed;
+pub mod metrics;
 mod options;
 pub mod reentrancy;
 pub mod retry;

@@ -210,6 +210,25 @@ macro_rules! engine_options {
             self
         }
 
+        /// Sets the name by which [metrics](crate::metrics) tell this scheduler, map or timer from
+        /// others: the value of their label `name`. By default it is a number that no other
+        /// instance of this process has, and that may be another one in the next process.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use tourbillon::Scheduler;
+        ///
+        /// let scheduler = Scheduler::<u64>::builder().name("requests").build()?;
+        /// let text = scheduler.handle().metrics().to_string();
+        /// assert!(text.contains("tourbillon_pending{type=\"scheduler\",name=\"requests\"} 0\n"));
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        pub fn name(mut self, name: impl Into<String>) -> Self {
+            self.config.name = Some(name.into());
+            self
+        }
+
         /// Sets how long a shutdown waits for running tasks, measured by the scheduler's clock. The
         /// default is 30 s.
         pub fn shutdown_limit(mut self, limit: std::time::Duration) -> Self {

@@ -229,6 +229,7 @@ impl Size {
                 quiet: Duration::MAX,
                 backlog: self.backlog,
                 injector: 4,
+                name: None,
             },
             clock: Clock::manual(&hand),
             executor_kind: if self.inline {

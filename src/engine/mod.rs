@@ -70,7 +70,7 @@ use crate::shard::{
     DeferredActions, EntryId, Layout, Refusal, RunDeferred, Shards, Start, Stripe, StripeGuard,
     Taken, Ticker,
 };
-use crate::stats::Latenesses;
+use crate::stats::LatenessSums;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
 use crate::tick::{TickSize, Time};
 use faults::Faults;
@@ -235,6 +235,8 @@ pub(crate) struct Engine<F: FrontendTypes> {
     follower: OnceLock<Follower<F>>,
     #[cfg(not(loom))]
     threads: Threads,
+    /// The value of the label `name` of metrics, if it was chosen.
+    name: Option<String>,
     pub(crate) frontend: F,
 }
 
@@ -330,6 +332,7 @@ impl<F: Frontend> Engine<F> {
             follower: OnceLock::new(),
             #[cfg(not(loom))]
             threads: Threads::new(),
+            name: config.name,
             frontend,
         });
         let server = Server::new(&engine);
@@ -342,6 +345,11 @@ impl<F: Frontend> Engine<F> {
 
     pub(crate) fn tag(&self) -> u32 {
         self.tag
+    }
+
+    /// Returns the name for metrics that the builder was given.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     #[inline]
@@ -490,12 +498,12 @@ impl<F: Frontend> Engine<F> {
     }
 
     /// Merges the lateness of all stripes of one shard, or of all shards.
-    pub(crate) fn latenesses(&self, shard: Option<usize>) -> Latenesses {
-        let mut sum = Latenesses::new();
+    pub(crate) fn latenesses(&self, shard: Option<usize>) -> LatenessSums {
+        let mut sum = LatenessSums::new();
         for stripe in self.stripes_of(shard) {
             self.shards.peek(stripe, |stripe| {
                 if let Some(lateness) = stripe.lateness() {
-                    sum.merge(lateness);
+                    sum.add(lateness);
                 }
             });
         }

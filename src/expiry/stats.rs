@@ -2,9 +2,12 @@
 
 use super::frontend::{Expired, Reason};
 use super::{ExpiryMap, MapHasher};
-use crate::scheduler::{ShardStats, collect_stats, named_values};
+use crate::metrics::Metrics;
+use crate::scheduler::{
+    ShardStats, Stats, collect_with_lateness, common_metrics, metrics_collector, named_values,
+};
 use crate::shard::Lookup;
-use crate::stats::Lateness;
+use crate::stats::{Lateness, LatenessSums};
 use crate::sync::atomic::Ordering;
 
 /// Counters and gauges of an [`ExpiryMap`] at one moment; see [`ExpiryMap::stats`].
@@ -165,18 +168,89 @@ where
     /// ```
     #[must_use]
     pub fn stats(&self) -> ExpiryStats {
+        self.collect().0
+    }
+
+    /// Returns counters, gauges and histograms of lateness as a list, with names for a metrics
+    /// system. The guide has a [table](crate::guide::metrics) of them.
+    ///
+    /// # Complexity
+    ///
+    /// As for [`stats`](Self::stats), and some allocations.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon::ExpiryMap;
+    /// let sessions = ExpiryMap::<u64, &str>::builder().name("sessions").build(|_, _| ())?;
+    /// sessions.insert(7, "Ada")?;
+    /// let text = sessions.metrics().to_string();
+    /// assert!(text.contains("tourbillon_inserted_total{type=\"map\",name=\"sessions\"} 1\n"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let (map, stats, lateness) = self.collect();
+        let mut collector = metrics_collector(&self.engine, "map");
+        let c = &mut collector;
+        c.counter(
+            "tourbillon_inserted_total",
+            "Entries that were inserted.",
+            map.inserted,
+        );
+        c.counter(
+            "tourbillon_expired_total",
+            "Entries whose delivery began, except evicted ones.",
+            map.expired,
+        );
+        c.counter(
+            "tourbillon_evicted_total",
+            "Entries whose delivery began since their group was full.",
+            map.evicted,
+        );
+        c.counter(
+            "tourbillon_removed_total",
+            "Entries that were removed, cleared, or dropped with the map.",
+            map.removed,
+        );
+        c.counter(
+            "tourbillon_touched_total",
+            "Touches that found an entry.",
+            map.touched,
+        );
+        c.counter(
+            "tourbillon_found_total",
+            "Reads that found an entry.",
+            map.found,
+        );
+        c.counter(
+            "tourbillon_missed_total",
+            "Touches and reads that found no entry.",
+            map.missed,
+        );
+        c.counter(
+            "tourbillon_unreceived_total",
+            "Entries that expired when nobody received them any more.",
+            map.unreceived,
+        );
+        common_metrics(c, &stats, &lateness);
+        collector.done()
+    }
+
+    /// Collects the statistics in the words of a map and in those of the engine.
+    fn collect(&self) -> (ExpiryStats, Stats, LatenessSums) {
         let frontend = &self.engine.frontend;
         // Read first: an evicted entry is counted after its start, so `ran` contains it. Acquire
         // pairs with the Release in `leaves`.
         let evicted = frontend.evicted.load(Ordering::Acquire);
-        let stats = collect_stats(&self.engine);
+        let (stats, all) = collect_with_lateness(&self.engine);
         let shards = self.engine.shards();
         let lookups = |lookup| {
             let stripes = 0..shards.stripes();
             let each = stripes.map(|at| shards.peek(at, |stripe| stripe.lookups(lookup)));
             each.sum()
         };
-        ExpiryStats {
+        let map = ExpiryStats {
             inserted: stats.scheduled,
             expired: stats.ran - evicted,
             evicted,
@@ -200,8 +274,9 @@ where
             refused: stats.refused,
             ticker_panics: stats.ticker_panics,
             lateness: stats.lateness(),
-            shards: stats.shards,
-        }
+            shards: stats.shards.clone(),
+        };
+        (map, stats, all)
     }
 }
 

@@ -8,6 +8,7 @@
 //! | [`testing`] | tests in virtual time, without waiting |
 //! | [`shutdown`] | how a program ends without losing a timer, and what happens when `main` returns |
 //! | [`operation`] | what to watch, and what each number means |
+//! | [`metrics`] | all metrics by name, and how they reach Prometheus |
 //! | [`panic_hooks`] | what calls do while a panic leaves a lock of this crate |
 //! | [`speed`] | which type, call, build and machine to choose if timers take much of the time |
 //! | [`recipes`] | silence alarms, late answers, retries with a budget, cron, sessions with cookies, names and stacks of threads |
@@ -55,6 +56,9 @@ pub mod coming_from {}
 
 #[doc = include_str!("operation.md")]
 pub mod operation {}
+
+#[doc = include_str!("metrics.md")]
+pub mod metrics {}
 
 #[doc = include_str!("panic_hooks.md")]
 pub mod panic_hooks {}

@@ -10,7 +10,7 @@
 //! | `answers.rs`, `firing.rs`, `guard.rs` | results of calls; a task's view of its run; a guard |
 //! | `task.rs`, `repeat/` | closures that run once; timers that repeat |
 //! | `frontend.rs` | the payload, and how it runs |
-//! | `shutdown.rs`, `stats.rs` | the reports |
+//! | `shutdown.rs`, `stats.rs`, `metrics.rs` | the reports |
 
 mod answers;
 mod awaiting;
@@ -22,6 +22,7 @@ mod frontend;
 mod guard;
 mod handle;
 mod hasher;
+mod metrics;
 #[cfg(feature = "tokio")]
 mod on_tokio;
 mod pending;
@@ -53,8 +54,10 @@ pub use stats::{ShardStats, Stats};
 pub use task::Task;
 
 pub(crate) use frontend::{OnPanic, SchedulerFrontend};
+pub(crate) use metrics::{collector as metrics_collector, common as common_metrics, metrics_of};
 pub(crate) use pending::next_deadline;
 pub(crate) use stats::collect as collect_stats;
+pub(crate) use stats::collect_with_lateness;
 pub(crate) use stats::named_values;
 
 use std::fmt;

@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use super::handle::Handle;
 use crate::engine::{Engine, Frontend};
-use crate::stats::{Counters, Lateness};
+use crate::stats::{Counters, Lateness, LatenessSums};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters and gauges of a scheduler at one moment; see [`Handle::stats`].
@@ -200,8 +200,13 @@ where
 
 /// Sums the counters of all stripes.
 pub(crate) fn collect<F: Frontend>(engine: &Engine<F>) -> Stats {
+    collect_with_lateness(engine).0
+}
+
+/// Sums the counters of all stripes, and their histograms.
+pub(crate) fn collect_with_lateness<F: Frontend>(engine: &Engine<F>) -> (Stats, LatenessSums) {
     let mut stats = Stats::default();
-    let mut all = crate::stats::Latenesses::new();
+    let mut all = LatenessSums::new();
     for shard in 0..engine.shards().shards() {
         let mut sum = Counters::default();
         for stripe in engine.stripes_of(Some(shard)) {
@@ -241,5 +246,5 @@ pub(crate) fn collect<F: Frontend>(engine: &Engine<F>) -> Stats {
     stats.failed_spawns = count(&faults.spawn);
     stats.refused = count(&faults.refused);
     stats.ticker_panics = count(&faults.ticker);
-    stats
+    (stats, all)
 }

@@ -6,6 +6,7 @@ mod batch;
 mod builder;
 mod interval;
 mod sleep;
+mod stats;
 mod stripes;
 mod task;
 mod timeout;
@@ -24,7 +25,7 @@ use crate::engine::{
 };
 use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_catching;
-use crate::scheduler::{Cancel, Closing, Reschedule, Stats, collect_stats, next_deadline};
+use crate::scheduler::{Cancel, Closing, Reschedule, next_deadline};
 use crate::shard::Taken;
 use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -258,24 +259,6 @@ impl Timer {
     #[must_use]
     pub fn state(&self) -> Lifecycle {
         self.server.engine().lifecycle()
-    }
-
-    /// Returns counters, queue depth and lateness.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::Timer;
-    /// # let timer = Timer::new()?;
-    /// let timeout = timer.after(Duration::from_secs(60), || ())?;
-    /// let stats = timer.stats();
-    /// assert_eq!((stats.scheduled, stats.pending), (1, 1));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        collect_stats(self.server.engine())
     }
 
     /// Closes the timer, treats pending timers as `mode` says, and returns a report; see

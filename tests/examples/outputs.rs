@@ -6,11 +6,12 @@ use std::process::{Command, Stdio};
 use kit::program;
 
 /// The examples of all crates that need no server.
-const EXAMPLES: [&str; 8] = [
+const EXAMPLES: [&str; 9] = [
     "async_expiry",
     "election",
     "heartbeat",
     "lock",
+    "metrics",
     "orders_sqlite",
     "request_timeouts",
     "web_sessions",
@@ -114,6 +115,25 @@ fn election() {
         .collect();
     names.sort_unstable();
     assert_eq!(names, ["anna", "ben", "cleo"]);
+}
+
+#[test]
+fn metrics() {
+    let lines = lines("metrics");
+    let family = "tourbillon_lateness_seconds";
+    let labels = "type=\"scheduler\",name=\"requests\"";
+    assert_eq!(lines[1], format!("# TYPE {family} histogram"));
+    let [.., all, sum, count] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert!(sum.starts_with(&format!("{family}_sum{{{labels}}} ")));
+    let count = count.strip_prefix(&format!("{family}_count{{{labels}}} "));
+    let count = count.expect("the count of starts");
+    assert_ne!(count, "0");
+    assert_eq!(
+        *all,
+        format!("{family}_bucket{{{labels},le=\"+Inf\"}} {count}")
+    );
 }
 
 #[test]

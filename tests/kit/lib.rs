@@ -7,6 +7,7 @@ pub mod drops;
 pub mod gate;
 pub mod ledger;
 pub mod map;
+pub mod metrics;
 #[cfg(target_os = "linux")]
 pub mod naps;
 #[cfg(unix)]

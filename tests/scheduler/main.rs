@@ -11,6 +11,7 @@ mod hashing;
 mod ids;
 mod keys;
 mod limits;
+mod metrics;
 mod moves;
 mod pace;
 mod promises;

@@ -36,6 +36,8 @@ pub(crate) const CORE: &[Room] = &[
     room(1, "clock"),
     room(1, "coop"),
     room(1, "job"),
+    // Names and text for what is counted elsewhere.
+    spare(1, "metrics", &["stats", "sync"]),
     // Pure: no threads and no clock, so not even the facade.
     spare(1, "wheel", &["tick"]),
     room(2, "bounded_channel"),

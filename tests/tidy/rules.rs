@@ -148,8 +148,11 @@ pub(crate) fn drops(source: &Source) -> Vec<String> {
 
 // === leftovers ===
 
+/// What `build.rs` says if a program is installed that some tests need.
+const SERVERS: [&str; 3] = ["has_redis_server", "has_postgres", "has_promtool"];
+
 /// No code that waits to be written, no prints for debugging, no test that is switched off, but for
-/// those of Redis and PostgreSQL where there is no server to start, no dead code without a reason.
+/// those of Redis, PostgreSQL and promtool where these are not installed, no dead code without a reason.
 pub(crate) fn leftovers(source: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for pair in source.tokens.windows(2) {
@@ -192,7 +195,7 @@ pub(crate) fn leftovers(source: &Source) -> Vec<String> {
         let ignored = function
             .attributes
             .iter()
-            .any(|a| a.has("ignore") && !a.has("has_redis_server") && !a.has("has_postgres"));
+            .any(|a| a.has("ignore") && !SERVERS.iter().any(|server| a.has(server)));
         let allowed = MAY_BE_IGNORED
             .iter()
             .any(|(file, name)| *file == source.path && *name == function.name);
