@@ -1,29 +1,30 @@
-//! Looks for a `redis-server`, which some tests need. The crate's own code does not depend on what
-//! is found here.
+//! Looks for a `redis-server` and for `promtool`, which some tests need. The crate's own code does
+//! not depend on what is found here.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-check-cfg=cfg(has_redis_server)");
+    println!("cargo::rustc-check-cfg=cfg(has_promtool)");
     let root = env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the manifest's directory");
-    redis_server(Path::new(&root));
+    if env::var_os("CARGO_FEATURE_REDIS").is_some() {
+        look_for("redis-server", "has_redis_server", Path::new(&root));
+    }
+    look_for("promtool", "has_promtool", Path::new(&root));
 }
 
-/// The tests of Redis are ignored, and shown as that, where there is no server to start.
-fn redis_server(root: &Path) {
-    println!("cargo::rustc-check-cfg=cfg(has_redis_server)");
-    if env::var_os("CARGO_FEATURE_REDIS").is_none() {
-        return;
-    }
+/// The tests with a program are ignored, and shown as that, where it is not installed.
+fn look_for(program: &str, cfg: &str, root: &Path) {
     println!("cargo::rerun-if-env-changed=PATH");
     let path = env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = env::split_paths(&path).collect();
-    let program = format!("redis-server{}", env::consts::EXE_SUFFIX);
+    let program = format!("{program}{}", env::consts::EXE_SUFFIX);
     let mut candidates = folders.iter().map(|folder| folder.join(&program));
     if let Some(found) = candidates.find(|candidate| candidate.is_file()) {
         println!("cargo::rerun-if-changed={}", found.display());
-        println!("cargo::rustc-cfg=has_redis_server");
+        println!("cargo::rustc-cfg={cfg}");
         return;
     }
     // Whatever is installed changes a folder: the next run looks again.

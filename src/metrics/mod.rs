@@ -162,7 +162,7 @@ pub enum MetricValue {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Distribution {
     /// How many values lie below each of [`POWERS`].
     below: Box<[u64; POWERS.len()]>,
@@ -187,6 +187,19 @@ impl Metrics {
     /// Iterates over the metrics, instance by instance.
     pub fn iter(&self) -> std::slice::Iter<'_, Metric> {
         self.list.iter()
+    }
+
+    /// The first histogram of this name, for the crates of this repository. An empty one if there
+    /// is none.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn histogram(&self, name: &str) -> Distribution {
+        let named = self.iter().filter(|metric| metric.name == name);
+        let mut histograms = named.filter_map(|metric| match &metric.value {
+            MetricValue::Histogram(values) => Some(values.clone()),
+            _ => None,
+        });
+        histograms.next().unwrap_or_default()
     }
 
     /// The metrics, with those of the same name and labels added up. They come in groups of the

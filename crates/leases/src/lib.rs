@@ -33,6 +33,7 @@
 //! | task | type |
 //! |---|---|
 //! | lock a name | [`Leases`], which returns a [`LeaseGuard`] |
+//! | watch the locks by Prometheus | [`Leases::metrics`] |
 //! | see who holds it, or all that are held | [`Leases::holder`], [`Leases::list`] |
 //! | lock it with other options, such as a lease that is not renewed | [`Leases::acquire`] |
 //! | keep it locked for a while after a short job | [`Acquisition::at_least`] |
@@ -46,7 +47,7 @@
 //! | renew something else that ends by itself | [`KeepAlive`] |
 //! | test code that uses leases, without waiting | `Steps` (feature `test-util`) |
 //!
-//! The module `guide` has a page for each task: locks, elections, and coming from Redisson.
+//! The module `guide` has a page for each task: locks, elections, metrics, and coming from Redisson.
 //!
 //! The async calls wait without a thread, on any runtime. [`lock`](Leases::lock) in a task would
 //! block the runtime's thread.
@@ -202,6 +203,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `test-util` | `Steps`, which drive leases from a test's own thread; no dependency |
+//! | `metrics` | counters and gauges for the recorder of the crate `metrics`: `leases.metrics().publish()` |
 //! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
 //! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
 use tourbillon::Clock;
+use tourbillon::metrics::nameless;
 
 use super::build_error::BuildError;
 use super::cadence;
@@ -41,6 +42,7 @@ pub struct KeepAliveBuilder<K> {
     alarm_after: Option<u64>,
     destination: Box<Where<K>>,
     callback: Option<Box<Callback<K>>>,
+    name: Option<String>,
 }
 
 impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
@@ -52,6 +54,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
             alarm_after: None,
             destination: Box::new(|_| Destination::default()),
             callback: None,
+            name: None,
         }
     }
 
@@ -59,6 +62,13 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     /// suspended.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
+        self
+    }
+
+    /// Sets the name by which metrics tell this `KeepAlive` from others: the value of their label
+    /// `name`. By default it is a number that no other instance of this process has.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
         self
     }
 
@@ -171,6 +181,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
             margin: self.margin,
             alarm_after: self.alarm_after,
             seed,
+            name: self.name.unwrap_or_else(nameless),
         });
         Ok(KeepAlive {
             renewal_loop: Arc::new(renewal_loop),

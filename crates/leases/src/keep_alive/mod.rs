@@ -12,6 +12,7 @@
 //! | `queue.rs` | the due renewals of one destination, and which flush sends them |
 //! | `cadence.rs` | the times: renewals, jitter, retries, limits |
 //! | `events.rs`, `lost.rs` | how the application is notified |
+//! | `metrics.rs` | the statistics with names for a metrics system |
 //! | `waits.rs` | the events about waiting callers |
 //! | `timers.rs` | the schedulers that everything runs on |
 //! | `steps.rs` | the scheduler that a test drives |
@@ -25,6 +26,7 @@ mod flush;
 mod guard;
 mod lease_state;
 mod lost;
+mod metrics;
 mod options;
 mod queue;
 mod renewal_loop;

@@ -55,6 +55,8 @@ pub(super) struct RenewalLoop<K> {
     /// The number of flushes that run.
     pub(super) flushes: AtomicUsize,
     seed: u64,
+    /// The label `name` of metrics.
+    pub(super) name: String,
     pub(super) counts: Counts,
     origin: Origin,
 }
@@ -124,6 +126,7 @@ pub(super) struct Parts<K> {
     pub(super) margin: Option<Duration>,
     pub(super) alarm_after: Option<u64>,
     pub(super) seed: u64,
+    pub(super) name: String,
 }
 
 impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
@@ -144,6 +147,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             numbers: AtomicU64::new(0),
             flushes: AtomicUsize::new(0),
             seed: parts.seed,
+            name: parts.name,
             counts: Counts::default(),
             origin: Origin::here(),
         }

@@ -10,6 +10,7 @@
 use std::io;
 use std::time::Duration;
 
+use tourbillon::metrics::Distribution;
 use tourbillon::reentrancy::when_unlocked;
 use tourbillon::{AfterPanic, BuildError, Clock, Handle, Next, Period, Scheduler, Time};
 
@@ -247,6 +248,13 @@ impl Timers {
         self.work().is_some_and(|work| {
             let armed = work.schedule(TimerKey::Call(number), delay, move |_| waker.wake());
             armed.is_ok()
+        })
+    }
+
+    /// Returns how late the timers of the renewals were.
+    pub(super) fn lateness(&self) -> Distribution {
+        self.work().map_or_else(Distribution::default, |work| {
+            work.metrics().histogram("tourbillon_lateness_seconds")
         })
     }
 

@@ -143,6 +143,24 @@ impl LeasesBuilder {
         self
     }
 
+    /// Sets the name by which [metrics](Leases::metrics) tell these leases from others: the value
+    /// of their label `name`. By default it is a number that no other instance of this process has.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// let leases = Leases::builder(MemoryStore::new()).name("invoices").build()?;
+    /// let text = leases.metrics().to_string();
+    /// assert!(text.contains("tourbillon_leases_kept{type=\"leases\",name=\"invoices\"} 0\n"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.keep_alive = self.keep_alive.name(name);
+        self
+    }
+
     /// Sets the prefix of owners in the store, for people who look at it. By default it is the name
     /// of the machine, on Linux, and `leases` elsewhere. Random digits follow, then the process id
     /// and the number of the acquire.

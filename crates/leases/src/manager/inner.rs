@@ -11,7 +11,7 @@ use super::id::LeaseId;
 use super::request::Queued;
 use super::stats::{Asks, LeaseStats};
 use super::turns::Turns;
-use crate::keep_alive::{Batch, KeepAlive, KeepOptions};
+use crate::keep_alive::{Batch, KeepAlive, KeepAliveStats, KeepOptions};
 use crate::store::{Destination, Holder, LeaseStore, Outcome, Renewal, StoreError, WaitQueue};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, catch_panic};
@@ -150,6 +150,11 @@ impl LeasesInner {
     }
 
     pub(super) fn stats(&self) -> LeaseStats {
+        self.stats_with(self.keep_alive.stats())
+    }
+
+    /// Adds what the leases count to the statistics of the renewals.
+    pub(super) fn stats_with(&self, renewals: KeepAliveStats) -> LeaseStats {
         self.asks.fill(LeaseStats {
             // A forked copy has no background queue, and the lock may stay locked forever.
             releases_queued: match self.keep_alive.is_forked() {
@@ -158,7 +163,7 @@ impl LeasesInner {
             },
             // Relaxed: a counter.
             released: self.released.load(Ordering::Relaxed),
-            ..LeaseStats::of(self.keep_alive.stats())
+            ..LeaseStats::of(renewals)
         })
     }
 }

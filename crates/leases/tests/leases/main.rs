@@ -21,6 +21,7 @@ mod leaving;
 mod listing;
 mod loss;
 mod many;
+mod metrics;
 mod own_stores;
 mod release;
 mod releases;
