@@ -44,6 +44,8 @@ lacks() {
 nothing_unasked() {
     lacks '(futures|tokio|async)[^ ]*' tourbillon ''
     lacks 'metrics' tourbillon serde,stream,tokio,test-util
+    lacks 'metrics' tourbillon-leases redis,test-util,tokio
+    lacks 'metrics' tourbillon-durable sqlite,postgres,tokio,serde
     lacks 'futures[^ ]*' tourbillon tokio
     lacks '(futures|tokio|async)[^ ]*|redis' tourbillon-leases ''
     lacks 'rustls|ring' tourbillon-leases redis

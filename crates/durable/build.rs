@@ -1,4 +1,4 @@
-//! Polls for the programs of a PostgreSQL server, which some tests need. The crate's own code does
+//! Polls for the programs of a PostgreSQL server, and for `promtool`, which some tests need. The crate's own code does
 //! not depend on what is found here.
 
 use std::env;
@@ -7,6 +7,24 @@ use std::path::{Path, PathBuf};
 pub(crate) fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     look(env::var_os("CARGO_FEATURE_POSTGRES").is_some());
+    promtool();
+}
+
+/// The test with `promtool` is ignored, and shown as that, where it is not installed.
+fn promtool() {
+    println!("cargo::rustc-check-cfg=cfg(has_promtool)");
+    println!("cargo::rerun-if-env-changed=PATH");
+    let path = env::var_os("PATH").unwrap_or_default();
+    let name = format!("promtool{}", env::consts::EXE_SUFFIX);
+    let folders: Vec<PathBuf> = env::split_paths(&path).collect();
+    match folders.iter().find(|folder| folder.join(&name).is_file()) {
+        Some(folder) => {
+            println!("cargo::rerun-if-changed={}", folder.join(&name).display());
+            println!("cargo::rustc-cfg=has_promtool");
+        }
+        // Where Debian would install it.
+        None => println!("cargo::rerun-if-changed=/usr/bin"),
+    }
 }
 
 /// Looks for the programs if there are tests that need them.

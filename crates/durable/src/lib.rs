@@ -53,6 +53,7 @@
 //! | `postgres-tls` | connections to PostgreSQL over TLS, by rustls |
 //! | `tokio` | [`handle_tokio`]: handlers that are futures on a tokio runtime. To await the calls needs no feature |
 //! | `jiff` | due times of the crate `jiff`: `Timestamp` and `Zoned` |
+//! | `metrics` | counters and gauges for the recorder of the crate `metrics`: `timers.metrics().publish()` |
 //! | `serde` | events, statistics, counts and timers as they are read can be serialized; a time is `{"secs_since_epoch":1,"nanos_since_epoch":7000}` |
 //!
 //! The README says which versions of other crates that use SQLite fit beside this one.

@@ -98,7 +98,10 @@ impl Outages {
         }
         let begins = stopped.parts.is_empty();
         if stopped.parts.insert(work) {
-            self.counters.stopped_work.set(stopped.parts.len() as u64);
+            self.counters
+                .node
+                .stopped_work
+                .set(stopped.parts.len() as u64);
         }
         if begins {
             // Under the lock, so that the events have the order of the changes. It never waits.
@@ -125,7 +128,10 @@ impl Outages {
                 stopped.parts.remove(&StoreWork::DeclareGone);
             }
         }
-        self.counters.stopped_work.set(stopped.parts.len() as u64);
+        self.counters
+            .node
+            .stopped_work
+            .set(stopped.parts.len() as u64);
         if stopped.parts.is_empty() {
             stopped.is_replaced = false;
             self.events.send(|| DurableEvent::StoreUp);
@@ -137,7 +143,7 @@ impl Outages {
         if !matches!(error, StoreError::Replaced(_)) {
             return;
         }
-        self.counters.replaced.increment();
+        self.counters.node.replaced.increment();
         stopped.replaced += 1;
         if !std::mem::replace(&mut stopped.is_replaced, true) {
             let error = error.to_string();
@@ -252,11 +258,11 @@ mod tests {
         fails(&outages, StoreWork::Claim, &refused());
         works(&outages, StoreWork::Poll);
         fails(&outages, StoreWork::Beat, &refused());
-        assert_eq!(counters.stopped_work.get(), 2);
+        assert_eq!(counters.node.stopped_work.get(), 2);
         works(&outages, StoreWork::Claim);
-        assert_eq!(counters.stopped_work.get(), 1);
+        assert_eq!(counters.node.stopped_work.get(), 1);
         works(&outages, StoreWork::Beat);
-        assert_eq!(counters.stopped_work.get(), 0);
+        assert_eq!(counters.node.stopped_work.get(), 0);
         works(&outages, StoreWork::Beat);
         let expected = down(StoreWork::Claim, &refused().to_string());
         assert_eq!(all(outages, &events), [expected, DurableEvent::StoreUp]);
@@ -307,7 +313,7 @@ mod tests {
             }
             works(&outages, StoreWork::Beat);
         }
-        assert_eq!(counters.replaced.get(), 12);
+        assert_eq!(counters.node.replaced.get(), 12);
         let error = replaced.to_string();
         let told = [
             DurableEvent::StoreReplaced {

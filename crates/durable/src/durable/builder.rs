@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use tourbillon::metrics::nameless;
 
 use crate::calls::{StartError, names};
 use crate::events::{DurableEvent, Listener};
@@ -87,7 +88,9 @@ impl DurableBuilder {
     }
 
     /// Sets the name of this node in the table of nodes, for people. The default is the number of
-    /// the process.
+    /// the process. It is also the label `name` of [metrics](crate::Durable::metrics), which by default is
+    /// a number that no other instance of this process has: the number of a process would make new
+    /// series with each restart.
     ///
     /// # Examples
     ///
@@ -330,11 +333,13 @@ impl DurableBuilder {
                 handler,
             });
         }
+        let label = self.name.clone().unwrap_or_else(nameless);
         let name = self
             .name
             .unwrap_or_else(|| format!("process {}", std::process::id()));
         Ok(Plan {
             store: self.store,
+            label,
             // Some stores can't keep NUL characters.
             name: name.replace('\0', " "),
             node_lease,

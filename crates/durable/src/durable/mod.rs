@@ -3,6 +3,7 @@
 mod builder;
 mod calls;
 mod many;
+mod metrics;
 mod reads;
 mod stop;
 mod stop_state;
@@ -12,6 +13,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
+
+use tourbillon::Timer;
 
 use self::stop::Stopper;
 use crate::calls::{Alarm, Invalid, StartError, names};
@@ -24,7 +27,7 @@ use crate::run::{
 use crate::store::{Store, StoreError};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::channel::{Receiver, Sender, bounded};
-use crate::sync::{Arc, Origin, catch_panic};
+use crate::sync::{Arc, Origin, Weak, catch_panic};
 use stop_state::StopState;
 
 pub use self::with_meta::WithMeta;
@@ -81,6 +84,8 @@ struct Inner {
     reader: Reader,
     node: Option<NodeLink>,
     counters: Arc<Counters>,
+    /// The label `name` of metrics.
+    label: String,
     alarm: Alarm,
     payload_limit: usize,
     node_lease: Duration,
@@ -99,6 +104,8 @@ struct Inner {
 struct NodeLink {
     sender: NodeSender,
     runs: Arc<Runs>,
+    /// The pool that runs closures, until the node has ended.
+    pool: Option<Weak<Timer>>,
     /// Gets one message when the node has ended.
     end: Receiver<NodeEnd>,
 }
@@ -150,7 +157,8 @@ impl Durable {
         if let Ok(Some(refusal)) = catch_panic(|| plan.store.refusal()) {
             return Err(StartError::Store(refusal));
         }
-        let counters = Arc::new(Counters::default());
+        let names = plan.queues.iter().map(|queue| Arc::clone(&queue.name));
+        let counters = Arc::new(Counters::new(names));
         let events = EventSink::start(plan.listener.take()).map_err(StartError::Spawn)?;
         let outages = Outages::new(&counters, &events);
         let is_client = plan.queues.is_empty();
@@ -182,6 +190,7 @@ impl Durable {
         let reader = Reader::start(&store_handle, &alarm, alive).map_err(StartError::Spawn)?;
 
         let (payload_limit, node_lease) = (plan.payload_limit, plan.node_lease);
+        let label = std::mem::take(&mut plan.label);
         let node = node
             .map(|channel| start_node(plan, channel, store_handle, &counters, events))
             .transpose()?;
@@ -190,6 +199,7 @@ impl Durable {
             reader,
             node,
             counters,
+            label,
             alarm,
             payload_limit,
             node_lease,
@@ -239,10 +249,13 @@ fn start_node(
     };
     let handlers = plan.queues.into_iter();
     let queues: HashMap<_, _> = handlers
-        .map(|queue| (queue.name, (Arc::new(queue.options), queue.handler)))
+        .map(|mut queue| {
+            queue.options.counters = Arc::clone(counters.of(&queue.name));
+            (queue.name, (Arc::new(queue.options), queue.handler))
+        })
         .collect();
     let (ended, end): (Sender<NodeEnd>, _) = bounded(1);
-    run::start(NodeParts {
+    let pool = run::start(NodeParts {
         config,
         queues,
         sender: sender.clone(),
@@ -255,7 +268,12 @@ fn start_node(
             let _ = ended.send(end);
         }),
     })?;
-    Ok(NodeLink { sender, runs, end })
+    Ok(NodeLink {
+        sender,
+        runs,
+        pool,
+        end,
+    })
 }
 
 impl Inner {

@@ -294,7 +294,7 @@ impl Durable {
     }
 
     /// Sends a read whose arguments were checked.
-    fn read<C: Send + 'static, T: Send + 'static>(
+    pub(super) fn read<C: Send + 'static, T: Send + 'static>(
         &self,
         checked: Result<C, Invalid>,
         read: impl FnOnce(C, &mut dyn Connection) -> Result<T, StoreError> + Send + 'static,

@@ -180,7 +180,7 @@ impl Inner {
 
     fn present_report(&self) -> StopReport {
         StopReport {
-            unfinished: usize::try_from(self.counters.running.get()).unwrap_or(usize::MAX),
+            unfinished: usize::try_from(self.counters.running()).unwrap_or(usize::MAX),
             has_left: false,
         }
     }

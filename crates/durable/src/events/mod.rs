@@ -6,8 +6,8 @@ mod sink;
 mod stats;
 
 pub(crate) use sink::{EventSink, Listener};
-pub(crate) use stats::Counters;
 pub use stats::DurableStats;
+pub(crate) use stats::{Counters, QueueCounters};
 
 /// Something that operators may want to log or count. See
 /// [`on_event`](crate::DurableBuilder::on_event).

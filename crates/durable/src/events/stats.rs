@@ -1,5 +1,8 @@
 //! Counters and gauges.
 
+use std::collections::BTreeMap;
+
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters since the start, and gauges, of one [`Durable`](crate::Durable) with its clones.
@@ -80,46 +83,82 @@ pub struct DurableStats {
 }
 
 macro_rules! counters {
-    ($($name:ident),*) => {
-        /// The numbers behind [`DurableStats`].
+    ($(#[$meta:meta])* $Type:ident: $($name:ident),*) => {
+        $(#[$meta])*
         #[derive(Debug, Default)]
-        pub(crate) struct Counters {
+        pub(crate) struct $Type {
             $(pub(crate) $name: Counter,)*
         }
 
-        impl Counters {
-            pub(crate) fn stats(&self) -> DurableStats {
-                DurableStats { $($name: self.$name.get(),)* }
+        impl $Type {
+            /// Adds the numbers to those that have the same names.
+            fn add_to(&self, stats: &mut DurableStats) {
+                $(stats.$name += self.$name.get();)*
             }
         }
     };
 }
 
 counters!(
-    scheduled,
-    moved,
-    cancelled,
-    failed_calls,
-    commits,
-    runs,
-    succeeded,
-    failed,
-    panicked,
-    retried,
-    dead,
-    fenced,
-    unreadable,
-    expired,
-    given_back,
-    refused,
-    store_errors,
-    stopped_work,
-    replaced,
-    gone,
-    rings,
-    running,
-    coming
+    /// The numbers behind [`DurableStats`] that belong to no queue of the node.
+    NodeCounters:
+    scheduled, moved, cancelled, failed_calls, commits, store_errors, stopped_work, replaced, gone,
+    rings, coming
 );
+
+counters!(
+    /// The numbers behind [`DurableStats`] of one queue that the node handles.
+    QueueCounters:
+    runs, succeeded, failed, panicked, retried, dead, fenced, unreadable, expired, given_back,
+    refused, running
+);
+
+/// All numbers behind [`DurableStats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) node: NodeCounters,
+    /// Dead letters of claims. The store does not say of which queues.
+    pub(crate) dead_by_crashes: Counter,
+    /// The queues with handlers.
+    queues: BTreeMap<Arc<str>, Arc<QueueCounters>>,
+    /// What a store says about other queues. No store should.
+    others: Arc<QueueCounters>,
+}
+
+impl Counters {
+    pub(crate) fn new(queues: impl Iterator<Item = Arc<str>>) -> Self {
+        Counters {
+            queues: queues.map(|queue| (queue, Arc::default())).collect(),
+            ..Counters::default()
+        }
+    }
+
+    /// The numbers of one queue.
+    pub(crate) fn of(&self, queue: &str) -> &Arc<QueueCounters> {
+        self.queues.get(queue).unwrap_or(&self.others)
+    }
+
+    /// The queues with handlers and their numbers, by name.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (&str, &QueueCounters)> {
+        let queues = self.queues.iter();
+        queues.map(|(queue, counters)| (&**queue, &**counters))
+    }
+
+    /// How many handlers run now.
+    pub(crate) fn running(&self) -> u64 {
+        self.queues().map(|(_, queue)| queue.running.get()).sum()
+    }
+
+    pub(crate) fn stats(&self) -> DurableStats {
+        let mut stats = DurableStats::default();
+        self.node.add_to(&mut stats);
+        stats.dead += self.dead_by_crashes.get();
+        for queue in self.queues.values().chain([&self.others]) {
+            queue.add_to(&mut stats);
+        }
+        stats
+    }
+}
 
 /// One number.
 #[derive(Debug, Default)]

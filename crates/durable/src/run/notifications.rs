@@ -45,7 +45,7 @@ impl NotificationForwarder {
                 let Some((queue, waits)) = self.waiting.get_key_value(queue) else {
                     return;
                 };
-                self.counters.rings.increment();
+                self.counters.node.rings.increment();
                 // AcqRel: pairs with the swap in `taken`. Either that comes later and the node
                 // polls after this ring, or this one finds `false` and sends another ring.
                 if !waits.swap(true, Ordering::AcqRel) {

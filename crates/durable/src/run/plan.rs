@@ -12,6 +12,8 @@ use crate::sync::Arc;
 pub(crate) struct Plan {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) name: String,
+    /// The label `name` of metrics.
+    pub(crate) label: String,
     pub(crate) node_lease: Duration,
     pub(crate) poll_interval: Duration,
     pub(crate) payload_limit: usize,

@@ -2,8 +2,10 @@
 
 use super::late::Late;
 use super::retry::RetryPolicy;
+use crate::events::QueueCounters;
+use crate::sync::Arc;
 
-/// The options that a [`QueueBuilder`](crate::QueueBuilder) sets.
+/// The options that a [`QueueBuilder`](crate::QueueBuilder) sets, and the numbers of the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueOptions {
     pub(crate) retry: RetryPolicy,
@@ -11,6 +13,8 @@ pub(crate) struct QueueOptions {
     pub(crate) running: usize,
     pub(crate) pace: Option<u32>,
     pub(crate) crash_limit: u32,
+    /// They are here since each run has the options. The start sets them.
+    pub(crate) counters: Arc<QueueCounters>,
 }
 
 impl Default for QueueOptions {
@@ -21,6 +25,7 @@ impl Default for QueueOptions {
             running: 64,
             pace: None,
             crash_limit: 10,
+            counters: Arc::default(),
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::node::{Command, Input, Mono, Near, Node, NodeConfig, Reply, Stopped, 
 use crate::store::{ClaimedRun, Notification, Outcome, Run, StoreError, Subscription};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
-use crate::sync::{Arc, Origin, catch_panic, thread};
+use crate::sync::{Arc, Origin, Weak, catch_panic, thread};
 
 /// The threads that the pool may grow to at least, whatever the queues allow.
 const LEAST_MAX_WORKERS: usize = 64;
@@ -118,8 +118,9 @@ pub(crate) struct NodeEnd {
     pub(crate) has_left: bool,
 }
 
-/// Starts the threads of a node, when its connections are open and its calls work.
-pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
+/// Starts the threads of a node, when its connections are open and its calls work. Returns the pool
+/// that runs closures, which ends with the node.
+pub(crate) fn start(parts: NodeParts) -> Result<Option<Weak<Timer>>, StartError> {
     let watch = Arc::new(Watch {
         runs: Arc::clone(&parts.runs),
         has_left: AtomicBool::new(false),
@@ -146,7 +147,8 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
             LanesError::Store(error) => StartError::Store(error),
         })?
     };
-    let pool = pool(&parts)?;
+    let pool = pool(&parts)?.map(Arc::new);
+    let watched = pool.as_ref().map(Arc::downgrade);
     let notifications = notifications(&parts);
     let node = Node::new(parts.config);
     let mut shell = Shell {
@@ -174,7 +176,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<(), StartError> {
         on_end(end);
     })
     .map_err(StartError::Spawn)?;
-    Ok(())
+    Ok(watched)
 }
 
 /// Passes the rings of the doorbell on to the node.
@@ -225,13 +227,13 @@ impl Watch {
     fn saw(&self, call: &StoreCall, result: &Result<Reply, StoreError>) {
         let runs = &self.runs;
         match (call, result) {
-            (_, Err(_)) => runs.counters.store_errors.increment(),
+            (_, Err(_)) => runs.counters.node.store_errors.increment(),
             (_, Ok(Reply::Beat(Some(beat)))) => runs.store_clock.shows(beat.now),
             (_, Ok(Reply::Snapshot(snapshot))) => runs.store_clock.shows(snapshot.now),
             (_, Ok(Reply::Claimed(claimed))) if !claimed.gone => {
                 runs.store_clock.shows(claimed.now);
                 if claimed.dead > 0 {
-                    runs.counters.dead.add(claimed.dead.into());
+                    runs.counters.dead_by_crashes.add(claimed.dead.into());
                     let timers = claimed.dead;
                     runs.events.send(|| DurableEvent::DeadByCrashes { timers });
                 }
@@ -271,7 +273,7 @@ struct Shell {
     /// Sends the node its wake-ups.
     wake: Scheduler<Wake>,
     wakes_at: Option<Mono>,
-    pool: Option<Timer>,
+    pool: Option<Arc<Timer>>,
     queues: HashMap<Arc<str>, (Arc<QueueOptions>, Handler)>,
     runs: Arc<Runs>,
     /// The lease of the present epoch.
@@ -331,7 +333,7 @@ impl Shell {
                 }
             }
             let upcoming = self.node.upcoming();
-            self.runs.counters.coming.set(upcoming as u64);
+            self.runs.counters.node.coming.set(upcoming as u64);
             self.arm();
             next = Some(receiver.recv().ok()?);
         }
@@ -376,7 +378,7 @@ impl Shell {
             self.lease.set_end(Duration::ZERO);
             self.lease = NodeLease::new(epoch, self.clock.clone());
             self.runs.new_epoch(epoch);
-            self.runs.counters.gone.increment();
+            self.runs.counters.node.gone.increment();
             self.runs.events.send(|| DurableEvent::NodeGone);
         }
         self.lease

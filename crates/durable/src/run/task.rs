@@ -103,13 +103,13 @@ impl Runs {
         if has_completed {
             match settled {
                 // The row is gone: the transaction has committed.
-                Settled::Fenced => return self.counters.succeeded.increment(),
+                Settled::Fenced => return self.counters.of(&run.queue).succeeded.increment(),
                 _ => self.failed(run, NOT_COMMITTED.to_owned()),
             }
         }
         match (settled, &settlement.outcome) {
             (Settled::Fenced, _) => {
-                self.counters.fenced.increment();
+                self.counters.of(&run.queue).fenced.increment();
                 self.events.send(|| DurableEvent::Fenced {
                     queue: run.queue.to_string(),
                     key: run.key.to_string(),
@@ -118,11 +118,13 @@ impl Runs {
             }
             // Runs that the node itself gives back are counted, too.
             (Settled::Waits, Outcome::GiveBack(pause)) if *pause != UNREADABLE_PAUSE => {
-                self.counters.given_back.increment();
+                self.counters.of(&run.queue).given_back.increment();
             }
-            (Settled::Waits, Outcome::Retry(_)) => self.counters.retried.increment(),
+            (Settled::Waits, Outcome::Retry(_)) => {
+                self.counters.of(&run.queue).retried.increment();
+            }
             (Settled::Buried, Outcome::Dead(error)) => {
-                self.counters.dead.increment();
+                self.counters.of(&run.queue).dead.increment();
                 self.events.send(|| DurableEvent::Dead {
                     queue: run.queue.to_string(),
                     key: run.key.to_string(),
@@ -141,7 +143,7 @@ impl Runs {
     /// Notes that the store does not take the claim or the end of a timer. It is tried again and
     /// again, so only the first refusal of each queue is an event.
     pub(crate) fn refused(&self, queue: &str, key: &str, error: &StoreError) {
-        self.counters.refused.increment();
+        self.counters.of(queue).refused.increment();
         let now = Instant::now();
         let last = self.refused.lock().insert(queue.into(), now);
         if last.is_none_or(|last| now.duration_since(last) >= QUIET) {
@@ -154,7 +156,7 @@ impl Runs {
     }
 
     fn failed(&self, run: &Run, error: String) {
-        self.counters.failed.increment();
+        self.counters.of(&run.queue).failed.increment();
         self.events.send(|| DurableEvent::Failed {
             queue: run.queue.to_string(),
             key: run.key.to_string(),
@@ -207,7 +209,7 @@ impl Task {
         if let Late::ExpireAfter(span) = self.options.late
             && started > claimed.planned + span
         {
-            runs.counters.expired.increment();
+            self.options.counters.expired.increment();
             let late = started.since(claimed.planned);
             let error = format!("it could start only {late:?} after its planned time");
             (runs.finish)(claimed.run, Outcome::Dead(error));
@@ -220,7 +222,7 @@ impl Task {
         let payload = match parsed.and_then(|parsed| parsed) {
             Ok(payload) => payload,
             Err(error) => {
-                runs.counters.unreadable.increment();
+                self.options.counters.unreadable.increment();
                 runs.events.send(|| DurableEvent::Unreadable {
                     queue: claimed.run.queue.to_string(),
                     key: claimed.run.key.to_string(),
@@ -230,8 +232,8 @@ impl Task {
                 return None;
             }
         };
-        runs.counters.runs.increment();
-        runs.counters.running.increment();
+        self.options.counters.runs.increment();
+        self.options.counters.running.increment();
         let info = RunInfo::new(claimed, Arc::clone(&self.lease), started, &runs.namespace);
         let running = Running {
             info: Arc::clone(&info),
@@ -345,7 +347,8 @@ impl Running {
             return;
         }
         let (runs, run) = (&self.runs, self.info.run());
-        runs.counters.running.decrement();
+        let counters = &self.options.counters;
+        counters.running.decrement();
         let outcome = match end {
             End::Succeeded(_) if self.info.is_completing() => {
                 let epoch = self.info.lease.epoch;
@@ -354,7 +357,7 @@ impl Running {
                 self.after_failure(NOT_COMMITTED.to_owned())
             }
             End::Succeeded(ending) => {
-                runs.counters.succeeded.increment();
+                counters.succeeded.increment();
                 match ending {
                     Ending::Done => Outcome::Done,
                     Ending::Again(after) => Outcome::Again(after),
@@ -371,7 +374,7 @@ impl Running {
             }
             End::Panicked(message) => {
                 let message = bounded(message);
-                runs.counters.panicked.increment();
+                counters.panicked.increment();
                 runs.events.send(|| DurableEvent::Panicked {
                     queue: run.queue.to_string(),
                     key: run.key.to_string(),

@@ -6,7 +6,7 @@ mod panics;
 use std::sync::PoisonError;
 
 pub(crate) use panics::catch_panic;
-pub(crate) use std::sync::{Arc, MutexGuard, OnceLock};
+pub(crate) use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 pub(crate) use std::thread_local;
 pub(crate) use tourbillon_fork::Origin;
 

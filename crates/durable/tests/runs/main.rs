@@ -6,6 +6,7 @@ mod endings;
 mod events;
 #[cfg(feature = "tokio")]
 mod futures;
+mod metrics;
 mod outages;
 mod queues;
 mod setup;

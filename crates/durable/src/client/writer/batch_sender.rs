@@ -152,7 +152,7 @@ impl BatchSender {
         };
         let is_locked = |answer| matches!(answer, &Err(StoreError::Locked(_)));
         if !answers.iter().all(is_locked) {
-            self.counters.commits.increment();
+            self.counters.node.commits.increment();
         }
         // The node first: a timer that is due now should not wait for the callers.
         self.hint(calls, &answers);
@@ -181,7 +181,7 @@ impl BatchSender {
     }
 
     fn count(&self, answer: Option<&Answer>) {
-        let counters = &self.counters;
+        let counters = &self.counters.node;
         match answer {
             Some(Answer::Scheduled { .. }) => counters.scheduled.increment(),
             Some(Answer::Moved { .. }) => counters.moved.increment(),
