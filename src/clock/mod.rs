@@ -455,38 +455,6 @@ impl Clock {
         }
     }
 
-    /// Returns the moment of this clock at which `other` shows `at`. Neither clock is a manual one,
-    /// and [`Time::MAX`] stays what it is.
-    ///
-    /// Between clocks that a suspension of the machine moves apart, it holds until the next one.
-    #[cfg(not(loom))]
-    pub(crate) fn when(&self, other: &Clock, at: Time) -> Time {
-        if at == Time::MAX {
-            return at;
-        }
-        match (self.start(), other.start()) {
-            (Some(own), Some(start)) if own == start => at,
-            (Some(own), Some(start)) if own > start => at - (own - start),
-            (Some(own), Some(start)) => at + (start - own),
-            // In this order: time that passes between the two reads makes the answer later.
-            _ => {
-                let left = at.since(other.now());
-                self.now() + left
-            }
-        }
-    }
-
-    /// Returns the instant of the system's monotonic clock at which this clock showed zero, if it
-    /// goes on as that clock does.
-    #[cfg(not(loom))]
-    fn start(&self) -> Option<Instant> {
-        match &self.0 {
-            ClockKind::System { start } => Some(*start),
-            ClockKind::Fast(clock) => Some(clock.start()),
-            _ => None,
-        }
-    }
-
     /// Blocks until `until`, until the parker is unparked, or a little less. `None` waits for the
     /// unpark alone.
     pub(crate) fn park_until(&self, parker: &Parker, until: Option<Time>) {

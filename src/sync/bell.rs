@@ -1,9 +1,10 @@
 //! How a thread that serves several tickers learns which of them are to look again.
 //!
 //! - **BELL-1** Whoever rings notes the number first, under the lock, then raises a flag, and then
-//!   unparks the thread. The thread takes the numbers before it parks, if the flag is up. If it
-//!   looked too early, the unpark comes later and leaves a token, so the next park returns at once,
-//!   and the thread sees the flag. So a thread that has work takes no lock.
+//!   unparks the thread. The thread looks at the flag after each park, and takes the numbers if it
+//!   is up. A ring that a look has missed leaves a token, so the next park returns at once, and the
+//!   thread sees the flag after it. It looks between two steps, too. While the flag is down, a look
+//!   takes no lock.
 //!
 //! The lock is a leaf: nothing else is locked under it, and no user code runs there. So a bell may
 //! be rung under any other lock.
@@ -48,15 +49,25 @@ impl Bell {
         self.thread.unpark();
     }
 
-    /// Moves the numbers that were rung to the end of `into`. A number may be there several times.
-    pub(crate) fn take(&self, into: &mut Vec<usize>) {
+    /// Exchanges the numbers that were rung for the empty list `rung`. A number may be there several
+    /// times. Returns whether there are any.
+    #[inline]
+    pub(crate) fn take(&self, rung: &mut Vec<usize>) -> bool {
+        debug_assert!(rung.is_empty(), "they were taken before");
         // Relaxed: the numbers are under the lock. Who parks sees the flag by the token.
-        if self.any.load(Ordering::Relaxed) {
-            let mut rung = self.rung.lock();
-            // Relaxed: under the lock, so a number that is left raises it again.
-            self.any.store(false, Ordering::Relaxed);
-            into.append(&mut rung);
+        let any = self.any.load(Ordering::Relaxed);
+        if any {
+            self.take_noted(rung);
         }
+        any
+    }
+
+    #[cold]
+    fn take_noted(&self, rung: &mut Vec<usize>) {
+        let mut noted = self.rung.lock();
+        // Relaxed: under the lock, so a number that is left raises it again.
+        self.any.store(false, Ordering::Relaxed);
+        std::mem::swap(&mut *noted, rung);
     }
 }
 

@@ -10,9 +10,12 @@
 //!
 //! ```text
 //! somebody else                            thread
-//!  publish; ring: note the number           take the numbers that were rung
-//!            (BELL-1), unpark               nobody has a turn: park until the first moment
+//!  publish; ring: note the number           nobody has a turn: park until the first moment
+//!            (BELL-1), unpark               take the numbers that were rung
 //! ```
+//!
+//! It also takes the numbers after each step: those who were rung go before a ticker that has more
+//! work, and a thread that never parks hears its bell, too.
 //!
 //! - **TICKERS-1** A ticker is left under the lock before its number is rung. The thread looks for
 //!   new tickers when it takes a number that it does not know, or when it has no tickers.
@@ -47,7 +50,8 @@ pub(crate) trait Ticks: Send {
     /// The clock of the moments at which it wakes. It is always the same.
     fn clock(&self) -> &Clock;
 
-    /// Takes a step. It must neither block nor panic.
+    /// Takes a step. It must neither block nor panic. In a forked copy of the process in which it
+    /// was made, the step is [`TickerStep::Stop`].
     fn step(&mut self) -> TickerStep;
 
     /// Drops it after its last step. Must not panic.
@@ -81,7 +85,7 @@ pub(crate) struct TickerLoop {
     thread: Arc<TickerThread>,
     parker: Parker,
     turns: Turns,
-    /// Numbers that were rung; empty between two looks.
+    /// Numbers that were rung. It is empty between two looks.
     rung: Vec<usize>,
 }
 
@@ -130,42 +134,53 @@ impl TickerLoop {
     /// Serves the tickers until there are none and none will come. In a forked copy of the process
     /// it returns after the step that forked.
     pub(crate) fn run(mut self) {
-        let mut slept = false;
         loop {
-            let none_rang = self.look_at_bell();
-            if slept && none_rang {
-                // Most likely its moment has come. If not, it says so, and nobody has read a clock
-                // for it.
-                self.turns.wake_first();
-            }
-            slept = false;
-            if self.turns.is_empty() && self.have_come() {
+            let ends = match self.turns.next() {
+                Some(number) => self.step(number),
+                None => self.wait(),
+            };
+            if ends {
                 return;
-            }
-            if let Some(number) = self.turns.next() {
-                if self.step(number) {
-                    return;
-                }
-            } else {
-                self.turns.park(&self.parker);
-                slept = true;
             }
         }
     }
 
-    /// Gives a turn to those who were rung, and to those who have come. Returns whether nobody
-    /// rang.
+    /// Waits until somebody may have a turn. Returns whether the thread ends.
+    fn wait(&mut self) -> bool {
+        if self.turns.is_empty() {
+            let ends = self.have_come();
+            if ends || !self.turns.is_empty() {
+                return ends;
+            }
+        }
+        self.turns.park(&self.parker);
+        if !self.look_at_bell() {
+            // Most likely the first moment has come. If not, its ticker says so, and nobody has
+            // read a clock for it.
+            self.turns.wake_first();
+        }
+        false
+    }
+
+    /// Gives a turn to those who were rung, and to those who have come. Returns whether anybody rang.
     fn look_at_bell(&mut self) -> bool {
-        self.thread.bell.take(&mut self.rung);
-        let none_rang = self.rung.is_empty();
+        let any = self.thread.bell.take(&mut self.rung);
+        if any {
+            self.wake_rung();
+        }
+        any
+    }
+
+    #[cold]
+    fn wake_rung(&mut self) {
         let mut unknown = false;
-        for number in self.rung.drain(..) {
+        for &number in &self.rung {
             unknown |= !self.turns.wake(number);
         }
+        self.rung.clear();
         if unknown {
             self.have_come();
         }
-        none_rang
     }
 
     /// Takes in who has come. Returns whether nobody has, and nobody will.
@@ -179,21 +194,25 @@ impl TickerLoop {
 
     /// Gives a ticker its step. Returns whether the process is a forked copy now.
     fn step(&mut self, number: usize) -> bool {
-        let ticker = self.turns.ticker(number);
-        let step = ticker.step();
-        if ticker.is_forked() {
-            return true;
-        }
-        match step {
+        match self.turns.step(number) {
             TickerStep::Worked => {
                 // Those who were rung or have come during the step go first.
                 self.look_at_bell();
                 self.turns.again(number);
             }
-            TickerStep::SleepUntil(at) => self.turns.sleep(number, at),
+            TickerStep::SleepUntil(at) => {
+                // In this order: a ring for this ticker wakes it only if it sleeps.
+                self.turns.sleep(number, at);
+                self.look_at_bell();
+            }
             TickerStep::Stop => {
-                self.turns.remove(number).stop();
+                let ticker = self.turns.remove(number);
+                if ticker.is_forked() {
+                    return true;
+                }
+                ticker.stop();
                 self.thread.arrivals.lock().free.push(number);
+                self.look_at_bell();
             }
         }
         false

@@ -1,28 +1,31 @@
 //! Which of the tickers of a thread takes the next step.
 //!
 //! Those that have work are in a queue, so each waits for one step of each other one at most. Those
-//! that sleep by a clock that runs are in the order of their moments, all counted by the clock of
-//! the thread. A manual clock rings for those that sleep by it.
+//! that sleep by a clock that runs are in the order of their moments, all of them instants of the
+//! system's clock. A manual clock rings for those that sleep by it.
+//!
+//! Most threads have one ticker that wakes, takes two steps and sleeps. So the front of the queue
+//! has a place of its own, and who sleeps is in a sorted list rather than in a tree.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
+use std::time::Instant;
 
-use super::Ticks;
-#[cfg(not(loom))]
-use crate::clock::Clock;
+use super::{TickerStep, Ticks};
 use crate::clock::{Alarm, ManualClock};
 use crate::sync::{Parker, Ring};
 use crate::tick::Time;
 
 pub(super) struct Turns {
-    #[cfg(not(loom))]
-    clock: Clock,
     /// By number.
     tickers: Vec<Option<Served>>,
     count: usize,
-    /// The numbers of those that have work.
+    /// The number of the one that takes the next step. Without it, nobody is in the queue.
+    front: Option<usize>,
+    /// The numbers of those behind it that have work.
     queue: VecDeque<usize>,
-    /// The moments of those that sleep by a clock that runs, and their numbers.
-    asleep: BTreeSet<(Time, usize)>,
+    /// The moments of those that sleep by a clock that runs, and their numbers. The earliest moment
+    /// is the last one.
+    asleep: Vec<(Instant, usize)>,
 }
 
 struct Served {
@@ -30,26 +33,28 @@ struct Served {
     ring: Ring,
     hand: Option<ManualClock>,
     state: ServedState,
+    /// What rings at a moment of a manual clock, while it waits for one.
+    alarm: Option<Alarm>,
 }
 
+#[derive(Clone, Copy)]
 enum ServedState {
     /// It is in the queue, or takes its step.
     HasTurn,
-    /// Until this moment of the thread's clock, or until its bell rings.
-    Sleeps(Time),
-    /// Until its bell rings; with a moment of a manual clock at which that happens.
-    Waits(Option<Alarm>),
+    /// Until this moment, or until its bell rings.
+    Sleeps(Instant),
+    /// Until its bell rings.
+    Waits,
 }
 
 impl Turns {
     pub(super) fn new() -> Self {
         Turns {
-            #[cfg(not(loom))]
-            clock: Clock::system(),
             tickers: Vec::new(),
             count: 0,
+            front: None,
             queue: VecDeque::new(),
-            asleep: BTreeSet::new(),
+            asleep: Vec::new(),
         }
     }
 
@@ -68,11 +73,12 @@ impl Turns {
             ticker,
             ring,
             state: ServedState::HasTurn,
+            alarm: None,
         };
         debug_assert!(self.tickers[number].is_none(), "numbers are unique");
         self.tickers[number] = Some(served);
         self.count += 1;
-        self.queue.push_back(number);
+        self.again(number);
     }
 
     /// Takes out a ticker that has a turn and is not in the queue.
@@ -81,8 +87,9 @@ impl Turns {
         self.tickers[number].take().expect(KNOWN).ticker
     }
 
-    pub(super) fn ticker(&mut self, number: usize) -> &mut dyn Ticks {
-        self.tickers[number].as_mut().expect(KNOWN).ticker.as_mut()
+    /// Has a ticker take its step.
+    pub(super) fn step(&mut self, number: usize) -> TickerStep {
+        self.tickers[number].as_mut().expect(KNOWN).ticker.step()
     }
 
     /// Gives a turn to a ticker. Returns whether there is one of this number.
@@ -93,55 +100,71 @@ impl Turns {
         match std::mem::replace(&mut served.state, ServedState::HasTurn) {
             ServedState::HasTurn => return true,
             ServedState::Sleeps(at) => {
-                self.asleep.remove(&(at, number));
+                let place = self.place((at, number));
+                self.asleep.remove(place);
             }
-            ServedState::Waits(alarm) => drop(alarm),
+            ServedState::Waits => served.alarm = None,
         }
-        self.queue.push_back(number);
+        self.again(number);
         true
     }
 
     /// Gives a turn to the one whose moment comes first.
     pub(super) fn wake_first(&mut self) {
-        if let Some(&(_, number)) = self.asleep.first() {
-            self.wake(number);
+        if let Some((_, number)) = self.asleep.pop() {
+            self.tickers[number].as_mut().expect(KNOWN).state = ServedState::HasTurn;
+            self.again(number);
         }
     }
 
     /// Returns who takes the next step, or nobody before the first moment comes.
     pub(super) fn next(&mut self) -> Option<usize> {
-        let number = self.queue.pop_front()?;
+        let number = self.front.take()?;
+        self.front = self.queue.pop_front();
         // With nobody asleep, no clock is read. With nobody in the queue, the sleep reads it.
-        #[cfg(not(loom))]
         if !self.asleep.is_empty() {
-            let now = self.clock.now();
-            while self.asleep.first().is_some_and(|(at, _)| *at <= now) {
+            let now = Instant::now();
+            while self.asleep.last().is_some_and(|(at, _)| *at <= now) {
                 self.wake_first();
             }
         }
         Some(number)
     }
 
-    /// Puts a ticker that has taken its step at the end of the queue.
+    /// Returns the place of one that sleeps, or where it belongs.
+    fn place(&self, sleeper: (Instant, usize)) -> usize {
+        self.asleep.partition_point(|other| *other > sleeper)
+    }
+
+    /// Puts a ticker at the end of the queue.
     pub(super) fn again(&mut self, number: usize) {
-        self.queue.push_back(number);
+        match self.front {
+            None => self.front = Some(number),
+            Some(_) => self.queue.push_back(number),
+        }
     }
 
     /// Lets a ticker that has taken its step sleep until `at` of its own clock.
     pub(super) fn sleep(&mut self, number: usize, at: Time) {
         let served = self.tickers[number].as_mut().expect(KNOWN);
         served.state = match &served.hand {
-            _ if at == Time::MAX => ServedState::Waits(None),
+            _ if at == Time::MAX => ServedState::Waits,
             Some(hand) => match hand.ring_at(at, &served.ring) {
                 None => return self.again(number),
-                alarm => ServedState::Waits(alarm),
+                alarm => {
+                    served.alarm = alarm;
+                    ServedState::Waits
+                }
             },
             #[cfg(not(loom))]
-            None => {
-                let at = self.clock.when(served.ticker.clock(), at);
-                self.asleep.insert((at, number));
-                ServedState::Sleeps(at)
-            }
+            None => match served.ticker.clock().instant_of(at) {
+                None => ServedState::Waits,
+                Some(at) => {
+                    served.state = ServedState::Sleeps(at);
+                    let place = self.place((at, number));
+                    return self.asleep.insert(place, (at, number));
+                }
+            },
             #[cfg(loom)]
             None => unreachable!("models have manual clocks"),
         };
@@ -149,9 +172,9 @@ impl Turns {
 
     /// Blocks until the first moment comes, or until the parker is unparked.
     pub(super) fn park(&self, parker: &Parker) {
-        match self.asleep.first() {
+        match self.asleep.last() {
             #[cfg(not(loom))]
-            Some((at, _)) => self.clock.park_until(parker, Some(*at)),
+            Some((at, _)) => parker.park_deadline(*at),
             _ => parker.park(),
         }
     }

@@ -7,6 +7,8 @@
 //! - `teeth/tickers-bell-wakes-before-it-notes.patch`: BELL-1, a ring is found by nobody.
 //! - `teeth/tickers-bell-flag-falls-without-the-lock.patch`: BELL-1, the flag of a number that came
 //!   meanwhile falls.
+//! - `teeth/tickers-bell-is-not-heard-after-a-park.patch`: BELL-1, no look follows a park.
+//! - `teeth/tickers-sleep-forgets-who-was-rung.patch`: a number is taken before its ticker sleeps.
 //! - `teeth/tickers-ring-comes-first.patch`: TICKERS-1, who has come is not found.
 //! - `teeth/tickers-end-forgets-who-has-come.patch`: TICKERS-2, the thread ends too early.
 //! - `teeth/tickers-end-wakes-nobody.patch`: TICKERS-2, the thread does not end.
