@@ -46,6 +46,29 @@ fn the_guide_lists_exactly_what_is_exported() {
 }
 
 #[test]
+fn the_guide_says_which_types_have_a_metric() {
+    let metrics = of_all_types("a");
+    let guide = include_str!("../../src/guide/metrics.md");
+    let rows = guide
+        .lines()
+        .filter(|line| line.starts_with("| `tourbillon_"));
+    for row in rows {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let name = cells[1].trim_matches('`');
+        let named = metrics.iter().filter(|metric| metric.name == name);
+        let types: Vec<_> = named.flat_map(|metric| metric.labels().take(1)).collect();
+        let expected: &[_] = match cells[4] {
+            "all" => &["scheduler", "map", "timer"],
+            "schedulers, timers" => &["scheduler", "timer"],
+            "maps" => &["map"],
+            other => panic!("{other}"),
+        };
+        let types: Vec<_> = types.into_iter().map(|(_, kind)| kind).collect();
+        assert_eq!(types, expected, "{name}");
+    }
+}
+
+#[test]
 fn every_number_of_the_statistics_is_a_metric() {
     let value = |metrics: &Metrics, field: &str| {
         let names = [

@@ -194,6 +194,7 @@ pub use store::{Meta, QueueCounts, Revived, Store, StoreError};
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use tokio_postgres;
+pub use tourbillon::metrics;
 
 #[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]
 #[doc = include_str!("../README.md")]

@@ -239,7 +239,7 @@ pub use store::{
 
 #[cfg(feature = "tokio")]
 pub use store::{AsyncLeaseStore, TokioStore};
-pub use tourbillon::channel;
+pub use tourbillon::{channel, metrics};
 
 /// Compiles the README's examples.
 #[cfg(doctest)]
