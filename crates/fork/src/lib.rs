@@ -71,6 +71,19 @@ pub fn is_copy() -> bool {
     generation() != 0
 }
 
+/// Returns how many forks lie between this process and the first one that had an [`Origin`].
+///
+/// # Examples
+///
+/// ```
+/// assert_eq!(tourbillon_fork::forks(), 0);
+/// ```
+#[inline(always)]
+#[must_use]
+pub fn forks() -> u32 {
+    generation()
+}
+
 /// Returns the word of the calling thread: 32 bits for a caller that reads such a word at each of
 /// its calls anyway, and so notices a fork for nothing.
 ///
