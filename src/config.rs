@@ -15,7 +15,7 @@ const TICK_MIN: Duration = Duration::from_micros(1);
 /// Longest tick.
 const TICK_MAX: Duration = Duration::from_secs(60);
 /// Greatest number of threads of one kind: more than any known machine needs.
-const THREADS_MAX: usize = 1_024;
+pub(crate) const THREADS_MAX: usize = 1_024;
 /// Greatest number of stripes, which are chosen by 16 bits of the hash.
 const STRIPES_MAX: usize = 1 << 16;
 /// Default number of stripes: 128 stripes gave two threads 1.6 to 3 times the throughput of one
@@ -26,6 +26,9 @@ const STRIPES_PER_CORE: usize = 8;
 /// Default greatest number of workers. A design with more blocked tasks in one pool should be
 /// reconsidered.
 const MAX_WORKERS_DEFAULT: usize = 64;
+
+/// How long an extra worker stays without work: long enough that not every burst starts threads.
+pub(crate) const EXTRA_WORKER_QUIET: Duration = Duration::from_secs(10);
 
 /// The options that a builder collects.
 #[derive(Clone, Debug)]
@@ -59,8 +62,7 @@ impl Config {
             pace: None,
             clock: None,
             shutdown_limit: Duration::from_secs(30),
-            // Long enough that not every burst starts threads.
-            quiet: Duration::from_secs(10),
+            quiet: EXTRA_WORKER_QUIET,
             // A deque that only thieves empty never shrinks; 65,536 tickets are 512 KiB.
             backlog: 65_536,
             injector: 65_536,
@@ -86,6 +88,23 @@ impl Config {
         (Clock::manual(&hand), hand)
     }
 
+    /// Checks all options for threads that others use, too: `tickers` of them are tickers.
+    #[cfg(not(loom))]
+    pub(crate) fn validate_on(&self, tickers: usize, cores: usize) -> Result<Valid, BuildError> {
+        if self.workers.is_some() {
+            return Err(BuildError::WorkersOfRuntime);
+        }
+        let shards = self.shards.or(Some(tickers));
+        // So many may run at a time, whatever the number of workers.
+        let workers = Some(1);
+        let config = Config {
+            shards,
+            workers,
+            ..self.clone()
+        };
+        config.validate(cores)
+    }
+
     /// Checks all options, and fills in the defaults for a machine with this many cores.
     pub(crate) fn validate(&self, cores: usize) -> Result<Valid, BuildError> {
         let cores = cores.clamp(1, THREADS_MAX);
@@ -107,7 +126,8 @@ impl Config {
         if !stripes.is_power_of_two() || stripes < shards || stripes > STRIPES_MAX {
             return Err(BuildError::Stripes { stripes, shards });
         }
-        let workers = self.workers.unwrap_or(cores);
+        let most = self.max_running.unwrap_or(usize::MAX);
+        let workers = self.workers.unwrap_or_else(|| cores.min(most).max(1));
         if !(1..=THREADS_MAX).contains(&workers) {
             return Err(BuildError::Workers(workers));
         }
@@ -177,6 +197,22 @@ mod tests {
         assert_eq!(valid.max_pending, None);
         let large = Config::new().validate(100).unwrap();
         assert_eq!((large.stripes, large.max_running), (1_024, 100));
+        let mut one = Config::new();
+        one.max_running = Some(1);
+        assert_eq!(one.validate(4).unwrap().workers, 1);
+    }
+
+    #[test]
+    fn on_a_runtime_the_shards_follow_its_tickers_and_the_workers_are_its_own() {
+        let valid = Config::new().validate_on(3, 8).unwrap();
+        assert_eq!((valid.shards, valid.max_running), (3, 64));
+        let mut config = Config::new();
+        (config.shards, config.max_running) = (Some(5), Some(1));
+        let valid = config.validate_on(3, 8).unwrap();
+        assert_eq!((valid.shards, valid.max_running), (5, 1));
+        config.workers = Some(1);
+        let refused = config.validate_on(3, 8);
+        assert!(matches!(refused, Err(BuildError::WorkersOfRuntime)));
     }
 
     #[test]
@@ -194,7 +230,9 @@ mod tests {
         assert!(with(|c| (c.stripes, c.shards) = (Some(2), Some(4))).contains("4 shards"));
         assert!(with(|c| c.stripes = Some(1 << 17)).contains("131072 stripes"));
         assert!(with(|c| c.workers = Some(0)).contains("0 workers"));
-        assert!(with(|c| c.max_running = Some(1)).contains("max_running of 1 with"));
+        assert!(with(|c| c.max_running = Some(0)).contains("max_running of 0 with 1"));
+        let fewer = |c: &mut Config| (c.workers, c.max_running) = (Some(2), Some(1));
+        assert!(with(fewer).contains("max_running of 1 with 2"));
         assert!(with(|c| c.max_pending = Some(0)).contains("at most 0 pending"));
         assert!(with(|c| c.pace = Some(0)).contains("pace of 0"));
     }

@@ -49,6 +49,30 @@ pub enum BuildError {
     Batch,
     /// The greatest number of futures at a time is zero.
     Concurrency,
+    /// The number of ticker threads of a runtime is not between 1 and 1,024.
+    Tickers(usize),
+    /// The greatest number of workers of a runtime is smaller than the number that stays, or above
+    /// 1,024.
+    #[non_exhaustive]
+    MaxWorkers {
+        /// The requested greatest number of workers.
+        max_workers: usize,
+        /// The number of workers that stay.
+        workers: usize,
+    },
+    /// A name for threads contains a zero byte.
+    ThreadName(String),
+    /// A number of workers was set together with a runtime, which has its own workers.
+    WorkersOfRuntime,
+    /// Inline tasks or an executor were chosen together with a runtime. They need threads of their
+    /// own.
+    NotOnRuntime,
+    /// The runtime was shut down.
+    RuntimeEnded,
+    /// The runtime of the process runs already.
+    RuntimeRuns,
+    /// This process is a forked copy of the one that built the runtime.
+    Forked,
     /// A thread could not be started. Threads that had been started were stopped again.
     Spawn(std::io::Error),
 }
@@ -90,6 +114,36 @@ impl fmt::Display for BuildError {
             BuildError::Concurrency => {
                 f.write_str("at most 0 futures at a time: choose at least 1")
             }
+            BuildError::Tickers(tickers) => {
+                write!(f, "{tickers} tickers: choose between 1 and 1,024")
+            }
+            BuildError::MaxWorkers {
+                max_workers,
+                workers,
+            } => write!(
+                f,
+                "max_workers of {max_workers} with {workers} workers: choose between {workers} and 1,024"
+            ),
+            BuildError::ThreadName(name) => {
+                write!(
+                    f,
+                    "a thread can't be named {name:?}: leave the zero byte out"
+                )
+            }
+            BuildError::WorkersOfRuntime => f.write_str(
+                "the workers are those of the runtime: set their number when you build that, or \
+                 choose `own_threads`",
+            ),
+            BuildError::NotOnRuntime => f.write_str(
+                "`inline` and `executor` need threads of their own: leave out `runtime`",
+            ),
+            BuildError::RuntimeEnded => f.write_str("the runtime was shut down; build another one"),
+            BuildError::RuntimeRuns => f.write_str(
+                "the runtime of the process runs already: set it up before anything is built",
+            ),
+            BuildError::Forked => f.write_str(
+                "the process that built the runtime has forked; build another one in this copy",
+            ),
             BuildError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
         }
     }

@@ -49,6 +49,17 @@ fn the_texts_of_errors_are_those_that_were_read() {
         BuildError::Pace,
         BuildError::Batch,
         BuildError::Concurrency,
+        BuildError::Tickers(0),
+        BuildError::MaxWorkers {
+            max_workers: 1,
+            workers: 2,
+        },
+        BuildError::ThreadName("a\0b".to_owned()),
+        BuildError::WorkersOfRuntime,
+        BuildError::NotOnRuntime,
+        BuildError::RuntimeEnded,
+        BuildError::RuntimeRuns,
+        BuildError::Forked,
         BuildError::Spawn(io()),
     ];
     add(&mut texts, "BuildError", build);

@@ -231,6 +231,8 @@ pub mod metrics;
 mod options;
 pub mod reentrancy;
 pub mod retry;
+#[cfg(not(loom))]
+mod runtime;
 mod scheduler;
 mod shard;
 mod stats;
@@ -301,6 +303,8 @@ pub use expiry::{
 };
 #[cfg(feature = "serde")]
 pub use expiry::{NewerFormatError, Restored, Snapshot};
+#[cfg(not(loom))]
+pub use runtime::{Runtime, RuntimeBuilder, RuntimeInUse, RuntimeStats};
 pub use scheduler::{
     AfterPanic, ById, ByIds, Cancel, CancelAndWait, CancelGuard, Closing, Firing, HandedBack,
     Handle, InsideTaskError, IntoNext, KeyHasher, Missed, Next, Pending, Period, PullIn,

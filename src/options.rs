@@ -1,6 +1,6 @@
 //! Options that the builders of all front ends share.
 
-/// Defines the setters of these options, for a builder with the fields `config` and `place`.
+/// Defines the setters of these options, for a builder with the fields `config` and `runs_on`.
 macro_rules! engine_options {
     () => {
         /// Sets the length of a tick, from 1 us to 1 min. The default is 1 ms. A task never starts
@@ -21,15 +21,25 @@ macro_rules! engine_options {
             self
         }
 
-        /// Sets the number of shards. Each shard has a ticker thread of its own. The default is the
-        /// number of cores.
+        /// Sets the number of shards. The default is the number of ticker threads: those of the
+        /// [runtime](crate::Runtime), which is one for each core unless you say otherwise, or with
+        /// [`own_threads`](Self::own_threads) one for each core.
+        ///
+        /// | | a shard | `workers` | `max_running` |
+        /// |---|---|---|---|
+        /// | nothing is said | is served by a ticker thread of the process's runtime | chooses `own_threads` | bounds the tasks that run at one time |
+        /// | [`runtime`](Self::runtime) | is served by a ticker thread of that runtime | is an error: they are the runtime's | as above |
+        /// | [`own_threads`](Self::own_threads), or a manual clock | has a ticker thread | sets the workers that there are always | bounds the tasks, and with them the workers |
+        /// | [`inline`](Self::inline) | has a ticker thread, which runs its tasks | has no effect | has no effect |
+        /// | [`executor`](Self::executor) | has a ticker thread, which calls the executor | has no effect | has no effect |
+        ///
         ///
         /// # Examples
         ///
         /// ```
         /// use tourbillon::Scheduler;
         ///
-        /// // A program with few timers needs one ticker.
+        /// // The tickers of the runtime serve one shard only.
         /// let scheduler = Scheduler::<u64>::builder().shards(1).build()?;
         /// assert_eq!(scheduler.handle().stats().shards.len(), 1);
         /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -58,8 +68,10 @@ macro_rules! engine_options {
             self
         }
 
-        /// Sets the number of workers at the start. The pool also keeps this number of workers
-        /// unblocked while tasks wait. The default is the number of cores. See
+        /// Sets the number of workers, and so chooses [`own_threads`](Self::own_threads). The pool
+        /// also keeps this number of workers unblocked while tasks wait. The default is the number
+        /// of cores, or `max_running` if that is less. On a [`runtime`](Self::runtime) this is an
+        /// error, since its workers are set when it is built. See
         /// [`max_running`](Self::max_running).
         ///
         /// # Examples
@@ -77,12 +89,13 @@ macro_rules! engine_options {
             self
         }
 
-        /// Sets how many tasks may run at one time, which is the number of workers up to which the
-        /// pool may grow when workers are blocked. The default is 64, or `workers` if that is more.
-        /// Extra workers leave when they have found nothing to do for 10 s.
+        /// Sets how many tasks may run at one time. The default is 64, or `workers` if that is more.
+        /// Up to this number, workers are added when workers are blocked. Extra workers leave when
+        /// they have found nothing to do for 10 s.
         ///
         /// Workers are added when two conditions hold: a due task has waited for 2 ms, and fewer
-        /// than `workers` workers are unblocked. A worker is blocked while its task sleeps or waits
+        /// than `workers` workers are unblocked. On a runtime, these are the workers of the
+        /// [runtime](crate::RuntimeBuilder::workers). A worker is blocked while its task sleeps or waits
         /// for I/O, a lock or a message. It is not blocked while its task computes, even if other
         /// processes use all cores. While the added workers are blocked too, the number of workers
         /// doubles every 2 ms.
@@ -251,11 +264,70 @@ macro_rules! engine_options {
             self
         }
 
-        /// Runs tasks on the threads of `executor` instead of a pool of the scheduler's own. The
+        /// Runs on the threads of `runtime`, which others may share. The default is the runtime of
+        /// the process.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use tourbillon::{Runtime, Scheduler};
+        ///
+        /// let runtime = Runtime::builder().workers(2).build()?;
+        /// let scheduler = Scheduler::<u64>::builder().runtime(&runtime).build()?;
+        /// assert_eq!(runtime.stats().instances, 1);
+        /// # drop(scheduler);
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        pub fn runtime(mut self, runtime: &$crate::runtime::Runtime) -> Self {
+            self.runs_on.on_runtime(runtime);
+            self
+        }
+
+        /// Runs on threads of its own, which end with it: a ticker for each shard, and
+        /// [`workers`](Self::workers). The default is the [runtime](crate::Runtime) of the process.
+        /// A scheduler with a manual clock, with [`inline`](Self::inline) or with an
+        /// [`executor`](Self::executor) has threads of its own in any case.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use tourbillon::Scheduler;
+        ///
+        /// let scheduler = Scheduler::<u64>::builder().own_threads().shards(1).build()?;
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        pub fn own_threads(mut self) -> Self {
+            self.runs_on.on_own_threads();
+            self
+        }
+
+        /// Runs tasks on the threads of `executor` instead of workers. The
         /// options `workers` and `max_running` have no effect then.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use std::sync::mpsc::{Sender, channel};
+        /// use std::time::Duration;
+        /// use tourbillon::{Executor, Job, Scheduler};
+        ///
+        /// struct Queue(Sender<Job>);
+        ///
+        /// impl Executor for Queue {
+        ///     fn execute(&self, job: Job) -> Result<(), Job> {
+        ///         self.0.send(job).map_err(|refused| refused.0)
+        ///     }
+        /// }
+        ///
+        /// let (sender, jobs) = channel();
+        /// let scheduler = Scheduler::<u64>::builder().executor(Queue(sender)).build()?;
+        /// scheduler.handle().schedule(7, Duration::ZERO, |_| println!("on my thread"))?;
+        /// jobs.recv()?.run();
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         #[doc(alias = "thread_pool")]
         pub fn executor(mut self, executor: impl $crate::executor::Executor) -> Self {
-            self.executor_kind = $crate::engine::ExecutorKind::Foreign(Box::new(executor));
+            self.runs_on.on_executor(Box::new(executor));
             self
         }
 
@@ -280,7 +352,7 @@ macro_rules! engine_options {
         /// # Ok::<(), Box<dyn std::error::Error>>(())
         /// ```
         pub fn inline(mut self) -> Self {
-            self.executor_kind = $crate::engine::ExecutorKind::Inline;
+            self.runs_on.inline();
             self
         }
     };

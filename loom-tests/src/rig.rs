@@ -18,7 +18,7 @@ use crate::engine::{
     Detached, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, Items, RunInfo,
     RunOutcome, Server, TickerState,
 };
-use crate::executor::{Worker, WorkerThread};
+use crate::executor::{PoolWorkers, Worker, WorkerThread};
 use crate::job::catch_panic;
 use crate::shard::batch::{ArmMany, ITEMS_PER_HOLD, Located, keys_by_stripe};
 use crate::shard::{
@@ -216,6 +216,13 @@ impl Size {
     /// Returns the parts of an engine with one shard, and the clock that moves it.
     pub(crate) fn parts(&self) -> (EngineParts, ManualClock) {
         let hand = ManualClock::starting_at(at(START));
+        let clock = Clock::manual(&hand);
+        let most = if self.inline {
+            0
+        } else {
+            self.workers + self.extra
+        };
+        let workers = PoolWorkers::new(self.workers, most, Duration::MAX, clock.clone());
         let parts = EngineParts {
             config: Valid {
                 tick: TickSize::from_nanos(1),
@@ -231,7 +238,7 @@ impl Size {
                 injector: 4,
                 name: None,
             },
-            clock: Clock::manual(&hand),
+            clock,
             executor_kind: if self.inline {
                 ExecutorKind::Inline
             } else {
@@ -239,6 +246,8 @@ impl Size {
             },
             seed: Some(0),
             stepped: false,
+            workers: Arc::new(workers),
+            shares_workers: false,
         };
         (parts, hand)
     }
@@ -433,12 +442,12 @@ impl Rig {
 
     /// Takes the worker of a thread.
     pub(crate) fn thread(&self) -> WorkerThread {
-        WorkerThread::take(self.engine().pool()).expect("a free number")
+        WorkerThread::take(self.engine().pool().threads(), false).expect("a free number")
     }
 
     /// Runs a worker's thread until the engine is stopped.
     pub(crate) fn work(&self, worker: WorkerThread) {
-        worker.run(self.engine().clock());
+        worker.run();
     }
 
     /// Runs a worker until it finds nothing more. It does not sleep.

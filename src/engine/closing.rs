@@ -425,7 +425,10 @@ impl<F: Frontend> Engine<F> {
         for shard in 0..self.shards().shards() {
             self.shards().shard(shard).bell.ring_for(Time::ZERO);
         }
-        self.pool().stop();
+        self.pool().close();
+        if !self.shares_workers {
+            self.pool().stop();
+        }
         self.limits.close();
     }
 

@@ -45,7 +45,7 @@
 
 use super::pace::Share;
 use super::{Engine, ExecutorKind, Frontend, Server};
-use crate::executor::{Growth, GrowthWatch, PoolCrew, TickerQueue, Worker};
+use crate::executor::{Growth, GrowthWatch, NewWorkers, PoolCrew, TickerQueue, Worker};
 use crate::job::Ticket;
 use crate::shard::{Collected, Ticker};
 use crate::sync::Arc;
@@ -125,13 +125,13 @@ impl TickerState {
 }
 
 impl<F: Frontend> Engine<F> {
-    /// Takes one step of the ticker in `ticker_state`. `start_workers` starts the given number of
-    /// workers, and returns whether the system gave a thread to each.
+    /// Takes one step of the ticker in `ticker_state`. `start_workers` starts these workers, and
+    /// returns whether the system gave a thread to each.
     pub(crate) fn ticker_step(
         &self,
         server: &Arc<Server<F>>,
         ticker_state: &mut TickerState,
-        start_workers: &mut dyn FnMut(usize) -> bool,
+        start_workers: &mut dyn FnMut(NewWorkers) -> bool,
     ) -> TickerStep {
         let shard = self.shards().shard(ticker_state.ticker.shard());
         shard.bell.awake();
@@ -343,7 +343,7 @@ impl<F: Frontend> Engine<F> {
         ticker_state: &mut TickerState,
         now: Time,
         waiting: bool,
-        start_workers: &mut dyn FnMut(usize) -> bool,
+        start_workers: &mut dyn FnMut(NewWorkers) -> bool,
     ) -> Time {
         if !matches!(self.executor_kind, ExecutorKind::Pool) {
             return Time::MAX;
@@ -361,8 +361,11 @@ impl<F: Frontend> Engine<F> {
         let look_again = match growth {
             Growth::Calm => Time::MAX,
             Growth::LookAgain(at) => at,
-            Growth::Start { count, look_again } => {
-                let all_started = start_workers(count);
+            Growth::Start {
+                workers,
+                look_again,
+            } => {
+                let all_started = start_workers(workers);
                 crew.asked_for_threads(now, all_started)
                     .unwrap_or(look_again)
             }

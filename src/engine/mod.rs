@@ -15,7 +15,8 @@
 //! | `admission.rs` | armings that are refused until unused permits were collected |
 //! | `pace.rs` | the limit of expirations per second, and the turns of the tickers |
 //! | `closing.rs` | the order of the steps of a shutdown |
-//! | `threads.rs` | the threads that drive the steps |
+//! | `runs_on.rs` | where an engine runs: its executor and its threads |
+//! | `threads.rs` | the tickers on their threads, and the end of an engine |
 //! | `wait/` | waits for the end of a run, or for its cancellation |
 //! | `limits.rs` | the limits of waits that tasks await |
 //! | `user_code.rs` | counts user code that belongs to no run |
@@ -34,6 +35,8 @@ mod followed;
 mod limits;
 mod moment;
 mod pace;
+#[cfg(not(loom))]
+mod runs_on;
 mod serve;
 mod submission;
 pub(crate) mod task_scope;
@@ -53,10 +56,15 @@ pub(crate) use detached::Detached;
 pub(crate) use drive::TickerState;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 pub(crate) use followed::Follower;
+#[cfg(not(loom))]
+#[cfg(all(any(test, feature = "test-util"), not(loom)))]
+pub(crate) use runs_on::BuiltStepped;
+#[cfg(not(loom))]
+pub(crate) use runs_on::RunsOn;
 pub(crate) use serve::{Batched, RunInfo, RunOutcome, Server};
 pub(crate) use threadless::{Attended, Concluding};
 #[cfg(not(loom))]
-pub(crate) use threads::{MakeReport, Owner, Threads};
+pub(crate) use threads::{MakeReport, Owner};
 #[cfg(feature = "tokio")]
 pub(crate) use wait::CancellationOfRun;
 pub(crate) use wait::EndOfRun;
@@ -80,6 +88,8 @@ use pace::Pace;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 use threadless::Threadless;
+#[cfg(not(loom))]
+use threads::EngineThreads;
 
 /// How long a ticket may stay unclaimed before the pool may grow.
 pub(crate) const GROWTH_LIMIT: Duration = Duration::from_millis(2);
@@ -224,7 +234,8 @@ pub(crate) struct Engine<F: FrontendTypes> {
     limits: Limits,
     tick: TickSize,
     shutdown_limit: Duration,
-    workers: usize,
+    /// Whether its workers serve other engines, too, and do not end with it.
+    shares_workers: bool,
     stepped: bool,
     /// The server, which owns this engine. It lives while a thread or an owner holds it.
     server: OnceLock<Weak<Server<F>>>,
@@ -234,7 +245,7 @@ pub(crate) struct Engine<F: FrontendTypes> {
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     follower: OnceLock<Follower<F>>,
     #[cfg(not(loom))]
-    threads: Threads,
+    threads: EngineThreads,
     /// The value of the label `name` of metrics, if it was chosen.
     name: Option<String>,
     pub(crate) frontend: F,
@@ -253,6 +264,10 @@ pub(crate) struct EngineParts {
     pub(crate) seed: Option<u64>,
     /// Whether a test's thread drives the engine, so that it has no threads of its own.
     pub(crate) stepped: bool,
+    /// Those that serve its pool.
+    pub(crate) workers: Arc<PoolWorkers>,
+    /// Whether these serve other engines, too, and do not end with it.
+    pub(crate) shares_workers: bool,
 }
 
 impl<F: Frontend> Engine<F> {
@@ -262,8 +277,9 @@ impl<F: Frontend> Engine<F> {
             config,
             clock,
             executor_kind,
-            seed,
-            stepped,
+            workers: pool_workers,
+            shares_workers,
+            ..
         } = parts;
         let tag = unique_number();
         // The seed is random unless the engine is to be repeatable.
@@ -275,26 +291,22 @@ impl<F: Frontend> Engine<F> {
             backlog: config.backlog,
             max_pending: config.max_pending,
             paced: config.pace.is_some(),
-            seed: seed.unwrap_or_else(random_seed),
+            seed: parts.seed.unwrap_or_else(random_seed),
         });
         let (workers, max_workers) = match &executor_kind {
+            ExecutorKind::Pool if shares_workers => (pool_workers.wanted(), config.max_running),
             ExecutorKind::Pool => (config.workers, config.max_running),
             // Each ticker is a worker and needs one worker slot.
             ExecutorKind::Inline => (config.shards, config.shards),
             ExecutorKind::Foreign(_) => (0, 0),
-        };
-        let threads = if matches!(executor_kind, ExecutorKind::Pool) && !stepped {
-            max_workers
-        } else {
-            0
         };
         let pool_config = PoolConfig {
             workers,
             max_workers,
             ticker_queues: config.shards,
             injector_bound: config.injector,
+            shares_workers,
         };
-        let pool_workers = Arc::new(PoolWorkers::new(workers, threads, config.quiet));
         let (pool, ticker_queues) = Pool::new(pool_config, pool_workers);
         let ticker_states = ticker_queues
             .into_iter()
@@ -323,15 +335,15 @@ impl<F: Frontend> Engine<F> {
             pool,
             tick: config.tick,
             shutdown_limit: config.shutdown_limit,
-            workers,
-            stepped,
+            shares_workers,
+            stepped: parts.stepped,
             server: OnceLock::new(),
             faults: Faults::default(),
             threadless: Threadless::new(),
             #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
             follower: OnceLock::new(),
             #[cfg(not(loom))]
-            threads: Threads::new(),
+            threads: EngineThreads::new(),
             name: config.name,
             frontend,
         });
@@ -393,11 +405,6 @@ impl<F: Frontend> Engine<F> {
 
     pub(crate) fn is_stepped(&self) -> bool {
         self.stepped
-    }
-
-    /// Returns the number of workers to start with.
-    pub(crate) fn workers(&self) -> usize {
-        self.workers
     }
 
     #[inline]

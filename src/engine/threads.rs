@@ -1,8 +1,6 @@
-//! The threads of an engine, and how they end. Nothing is decided here: a ticker's thread takes the
-//! steps of `ticker_step`, and a worker's thread runs the executor's loop.
+//! The tickers of an engine on the threads that serve it, and the end of the engine. Nothing is
+//! decided here: a ticker takes the steps of `ticker_step`.
 
-use std::convert::Infallible;
-use std::io;
 use std::time::Duration;
 
 use super::{
@@ -11,35 +9,28 @@ use super::{
 };
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::clock::Clock;
-use crate::executor::WorkerThread;
 use crate::job::{catch_panic, drop_each};
+use crate::runtime::{Alive, Life, NotServed, ServedEngine, Threads};
 use crate::shard::{ReentrancyGuard, when_unlocked};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::channel::{Receiver, Sender, bounded};
-use crate::sync::{Arc, Mutex, park_for, thread};
+use crate::sync::{Arc, Mutex, OnceLock, park_for, thread};
 use crate::tick::Time;
-use crate::tickers::{TickerStep, TickerThread, Ticks};
+use crate::tickers::{TickerStep, Ticks};
 
-/// A thread's life sign: a sender that never sends. It is dropped when the thread ends, and the
-/// receiver is disconnected when the last one is dropped.
-type Alive = Sender<Infallible>;
-
-/// The life signs of all threads; `None` before the start and after the end.
+/// The threads that serve an engine, and the life of its tickers on them.
 #[derive(Debug)]
-pub(crate) struct Threads(Mutex<Option<Started>>);
-
-#[derive(Debug)]
-struct Started {
-    tickers: Alive,
-    workers: Alive,
-    tickers_gone: Receiver<Infallible>,
-    workers_gone: Receiver<Infallible>,
+pub(crate) struct EngineThreads {
+    /// Present from the start on.
+    threads: OnceLock<Arc<Threads>>,
+    tickers: Life,
 }
 
 /// One ticker of an engine, for the thread that serves it.
 struct EngineTicker<F: Frontend> {
     server: Arc<Server<F>>,
     state: TickerState,
+    // After the fields above, which they outlive.
+    _served: Arc<ServedEngine>,
     _alive: Option<Alive>,
 }
 
@@ -93,66 +84,48 @@ impl<F: FrontendTypes> Drop for Owner<F> {
 pub(crate) type MakeReport<F, R> =
     fn(Option<Ending<<F as FrontendTypes>::Key, <F as FrontendTypes>::Payload>>) -> R;
 
-impl Threads {
+impl EngineThreads {
     pub(super) fn new() -> Self {
-        Threads(Mutex::new(None))
+        EngineThreads {
+            threads: OnceLock::new(),
+            tickers: Life::new(),
+        }
     }
 }
 
 impl<F: Frontend> Engine<F> {
-    /// Starts the tickers and the first workers. After an error nothing runs.
-    pub(crate) fn start(
+    /// Has `threads` serve the engine.
+    pub(super) fn start(
         server: &Arc<Server<F>>,
         ticker_states: Vec<TickerState>,
-    ) -> io::Result<()> {
+        threads: Arc<Threads>,
+    ) -> Result<(), NotServed> {
         let engine = server.engine();
-        let (tickers, tickers_gone) = bounded(0);
-        let (workers, workers_gone) = bounded(0);
-        *engine.threads.0.lock() = Some(Started {
-            tickers,
-            workers,
-            tickers_gone,
-            workers_gone,
-        });
-        let started = ticker_states
-            .into_iter()
-            .try_for_each(|ticker_state| Self::start_ticker(server, ticker_state))
-            .and_then(|()| (0..engine.workers()).try_for_each(|_| Self::start_worker(server)));
-        if started.is_err() {
-            engine.stop();
-        }
-        started
-    }
-
-    /// Starts a thread for one ticker.
-    fn start_ticker(server: &Arc<Server<F>>, state: TickerState) -> io::Result<()> {
-        let alive = server.engine().alive(|started| &started.tickers);
-        let (thread, ticker_loop) = TickerThread::new();
-        thread::Builder::new()
-            .name(format!("tb-tick-{}", state.shard()))
-            .spawn(move || {
-                thread::wake_exactly();
-                ticker_loop.run();
-            })?;
-        thread.add(|ring| {
-            let engine = server.engine();
+        let served = threads.serve(ticker_states, |state, ring, served| {
             engine.shards().shard(state.shard()).bell.rings(ring);
-            let server = Arc::clone(server);
             Box::new(EngineTicker {
-                server,
+                server: Arc::clone(server),
                 state,
-                _alive: alive,
+                _served: served,
+                _alive: engine.threads.tickers.sign(),
             })
         });
-        thread.end();
-        Ok(())
+        if !engine.shares_workers {
+            // Nobody else comes, so the tickers' threads end with the engine.
+            threads.close();
+        }
+        // The cell was empty: an engine starts once.
+        let _ = engine.threads.threads.set(threads);
+        served
     }
 
     /// Takes a step of a ticker, and of a shutdown that has no thread.
     fn step_with_threads(server: &Arc<Server<F>>, state: &mut TickerState) -> TickerStep {
         let engine = server.engine();
-        let step = engine.ticker_step(server, state, &mut |count| {
-            let all_started = (0..count).all(|_| Self::start_worker(server).is_ok());
+        let step = engine.ticker_step(server, state, &mut |workers| {
+            let all_started = engine.threads.threads.get().is_some_and(|threads| {
+                (0..workers.count).all(|_| threads.start_worker(workers.spare).is_ok())
+            });
             if !all_started {
                 // Relaxed: a count.
                 engine.faults().spawn.fetch_add(1, Ordering::Relaxed);
@@ -169,42 +142,12 @@ impl<F: Frontend> Engine<F> {
             }
             (Attended::Last(concluding), _) => {
                 // The threads end soon, and this one must not wait for them.
-                engine.leave_threads();
+                engine.threads.tickers.close();
                 engine.answer(concluding);
                 TickerStep::Stop
             }
             (_, step) => step,
         }
-    }
-
-    /// Starts one more worker, unless there are enough. With inline execution this starts nothing.
-    fn start_worker(server: &Arc<Server<F>>) -> io::Result<()> {
-        let engine = server.engine();
-        // The life sign is taken before the worker: after `join` has taken the signs away, no
-        // worker starts any more.
-        let Some(alive) = engine.alive(|started| &started.workers) else {
-            return Ok(());
-        };
-        let Some(worker) = WorkerThread::take(engine.pool()) else {
-            return Ok(());
-        };
-        let clock = engine.clock().clone();
-        thread::Builder::new()
-            .name(format!("tb-work-{}", worker.number()))
-            .spawn(move || {
-                worker.run(&clock);
-                drop(alive);
-            })
-            .map(drop)
-    }
-
-    /// Clones the chosen life sign, unless the threads are being joined.
-    fn alive(&self, which: impl Fn(&Started) -> &Alive) -> Option<Alive> {
-        self.threads
-            .0
-            .lock()
-            .as_ref()
-            .map(|started| which(started).clone())
     }
 
     /// Does steps 2 to 6 of `closing.rs` for the caller that began the shutdown, then joins the
@@ -299,7 +242,10 @@ impl<F: Frontend> Engine<F> {
                 let asked = to_end.lock().take();
                 if let Some(asked) = asked {
                     let engine = for_thread.engine();
-                    (asked.answer)(engine.wait_and_end(asked.mode, asked.begun));
+                    let ending = engine.wait_and_end(asked.mode, asked.begun);
+                    // Before the report, since this may be the last owner but the caller.
+                    let _ = catch_panic(|| drop(for_thread));
+                    (asked.answer)(ending);
                 }
             });
         if thread.is_err() {
@@ -333,28 +279,25 @@ impl<F: Frontend> Engine<F> {
     /// No limit is needed here. When all runs are completed, a thread that is in no user code
     /// enters none again (USER-3), and it ends at its next check.
     fn join(&self, workers_too: bool) {
-        let Some((tickers_gone, workers_gone)) = self.leave_threads() else {
+        // Without threads, whoever steps the engine keeps its worker slots.
+        let Some(threads) = self.threads.threads.get() else {
             return;
         };
-        // Nothing is ever sent, so `recv` returns only when the last sender is gone.
         let tickers_too = if self.is_inline() {
             workers_too
         } else {
             self.outside().hand_overs == 0
         };
         if tickers_too {
-            let _ = tickers_gone.recv();
+            self.threads.tickers.wait(None);
         }
         if workers_too {
-            let _ = workers_gone.recv();
+            // Since the stop, no worker comes into the pool any more.
+            self.pool().wait_until_left();
         }
-    }
-
-    /// Lets no worker start any more. Returns what is disconnected when the tickers, and when the
-    /// workers, have ended, unless somebody else has it.
-    fn leave_threads(&self) -> Option<(Receiver<Infallible>, Receiver<Infallible>)> {
-        let started = self.threads.0.lock().take()?;
-        Some((started.tickers_gone, started.workers_gone))
+        if !self.shares_workers {
+            threads.join(tickers_too, workers_too);
+        }
     }
 
     /// Abandons the engine from the drop of an owner. Such a drop may happen anywhere, also in user
@@ -372,7 +315,7 @@ impl<F: Frontend> Engine<F> {
         self.close_gates();
         let mut taken = self.take_pending(false);
         self.stop();
-        self.leave_threads();
+        self.threads.tickers.close();
         self.closing().finish();
         self.frontend.keep_back(&mut taken, false);
         // Payloads are user code, so they are dropped here, where no lock is held.

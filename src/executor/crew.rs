@@ -61,9 +61,12 @@ impl<'a, U: Fn() -> usize> PoolCrew<'a, U> {
         let turn = self.turn.as_mut()?;
         turn.refused = (!all_started).then(|| {
             let pause = turn.refused.map_or(REFUSED_FIRST, |(_, pause)| pause * 2);
-            (now, pause.min(REFUSED_AT_MOST))
+            (
+                self.pool.threads().clock().now(),
+                pause.min(REFUSED_AT_MOST),
+            )
         });
-        turn.refused.map(|(since, pause)| since + pause)
+        turn.refused.map(|(_, pause)| now + pause)
     }
 }
 
@@ -84,6 +87,10 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
         self.pool.free_slots()
     }
 
+    fn is_left_alone(&self) -> bool {
+        self.pool.is_left_alone()
+    }
+
     fn wanted(&self) -> usize {
         self.pool.threads().wanted()
     }
@@ -99,16 +106,18 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
         };
         // The turn lasts until this view is dropped, after the ticker has started workers.
         let turn = self.turn.insert(turn);
-        if let Some((since, pause)) = turn.refused
-            && now >= since
-            && now < since + pause
-        {
-            return Look::Refused(since + pause);
+        if let Some((since, pause)) = turn.refused {
+            // The tickers' clocks may differ, so what they share is measured by the workers' one.
+            let shared = self.pool.threads().clock().now();
+            if shared >= since && shared < since + pause {
+                return Look::Refused(now + (since + pause).since(shared));
+            }
         }
         able(self.pool, &mut turn.begin).map_or(Look::Blind, Look::Able)
     }
 
-    fn may_start_blindly(&mut self, now: Time) -> bool {
+    fn may_start_blindly(&mut self) -> bool {
+        let now = self.pool.threads().clock().now();
         // Without the turn, several tickers could each start a worker in that time.
         let Some(turn) = &mut self.turn else {
             return false;
@@ -126,7 +135,7 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
 fn able(pool: &Pool, begin: &mut usize) -> Option<usize> {
     // Read first: a worker that leaves meanwhile then counts as able, and no worker is started in
     // its place by mistake.
-    let workers = pool.workers();
+    let workers = pool.threads().regular();
     if pool.sleeping() > 0 {
         // A sleeping worker gets the next ticket, so no further worker is needed.
         return Some(workers);

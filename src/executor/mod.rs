@@ -28,7 +28,7 @@ mod workers;
 
 pub(crate) use crew::PoolCrew;
 pub use foreign::{Executor, Job};
-pub(crate) use growth::{Growth, GrowthWatch};
+pub(crate) use growth::{Growth, GrowthWatch, NewWorkers};
 pub(crate) use pool::{Pool, PoolConfig, PoolWorkers, TickerQueue};
 pub(crate) use worker::Worker;
 pub(crate) use worker_thread::WorkerThread;

@@ -1,4 +1,12 @@
 //! The queues of one engine, its worker slots, and when its tickets are made known to the workers.
+//!
+//! # The end of a pool
+//!
+//! Workers go on when one of their pools ends.
+//!
+//! - **CLOSE-POOL** A closed pool gives no slot. Slots are given and freed under one lock, which who
+//!   waits for the last worker takes, too. A worker holds the engine only while it has a slot. So
+//!   when no slot is in use any more, no worker runs anything of the engine, or owns it.
 
 use super::queue::Queues;
 use super::workers::{Listed, Workers};
@@ -6,7 +14,7 @@ use crate::job::{Claim, Ticket};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::deque::Worker as Deque;
 use crate::sync::fork::Origin;
-use crate::sync::{Arc, CachePadded, Mutex, OnceLock, Weak};
+use crate::sync::{Arc, CachePadded, Mutex, OnceLock, Parker, Unparker, Weak};
 
 /// The sizes of a pool, validated by the builder.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +27,8 @@ pub(crate) struct PoolConfig {
     pub(crate) ticker_queues: usize,
     /// Bound on the tickets in the injector.
     pub(crate) injector_bound: usize,
+    /// Whether its workers may serve other pools, too.
+    pub(crate) shares_workers: bool,
 }
 
 /// What [`Workers`] needs to know of a pool.
@@ -34,7 +44,7 @@ pub(crate) struct Listing {
 
 impl Listed for Arc<Listing> {
     fn is_visited(&self) -> bool {
-        // Relaxed: it decides the order only.
+        // Relaxed: it decides the order only, or is read under the lock under which it is written.
         self.visitors.load(Ordering::Relaxed) > 0
     }
 }
@@ -49,11 +59,15 @@ impl Listing {
 
     /// Notes that the pool was taken off the list. Returns the pool, unless it is gone. From then
     /// on the caller owes a look at its queues, by [`Pool::list_if_any`] (SLEEP-3).
-    pub(super) fn begin_visit(&self) -> Option<(Arc<Pool>, Arc<dyn Claim>)> {
+    pub(super) fn begin_visit(&self) -> Option<Arc<Pool>> {
         // Relaxed: ordered by the fence before that look.
         self.listed.store(false, Ordering::Relaxed);
-        let claim = self.claim.get()?.upgrade()?;
-        Some((self.pool.upgrade()?, claim))
+        self.pool.upgrade()
+    }
+
+    /// Returns what serves the tickets, unless it is gone.
+    pub(super) fn claim(&self) -> Option<Arc<dyn Claim>> {
+        self.claim.get()?.upgrade()
     }
 }
 
@@ -95,8 +109,18 @@ pub(crate) struct Pool {
     listing: Arc<Listing>,
     /// Number of tickets that tickers have served instead of the workers.
     helped: AtomicU64,
-    /// The worker slots that were made, by number; `None` where it is in use.
-    slots: Mutex<Vec<Option<WorkerSlot>>>,
+    slots: Mutex<PoolSlots>,
+}
+
+/// The worker slots of a pool.
+#[derive(Default)]
+struct PoolSlots {
+    /// Those that were made, by number; `None` where it is in use.
+    made: Vec<Option<WorkerSlot>>,
+    /// Whether no slot is given any more.
+    closed: bool,
+    /// Who waits until no slot is in use.
+    waiting: Vec<Unparker>,
 }
 
 impl Pool {
@@ -109,7 +133,6 @@ impl Pool {
             config.workers > 0 || config.max_workers == 0,
             "a pool needs a worker that stays, unless a foreign executor runs all tasks"
         );
-        assert!(config.max_workers >= config.workers, "more stay than fit");
         // First in, first out: tickets are served in the order of expiry.
         let fed: Vec<Deque<Ticket>> = (0..config.ticker_queues)
             .map(|_| Deque::new_fifo())
@@ -149,7 +172,7 @@ impl Pool {
     }
 
     /// Returns the threads that serve this pool.
-    pub(super) fn threads(&self) -> &Arc<PoolWorkers> {
+    pub(crate) fn threads(&self) -> &Arc<PoolWorkers> {
         &self.workers
     }
 
@@ -202,17 +225,21 @@ impl Pool {
     /// Takes the free worker slot with the lowest number, or makes one.
     pub(super) fn take_free_slot(&self) -> Option<WorkerSlot> {
         let mut slots = self.slots.lock();
-        let slot = match slots.iter_mut().find_map(Option::take) {
+        if slots.closed {
+            return None;
+        }
+        let made = &mut slots.made;
+        let slot = match made.iter_mut().find_map(Option::take) {
             Some(slot) => slot,
-            None if slots.len() == self.config.max_workers => return None,
+            None if made.len() == self.config.max_workers => return None,
             None => {
-                let number = slots.len();
+                let number = made.len();
                 let local = Deque::new_fifo();
                 // Padded, since each worker writes its own for every ticket.
                 let claims = Arc::new(CachePadded::default());
                 self.queues
                     .add_local(number, local.stealer(), Arc::clone(&claims));
-                slots.push(None);
+                made.push(None);
                 WorkerSlot {
                     number,
                     local,
@@ -236,12 +263,51 @@ impl Pool {
     /// Frees a worker slot. Tickets in its deque stay there: other workers steal from it, whether
     /// its slot is in use or not.
     pub(super) fn leave(&self, slot: WorkerSlot) {
-        let mut slots = self.slots.lock();
-        let number = slot.number;
-        slots[number] = Some(slot);
-        // Relaxed: see `take_free_slot`.
-        let before = self.listing.visitors.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "the slot was taken");
+        let waiting = {
+            let mut slots = self.slots.lock();
+            let number = slot.number;
+            slots.made[number] = Some(slot);
+            // Relaxed: see `take_free_slot`.
+            let before = self.listing.visitors.fetch_sub(1, Ordering::Relaxed);
+            debug_assert!(before > 0, "the slot was taken");
+            if before > 1 {
+                return;
+            }
+            std::mem::take(&mut slots.waiting)
+        };
+        for unparker in waiting {
+            unparker.unpark();
+        }
+    }
+
+    /// Gives no slot any more. What waits in the queues stays there.
+    pub(crate) fn close(&self) {
+        self.slots.lock().closed = true;
+    }
+
+    /// Blocks until no worker is in this pool. After [`close`](Self::close), none comes again.
+    pub(crate) fn wait_until_left(&self) {
+        let parker = Parker::new();
+        loop {
+            {
+                // CLOSE-POOL: a slot is given and freed under this lock.
+                let mut slots = self.slots.lock();
+                if !self.is_visited() {
+                    return;
+                }
+                slots.waiting.push(parker.unparker().clone());
+            }
+            parker.park();
+        }
+    }
+
+    /// Returns whether no worker is in this pool, and each is in another one (RT-ONE).
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.config.shares_workers && !self.is_visited() && self.workers.all_visit()
+    }
+
+    fn is_visited(&self) -> bool {
+        self.listing.is_visited()
     }
 
     /// Returns how many tickets have been handed to `Claim::serve` so far.
@@ -269,10 +335,13 @@ impl Pool {
         self.workers.taken().max(stepped)
     }
 
-    /// Returns how many more workers there may be.
+    /// Returns how many more workers there may be for this pool.
     #[inline]
     pub(crate) fn free_slots(&self) -> usize {
-        self.config.max_workers.saturating_sub(self.workers())
+        // Relaxed: an estimate.
+        let visitors = self.listing.visitors.load(Ordering::Relaxed);
+        let free = self.config.max_workers.saturating_sub(visitors);
+        free.min(self.workers.free_places())
     }
 
     /// Returns how many workers sleep or are about to.

@@ -39,24 +39,33 @@ fn with(
         max_workers,
         ticker_queues,
         injector_bound,
+        shares_workers: false,
     };
-    Pool::new(
-        config,
-        Arc::new(PoolWorkers::new(workers, max_workers, QUIET)),
-    )
+    let workers = threads(workers, max_workers, &ManualClock::new());
+    Pool::new(config, workers)
+}
+
+fn threads(workers: usize, most: usize, hand: &ManualClock) -> Arc<PoolWorkers> {
+    let clock = Clock::manual(hand);
+    Arc::new(PoolWorkers::new(workers, most, QUIET, clock))
+}
+
+/// Returns what moves the clock of the pool's workers.
+fn hand_of(pool: &Pool) -> ManualClock {
+    pool.threads().clock().as_manual().unwrap()
 }
 
 /// Takes a worker without its thread.
 fn take(pool: &Pool) -> Option<WorkerThread> {
-    WorkerThread::take(pool)
+    WorkerThread::take(pool.threads(), false)
 }
 
 /// Starts a worker. All workers of a pool have the same claim.
-fn spawn<C: Claim>(pool: &Pool, claim: &Arc<C>, clock: &Clock) -> JoinHandle<()> {
+fn spawn<C: Claim>(pool: &Pool, claim: &Arc<C>) -> JoinHandle<()> {
     let weak = Arc::downgrade(claim);
     pool.is_served_by(weak);
-    let (worker, clock) = (take(pool).unwrap(), clock.clone());
-    thread::spawn(move || worker.run(&clock))
+    let worker = take(pool).unwrap();
+    thread::spawn(move || worker.run())
 }
 
 fn until(mut condition: impl FnMut() -> bool) {
@@ -165,7 +174,7 @@ fn no_worker_is_taken_after_stop() {
     pool.stop();
     pool.stop();
     assert!(take(&pool).is_none());
-    worker.run(&Clock::manual(&ManualClock::new()));
+    worker.run();
     assert_eq!(pool.workers(), 0);
 }
 
@@ -180,7 +189,7 @@ fn a_pool_that_is_gone_is_not_visited() {
     drop(notes);
     let worker = take(&pool).unwrap();
     pool.stop();
-    worker.run(&Clock::manual(&ManualClock::new()));
+    worker.run();
     assert_eq!((pool.claims(), pool.queued_hint()), (0, 1));
 }
 
@@ -275,11 +284,10 @@ fn c114_what_a_worker_leaves_behind_is_found_by_others() {
 #[test]
 fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
     let (pool, ticker_queues) = pool(1, 2, 1);
-    let hand = ManualClock::new();
-    let clock = Clock::manual(&hand);
+    let hand = hand_of(&pool);
     let notes = Arc::new(Notes::default());
-    let stays = spawn(&pool, &notes, &clock);
-    let leaves = spawn(&pool, &notes, &clock);
+    let stays = spawn(&pool, &notes);
+    let leaves = spawn(&pool, &notes);
     until(|| pool.sleeping() == 2);
     hand.advance(QUIET - Duration::from_nanos(1));
     // Woken for work, the worker that stays serves it, because the lowest number comes first.
@@ -303,11 +311,10 @@ fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
 #[test]
 fn work_makes_an_extra_worker_stay_longer() {
     let (pool, ticker_queues) = pool(1, 2, 1);
-    let hand = ManualClock::new();
-    let clock = Clock::manual(&hand);
+    let hand = hand_of(&pool);
     let notes = Arc::new(Notes::default());
     let _busy = take(&pool).unwrap();
-    let extra = spawn(&pool, &notes, &clock);
+    let extra = spawn(&pool, &notes);
     until(|| pool.sleeping() == 1);
     hand.advance(QUIET / 2);
     ticker_queues[0].push(ticket(1));
@@ -326,13 +333,12 @@ fn work_makes_an_extra_worker_stay_longer() {
 #[test]
 fn c107_ten_tasks_of_one_batch_run_at_the_same_time_on_ten_workers() {
     let (pool, ticker_queues) = pool(10, 10, 1);
-    let clock = Clock::manual(&ManualClock::new());
     // No task ends before all ten have started.
     let gate = Arc::new(Gate {
         opens_at: Some(10),
         ..Gate::default()
     });
-    let workers: Vec<_> = (0..10).map(|_| spawn(&pool, &gate, &clock)).collect();
+    let workers: Vec<_> = (0..10).map(|_| spawn(&pool, &gate)).collect();
     until(|| pool.sleeping() == 10);
     for slot in 0..10 {
         ticker_queues[0].push(ticket(slot));
@@ -353,9 +359,8 @@ fn crew(pool: &Pool) -> PoolCrew<'_, impl Fn() -> usize> {
 #[test]
 fn a_worker_that_is_about_to_claim_is_able_although_its_thread_waits() {
     let (pool, ticker_queues) = pool(1, 1, 1);
-    let clock = Clock::manual(&ManualClock::new());
     let gate = Arc::new(Gate::default());
-    let thread = spawn(&pool, &gate, &clock);
+    let thread = spawn(&pool, &gate);
     ticker_queues[0].push(ticket(0));
     ticker_queues[0].announce();
     until(|| pool.claims() == 1 && crew(&pool).look(Time::ZERO) == Look::Able(0));
@@ -375,8 +380,7 @@ fn a_worker_that_is_about_to_claim_is_able_although_its_thread_waits() {
 #[test]
 fn a_worker_that_was_chosen_and_not_woken_yet_is_able() {
     let (pool, _ticker_queues) = pool(1, 1, 1);
-    let clock = Clock::manual(&ManualClock::new());
-    let thread = spawn(&pool, &Arc::<Notes>::default(), &clock);
+    let thread = spawn(&pool, &Arc::<Notes>::default());
     until(|| pool.sleeping() == 1);
     // As a waker does that the kernel stops before it wakes the worker.
     let chosen = pool.threads().choose_sleeper().unwrap();
@@ -395,10 +399,9 @@ fn a_worker_that_was_chosen_and_not_woken_yet_is_able() {
 fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
     let limit = Duration::from_millis(2);
     let (pool, ticker_queues) = pool(2, 16, 1);
-    let hand = ManualClock::new();
-    let clock = Clock::manual(&hand);
+    let hand = hand_of(&pool);
     let gate = Arc::new(Gate::default());
-    let mut threads: Vec<_> = (0..2).map(|_| spawn(&pool, &gate, &clock)).collect();
+    let mut threads: Vec<_> = (0..2).map(|_| spawn(&pool, &gate)).collect();
     for slot in 0..12 {
         ticker_queues[0].push(ticket(slot));
     }
@@ -409,9 +412,9 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
         let waiting = pool.queued_hint() > 0;
         let mut seen = crew(&pool);
         let look = watch.look(hand.now(), waiting, &mut seen);
-        if let Growth::Start { count, .. } = look {
-            for _ in 0..count {
-                threads.push(spawn(&pool, &gate, &clock));
+        if let Growth::Start { workers, .. } = look {
+            for _ in 0..workers.count {
+                threads.push(spawn(&pool, &gate));
             }
             rounds += 1;
         }
@@ -444,7 +447,7 @@ fn one_ticker_at_a_time_looks_at_the_workers_and_starts_more() {
     let (mut one, mut other) = (crew(&pool), crew(&pool));
     assert_eq!(one.look(Time::ZERO), Look::Able(1));
     assert_eq!(other.look(Time::ZERO), Look::Later);
-    assert!(!other.may_start_blindly(Time::ZERO), "it has no turn");
+    assert!(!other.may_start_blindly(), "it has no turn");
     let _started = take(&pool).unwrap();
     drop(one);
     assert_eq!(other.look(Time::ZERO), Look::Able(2));
@@ -455,12 +458,12 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
     let (pool, _) = pool(1, 64, 2);
     let worker = take(&pool).unwrap();
     worker.is_known_as(None);
-    let hand = ManualClock::new();
+    let hand = hand_of(&pool);
     let step = Duration::from_millis(1);
     let may_start = || {
         let mut crew = crew(&pool);
         assert_eq!(crew.look(Time::ZERO), Look::Blind);
-        crew.may_start_blindly(hand.now())
+        crew.may_start_blindly()
     };
     assert!(may_start());
     for _ in 1..10 {
@@ -480,8 +483,8 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
         hand.set(Time::ZERO + Duration::from_secs(1) + step * millis);
         for watch in &mut watches {
             let mut crew = PoolCrew::new(&pool, || 100);
-            if let Growth::Start { count, .. } = watch.look(hand.now(), true, &mut crew) {
-                started.push((millis, count));
+            if let Growth::Start { workers, .. } = watch.look(hand.now(), true, &mut crew) {
+                started.push((millis, workers.count));
             }
         }
     }
@@ -498,11 +501,13 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
 fn a_system_that_refuses_threads_is_asked_less_and_less_often() {
     let (pool, _) = pool(1, 64, 2);
     take(&pool).unwrap().is_known_as(None);
+    let hand = hand_of(&pool);
     let step = Duration::from_millis(1);
     // Two tickers, which share the pause.
     let mut watches = [(); 2].map(|()| GrowthWatch::new(step * 2));
     let mut ask = |millis: u32, all_started: bool| {
         let now = Time::ZERO + step * millis;
+        hand.set(now);
         let mut asked = 0;
         for watch in &mut watches {
             let mut crew = PoolCrew::new(&pool, || 100);
@@ -547,9 +552,8 @@ fn a_system_that_refuses_threads_is_asked_less_and_less_often() {
 fn of_many_threads_some_are_looked_at_and_all_in_turn() {
     const BLOCKED: usize = 70;
     let (pool, ticker_queues) = pool(BLOCKED, BLOCKED + 40, 1);
-    let clock = Clock::manual(&ManualClock::new());
     let gate = Arc::new(Gate::default());
-    let threads: Vec<_> = (0..BLOCKED).map(|_| spawn(&pool, &gate, &clock)).collect();
+    let threads: Vec<_> = (0..BLOCKED).map(|_| spawn(&pool, &gate)).collect();
     for slot in 0..BLOCKED {
         ticker_queues[0].push(ticket(slot));
     }
@@ -604,12 +608,11 @@ fn c114_every_ticket_of_several_producers_is_served_exactly_once() {
         }
     }
     let (pool, ticker_queues) = pool(3, 4, 2);
-    let clock = Clock::system();
     let all = Arc::new(Marks {
         marks: (0..3 * EACH).map(|_| AtomicUsize::new(0)).collect(),
         left: AtomicUsize::new(3 * EACH),
     });
-    let workers: Vec<_> = (0..3).map(|_| spawn(&pool, &all, &clock)).collect();
+    let workers: Vec<_> = (0..3).map(|_| spawn(&pool, &all)).collect();
     let tickers: Vec<_> = (0..)
         .zip(ticker_queues)
         .map(|(number, ticker_queue)| {
@@ -732,7 +735,7 @@ impl Claim for Storm {
 fn served_in_order(tickets: &[usize]) -> String {
     let hand = ManualClock::new();
     let order = Arc::<Mutex<String>>::default();
-    let workers = Arc::new(PoolWorkers::new(1, 1, QUIET));
+    let workers = threads(1, 1, &hand);
     let mut later: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
     let mut pools = Vec::new();
     for (name, count) in ('A'..).zip(tickets) {
@@ -741,6 +744,7 @@ fn served_in_order(tickets: &[usize]) -> String {
             max_workers: 4,
             ticker_queues: 1,
             injector_bound: 1_000,
+            shares_workers: true,
         };
         let (pool, mut ticker_queues) = Pool::new(config, Arc::clone(&workers));
         let storm = Arc::new(Storm {
@@ -766,7 +770,7 @@ fn served_in_order(tickets: &[usize]) -> String {
     let worker = take(&pools[0].0).unwrap();
     // It leaves when nothing is listed any more.
     pools[0].0.stop();
-    worker.run(&Clock::manual(&hand));
+    worker.run();
     let order = order.lock().clone();
     for ((pool, storm), count) in pools.iter().zip(tickets) {
         assert_eq!(pool.queued_hint(), 0);
@@ -814,4 +818,85 @@ fn many_pools_with_a_ticket_each_come_before_the_rest_of_a_storm() {
     let order = served_in_order(&tickets);
     let last = ('B'..='U').map(|name| order.find(name).unwrap()).max();
     assert!(last.unwrap() < 100, "{order}");
+}
+
+/// Three pools: a worker is in the first one, which is listed again; the others are listed.
+#[test]
+fn a_spare_worker_visits_pools_that_no_worker_is_in_and_leaves() {
+    let workers = threads(1, 1, &ManualClock::new());
+    let pools: Vec<_> = (0..3)
+        .map(|number| {
+            let config = PoolConfig {
+                workers: 1,
+                max_workers: 4,
+                ticker_queues: 1,
+                injector_bound: 10,
+                shares_workers: true,
+            };
+            let (pool, queues) = Pool::new(config, Arc::clone(&workers));
+            let notes = Arc::new(Notes::default());
+            let weak = Arc::downgrade(&notes);
+            pool.is_served_by(weak);
+            let visitor = (number == 0).then(|| pool.take_slot().unwrap());
+            queues[0].push(ticket(number));
+            queues[0].announce();
+            (pool, notes, visitor)
+        })
+        .collect();
+    let regular = take(&pools[0].0).unwrap();
+    assert!(take(&pools[0].0).is_none(), "there are enough");
+    let spare = WorkerThread::take(&workers, true).unwrap();
+    // It is no reason to start one worker less.
+    assert_eq!((workers.taken(), workers.regular()), (2, 1));
+    spare.run();
+    assert_eq!((workers.taken(), workers.regular()), (1, 1));
+    let served = || {
+        pools
+            .iter()
+            .map(|(pool, ..)| pool.claims())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(served(), [0, 1, 1]);
+    // The listing of the first one is still there.
+    workers.stop();
+    regular.run();
+    assert_eq!(served(), [1, 1, 1]);
+}
+
+#[test]
+fn a_pool_is_left_alone_while_each_worker_is_in_another_one() {
+    let workers = threads(2, 2, &ManualClock::new());
+    let new = |shares_workers| {
+        let config = PoolConfig {
+            workers: 2,
+            max_workers: 4,
+            ticker_queues: 1,
+            injector_bound: 10,
+            shares_workers,
+        };
+        Pool::new(config, Arc::clone(&workers))
+    };
+    let (busy, busy_queues) = new(true);
+    let (alone, _alone_queues) = new(true);
+    let (unshared, _unshared_queues) = new(false);
+    let gate = Arc::new(Gate::default());
+    let visiting = spawn(&busy, &gate);
+    busy_queues[0].push(ticket(1));
+    busy_queues[0].announce();
+    until(|| gate.started.load(Ordering::SeqCst) == 1);
+    assert!(alone.is_left_alone() && !busy.is_left_alone());
+    // The workers of a pool that shares them with nobody are in this one.
+    assert!(!unshared.is_left_alone());
+    // A worker that has just been started is about to look for a pool.
+    let started = take(&busy).unwrap();
+    assert!(!alone.is_left_alone());
+    drop(started);
+    let visitor = alone.take_slot().unwrap();
+    assert!(!alone.is_left_alone());
+    drop(visitor);
+    assert!(alone.is_left_alone());
+    gate.open();
+    workers.stop();
+    visiting.join().unwrap();
+    assert!(alone.threads().taken() == 0);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::pool::{Listing, Pool, PoolWorkers};
 use super::workers::{Desk, NextAction, UNKNOWN_THREAD};
-use crate::clock::Clock;
+use crate::job::catch_panic;
 use crate::sync::{Arc, CachePadded, Parker, thread};
 
 /// How long a visit goes on while another pool is listed.
@@ -20,12 +20,13 @@ pub(crate) struct WorkerThread {
 }
 
 impl WorkerThread {
-    /// Takes a worker. Returns `None` if there are enough, or after the stop.
+    /// Takes a worker. Returns `None` if there are enough, unless it is a spare one, or after the
+    /// stop.
     ///
     /// Dropping it frees its number, whether it ran or not.
-    pub(crate) fn take(pool: &Pool) -> Option<Self> {
-        let workers = Arc::clone(pool.threads());
-        let (number, parker, desk) = workers.take()?;
+    pub(crate) fn take(workers: &Arc<PoolWorkers>, is_spare: bool) -> Option<Self> {
+        let workers = Arc::clone(workers);
+        let (number, parker, desk) = workers.take(is_spare)?;
         Some(WorkerThread {
             workers,
             number,
@@ -47,11 +48,12 @@ impl WorkerThread {
 
     /// Visits the pools that are listed and sleeps in between, until the workers are stopped and
     /// the list is empty. An extra worker also leaves when it has found nothing for the quiet
-    /// period, by `clock`.
-    pub(crate) fn run(self, clock: &Clock) {
+    /// period.
+    pub(crate) fn run(self) {
         self.is_known_as(thread::own_number());
         let patience = self.workers.patience(self.number);
         let mut idle_since = None;
+        let clock = self.workers.clock();
         loop {
             // A waker takes this worker out of the sleepers first, and may then be stopped by the
             // kernel before it wakes it.
@@ -67,9 +69,8 @@ impl WorkerThread {
             });
             match next {
                 NextAction::Visit(listing) => {
-                    drop(able);
                     idle_since = None;
-                    if self.visit(&listing, clock) == Visited::Forked {
+                    if self.visit(&listing, able) == Visited::Forked {
                         // A task that this thread ran forked, and has returned in the copy. There
                         // the thread ends. Its number stays taken, because the lock for its return
                         // may be locked forever.
@@ -83,16 +84,24 @@ impl WorkerThread {
     }
 
     /// Serves the tickets of a pool, until it finds no more or another pool has waited for long
-    /// enough.
-    fn visit(&self, listing: &Arc<Listing>, clock: &Clock) -> Visited {
-        let Some((pool, claim)) = listing.begin_visit() else {
+    /// enough. The worker is `able` until it has a slot.
+    fn visit(&self, listing: &Arc<Listing>, able: impl Sized) -> Visited {
+        let Some(pool) = listing.begin_visit() else {
             return Visited::Left;
         };
         let Some(mut worker) = Pool::take_slot(&pool) else {
             // SLEEP-4.
             return Visited::Left;
         };
+        // CLOSE-POOL: in the slot, so that a shutdown waits for it.
+        let Some(claim) = listing.claim() else {
+            // Nobody is left who would serve what waits.
+            pool.close();
+            return Visited::Left;
+        };
+        drop(able);
         let at_lock = &self.desk.at_lock;
+        let clock = self.workers.clock();
         let others_since = Cell::new(None);
         let go_on = || {
             // This pool may be listed for other workers.
@@ -115,6 +124,9 @@ impl WorkerThread {
             }
         }
         let waits = at_lock.enter();
+        // This may be the last owner of the engine, whose drop runs code of the user. A panic there
+        // must not end a thread that serves others.
+        let _ = catch_panic(|| drop(claim));
         drop(worker);
         drop(waits);
         Visited::Left

@@ -65,6 +65,15 @@
 //! [`VISIT`](super::worker_thread::VISIT) at most; what the worker leaves in its deque is found by
 //! the next one.
 //!
+//! # Spare workers
+//!
+//! A pool whose tickets wait while all workers are in other pools gets one more worker (RT-ONE in
+//! `growth/`). It is *spare*: it visits pools that no worker is in, and leaves when it finds none.
+//! Otherwise a storm of long tasks would take one spare worker after the other for itself.
+//!
+//! - **SPARE-1** A spare worker never sleeps, so nobody relies on it. What it leaves behind is
+//!   listed, and it looks once more itself.
+//!
 //! # Which worker comes first
 //!
 //! The worker with the lowest number is chosen first. Extra workers have the highest numbers, so
@@ -74,6 +83,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::growth::Sightings;
+use crate::clock::Clock;
 use crate::job::AtLock;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, CachePadded, Mutex, Parker, Unparker};
@@ -112,6 +122,11 @@ struct SeatedWorker {
     unparker: Unparker,
     /// Whether the worker sleeps, or is about to, and was not chosen yet.
     sleeps: bool,
+    /// Whether the worker visits a pool, or is about to.
+    visits: bool,
+    /// Whether it has not looked for a pool yet.
+    is_new: bool,
+    is_spare: bool,
 }
 
 /// What a worker needs to know of a pool.
@@ -141,8 +156,14 @@ pub(crate) struct Workers<L> {
     most: usize,
     /// Time without a ticket after which an extra worker leaves.
     quiet: Duration,
+    /// The clock of the workers' own waits. Their pools may have others.
+    clock: Clock,
     /// Number of workers. Written under the lock only.
     taken: AtomicUsize,
+    /// Number of these that are spare. Written under the lock only.
+    spare: AtomicUsize,
+    /// Number of seats with `visits`. Written under the lock only.
+    visiting: AtomicUsize,
     /// Number of seats with `sleeps`. Written under the lock only.
     sleeping: AtomicUsize,
     /// Number of pools in the list. Written under the lock only.
@@ -164,12 +185,15 @@ pub(super) enum NextAction<L> {
 }
 
 impl<L: Listed> Workers<L> {
-    pub(crate) fn new(wanted: usize, most: usize, quiet: Duration) -> Self {
+    pub(crate) fn new(wanted: usize, most: usize, quiet: Duration, clock: Clock) -> Self {
         Workers {
             wanted,
             most,
             quiet,
+            clock,
             taken: AtomicUsize::new(0),
+            spare: AtomicUsize::new(0),
+            visiting: AtomicUsize::new(0),
             sleeping: AtomicUsize::new(0),
             listed: AtomicUsize::new(0),
             state: Mutex::new(State {
@@ -226,10 +250,10 @@ impl<L: Listed> Workers<L> {
     }
 
     /// Takes the free number that is the lowest. Returns `None` if there are enough workers, or
-    /// after the stop.
-    pub(super) fn take(&self) -> Option<(usize, Parker, Arc<CachePadded<Desk>>)> {
+    /// after the stop. A spare worker is taken also if there are enough.
+    pub(super) fn take(&self, is_spare: bool) -> Option<(usize, Parker, Arc<CachePadded<Desk>>)> {
         let mut state = self.state.lock();
-        if state.stopped || self.taken() == self.most {
+        if state.stopped || (self.free_places() == 0 && !is_spare) {
             return None;
         }
         let parker = Parker::new();
@@ -238,6 +262,9 @@ impl<L: Listed> Workers<L> {
             desk: Arc::clone(&desk),
             unparker: parker.unparker().clone(),
             sleeps: false,
+            visits: false,
+            is_new: true,
+            is_spare,
         });
         let number = match state.seats.iter().position(Option::is_none) {
             Some(free) => {
@@ -249,6 +276,7 @@ impl<L: Listed> Workers<L> {
                 state.seats.len() - 1
             }
         };
+        self.add_to(&self.spare, isize::from(is_spare));
         self.add_to(&self.taken, 1);
         Some((number, parker, desk))
     }
@@ -256,7 +284,10 @@ impl<L: Listed> Workers<L> {
     /// Frees the number of a worker that is awake.
     pub(super) fn free(&self, number: usize) {
         let mut state = self.state.lock();
-        state.seats[number] = None;
+        if let Some(seat) = state.seats[number].take() {
+            self.add_to(&self.visiting, -isize::from(seat.visits));
+            self.add_to(&self.spare, -isize::from(seat.is_spare));
+        }
         self.add_to(&self.taken, -1);
     }
 
@@ -273,9 +304,18 @@ impl<L: Listed> Workers<L> {
         leave_at: impl FnOnce() -> (bool, Option<Time>),
     ) -> NextAction<L> {
         let mut state = self.state.lock();
-        self.wake(&mut state, number);
-        if let Some(listing) = self.take_listed(&mut state) {
+        let (is_spare, is_new) = self.wake(&mut state, number);
+        let listing = if is_spare {
+            self.take_unvisited(&mut state)
+        } else {
+            self.take_listed(&mut state, is_new)
+        };
+        self.visits(&mut state, number, listing.is_some());
+        if let Some(listing) = listing {
             return NextAction::Visit(listing);
+        }
+        if is_spare {
+            return NextAction::Leave;
         }
         let (leave, until) = leave_at();
         if leave || state.stopped {
@@ -288,9 +328,24 @@ impl<L: Listed> Workers<L> {
         NextAction::Sleep(until)
     }
 
-    /// Takes the next pool off the list: one that no worker is in, and now and then another one.
-    fn take_listed(&self, state: &mut State<L>) -> Option<L> {
-        let is_turn = state.visited.is_empty() || state.overtaken < OVERTAKEN_AT_MOST;
+    /// Takes a pool off the list that no worker is in.
+    fn take_unvisited(&self, state: &mut State<L>) -> Option<L> {
+        let State {
+            unvisited, visited, ..
+        } = state;
+        // A pool of either list may have been visited or left since.
+        let listing = [unvisited, visited].into_iter().find_map(|list| {
+            let at = list.iter().position(|listing| !listing.is_visited())?;
+            list.remove(at)
+        })?;
+        self.add_to(&self.listed, -1);
+        Some(listing)
+    }
+
+    /// Takes the next pool off the list: one that no worker is in, and now and then another one,
+    /// except for a worker that is new.
+    fn take_listed(&self, state: &mut State<L>, is_new: bool) -> Option<L> {
+        let is_turn = is_new || state.visited.is_empty() || state.overtaken < OVERTAKEN_AT_MOST;
         let listing = if is_turn && let Some(listing) = state.unvisited.pop_front() {
             state.overtaken += 1;
             Some(listing)
@@ -314,18 +369,28 @@ impl<L: Listed> Workers<L> {
         self.listed.load(Ordering::Relaxed)
     }
 
-    /// Notes that this worker is awake.
-    fn wake(&self, state: &mut State<L>, number: usize) {
-        if let Some(seat) = &mut state.seats[number]
-            && seat.sleeps
-        {
-            seat.sleeps = false;
+    /// Notes that this worker is awake. Returns whether it is spare, and whether it is new.
+    fn wake(&self, state: &mut State<L>, number: usize) -> (bool, bool) {
+        let Some(seat) = &mut state.seats[number] else {
+            return (false, false);
+        };
+        if std::mem::replace(&mut seat.sleeps, false) {
             self.add_to(&self.sleeping, -1);
+        }
+        (seat.is_spare, std::mem::replace(&mut seat.is_new, false))
+    }
+
+    /// Notes whether this worker visits a pool.
+    fn visits(&self, state: &mut State<L>, number: usize, visits: bool) {
+        if let Some(seat) = &mut state.seats[number]
+            && std::mem::replace(&mut seat.visits, visits) != visits
+        {
+            self.add_to(&self.visiting, if visits { 1 } else { -1 });
         }
     }
 
     /// Ends the workers: each one leaves when the list is empty. None is taken any more.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let sleepers: Vec<Unparker> = {
             let mut state = self.state.lock();
             state.stopped = true;
@@ -337,26 +402,48 @@ impl<L: Listed> Workers<L> {
     }
 
     /// Returns how many workers there are.
-    pub(super) fn taken(&self) -> usize {
+    pub(crate) fn taken(&self) -> usize {
         // Relaxed: exact under the lock; other callers only want an estimate.
         self.taken.load(Ordering::Relaxed)
     }
 
     /// Returns how many workers sleep or are about to.
-    pub(super) fn sleeping(&self) -> usize {
+    pub(crate) fn sleeping(&self) -> usize {
         // Relaxed: as above.
         self.sleeping.load(Ordering::Relaxed)
     }
 
+    /// Returns whether each worker visits a pool.
+    pub(super) fn all_visit(&self) -> bool {
+        // Relaxed: as above.
+        self.visiting.load(Ordering::Relaxed) >= self.taken()
+    }
+
+    /// Returns how many workers there are that are not spare.
+    pub(super) fn regular(&self) -> usize {
+        // Relaxed: as above.
+        let spare = self.spare.load(Ordering::Relaxed);
+        self.taken().saturating_sub(spare)
+    }
+
+    /// Returns how many more workers there may be.
+    pub(super) fn free_places(&self) -> usize {
+        self.most.saturating_sub(self.regular())
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// Returns how many workers should be able to serve.
-    pub(super) fn wanted(&self) -> usize {
+    pub(crate) fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Returns the desks of all workers.
+    /// Returns the desks of all workers that are not spare.
     pub(super) fn desks(&self) -> Vec<Arc<CachePadded<Desk>>> {
         let state = self.state.lock();
-        let seats = state.seats.iter().flatten();
+        let seats = state.seats.iter().flatten().filter(|seat| !seat.is_spare);
         seats.map(|seat| Arc::clone(&seat.desk)).collect()
     }
 

@@ -10,11 +10,10 @@ use super::eviction::GroupFull;
 use super::frontend::{Delivery, Expired, MapFrontend, OnReceiverLost, OnRemoval, ReceiverLost};
 use super::{Expiry, ExpiryMap, GroupedBy, MapHasher};
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
-use crate::clock::Clock;
-#[cfg(any(test, feature = "test-util"))]
-use crate::clock::ManualClock;
 use crate::config::Config;
-use crate::engine::{Engine, EngineParts, ExecutorKind, Server, TickerState};
+#[cfg(any(test, feature = "test-util"))]
+use crate::engine::BuiltStepped;
+use crate::engine::{Engine, RunsOn};
 use crate::error::BuildError;
 use crate::options::engine_options;
 use crate::scheduler::{OnPanic, RandomState, TaskPanic};
@@ -44,7 +43,7 @@ use crate::sync::{Arc, OnceLock};
 #[must_use = "a builder does nothing until `build`"]
 pub struct ExpiryMapBuilder<K, V, S = RandomState> {
     config: Config,
-    executor_kind: ExecutorKind,
+    runs_on: RunsOn,
     hasher: S,
     expiry: Expiry,
     on_panic: Option<OnPanic<K>>,
@@ -60,7 +59,7 @@ impl<K, V> ExpiryMapBuilder<K, V> {
     pub(super) fn new() -> Self {
         ExpiryMapBuilder {
             config: Config::new(),
-            executor_kind: ExecutorKind::Pool,
+            runs_on: RunsOn::new(),
             hasher: RandomState::default(),
             expiry: Expiry::NEVER,
             on_panic: None,
@@ -119,7 +118,7 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     fn map_hasher<S2>(self, hasher: impl FnOnce(S) -> S2) -> ExpiryMapBuilder<K, V, S2> {
         ExpiryMapBuilder {
             config: self.config,
-            executor_kind: self.executor_kind,
+            runs_on: self.runs_on,
             hasher: hasher(self.hasher),
             expiry: self.expiry,
             on_panic: self.on_panic,
@@ -365,8 +364,6 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     }
 }
 
-type BuiltMap<K, V, S> = (Arc<Server<MapFrontend<K, V, S>>>, Vec<TickerState>);
-
 impl<K, V, S> ExpiryMapBuilder<K, V, S>
 where
     K: Clone + Send + 'static,
@@ -518,8 +515,9 @@ where
 
     /// For a map that sends: a worker that waits for room holds an entry that no call finds.
     pub(crate) fn one_worker(mut self) -> Self {
-        self.executor_kind = ExecutorKind::Pool;
-        self.config.workers = Some(1);
+        self.runs_on.on_pool();
+        // Of the workers of its own, if it has any.
+        self.config.workers = self.config.workers.map(|_| 1);
         self.config.max_running = Some(1);
         self
     }
@@ -529,9 +527,8 @@ where
         self,
         delivery: Delivery<K, V, S>,
     ) -> Result<ExpiryMap<K, V, S>, BuildError> {
-        let clock = self.config.own_clock();
-        let (server, ticker_states) = self.parts(clock, delivery, None)?;
-        Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
+        let (runs_on, config, frontend) = self.parts(delivery)?;
+        let server = Engine::build(runs_on, &config, frontend)?;
         Ok(ExpiryMap::owning(Arc::clone(server.engine())))
     }
 
@@ -542,48 +539,37 @@ where
         mut self,
         seed: u64,
         delivery: Delivery<K, V, S>,
-    ) -> Result<(BuiltMap<K, V, S>, ManualClock), BuildError> {
+    ) -> Result<BuiltStepped<MapFrontend<K, V, S>>, BuildError> {
         // Only the default hasher can be seeded.
         if let Some(hasher) = (self.hasher.hasher_mut() as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
-        let (clock, hand) = self.config.stepped_clock();
-        let built = self.parts(clock, delivery, Some(seed))?;
-        Ok((built, hand))
+        let (runs_on, config, frontend) = self.parts(delivery)?;
+        Engine::build_stepped(runs_on, &config, seed, frontend)
     }
 
-    /// Validates the options and assembles the engine.
+    #[allow(clippy::type_complexity, reason = "a triple in a result")]
     fn parts(
         self,
-        clock: Clock,
         delivery: Delivery<K, V, S>,
-        seed: Option<u64>,
-    ) -> Result<BuiltMap<K, V, S>, BuildError> {
+    ) -> Result<(RunsOn, Config, MapFrontend<K, V, S>), BuildError> {
         if self.max_per_group == Some(0) {
             return Err(BuildError::MaxPerGroup);
         }
-        Ok(Engine::assemble(
-            EngineParts {
-                config: self.config.validate(num_cpus::get())?,
-                clock,
-                executor_kind: self.executor_kind,
-                stepped: seed.is_some(),
-                seed,
-            },
-            MapFrontend {
-                hasher: self.hasher,
-                expiry: self.expiry,
-                delivery,
-                on_panic: self.on_panic,
-                when_receiver_lost: self.when_receiver_lost,
-                on_receiver_lost: self.on_receiver_lost,
-                on_removal: self.on_removal,
-                evicted: AtomicU64::new(0),
-                missed: AtomicU64::new(0),
-                groups: S::index(self.max_per_group, self.when_group_full),
-                flights: OnceLock::new(),
-            },
-        ))
+        let frontend = MapFrontend {
+            hasher: self.hasher,
+            expiry: self.expiry,
+            delivery,
+            on_panic: self.on_panic,
+            when_receiver_lost: self.when_receiver_lost,
+            on_receiver_lost: self.on_receiver_lost,
+            on_removal: self.on_removal,
+            evicted: AtomicU64::new(0),
+            missed: AtomicU64::new(0),
+            groups: S::index(self.max_per_group, self.when_group_full),
+            flights: OnceLock::new(),
+        };
+        Ok((self.runs_on, self.config, frontend))
     }
 }
 

@@ -7,14 +7,12 @@ use std::marker::PhantomData;
 use super::Scheduler;
 use super::frontend::{OnPanic, SchedulerFrontend, TaskPanic};
 use super::hasher::RandomState;
-use crate::clock::Clock;
-#[cfg(any(test, feature = "test-util"))]
-use crate::clock::ManualClock;
 use crate::config::Config;
-use crate::engine::{Engine, EngineParts, ExecutorKind, Server, TickerState};
+#[cfg(any(test, feature = "test-util"))]
+use crate::engine::BuiltStepped;
+use crate::engine::{Engine, RunsOn};
 use crate::error::BuildError;
 use crate::options::engine_options;
-use crate::sync::Arc;
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::Mutex;
 #[cfg(feature = "tokio")]
@@ -45,7 +43,7 @@ use crate::sync::atomic::AtomicBool;
 pub struct SchedulerBuilder<K, S = RandomState> {
     config: Config,
     hasher: S,
-    executor_kind: ExecutorKind,
+    runs_on: RunsOn,
     on_panic: Option<OnPanic<K>>,
     keys: PhantomData<fn(K)>,
 }
@@ -55,7 +53,7 @@ impl<K> SchedulerBuilder<K> {
         SchedulerBuilder {
             config: Config::new(),
             hasher: RandomState::default(),
-            executor_kind: ExecutorKind::Pool,
+            runs_on: RunsOn::new(),
             on_panic: None,
             keys: PhantomData,
         }
@@ -80,7 +78,7 @@ impl<K, S> SchedulerBuilder<K, S> {
         SchedulerBuilder {
             config: self.config,
             hasher,
-            executor_kind: self.executor_kind,
+            runs_on: self.runs_on,
             on_panic: self.on_panic,
             keys: PhantomData,
         }
@@ -105,8 +103,6 @@ impl<K, S> SchedulerBuilder<K, S> {
     }
 }
 
-type BuiltScheduler<K, S> = (Arc<Server<SchedulerFrontend<K, S>>>, Vec<TickerState>);
-
 impl<K, S> SchedulerBuilder<K, S>
 where
     K: Clone + Send + 'static,
@@ -129,10 +125,8 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn build(self) -> Result<Scheduler<K, S>, BuildError> {
-        let clock = self.config.own_clock();
-        let (server, ticker_states) = self.parts(clock, None)?;
-        Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
-        Ok(Scheduler::of(server))
+        let (runs_on, config, frontend) = self.parts(false);
+        Ok(Scheduler::of(Engine::build(runs_on, &config, frontend)?))
     }
 
     /// Makes the parts of a scheduler without threads, and its clock.
@@ -140,39 +134,27 @@ where
     pub(crate) fn stepped_parts(
         mut self,
         seed: u64,
-    ) -> Result<(BuiltScheduler<K, S>, ManualClock), BuildError> {
+    ) -> Result<BuiltStepped<SchedulerFrontend<K, S>>, BuildError> {
         // Only the default hasher can be seeded.
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
-        let (clock, hand) = self.config.stepped_clock();
-        let built = self.parts(clock, Some(seed))?;
-        Ok((built, hand))
+        let (runs_on, config, frontend) = self.parts(true);
+        Engine::build_stepped(runs_on, &config, seed, frontend)
     }
 
-    /// Validates the options and assembles the engine.
-    fn parts(self, clock: Clock, seed: Option<u64>) -> Result<BuiltScheduler<K, S>, BuildError> {
-        let config = self.config.validate(num_cpus::get())?;
+    fn parts(self, _stepped: bool) -> (RunsOn, Config, SchedulerFrontend<K, S>) {
         let frontend = SchedulerFrontend {
             #[cfg(feature = "tokio")]
             spawns: AtomicBool::new(false),
             hasher: self.hasher,
             on_panic: self.on_panic,
             // Every start may be late by one tick and by the wake-up of its ticker.
-            least_grace: self.config.tick * 2,
+            least_grace: self.config.tick.saturating_mul(2),
             #[cfg(any(test, feature = "test-util"))]
-            log: seed.map(|_| Mutex::new(Vec::new())),
+            log: _stepped.then(|| Mutex::new(Vec::new())),
         };
-        Ok(Engine::assemble(
-            EngineParts {
-                config,
-                clock,
-                executor_kind: self.executor_kind,
-                stepped: seed.is_some(),
-                seed,
-            },
-            frontend,
-        ))
+        (self.runs_on, self.config, frontend)
     }
 }
 

@@ -49,12 +49,11 @@ pub struct Stats {
     pub queued: u64,
     /// Gauge: running tasks.
     pub running: u64,
-    /// Gauge: threads of the pool.
+    /// Gauge: workers, on a runtime those that it shares with others.
     pub workers: u64,
-    /// Gauge: threads of the pool that wait for work.
+    /// Gauge: workers that wait for work.
     pub idle_workers: u64,
-    /// Counter: how often a ticker began to find tasks waiting while the pool was at its maximum
-    /// size.
+    /// Counter: how often a ticker began to find tasks waiting while no worker could be added.
     pub saturated: u64,
     /// Counter: how often the system refused a thread to the pool; see
     /// [`max_running`](crate::SchedulerBuilder::max_running).

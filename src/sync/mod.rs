@@ -38,7 +38,7 @@ pub(crate) mod deque {
 
 /// Whether this process is a forked copy, and the word of a thread that a fork changes.
 pub(crate) mod fork {
-    pub(crate) use tourbillon_fork::{Origin, UNCHECKED, is_copy, set_word, word};
+    pub(crate) use tourbillon_fork::{Origin, UNCHECKED, forks, is_copy, set_word, word};
 }
 
 pub(crate) mod channel {

@@ -107,7 +107,7 @@ impl<F: Frontend> Driver<F> {
         seed: u64,
     ) -> Self {
         let pool = server.engine().pool();
-        let workers = (0..server.engine().workers())
+        let workers = (0..pool.threads().wanted())
             .map_while(|_| pool.take_slot())
             .collect();
         Driver {

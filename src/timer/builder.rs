@@ -3,16 +3,12 @@
 use std::fmt;
 
 use super::{Timer, TimerFrontend};
-use crate::clock::Clock;
-#[cfg(any(test, feature = "test-util"))]
-use crate::clock::ManualClock;
 use crate::config::Config;
-use crate::engine::{Engine, EngineParts, ExecutorKind, Server, TickerState};
+#[cfg(any(test, feature = "test-util"))]
+use crate::engine::BuiltStepped;
+use crate::engine::{Engine, RunsOn};
 use crate::error::BuildError;
 use crate::options::engine_options;
-use crate::sync::Arc;
-
-type BuiltTimer = (Arc<Server<TimerFrontend>>, Vec<TickerState>);
 
 /// Options of a [`Timer`].
 ///
@@ -31,14 +27,14 @@ type BuiltTimer = (Arc<Server<TimerFrontend>>, Vec<TickerState>);
 #[must_use = "a builder does nothing until `build`"]
 pub struct TimerBuilder {
     config: Config,
-    executor_kind: ExecutorKind,
+    runs_on: RunsOn,
 }
 
 impl TimerBuilder {
     pub(super) fn new() -> Self {
         TimerBuilder {
             config: Config::new(),
-            executor_kind: ExecutorKind::Pool,
+            runs_on: RunsOn::new(),
         }
     }
 
@@ -50,10 +46,11 @@ impl TimerBuilder {
     ///
     /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
     pub fn build(self) -> Result<Timer, BuildError> {
-        let clock = self.config.own_clock();
-        let (server, ticker_states) = self.parts(clock, None)?;
-        Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
-        Ok(Timer::of(server))
+        Ok(Timer::of(Engine::build(
+            self.runs_on,
+            &self.config,
+            TimerFrontend,
+        )?))
     }
 
     /// Makes the parts of a timer without threads, and its clock.
@@ -61,28 +58,12 @@ impl TimerBuilder {
     pub(crate) fn stepped_parts(
         mut self,
         seed: u64,
-    ) -> Result<(BuiltTimer, ManualClock), BuildError> {
+    ) -> Result<BuiltStepped<TimerFrontend>, BuildError> {
         // The stripe of a timer depends on the number of its thread, which differs from run to run.
         // With a single stripe the order is the same in every run.
         self.config.validate(num_cpus::get())?;
         (self.config.shards, self.config.stripes) = (Some(1), Some(1));
-        let (clock, hand) = self.config.stepped_clock();
-        let built = self.parts(clock, Some(seed))?;
-        Ok((built, hand))
-    }
-
-    /// Validates the options and assembles the engine.
-    fn parts(self, clock: Clock, seed: Option<u64>) -> Result<BuiltTimer, BuildError> {
-        Ok(Engine::assemble(
-            EngineParts {
-                config: self.config.validate(num_cpus::get())?,
-                clock,
-                executor_kind: self.executor_kind,
-                stepped: seed.is_some(),
-                seed,
-            },
-            TimerFrontend,
-        ))
+        Engine::build_stepped(self.runs_on, &self.config, seed, TimerFrontend)
     }
 }
 

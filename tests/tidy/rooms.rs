@@ -49,8 +49,14 @@ pub(crate) const CORE: &[Room] = &[
     spare(2, "tickers", &["clock", "sync", "tick"]),
     // The argument of calls that arm or move.
     spare(2, "when", &["clock", "tick"]),
+    // Threads, and nothing of what an engine does on them.
+    spare(
+        3,
+        "runtime",
+        &["clock", "config", "error", "executor", "sync", "tickers"],
+    ),
     room(3, "backoff"),
-    room(3, "engine"),
+    room(4, "engine"),
     // For the crates that build on this one.
     spare(3, "reentrancy", &["error", "shard"]),
     // Setters that the builders of all front ends share.

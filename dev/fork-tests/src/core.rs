@@ -16,9 +16,9 @@ use futures_core::Stream;
 use tourbillon::keyed::Debounce;
 use tourbillon::retry::Retry;
 use tourbillon::{
-    Cancel, CancelGuard, Clock, EntryError, ExpiryMap, GroupedExpiryMap, Handle, InsertRefusal,
-    Lifecycle, ManualClock, Missed, Period, Removed, RenameRefusal, ScheduleError, Scheduler,
-    Shutdown, SleepError, Timer, TimerHandle, Touch, WaitError, When,
+    BuildError, Cancel, CancelGuard, Clock, EntryError, ExpiryMap, GroupedExpiryMap, Handle,
+    InsertRefusal, Lifecycle, ManualClock, Missed, Period, Removed, RenameRefusal, Runtime,
+    ScheduleError, Scheduler, Shutdown, SleepError, Timer, TimerHandle, Touch, WaitError, When,
 };
 
 use crate::child::{Report, in_copy};
@@ -28,6 +28,9 @@ const KEYS: u64 = 4;
 
 /// What the threads of the original use, and the copies inherit.
 struct Used {
+    runtime: Runtime,
+    /// On that runtime. The others are on that of the process, or have threads of their own.
+    shared: Scheduler<u64>,
     scheduler: Scheduler<u64>,
     inline: Scheduler<u64>,
     handle: Handle<u64>,
@@ -55,7 +58,12 @@ impl Used {
             .build()
             .expect("the options are good");
         let handle = scheduler.handle();
+        let runtime = Runtime::builder().tickers(1).workers(1).build();
+        let runtime = runtime.expect("the options are good");
+        let shared = Scheduler::builder().runtime(&runtime).build();
         Used {
+            shared: shared.expect("the options are good"),
+            runtime,
             timer: Timer::builder().shards(1).build().expect("the same"),
             map: ExpiryMap::builder()
                 .time_to_idle(HOUR)
@@ -91,6 +99,12 @@ impl Used {
         let _ = self.handle.cancel_and_wait(&(100 + key)).wait();
         self.handle.cancel(&key);
         let _ = self.inline.handle().schedule(key, HOUR, |_| ());
+        let _ = self.shared.handle().schedule(key, now, |_| ());
+        if round.is_multiple_of(10) {
+            let on_runtime = || Timer::builder().runtime(&self.runtime).stripes(16);
+            // In a copy of the copy it is refused.
+            drop((on_runtime().build(), Timer::builder().stripes(16).build()));
+        }
         self.clock.advance(Duration::from_millis(1));
         let _ = self
             .timer
@@ -273,7 +287,43 @@ fn one_copy(number: u64, used: &Arc<Used>) -> Option<String> {
     None
 }
 
+fn runtime(report: &mut Report, used: &Used) {
+    let built = Scheduler::<u64>::builder().runtime(&used.runtime).build();
+    let refused = matches!(built, Err(BuildError::Forked));
+    report.check("a build on a runtime of before", refused, &built.map(drop));
+    let answer = used.shared.handle().schedule(1, HOUR, |_| ());
+    let refused = matches!(answer, Err(ScheduleError::Forked(_)));
+    report.check("a scheduler on it", refused, &answer.map(drop));
+    let ended = used.runtime.shut_down(HOUR);
+    report.check("its end", ended.is_ok(), &ended);
+    let shown = format!("{:?} {:?}", used.runtime, used.runtime.stats());
+    report.check("its text", shown.contains("tickers: 1"), &shown);
+    drop(used.runtime.clone());
+}
+
+/// Forks a copy of a copy, and so on, each of which has timers.
+pub(crate) fn nested(depth: u32) -> Option<String> {
+    in_copy(|report| {
+        if !report.threads_start() {
+            return;
+        }
+        let timer = Timer::new();
+        report.check(
+            "the timer of a nested copy",
+            timer.is_ok(),
+            &timer.as_ref().map(drop),
+        );
+        let (tell, told) = sync_channel(1);
+        let task = move || tell.send(()).expect("it is awaited");
+        let _ = timer.map(|timer| timer.after(Duration::from_millis(1), task).map(drop));
+        report.check("its task", told.recv() == Ok(()), &depth);
+        let wrong = (depth > 1).then(|| nested(depth - 1)).flatten();
+        report.check("a copy of it", wrong.is_none(), &wrong);
+    })
+}
+
 fn complaints(report: &mut Report, used: &Arc<Used>, own: Own) {
+    runtime(report, used);
     scheduler(report, used);
     batches(report, used);
     timer(report, used);
@@ -568,6 +618,14 @@ fn of_its_own(report: &mut Report, used: &Arc<Used>) {
     for thread in threads {
         report.check("its own threads", thread.join().is_ok(), &());
     }
+    let (tell, told) = sync_channel(1);
+    let task = move || tell.send(()).expect("it is awaited");
+    let answer = own.timer.after(Duration::from_millis(5), task);
+    report.check(
+        "the runtime of the copy",
+        told.recv() == Ok(()),
+        &answer.map(drop),
+    );
     let answer = own.scheduler.shutdown(Shutdown::RunNow).wait();
     let ended = answer
         .as_ref()
@@ -575,6 +633,8 @@ fn of_its_own(report: &mut Report, used: &Arc<Used>) {
     report.check("its own shutdown", ended, &answer);
     // A copy of the copy has neither.
     let wrong = in_copy(|report| {
+        runtime(report, used);
+        runtime(report, &own);
         scheduler(report, used);
         scheduler(report, &own);
         groups(report, &own);

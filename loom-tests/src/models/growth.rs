@@ -50,8 +50,8 @@ fn growth(far: Option<Time>) {
     while started == 0 {
         let step = rig
             .engine()
-            .ticker_step(&rig.server, &mut ticker_state, &mut |count| {
-                started += count;
+            .ticker_step(&rig.server, &mut ticker_state, &mut |workers| {
+                started += workers.count;
                 true
             });
         match step {
@@ -101,8 +101,8 @@ fn two_tickers() {
         loop {
             let step = rig
                 .engine()
-                .ticker_step(&rig.server, ticker_state, &mut |count| {
-                    started.extend((0..count).map(|_| rig.thread()));
+                .ticker_step(&rig.server, ticker_state, &mut |workers| {
+                    started.extend((0..workers.count).map(|_| rig.thread()));
                     true
                 });
             match step {

@@ -18,6 +18,10 @@
 //!   `teeth/sleep-look-ahead-keeps-the-batch.patch`, `teeth/sleep-look-forgets-the-injector.patch`:
 //!   the rest of a stolen batch, or a ticket in another queue, waits for a long task, or forever
 //!   (SLEEP-7).
+//! - `teeth/sleep-spare-takes-a-listing-along.patch`: a spare worker leaves with a pool that it took
+//!   off the list (SPARE-1).
+//! - `teeth/close-gives-a-slot.patch`, `teeth/close-leaver-wakes-nobody.patch`,
+//!   `teeth/close-claim-before-the-slot.patch`: a pool that ends while its workers go on (CLOSE-POOL).
 
 use std::sync::atomic::{AtomicUsize as Uncounted, Ordering::Relaxed};
 use std::time::Duration;
@@ -111,12 +115,21 @@ fn config(workers: usize, extra: usize) -> PoolConfig {
         max_workers: workers + extra,
         ticker_queues: 1,
         injector_bound: 4,
+        shares_workers: false,
     }
 }
 
 fn pool(workers: usize, extra: usize) -> (Arc<Pool>, TickerQueue) {
-    let threads = Arc::new(PoolWorkers::new(workers, workers + extra, QUIET));
-    beside(&threads, workers, extra)
+    beside(
+        &threads(workers, workers + extra, &ManualClock::new()),
+        workers,
+        extra,
+    )
+}
+
+fn threads(workers: usize, most: usize, hand: &ManualClock) -> Arc<PoolWorkers> {
+    let clock = Clock::manual(hand);
+    Arc::new(PoolWorkers::new(workers, most, QUIET, clock))
 }
 
 /// A pool that these workers serve.
@@ -130,12 +143,12 @@ fn beside(threads: &Arc<PoolWorkers>, workers: usize, extra: usize) -> (Arc<Pool
 fn worker(pool: &Arc<Pool>, ledger: &Arc<Ledger>) -> WorkerThread {
     let weak = Arc::downgrade(ledger);
     pool.is_served_by(weak);
-    WorkerThread::take(pool).unwrap()
+    WorkerThread::take(pool.threads(), false).unwrap()
 }
 
-fn spawn(pool: &Arc<Pool>, ledger: &Arc<Ledger>, clock: &ManualClock) -> JoinHandle<()> {
-    let (worker, clock) = (worker(pool, ledger), Clock::manual(clock));
-    thread::spawn(move || worker.run(&clock))
+fn spawn(pool: &Arc<Pool>, ledger: &Arc<Ledger>) -> JoinHandle<()> {
+    let worker = worker(pool, ledger);
+    thread::spawn(move || worker.run())
 }
 
 fn join(workers: [JoinHandle<()>; 2]) {
@@ -149,7 +162,7 @@ fn c114_one_worker_loses_no_ticket() {
     check(3, || {
         let (pool, ticker_queue) = pool(1, 0);
         let ledger = Ledger::new(&pool, 1);
-        let worker = spawn(&pool, &ledger, &ManualClock::new());
+        let worker = spawn(&pool, &ledger);
         ticker_queue.push(ticket(0));
         ticker_queue.announce();
         worker.join().unwrap();
@@ -163,7 +176,7 @@ fn c114_one_worker_serves_two_producers() {
     check(2, || {
         let (pool, ticker_queue) = pool(1, 0);
         let ledger = Ledger::new(&pool, 2);
-        let worker = spawn(&pool, &ledger, &ManualClock::new());
+        let worker = spawn(&pool, &ledger);
         let injecting = Arc::clone(&pool);
         let producer = thread::spawn(move || injecting.inject(ticket(0)).unwrap());
         ticker_queue.push(ticket(1));
@@ -179,8 +192,7 @@ fn c114_two_workers_lose_no_ticket() {
     check(2, || {
         let (pool, ticker_queue) = pool(2, 0);
         let ledger = Ledger::new(&pool, 1);
-        let clock = ManualClock::new();
-        let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
+        let workers = [(); 2].map(|()| spawn(&pool, &ledger));
         ticker_queue.push(ticket(0));
         ticker_queue.announce();
         join(workers);
@@ -193,13 +205,12 @@ fn c107_two_workers_share_one_batch() {
     check(2, || {
         let (pool, ticker_queue) = pool(2, 0);
         let ledger = Ledger::together(&pool, 2);
-        let clock = ManualClock::new();
-        let other = spawn(&pool, &ledger, &clock);
+        let other = spawn(&pool, &ledger);
         // The worker that steals both tickets has to wake the other worker.
         ticker_queue.push(ticket(0));
         ticker_queue.push(ticket(1));
         ticker_queue.announce();
-        worker(&pool, &ledger).run(&Clock::manual(&clock));
+        worker(&pool, &ledger).run();
         other.join().unwrap();
         assert_eq!(ledger.served(), 2);
     });
@@ -211,8 +222,7 @@ fn c107_three_workers_share_one_batch() {
     check(1, || {
         let (pool, ticker_queue) = pool(3, 0);
         let ledger = Ledger::together(&pool, 3);
-        let clock = ManualClock::new();
-        let others = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
+        let others = [(); 2].map(|()| spawn(&pool, &ledger));
         // Both are at least going to sleep. Other models cover the races of falling asleep.
         while pool.sleeping() < 2 {
             thread::yield_now();
@@ -221,7 +231,7 @@ fn c107_three_workers_share_one_batch() {
             ticker_queue.push(ticket(slot));
         }
         ticker_queue.announce();
-        worker(&pool, &ledger).run(&Clock::manual(&clock));
+        worker(&pool, &ledger).run();
         join(others);
         assert_eq!(ledger.served(), 3);
     });
@@ -232,8 +242,7 @@ fn c107_two_wakes_wake_two_workers() {
     check(2, || {
         let (pool, ticker_queue) = pool(2, 0);
         let ledger = Ledger::together(&pool, 2);
-        let clock = ManualClock::new();
-        let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
+        let workers = [(); 2].map(|()| spawn(&pool, &ledger));
         ticker_queue.push(ticket(0));
         ticker_queue.announce();
         pool.inject(ticket(1)).unwrap();
@@ -247,8 +256,7 @@ fn stop_wakes_who_sleeps() {
     check(2, || {
         let (pool, _feeder) = pool(2, 0);
         let ledger = Ledger::new(&pool, 1);
-        let clock = ManualClock::new();
-        let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
+        let workers = [(); 2].map(|()| spawn(&pool, &ledger));
         pool.stop();
         join(workers);
         assert_eq!((pool.workers(), pool.sleeping()), (0, 0));
@@ -260,7 +268,7 @@ fn c114_what_was_pushed_before_stop_is_served() {
     check(3, || {
         let (pool, ticker_queue) = pool(1, 0);
         let ledger = Ledger::new(&pool, 9);
-        let worker = spawn(&pool, &ledger, &ManualClock::new());
+        let worker = spawn(&pool, &ledger);
         ticker_queue.push(ticket(0));
         ticker_queue.announce();
         pool.stop();
@@ -272,12 +280,12 @@ fn c114_what_was_pushed_before_stop_is_served() {
 #[test]
 fn c114_an_extra_worker_that_leaves_takes_no_wake_up_with_it() {
     check(3, || {
-        let (pool, ticker_queue) = pool(1, 1);
-        let ledger = Ledger::new(&pool, 1);
         let clock = ManualClock::new();
+        let (pool, ticker_queue) = beside(&threads(1, 2, &clock), 1, 1);
+        let ledger = Ledger::new(&pool, 1);
         // The worker that stays is busy until later.
         let busy = worker(&pool, &ledger);
-        let extra = spawn(&pool, &ledger, &clock);
+        let extra = spawn(&pool, &ledger);
         clock.advance(QUIET);
         ticker_queue.push(ticket(0));
         ticker_queue.announce();
@@ -286,7 +294,7 @@ fn c114_an_extra_worker_that_leaves_takes_no_wake_up_with_it() {
         if ledger.served() == 0 {
             assert!(pool.queued_hint() == 1, "taken away");
         }
-        busy.run(&Clock::manual(&clock));
+        busy.run();
         assert_eq!((ledger.served(), pool.workers()), (1, 0));
     });
 }
@@ -295,11 +303,10 @@ fn c114_an_extra_worker_that_leaves_takes_no_wake_up_with_it() {
 #[test]
 fn c114_a_worker_that_is_refused_a_slot_leaves_no_ticket_behind() {
     check(2, || {
-        let threads = Arc::new(PoolWorkers::new(1, 2, QUIET));
+        let threads = threads(1, 2, &ManualClock::new());
         let (pool, ticker_queue) = beside(&threads, 1, 0);
         let ledger = Ledger::new(&pool, 2);
-        let clock = ManualClock::new();
-        let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
+        let workers = [(); 2].map(|()| spawn(&pool, &ledger));
         for slot in 0..2 {
             ticker_queue.push(ticket(slot));
             ticker_queue.announce();
@@ -311,15 +318,14 @@ fn c114_a_worker_that_is_refused_a_slot_leaves_no_ticket_behind() {
 
 /// Two pools that share their workers. Each has a ticket.
 fn two_pools(workers: usize) {
-    let threads = Arc::new(PoolWorkers::new(workers, workers, QUIET));
+    let threads = threads(workers, workers, &ManualClock::new());
     let (one, one_queue) = beside(&threads, 1, 0);
     let (other, other_queue) = beside(&threads, 1, 0);
     let ledger = Ledger::new(&one, 2);
     let beside_it = Ledger::counting_with(&ledger, &other);
-    let clock = ManualClock::new();
     let weak = Arc::downgrade(&beside_it);
     other.is_served_by(weak);
-    let running: Vec<_> = (0..workers).map(|_| spawn(&one, &ledger, &clock)).collect();
+    let running: Vec<_> = (0..workers).map(|_| spawn(&one, &ledger)).collect();
     let producer = thread::spawn(move || {
         other_queue.push(ticket(1));
         other_queue.announce();
@@ -342,4 +348,72 @@ fn c114_one_worker_serves_two_pools() {
 #[test]
 fn c114_two_workers_serve_two_pools() {
     check(1, || two_pools(2));
+}
+
+/// What a pool serves that is closed while its workers go on with others.
+struct Closing {
+    running: Uncounted,
+    left: Uncounted,
+}
+
+impl Claim for Closing {
+    fn serve(&self, _: Ticket, _: &AtLock, _: &mut dyn FnMut() -> Option<Ticket>) {
+        self.running.fetch_add(1, Relaxed);
+        thread::yield_now();
+        assert_eq!(self.left.load(Relaxed), 0, "served after the end");
+        self.running.fetch_sub(1, Relaxed);
+    }
+
+    fn give_back(&self, _: &[Ticket]) {
+        unreachable!("the pool gives nothing back");
+    }
+}
+
+/// A pool ends while its worker goes on.
+#[test]
+fn a_closed_pool_is_left_by_its_workers() {
+    check(3, || {
+        let threads = threads(1, 1, &ManualClock::new());
+        let (pool, ticker_queue) = beside(&threads, 1, 0);
+        let closing = Arc::new(Closing {
+            running: Uncounted::new(0),
+            left: Uncounted::new(0),
+        });
+        let weak = Arc::downgrade(&closing);
+        pool.is_served_by(weak);
+        let worker = WorkerThread::take(&threads, false).unwrap();
+        let worker = thread::spawn(move || worker.run());
+        ticker_queue.push(ticket(0));
+        ticker_queue.announce();
+        pool.close();
+        pool.wait_until_left();
+        assert_eq!(closing.running.load(Relaxed), 0, "it is being served");
+        closing.left.store(1, Relaxed);
+        // No worker holds the engine any more.
+        let weak = Arc::downgrade(&closing);
+        drop(closing);
+        assert!(weak.upgrade().is_none(), "somebody holds it");
+        threads.stop();
+        worker.join().unwrap();
+    });
+}
+
+/// The worker that stays is in a long task of another pool, and a spare one serves this pool.
+#[test]
+fn a_spare_worker_that_leaves_takes_no_ticket_with_it() {
+    check(3, || {
+        let (pool, ticker_queue) = pool(1, 0);
+        let ledger = Ledger::new(&pool, 2);
+        let busy = worker(&pool, &ledger);
+        ticker_queue.push(ticket(0));
+        ticker_queue.announce();
+        let spare = WorkerThread::take(pool.threads(), true).unwrap();
+        let spare = thread::spawn(move || spare.run());
+        ticker_queue.push(ticket(1));
+        ticker_queue.announce();
+        spare.join().unwrap();
+        assert!(ledger.served() > 0, "it leaves when there is nothing to do");
+        busy.run();
+        assert_eq!((ledger.served(), pool.workers()), (2, 0));
+    });
 }

@@ -21,6 +21,11 @@
 //! more able worker is worth its thread, because it takes the short tasks. That makes `workers` + 1
 //! in all, and no more.
 //!
+//! Pools may share their workers. **RT-ONE** If a ticket is old, no worker is in its pool, and each
+//! worker is in another one, then one worker is started, whatever the others do. If enough workers
+//! are able, or there are as many as there may be, it is a spare one (`workers.rs`). Otherwise tasks of one pool could hold up those of another for as long as
+//! they take, and a task that waits for one of another pool could wait for ever.
+//!
 //! One worker is started, then two, then four, while the checks find the new ones blocked as well.
 //! So with a hundred blocking tasks the number of workers doubles instead of growing one by one.
 //!
@@ -68,6 +73,8 @@ pub(crate) trait Crew {
     fn unclaimed(&self) -> usize;
     /// Returns how many more workers there may be.
     fn free_slots(&self) -> usize;
+    /// Returns whether no worker is in this pool, and each is in another one.
+    fn is_left_alone(&self) -> bool;
     /// Returns how many workers should be able.
     fn wanted(&self) -> usize;
     /// Returns whether a worker is between two tasks: it will claim as soon as it has a core.
@@ -77,7 +84,7 @@ pub(crate) trait Crew {
     fn look(&mut self, now: Time) -> Look;
     /// After [`Look::Blind`]: returns whether this ticker may start a worker nevertheless. If so,
     /// the ticker must start one, and no ticker may start another one for the next [`BLIND_GAP`].
-    fn may_start_blindly(&mut self, now: Time) -> bool;
+    fn may_start_blindly(&mut self) -> bool;
 }
 
 /// Result of a check of the workers' threads.
@@ -144,8 +151,20 @@ pub(crate) enum Growth {
     Calm,
     /// The ticker may sleep until this moment at most, and must check again.
     LookAgain(Time),
-    /// The ticker must start this many workers, and check again.
-    Start { count: usize, look_again: Time },
+    /// The ticker must start these workers, and check again.
+    Start {
+        workers: NewWorkers,
+        look_again: Time,
+    },
+}
+
+/// Workers that are to be started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NewWorkers {
+    pub(crate) count: usize,
+    /// Whether they are started even if there are as many as there may be, and serve only pools
+    /// without a worker.
+    pub(crate) spare: bool,
 }
 
 impl GrowthWatch {
@@ -206,16 +225,18 @@ impl GrowthWatch {
             return Growth::LookAgain(stall.due);
         }
         // From here on the questions cost more, so they are asked only when a check is due.
+        let old = now.since(stall.since) >= self.limit;
+        let still = now.since(stall.still_since) >= self.limit;
         let free = crew.free_slots();
-        if free == 0 {
+        let alone = old && still && crew.is_left_alone();
+        if free == 0 && !alone {
             // No worker can be started, so the checks become rare.
             return stall.give_up(now, LONGEST_PAUSE.max(self.limit));
         }
-        let old = now.since(stall.since) >= self.limit;
-        let still = now.since(stall.still_since) >= self.limit;
         let wanted = crew.wanted();
+        let mut spare = free == 0;
         let count = match crew.look(now) {
-            Look::Able(able) if able < wanted => {
+            Look::Able(able) if able < wanted && free > 0 => {
                 stall.looks += 1;
                 if stall.looks < LOOKS {
                     return stall.wait(now, step);
@@ -226,8 +247,13 @@ impl GrowthWatch {
             }
             // All workers compute, and nothing was claimed for a limit: one more takes the short
             // tasks.
-            Look::Able(able) if able == wanted && still && !crew.one_claims() => 1,
-            Look::Blind if old && crew.may_start_blindly(now) => 1,
+            Look::Able(able) if able == wanted && free > 0 && still && !crew.one_claims() => 1,
+            // Whatever the workers do elsewhere.
+            Look::Able(_) if alone && !crew.one_claims() => {
+                spare = true;
+                1
+            }
+            Look::Blind if old && crew.may_start_blindly() => 1,
             Look::Able(_) => {
                 // Enough workers are able. Each check costs system calls, so the pauses grow.
                 return stall.give_up(now, self.limit.saturating_mul(LONGEST_PAUSE_IF_ABLE));
@@ -242,7 +268,7 @@ impl GrowthWatch {
         // The new workers have not claimed anything yet.
         stall.still_since = now;
         Growth::Start {
-            count,
+            workers: NewWorkers { count, spare },
             look_again: stall.due,
         }
     }

@@ -12,7 +12,10 @@ fn at(millis: u64) -> Time {
 
 fn start(count: usize, look_again: u64) -> Growth {
     Growth::Start {
-        count,
+        workers: NewWorkers {
+            count,
+            spare: false,
+        },
         look_again: at(look_again),
     }
 }
@@ -31,6 +34,7 @@ struct Shown {
     looks: usize,
     turn: bool,
     one_claims: bool,
+    alone: bool,
 }
 
 /// 100 tickets wait, and both workers are blocked.
@@ -43,6 +47,7 @@ fn blocked() -> Shown {
         looks: 0,
         turn: true,
         one_claims: false,
+        alone: false,
     }
 }
 
@@ -63,6 +68,10 @@ impl Crew for Shown {
         self.free
     }
 
+    fn is_left_alone(&self) -> bool {
+        self.alone
+    }
+
     fn wanted(&self) -> usize {
         2
     }
@@ -76,7 +85,7 @@ impl Crew for Shown {
         self.look
     }
 
-    fn may_start_blindly(&mut self, _: Time) -> bool {
+    fn may_start_blindly(&mut self) -> bool {
         self.turn
     }
 }
@@ -112,8 +121,8 @@ fn claims_are_no_reason_to_wait_while_what_waited_first_still_waits() {
     let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), blocked());
     let mut started = 0;
     for now in 0..20 {
-        if let Growth::Start { count, .. } = watch.look(at(now), true, &mut crew) {
-            started += count;
+        if let Growth::Start { workers, .. } = watch.look(at(now), true, &mut crew) {
+            started += workers.count;
         }
         // Of the 100 that wait.
         crew.claims += 3;
@@ -184,7 +193,15 @@ fn a_worker_that_waits_for_a_core_between_two_tasks_is_in_no_long_task() {
     }
     crew.one_claims = false;
     let started = (100..120).map(|now| watch.look(at(now), true, &mut crew));
-    let starts = started.filter(|growth| matches!(growth, Growth::Start { count: 1, .. }));
+    let starts = started.filter(|growth| {
+        matches!(
+            growth,
+            Growth::Start {
+                workers: NewWorkers { count: 1, .. },
+                ..
+            }
+        )
+    });
     assert!(starts.count() > 0);
 }
 
@@ -200,14 +217,83 @@ fn tasks_that_compute_and_are_claimed_all_the_time_start_nobody() {
     }
 }
 
+/// The workers compute for other pools.
+fn left_alone() -> Shown {
+    Shown {
+        unclaimed: 1,
+        look: Look::Able(2),
+        alone: true,
+        ..blocked()
+    }
+}
+
+fn start_spare(look_again: u64) -> Growth {
+    let Growth::Start {
+        workers,
+        look_again,
+    } = start(1, look_again)
+    else {
+        unreachable!()
+    };
+    let workers = NewWorkers {
+        spare: true,
+        ..workers
+    };
+    Growth::Start {
+        workers,
+        look_again,
+    }
+}
+
+#[test]
+fn a_pool_that_is_left_alone_gets_a_spare_worker_when_its_ticket_is_old() {
+    // There are as many as there may be, or one more than wanted computes already.
+    for (free, able) in [(0, 2), (9, 3)] {
+        let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), left_alone());
+        (crew.free, crew.look) = (free, Look::Able(able));
+        assert_eq!(watch.look(at(10), true, &mut crew), again(11));
+        assert_eq!(watch.look(at(11), true, &mut crew), again(12));
+        assert_eq!(watch.look(at(12), true, &mut crew), start_spare(13));
+        // It is there, so the pool is left alone no more.
+        crew.alone = false;
+        let growth = watch.look(at(13), true, &mut crew);
+        assert!(!matches!(growth, Growth::Start { .. }), "{growth:?}");
+    }
+}
+
+#[test]
+fn a_pool_that_is_left_alone_waits_for_a_worker_that_is_about_to_claim() {
+    let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), left_alone());
+    (crew.free, crew.one_claims) = (0, true);
+    for now in 10..20 {
+        let growth = watch.look(at(now), true, &mut crew);
+        assert!(matches!(growth, Growth::LookAgain(_)), "{growth:?}");
+    }
+    crew.one_claims = false;
+    let mut started = (20..60).map(|now| watch.look(at(now), true, &mut crew));
+    assert!(started.any(|growth| matches!(growth, Growth::Start { .. })));
+}
+
+#[test]
+fn blocked_workers_of_other_pools_are_replaced_as_usual() {
+    let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), left_alone());
+    crew.look = Look::Able(0);
+    assert_eq!(watch.look(at(10), true, &mut crew), again(11));
+    assert_eq!(watch.look(at(11), true, &mut crew), again(12));
+    assert_eq!(watch.look(at(12), true, &mut crew), start(1, 13));
+    // There are as many as there may be.
+    crew.free = 0;
+    assert_eq!(watch.look(at(14), true, &mut crew), start_spare(15));
+}
+
 #[test]
 fn no_more_are_started_than_tickets_wait() {
     let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), blocked());
     crew.unclaimed = 3;
     let mut started = Vec::new();
     for now in 0..8 {
-        if let Growth::Start { count, .. } = watch.look(at(now), true, &mut crew) {
-            started.push(count);
+        if let Growth::Start { workers, .. } = watch.look(at(now), true, &mut crew) {
+            started.push(workers.count);
         }
     }
     assert_eq!(started, [1, 2, 3]);
@@ -405,11 +491,15 @@ impl Crew for Simulated {
         self.most - self.workers.len()
     }
 
+    fn is_left_alone(&self) -> bool {
+        false
+    }
+
     fn wanted(&self) -> usize {
         self.wanted
     }
 
-    fn may_start_blindly(&mut self, _: Time) -> bool {
+    fn may_start_blindly(&mut self) -> bool {
         unreachable!("it can be looked at");
     }
 
@@ -457,7 +547,11 @@ fn simulate(
             due = match watch.look(now, waiting, &mut pool) {
                 Growth::Calm => Time::MAX,
                 Growth::LookAgain(at) => at,
-                Growth::Start { count, look_again } => {
+                Growth::Start {
+                    workers,
+                    look_again,
+                } => {
+                    let count = workers.count;
                     let count = pool.workers.len() + count;
                     pool.workers.resize(count, None);
                     look_again
