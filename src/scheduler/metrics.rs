@@ -101,15 +101,19 @@ pub(crate) fn common(c: &mut Collector, stats: &Stats, lateness: &LatenessSums) 
         "Tasks or handlers that run.",
         stats.running,
     );
-    c.gauge("tourbillon_workers", "Threads of the pool.", stats.workers);
+    c.gauge(
+        "tourbillon_workers",
+        "Workers, on a runtime those that it shares with others.",
+        stats.workers,
+    );
     c.gauge(
         "tourbillon_idle_workers",
-        "Threads of the pool that wait for work.",
+        "Workers that wait for work, on a runtime those that it shares with others.",
         stats.idle_workers,
     );
     c.counter(
         "tourbillon_saturated_total",
-        "Times that a ticker began to find tasks waiting while the pool had its maximum size.",
+        "Times that a ticker began to find tasks waiting while no worker could be added.",
         stats.saturated,
     );
     c.counter(
