@@ -425,8 +425,9 @@ impl<F: Frontend> Engine<F> {
         for shard in 0..self.shards().shards() {
             self.shards().shard(shard).bell.ring_for(Time::ZERO);
         }
-        self.pool().close();
-        if !self.shares_workers {
+        if self.shares_workers {
+            self.pool().close();
+        } else {
             self.pool().stop();
         }
         self.limits.close();

@@ -1,14 +1,16 @@
 //! Where an engine runs: its executor, and whose threads serve it.
 
-use std::time::Duration;
-
-use super::{Engine, EngineParts, ExecutorKind, Frontend, Server, TickerState};
+#[cfg(any(test, feature = "test-util"))]
+use super::TickerState;
+use super::{Engine, EngineParts, ExecutorKind, Frontend, Server};
 use crate::clock::Clock;
 #[cfg(any(test, feature = "test-util"))]
 use crate::clock::ManualClock;
 use crate::config::{Config, Valid};
 use crate::error::BuildError;
-use crate::executor::{Executor, PoolWorkers};
+use crate::executor::Executor;
+#[cfg(any(test, feature = "test-util"))]
+use crate::executor::PoolWorkers;
 use crate::runtime::{NotServed, Runtime, Threads, ThreadsConfig, of_process};
 use crate::sync::Arc;
 
@@ -140,7 +142,7 @@ impl<F: Frontend> Engine<F> {
         let (clock, hand) = config.stepped_clock();
         let config = config.validate(num_cpus::get())?;
         // None of these has a thread: the driver steps worker slots.
-        let workers = PoolWorkers::new(config.workers, usize::MAX, Duration::MAX, clock.clone());
+        let workers = PoolWorkers::new(config.workers, usize::MAX, config.quiet, clock.clone());
         let parts = EngineParts {
             config,
             clock,

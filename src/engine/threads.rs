@@ -291,12 +291,11 @@ impl<F: Frontend> Engine<F> {
         if tickers_too {
             self.threads.tickers.wait(None);
         }
-        if workers_too {
-            // Since the stop, no worker comes into the pool any more.
-            self.pool().wait_until_left();
-        }
         if !self.shares_workers {
             threads.join(tickers_too, workers_too);
+        } else if workers_too {
+            // Since the stop, no worker comes into the pool any more.
+            self.pool().wait_until_left();
         }
     }
 
