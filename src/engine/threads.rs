@@ -1,8 +1,6 @@
 //! The tickers of an engine on the threads that serve it, and the end of the engine. Nothing is
 //! decided here: a ticker takes the steps of `ticker_step`.
 
-use std::time::Duration;
-
 use super::{
     Asked, Attended, Concluding, Ending, Engine, Frontend, FrontendTypes, Server, Shutdown,
     TickerState,
@@ -13,7 +11,7 @@ use crate::job::{catch_panic, drop_each};
 use crate::runtime::{Alive, Life, NotServed, ServedEngine, Threads};
 use crate::shard::{ReentrancyGuard, when_unlocked};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, OnceLock, park_for, thread};
+use crate::sync::{Arc, Mutex, OnceLock, thread};
 use crate::tick::Time;
 use crate::tickers::{TickerStep, Ticks};
 
@@ -39,7 +37,7 @@ impl<F: Frontend> Ticks for EngineTicker<F> {
         self.server.engine().clock()
     }
 
-    fn step(&mut self) -> TickerStep {
+    fn step(&mut self) -> Option<TickerStep> {
         let engine = self.server.engine();
         supervise(&engine.faults().ticker, || {
             Engine::step_with_threads(&self.server, &mut self.state)
@@ -322,16 +320,15 @@ impl<F: Frontend> Engine<F> {
     }
 }
 
-/// Takes a step. If it panics, the panic is counted and the next step is due after a pause; the
-/// panic hook has reported it. So a broken ticker is neither silent nor gone.
-fn supervise(panics: &AtomicU64, step: impl FnOnce() -> TickerStep) -> TickerStep {
-    catch_panic(step).unwrap_or_else(|_| {
+/// Takes a step. If it panics, the panic is counted and the step has failed; the panic hook has
+/// reported it. So a broken ticker is neither silent nor gone.
+fn supervise(panics: &AtomicU64, step: impl FnOnce() -> TickerStep) -> Option<TickerStep> {
+    let step = catch_panic(step);
+    if step.is_err() {
         // Relaxed: a count.
         panics.fetch_add(1, Ordering::Relaxed);
-        // Without a pause, a panic that recurs at once would burn a core.
-        park_for(&crate::sync::Parker::new(), Duration::from_millis(1));
-        TickerStep::Worked
-    })
+    }
+    step.ok()
 }
 
 #[cfg(test)]
@@ -347,10 +344,7 @@ mod tests {
                 TickerStep::Stop
             })
         });
-        assert_eq!(
-            steps,
-            [TickerStep::Worked, TickerStep::Worked, TickerStep::Stop]
-        );
+        assert_eq!(steps, [None, None, Some(TickerStep::Stop)]);
         // Relaxed: one thread.
         assert_eq!(panics.load(Ordering::Relaxed), 2);
     }

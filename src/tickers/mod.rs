@@ -51,8 +51,9 @@ pub(crate) trait Ticks: Send {
     fn clock(&self) -> &Clock;
 
     /// Takes a step. It must neither block nor panic. In a forked copy of the process in which it
-    /// was made, the step is [`TickerStep::Stop`].
-    fn step(&mut self) -> TickerStep;
+    /// was made, the step is [`TickerStep::Stop`]. `None` if the step has failed: then the next one
+    /// is due after a pause.
+    fn step(&mut self) -> Option<TickerStep>;
 
     /// Drops it after its last step. Must not panic.
     fn stop(self: Box<Self>);
@@ -194,7 +195,12 @@ impl TickerLoop {
 
     /// Gives a ticker its step. Returns whether the process is a forked copy now.
     fn step(&mut self, number: usize) -> bool {
-        match self.turns.step(number) {
+        let Some(step) = self.turns.step(number) else {
+            self.turns.pause(number);
+            self.look_at_bell();
+            return false;
+        };
+        match step {
             TickerStep::Worked => {
                 // Those who were rung or have come during the step go first.
                 self.look_at_bell();

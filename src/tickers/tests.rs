@@ -20,8 +20,8 @@ impl<S: FnMut() -> TickerStep + Send> Ticks for Stub<S> {
         &self.clock
     }
 
-    fn step(&mut self) -> TickerStep {
-        (self.step)()
+    fn step(&mut self) -> Option<TickerStep> {
+        Some((self.step)())
     }
 
     fn stop(self: Box<Self>) {}
@@ -227,6 +227,20 @@ fn those_that_sleep_are_rung_in_any_order() {
     }
     let rest: Vec<_> = std::iter::from_fn(|| turns.next()).collect();
     assert_eq!(rest, [4, 1]);
+}
+
+#[test]
+fn a_ticker_that_failed_pauses_while_others_go_on() {
+    // Its own clock stands still.
+    let stopped = Clock::manual(&ManualClock::new());
+    let (mut turns, parker) = turns_of(&[stopped, Clock::system()]);
+    turns.pause(0);
+    turns.again(1);
+    assert_eq!(turns.next(), Some(1));
+    turns.sleep(1, Time::MAX);
+    turns.park(&parker);
+    turns.wake_first();
+    assert_eq!((turns.next(), turns.next()), (Some(0), None));
 }
 
 #[test]

@@ -8,12 +8,16 @@
 //! has a place of its own, and who sleeps is in a sorted list rather than in a tree.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{TickerStep, Ticks};
 use crate::clock::{Alarm, ManualClock};
 use crate::sync::{Parker, Ring};
 use crate::tick::Time;
+
+/// How long a ticker pauses after a step that failed. A failure that recurs at once would burn a
+/// core without it.
+const PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) struct Turns {
     /// By number.
@@ -88,7 +92,7 @@ impl Turns {
     }
 
     /// Has a ticker take its step.
-    pub(super) fn step(&mut self, number: usize) -> TickerStep {
+    pub(super) fn step(&mut self, number: usize) -> Option<TickerStep> {
         self.tickers[number].as_mut().expect(KNOWN).ticker.step()
     }
 
@@ -159,15 +163,25 @@ impl Turns {
             #[cfg(not(loom))]
             None => match served.ticker.clock().instant_of(at) {
                 None => ServedState::Waits,
-                Some(at) => {
-                    served.state = ServedState::Sleeps(at);
-                    let place = self.place((at, number));
-                    return self.asleep.insert(place, (at, number));
-                }
+                Some(at) => return self.sleep_until(number, at),
             },
             #[cfg(loom)]
             None => unreachable!("models have manual clocks"),
         };
+    }
+
+    /// Lets a ticker whose step has failed sleep for a while, whatever its own clock shows: a manual
+    /// one may stand still, and nobody rings for a ticker that has not promised when it wakes.
+    #[cold]
+    pub(super) fn pause(&mut self, number: usize) {
+        self.sleep_until(number, Instant::now() + PAUSE);
+    }
+
+    #[inline(always)]
+    fn sleep_until(&mut self, number: usize, at: Instant) {
+        self.tickers[number].as_mut().expect(KNOWN).state = ServedState::Sleeps(at);
+        let place = self.place((at, number));
+        self.asleep.insert(place, (at, number));
     }
 
     /// Blocks until the first moment comes, or until the parker is unparked.

@@ -79,7 +79,7 @@ impl Ticks for Worker {
         &self.shared.clock
     }
 
-    fn step(&mut self) -> TickerStep {
+    fn step(&mut self) -> Option<TickerStep> {
         let shared = &self.shared;
         shared.bell.awake();
         // Relaxed: as in `publish`.
@@ -92,7 +92,7 @@ impl Ticks for Worker {
             }
         }
         if self.done == shared.most {
-            return TickerStep::Stop;
+            return Some(TickerStep::Stop);
         }
         let at = match self.done < look() {
             true => shared.from,
@@ -101,9 +101,9 @@ impl Ticks for Worker {
         shared.bell.promise(at);
         if self.done < look() && (at == Time::MAX || shared.clock.now() >= shared.from) {
             shared.bell.awake();
-            return TickerStep::Worked;
+            return Some(TickerStep::Worked);
         }
-        TickerStep::SleepUntil(at)
+        Some(TickerStep::SleepUntil(at))
     }
 
     fn stop(self: Box<Self>) {}
