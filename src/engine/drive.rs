@@ -349,10 +349,9 @@ impl<F: Frontend> Engine<F> {
             return Time::MAX;
         }
         let pool = self.pool();
-        let free = pool.free_slots();
         let mut crew = PoolCrew::new(pool, || self.shards().unclaimed());
         let growth = ticker_state.growth.look(now, waiting, &mut crew);
-        let saturated = waiting && free == 0 && growth != Growth::Calm;
+        let saturated = waiting && growth != Growth::Calm && pool.free_slots() == 0;
         if saturated && !ticker_state.saturated {
             // Relaxed: a count.
             self.faults().saturated.fetch_add(1, Ordering::Relaxed);

@@ -144,6 +144,10 @@ struct State<L> {
     overtaken: u32,
     /// The workers, by number.
     seats: Vec<Option<SeatedWorker>>,
+    /// Number of seats with `is_spare`.
+    spare: usize,
+    /// Number of seats with `visits`.
+    visiting: usize,
     stopped: bool,
 }
 
@@ -160,10 +164,6 @@ pub(crate) struct Workers<L> {
     clock: Clock,
     /// Number of workers. Written under the lock only.
     taken: AtomicUsize,
-    /// Number of these that are spare. Written under the lock only.
-    spare: AtomicUsize,
-    /// Number of seats with `visits`. Written under the lock only.
-    visiting: AtomicUsize,
     /// Number of seats with `sleeps`. Written under the lock only.
     sleeping: AtomicUsize,
     /// Number of pools in the list. Written under the lock only.
@@ -192,8 +192,6 @@ impl<L: Listed> Workers<L> {
             quiet,
             clock,
             taken: AtomicUsize::new(0),
-            spare: AtomicUsize::new(0),
-            visiting: AtomicUsize::new(0),
             sleeping: AtomicUsize::new(0),
             listed: AtomicUsize::new(0),
             state: Mutex::new(State {
@@ -201,6 +199,8 @@ impl<L: Listed> Workers<L> {
                 visited: VecDeque::new(),
                 overtaken: 0,
                 seats: Vec::new(),
+                spare: 0,
+                visiting: 0,
                 stopped: false,
             }),
             sightings: Mutex::default(),
@@ -253,7 +253,7 @@ impl<L: Listed> Workers<L> {
     /// after the stop. A spare worker is taken also if there are enough.
     pub(super) fn take(&self, is_spare: bool) -> Option<(usize, Parker, Arc<CachePadded<Desk>>)> {
         let mut state = self.state.lock();
-        if state.stopped || (self.free_places() == 0 && !is_spare) {
+        if state.stopped || (self.taken() - state.spare >= self.most && !is_spare) {
             return None;
         }
         let parker = Parker::new();
@@ -276,7 +276,7 @@ impl<L: Listed> Workers<L> {
                 state.seats.len() - 1
             }
         };
-        self.add_to(&self.spare, isize::from(is_spare));
+        state.spare += usize::from(is_spare);
         self.add_to(&self.taken, 1);
         Some((number, parker, desk))
     }
@@ -285,8 +285,8 @@ impl<L: Listed> Workers<L> {
     pub(super) fn free(&self, number: usize) {
         let mut state = self.state.lock();
         if let Some(seat) = state.seats[number].take() {
-            self.add_to(&self.visiting, -isize::from(seat.visits));
-            self.add_to(&self.spare, -isize::from(seat.is_spare));
+            state.visiting -= usize::from(seat.visits);
+            state.spare -= usize::from(seat.is_spare);
         }
         self.add_to(&self.taken, -1);
     }
@@ -310,7 +310,7 @@ impl<L: Listed> Workers<L> {
         } else {
             self.take_listed(&mut state, is_new)
         };
-        self.visits(&mut state, number, listing.is_some());
+        Self::visits(&mut state, number, listing.is_some());
         if let Some(listing) = listing {
             return NextAction::Visit(listing);
         }
@@ -381,11 +381,10 @@ impl<L: Listed> Workers<L> {
     }
 
     /// Notes whether this worker visits a pool.
-    fn visits(&self, state: &mut State<L>, number: usize, visits: bool) {
-        if let Some(seat) = &mut state.seats[number]
-            && std::mem::replace(&mut seat.visits, visits) != visits
-        {
-            self.add_to(&self.visiting, if visits { 1 } else { -1 });
+    fn visits(state: &mut State<L>, number: usize, visits: bool) {
+        if let Some(seat) = &mut state.seats[number] {
+            let before = std::mem::replace(&mut seat.visits, visits);
+            state.visiting = state.visiting + usize::from(visits) - usize::from(before);
         }
     }
 
@@ -415,15 +414,13 @@ impl<L: Listed> Workers<L> {
 
     /// Returns whether each worker visits a pool.
     pub(super) fn all_visit(&self) -> bool {
-        // Relaxed: as above.
-        self.visiting.load(Ordering::Relaxed) >= self.taken()
+        self.state.lock().visiting == self.taken()
     }
 
     /// Returns how many workers there are that are not spare.
     pub(super) fn regular(&self) -> usize {
-        // Relaxed: as above.
-        let spare = self.spare.load(Ordering::Relaxed);
-        self.taken().saturating_sub(spare)
+        let state = self.state.lock();
+        self.taken() - state.spare
     }
 
     /// Returns how many more workers there may be.
