@@ -9,9 +9,6 @@
 mod process;
 mod threads;
 
-#[cfg(test)]
-mod tests;
-
 pub(crate) use process::of_process;
 pub(crate) use threads::{Alive, Life, NotServed, ServedEngine, Threads, ThreadsConfig};
 
@@ -180,7 +177,8 @@ impl Runtime {
     /// thread behind.
     ///
     /// From this call on, nothing can be built on the runtime. What was built on it goes on, and
-    /// the threads end after it: shut it down or drop it before this call.
+    /// the threads end after it: shut it down or drop it before this call. If this is the runtime
+    /// of the process, the next build starts another one.
     ///
     /// In a forked copy of the process there are no threads, and this returns at once.
     ///

@@ -53,15 +53,24 @@ impl RuntimeBuilder {
     ///
     /// # Examples
     ///
-    /// ```
-    /// use tourbillon::{BuildError, Runtime};
+    /// ```standalone_crate
+    /// # use std::time::Duration;
+    /// use tourbillon::{BuildError, Runtime, Timer};
     ///
-    /// # fn main() -> Result<(), BuildError> {
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runtime = Runtime::builder().workers(4).name("shop").build_global()?;
     /// assert_eq!(runtime.stats().workers, 4);
     ///
     /// let again = Runtime::builder().build_global();
     /// assert!(matches!(again, Err(BuildError::RuntimeRuns)));
+    /// let timer = Timer::new()?;
+    /// assert_eq!(runtime.stats().instances, 1);
+    /// # drop(timer);
+    /// # // The next build starts another one.
+    /// # runtime.shut_down(Duration::from_secs(60))?;
+    /// # let timer = Timer::new()?;
+    /// # assert_eq!(runtime.stats().instances, 0);
+    /// # drop(timer);
     /// # Ok(())
     /// # }
     /// ```
