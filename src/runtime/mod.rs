@@ -50,7 +50,7 @@ use crate::sync::Arc;
 /// let carts = ExpiryMap::<u64, &str>::builder()
 ///     .runtime(&runtime)
 ///     .time_to_live(Duration::from_secs(600))
-///     .build(|_expired| ())?;
+///     .build(|_, _expired| ())?;
 /// assert_eq!(runtime.stats().instances, 2);
 /// # drop((orders, carts));
 /// # Ok(())
