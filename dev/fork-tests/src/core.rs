@@ -315,8 +315,13 @@ pub(crate) fn nested(depth: u32) -> Option<String> {
         );
         let (tell, told) = sync_channel(1);
         let task = move || tell.send(()).expect("it is awaited");
-        let _ = timer.map(|timer| timer.after(Duration::from_millis(1), task).map(drop));
-        report.check("its task", told.recv() == Ok(()), &depth);
+        let armed = timer.as_ref().map(|timer| {
+            let armed = timer.after(Duration::from_millis(1), task);
+            armed.map(drop)
+        });
+        let ran = armed.is_ok() && told.recv() == Ok(());
+        report.check("its task", ran, &depth);
+        drop(timer);
         let wrong = (depth > 1).then(|| nested(depth - 1)).flatten();
         report.check("a copy of it", wrong.is_none(), &wrong);
     })
