@@ -203,6 +203,7 @@ fn pool(parts: &NodeParts) -> Result<Option<Timer>, StartError> {
     // A closure that may run must not wait for threads that other closures block.
     let most = running.clamp(LEAST_MAX_WORKERS, MOST_WORKERS);
     let pool = Timer::builder()
+        .own_threads()
         .shards(1)
         .max_running(most)
         .clock(parts.clock.clock())
