@@ -56,7 +56,6 @@ pub(crate) use detached::Detached;
 pub(crate) use drive::TickerState;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 pub(crate) use followed::Follower;
-#[cfg(not(loom))]
 #[cfg(all(any(test, feature = "test-util"), not(loom)))]
 pub(crate) use runs_on::BuiltStepped;
 #[cfg(not(loom))]

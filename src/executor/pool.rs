@@ -119,7 +119,7 @@ struct PoolSlots {
     made: Vec<Option<WorkerSlot>>,
     /// Whether no slot is given any more.
     closed: bool,
-    /// Who waits until no slot is in use.
+    /// The threads that wait until no slot is in use.
     waiting: Vec<Unparker>,
 }
 

@@ -425,7 +425,8 @@ impl<L: Listed> Workers<L> {
 
     /// Returns how many more workers there may be.
     pub(super) fn free_places(&self) -> usize {
-        self.most.saturating_sub(self.regular())
+        // Those that are spare count, too: without the lock this is an estimate.
+        self.most.saturating_sub(self.taken())
     }
 
     pub(crate) fn clock(&self) -> &Clock {

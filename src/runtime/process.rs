@@ -44,7 +44,8 @@ pub(crate) fn of_process() -> Result<Option<Runtime>, BuildError> {
 
 impl RuntimeBuilder {
     /// Makes this the runtime of the process, on which schedulers, maps and timers run if they are
-    /// told nothing else. Call it at the start of `main`. It is never dropped.
+    /// told nothing else. Call it at the start of `main`. It is never dropped. A forked copy of the
+    /// process has a runtime with the default options, unless it calls this, too.
     ///
     /// # Errors
     ///

@@ -212,7 +212,7 @@ fn a_runtime_that_is_shut_down_leaves_no_thread_and_takes_nobody() {
     }
     let refused = Scheduler::<u32>::builder().runtime(&runtime).build();
     assert!(matches!(refused, Err(BuildError::RuntimeEnded)));
-    // What is on it goes on.
+    // The scheduler on it still runs its tasks.
     let (tell, told) = channel();
     scheduler
         .handle()

@@ -286,7 +286,7 @@ mod published {
 
     use super::*;
 
-    /// Remembers what it is told, under the text of the key.
+    /// Keeps each description, by the text of the key that it is for.
     #[derive(Default)]
     struct Memory {
         counters: Mutex<BTreeMap<String, Arc<AtomicU64>>>,

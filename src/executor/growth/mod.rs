@@ -23,8 +23,9 @@
 //!
 //! Pools may share their workers. **RT-ONE** If a ticket is old, no worker is in its pool, and each
 //! worker is in another one, then one worker is started, whatever the others do. If enough workers
-//! are able, or there are as many as there may be, it is a spare one (`workers.rs`). Otherwise tasks of one pool could hold up those of another for as long as
-//! they take, and a task that waits for one of another pool could wait for ever.
+//! are able, or there are as many as there may be, it is a spare one (`workers.rs`). Without this
+//! rule, tasks of one pool could hold up those of another for as long as they take, and a task that
+//! waits for one of another pool could wait for ever.
 //!
 //! One worker is started, then two, then four, while the checks find the new ones blocked as well.
 //! So with a hundred blocking tasks the number of workers doubles instead of growing one by one.

@@ -173,7 +173,7 @@ fn of_process(c: &mut Collector, inner: &Inner) {
     );
 }
 
-/// What is counted for each queue with a handler.
+/// The counters of one queue that has a handler.
 fn of_queue(c: &mut Collector, queue: &QueueCounters) {
     c.counter(
         "tourbillon_durable_runs_total",
