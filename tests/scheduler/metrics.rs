@@ -286,7 +286,7 @@ mod published {
 
     use super::*;
 
-    /// Keeps each description, by the text of the key that it is for.
+    /// A recorder that keeps what it is told, by the text of each key.
     #[derive(Default)]
     struct Memory {
         counters: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
