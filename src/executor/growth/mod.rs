@@ -236,7 +236,10 @@ impl GrowthWatch {
         }
         let wanted = crew.wanted();
         let mut spare = free == 0;
-        let count = match crew.look(now) {
+        let look = crew.look(now);
+        // Asked again, since now no other ticker starts a worker, and one may just have done so.
+        let alone = alone && crew.is_left_alone();
+        let count = match look {
             Look::Able(able) if able < wanted && free > 0 => {
                 stall.looks += 1;
                 if stall.looks < LOOKS {
@@ -254,7 +257,7 @@ impl GrowthWatch {
                 spare = true;
                 1
             }
-            Look::Blind if old && crew.may_start_blindly() => 1,
+            Look::Blind if old && (free > 0 || alone) && crew.may_start_blindly() => 1,
             Look::Able(_) => {
                 // Enough workers are able. Each check costs system calls, so the pauses grow.
                 return stall.give_up(now, self.limit.saturating_mul(LONGEST_PAUSE_IF_ABLE));

@@ -35,6 +35,8 @@ struct Shown {
     turn: bool,
     one_claims: bool,
     alone: bool,
+    /// Another ticker starts a worker just before this one has the turn.
+    other_is_faster: bool,
 }
 
 /// 100 tickets wait, and both workers are blocked.
@@ -48,6 +50,7 @@ fn blocked() -> Shown {
         turn: true,
         one_claims: false,
         alone: false,
+        other_is_faster: false,
     }
 }
 
@@ -82,6 +85,7 @@ impl Crew for Shown {
 
     fn look(&mut self, _: Time) -> Look {
         self.looks += 1;
+        self.alone &= !self.other_is_faster;
         self.look
     }
 
@@ -258,6 +262,23 @@ fn a_pool_that_is_left_alone_gets_a_spare_worker_when_its_ticket_is_old() {
         crew.alone = false;
         let growth = watch.look(at(13), true, &mut crew);
         assert!(!matches!(growth, Growth::Start { .. }), "{growth:?}");
+    }
+}
+
+#[test]
+fn of_two_tickers_of_a_pool_that_is_left_alone_one_starts_a_worker() {
+    for look in [Look::Able(3), Look::Blind] {
+        let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), left_alone());
+        (crew.free, crew.look) = (0, look);
+        for now in [10, 11] {
+            let _ = watch.look(at(now), true, &mut crew);
+        }
+        crew.other_is_faster = true;
+        let growth = watch.look(at(12), true, &mut crew);
+        assert!(matches!(growth, Growth::LookAgain(_)), "{growth:?}");
+        (crew.alone, crew.other_is_faster) = (true, false);
+        let mut later = (13..60).map(|now| watch.look(at(now), true, &mut crew));
+        assert!(later.any(|growth| matches!(growth, Growth::Start { .. })));
     }
 }
 
