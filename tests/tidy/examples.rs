@@ -91,7 +91,12 @@ fn code_of(page: &str) -> String {
         }
         let is_rust = |words: &str| {
             let mut words = words.split(',').filter(|word| !word.is_empty());
-            words.all(|word| matches!(word, "rust" | "no_run" | "should_panic"))
+            words.all(|word| {
+                matches!(
+                    word,
+                    "rust" | "no_run" | "should_panic" | "standalone_crate"
+                )
+            })
         };
         let is_shown = line != "#" && !line.starts_with("# ");
         if block.is_some_and(is_rust) && is_shown {
@@ -194,6 +199,7 @@ mod tests {
         let shown = [
             "```\na.get();\n```",
             "```rust,no_run\nlet a = a\n  .get::<u8>();\n```",
+            "```standalone_crate\na.get();\n```",
         ];
         for page in shown {
             assert_eq!(missing(text, &[page]), [""; 0], "{page}");
