@@ -64,8 +64,7 @@ pub enum BuildError {
     ThreadName(String),
     /// A number of workers was set together with a runtime, which has its own workers.
     WorkersOfRuntime,
-    /// Inline tasks or an executor were chosen together with a runtime. They need threads of their
-    /// own.
+    /// Inline tasks were chosen together with a runtime. They need tickers of their own.
     NotOnRuntime,
     /// The runtime was shut down.
     RuntimeEnded,
@@ -135,7 +134,7 @@ impl fmt::Display for BuildError {
                  choose `own_threads`",
             ),
             BuildError::NotOnRuntime => f.write_str(
-                "`inline` and `executor` need threads of their own: leave out `runtime`",
+                "`inline` runs tasks on tickers of its own: leave out `runtime` or `inline`",
             ),
             BuildError::RuntimeEnded => f.write_str("the runtime was shut down; build another one"),
             BuildError::RuntimeRuns => f.write_str(

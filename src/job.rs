@@ -21,6 +21,12 @@ pub(crate) struct Ticket {
 
 /// Serves tickets. The executor knows this trait and never a timer.
 pub(crate) trait Claim: Send + Sync + 'static {
+    /// Does for a worker what is to be done with the tickets: serves them, or hands them to an
+    /// executor of the user.
+    fn dispatch(&self, first: Ticket, at_lock: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>) {
+        self.serve(first, at_lock, more);
+    }
+
     /// Claims `first`, runs its task if the timer is still due, and goes on with the tickets that
     /// `more` yields until it returns `None`. A ticket is claimed right before its task starts,
     /// never in advance.

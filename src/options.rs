@@ -31,8 +31,7 @@ macro_rules! engine_options {
         /// | [`runtime`](Self::runtime) | is served by a ticker thread of that runtime | is an error: they are the runtime's | as above |
         /// | [`own_threads`](Self::own_threads), or a manual clock | has a ticker thread | sets the workers that there are always | bounds the tasks, and with them the workers |
         /// | [`inline`](Self::inline) | has a ticker thread, which runs its tasks | has no effect | has no effect |
-        /// | [`executor`](Self::executor) | has a ticker thread, which calls the executor | has no effect | has no effect |
-        ///
+        /// | [`executor`](Self::executor) | as above, but for `inline` | as above | bounds the calls of the executor at one time |
         ///
         /// # Examples
         ///
@@ -285,8 +284,8 @@ macro_rules! engine_options {
 
         /// Runs on threads of its own, which end with it: a ticker for each shard, and
         /// [`workers`](Self::workers). The default is the [runtime](crate::Runtime) of the process.
-        /// A scheduler with a manual clock, with [`inline`](Self::inline) or with an
-        /// [`executor`](Self::executor) has threads of its own in any case.
+        /// A scheduler with a manual clock or with [`inline`](Self::inline) has threads of its own
+        /// in any case.
         ///
         /// # Examples
         ///
@@ -301,8 +300,8 @@ macro_rules! engine_options {
             self
         }
 
-        /// Runs tasks on the threads of `executor` instead of workers. The
-        /// options `workers` and `max_running` have no effect then.
+        /// Runs tasks on the threads of `executor`. Workers only hand them over:
+        /// [`max_running`](Self::max_running) is the number of its calls at a time.
         ///
         /// # Examples
         ///

@@ -33,7 +33,7 @@
 //!   announced like any other: it was in no queue for a moment, in which a worker may have gone to
 //!   sleep. **HELP-3**
 //!
-//! A foreign executor is never asked to serve what is light.
+//! A foreign executor is never asked to serve what is light: the worker that calls it does.
 //!
 //! Steps 4 and 5 are the ticker's half of `shard/doorbell.rs` and of `shard/backlog.rs`.
 //!
@@ -61,10 +61,6 @@ const INLINE_STEPS: usize = 8;
 /// stripes. With fewer, a worker's steal takes two or three and can't prefetch for them together,
 /// and the ticker pays for a fence and a look at the clock for each stripe.
 const HAND_OVER_FROM: usize = 64;
-/// The number of injected tickets that are handed to a foreign executor before the ticker checks
-/// the wheels again.
-const INJECTED_AT_ONCE: usize = 256;
-
 /// The number of tickets that a ticker sifts before it checks the wheels again.
 const SIFTED_AT_ONCE: usize = 1_024;
 
@@ -171,10 +167,10 @@ impl<F: Frontend> Engine<F> {
         }
         // Tickets that were due when they were armed do not come from a wheel: the call injected
         // them.
-        if self.serve_inline(server, ticker_state) || self.submit_injected() {
+        if self.serve_inline(server, ticker_state) {
             return TickerStep::Worked;
         }
-        let waiting = shard.backlog.unclaimed() > 0;
+        let waiting = self.waits_for_workers(ticker_state.shard());
         let look_again = self.watch(ticker_state, now, waiting, start_workers);
         if self.help(server, ticker_state) {
             return TickerStep::Worked;
@@ -194,8 +190,8 @@ impl<F: Frontend> Engine<F> {
         // everything it may have published is checked again. New tickets matter here because the
         // watch of the pool begins with them.
         let news = self.closing().is_stopped()
-            || (!waiting && shard.backlog.unclaimed() > 0)
-            || (!matches!(self.executor_kind, ExecutorKind::Pool) && self.pool().has_tickets())
+            || (!waiting && self.waits_for_workers(ticker_state.shard()))
+            || (self.is_inline() && self.pool().has_tickets())
             // HELP-2.
             || (ticker_state.helping && self.pool().has_unsifted())
             || limit() < at
@@ -237,11 +233,7 @@ impl<F: Frontend> Engine<F> {
     /// Collects from one stripe after the other, until there are enough tickets. A batch without a
     /// ticket ends it: other stripes may have become due while one cascaded.
     fn collect_stripes(&self, ticker_state: &mut TickerState, now: Time, room: usize) -> Looked {
-        // A foreign executor may run each batch on another thread, so it gets small ones.
-        let enough = match &self.executor_kind {
-            ExecutorKind::Foreign(_) => 1,
-            ExecutorKind::Pool | ExecutorKind::Inline => HAND_OVER_FROM.min(room),
-        };
+        let enough = HAND_OVER_FROM.min(room);
         let ticker = &mut ticker_state.ticker;
         let mut looked = Looked::Nothing;
         loop {
@@ -266,37 +258,27 @@ impl<F: Frontend> Engine<F> {
         let shard = self.shards().shard(ticker_state.ticker.shard());
         // Counted before the hand-over, so that the count is never below the truth.
         shard.backlog.issue(ticker_state.ticker.tickets.len());
-        match &self.executor_kind {
-            ExecutorKind::Foreign(executor) => {
-                let batch = ticker_state.ticker.tickets.drain(..).collect();
-                self.submit(executor.as_ref(), batch);
+        if F::LIGHT && ticker_state.helping {
+            for ticket in ticker_state.ticker.tickets.drain(..) {
+                self.sift(server, ticket);
             }
-            ExecutorKind::Pool if F::LIGHT && ticker_state.helping => {
-                for ticket in ticker_state.ticker.tickets.drain(..) {
-                    self.sift(server, ticket);
-                }
-            }
-            ExecutorKind::Pool | ExecutorKind::Inline => {
-                for ticket in ticker_state.ticker.tickets.drain(..) {
-                    ticker_state.ticker_queue.push(ticket);
-                }
-                ticker_state.ticker_queue.announce();
-            }
+            return;
         }
+        for ticket in ticker_state.ticker.tickets.drain(..) {
+            ticker_state.ticker_queue.push(ticket);
+        }
+        ticker_state.ticker_queue.announce();
     }
 
-    /// Hands some of the injected tickets to a foreign executor. Returns whether there were any.
-    fn submit_injected(&self) -> bool {
-        let ExecutorKind::Foreign(executor) = &self.executor_kind else {
-            return false;
-        };
-        let injected = self.pool().take_injected(INJECTED_AT_ONCE);
-        let any = !injected.is_empty();
-        // One job per ticket: they did not come as a batch, and no task should wait for another.
-        for ticket in injected {
-            self.submit(executor.as_ref(), vec![ticket]);
+    /// Returns whether a ticket waits for a worker. In the pool, that is one of the shard that is
+    /// unclaimed. What an executor of the user keeps is unclaimed, too, and waits for its threads.
+    fn waits_for_workers(&self, shard: usize) -> bool {
+        match &self.executor_kind {
+            ExecutorKind::Foreign(_) => self.pool().has_tickets(),
+            ExecutorKind::Pool | ExecutorKind::Inline => {
+                self.shards().shard(shard).backlog.unclaimed() > 0
+            }
         }
-        any
     }
 
     /// Runs some tasks on the ticker's own thread with inline execution. Returns whether there were
@@ -332,7 +314,9 @@ impl<F: Frontend> Engine<F> {
 
     /// Serves a ticket that is light. Leaves another one to the workers (HELP-3).
     fn sift(&self, server: &Arc<Server<F>>, ticket: Ticket) {
-        if !server.serve_if_light(ticket) {
+        if server.serve_if_light(ticket) {
+            self.pool().count_helped();
+        } else {
             self.pool().put_sifted(ticket);
         }
     }
@@ -345,11 +329,14 @@ impl<F: Frontend> Engine<F> {
         waiting: bool,
         start_workers: &mut dyn FnMut(NewWorkers) -> bool,
     ) -> Time {
-        if !matches!(self.executor_kind, ExecutorKind::Pool) {
+        if self.is_inline() {
             return Time::MAX;
         }
         let pool = self.pool();
-        let mut crew = PoolCrew::new(pool, || self.shards().unclaimed());
+        let mut crew = PoolCrew::new(pool, || match &self.executor_kind {
+            ExecutorKind::Foreign(_) => pool.queued_hint(),
+            ExecutorKind::Pool | ExecutorKind::Inline => self.shards().unclaimed(),
+        });
         let growth = ticker_state.growth.look(now, waiting, &mut crew);
         let saturated = waiting && growth != Growth::Calm && pool.free_slots() == 0;
         if saturated && !ticker_state.saturated {

@@ -216,7 +216,7 @@ pub(crate) enum ExecutorKind {
     Pool,
     /// The tickers themselves.
     Inline,
-    /// An executor given by the user.
+    /// An executor given by the user, to which the workers of the pool pass batches.
     Foreign(Box<dyn Executor>),
 }
 
@@ -293,11 +293,11 @@ impl<F: Frontend> Engine<F> {
             seed: parts.seed.unwrap_or_else(random_seed),
         });
         let (workers, max_workers) = match &executor_kind {
-            ExecutorKind::Pool if shares_workers => (pool_workers.wanted(), config.max_running),
-            ExecutorKind::Pool => (config.workers, config.max_running),
             // Each ticker is a worker and needs one worker slot.
             ExecutorKind::Inline => (config.shards, config.shards),
-            ExecutorKind::Foreign(_) => (0, 0),
+            ExecutorKind::Pool | ExecutorKind::Foreign(_) => {
+                (pool_workers.wanted(), config.max_running)
+            }
         };
         let pool_config = PoolConfig {
             workers,
@@ -469,9 +469,9 @@ impl<F: Frontend> Engine<F> {
         let shard = self.shards.shard_of(ticket.stripe as usize);
         shard.backlog.issue(1);
         match self.pool.inject(ticket) {
-            // The ticker passes injected tickets on. A task must never run inside the call that
-            // armed it. In a stepped engine, what steps the ticker steps the workers, too.
-            Ok(()) if self.stepped || !matches!(self.executor_kind, ExecutorKind::Pool) => {
+            // Inline, the ticker runs it: a task must never run inside the call that armed it. In
+            // a stepped engine, what steps the ticker steps the workers, too.
+            Ok(()) if self.stepped || self.is_inline() => {
                 shard.bell.ring_for(Time::ZERO);
             }
             // All workers may be blocked while the ticker sleeps for long. It is woken to watch

@@ -61,12 +61,14 @@ impl RunsOn {
 
     /// Returns the runtime on which the engine runs, or `None` for threads of its own.
     fn runtime(&self, config: &Config, clock: &Clock) -> Result<Option<Runtime>, BuildError> {
-        let is_pool = matches!(self.executor_kind, ExecutorKind::Pool);
+        let is_inline = matches!(self.executor_kind, ExecutorKind::Inline);
         match &self.choice {
-            Choice::On(_) if !is_pool => Err(BuildError::NotOnRuntime),
+            Choice::On(_) if is_inline => Err(BuildError::NotOnRuntime),
             Choice::On(runtime) => Ok(Some(runtime.clone())),
             // Workers of its own go by its own clock, and a test moves that one.
-            Choice::Usual if is_pool && config.workers.is_none() && clock.as_manual().is_none() => {
+            Choice::Usual
+                if !is_inline && config.workers.is_none() && clock.as_manual().is_none() =>
+            {
                 of_process()
             }
             Choice::Usual | Choice::Own => Ok(None),
@@ -76,8 +78,8 @@ impl RunsOn {
     /// Starts the threads of one engine.
     fn start_own(&self, config: &Valid, clock: &Clock) -> Result<Arc<Threads>, BuildError> {
         let (workers, max_workers) = match self.executor_kind {
-            ExecutorKind::Pool => (config.workers, config.max_running),
-            ExecutorKind::Inline | ExecutorKind::Foreign(_) => (0, 0),
+            ExecutorKind::Inline => (0, 0),
+            ExecutorKind::Pool | ExecutorKind::Foreign(_) => (config.workers, config.max_running),
         };
         let threads = Threads::start(ThreadsConfig {
             name: "tb".to_owned(),

@@ -19,7 +19,7 @@
 //! gone.
 
 use super::user_code::UserCodeScope;
-use super::{Engine, Frontend, FrontendTypes, task_scope};
+use super::{Engine, ExecutorKind, Frontend, FrontendTypes, task_scope};
 use crate::clock::ClaimReading;
 use crate::job::{AtLock, Claim, Ticket, catch_panic};
 use crate::shard::{Claimed, Completed, EntryId, Stripe, when_unlocked};
@@ -312,11 +312,7 @@ impl<F: Frontend> Server<F> {
     /// before.
     #[inline(never)]
     pub(super) fn serve_if_light(&self, ticket: Ticket) -> bool {
-        let served = self.serve_all(ticket, &AtLock::default(), &mut || None, true);
-        if served {
-            self.engine.pool().count_helped();
-        }
-        served
+        self.serve_all(ticket, &AtLock::default(), &mut || None, true)
     }
 
     /// Serves tickets until `more` has none. With `only_light`, there must be a single ticket; it
@@ -546,11 +542,22 @@ fn of_one_stripe<T>(list: &[T], stripe: impl Fn(&T) -> u32) -> impl Iterator<Ite
 }
 
 impl<F: Frontend> Claim for Server<F> {
+    fn dispatch(&self, first: Ticket, at_lock: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>) {
+        match &self.engine.executor_kind {
+            ExecutorKind::Foreign(executor) => self.submit(executor.as_ref(), first, more),
+            ExecutorKind::Pool | ExecutorKind::Inline => self.serve(first, at_lock, more),
+        }
+    }
+
     fn serve(&self, first: Ticket, at_lock: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>) {
         let _ = self.serve_all(first, at_lock, more, false);
     }
 
     fn prefetch_claims(&self, tickets: &[Ticket]) {
+        if matches!(self.engine.executor_kind, ExecutorKind::Foreign(_)) {
+            // This processor claims none of them.
+            return;
+        }
         for same in of_one_stripe(tickets, |ticket| ticket.stripe) {
             let stripe = same[0].stripe as usize;
             let engine = &self.engine;

@@ -281,11 +281,8 @@ impl<F: Frontend> Engine<F> {
         let Some(threads) = self.threads.threads.get() else {
             return;
         };
-        let tickers_too = if self.is_inline() {
-            workers_too
-        } else {
-            self.outside().hand_overs == 0
-        };
+        let user_code_on_tickers = self.is_inline() || F::LIGHT && self.frontend.has_light();
+        let tickers_too = workers_too || !user_code_on_tickers;
         if tickers_too {
             self.threads.tickers.wait(None);
         }

@@ -8,23 +8,25 @@ use crate::sync::Arc;
 /// Runs expired tasks on threads of the user instead of the scheduler's own workers: on a thread
 /// pool, an async runtime's blocking pool, or an event loop.
 ///
-/// A shard's thread collects expired timers in batches and passes each batch to
+/// A worker takes expired timers in batches of up to 33 and passes each batch to
 /// [`execute`](Executor::execute) as one [`Job`]. The executor calls [`Job::run`] on any thread,
-/// now or later. It need not consider deadlines: all tasks of a job are due.
+/// now or later. It need not consider deadlines: all tasks of a job are due. They run one after
+/// another, so a task must not wait for another one that may be in the same job.
 ///
 /// No task is lost on the way. A job that is refused, or dropped without having run, gives its
 /// tasks back to the scheduler, which offers them again. Until [`Job::run`] reaches a task, that
 /// task can still be cancelled, moved and replaced.
 ///
 /// Sleeps of a [`Timer`](crate::Timer), and the spawns of futures, do not come to an executor: the
-/// shard's thread wakes and spawns itself, so they do not wait for tasks that hang. Only while
+/// worker wakes and spawns itself, so they do not wait for tasks that hang. Only while
 /// 65,536 tasks of a shard wait for the executor, they wait like all timers of the shard.
 ///
 /// # Blocking
 ///
-/// `execute` is called on a shard's thread, which does nothing else meanwhile. A call that blocks
-/// delays every timer of the shard. Don't wait for room in a queue; return the job instead. A panic
-/// in `execute` is caught.
+/// `execute` is called on a worker, like a task. A call that blocks delays no tick: workers are
+/// added for others that wait, and there are up to
+/// [`max_running`](crate::SchedulerBuilder::max_running) calls at a time. But its own batch waits.
+/// Don't wait for room in a queue; return the job instead. A panic in `execute` is caught.
 ///
 /// # Examples
 ///
@@ -69,8 +71,8 @@ use crate::sync::Arc;
 /// # server.join().unwrap();
 /// ```
 pub trait Executor: Send + Sync + 'static {
-    /// Takes a batch of expired tasks and arranges that [`Job::run`] is called soon. Must not
-    /// block.
+    /// Takes a batch of expired tasks and arranges that [`Job::run`] is called soon. Should not
+    /// block. May be called by several threads at a time.
     ///
     /// # Errors
     ///

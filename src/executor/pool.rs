@@ -129,10 +129,7 @@ impl Pool {
         config: PoolConfig,
         workers: Arc<PoolWorkers>,
     ) -> (Arc<Pool>, Vec<TickerQueue>) {
-        assert!(
-            config.workers > 0 || config.max_workers == 0,
-            "a pool needs a worker that stays, unless a foreign executor runs all tasks"
-        );
+        assert!(config.workers > 0, "a pool needs a worker that stays");
         // First in, first out: tickets are served in the order of expiry.
         let fed: Vec<Deque<Ticket>> = (0..config.ticker_queues)
             .map(|_| Deque::new_fifo())
@@ -347,11 +344,6 @@ impl Pool {
     /// Returns how many workers sleep or are about to.
     pub(crate) fn sleeping(&self) -> usize {
         self.workers.sleeping()
-    }
-
-    /// Takes up to `limit` tickets out of the injector, for a pool without workers.
-    pub(crate) fn take_injected(&self, limit: usize) -> Vec<Ticket> {
-        self.queues.take_injected(limit)
     }
 
     /// Returns whether a ticket waits that no ticker has sifted, not counting the tickers' deques.

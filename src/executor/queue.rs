@@ -220,13 +220,6 @@ impl Queues {
         self.sifts.load(Ordering::Relaxed) && !self.sifted.is_empty()
     }
 
-    /// Takes up to `limit` tickets out of the injector.
-    pub(super) fn take_injected(&self, limit: usize) -> Vec<Ticket> {
-        std::iter::from_fn(|| retry_steal(|| self.injector.steal()))
-            .take(limit)
-            .collect()
-    }
-
     /// Returns approximately how many tickets wait.
     pub(super) fn len(&self) -> usize {
         let ticker_queues = self.ticker_queues.iter().map(Stealer::len).sum::<usize>();

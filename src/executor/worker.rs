@@ -123,7 +123,7 @@ impl Worker {
         }
         slot.count_claim();
         slot.since_injector += 1;
-        claim.serve(ticket, at_lock, &mut || {
+        claim.dispatch(ticket, at_lock, &mut || {
             // Back to the queues, since it is the injector's turn.
             if slot.since_injector >= INJECTOR_EVERY || !go_on() {
                 return None;

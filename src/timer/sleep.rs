@@ -140,7 +140,7 @@ impl Timer {
     ///
     /// A delay counts from this call, but nothing is armed before the first poll. Each sleep that
     /// was polled counts as one pending timer. The timer's workers wake the task. While all of them
-    /// are in long tasks, or if an executor runs the tasks, a thread of the shard wakes it instead,
+    /// are in long tasks, a thread of the shard wakes it instead,
     /// so a sleep ends although tasks hang. A waker should not block. For very many sleeps, a timer
     /// that is built [`inline`](super::TimerBuilder::inline) saves the hand-over.
     ///

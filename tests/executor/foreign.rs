@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use kit::gate::Gate;
 use kit::ledger::Ledger;
 use kit::wait::{next, until};
 use tourbillon::{
@@ -137,7 +138,87 @@ fn c104_tasks_run_where_the_given_executor_runs_them() {
     until("all are counted", || {
         queue.taken.load(Ordering::SeqCst) == 40
     });
-    assert_eq!(timers.stats().workers, 0, "no pool beside it");
+}
+
+/// Blocks in each call until a gate is open, and runs the job then.
+struct Blocks(Gate);
+
+impl Executor for Blocks {
+    fn execute(&self, job: Job) -> Result<(), Job> {
+        self.0.pass();
+        job.run();
+        Ok(())
+    }
+}
+
+#[test]
+fn an_executor_that_blocks_delays_no_tick() {
+    let builder = Scheduler::<u32>::builder().shards(1).max_running(3);
+    // On the runtime of the process, and on threads of its own.
+    for builder in [builder, Scheduler::<u32>::builder().shards(1).workers(1)] {
+        let gate = Gate::default();
+        let scheduler = builder.executor(Blocks(gate.clone())).build().unwrap();
+        let timers = scheduler.handle();
+        let ledger = Ledger::new(3);
+        for number in 0..3 {
+            let token = ledger.token(number);
+            timers
+                .schedule(number as u32, TICK, move |_| token.run())
+                .unwrap();
+            // The next one becomes due in the same shard, and goes to another thread.
+            gate.crowd(number + 1);
+        }
+        assert_eq!(ledger.sums(), (0, 0));
+        gate.open();
+        until("all ran", || ledger.sums() == (3, 3));
+        let report = scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
+        assert_eq!(report.still_running, 0);
+        assert!(timers.stats().balances());
+    }
+}
+
+#[test]
+fn max_running_limits_the_calls_of_an_executor() {
+    let gate = Gate::default();
+    let scheduler = Scheduler::<u32>::builder()
+        .workers(1)
+        .max_running(2)
+        .executor(Blocks(gate.clone()))
+        .build()
+        .unwrap();
+    let timers = scheduler.handle();
+    let ledger = Ledger::new(200);
+    for number in 0..200 {
+        let token = ledger.token(number);
+        timers
+            .schedule(number as u32, TICK, move |_| token.run())
+            .unwrap();
+    }
+    gate.crowd(2);
+    until("the pool is full", || timers.stats().saturated > 0);
+    assert_eq!(gate.waiting(), 2);
+    gate.open();
+    until("all ran", || ledger.sums() == (200, 200));
+}
+
+#[test]
+fn an_executor_with_a_backlog_of_its_own_costs_no_wake_up() {
+    // What lies on the shelf waits for no worker, so nobody looks at the workers for its sake.
+    let shelf = Arc::new(Shelf::default());
+    let scheduler = Scheduler::<u32>::builder()
+        .shards(1)
+        .executor(Arc::clone(&shelf))
+        .build_stepped(1)
+        .unwrap();
+    let timers = scheduler.handle();
+    for key in 0..10 {
+        timers.schedule(key, TICK, |_| ()).unwrap();
+    }
+    assert!(scheduler.advance(TICK).is_empty());
+    assert_eq!(timers.stats().queued, 10);
+    assert_eq!(scheduler.advance_to_next(), None);
+    shelf.take().into_iter().for_each(Job::run);
+    assert_eq!(scheduler.settle().len(), 10);
 }
 
 #[test]

@@ -213,6 +213,59 @@ fn sleeps_end_while_an_executor_runs_nothing() {
     });
 }
 
+/// Blocks in each call.
+struct Blocks(Gate);
+
+impl Executor for Blocks {
+    fn execute(&self, job: Job) -> Result<(), Job> {
+        self.0.pass();
+        job.run();
+        Ok(())
+    }
+}
+
+#[test]
+fn sleeps_end_while_an_executor_blocks_all_that_call_it() {
+    in_time(|| {
+        let gate = Gate::default();
+        let timer = one_worker().executor(Blocks(gate.clone())).build().unwrap();
+        let ran = Arc::default();
+        let tasks = block(&timer, 10, &ran);
+        tasks.open();
+        gate.crowd(1);
+        everything_that_sleeps(&timer);
+        assert_eq!(ran.load(Ordering::SeqCst), 0);
+        gate.open();
+        until("each task ran", || ran.load(Ordering::SeqCst) == 10);
+    });
+}
+
+#[test]
+fn a_waker_that_blocks_a_ticker_does_not_hold_a_shutdown_up() {
+    struct Waits(Gate);
+    impl Wake for Waits {
+        fn wake(self: Arc<Self>) {
+            self.0.pass();
+        }
+    }
+    in_time(|| {
+        let timer = one_worker().shutdown_limit(SHORT).build().unwrap();
+        let tasks = block(&timer, 1, &Arc::default());
+        tasks.crowd(1);
+        // The ticker wakes the task in place of the worker, and does not come back.
+        let gate = Gate::default();
+        let waker = Waker::from(Arc::new(Waits(gate.clone())));
+        let mut sleep = Box::pin(timer.sleep(SHORT));
+        let polled = sleep.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        gate.crowd(1);
+        let report = timer.shutdown(Shutdown::HandBack).wait().unwrap();
+        assert_eq!(report.still_running, 2);
+        gate.open();
+        tasks.open();
+    });
+}
+
 #[test]
 fn futures_are_spawned_while_the_only_worker_is_blocked() {
     in_time(|| {

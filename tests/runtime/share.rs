@@ -1,9 +1,9 @@
 //! What shares a runtime, and what the builders say about it.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -156,13 +156,42 @@ fn a_panic_ends_no_thread() {
     assert_eq!((runtime.stats().tickers, runtime.stats().workers), (1, 1));
 }
 
-struct AtOnce;
+/// Runs each job at once, and notes on which threads.
+struct AtOnce(Arc<Mutex<HashSet<String>>>);
 
 impl Executor for AtOnce {
     fn execute(&self, job: Job) -> Result<(), Job> {
+        let name = thread::current().name().unwrap().to_owned();
+        self.0.lock().unwrap().insert(name);
         job.run();
         Ok(())
     }
+}
+
+#[test]
+fn an_executor_of_the_user_gets_its_jobs_from_the_workers() {
+    let runtime = small("handed").build().unwrap();
+    let names = Arc::default();
+    let scheduler = Scheduler::<u32>::builder()
+        .runtime(&runtime)
+        .executor(AtOnce(Arc::clone(&names)))
+        .build()
+        .unwrap();
+    assert_eq!(runtime.stats().instances, 1);
+    let (tell, told) = channel();
+    for key in 0..20 {
+        let tell = tell.clone();
+        let run = move |_: &Firing<'_, u32>| tell.send(()).unwrap();
+        scheduler
+            .handle()
+            .schedule(key, TICK * (key % 3), run)
+            .unwrap();
+    }
+    for _ in 0..20 {
+        next(&told);
+    }
+    let names: Vec<_> = names.lock().unwrap().iter().cloned().collect();
+    assert_eq!(names, ["handed-work-0"]);
 }
 
 #[test]
@@ -175,10 +204,6 @@ fn the_options_of_threads_belong_to_the_runtime() {
     ));
     assert!(matches!(
         on().inline().build(),
-        Err(BuildError::NotOnRuntime)
-    ));
-    assert!(matches!(
-        on().executor(AtOnce).build(),
         Err(BuildError::NotOnRuntime)
     ));
     assert!(matches!(

@@ -247,22 +247,19 @@ impl Executor for AtOnce {
     }
 }
 
-/// The ticker hands over a ticket that was due at once while the shutdown takes its timer out. The
+/// A worker hands over a ticket that was due at once while the shutdown takes its timer out. The
 /// hand-over comes before the bit of USER-3, or it is refused and leaves no trace.
 #[test]
 fn a_hand_over_is_waited_for_or_refused() {
     check(3, || {
         let (mut parts, hand) = Size::default().parts();
         parts.executor_kind = ExecutorKind::Foreign(Box::new(AtOnce));
-        let (server, mut ticker_states) = Engine::assemble(parts, Ledger::default());
+        let (server, _ticker_states) = Engine::assemble(parts, Ledger::default());
         let rig = Rig { server, hand };
         rig.arm(0, 0, at(START)).unwrap();
-        let ticker = tick(
-            &rig,
-            RigTicker::of(&rig, ticker_states.pop().expect("one shard")),
-        );
+        let worker = work(&rig, rig.thread());
         let ending = wind_down(&rig, Shutdown::HandBack);
-        ticker.join().unwrap();
+        worker.join().unwrap();
         settle_up(&rig, &ending, 1);
         let outside = rig.engine().shards().shard(0).user_code.counts();
         assert_eq!(outside, UserCodeCounts::default());
