@@ -90,7 +90,8 @@ use threadless::Threadless;
 #[cfg(not(loom))]
 use threads::EngineThreads;
 
-/// How long a ticket may stay unclaimed before the pool may grow.
+/// How long a ticket may stay unclaimed before the pool may grow. Half of it, the time between two
+/// checks, is not below `FRESH` in `executor/growth`.
 pub(crate) const GROWTH_LIMIT: Duration = Duration::from_millis(2);
 
 /// The types of a front end. They are apart from [`Frontend`], so that a struct can hold an engine

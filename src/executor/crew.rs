@@ -23,9 +23,10 @@
 //! - Two tickers never start one worker each where one worker would have been enough.
 //! - A pool that only computes gets one extra worker, not one for each ticker.
 //!
-//! A ticker that does not get the turn does not wait for it. It checks again a little later.
+//! A ticker that does not get the turn does not wait for it. It checks again a little later. What
+//! one was told by the kernel stands for all others for [`FRESH`], unless it has started workers.
 
-use super::growth::{BLIND_GAP, Crew, Look, REFUSED_AT_MOST, REFUSED_FIRST, Sightings};
+use super::growth::{BLIND_GAP, Crew, FRESH, Look, REFUSED_AT_MOST, REFUSED_FIRST, Sightings};
 use super::pool::Pool;
 use super::workers::{NO_THREAD, UNKNOWN_THREAD};
 use crate::sync::MutexGuard;
@@ -59,6 +60,7 @@ impl<'a, U: Fn() -> usize> PoolCrew<'a, U> {
     pub(crate) fn asked_for_threads(&mut self, now: Time, all_started: bool) -> Option<Time> {
         // Whoever asks for threads has the turn.
         let turn = self.turn.as_mut()?;
+        turn.able = None;
         turn.refused = (!all_started).then(|| {
             let pause = turn.refused.map_or(REFUSED_FIRST, |(_, pause)| pause * 2);
             (
@@ -106,14 +108,23 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
         };
         // The turn lasts until this view is dropped, after the ticker has started workers.
         let turn = self.turn.insert(turn);
-        if let Some((since, pause)) = turn.refused {
-            // The tickers' clocks may differ, so what they share is measured by the workers' one.
-            let shared = self.pool.threads().clock().now();
-            if shared >= since && shared < since + pause {
-                return Look::Refused(now + (since + pause).since(shared));
-            }
+        // The tickers' clocks may differ, so what they share is measured by the workers' one.
+        let shared = self.pool.threads().clock().now();
+        if let Some((since, pause)) = turn.refused
+            && shared >= since
+            && shared < since + pause
+        {
+            return Look::Refused(now + (since + pause).since(shared));
         }
-        able(self.pool, &mut turn.begin).map_or(Look::Blind, Look::Able)
+        if let Some((at, able)) = turn.able
+            && shared >= at
+            && shared.since(at) < FRESH
+        {
+            return Look::Able(able);
+        }
+        let able = able(self.pool, &mut turn.begin);
+        turn.able = able.map(|able| (shared, able));
+        able.map_or(Look::Blind, Look::Able)
     }
 
     fn may_start_blindly(&mut self) -> bool {

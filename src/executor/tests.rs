@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::growth::{Crew, Look};
+use super::growth::{Crew, FRESH, Look};
 use super::{
     Growth, GrowthWatch, Pool, PoolConfig, PoolCrew, PoolWorkers, TickerQueue, Worker, WorkerThread,
 };
@@ -356,6 +356,51 @@ fn crew(pool: &Pool) -> PoolCrew<'_, impl Fn() -> usize> {
     PoolCrew::new(pool, || pool.queued_hint())
 }
 
+/// Looks when the last answer of the kernel is too old to go by.
+fn look_anew(pool: &Pool) -> Look {
+    hand_of(pool).advance(FRESH);
+    crew(pool).look(Time::ZERO)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[test]
+fn what_the_kernel_said_stands_for_all_pools_for_a_moment() {
+    let workers = threads(1, 4, &ManualClock::new());
+    let config = PoolConfig {
+        workers: 1,
+        max_workers: 4,
+        ticker_queues: 1,
+        injector_bound: 10,
+        shares_workers: true,
+    };
+    let new = || Pool::new(config, Arc::clone(&workers));
+    let ((one, _one_queues), (other, _other_queues)) = (new(), new());
+    let hand = hand_of(&one);
+    let look = |pool| crew(pool).look(Time::ZERO);
+    let worker = take(&one).unwrap();
+    assert_eq!(look(&one), Look::Able(1));
+    // From now on the kernel has no answer.
+    worker.is_known_as(None);
+    assert_eq!(look(&other), Look::Able(1));
+    hand.advance(FRESH - Duration::from_nanos(1));
+    assert_eq!(look(&one), Look::Able(1));
+    hand.advance(Duration::from_nanos(1));
+    assert_eq!(look(&other), Look::Blind);
+    // Nor does an answer stand that is from the future, or from before a start of workers.
+    worker.is_known_as(crate::sync::thread::own_number());
+    assert_eq!(look(&one), Look::Able(1));
+    worker.is_known_as(None);
+    hand.set(Time::ZERO);
+    assert_eq!(look(&one), Look::Blind);
+    worker.is_known_as(crate::sync::thread::own_number());
+    let mut starts = crew(&one);
+    assert_eq!(starts.look(Time::ZERO), Look::Able(1));
+    assert_eq!(starts.asked_for_threads(Time::ZERO, true), None);
+    drop(starts);
+    worker.is_known_as(None);
+    assert_eq!(look(&other), Look::Blind);
+}
+
 #[test]
 fn a_worker_that_is_about_to_claim_is_able_although_its_thread_waits() {
     let (pool, ticker_queues) = pool(1, 1, 1);
@@ -363,15 +408,15 @@ fn a_worker_that_is_about_to_claim_is_able_although_its_thread_waits() {
     let thread = spawn(&pool, &gate);
     ticker_queues[0].push(ticket(0));
     ticker_queues[0].announce();
-    until(|| pool.claims() == 1 && crew(&pool).look(Time::ZERO) == Look::Able(0));
+    until(|| pool.claims() == 1 && look_anew(&pool) == Look::Able(0));
     assert!(!crew(&pool).one_claims());
     // Set for the worker, whose thread goes on waiting.
     let desk = pool.threads().desks().remove(0);
     let mark = desk.at_lock.enter();
-    assert_eq!(crew(&pool).look(Time::ZERO), Look::Able(1));
+    assert_eq!(look_anew(&pool), Look::Able(1));
     assert!(crew(&pool).one_claims());
     drop(mark);
-    assert_eq!(crew(&pool).look(Time::ZERO), Look::Able(0));
+    assert_eq!(look_anew(&pool), Look::Able(0));
     gate.open();
     pool.stop();
     thread.join().unwrap();
@@ -385,7 +430,7 @@ fn a_worker_that_was_chosen_and_not_woken_yet_is_able() {
     // As a waker does that the kernel stops before it wakes the worker.
     let chosen = pool.threads().choose_sleeper().unwrap();
     for _ in 0..20 {
-        assert_eq!(crew(&pool).look(Time::ZERO), Look::Able(1));
+        assert_eq!(look_anew(&pool), Look::Able(1));
         thread::sleep(Duration::from_millis(1));
     }
     assert!(crew(&pool).one_claims());
@@ -425,7 +470,7 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
             stuck == 12
                 || stuck + pool.sleeping() == pool.workers()
                     // The kernel has to report it, too.
-                    && (pool.sleeping() > 0 || crew(&pool).look(Time::ZERO) == Look::Able(0))
+                    && (pool.sleeping() > 0 || look_anew(&pool) == Look::Able(0))
         });
         hand.advance(limit);
     }
@@ -449,6 +494,7 @@ fn one_ticker_at_a_time_looks_at_the_workers_and_starts_more() {
     assert_eq!(other.look(Time::ZERO), Look::Later);
     assert!(!other.may_start_blindly(), "it has no turn");
     let _started = take(&pool).unwrap();
+    let _ = one.asked_for_threads(Time::ZERO, true);
     drop(one);
     assert_eq!(other.look(Time::ZERO), Look::Able(2));
 }
@@ -494,7 +540,7 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
     }
     // A thread that has ended can't be checked either.
     worker.is_known_as(Some(u64::MAX - 1));
-    assert_eq!(crew(&pool).look(Time::ZERO), Look::Blind);
+    assert_eq!(look_anew(&pool), Look::Blind);
 }
 
 #[test]
@@ -560,7 +606,7 @@ fn of_many_threads_some_are_looked_at_and_all_in_turn() {
     ticker_queues[0].announce();
     until(|| gate.started.load(Ordering::SeqCst) == BLOCKED);
     // Three checks cover all threads, so all of them are blocked.
-    let look = || crew(&pool).look(Time::ZERO);
+    let look = || look_anew(&pool);
     until(|| (0..3).all(|_| look() == Look::Able(0)));
     // Workers that have not started yet are able, and the estimate is of the others.
     let starting: Vec<_> = (0..40).map(|_| take(&pool).unwrap()).collect();

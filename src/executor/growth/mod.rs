@@ -54,6 +54,11 @@ const LOOKS: u32 = 2;
 /// the order of the tickets costs less than it would cost to sift them.
 const LONG_TASK: Duration = Duration::from_micros(5);
 
+/// How long the tickers go by what one of them was told by the kernel, so that the questions to it
+/// do not grow with the number of pools. Not longer than the time between two checks of a ticker,
+/// so that each check goes by another answer.
+pub(super) const FRESH: Duration = Duration::from_millis(1);
+
 /// Shortest time between two workers that are started because of age alone.
 pub(crate) const BLIND_GAP: Duration = Duration::from_millis(10);
 
@@ -108,6 +113,9 @@ pub(super) struct Sightings {
     pub(super) last_blind: Option<Time>,
     /// Number of the thread with which the next check begins.
     pub(super) begin: usize,
+    /// How many workers were able by the last answer of the kernel, and when. `None` after a start
+    /// of workers.
+    pub(super) able: Option<(Time, usize)>,
     /// Since when the system refuses threads, and how long none is asked for from then on.
     pub(super) refused: Option<(Time, Duration)>,
 }
