@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tourbillon::{Expired, ExpiryMap, Found, Reason, Removed, Shutdown, Time, Touch};
 
+use super::{Random, duration};
+
 const IDLE: Duration = Duration::from_millis(3);
 const LIFE: Duration = Duration::from_millis(40);
 const KEYS: u32 = 64;
@@ -100,19 +102,6 @@ fn deliver(expired: &Expired<u32, Token>) {
     token.ends(|fates| &fates.delivered);
 }
 
-struct Random(u64);
-
-impl Random {
-    /// Splitmix64.
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
-
 fn act(map: &Map, fates: &Arc<Fates>, random: &mut Random) {
     let key = random.below(u64::from(KEYS)) as u32;
     match random.below(20) {
@@ -176,12 +165,6 @@ fn act(map: &Map, fates: &Arc<Fates>, random: &mut Random) {
             }
         }
     }
-}
-
-fn duration() -> Duration {
-    let seconds = std::env::var("STRESS_SECS").ok();
-    let seconds = seconds.map_or(1.0, |text| text.parse().expect("STRESS_SECS in seconds"));
-    Duration::from_secs_f64(seconds)
 }
 
 /// Stops the threads, also when the one that watches them panics.

@@ -5,3 +5,25 @@
 
 mod expiry;
 mod scheduler;
+
+use std::time::Duration;
+
+/// How long each test makes calls.
+fn duration() -> Duration {
+    let seconds = std::env::var("STRESS_SECS").ok();
+    let seconds = seconds.map_or(1.0, |text| text.parse().expect("STRESS_SECS in seconds"));
+    Duration::from_secs_f64(seconds)
+}
+
+/// Splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}

@@ -13,16 +13,12 @@ use tourbillon::{
     TimerId,
 };
 
+use super::{Random, duration};
+
 const THREADS: u64 = 8;
 
 /// Only a broken scheduler does not do enough until then.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn duration() -> Duration {
-    let seconds = std::env::var("STRESS_SECS").ok();
-    let seconds = seconds.map_or(1.0, |text| text.parse().expect("STRESS_SECS in seconds"));
-    Duration::from_secs_f64(seconds)
-}
 
 /// What became of the armings, counted without the scheduler.
 #[derive(Default)]
@@ -50,19 +46,6 @@ impl Drop for Token {
             &self.fates.dropped
         };
         count.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    /// Splitmix64.
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
     }
 }
 
