@@ -28,6 +28,18 @@ fn look(name: &str) -> Option<(u64, bool)> {
     Some((switches, field("State:").starts_with('S')))
 }
 
+/// The threads of this process whose names begin with `name`.
+pub fn named(name: &str) -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let mut names: Vec<_> = tasks
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok())
+        .map(|found| found.trim_end().to_owned())
+        .filter(|found| found.starts_with(name))
+        .collect();
+    names.sort();
+    names
+}
+
 /// Waits until no thread of a scheduler is left. A thread that still ends may be the only one of
 /// its name, while the thread of a new scheduler has none yet.
 #[track_caller]

@@ -4,10 +4,13 @@
 
 mod alone;
 mod end;
+mod load;
 mod share;
 
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+use kit::naps::named as threads_named;
 use tourbillon::{Runtime, RuntimeBuilder, Scheduler};
 
 const TICK: Duration = Duration::from_millis(1);
@@ -21,17 +24,4 @@ fn scheduler_on(runtime: &Runtime) -> Scheduler<u32> {
 fn small(name: &str) -> RuntimeBuilder {
     let builder = Runtime::builder().name(name);
     builder.tickers(1).workers(1).max_workers(1)
-}
-
-/// The threads of this process whose names begin with `name`.
-#[cfg(target_os = "linux")]
-fn threads_named(name: &str) -> Vec<String> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let mut names: Vec<_> = tasks
-        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
-        .map(|found| found.trim_end().to_owned())
-        .filter(|found| found.starts_with(name))
-        .collect();
-    names.sort();
-    names
 }
