@@ -51,6 +51,34 @@ fn blocked_tasks_of_another_scheduler_hold_up_nothing() {
     }
 }
 
+/// As many as `max_running` allows, on a runtime that grows for them.
+#[test]
+fn sixty_four_blocked_tasks_of_another_scheduler_hold_up_nothing() {
+    let runtime = Runtime::builder().tickers(1).workers(2).build().unwrap();
+    let storm = scheduler_on(&runtime);
+    let gate = Gate::default();
+    for key in 0..100 {
+        let gate = gate.clone();
+        storm
+            .handle()
+            .schedule(key, TICK, move |_| gate.pass())
+            .unwrap();
+    }
+    gate.crowd(64);
+    let other = scheduler_on(&runtime);
+    let (tell, told) = channel();
+    for key in 0..20 {
+        let tell = tell.clone();
+        let run = move |_: &Firing<'_, u32>| tell.send(()).unwrap();
+        // At once, and through the wheel.
+        other.handle().schedule(key, TICK * (key % 2), run).unwrap();
+        next(&told);
+    }
+    assert_eq!((gate.waiting(), storm.handle().stats().ran), (64, 64));
+    gate.open();
+    until("all ran", || storm.handle().stats().ran == 100);
+}
+
 #[test]
 fn computing_tasks_of_another_scheduler_hold_up_nothing() {
     let runtime = small("computes").build().unwrap();

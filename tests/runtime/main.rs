@@ -6,6 +6,7 @@ mod alone;
 mod end;
 mod load;
 mod share;
+mod storms;
 
 use std::time::Duration;
 
