@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use kit::gate::Gate;
 use kit::wait::{next, until};
-use tourbillon::{Executor, Job, Next, Period, Scheduler, Shutdown, Timer, TimerBuilder};
+use tourbillon::{
+    Executor, ExpiryMap, Handle, Job, Next, Period, Runtime, Scheduler, Shutdown, Timer,
+    TimerBuilder,
+};
 
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -266,58 +269,148 @@ fn a_waker_that_blocks_a_ticker_does_not_hold_a_shutdown_up() {
     });
 }
 
+/// Futures that are due at once, later, and again and again, and one whose end is awaited.
+fn everything_that_is_spawned(timers: &Handle<u32>, runtime: &tokio::runtime::Runtime) {
+    let on_tokio = timers.on_tokio(runtime.handle().clone());
+    let (tell, told) = channel();
+    for (key, delay) in [(100, Duration::ZERO), (101, SHORT)] {
+        let tell = tell.clone();
+        on_tokio
+            .schedule(key, delay, async move |_| tell.send(key).unwrap())
+            .unwrap();
+    }
+    let beat = tell.clone();
+    let period = Period::fixed_rate(SHORT);
+    on_tokio
+        .repeat(102, period, move |round| {
+            let tell = beat.clone();
+            async move {
+                tell.send(102).unwrap();
+                if round.number() < 3 {
+                    Next::Again
+                } else {
+                    Next::Stop
+                }
+            }
+        })
+        .unwrap();
+    let mut ran: Vec<_> = (0..5).map(|_| next(&told)).collect();
+    ran.sort_unstable();
+    assert_eq!(ran, [100, 101, 102, 102, 102]);
+
+    // What follows the end of a future: the next task of its key, and the one who waits for it.
+    let begins = |key, go: tokio::sync::oneshot::Receiver<()>| {
+        let tell = tell.clone();
+        let task = async move |_| {
+            tell.send(key).unwrap();
+            go.await.unwrap();
+        };
+        on_tokio.schedule(103, Duration::ZERO, task).unwrap();
+    };
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let (end_next, next_ended) = tokio::sync::oneshot::channel();
+    begins(103, ended);
+    assert_eq!(next(&told), 103);
+    begins(104, next_ended);
+    end.send(()).unwrap();
+    assert_eq!(next(&told), 104);
+    let waits = timers.cancel_and_wait(&103);
+    end_next.send(()).unwrap();
+    waits.wait().unwrap();
+}
+
+fn tokio_runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap()
+}
+
+/// Blocks the only worker that the scheduler may have, with more tasks behind it.
+fn block_scheduler(timers: &Handle<u32>) -> Gate {
+    let gate = Gate::default();
+    for key in 0..20 {
+        let gate = gate.clone();
+        timers
+            .schedule(key, Duration::ZERO, move |_| gate.pass())
+            .unwrap();
+    }
+    gate.crowd(1);
+    gate
+}
+
 #[test]
 fn futures_are_spawned_while_the_only_worker_is_blocked() {
     in_time(|| {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .build()
-            .unwrap();
-        let scheduler = Scheduler::<u32>::builder()
-            .workers(1)
-            .max_running(1)
-            .build()
-            .unwrap();
+        let runtime = tokio_runtime();
+        let builder = Scheduler::<u32>::builder().workers(1).max_running(1);
+        let scheduler = builder.build().unwrap();
         let timers = scheduler.handle();
-        let on_tokio = timers.on_tokio(runtime.handle().clone());
-        let gate = Gate::default();
-        for key in 0..20 {
-            let gate = gate.clone();
-            timers
-                .schedule(key, Duration::ZERO, move |_| gate.pass())
-                .unwrap();
-        }
-        gate.crowd(1);
-        let (tell, told) = channel();
-        // Due at once, later, and again and again.
-        for (key, delay) in [(100, Duration::ZERO), (101, SHORT)] {
-            let tell = tell.clone();
-            on_tokio
-                .schedule(key, delay, async move |_| tell.send(key).unwrap())
-                .unwrap();
-        }
-        let period = Period::fixed_rate(SHORT);
-        on_tokio
-            .repeat(102, period, move |round| {
-                let tell = tell.clone();
-                async move {
-                    tell.send(102).unwrap();
-                    if round.number() < 3 {
-                        Next::Again
-                    } else {
-                        Next::Stop
-                    }
-                }
-            })
-            .unwrap();
-        let mut ran: Vec<_> = (0..5).map(|_| next(&told)).collect();
-        ran.sort_unstable();
-        assert_eq!(ran, [100, 101, 102, 102, 102]);
+        let gate = block_scheduler(&timers);
+        everything_that_is_spawned(&timers, &runtime);
         assert_eq!(timers.stats().queued, 19);
         gate.open();
         until("all ran", || {
             timers.is_empty() && timers.stats().running == 0
         });
         assert!(timers.stats().balances());
+    });
+}
+
+#[test]
+fn sleeps_and_futures_go_on_while_all_workers_of_a_runtime_are_blocked() {
+    in_time(|| {
+        let tokio = tokio_runtime();
+        let runtime = Runtime::builder().tickers(2).workers(2).max_workers(2);
+        let runtime = runtime.build().unwrap();
+        let on = || Timer::builder().runtime(&runtime).max_running(1);
+        let timers: Vec<Timer> = (0..3).map(|_| on().build().unwrap()).collect();
+        let ran = Arc::default();
+        let blocks = |timer: &Timer| {
+            let gate = block(timer, 20, &ran);
+            gate.crowd(1);
+            gate
+        };
+        let mut gates: Vec<Gate> = timers.iter().map(blocks).collect();
+        let on = || Scheduler::<u32>::builder().runtime(&runtime).max_running(1);
+        let schedulers: Vec<_> = (0..3).map(|_| on().build().unwrap()).collect();
+        gates.extend(schedulers.iter().map(|one| block_scheduler(&one.handle())));
+        let (tell, told) = channel();
+        let map = ExpiryMap::<u32, u32>::builder().runtime(&runtime);
+        let map =
+            map.time_to_live(SHORT)
+                .build_on_tokio(tokio.handle().clone(), 1, move |_, expired| {
+                    let tell = tell.clone();
+                    async move { tell.send(expired.value).unwrap() }
+                });
+        let map = map.unwrap();
+        for (timer, scheduler) in timers.iter().zip(&schedulers) {
+            everything_that_sleeps(timer);
+            everything_that_is_spawned(&scheduler.handle(), &tokio);
+            for key in 0..3 {
+                map.insert(key, key).unwrap();
+            }
+            let mut ended: Vec<_> = (0..3).map(|_| next(&told)).collect();
+            ended.sort_unstable();
+            assert_eq!(ended, [0, 1, 2]);
+        }
+        // All the while each worker has been in the first task of one of them.
+        assert_eq!(ran.load(Ordering::SeqCst), 0);
+        assert!(
+            schedulers
+                .iter()
+                .all(|one| one.handle().stats().queued == 19)
+        );
+        assert!(gates.iter().all(|gate| gate.waiting() == 1));
+        gates.iter().for_each(Gate::open);
+        until("each task ran", || {
+            let is_idle = |one: &Scheduler<u32>| one.handle().stats().running == 0;
+            ran.load(Ordering::SeqCst) == 60
+                && schedulers
+                    .iter()
+                    .all(|one| one.handle().is_empty() && is_idle(one))
+        });
+        assert!(timers.iter().all(|timer| timer.stats().balances()));
+        assert!(schedulers.iter().all(|one| one.handle().stats().balances()));
     });
 }
