@@ -4,14 +4,21 @@
 //! runs.
 
 mod expiry;
+mod fifty;
 mod scheduler;
 
 use std::time::Duration;
 
-/// How long each test makes calls.
+/// How long most tests make calls.
 fn duration() -> Duration {
-    let seconds = std::env::var("STRESS_SECS").ok();
-    let seconds = seconds.map_or(1.0, |text| text.parse().expect("STRESS_SECS in seconds"));
+    duration_or(1.0)
+}
+
+fn duration_or(seconds: f64) -> Duration {
+    let chosen = std::env::var("STRESS_SECS").ok();
+    let seconds = chosen.map_or(seconds, |text| {
+        text.parse().expect("STRESS_SECS in seconds")
+    });
     Duration::from_secs_f64(seconds)
 }
 
