@@ -7,6 +7,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `queue.rs` | the queues of a pool, and the order in which a worker looks at them |
+//! | `marks.rs` | which deques have tickets |
 //! | `pool.rs` | the queues and worker slots of one engine, and when they are made known |
 //! | `worker.rs` | one step of a worker in a pool |
 //! | `workers.rs` | which pools have tickets, which workers sleep, and why no ticket is missed |
@@ -18,6 +19,7 @@
 mod crew;
 mod foreign;
 mod growth;
+mod marks;
 mod pool;
 mod queue;
 #[cfg(all(test, not(loom)))]

@@ -154,8 +154,10 @@ impl Pool {
         });
         let ticker_queues = fed
             .into_iter()
-            .map(|deque| TickerQueue {
+            .enumerate()
+            .map(|(number, deque)| TickerQueue {
                 deque,
+                number,
                 pool: Arc::clone(&pool),
             })
             .collect();
@@ -379,6 +381,7 @@ impl Pool {
 /// The owner's end of a ticker's deque: the cheapest way into the pool.
 pub(crate) struct TickerQueue {
     deque: Deque<Ticket>,
+    number: usize,
     pool: Arc<Pool>,
 }
 
@@ -400,6 +403,7 @@ impl TickerQueue {
     /// Makes a batch of pushes known to the workers, and wakes one. The worker that steals from the
     /// batch wakes the next one if tickets remain.
     pub(crate) fn announce(&self) {
+        self.pool.queues.mark_ticker(self.number);
         self.pool.list();
     }
 }

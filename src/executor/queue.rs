@@ -19,6 +19,7 @@
 //! includes a thief, whose steal moves a batch into its own deque; [`FoundTicket::stolen`] reports
 //! it.
 
+use super::marks::Marks;
 use crate::job::Ticket;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::deque::{Injector, Steal, Stealer, Worker as Deque};
@@ -37,6 +38,8 @@ const INJECTOR_BATCH: usize = 8;
 pub(super) struct Queues {
     /// Stealers of the tickers' deques.
     ticker_queues: Box<[Stealer<Ticket>]>,
+    /// Which deques have tickets: those of the tickers, then those of the worker slots.
+    marks: Marks,
     /// What others see of the worker slots that were made, by number.
     locals: Box<[OnceLock<Box<Local>>]>,
     /// How many worker slots were made. Most schedulers never grow to `max_workers`.
@@ -79,6 +82,7 @@ impl Queues {
         Queues {
             sifted: Injector::new(),
             sifts: AtomicBool::new(false),
+            marks: Marks::new(ticker_queues.len() + max_workers),
             ticker_queues,
             locals: (0..max_workers).map(|_| OnceLock::new()).collect(),
             used: AtomicUsize::new(0),
@@ -153,13 +157,24 @@ impl Queues {
             let stolen = false;
             return Some(FoundTicket { ticket, stolen });
         }
+        let own = self.mark_of(slot);
+        if self.marks.is_set(own) {
+            self.marks.clear(own, || local.is_empty());
+        }
         if self.has_sifted()
             && let Some(ticket) = retry_steal(|| self.sifted.steal())
         {
             return Some(FoundTicket::stolen(ticket));
         }
-        for ticker_queue in rotated(&self.ticker_queues, start) {
-            if let Some(ticket) = retry_steal(|| ticker_queue.steal_batch_and_pop(local)) {
+        let tickers = self.ticker_queues.len();
+        for ticker in self
+            .marks
+            .from(start.checked_rem(tickers).unwrap_or(0), 0, tickers)
+        {
+            let ticker_queue = &self.ticker_queues[ticker];
+            let found = retry_steal(|| ticker_queue.steal_batch_and_pop(local));
+            self.marks.clear(ticker, || ticker_queue.is_empty());
+            if let Some(ticket) = found {
                 return Some(FoundTicket::stolen(ticket));
             }
         }
@@ -172,24 +187,41 @@ impl Queues {
         }
         // The last deque in this order is the finder's own, which it has just found empty.
         let made = self.made();
-        let others = rotated(made, slot + 1).take(made.len().saturating_sub(1));
-        for other in others.filter_map(OnceLock::get) {
-            if let Some(ticket) = retry_steal(|| other.stealer.steal_batch_and_pop(local)) {
+        for mark in self.marks.from(own, tickers, self.mark_of(made.len())) {
+            let Some(other) = made[mark - tickers].get().filter(|_| mark != own) else {
+                continue;
+            };
+            let found = retry_steal(|| other.stealer.steal_batch_and_pop(local));
+            self.marks.clear(mark, || other.stealer.is_empty());
+            if let Some(ticket) = found {
                 return Some(FoundTicket::stolen(ticket));
             }
         }
         None
     }
 
+    /// Returns the number of the mark of a worker slot.
+    fn mark_of(&self, slot: usize) -> usize {
+        self.ticker_queues.len() + slot
+    }
+
+    /// Notes that there are tickets in the deque of a ticker. The caller must list the pool.
+    pub(super) fn mark_ticker(&self, ticker: usize) {
+        self.marks.set(ticker);
+    }
+
+    /// Notes that there are tickets in the deque of a worker slot, if there are. The caller must
+    /// list the pool.
+    pub(super) fn mark_local(&self, slot: usize, local: &Deque<Ticket>) {
+        if !local.is_empty() {
+            self.marks.set(self.mark_of(slot));
+        }
+    }
+
     /// Returns whether there is a ticket in any queue. After a fence, the answer includes every
     /// ticket that was pushed before the fence of its producer.
     pub(super) fn any(&self) -> bool {
-        self.any_unsifted()
-            || self
-                .ticker_queues
-                .iter()
-                .any(|ticker_queue| !ticker_queue.is_empty())
-            || self.has_sifted()
+        self.marks.any() || !self.injector.is_empty() || self.has_sifted()
     }
 
     /// Returns whether there is a ticket that [`take_unsifted`](Self::take_unsifted) would take,
@@ -243,12 +275,6 @@ fn retry_steal(mut steal: impl FnMut() -> Steal<Ticket>) -> Option<Ticket> {
     None
 }
 
-/// Iterates over all of `list`, beginning with number `start` modulo its length.
-fn rotated<T>(list: &[T], start: usize) -> impl Iterator<Item = &T> {
-    let (before, from) = list.split_at(start.checked_rem(list.len()).unwrap_or(0));
-    from.iter().chain(before)
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -281,16 +307,32 @@ mod tests {
         }
     }
 
+    impl Parts {
+        fn feed(&self, ticker: usize, slot: u32) {
+            self.ticker_queues[ticker].push(ticket(slot));
+            self.queues.mark_ticker(ticker);
+        }
+
+        fn keep(&self, worker: usize, slot: u32) {
+            self.locals[worker].push(ticket(slot));
+            self.queues.mark_local(worker, &self.locals[worker]);
+        }
+
+        fn find(&self, worker: usize, start: usize) -> Option<FoundTicket> {
+            self.queues.find(worker, &self.locals[worker], false, start)
+        }
+    }
+
     #[test]
     fn own_then_tickers_then_injector_then_others() {
         let p = parts(2, 2, 10);
-        p.locals[1].push(ticket(5));
+        p.keep(1, 5);
         p.queues.inject(ticket(4)).unwrap();
-        p.ticker_queues[1].push(ticket(3));
-        p.ticker_queues[0].push(ticket(2));
-        p.locals[0].push(ticket(1));
+        p.feed(1, 3);
+        p.feed(0, 2);
+        p.keep(0, 1);
         let mut order = Vec::new();
-        while let Some(found) = p.queues.find(0, &p.locals[0], false, 0) {
+        while let Some(found) = p.find(0, 0) {
             order.push(found.ticket.slot);
         }
         assert_eq!(order, [1, 2, 3, 4, 5]);
@@ -300,17 +342,17 @@ mod tests {
     #[test]
     fn the_start_decides_which_ticker_comes_first() {
         let p = parts(3, 1, 10);
-        for (slot, ticker_queue) in (0..).zip(&p.ticker_queues) {
-            ticker_queue.push(ticket(slot));
+        for ticker in 0..3 {
+            p.feed(ticker, ticker as u32);
         }
-        let first = p.queues.find(0, &p.locals[0], false, 4).unwrap();
+        let first = p.find(0, 4).unwrap();
         assert_eq!(first.ticket.slot, 1);
     }
 
     #[test]
     fn the_injector_comes_first_when_its_turn_has_come() {
         let p = parts(1, 1, 10);
-        p.locals[0].push(ticket(1));
+        p.keep(0, 1);
         p.queues.inject(ticket(2)).unwrap();
         let found = p.queues.find(0, &p.locals[0], true, 0).unwrap();
         assert_eq!(found.ticket.slot, 2);
@@ -325,11 +367,32 @@ mod tests {
     fn only_what_comes_from_elsewhere_counts_as_stolen() {
         let p = parts(1, 1, 10);
         for slot in 0..4 {
-            p.ticker_queues[0].push(ticket(slot));
+            p.feed(0, slot);
         }
-        assert!(p.queues.find(0, &p.locals[0], false, 0).unwrap().stolen);
+        assert!(p.find(0, 0).unwrap().stolen);
         assert!(!p.locals[0].is_empty(), "the steal moved a batch");
-        assert!(!p.queues.find(0, &p.locals[0], false, 0).unwrap().stolen);
+        assert!(!p.find(0, 0).unwrap().stolen);
+    }
+
+    #[test]
+    fn who_takes_the_last_ticket_clears_the_mark() {
+        let p = parts(2, 2, 10);
+        for ticker in 0..2 {
+            p.feed(ticker, 1);
+            assert!(p.queues.any());
+            assert!(p.find(0, 0).unwrap().stolen);
+            assert!(!p.queues.any());
+        }
+        // What a worker keeps is known until another one takes it, or it finds nothing itself.
+        p.keep(0, 2);
+        assert!(p.find(1, 0).unwrap().stolen && !p.queues.any());
+        p.keep(0, 3);
+        assert!(!p.find(0, 0).unwrap().stolen && p.queues.any());
+        assert!(p.find(0, 0).is_none() && !p.queues.any());
+        // The owner of a deque takes tickets out of it, too.
+        p.feed(0, 4);
+        let _ = p.ticker_queues[0].pop();
+        assert!(p.find(0, 0).is_none() && !p.queues.any());
     }
 
     #[test]
@@ -339,7 +402,7 @@ mod tests {
         assert_eq!(p.queues.inject(ticket(2)), Ok(()));
         assert_eq!(p.queues.inject(ticket(3)), Err(ticket(3)));
         assert_eq!(p.queues.len(), 2);
-        assert!(p.queues.find(0, &p.locals[0], false, 0).is_some());
+        assert!(p.find(0, 0).is_some());
         while p.locals[0].pop().is_some() {}
         assert_eq!(p.queues.inject(ticket(3)), Ok(()));
     }
@@ -349,9 +412,10 @@ mod tests {
         let (local, far) = (Deque::new_fifo(), Deque::new_fifo());
         let queues = Queues::new([].into(), 3, 1);
         queues.add_local(0, local.stealer(), Arc::default());
-        far.push(ticket(1));
         assert!(queues.find(0, &local, false, 0).is_none() && !queues.any());
         queues.add_local(1, far.stealer(), Arc::default());
+        far.push(ticket(1));
+        queues.mark_local(1, &far);
         assert!(queues.any());
         assert!(queues.find(0, &local, false, 0).is_some());
         assert_eq!((queues.claims_of(2), queues.claims_of(3)), (0, 0));

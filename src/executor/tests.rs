@@ -202,6 +202,7 @@ fn a_step_serves_up_to_32_and_says_whether_it_found_any() {
     for slot in 0..200 {
         ticker_queues[0].push(ticket(slot));
     }
+    ticker_queues[0].announce();
     assert_eq!(pool.queued_hint(), 200);
     let mut all = Vec::new();
     while worker.step(&notes) {
@@ -222,6 +223,7 @@ fn the_injector_is_not_starved_by_a_busy_ticker() {
     for slot in 0..1_000 {
         ticker_queues[0].push(ticket(slot));
     }
+    ticker_queues[0].announce();
     pool.inject(ticket(5_000)).unwrap();
     let mut before = 0;
     while worker.step(&notes) {
@@ -264,6 +266,8 @@ fn c114_what_a_worker_leaves_behind_is_found_by_others() {
     for slot in 0..10 {
         ticker_queues[0].push(ticket(slot));
     }
+    ticker_queues[0].announce();
+    assert!(pool.take_listing());
     let mut first = pool.take_slot().unwrap();
     let mut second = pool.take_slot().unwrap();
     // It panics in its first task and has stolen more tickets than that one.
@@ -700,6 +704,7 @@ fn fed_with_many(ticker_queues: &[TickerQueue]) {
         for slot in 0..3_000 {
             ticker_queue.push(ticket(10_000 * number + slot));
         }
+        ticker_queue.announce();
     }
 }
 

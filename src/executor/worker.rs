@@ -114,6 +114,8 @@ impl Worker {
             self.has_looked = true;
             let waits = at_lock.enter();
             prefetch_claims(claim, ticket, &slot.local);
+            // After the prefetch, which empties the deque for a moment.
+            pool.queues.mark_local(slot.number, &slot.local);
             // The steal may have made tickets visible in this worker's own deque, and the worker is
             // about to be busy with a task. So the next worker has to serve all waiting tickets.
             // SLEEP-7 in `workers.rs` explains why checking the two deques of this steal is not

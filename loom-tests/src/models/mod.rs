@@ -25,6 +25,7 @@ mod helping;
 mod inline;
 mod litmus;
 mod lost;
+mod marks;
 mod oneshot;
 mod pace;
 mod permits;
