@@ -195,7 +195,8 @@ impl World {
 
     /// Accounts for the instances that have ended. Fails if one does not end.
     pub(super) fn account(&self) {
-        assert_eq!(*self.faults.lock().unwrap(), [""; 0]);
+        let faults = self.faults.lock().unwrap().clone();
+        assert_eq!(faults, [""; 0]);
         let mut closings = mem::take(&mut *self.closings.lock().unwrap());
         closings.retain_mut(|closing| !(closing.0)());
         self.closings.lock().unwrap().append(&mut closings);
