@@ -36,7 +36,7 @@ const STORMS: [Storm; 4] = [
     ("60,000 tasks of 1 us", 60_000, || compute(1)),
 ];
 
-const BEFORE: Duration = Duration::from_millis(200);
+const BEFORE: Duration = Duration::from_millis(500);
 const AFTER: Duration = Duration::from_millis(20);
 const TIMERS: u32 = 5;
 const MAPS: usize = 1_000;
