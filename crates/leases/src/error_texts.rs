@@ -91,6 +91,14 @@ fn the_texts_of_errors_are_those_that_were_read() {
             name: name(),
             error: io(),
         },
+        LockError::Runtime {
+            name: name(),
+            error: tourbillon::BuildError::RuntimeEnded,
+        },
+        LockError::Runtime {
+            name: name(),
+            error: tourbillon::BuildError::Forked,
+        },
     ];
     for error in &lock {
         let named = matches!(error, LockError::EmptyName);
@@ -129,6 +137,8 @@ fn the_texts_of_errors_are_those_that_were_read() {
         KeepError::ZeroHold,
         KeepError::Closed,
         KeepError::Spawn(io()),
+        KeepError::Runtime(tourbillon::BuildError::RuntimeEnded),
+        KeepError::Runtime(tourbillon::BuildError::Forked),
         KeepError::Forked,
     ];
     add(&mut texts, "KeepError", keep);

@@ -192,6 +192,13 @@
 //! [`StoreError::Forked`], and drops do nothing. The locks stay with the original. Make leases, and
 //! their store, after the fork.
 //!
+//! # Threads
+//!
+//! Leases run on the [runtime](tourbillon::Runtime) of the process, which schedulers, maps and
+//! timers share. They have queues of their own there, so tasks of others hold up no renewal, as
+//! long as the system starts a thread. [`LeasesBuilder::runtime`] chooses another runtime, and
+//! [`LeasesBuilder::own_threads`] threads of their own.
+//!
 //! # Panic hooks
 //!
 //! A hook of [`std::panic::set_hook`] may run while the thread has a lock of a map or a scheduler;

@@ -4,14 +4,14 @@ use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
-use tourbillon::Clock;
 use tourbillon::metrics::nameless;
+use tourbillon::{Clock, Runtime};
 
 use super::build_error::BuildError;
 use super::cadence;
 use super::events::{Callback, Event, EventSink};
 use super::renewal_loop::{Parts, Renew, RenewalLoop, Where};
-use super::timers::Timers;
+use super::timers::{RunsOn, Timers};
 use super::{Batch, KeepAlive};
 use crate::store::{Destination, Outcome, StoreError};
 use crate::sync::Arc;
@@ -43,6 +43,7 @@ pub struct KeepAliveBuilder<K> {
     destination: Box<Where<K>>,
     callback: Option<Box<Callback<K>>>,
     name: Option<String>,
+    runs_on: RunsOn,
 }
 
 impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
@@ -55,6 +56,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
             destination: Box::new(|_| Destination::default()),
             callback: None,
             name: None,
+            runs_on: RunsOn::default(),
         }
     }
 
@@ -69,6 +71,59 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     /// `name`. By default it is a number that no other instance of this process has.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
+        self
+    }
+
+    /// Runs on the threads of `runtime`, which others may share. The default is the runtime of the
+    /// process, or [`own_threads`](Self::own_threads) with a manual clock.
+    ///
+    /// A call of the renewal function occupies a worker, also while it hangs. So the
+    /// [`max_workers`](tourbillon::RuntimeBuilder::max_workers) of the runtime should be more than
+    /// the number of calls that may hang, and of other tasks that may block, at one time.
+    ///
+    /// If the runtime was shut down, [`KeepAlive::keep`] fails with
+    /// [`KeepError::Runtime`](super::KeepError::Runtime).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Runtime;
+    /// use tourbillon_leases::{KeepAlive, Outcome};
+    ///
+    /// let runtime = Runtime::builder().tickers(1).workers(2).build()?;
+    /// let sessions = KeepAlive::<u64>::builder()
+    ///     .runtime(&runtime)
+    ///     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// // The renewals, and the calls that somebody awaits.
+    /// assert_eq!(runtime.stats().instances, 2);
+    /// # drop(session);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn runtime(mut self, runtime: &Runtime) -> Self {
+        self.runs_on = RunsOn::Runtime(runtime.clone());
+        self
+    }
+
+    /// Runs on threads of its own: five, two more with a callback, and more while calls block.
+    /// They end with the `KeepAlive`, and with calls that hang. So renewals go on even where other
+    /// tasks block all workers of a runtime and the system refuses a thread, or where more tasks
+    /// than a runtime has workers compute without an end while a call hangs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{KeepAlive, Outcome};
+    ///
+    /// let sessions = KeepAlive::<u64>::builder()
+    ///     .own_threads()
+    ///     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// # drop(sessions);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn own_threads(mut self) -> Self {
+        self.runs_on = RunsOn::Own;
         self
     }
 
@@ -107,7 +162,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         self
     }
 
-    /// Sets a callback that is called with every event. It runs on threads of its own, so it may
+    /// Sets a callback that is called with every event. Renewals do not wait for it, so it may
     /// block or panic.
     ///
     /// - The callback gets the events of one registration in order, one at a time.
@@ -133,7 +188,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         F: Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync + 'static,
     {
         let clock = self.clock.clone().unwrap_or_else(Clock::boottime);
-        let timers = Timers::new(clock, self.callback.is_some());
+        let timers = Timers::new(clock, self.runs_on.clone(), self.callback.is_some());
         self.assemble(Arc::new(timers), Box::new(renew), random())
     }
 
@@ -201,6 +256,7 @@ impl<K> fmt::Debug for KeepAliveBuilder<K> {
             .field("batch", &self.most)
             .field("margin", &self.margin)
             .field("alarm_after", &self.alarm_after)
+            .field("runs_on", &self.runs_on)
             .finish_non_exhaustive()
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use tourbillon::BuildError;
+
 /// Why a key can't be kept.
 ///
 /// # Examples
@@ -36,6 +38,9 @@ pub enum KeepError {
     Closed,
     /// The threads could not be started.
     Spawn(io::Error),
+    /// The [runtime](super::KeepAliveBuilder::runtime) was shut down, or belongs to the process from
+    /// which this one was forked.
+    Runtime(BuildError),
     /// This process was forked after the [`KeepAlive`](super::KeepAlive) was built. Its threads
     /// belong to the original process. Build another one in this process.
     Forked,
@@ -54,6 +59,7 @@ impl fmt::Display for KeepError {
             KeepError::ZeroFeed => f.write_str("to be fed every 0 ns: choose a longer period"),
             KeepError::Closed => f.write_str("the `KeepAlive` is closed: build another one"),
             KeepError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
+            KeepError::Runtime(error) => write!(f, "{error}, and the `KeepAlive` on it"),
             KeepError::Forked => f.write_str(
                 "the `KeepAlive` was built before this process was forked: build it after the fork",
             ),
@@ -66,6 +72,7 @@ impl std::error::Error for KeepError {
         match self {
             // The text has that of the inner error, so the chain goes on after it.
             KeepError::Spawn(error) => error.source(),
+            KeepError::Runtime(error) => error.source(),
             _ => None,
         }
     }

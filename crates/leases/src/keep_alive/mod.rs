@@ -71,13 +71,15 @@ use renewal_loop::RenewalLoop;
 /// lease has run out by the local clock. Then the key is lost for good, and the application is
 /// notified.
 ///
-/// - The renewal function runs on workers of the `KeepAlive`. For leases of one destination and of
+/// - The renewal function runs on workers. For leases of one destination and of
 ///   similar length (between two powers of two), one call runs at a time. A second call begins only
 ///   if the first has not returned in time.
 /// - A call that hangs or panics delays no other destination and ends no renewals. At most three
 ///   calls hang for one destination and length. Others wait only when 240 calls hang at one time.
-/// - The threads start with the first key: two schedulers, and a third one for a callback. They end
-///   when the last clone of the `KeepAlive` and the last [`KeepGuard`] are gone.
+/// - It has no threads of its own, and runs on the [runtime](tourbillon::Runtime) of the process,
+///   unless [its builder](KeepAliveBuilder::own_threads) is told otherwise. Two schedulers start
+///   with the first key, and a third one for a callback. They end when the last clone of the
+///   `KeepAlive` and the last [`KeepGuard`] are gone.
 /// - Events reach a [callback](KeepAliveBuilder::on_event) or a [channel](Self::events). No event
 ///   can hold up a renewal.
 ///
@@ -251,12 +253,12 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # Errors
     ///
     /// [`KeepError`] if the lease is shorter than 50 ms or than three
-    /// [margins](KeepAliveBuilder::margin), if the `KeepAlive` is closed, or if its threads could
-    /// not be started.
+    /// [margins](KeepAliveBuilder::margin), if the `KeepAlive` is closed, or if it could not
+    /// be started on its [runtime](KeepAliveBuilder::runtime).
     ///
     /// # Blocking
     ///
-    /// Does not block, except that the first call starts the threads.
+    /// Does not block, except that the first call may start threads.
     ///
     /// # Examples
     ///
@@ -361,15 +363,14 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
             .collect()
     }
 
-    /// Checks whether a key could be kept with these options, and starts the threads.
+    /// Checks whether a key could be kept with these options, and starts the schedulers.
     pub(super) fn check(&self, keep: &KeepOptions) -> Result<(), KeepError> {
         self.renewal_loop.check(keep)
     }
 
-    /// Starts the threads, if they do not run.
+    /// Starts the schedulers, if they do not run.
     pub(super) fn start(&self) -> Result<(), KeepError> {
-        let started = self.renewal_loop.timers.start();
-        started.map_err(KeepError::Spawn)
+        self.renewal_loop.timers.start()
     }
 
     /// Returns how long a lease of this length is held by the local clock: the lease less a margin.

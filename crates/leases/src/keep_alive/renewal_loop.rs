@@ -163,7 +163,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         self.timers.clock().now()
     }
 
-    /// Checks whether a key can be kept with these options, and starts the threads.
+    /// Checks whether a key can be kept with these options, and starts the schedulers.
     pub(super) fn check(&self, keep: &KeepOptions) -> Result<(), KeepError> {
         if self.is_forked() {
             return Err(KeepError::Forked);
@@ -184,7 +184,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         if self.is_closed() {
             return Err(KeepError::Closed);
         }
-        self.timers.start().map_err(KeepError::Spawn)
+        self.timers.start()
     }
 
     pub(super) fn is_closed(&self) -> bool {

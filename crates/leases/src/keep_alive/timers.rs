@@ -1,19 +1,19 @@
 //! The small schedulers that leases run on. They start with the first lease.
 //!
-//! - One scheduler runs the renewals and the batches of releases. It is separate from the
-//!   application's scheduler, so that neither a storm of expiring entries nor blocking tasks delay
-//!   a renewal.
+//! - One scheduler runs the renewals and the batches of releases. Others may run on the same
+//!   threads, but its queues are its own. So neither a storm of expiring entries nor blocking tasks
+//!   of the application delay a renewal.
 //! - One scheduler runs the awaited calls to the store, of which there may be any number at one
 //!   time.
 //! - One scheduler runs the callbacks, which are user code. It exists only if there is a callback.
 
-use std::io;
 use std::time::Duration;
 
 use tourbillon::metrics::Distribution;
 use tourbillon::reentrancy::when_unlocked;
-use tourbillon::{AfterPanic, BuildError, Clock, Handle, Next, Period, Scheduler, Time};
+use tourbillon::{AfterPanic, BuildError, Clock, Handle, Next, Period, Runtime, Scheduler, Time};
 
+use super::KeepError;
 use crate::sync::{Mutex, OnceLock, Origin};
 
 /// Names a timer.
@@ -34,17 +34,29 @@ pub(crate) enum TimerKey {
 /// The number of flushes that may run or hang at one time. The other workers are left to the
 /// rounds.
 pub(super) const MAX_FLUSHES: usize = 240;
-/// The workers for flushes of renewals, for up to 64 flushes of releases, and for rounds.
-const MAX_WORKERS: usize = 320;
-/// The workers for awaited calls. If all of them hang, further calls wait, but renewals do not.
-/// Calls of one destination take turns, so only several hanging destinations can use all workers.
+/// The tasks for flushes of renewals, for up to 64 flushes of releases, and for rounds, that run at
+/// one time.
+const MAX_WORK: usize = 320;
+/// The awaited calls that run at one time. If all of them hang, further calls wait, but renewals do not.
+/// Calls of one destination take turns, so only several hanging destinations can reach it.
 const MAX_CALLS: usize = 192;
-/// The workers for callbacks. If all of them hang, further callbacks wait, but renewals do not.
+/// The callbacks that run at one time. If all of them hang, further callbacks wait, but renewals do not.
 const MAX_CALLBACKS: usize = 16;
+
+/// Whose threads the schedulers run on.
+#[derive(Clone, Debug, Default)]
+pub(super) enum RunsOn {
+    /// Nothing was said: the runtime of the process, or with a manual clock threads of their own.
+    #[default]
+    Usual,
+    Runtime(Runtime),
+    Own,
+}
 
 /// The schedulers of one [`KeepAlive`](super::KeepAlive).
 pub(crate) struct Timers {
     clock: Clock,
+    runs_on: RunsOn,
     callbacks: bool,
     started: OnceLock<Started>,
     /// Held by the thread that starts the schedulers, so that only one does.
@@ -62,9 +74,10 @@ struct Started {
 }
 
 impl Timers {
-    pub(super) fn new(clock: Clock, callbacks: bool) -> Self {
+    pub(super) fn new(clock: Clock, runs_on: RunsOn, callbacks: bool) -> Self {
         Timers {
             clock,
+            runs_on,
             callbacks,
             started: OnceLock::new(),
             starting: Mutex::new(()),
@@ -75,7 +88,7 @@ impl Timers {
     /// Returns timers on a scheduler that a test drives.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn stepped(clock: Clock, work: Handle<TimerKey>) -> Self {
-        let timers = Timers::new(clock, true);
+        let timers = Timers::new(clock, RunsOn::Usual, true);
         let started = Started {
             tell: Some(work.clone()),
             calls: work.clone(),
@@ -91,8 +104,8 @@ impl Timers {
         &self.clock
     }
 
-    /// Starts the threads, unless they run already.
-    pub(super) fn start(&self) -> io::Result<()> {
+    /// Starts the schedulers, unless they run already.
+    pub(super) fn start(&self) -> Result<(), KeepError> {
         if self.started.get().is_some() {
             return Ok(());
         }
@@ -101,14 +114,23 @@ impl Timers {
         if self.started.get().is_some() {
             return Ok(());
         }
-        // If a later scheduler can't start, the drop of the earlier ones ends their threads.
-        let work = self.scheduler(2, MAX_WORKERS)?;
+        let started = self.build().map_err(|error| match error {
+            BuildError::Spawn(error) => KeepError::Spawn(error),
+            error => KeepError::Runtime(error),
+        })?;
+        let _ = self.started.set(started);
+        Ok(())
+    }
+
+    /// Builds the schedulers. If a later one can't start, the drop of the earlier ones ends them.
+    fn build(&self) -> Result<Started, BuildError> {
+        let work = self.scheduler(2, MAX_WORK)?;
         let calls = self.scheduler(1, MAX_CALLS)?;
         let tell = self
             .callbacks
             .then(|| self.scheduler(1, MAX_CALLBACKS))
             .transpose()?;
-        let _ = self.started.set(Started {
+        Ok(Started {
             work: work.handle(),
             calls: calls.handle(),
             tell: tell.as_ref().map(Scheduler::handle),
@@ -116,22 +138,29 @@ impl Timers {
                 .into_iter()
                 .flatten()
                 .collect(),
-        });
-        Ok(())
+        })
     }
 
-    fn scheduler(&self, workers: usize, max_running: usize) -> io::Result<Scheduler<TimerKey>> {
-        let built = Scheduler::builder()
+    /// Builds one of them. `workers` is the number of its own workers, if it has threads of its own.
+    ///
+    /// The schedulers share none then. So calls that hang leave the workers of the renewals alone,
+    /// also where the system refuses a thread, and on a manual clock that stands still.
+    fn scheduler(
+        &self,
+        workers: usize,
+        max_running: usize,
+    ) -> Result<Scheduler<TimerKey>, BuildError> {
+        let builder = Scheduler::builder()
             .shards(1)
             .stripes(8)
-            .workers(workers)
             .max_running(max_running)
-            .clock(self.clock.clone())
-            .build();
-        built.map_err(|error| match error {
-            BuildError::Spawn(error) => error,
-            other => io::Error::other(other),
-        })
+            .clock(self.clock.clone());
+        let builder = match &self.runs_on {
+            RunsOn::Runtime(runtime) => builder.runtime(runtime),
+            RunsOn::Usual if self.clock.as_manual().is_none() => builder,
+            RunsOn::Usual | RunsOn::Own => builder.own_threads().workers(workers),
+        };
+        builder.build()
     }
 
     fn work(&self) -> Option<&Handle<TimerKey>> {

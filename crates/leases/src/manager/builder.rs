@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tourbillon::Clock;
+use tourbillon::{Clock, Runtime};
 
 use super::background::BackgroundQueue;
 use super::id::LeaseId;
@@ -161,6 +161,54 @@ impl LeasesBuilder {
         self
     }
 
+    /// Runs on the threads of `runtime`, which others may share. The default is the runtime of the
+    /// process, or [`own_threads`](Self::own_threads) with a manual clock.
+    ///
+    /// A call of the store occupies a worker, also while it hangs. So the
+    /// [`max_workers`](tourbillon::RuntimeBuilder::max_workers) of the runtime should be more than
+    /// the number of calls that may hang, and of other tasks that may block, at one time.
+    ///
+    /// If the runtime was shut down, each attempt fails with
+    /// [`LockError::Runtime`](crate::LockError::Runtime).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::Runtime;
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// let runtime = Runtime::builder().tickers(1).workers(2).build()?;
+    /// let leases = Leases::builder(MemoryStore::new()).runtime(&runtime).build()?;
+    /// let guard = leases.lock("report")?;
+    /// // The renewals, and the calls that somebody awaits.
+    /// assert_eq!(runtime.stats().instances, 2);
+    /// # drop(guard);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn runtime(mut self, runtime: &Runtime) -> Self {
+        self.keep_alive = self.keep_alive.runtime(runtime);
+        self
+    }
+
+    /// Runs on threads of their own: five, two more with a callback, and more while calls block.
+    /// They end with the leases, and with calls that hang. So renewals go on even where other
+    /// tasks block all workers of a runtime and the system refuses a thread, or where more tasks
+    /// than a runtime has workers compute without an end while a call hangs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// let leases = Leases::builder(MemoryStore::new()).own_threads().build()?;
+    /// assert!(leases.lock("report")?.is_held());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn own_threads(mut self) -> Self {
+        self.keep_alive = self.keep_alive.own_threads();
+        self
+    }
+
     /// Sets the prefix of owners in the store, for people who look at it. By default it is the name
     /// of the machine, on Linux, and `leases` elsewhere. Random digits follow, then the process id
     /// and the number of the acquire.
@@ -206,8 +254,8 @@ impl LeasesBuilder {
         self
     }
 
-    /// Sets a callback that receives every event. It runs on threads of its own, so it may block,
-    /// and it may panic. See [`KeepAliveBuilder::on_event`].
+    /// Sets a callback that receives every event. Renewals do not wait for it, so it may block, and
+    /// it may panic. See [`KeepAliveBuilder::on_event`].
     ///
     /// # Examples
     ///

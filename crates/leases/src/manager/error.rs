@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use tourbillon::BuildError;
+
 use crate::keep_alive::{KeepError, Loss};
 use crate::store::StoreError;
 
@@ -139,6 +141,15 @@ pub enum LockError {
         /// Why no thread could be started.
         error: io::Error,
     },
+    /// The [runtime](crate::LeasesBuilder::runtime) was shut down, or belongs to the process from
+    /// which this one was forked. Nothing was acquired.
+    #[non_exhaustive]
+    Runtime {
+        /// The lock.
+        name: String,
+        /// Why nothing can run there.
+        error: BuildError,
+    },
 }
 
 impl LockError {
@@ -175,7 +186,8 @@ impl LockError {
             | LockError::Lost { name, .. }
             | LockError::Store { name, .. }
             | LockError::Closed { name }
-            | LockError::Spawn { name, .. } => name,
+            | LockError::Spawn { name, .. }
+            | LockError::Runtime { name, .. } => name,
         }
     }
 
@@ -188,6 +200,7 @@ impl LockError {
             KeepError::ZeroHold => LockError::ZeroHold { name },
             KeepError::Closed => LockError::Closed { name },
             KeepError::Spawn(error) => LockError::Spawn { name, error },
+            KeepError::Runtime(error) => LockError::Runtime { name, error },
             KeepError::Forked => LockError::Store {
                 name,
                 error: StoreError::Forked,
@@ -247,6 +260,7 @@ impl fmt::Display for LockError {
             LockError::Spawn { error, .. } => {
                 write!(f, "a thread could not be started: {error}")
             }
+            LockError::Runtime { error, .. } => write!(f, "{error}, and the leases on it"),
         }
     }
 }
@@ -256,6 +270,7 @@ impl std::error::Error for LockError {
         match self {
             // The text has that of the inner error, so the chain goes on after it.
             LockError::Spawn { error, .. } => error.source(),
+            LockError::Runtime { error, .. } => error.source(),
             _ => None,
         }
     }

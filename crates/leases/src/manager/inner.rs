@@ -61,7 +61,7 @@ impl LeasesInner {
         format!("{}:{process}:{number}", self.instance)
     }
 
-    /// Checks the name and the options of a lock, and starts the threads that keep it.
+    /// Checks the name and the options of a lock, and starts what keeps it.
     pub(super) fn check(
         &self,
         name: &str,

@@ -24,9 +24,10 @@ use crate::sync::channel::Receiver;
 /// off or stands still, others get the lock when the lease has run out. A holder that still exists
 /// learns of the loss by its own clock.
 ///
-/// Clones share one manager. Its threads start with the first attempt, and end when the last clone
-/// and the last guard are gone. There are five threads, and two more with a callback. Each call of
-/// the store or the callback that hangs adds one more, up to a bound.
+/// Clones share one manager. It has no threads of its own, and runs on the
+/// [runtime](tourbillon::Runtime) of the process, unless its builder is told of [another
+/// one](crate::LeasesBuilder::runtime) or to have [its own](crate::LeasesBuilder::own_threads).
+/// Each call of the store or the callback that hangs adds a worker, up to a bound.
 ///
 /// Locks are not reentrant: a thread that asks again for a lock that it holds waits for itself.
 /// [`enter_again`](Self::enter_again) creates a second guard of a held lock.

@@ -46,9 +46,9 @@ pub(crate) use wait_queue::WaitQueue;
 ///   nothing, since [`holder_of`](Self::holder_of) and [`list`](Self::list) show it to everybody.
 ///   No call and no error shows a secret.
 /// - A call sends nothing after its `limit`, and returns soon after it. A call that returns much
-///   later does not delay calls to other destinations, but it occupies a thread. There are at most
-///   240 threads for renewals, 64 for batches of releases, and 192 for awaited calls. One
-///   destination gets at most 64 of the threads for awaited calls.
+///   later does not delay calls to other destinations, but it occupies a worker. At most 240
+///   calls for renewals run at one time, 64 for batches of releases, and 192 awaited calls. One
+///   destination gets at most 64 of the awaited calls.
 ///
 /// An owner and a secret are never used twice: every acquire of a [`Leases`](crate::Leases) has its
 /// own.

@@ -265,7 +265,7 @@ fn left(start: Instant, limit: Duration) -> Result<Duration, StoreError> {
 
 /// A store whose calls are futures, on a tokio runtime. See [`AsyncLeaseStore`].
 ///
-/// The threads of the leases wait for the futures, at most 240 for renewals at one time and 192 for
+/// Workers of the leases wait for the futures, at most 240 for renewals at one time and 192 for
 /// awaited calls. The runtime polls what the futures wait for: its I/O and its timers. So it must
 /// have a thread that runs: with a current-thread runtime, one that is in `block_on`.
 ///
