@@ -61,6 +61,8 @@ fn the_texts_of_errors_are_those_that_were_read() {
         StartError::Option("a bad option".to_owned()),
         StartError::Store(StoreError::Refused(why())),
         StartError::Spawn(io()),
+        StartError::Runtime(tourbillon::BuildError::RuntimeEnded),
+        StartError::Runtime(tourbillon::BuildError::Forked),
     ];
     add(&mut texts, "StartError", start);
     let complete = [

@@ -145,6 +145,9 @@ pub enum StartError {
     Store(StoreError),
     /// A thread could not be started.
     Spawn(std::io::Error),
+    /// The [runtime](crate::DurableBuilder::runtime) was shut down, or belongs to the process from
+    /// which this one was forked.
+    Runtime(tourbillon::BuildError),
 }
 
 impl fmt::Display for StartError {
@@ -157,6 +160,7 @@ impl fmt::Display for StartError {
             StartError::Option(what) => f.write_str(what),
             StartError::Store(error) => error.fmt(f),
             StartError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
+            StartError::Runtime(error) => write!(f, "{error}, and start the timers on it"),
         }
     }
 }

@@ -4,28 +4,49 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tourbillon::{Sleep, SleepError, Timer};
+use tourbillon::{BuildError, Sleep, SleepError, Timer};
 
 use super::errors::CallError;
-use crate::sync::{Arc, OnceLock};
+use crate::sync::{Arc, OnceLock, RunsOn};
 
-/// Wakes the tasks whose wait has a limit. It starts its thread when the first of them is pending,
-/// and ends it with its last clone.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Alarm(Arc<OnceLock<Timer>>);
+/// Wakes the tasks whose wait has a limit. It starts with the first of them that is pending, and
+/// ends with its last clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Alarm(Arc<AlarmState>);
+
+#[derive(Debug)]
+struct AlarmState {
+    timer: OnceLock<Timer>,
+    runs_on: RunsOn,
+}
 
 impl Alarm {
+    pub(crate) fn new(runs_on: RunsOn) -> Self {
+        let timer = OnceLock::new();
+        Alarm(Arc::new(AlarmState { timer, runs_on }))
+    }
+
     fn sleep(&self, span: Duration) -> Result<Sleep, CallError> {
-        let timer = match self.0.get() {
+        let timer = match self.0.timer.get() {
             Some(timer) => timer,
             None => {
-                let built = Timer::builder().inline().shards(1).build();
-                let built = built.map_err(|error| not_kept(&error))?;
+                let built = self.0.build().map_err(|error| not_kept(&error))?;
                 // If another thread was faster, its timer stays, and this one ends.
-                self.0.get_or_init(|| built)
+                self.0.timer.get_or_init(|| built)
             }
         };
         Ok(timer.sleep(span))
+    }
+}
+
+impl AlarmState {
+    fn build(&self) -> Result<Timer, BuildError> {
+        let builder = Timer::builder().shards(1);
+        match self.runs_on {
+            // It only calls wakers, for which one thread will do.
+            RunsOn::Own => builder.inline().build(),
+            RunsOn::Usual | RunsOn::Runtime(_) => self.runs_on.tell(builder).build(),
+        }
     }
 }
 

@@ -153,10 +153,11 @@ impl<T> Sent<T> {
     ///
     /// # Cost
     ///
-    /// One allocation. The first task of a [`Durable`](crate::Durable) that awaits a limit starts a
-    /// thread, which wakes all of them and ends with the `Durable` and its calls. If the system
-    /// refuses that thread, such a task gets [`CallError::Unknown`]. A thread that waits needs no
-    /// other one.
+    /// One allocation. The first task of a [`Durable`](crate::Durable) that awaits a limit builds a
+    /// timer on the [runtime](crate::DurableBuilder::runtime), or with
+    /// [`own_threads`](crate::DurableBuilder::own_threads) starts a thread. It wakes all such tasks,
+    /// and ends with the `Durable` and its calls. If it can't be had, such a task gets
+    /// [`CallError::Unknown`]. A thread that waits needs neither.
     ///
     /// # Examples
     ///

@@ -1,16 +1,21 @@
 //! Options, handlers, and the start.
 
+mod queue;
+
+pub use queue::QueueBuilder;
+
 use std::fmt;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use tourbillon::Runtime;
 use tourbillon::metrics::nameless;
 
 use crate::calls::{StartError, names};
 use crate::events::{DurableEvent, Listener};
-use crate::run::{Due, Handler, IntoEnding, Late, Plan, QueueOptions, QueuePlan, RetryPolicy};
+use crate::run::{Due, Handler, IntoEnding, Plan, QueueOptions, QueuePlan};
 use crate::store::Store;
-use crate::sync::Arc;
+use crate::sync::{Arc, RunsOn};
 
 /// Options of timers. [`Durable::builder`](crate::Durable::builder) makes it.
 ///
@@ -40,39 +45,9 @@ pub struct DurableBuilder {
     poll_interval: Duration,
     payload_limit: usize,
     listener: Option<Listener>,
+    runs_on: RunsOn,
     queues: Vec<(String, QueueOptions, Handler)>,
 }
-
-/// Options of the queue that was named last, and all methods of [`DurableBuilder`].
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tourbillon_durable::{Due, Durable, Late, Memory, RetryPolicy};
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let second = Duration::from_secs(1);
-/// let timers = Durable::builder(Memory::new())
-///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
-///     .retry(RetryPolicy::exponential(second..=60 * second).attempts(5))
-///     .pace(100)
-///     .handle("offer", |_: &Due<u64>| ())
-///     .late(Late::ExpireAfter(Duration::from_secs(3_600)))
-///     // Those of the node may come last, too.
-///     .name(format!("shop {}", std::process::id()))
-///     .on_event(|event| eprintln!("{event:?}"))
-///     .payload_limit(100)
-///     .poll_interval(Duration::from_millis(250))
-///     .node_lease(Duration::from_secs(30))
-///     .start()?;
-/// let long = "x".repeat(200);
-/// assert!(timers.schedule("mail", "anna", second, &long).wait().is_err());
-/// # Ok(())
-/// # }
-/// ```
-#[must_use = "a builder does nothing until `start`"]
-pub struct QueueBuilder(DurableBuilder);
 
 impl DurableBuilder {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
@@ -83,6 +58,7 @@ impl DurableBuilder {
             poll_interval: Duration::from_secs(1),
             payload_limit: names::PAYLOAD_LIMIT,
             listener: None,
+            runs_on: RunsOn::default(),
             queues: Vec::new(),
         }
     }
@@ -206,15 +182,69 @@ impl DurableBuilder {
         self
     }
 
-    /// Runs the due timers of a queue by a closure, on a pool of threads that grows while handlers
+    /// Runs handlers that are closures on the threads of `runtime`, which others may share. The
+    /// default is the runtime of the process. Tasks whose wait has a [limit](crate::Sent::within)
+    /// are woken there, too. Each connection and the node have threads of their own in any case.
+    ///
+    /// A handler that blocks occupies a worker. So the
+    /// [`max_workers`](tourbillon::RuntimeBuilder::max_workers) of the runtime should be at least
+    /// the number of timers that may [run](QueueBuilder::running) at one time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::Runtime;
+    /// use tourbillon_durable::{Due, Durable, Memory};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runtime = Runtime::builder().name("mail").workers(2).build()?;
+    /// let timers = Durable::builder(Memory::new())
+    ///     .runtime(&runtime)
+    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+    ///     .start()?;
+    /// // The pool of the handlers.
+    /// assert_eq!(runtime.stats().instances, 1);
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn runtime(mut self, runtime: &Runtime) -> Self {
+        self.runs_on = RunsOn::Runtime(runtime.clone());
+        self
+    }
+
+    /// Runs handlers that are closures on threads of their own, which end with the node: a ticker,
+    /// a worker for each core, and more while handlers block. The default is the runtime of the
+    /// process.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::{Due, Durable, Memory};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .own_threads()
+    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn own_threads(mut self) -> Self {
+        self.runs_on = RunsOn::Own;
+        self
+    }
+
+    /// Runs the due timers of a queue by a closure, on a pool of workers that grows while handlers
     /// block. The setters that follow are this queue's.
     ///
     /// The payload is read from JSON as `T`. One that does not have this type is left in the store
     /// for a minute, [counted](crate::DurableStats::unreadable) and reported, and then tried again:
     /// it may be for a newer version of the program.
     ///
-    /// A timer runs at least once. An error or a panic is retried by the [`RetryPolicy`] of the
-    /// queue.
+    /// A timer runs at least once. An error or a panic is retried by the
+    /// [`RetryPolicy`](crate::RetryPolicy) of the queue.
     ///
     /// # Examples
     ///
@@ -346,206 +376,9 @@ impl DurableBuilder {
             poll_interval: interval,
             payload_limit: self.payload_limit,
             listener: self.listener,
+            runs_on: self.runs_on,
             queues,
         })
-    }
-}
-
-impl QueueBuilder {
-    fn options(mut self, set: impl FnOnce(&mut QueueOptions)) -> Self {
-        // Each `QueueBuilder` comes from a call that has added a queue.
-        if let Some((_, options, _)) = self.0.queues.last_mut() {
-            set(options);
-        }
-        self
-    }
-
-    /// Sets when a run that failed is tried again. The default is [`RetryPolicy::default`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_durable::{Due, Durable, Memory, RetryPolicy};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let timers = Durable::builder(Memory::new())
-    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
-    ///     .retry(RetryPolicy::fixed(Duration::from_secs(60)).attempts(5))
-    ///     .start()?;
-    /// # drop(timers);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[doc(alias = "backoff")]
-    pub fn retry(self, retry: RetryPolicy) -> Self {
-        self.options(|options| options.retry = retry)
-    }
-
-    /// Sets what becomes of timers that are far too late. The default is [`Late::Run`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_durable::{Due, Durable, Late, Memory};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let timers = Durable::builder(Memory::new())
-    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
-    ///     .late(Late::ExpireAfter(Duration::from_secs(3_600)))
-    ///     .start()?;
-    /// # drop(timers);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[doc(alias = "misfire")]
-    pub fn late(self, late: Late) -> Self {
-        self.options(|options| options.late = late)
-    }
-
-    /// Sets how many timers of this queue may run at one time on this node, from 1 to 10,000. The
-    /// default is 64. Closures of all queues share a pool of up to 1,024 threads: if more of them
-    /// block at one time, further runs wait for a thread.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_durable::{Due, Durable, Memory};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let timers = Durable::builder(Memory::new())
-    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
-    ///     .running(8) // the mail server takes eight connections
-    ///     .start()?;
-    /// # drop(timers);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[doc(alias("concurrency", "parallelism"))]
-    pub fn running(self, running: usize) -> Self {
-        self.options(|options| options.running = running)
-    }
-
-    /// Sets how many timers of this queue may start within a second on this node. The default is no
-    /// bound. Those beyond it wait in the store, where other nodes may take them.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_durable::{Due, Durable, Memory};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let timers = Durable::builder(Memory::new())
-    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
-    ///     .pace(10) // ten mails a second
-    ///     .start()?;
-    /// # drop(timers);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[doc(alias("rate limit", "throttle"))]
-    pub fn pace(self, per_second: u32) -> Self {
-        self.options(|options| options.pace = Some(per_second))
-    }
-
-    /// Sets after how many crashes a timer becomes a dead letter: the process that ran it ended
-    /// during the run. The default is 10.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_durable::{Due, Durable, Memory};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let timers = Durable::builder(Memory::new())
-    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
-    ///     .crash_limit(3)
-    ///     .start()?;
-    /// # drop(timers);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[doc(alias("poison", "poison pill"))]
-    pub fn crash_limit(self, crashes: u32) -> Self {
-        self.options(|options| options.crash_limit = crashes)
-    }
-
-    /// Sets the [name](DurableBuilder::name) of this node.
-    pub fn name(self, name: impl Into<String>) -> Self {
-        QueueBuilder(self.0.name(name))
-    }
-
-    /// Sets the [node lease](DurableBuilder::node_lease) of this node.
-    pub fn node_lease(self, lease: Duration) -> Self {
-        QueueBuilder(self.0.node_lease(lease))
-    }
-
-    /// Sets the [time between two polls](DurableBuilder::poll_interval).
-    pub fn poll_interval(self, interval: Duration) -> Self {
-        QueueBuilder(self.0.poll_interval(interval))
-    }
-
-    /// Sets the greatest [length of a payload](DurableBuilder::payload_limit).
-    pub fn payload_limit(self, bytes: usize) -> Self {
-        QueueBuilder(self.0.payload_limit(bytes))
-    }
-
-    /// Sets what is called with each [`DurableEvent`]: see [`DurableBuilder::on_event`].
-    pub fn on_event(self, listener: impl Fn(&DurableEvent) + Send + Sync + 'static) -> Self {
-        QueueBuilder(self.0.on_event(listener))
-    }
-
-    /// Adds another queue: see [`DurableBuilder::handle`].
-    pub fn handle<T, F, R>(self, queue: impl Into<String>, handler: F) -> QueueBuilder
-    where
-        T: DeserializeOwned + 'static,
-        F: Fn(&Due<T>) -> R + Send + Sync + 'static,
-        R: IntoEnding,
-    {
-        self.0.handle(queue, handler)
-    }
-
-    /// Adds another queue: see [`DurableBuilder::handle_tokio`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_durable::{Due, Durable, Memory};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
-    /// # let (sender, receiver) = std::sync::mpsc::channel();
-    /// let timers = Durable::builder(Memory::new())
-    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
-    ///     .handle_tokio("greet", runtime.handle().clone(), move |due: Due<String>| {
-    ///         let sender = sender.clone();
-    ///         async move { drop(sender.send(due.payload().clone())) }
-    ///     })
-    ///     .start()?;
-    /// timers.schedule("greet", "world", Duration::ZERO, "hello").wait()?;
-    /// assert_eq!(receiver.recv()?, "hello");
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[cfg(feature = "tokio")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
-    pub fn handle_tokio<T, F, U, R>(
-        self,
-        queue: impl Into<String>,
-        runtime: tokio::runtime::Handle,
-        handler: F,
-    ) -> QueueBuilder
-    where
-        T: DeserializeOwned + Send + 'static,
-        F: Fn(Due<T>) -> U + Send + Sync + 'static,
-        U: Future<Output = R> + Send + 'static,
-        R: IntoEnding + 'static,
-    {
-        self.0.handle_tokio(queue, runtime, handler)
-    }
-
-    /// Ends the options of the queue.
-    pub(crate) fn into_builder(self) -> DurableBuilder {
-        self.0
     }
 }
 
@@ -557,13 +390,8 @@ impl fmt::Debug for DurableBuilder {
             .field("name", &self.name)
             .field("node_lease", &self.node_lease)
             .field("poll_interval", &self.poll_interval)
+            .field("runs_on", &self.runs_on)
             .field("queues", &queues)
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for QueueBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }

@@ -168,7 +168,7 @@ fn of_process(c: &mut Collector, inner: &Inner) {
         });
     c.histogram(
         "tourbillon_durable_start_delay_seconds",
-        "Time that claimed runs of closures waited for a thread of the pool.",
+        "Time that claimed runs of closures waited for a worker.",
         delay,
     );
 }

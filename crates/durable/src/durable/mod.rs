@@ -176,7 +176,7 @@ impl Durable {
                 Arc::new(move |near| sender.near(near.into_iter().map(Near::from).collect()))
             },
         });
-        let alarm = Alarm::default();
+        let alarm = Alarm::new(plan.runs_on.clone());
         let stopper = Stopper::start().map_err(StartError::Spawn)?;
         let (alive, threads) = bounded(0);
         let number = plan.store.writers();
@@ -263,6 +263,7 @@ fn start_node(
         store_handle,
         runs: Arc::clone(&runs),
         clock,
+        runs_on: plan.runs_on,
         on_end: Box::new(move |end| {
             // Nobody waits for it if the timers were dropped.
             let _ = ended.send(end);

@@ -6,7 +6,7 @@ use super::handler::Handler;
 use super::queue_options::QueueOptions;
 use crate::events::Listener;
 use crate::store::Store;
-use crate::sync::Arc;
+use crate::sync::{Arc, RunsOn};
 
 /// The options of all.
 pub(crate) struct Plan {
@@ -18,6 +18,7 @@ pub(crate) struct Plan {
     pub(crate) poll_interval: Duration,
     pub(crate) payload_limit: usize,
     pub(crate) listener: Option<Listener>,
+    pub(crate) runs_on: RunsOn,
     pub(crate) queues: Vec<QueuePlan>,
 }
 

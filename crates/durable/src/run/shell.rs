@@ -1,9 +1,12 @@
-//! The threads around the node: one that owns it, the lanes to the store, a wheel that wakes
-//! it, and the pool that runs closures.
+//! What is around the node: the thread that owns it, the lanes to the store, a wheel that wakes it,
+//! and the pool that runs closures.
+//!
+//! The wheel has a thread of its own, and not the runtime that the pool is on. The node's lease
+//! depends on it. On a runtime whose workers are all in handlers, it would need one more worker,
+//! which the system may refuse.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use tourbillon::{BuildError, Scheduler, Timer};
@@ -21,13 +24,13 @@ use crate::node::{Command, Input, Mono, Near, Node, NodeConfig, Reply, Stopped, 
 use crate::store::{ClaimedRun, Notification, Outcome, Run, StoreError, Subscription};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
-use crate::sync::{Arc, Origin, Weak, catch_panic, thread};
+use crate::sync::{Arc, Origin, RunsOn, Weak, catch_panic, thread};
 
-/// The threads that the pool may grow to at least, whatever the queues allow.
-const LEAST_MAX_WORKERS: usize = 64;
+/// How many closures the pool may run at one time at least, whatever the queues allow.
+const LEAST_MAX_RUNNING: usize = 64;
 
-/// The threads that the pool of the core may have at most.
-const MOST_WORKERS: usize = 1_024;
+/// How many tasks a pool of the core may run at one time at most.
+const MOST_RUNNING: usize = 1_024;
 
 /// The pause after the first attempt to listen to the doorbell that has failed. It doubles with
 /// each further one.
@@ -106,6 +109,7 @@ pub(crate) struct NodeParts {
     pub(crate) store_handle: Arc<StoreHandle>,
     pub(crate) runs: Arc<Runs>,
     pub(crate) clock: LocalClock,
+    pub(crate) runs_on: RunsOn,
     /// Called when the node has ended, with its report unless it crashed.
     pub(crate) on_end: Box<dyn FnOnce(NodeEnd) + Send>,
 }
@@ -201,21 +205,20 @@ fn pool(parts: &NodeParts) -> Result<Option<Timer>, StartError> {
         return Ok(None);
     }
     // A closure that may run must not wait for threads that other closures block.
-    let most = running.clamp(LEAST_MAX_WORKERS, MOST_WORKERS);
+    let most = running.clamp(LEAST_MAX_RUNNING, MOST_RUNNING);
     let pool = Timer::builder()
-        .own_threads()
         .shards(1)
         .max_running(most)
-        .clock(parts.clock.clock())
-        .build();
+        .clock(parts.clock.clock());
+    let pool = parts.runs_on.tell(pool).build();
     pool.map(Some).map_err(not_built)
 }
 
 fn not_built(error: BuildError) -> StartError {
-    StartError::Spawn(match error {
-        BuildError::Spawn(error) => error,
-        other => io::Error::other(other),
-    })
+    match error {
+        BuildError::Spawn(error) => StartError::Spawn(error),
+        error => StartError::Runtime(error),
+    }
 }
 
 /// Sees all answers of the store to the node.

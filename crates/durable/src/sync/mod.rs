@@ -1,11 +1,13 @@
 //! The only module of this crate that names `std::sync`, `std::thread` or crossbeam. Beside them:
-//! how user code runs that may panic.
+//! how user code runs that may panic, and on whose threads.
 
 mod panics;
+mod runs_on;
 
 use std::sync::PoisonError;
 
 pub(crate) use panics::catch_panic;
+pub(crate) use runs_on::RunsOn;
 pub(crate) use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 pub(crate) use std::thread_local;
 pub(crate) use tourbillon_fork::Origin;

@@ -9,6 +9,7 @@ mod futures;
 mod metrics;
 mod outages;
 mod queues;
+mod runtime;
 mod setup;
 mod sharing;
 mod stopping;
