@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use tourbillon::{BuildError, Runtime};
 use tourbillon_durable::{
     CallError, Due, Durable, Memory, MemoryFault, Paging, ScheduleAnswer, Sent, Sqlite, StartError,
     StopReport,
@@ -31,12 +32,15 @@ pub(crate) fn run<S: Store + Clone>(
     opens_in_a_copy: bool,
 ) -> Option<String> {
     let ran = Arc::new(AtomicU64::new(0));
+    let runtime = Runtime::builder().tickers(1).workers(1).build();
+    let runtime = runtime.expect("the options are good");
     let timers = {
         let ran = Arc::clone(&ran);
         let handler = move |due: &Due<u64>| {
             ran.fetch_add(*due.payload(), Ordering::SeqCst);
         };
-        let builder = Durable::builder(store.clone()).handle("queue", handler);
+        let builder = Durable::builder(store.clone()).runtime(&runtime);
+        let builder = builder.handle("queue", handler);
         builder.start().expect("the store is open")
     };
     let ended = Arc::new(AtomicBool::new(false));
@@ -57,7 +61,7 @@ pub(crate) fn run<S: Store + Clone>(
         while rounds.load(Ordering::SeqCst) < before + 2 {
             thread::yield_now();
         }
-        wrong = one_copy(number, &timers, store, &open, opens_in_a_copy);
+        wrong = one_copy(number, &timers, &runtime, store, &open, opens_in_a_copy);
         if wrong.is_some() {
             break;
         }
@@ -115,6 +119,7 @@ struct OnTheirWay {
 fn one_copy<S: Store + Clone>(
     number: u64,
     timers: &Durable,
+    runtime: &Runtime,
     store: &S,
     open: &impl Fn() -> Result<S, StoreError>,
     opens_in_a_copy: bool,
@@ -163,6 +168,7 @@ fn one_copy<S: Store + Clone>(
         complaints(report, timers, store, inherited);
         if report.threads_start() {
             of_its_own(report, open, opens_in_a_copy);
+            on_runtimes(report, runtime);
         }
     });
     if let Some(wrong) = wrong {
@@ -316,6 +322,41 @@ fn of_its_own<S: Store + Clone>(
     report.check("its own run", told.recv() == Ok(8), &());
     let stopped = own.stop(HOUR).wait().unwrap();
     report.check("its own stop", stopped.has_left, &stopped);
+}
+
+/// Handlers run on a runtime of the copy, and not on one of before.
+fn on_runtimes(report: &mut Report, before: &Runtime) {
+    let start = |runtime: Option<&Runtime>| {
+        let (tell, told) = sync_channel(1);
+        let builder = Durable::builder(Memory::new());
+        let builder = match runtime {
+            Some(runtime) => builder.runtime(runtime),
+            None => builder.own_threads(),
+        };
+        let handler = move |due: &Due<u64>| {
+            let _ = tell.try_send(*due.payload());
+        };
+        builder
+            .handle("own", handler)
+            .start()
+            .map(|own| (own, told))
+    };
+    let answer = start(Some(before));
+    let refused = matches!(answer, Err(StartError::Runtime(BuildError::Forked)));
+    report.check("a start on a runtime of before", refused, &answer.map(drop));
+    let runtime = Runtime::builder().tickers(1).workers(1).build();
+    let runtime = runtime.expect("the options are good");
+    for runtime in [None, Some(&runtime)] {
+        let (own, told) = match start(runtime) {
+            Ok(own) => own,
+            Err(error) => return report.check("a start on its own runtime", false, &error),
+        };
+        let answer = own.schedule("own", "1", Duration::ZERO, &8).wait();
+        report.check("a schedule on its own runtime", answer.is_ok(), &answer);
+        report.check("a run on its own runtime", told.recv() == Ok(8), &());
+        let stopped = own.stop(HOUR).wait().unwrap();
+        report.check("a stop on its own runtime", stopped.has_left, &stopped);
+    }
 }
 
 /// Runs all stores that need no server.

@@ -8,6 +8,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use tourbillon::{BuildError, Runtime};
 use tourbillon_leases::{
     Claim, Destination, KeepAlive, KeepError, KeepGuard, LeaseGuard, LeaseStore, Leases, LockError,
     Loss, Outcome, ReleaseError, Renewal, Secret, StoreError,
@@ -30,10 +31,22 @@ struct Inherited<S: LeaseStore> {
     guard: LeaseGuard,
     again: LeaseGuard,
     fixed: LeaseGuard,
+    /// With threads of its own.
+    own: Leases,
+    runtime: Runtime,
+    /// On that runtime. The leases are on that of the process.
     keep_alive: KeepAlive<u64>,
     kept: KeepGuard<u64>,
     waiting: Pin<Box<dyn Future<Output = Result<LeaseGuard, LockError>>>>,
     dropped: Pin<Box<dyn Future<Output = Result<LeaseGuard, LockError>>>>,
+}
+
+/// What the original has for all copies.
+struct Original<'a> {
+    leases: &'a Leases,
+    own: &'a Leases,
+    runtime: &'a Runtime,
+    keep_alive: &'a KeepAlive<u64>,
 }
 
 /// Forks beside threads that use leases of `store`. Copies get a store of their own by `open`.
@@ -44,8 +57,20 @@ pub(crate) fn run<S: LeaseStore + Clone + Debug>(
     open: impl Fn() -> S,
 ) -> Option<String> {
     let leases = Leases::new(store.clone()).expect("the options are good");
-    let keep_alive = KeepAlive::builder().build(|batch| Ok(vec![Outcome::Renewed; batch.len()]));
+    let own = Leases::builder(store.clone()).own_threads().build();
+    let own = own.expect("the options are good");
+    let runtime = Runtime::builder().tickers(1).workers(1).build();
+    let runtime = runtime.expect("the options are good");
+    let keep_alive = KeepAlive::builder()
+        .runtime(&runtime)
+        .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]));
     let keep_alive = keep_alive.expect("the options are good");
+    let original = Original {
+        leases: &leases,
+        own: &own,
+        runtime: &runtime,
+        keep_alive: &keep_alive,
+    };
     // So those who wait for it are never granted it.
     let _taken = leases.lock(WAITED_FOR).expect("nobody else wants it");
     let ended = AtomicBool::new(false);
@@ -63,7 +88,7 @@ pub(crate) fn run<S: LeaseStore + Clone + Debug>(
             while rounds.load(Ordering::SeqCst) < before + 20 && !ended.load(Ordering::SeqCst) {
                 thread::park_timeout(Duration::from_micros(100));
             }
-            wrong = one_copy(number, store, &leases, &keep_alive, &open);
+            wrong = one_copy(number, store, &original, &open);
             if wrong.is_some() || ended.load(Ordering::SeqCst) {
                 break;
             }
@@ -109,14 +134,16 @@ fn use_them(
 fn one_copy<S: LeaseStore + Clone + Debug>(
     number: usize,
     store: &S,
-    leases: &Leases,
-    keep_alive: &KeepAlive<u64>,
+    original: &Original<'_>,
     open: &impl Fn() -> S,
 ) -> Option<String> {
+    let Original {
+        leases, keep_alive, ..
+    } = *original;
     let held = format!("held-{number}");
     let guard = leases.lock(&held).expect("nobody else wants it");
     let wait = || {
-        let leases = leases.clone();
+        let leases = Leases::clone(leases);
         let mut waiting = Box::pin(async move { leases.lock_async(WAITED_FOR).await });
         // It has begun.
         let began = poll(waiting.as_mut());
@@ -125,7 +152,9 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
     };
     let inherited = Inherited {
         store: store.clone(),
-        leases: leases.clone(),
+        leases: Leases::clone(leases),
+        own: Leases::clone(original.own),
+        runtime: original.runtime.clone(),
         again: leases.enter_again(&guard).expect("it is held"),
         fixed: leases
             .acquire(&format!("fixed-{number}"))
@@ -133,7 +162,7 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
             .try_lock()
             .expect("nobody else wants it"),
         guard,
-        keep_alive: keep_alive.clone(),
+        keep_alive: KeepAlive::clone(keep_alive),
         kept: keep_alive.keep(number as u64, LEASE).expect("it lives"),
         waiting: wait(),
         dropped: wait(),
@@ -178,6 +207,8 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
         guard,
         again,
         fixed,
+        own,
+        runtime,
         keep_alive,
         kept,
         mut waiting,
@@ -256,7 +287,24 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
     let made = Leases::new(store.clone()).expect("the options are good");
     let tried = made.try_lock("new");
     check("try_lock of a new one", is_forked(&tried), &tried);
-    drop((made, leases, store));
+    // On what was inherited.
+    let tried = own.try_lock("new");
+    check("try_lock with own threads", is_forked(&tried), &tried);
+    let made = (
+        made,
+        Leases::builder(store.clone()).runtime(&runtime).build(),
+    );
+    let tried = made.1.as_ref().expect("the options are good");
+    let tried = tried.try_lock("new");
+    let refused = matches!(
+        tried,
+        Err(LockError::Runtime {
+            error: BuildError::Forked,
+            ..
+        })
+    );
+    check("try_lock on a runtime of before", refused, &tried);
+    drop((made, own, runtime, leases, store));
 
     // The watchdog.
     let new = keep_alive.keep(7, LEASE);
@@ -274,15 +322,24 @@ fn of_its_own<S: LeaseStore + Clone + Debug>(
     owner: &str,
     open: &impl Fn() -> S,
 ) {
-    let leases = Leases::new(open()).expect("the options are good");
+    let runtime = Runtime::builder().tickers(1).workers(1).build();
+    let runtime = runtime.expect("the options are good");
+    let builders = [
+        Leases::builder(open()),
+        Leases::builder(open()).own_threads(),
+        Leases::builder(open()).runtime(&runtime),
+    ];
+    for builder in builders {
+        let leases = builder.build().expect("the options are good");
+        check_own(report, number, owner, &leases, std::any::type_name::<S>());
+    }
+}
+
+fn check_own(report: &mut Report, number: usize, owner: &str, leases: &Leases, store: &str) {
     let taken = leases.try_lock(&format!("held-{number}"));
     // A store in memory has not what the original has.
     let shared = matches!(taken, Err(LockError::Held { .. }));
-    report.check(
-        "taken",
-        shared || std::any::type_name::<S>().ends_with("MemoryStore"),
-        &taken,
-    );
+    report.check("taken", shared || store.ends_with("MemoryStore"), &taken);
     match leases.lock("its-own") {
         Ok(guard) => {
             report.check("held", guard.is_held(), &guard);
