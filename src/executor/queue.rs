@@ -46,9 +46,9 @@ pub(super) struct Queues {
     used: AtomicUsize,
     injector: Injector<Ticket>,
     injector_bound: usize,
-    /// Tickets that a ticker has sifted.
-    sifted: Injector<Ticket>,
-    /// Whether there ever was one: most pools are never stuck, and a look at the queue costs more.
+    /// Tickets that a ticker has sifted. Made with the first one: most pools are never stuck.
+    sifted: OnceLock<Injector<Ticket>>,
+    /// Whether it was made.
     sifts: AtomicBool,
 }
 
@@ -80,7 +80,7 @@ impl Queues {
         injector_bound: usize,
     ) -> Self {
         Queues {
-            sifted: Injector::new(),
+            sifted: OnceLock::new(),
             sifts: AtomicBool::new(false),
             marks: Marks::new(ticker_queues.len() + max_workers),
             ticker_queues,
@@ -161,8 +161,8 @@ impl Queues {
         if self.marks.is_set(own) {
             self.marks.clear(own, || local.is_empty());
         }
-        if self.has_sifted()
-            && let Some(ticket) = retry_steal(|| self.sifted.steal())
+        if let Some(sifted) = self.sifted()
+            && let Some(ticket) = retry_steal(|| sifted.steal())
         {
             return Some(FoundTicket::stolen(ticket));
         }
@@ -221,7 +221,9 @@ impl Queues {
     /// Returns whether there is a ticket in any queue. After a fence, the answer includes every
     /// ticket that was pushed before the fence of its producer.
     pub(super) fn any(&self) -> bool {
-        self.marks.any() || !self.injector.is_empty() || self.has_sifted()
+        self.marks.any()
+            || !self.injector.is_empty()
+            || self.sifted().is_some_and(|sifted| !sifted.is_empty())
     }
 
     /// Returns whether there is a ticket that [`take_unsifted`](Self::take_unsifted) would take,
@@ -240,16 +242,18 @@ impl Queues {
 
     /// Adds a sifted ticket. The caller must list the pool.
     pub(super) fn put_sifted(&self, ticket: Ticket) {
-        // Relaxed: as in `add_local`, the producer's fence orders it.
-        self.sifts.store(true, Ordering::Relaxed);
-        self.sifted.push(ticket);
+        self.sifted.get_or_init(Injector::new).push(ticket);
+        // Release pairs with the Acquire in `sifted`. The producer's fence follows, as in
+        // `add_local`.
+        self.sifts.store(true, Ordering::Release);
     }
 
-    /// Returns whether a sifted ticket waits, like [`any`](Self::any).
+    /// Returns the queue of the sifted tickets, if there ever was one.
     #[inline]
-    fn has_sifted(&self) -> bool {
-        // Relaxed: see `put_sifted`.
-        self.sifts.load(Ordering::Relaxed) && !self.sifted.is_empty()
+    fn sifted(&self) -> Option<&Injector<Ticket>> {
+        // Acquire: see `put_sifted`.
+        let made = self.sifts.load(Ordering::Acquire);
+        made.then(|| self.sifted.get()).flatten()
     }
 
     /// Returns approximately how many tickets wait.
@@ -259,7 +263,8 @@ impl Queues {
             .locals()
             .map(|local| local.stealer.len())
             .sum::<usize>();
-        self.injector.len() + self.sifted.len() + ticker_queues + locals
+        let sifted = self.sifted().map_or(0, Injector::len);
+        self.injector.len() + sifted + ticker_queues + locals
     }
 }
 

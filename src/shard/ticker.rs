@@ -96,8 +96,8 @@ impl Ticker {
             since_cascade: 0,
             spare: Vec::new(),
             spare_room: 0,
-            slots: Vec::with_capacity(EXPIRED_PER_HOLD),
-            tickets: Vec::with_capacity(EXPIRED_PER_HOLD),
+            slots: Vec::new(),
+            tickets: Vec::new(),
         }
     }
 
@@ -131,6 +131,8 @@ impl Ticker {
         };
         let count = shards.shards();
         let number = stripe * count + self.shard;
+        // Not under the lock, and not before something is due: most of many instances are idle.
+        self.slots.reserve(EXPIRED_PER_HOLD);
         let spare = {
             let mut locked = Locked::new(shards, number);
             let progress = locked.0.collect(now, &mut budget, &mut self.slots);
