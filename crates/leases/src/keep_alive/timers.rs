@@ -37,10 +37,11 @@ pub(super) const MAX_FLUSHES: usize = 240;
 /// The tasks for flushes of renewals, for up to 64 flushes of releases, and for rounds, that run at
 /// one time.
 const MAX_WORK: usize = 320;
-/// The awaited calls that run at one time. If all of them hang, further calls wait, but renewals do not.
-/// Calls of one destination take turns, so only several hanging destinations can reach it.
+/// The awaited calls that run at one time. If all of them hang, further calls wait, but renewals do
+/// not. Calls of one destination take turns, so only several hanging destinations can reach it.
 const MAX_CALLS: usize = 192;
-/// The callbacks that run at one time. If all of them hang, further callbacks wait, but renewals do not.
+/// The callbacks that run at one time. If all of them hang, further callbacks wait, but renewals do
+/// not.
 const MAX_CALLBACKS: usize = 16;
 
 /// Whose threads the schedulers run on.
