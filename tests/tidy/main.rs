@@ -9,6 +9,7 @@ mod documents;
 mod eager;
 mod examples;
 mod labels;
+mod prometheus;
 mod public;
 mod rooms;
 mod rows;
@@ -524,4 +525,73 @@ fn labels_name_their_place() {
         .filter(|source| !is_sample(source))
         .flat_map(labels::short);
     none(&complaints.collect::<Vec<_>>());
+}
+
+const ALERTS: &str = "docs/prometheus/alerts.yml";
+const DASHBOARD: &str = "docs/prometheus/dashboard.json";
+
+fn dashboard() -> serde_json::Value {
+    serde_json::from_str(&document(DASHBOARD)).expect("the dashboard is JSON")
+}
+
+#[test]
+fn alerts_and_dashboard_name_metrics_that_exist() {
+    let documents = [
+        "src/guide/metrics.md",
+        "crates/leases/src/guide/metrics.md",
+        "crates/durable/docs/operation.md",
+    ];
+    let rows = documents.map(|path| kit::metrics::documented(&document(path)));
+    let documented: Vec<_> = rows.iter().flatten().map(|[name, ..]| &**name).collect();
+    for path in [ALERTS, DASHBOARD] {
+        let text = document(path);
+        let named = prometheus::metrics(&text);
+        assert!(named.len() > 10, "{path}: {named:?}");
+        let unknown = named.iter().filter(|name| !documented.contains(name));
+        let unknown: Vec<_> = unknown.map(|name| format!("{path}: {name}")).collect();
+        none(&unknown);
+    }
+}
+
+#[test]
+fn each_alert_is_tested() {
+    let (alerts, tests) = (
+        document(ALERTS),
+        document("docs/prometheus/alerts_test.yml"),
+    );
+    let alerts = prometheus::values(&alerts, "alert:");
+    assert!(alerts.len() > 10, "{alerts:?}");
+    // Twice in a test of its own: before it fires, and then.
+    let tested = prometheus::values(&tests, "alertname:");
+    let times = |alert: &&&str| tested.iter().filter(|tested| tested == alert).count();
+    let quiet = |alert: &str| tests.contains(&format!("alertname: {alert}, exp_alerts: []"));
+    let untested = alerts
+        .iter()
+        .filter(|alert| times(alert) < 2 || !quiet(alert));
+    let untested: Vec<_> = untested
+        .map(|alert| format!("{alert} is not tested"))
+        .collect();
+    none(&untested);
+}
+
+#[track_caller]
+fn promtool(arguments: &[&str]) {
+    let mut promtool = std::process::Command::new("promtool");
+    let output = promtool.current_dir(repository()).args(arguments).output();
+    let output = output.expect("promtool is installed");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+}
+
+#[test]
+#[cfg_attr(not(has_promtool), ignore = "needs: apt-get install prometheus")]
+fn prometheus_takes_alerts_and_dashboard() {
+    promtool(&["check", "rules", ALERTS]);
+    promtool(&["test", "rules", "docs/prometheus/alerts_test.yml"]);
+    let queries = prometheus::queries(&dashboard());
+    assert!(queries.len() > 30, "{queries:?}");
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dashboard.yml");
+    fs::write(&file, prometheus::rules(&queries)).expect("a file can be written");
+    promtool(&["check", "rules", file.to_str().expect("a path of text")]);
 }
