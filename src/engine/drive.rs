@@ -351,6 +351,9 @@ impl<F: Frontend> Engine<F> {
                 workers,
                 look_again,
             } => {
+                if workers.spare {
+                    pool.ask_for_spare();
+                }
                 let all_started = start_workers(workers);
                 crew.asked_for_threads(now, all_started)
                     .unwrap_or(look_again)

@@ -28,9 +28,9 @@
 
 use super::growth::{BLIND_GAP, Crew, FRESH, Look, REFUSED_AT_MOST, REFUSED_FIRST, Sightings};
 use super::pool::Pool;
-use super::workers::{NO_THREAD, UNKNOWN_THREAD};
-use crate::sync::MutexGuard;
+use super::workers::{Desk, NO_THREAD, UNKNOWN_THREAD};
 use crate::sync::thread::waits;
+use crate::sync::{Arc, CachePadded, MutexGuard};
 use crate::tick::Time;
 
 /// Greatest number of threads that are checked at once, since a ticker has timers to serve. If
@@ -91,6 +91,18 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
 
     fn is_left_alone(&self) -> bool {
         self.pool.is_left_alone()
+    }
+
+    fn is_stuck(&self) -> bool {
+        let mut visitors = self.pool.visitors();
+        visitors.truncate(MOST_THREADS);
+        let waits_in_task = |desk: &Arc<CachePadded<Desk>>| {
+            let number = desk.thread();
+            let is_known = number != NO_THREAD && number != UNKNOWN_THREAD;
+            let was_at_lock = desk.at_lock.is_set();
+            is_known && waits(number) == Some(true) && !was_at_lock && !desk.at_lock.is_set()
+        };
+        !visitors.is_empty() && visitors.iter().all(waits_in_task)
     }
 
     fn wanted(&self) -> usize {

@@ -9,7 +9,7 @@
 //!   when no slot is in use any more, no worker runs anything of the engine, or owns it.
 
 use super::queue::Queues;
-use super::workers::{Listed, Workers};
+use super::workers::{Desk, Listed, Workers};
 use crate::job::{Claim, Ticket};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::deque::Worker as Deque;
@@ -37,6 +37,8 @@ pub(crate) struct Listing {
     pub(super) listed: AtomicBool,
     /// Number of worker slots in use.
     visitors: AtomicUsize,
+    /// Whether a spare worker was started for the pool.
+    spare: AtomicBool,
     pool: Weak<Pool>,
     /// What serves the tickets.
     claim: OnceLock<Weak<dyn Claim>>,
@@ -46,6 +48,15 @@ impl Listed for Arc<Listing> {
     fn is_visited(&self) -> bool {
         // Relaxed: it decides the order only, or is read under the lock under which it is written.
         self.visitors.load(Ordering::Relaxed) > 0
+    }
+
+    fn key(&self) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
+    fn takes_spare(&self) -> bool {
+        // Relaxed: a hint. Under the lock of the workers, so that one of them takes it.
+        self.spare.load(Ordering::Relaxed) && self.spare.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -146,6 +157,7 @@ impl Pool {
             listing: Arc::new(Listing {
                 listed: AtomicBool::new(false),
                 visitors: AtomicUsize::new(0),
+                spare: AtomicBool::new(false),
                 pool: Weak::clone(pool),
                 claim: OnceLock::new(),
             }),
@@ -303,6 +315,21 @@ impl Pool {
     /// Returns whether no worker is in this pool, and each is in another one (RT-ONE).
     pub(super) fn is_left_alone(&self) -> bool {
         self.config.shares_workers && !self.is_visited() && self.workers.all_visit()
+    }
+
+    /// Returns the desks of the workers that are in this pool, if it shares them.
+    pub(super) fn visitors(&self) -> Vec<Arc<CachePadded<Desk>>> {
+        if self.config.shares_workers {
+            self.workers.desks_in(self.listing.key())
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Asks for the spare worker that is started next.
+    pub(crate) fn ask_for_spare(&self) {
+        // Relaxed: see `takes_spare`. The start of the thread orders it.
+        self.listing.spare.store(true, Ordering::Relaxed);
     }
 
     fn is_visited(&self) -> bool {

@@ -67,9 +67,10 @@
 //!
 //! # Spare workers
 //!
-//! A pool whose tickets wait while all workers are in other pools gets one more worker (RT-ONE in
-//! `growth/`). It is *spare*: it visits pools that no worker is in, and leaves when it finds none.
-//! Otherwise a storm of long tasks would take one spare worker after the other for itself.
+//! A pool whose tickets wait while all workers are in other pools, or blocked in its own tasks, gets
+//! one more worker (RT-ONE and RT-STUCK in `growth/`). It is *spare*: it visits pools that no worker
+//! is in, and those that have asked for one, and leaves when it finds none. Otherwise a storm of
+//! long tasks would take one spare worker after the other for itself.
 //!
 //! - **SPARE-1** A spare worker never sleeps, so nobody relies on it. What it leaves behind is
 //!   listed, and it looks once more itself.
@@ -122,8 +123,8 @@ struct SeatedWorker {
     unparker: Unparker,
     /// Whether the worker sleeps, or is about to, and was not chosen yet.
     sleeps: bool,
-    /// Whether the worker visits a pool, or is about to.
-    visits: bool,
+    /// The key of the pool that the worker visits, or is about to.
+    visits: Option<usize>,
     /// Whether it has not looked for a pool yet.
     is_new: bool,
     is_spare: bool,
@@ -133,6 +134,12 @@ struct SeatedWorker {
 pub(crate) trait Listed {
     /// Returns whether a worker is in the pool.
     fn is_visited(&self) -> bool;
+
+    /// Returns a number that no other pool has at the same time.
+    fn key(&self) -> usize;
+
+    /// Returns whether the pool has asked for a spare worker, which is then on its way.
+    fn takes_spare(&self) -> bool;
 }
 
 struct State<L> {
@@ -262,7 +269,7 @@ impl<L: Listed> Workers<L> {
             desk: Arc::clone(&desk),
             unparker: parker.unparker().clone(),
             sleeps: false,
-            visits: false,
+            visits: None,
             is_new: true,
             is_spare,
         });
@@ -285,7 +292,7 @@ impl<L: Listed> Workers<L> {
     pub(super) fn free(&self, number: usize) {
         let mut state = self.state.lock();
         if let Some(seat) = state.seats[number].take() {
-            state.visiting -= usize::from(seat.visits);
+            state.visiting -= usize::from(seat.visits.is_some());
             state.spare -= usize::from(seat.is_spare);
         }
         self.add_to(&self.taken, -1);
@@ -310,7 +317,7 @@ impl<L: Listed> Workers<L> {
         } else {
             self.take_listed(&mut state, is_new)
         };
-        Self::visits(&mut state, number, listing.is_some());
+        Self::visits(&mut state, number, listing.as_ref().map(L::key));
         if let Some(listing) = listing {
             return NextAction::Visit(listing);
         }
@@ -328,14 +335,15 @@ impl<L: Listed> Workers<L> {
         NextAction::Sleep(until)
     }
 
-    /// Takes a pool off the list that no worker is in.
+    /// Takes a pool off the list that no worker is in, or that has asked for a spare one.
     fn take_unvisited(&self, state: &mut State<L>) -> Option<L> {
         let State {
             unvisited, visited, ..
         } = state;
         // A pool of either list may have been visited or left since.
         let listing = [unvisited, visited].into_iter().find_map(|list| {
-            let at = list.iter().position(|listing| !listing.is_visited())?;
+            let mut pools = list.iter();
+            let at = pools.position(|listing| !listing.is_visited() || listing.takes_spare())?;
             list.remove(at)
         })?;
         self.add_to(&self.listed, -1);
@@ -380,12 +388,21 @@ impl<L: Listed> Workers<L> {
         (seat.is_spare, std::mem::replace(&mut seat.is_new, false))
     }
 
-    /// Notes whether this worker visits a pool.
-    fn visits(state: &mut State<L>, number: usize, visits: bool) {
+    /// Notes which pool this worker visits, if any.
+    fn visits(state: &mut State<L>, number: usize, visits: Option<usize>) {
         if let Some(seat) = &mut state.seats[number] {
             let before = std::mem::replace(&mut seat.visits, visits);
-            state.visiting = state.visiting + usize::from(visits) - usize::from(before);
+            let (now, before) = (visits.is_some(), before.is_some());
+            state.visiting = state.visiting + usize::from(now) - usize::from(before);
         }
+    }
+
+    /// Returns the desks of the workers that visit the pool with this key.
+    pub(super) fn desks_in(&self, key: usize) -> Vec<Arc<CachePadded<Desk>>> {
+        let state = self.state.lock();
+        let seats = state.seats.iter().flatten();
+        let there = seats.filter(|seat| seat.visits == Some(key));
+        there.map(|seat| Arc::clone(&seat.desk)).collect()
     }
 
     /// Ends the workers: each one leaves when the list is empty. None is taken any more.

@@ -94,6 +94,40 @@ fn computing_tasks_of_another_scheduler_hold_up_nothing() {
     done.store(true, Ordering::SeqCst);
 }
 
+/// The scheduler has a worker, which is blocked, and all others compute.
+#[test]
+fn computing_tasks_hold_up_nothing_behind_a_blocked_one() {
+    let runtime = Runtime::builder().name("behind").tickers(1).workers(2);
+    let runtime = runtime.build().unwrap();
+    let (blocked, computing) = (scheduler_on(&runtime), scheduler_on(&runtime));
+    let gate = Gate::default();
+    let at_gate = gate.clone();
+    let block = move |_: &Firing<'_, u32>| at_gate.pass();
+    blocked.handle().schedule(0, TICK, block).unwrap();
+    gate.crowd(1);
+    let done = Arc::new(AtomicBool::new(false));
+    for key in 0..10 {
+        let over = Arc::clone(&done);
+        let compute = move |_: &Firing<'_, u32>| {
+            while !over.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+        };
+        computing.handle().schedule(key, TICK, compute).unwrap();
+    }
+    until("it is busy", || computing.handle().stats().running >= 2);
+    let (tell, told) = channel();
+    for key in 1..10 {
+        let tell = tell.clone();
+        let run = move |_: &Firing<'_, u32>| tell.send(()).unwrap();
+        blocked.handle().schedule(key, TICK, run).unwrap();
+        next(&told);
+    }
+    assert_eq!(gate.waiting(), 1);
+    done.store(true, Ordering::SeqCst);
+    gate.open();
+}
+
 #[test]
 fn each_scheduler_gets_a_worker_and_no_more() {
     const SCHEDULERS: usize = 8;

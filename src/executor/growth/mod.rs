@@ -27,6 +27,10 @@
 //! rule, tasks of one pool could hold up those of another for as long as they take, and a task that
 //! waits for one of another pool could wait for ever.
 //!
+//! **RT-STUCK** If a ticket is old, and the workers that are in its pool are all blocked, a spare
+//! worker is started, up to the bound of workers, also if others compute and count as able. Without
+//! this rule, tasks of another pool that compute could hold up all that is behind a blocked task.
+//!
 //! One worker is started, then two, then four, while the checks find the new ones blocked as well.
 //! So with a hundred blocking tasks the number of workers doubles instead of growing one by one.
 //!
@@ -81,6 +85,9 @@ pub(crate) trait Crew {
     fn free_slots(&self) -> usize;
     /// Returns whether no worker is in this pool, and each is in another one.
     fn is_left_alone(&self) -> bool;
+    /// Returns whether workers are in this pool, which shares them with others, and each of them is
+    /// blocked.
+    fn is_stuck(&self) -> bool;
     /// Returns how many workers should be able.
     fn wanted(&self) -> usize;
     /// Returns whether a worker is between two tasks: it will claim as soon as it has a core.
@@ -262,6 +269,10 @@ impl GrowthWatch {
             Look::Able(able) if able == wanted && free > 0 && still && !crew.one_claims() => 1,
             // Whatever the workers do elsewhere.
             Look::Able(_) if alone && !crew.one_claims() => {
+                spare = true;
+                1
+            }
+            Look::Able(_) if free > 0 && old && still && crew.is_stuck() && !crew.one_claims() => {
                 spare = true;
                 1
             }

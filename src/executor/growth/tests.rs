@@ -35,6 +35,7 @@ struct Shown {
     turn: bool,
     one_claims: bool,
     alone: bool,
+    stuck: bool,
     /// Another ticker starts a worker just before this one has the turn.
     other_is_faster: bool,
 }
@@ -50,6 +51,7 @@ fn blocked() -> Shown {
         turn: true,
         one_claims: false,
         alone: false,
+        stuck: false,
         other_is_faster: false,
     }
 }
@@ -73,6 +75,10 @@ impl Crew for Shown {
 
     fn is_left_alone(&self) -> bool {
         self.alone
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.stuck
     }
 
     fn wanted(&self) -> usize {
@@ -279,6 +285,27 @@ fn of_two_tickers_of_a_pool_that_is_left_alone_one_starts_a_worker() {
         (crew.alone, crew.other_is_faster) = (true, false);
         let mut later = (13..60).map(|now| watch.look(at(now), true, &mut crew));
         assert!(later.any(|growth| matches!(growth, Growth::Start { .. })));
+    }
+}
+
+#[test]
+fn a_pool_whose_own_workers_are_blocked_gets_a_spare_one_while_others_compute() {
+    let stuck = || Shown {
+        look: Look::Able(3),
+        alone: false,
+        stuck: true,
+        ..left_alone()
+    };
+    let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), stuck());
+    assert_eq!(watch.look(at(10), true, &mut crew), again(11));
+    assert_eq!(watch.look(at(11), true, &mut crew), again(12));
+    assert_eq!(watch.look(at(12), true, &mut crew), start_spare(13));
+    // The new one is not blocked, or it is the one that has no room.
+    for (stuck_now, free) in [(false, 9), (true, 0)] {
+        let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), stuck());
+        (crew.stuck, crew.free) = (stuck_now, free);
+        let mut later = (10..200).map(|now| watch.look(at(now), true, &mut crew));
+        assert!(later.all(|growth| matches!(growth, Growth::LookAgain(_))));
     }
 }
 
@@ -513,6 +540,10 @@ impl Crew for Simulated {
     }
 
     fn is_left_alone(&self) -> bool {
+        false
+    }
+
+    fn is_stuck(&self) -> bool {
         false
     }
 
