@@ -914,6 +914,46 @@ fn a_spare_worker_visits_pools_that_no_worker_is_in_and_leaves() {
     assert_eq!(served(), [1, 1, 1]);
 }
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[test]
+fn a_pool_whose_workers_are_all_blocked_gets_a_spare_one_if_it_asks() {
+    let workers = threads(1, 4, &ManualClock::new());
+    let config = PoolConfig {
+        workers: 1,
+        max_workers: 4,
+        ticker_queues: 1,
+        injector_bound: 10,
+        shares_workers: true,
+    };
+    let new = || Pool::new(config, Arc::clone(&workers));
+    let ((pool, queues), (other, _other_queues)) = (new(), new());
+    assert!(!crew(&pool).is_stuck(), "nobody is in it");
+    let gate = Arc::new(Gate::default());
+    let blocked = spawn(&pool, &gate);
+    queues[0].push(ticket(1));
+    queues[0].announce();
+    until(|| crew(&pool).is_stuck());
+    assert!(!crew(&other).is_stuck());
+    let desk = pool.threads().desks().remove(0);
+    let mark = desk.at_lock.enter();
+    assert!(!crew(&pool).is_stuck(), "it is about to claim");
+    drop(mark);
+
+    queues[0].push(ticket(2));
+    queues[0].announce();
+    let spare = || WorkerThread::take(&workers, true).unwrap();
+    spare().run();
+    assert_eq!(pool.claims(), 1, "it has left");
+    pool.ask_for_spare();
+    let spare = spare();
+    let spare = thread::spawn(move || spare.run());
+    until(|| gate.started.load(Ordering::SeqCst) == 2);
+    gate.open();
+    spare.join().unwrap();
+    workers.stop();
+    blocked.join().unwrap();
+}
+
 #[test]
 fn a_pool_is_left_alone_while_each_worker_is_in_another_one() {
     let workers = threads(2, 2, &ManualClock::new());

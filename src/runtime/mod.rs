@@ -29,7 +29,8 @@ use crate::sync::Arc;
 /// - A worker that serves one of them goes to another one that waits within 1 ms, or when its task
 ///   ends.
 /// - If a task has waited for 2 ms, and all workers are in tasks of others, a worker is started,
-///   even above `max_workers`.
+///   even above `max_workers`. If it waits behind blocked tasks of its own scheduler, one is started
+///   up to `max_workers`, whatever the workers do elsewhere.
 ///
 /// A clone is another handle of the same runtime. The threads end when the last handle is dropped
 /// and everything that was built on it has ended; the drop does not wait for that.

@@ -108,8 +108,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
 
     /// Runs on threads of its own: five, two more with a callback, and more while calls block.
     /// They end with the `KeepAlive`, and with calls that hang. So renewals go on even where other
-    /// tasks block all workers of a runtime and the system refuses a thread, or where more tasks
-    /// than a runtime has workers compute without an end while a call hangs.
+    /// tasks block all workers of a runtime and the system refuses a thread.
     ///
     /// # Examples
     ///
