@@ -192,8 +192,7 @@ impl LeasesBuilder {
 
     /// Runs on threads of their own: five, two more with a callback, and more while calls block.
     /// They end with the leases, and with calls that hang. So renewals go on even where other
-    /// tasks block all workers of a runtime and the system refuses a thread, or where more tasks
-    /// than a runtime has workers compute without an end while a call hangs.
+    /// tasks block all workers of a runtime and the system refuses a thread.
     ///
     /// # Examples
     ///
