@@ -31,7 +31,7 @@ macro_rules! engine_options {
         /// | [`runtime`](Self::runtime) | is served by a ticker thread of that runtime | is an error: they are the runtime's | as above |
         /// | [`own_threads`](Self::own_threads), or a manual clock | has a ticker thread | sets the workers that there are always | bounds the tasks, and with them the workers |
         /// | [`inline`](Self::inline) | has a ticker thread, which runs its tasks | has no effect | has no effect |
-        /// | [`executor`](Self::executor) | as above, but for `inline` | as above | bounds the calls of the executor at one time |
+        /// | [`executor`](Self::executor) | is served as without it | as without it | bounds the calls of the executor at one time |
         ///
         /// # Examples
         ///

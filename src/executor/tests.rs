@@ -926,7 +926,7 @@ fn a_pool_whose_workers_are_all_blocked_gets_a_spare_one_if_it_asks() {
         shares_workers: true,
     };
     let new = || Pool::new(config, Arc::clone(&workers));
-    let ((pool, queues), (other, _other_queues)) = (new(), new());
+    let ((pool, queues), (other, other_queues)) = (new(), new());
     assert!(!crew(&pool).is_stuck(), "nobody is in it");
     let gate = Arc::new(Gate::default());
     let blocked = spawn(&pool, &gate);
@@ -942,8 +942,20 @@ fn a_pool_whose_workers_are_all_blocked_gets_a_spare_one_if_it_asks() {
     queues[0].push(ticket(2));
     queues[0].announce();
     let spare = || WorkerThread::take(&workers, true).unwrap();
-    spare().run();
-    assert_eq!(pool.claims(), 1, "it has left");
+    // A request is met once, also where the pool has no worker.
+    let notes = Arc::new(Notes::default());
+    let weak = Arc::downgrade(&notes);
+    other.is_served_by(weak);
+    other.ask_for_spare();
+    for _ in 0..2 {
+        other_queues[0].push(ticket(3));
+        other_queues[0].announce();
+        spare().run();
+        assert_eq!(pool.claims(), 1, "it has left");
+        // From now on there is a worker in the other pool.
+        std::mem::forget(other.take_slot());
+    }
+    assert_eq!(notes.served(), [3], "the second one was not asked for");
     pool.ask_for_spare();
     let spare = spare();
     let spare = thread::spawn(move || spare.run());

@@ -343,7 +343,8 @@ impl<L: Listed> Workers<L> {
         // A pool of either list may have been visited or left since.
         let listing = [unvisited, visited].into_iter().find_map(|list| {
             let mut pools = list.iter();
-            let at = pools.position(|listing| !listing.is_visited() || listing.takes_spare())?;
+            // Asked in this order: a request that is met must not stand for the next spare worker.
+            let at = pools.position(|listing| listing.takes_spare() || !listing.is_visited())?;
             list.remove(at)
         })?;
         self.add_to(&self.listed, -1);
