@@ -68,10 +68,13 @@ impl Doorbell {
         }
     }
 
-    /// Sets the bell that is rung from now on. It can be set once.
+    /// Sets the bell that is rung from now on. It can be set once, before anybody else has the
+    /// ticker. Until its first step it counts as asleep for ever.
     pub(crate) fn rings(&self, ring: Ring) {
         let is_first = self.ring.set(ring).is_ok();
         debug_assert!(is_first, "a ticker has one thread");
+        // Relaxed: whoever gets the engine gets this, too.
+        self.promise.swap(u64::MAX, Ordering::Relaxed);
     }
 
     /// Returns the bell that is rung.

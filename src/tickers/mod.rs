@@ -17,8 +17,9 @@
 //! It also takes the numbers after each step: those who were rung go before a ticker that has more
 //! work, and a thread that never parks hears its bell, too.
 //!
-//! - **TICKERS-1** A ticker is left under the lock before its number is rung. The thread looks for
-//!   new tickers when it takes a number that it does not know, or when it has no tickers.
+//! - **TICKERS-1** A ticker is left under the lock before anybody has its ring, and counts as asleep
+//!   for ever. The thread looks for new tickers when it takes a number that it does not know, or when
+//!   it has no tickers. So to build an engine wakes no thread.
 //! - **TICKERS-2** The thread ends when it has no tickers, nobody has come, and nobody will come.
 //!   It asks for both under one lock, and whoever says that nobody will come unparks it afterwards.
 //! - **TICKERS-3** A number is used again after its ticker has stopped. A late ring then gives
@@ -107,7 +108,8 @@ impl TickerThread {
         (thread, ticker_loop)
     }
 
-    /// Adds the ticker that `make` returns. It is given the ring that wakes the ticker.
+    /// Adds the ticker that `make` returns. It is given the ring that wakes the ticker. Nothing wakes
+    /// it now: a ticker that is made has nothing to do.
     pub(crate) fn add(&self, make: impl FnOnce(Ring) -> Box<dyn Ticks>) {
         let number = {
             let mut arrivals = self.arrivals.lock();
@@ -118,9 +120,7 @@ impl TickerThread {
         };
         let ring = Ring::new(&self.bell, number);
         let ticker = make(ring.clone());
-        // TICKERS-1: in this order.
-        self.arrivals.lock().new.push((ring.clone(), ticker));
-        ring.ring();
+        self.arrivals.lock().new.push((ring, ticker));
     }
 
     /// Has the thread end when all its tickers have stopped. Nobody may be added after this.

@@ -47,7 +47,10 @@ fn add(
         let clock = clock.clone();
         Box::new(Stub { clock, step })
     });
-    given.expect("it was made")
+    let ring = given.expect("it was made");
+    // Nothing else gives it its first turn.
+    ring.ring();
+    ring
 }
 
 fn end(thread: &TickerThread, runs: JoinHandle<()>) {

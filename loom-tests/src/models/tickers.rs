@@ -9,7 +9,7 @@
 //!   meanwhile falls.
 //! - `teeth/tickers-bell-is-not-heard-after-a-park.patch`: BELL-1, no look follows a park.
 //! - `teeth/tickers-sleep-forgets-who-was-rung.patch`: a number is taken before its ticker sleeps.
-//! - `teeth/tickers-ring-comes-first.patch`: TICKERS-1, who has come is not found.
+//! - `teeth/tickers-who-comes-counts-as-awake.patch`: TICKERS-1, nobody gives a new ticker its turn.
 //! - `teeth/tickers-end-forgets-who-has-come.patch`: TICKERS-2, the thread ends too early.
 //! - `teeth/tickers-end-wakes-nobody.patch`: TICKERS-2, the thread does not end.
 //! - `teeth/tickers-alarm-looks-first.patch`: the clock moves before it knows the alarm.
@@ -155,8 +155,8 @@ fn nobody_who_comes_to_others_is_slept_through() {
         let second = Arc::new(second);
         let (tickers, runs) = begin();
         first.join(&tickers);
-        second.publish();
         second.join(&tickers);
+        second.publish();
         tickers.end();
         runs.join().unwrap();
         assert_eq!(first.done.load(Relaxed), 1);
