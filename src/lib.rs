@@ -49,6 +49,7 @@
 //! | keep time in an event loop of your own | [`wheel::Wheel`], without threads and locks |
 //! | hold a lock that ends by itself, in one process or on Redis | the crate `tourbillon-leases` |
 //! | timers that survive restarts and crashes | the crate `tourbillon-durable` |
+//! | answer a probe for health, and look into a process in trouble | [`Handle::health`] and [`Handle::dump`], and the same of [`ExpiryMap`] and [`Timer`] |
 //! | watch all this by Prometheus | [`Handle::metrics`], [`ExpiryMap::metrics`], [`Timer::metrics`]; see [`metrics`] |
 //!
 //! The module [`guide`] has a page for each task: sessions, request timeouts, periodic work, testing,
@@ -225,6 +226,7 @@ mod expiry;
     )
 ))]
 pub mod guide;
+mod health;
 mod job;
 pub mod keyed;
 pub mod metrics;
@@ -303,6 +305,7 @@ pub use expiry::{
 };
 #[cfg(feature = "serde")]
 pub use expiry::{NewerFormatError, Restored, Snapshot};
+pub use health::{Dump, Finding, FindingKind, Health, Impact, RunDump, ShardDump};
 #[cfg(not(loom))]
 pub use runtime::{Runtime, RuntimeBuilder, RuntimeInUse, RuntimeStats};
 pub use scheduler::{

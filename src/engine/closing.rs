@@ -33,7 +33,7 @@
 
 use super::{Engine, Frontend, FrontendTypes};
 use crate::shard::Taken;
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Parker, Sleeper};
 use crate::tick::Time;
 use std::time::Duration;
@@ -191,6 +191,8 @@ impl<F: Frontend> WindingDown<F> {
 pub(crate) struct ClosingState {
     state: AtomicUsize,
     stopped: AtomicBool,
+    /// When the shutdown began, in nanoseconds of the clock; all ones before it is noted.
+    begun: AtomicU64,
     /// The number of stripes that have not reported to be empty.
     busy_stripes: AtomicUsize,
     /// The threads and tickers that wait for the shutdown.
@@ -208,6 +210,7 @@ impl ClosingState {
         ClosingState {
             state: AtomicUsize::new(RUNNING),
             stopped: AtomicBool::new(false),
+            begun: AtomicU64::new(u64::MAX),
             busy_stripes: AtomicUsize::new(stripes),
             waiters: Mutex::new(Vec::new()),
         }
@@ -237,6 +240,19 @@ impl ClosingState {
     fn hands_back(&self) -> bool {
         // Acquire: as in `state`.
         self.state.load(Ordering::Acquire) == HANDING_BACK
+    }
+
+    /// Notes when the shutdown began, for people.
+    pub(crate) fn began_at(&self, begun: Time) {
+        // Relaxed: nothing is decided by it.
+        self.begun.store(begun.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Returns when the shutdown began, once that is noted.
+    pub(crate) fn begun(&self) -> Option<Time> {
+        // Relaxed: as above.
+        let begun = Time::from_nanos(self.begun.load(Ordering::Relaxed));
+        (begun != Time::MAX).then_some(begun)
     }
 
     /// Ends the shutdown.

@@ -45,7 +45,7 @@
 
 use super::pace::Share;
 use super::{Engine, ExecutorKind, Frontend, Server};
-use crate::executor::{Growth, GrowthWatch, NewWorkers, PoolCrew, TickerQueue, Worker};
+use crate::executor::{Growth, GrowthWatch, NewWorkers, OldTickets, PoolCrew, TickerQueue, Worker};
 use crate::job::Ticket;
 use crate::shard::{Collected, Ticker};
 use crate::sync::Arc;
@@ -84,6 +84,8 @@ pub(crate) struct TickerState {
     share: Share,
     stalled: bool,
     saturated: bool,
+    /// What was noted last of tickets that wait.
+    noted: Option<OldTickets>,
     /// Whether all workers are in long tasks, so that this ticker serves what is light.
     helping: bool,
     /// Whether the ticker is woken for a shutdown that has no thread.
@@ -105,6 +107,7 @@ impl TickerState {
             share: Share::default(),
             stalled: false,
             saturated: false,
+            noted: None,
             helping: false,
             registered: false,
         }
@@ -135,6 +138,7 @@ impl<F: Frontend> Engine<F> {
             return TickerStep::Stop;
         }
         let now = self.now();
+        self.signs[ticker_state.shard()].steps(now);
         self.wake_at_limits(ticker_state.shard(), now);
         // Stall at the bound, and resume only at half of it: the claim that reaches half is the one
         // that rings. Due entries wait in the wheel meanwhile, where they can be moved or
@@ -338,6 +342,11 @@ impl<F: Frontend> Engine<F> {
             ExecutorKind::Pool | ExecutorKind::Inline => self.shards().unclaimed(),
         });
         let growth = ticker_state.growth.look(now, waiting, &mut crew);
+        let old_tickets = ticker_state.growth.old_tickets();
+        if ticker_state.noted != old_tickets {
+            ticker_state.noted = old_tickets;
+            self.signs[ticker_state.shard()].finds(old_tickets);
+        }
         let saturated = waiting && growth != Growth::Calm && pool.free_slots() == 0;
         if saturated && !ticker_state.saturated {
             // Relaxed: a count.

@@ -19,6 +19,8 @@
 //! | `threads.rs` | the tickers on their threads, and the end of an engine |
 //! | `wait/` | waits for the end of a run, or for its cancellation |
 //! | `limits.rs` | the limits of waits that tasks await |
+//! | `counts.rs` | what is counted in the stripes, summed up |
+//! | `signs.rs`, `health.rs`, `dump.rs` | what tickers note; what probes and people are told |
 //! | `user_code.rs` | counts user code that belongs to no run |
 //! | `task_scope.rs` | records which engines' tasks the current thread is in |
 
@@ -26,18 +28,24 @@ mod admission;
 mod batch;
 mod by_id;
 mod closing;
+mod counts;
 #[cfg(feature = "tokio")]
 mod detached;
 mod drive;
+#[cfg(not(loom))]
+mod dump;
 mod faults;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 mod followed;
+#[cfg(not(loom))]
+mod health;
 mod limits;
 mod moment;
 mod pace;
 #[cfg(not(loom))]
 mod runs_on;
 mod serve;
+mod signs;
 mod submission;
 pub(crate) mod task_scope;
 mod threadless;
@@ -54,6 +62,8 @@ pub(crate) use closing::{StepTaken, WindingDown};
 #[cfg(feature = "tokio")]
 pub(crate) use detached::Detached;
 pub(crate) use drive::TickerState;
+#[cfg(not(loom))]
+pub(crate) use dump::show_key;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 pub(crate) use followed::Follower;
 #[cfg(all(any(test, feature = "test-util"), not(loom)))]
@@ -77,13 +87,13 @@ use crate::shard::{
     DeferredActions, EntryId, Layout, Refusal, RunDeferred, Shards, Start, Stripe, StripeGuard,
     Taken, Ticker,
 };
-use crate::stats::LatenessSums;
-use crate::sync::{Arc, OnceLock, Weak, unique_number};
+use crate::sync::{Arc, CachePadded, OnceLock, Weak, unique_number};
 use crate::tick::{TickSize, Time};
 use faults::Faults;
 pub(crate) use limits::Limit;
 use limits::Limits;
 use pace::Pace;
+use signs::LifeSigns;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 use threadless::Threadless;
@@ -240,6 +250,8 @@ pub(crate) struct Engine<F: FrontendTypes> {
     /// The server, which owns this engine. It lives while a thread or an owner holds it.
     server: OnceLock<Weak<Server<F>>>,
     faults: Faults,
+    /// One for each ticker.
+    signs: Box<[CachePadded<LifeSigns>]>,
     threadless: Threadless<F>,
     /// Present once a task steps this engine.
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
@@ -324,6 +336,9 @@ impl<F: Frontend> Engine<F> {
                 )
             })
             .collect();
+        let signs = (0..config.shards)
+            .map(|_| CachePadded::new(LifeSigns::new(clock.now())))
+            .collect();
         let engine = Arc::new(Engine {
             tag,
             clock,
@@ -339,6 +354,7 @@ impl<F: Frontend> Engine<F> {
             stepped: parts.stepped,
             server: OnceLock::new(),
             faults: Faults::default(),
+            signs,
             threadless: Threadless::new(),
             #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
             follower: OnceLock::new(),
@@ -482,39 +498,9 @@ impl<F: Frontend> Engine<F> {
         }
     }
 
-    /// Counts the armings that have not started. Locks one stripe after the other, so the result is
-    /// no snapshot.
-    pub(crate) fn pending(&self) -> usize {
-        self.stripes_of(None)
-            .map(|stripe| {
-                self.shards
-                    .peek(stripe, |stripe| stripe.counters().pending as usize)
-            })
-            .sum()
-    }
-
-    /// Returns whether no arming is pending.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.stripes_of(None)
-            .all(|stripe| (self.shards).peek(stripe, |stripe| stripe.counters().pending == 0))
-    }
-
     /// Returns the server that the threads use, while there is one.
     pub(crate) fn server(&self) -> Option<Arc<Server<F>>> {
         self.server.get().and_then(Weak::upgrade)
-    }
-
-    /// Merges the lateness of all stripes of one shard, or of all shards.
-    pub(crate) fn latenesses(&self, shard: Option<usize>) -> LatenessSums {
-        let mut sum = LatenessSums::new();
-        for stripe in self.stripes_of(shard) {
-            self.shards.peek(stripe, |stripe| {
-                if let Some(lateness) = stripe.lateness() {
-                    sum.add(lateness);
-                }
-            });
-        }
-        sum
     }
 
     /// Releases unused memory of each stripe, one lock after the other.

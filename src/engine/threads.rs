@@ -203,6 +203,9 @@ impl<F: Frontend> Engine<F> {
         // second panic would end the process; then the guard is inert, and the shutdown begins.
         drop(ReentrancyGuard::begin());
         let is_first = engine.closing().begin(mode == Shutdown::HandBack);
+        if is_first {
+            engine.closing().began_at(begun);
+        }
         // When this call returns, nothing may be accepted any more. The thread that ends the engine
         // may start later, and another caller that began the shutdown may not be this far.
         engine.close_gates();
@@ -306,6 +309,7 @@ impl<F: Frontend> Engine<F> {
         if self.is_forked() || !self.closing().begin(false) {
             return;
         }
+        self.closing().began_at(self.now());
         self.close_gates();
         let mut taken = self.take_pending(false);
         self.stop();

@@ -154,6 +154,37 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
     }
 }
 
+/// The workers of a pool at one moment, for people.
+#[derive(Debug)]
+pub(crate) struct Headcount {
+    pub(crate) workers: usize,
+    pub(crate) idle: usize,
+    /// Number of workers that wait inside a task, if that can be found out.
+    pub(crate) blocked: Option<usize>,
+}
+
+impl Headcount {
+    /// Counts. Asks the kernel about up to [`MOST_THREADS`] threads.
+    pub(crate) fn of(pool: &Pool) -> Self {
+        let desks = pool.threads().desks();
+        Headcount {
+            workers: pool.workers(),
+            idle: pool.sleeping(),
+            blocked: waiting(&desks, &mut 0),
+        }
+    }
+}
+
+impl std::fmt::Display for Headcount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} workers, {} idle", self.workers, self.idle)?;
+        match self.blocked {
+            Some(blocked) => write!(f, ", {blocked} blocked in tasks"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Returns how many workers of the pool are able, or `None` if that can't be found out.
 fn able(pool: &Pool, begin: &mut usize) -> Option<usize> {
     // Read first: a worker that leaves meanwhile then counts as able, and no worker is started in
@@ -163,8 +194,15 @@ fn able(pool: &Pool, begin: &mut usize) -> Option<usize> {
         // A sleeping worker gets the next ticket, so no further worker is needed.
         return Some(workers);
     }
-    let mut known = pool.threads().desks();
-    known.retain(|desk| desk.thread() != NO_THREAD);
+    let waiting = waiting(&pool.threads().desks(), begin)?;
+    Some(workers.saturating_sub(waiting))
+}
+
+/// Returns how many of these workers wait inside a task, or `None` if that can't be found out. The
+/// look begins with the thread of number `begin`, which is moved on.
+fn waiting(desks: &[Arc<CachePadded<Desk>>], begin: &mut usize) -> Option<usize> {
+    let known = desks.iter().filter(|desk| desk.thread() != NO_THREAD);
+    let known: Vec<_> = known.collect();
     let looked_at = known.len().min(MOST_THREADS);
     let first = begin.checked_rem(known.len()).unwrap_or(0);
     *begin = first + looked_at;
@@ -180,8 +218,7 @@ fn able(pool: &Pool, begin: &mut usize) -> Option<usize> {
         waiting += usize::from(waits(number)? && !was_at_lock && !desk.at_lock.is_set());
     }
     // Exact if all threads were checked, else an estimate.
-    let waiting_in_all = waiting * known.len() / looked_at.max(1);
-    Some(workers.saturating_sub(waiting_in_all))
+    Some(waiting * known.len() / looked_at.max(1))
 }
 
 impl<U> std::fmt::Debug for PoolCrew<'_, U> {

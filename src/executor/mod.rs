@@ -28,9 +28,9 @@ mod worker;
 mod worker_thread;
 mod workers;
 
-pub(crate) use crew::PoolCrew;
+pub(crate) use crew::{Headcount, PoolCrew};
 pub use foreign::{Executor, Job};
-pub(crate) use growth::{Growth, GrowthWatch, NewWorkers};
+pub(crate) use growth::{Growth, GrowthWatch, NewWorkers, OldTickets};
 pub(crate) use pool::{Pool, PoolConfig, PoolWorkers, TickerQueue};
 pub(crate) use worker::Worker;
 pub(crate) use worker_thread::WorkerThread;

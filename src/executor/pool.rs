@@ -349,7 +349,7 @@ impl Pool {
     }
 
     /// Returns how many tickets the tickers have served.
-    pub(super) fn helped(&self) -> u64 {
+    pub(crate) fn helped(&self) -> u64 {
         // Relaxed: as above.
         self.helped.load(Ordering::Relaxed)
     }

@@ -2,6 +2,8 @@
 
 use super::frontend::{Expired, Reason};
 use super::{ExpiryMap, MapHasher};
+use crate::engine::show_key;
+use crate::health::{Dump, Health};
 use crate::metrics::Metrics;
 use crate::scheduler::{
     ShardStats, Stats, collect_with_lateness, common_metrics, metrics_collector, named_values,
@@ -169,6 +171,45 @@ where
     #[must_use]
     pub fn stats(&self) -> ExpiryStats {
         self.collect().0
+    }
+
+    /// Returns whether the map is alive and ready; see [`Handle::health`](crate::Handle::health).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon::ExpiryMap;
+    /// let sessions = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
+    /// assert!(sessions.health().is_ready());
+    /// # Ok::<(), tourbillon::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.engine.health()
+    }
+
+    /// Returns what is pending by shard and time, and which handlers run, for people; see
+    /// [`Handle::dump`](crate::Handle::dump). An entry is pending until its delivery begins.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// let idle = Duration::from_secs(1800);
+    /// let sessions = ExpiryMap::<u64, &str>::builder().time_to_idle(idle).build(|_, _| ())?;
+    /// sessions.insert(7, "Ada")?;
+    /// let dump = sessions.dump();
+    /// assert_eq!(dump.shards.iter().map(|shard| shard.within_hour).sum::<u64>(), 1);
+    /// println!("{dump}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn dump(&self) -> Dump
+    where
+        K: std::fmt::Debug,
+    {
+        self.engine.dump("map", show_key)
     }
 
     /// Returns counters, gauges and histograms of lateness as a list, with names for a metrics

@@ -131,4 +131,11 @@ impl Doorbell {
         // Relaxed: a producer that still sees the old promise rings once in vain.
         self.promise.swap(0, Ordering::Relaxed);
     }
+
+    /// Returns the moment of the promise, or `None` while the ticker is awake.
+    pub(crate) fn promised(&self) -> Option<Time> {
+        // Relaxed: only read for people and probes.
+        let promise = self.promise.load(Ordering::Relaxed);
+        (promise > 0).then(|| Time::from_nanos(promise))
+    }
 }

@@ -51,7 +51,7 @@ use permits::PermitPool;
 pub(crate) use stripe::{
     Admission, Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo,
     EntryPhase, Index, JudgedMove, KeyHash, Lookup, Moving, NotUsual, PutOff, Refusal, RunEvent,
-    Start, Stripe, StripeGate, Taken,
+    RunInProgress, Start, Stripe, StripeGate, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_lock, refuse, when_unlocked};
@@ -347,6 +347,20 @@ impl<K, V> Shards<K, V> {
     /// actions.
     pub(crate) fn peek<R>(&self, stripe: usize, look: impl FnOnce(&Stripe<K, V>) -> R) -> R {
         look(&Locked::new(self, stripe).0)
+    }
+
+    /// Runs `look` on a stripe, as [`peek`](Self::peek) does, if its lock is free.
+    pub(crate) fn try_peek<R>(
+        &self,
+        stripe: usize,
+        look: impl FnOnce(&Stripe<K, V>) -> R,
+    ) -> Option<R> {
+        let no_calls = self.begin();
+        if no_calls.is_inert() {
+            return None;
+        }
+        let guard = self.stripes[stripe].try_lock()?;
+        Some(look(&Locked(guard, no_calls).0))
     }
 
     /// Collects the unused permits of all stripes into the pool. Called before a call is refused;

@@ -155,6 +155,7 @@ impl<F: Frontend> Driver<F> {
         if !engine.closing().begin(mode == Shutdown::HandBack) {
             return None;
         }
+        engine.closing().began_at(self.now());
         Some(engine.end(mode, self.now(), &mut |limit| {
             self.settle();
             // Like `advance_to`, but only until nothing is pending or running.

@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 use kit::program;
 
 /// The examples of all crates that need no server.
-const EXAMPLES: [&str; 9] = [
+const EXAMPLES: [&str; 10] = [
     "async_expiry",
+    "dump_on_signal",
     "election",
     "heartbeat",
     "lock",
@@ -88,6 +89,26 @@ fn async_expiry() {
     assert_eq!(
         last,
         "messages 2000 clients 200 cleaned 200 sessions left 0"
+    );
+}
+
+#[test]
+fn dump_on_signal() {
+    let lines = lines("dump_on_signal");
+    assert_eq!(lines[0], "scheduler jobs: alive, ready");
+    let counts = lines[1]
+        .split_once("; ")
+        .expect("the workers, and the tasks");
+    assert_eq!(counts.1, "0 tasks wait for one, 1 run");
+    let [.., running] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert!(running.starts_with("running for ") && running.ends_with(": \"report\""));
+    let pending = lines.iter().filter(|line| line.contains(" 1 pending: "));
+    let pending: Vec<_> = pending.collect();
+    assert!(
+        matches!(pending[..], [line] if line.contains("1 within 1 h")),
+        "{lines:?}"
     );
 }
 

@@ -8,6 +8,7 @@ mod catch_up;
 mod firing;
 mod given;
 mod hashing;
+mod health;
 mod ids;
 mod keys;
 mod limits;

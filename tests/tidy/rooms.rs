@@ -33,6 +33,8 @@ pub(crate) const CORE: &[Room] = &[
     room(0, "waker"),
     room(0, "error"),
     room(0, "stats"),
+    // Findings and text for what the front ends, and other crates, find out.
+    room(0, "health"),
     room(1, "clock"),
     room(1, "coop"),
     room(1, "job"),

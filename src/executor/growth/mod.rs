@@ -151,6 +151,8 @@ struct Stall {
     /// The last known number of claims.
     claims: u64,
     /// Since when the number of claims has not changed.
+    claimless_since: Time,
+    /// The same, but not before the last start of workers.
     still_since: Time,
     /// Number of successive checks that found blocked workers.
     looks: u32,
@@ -183,6 +185,30 @@ pub(crate) struct NewWorkers {
     pub(crate) spare: bool,
 }
 
+/// What a ticker has found of tickets that wait, for people and probes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OldTickets {
+    /// When the mark was set: one of the tickets that wait still is at least that old.
+    pub(crate) since: Time,
+    /// As in `Stall`.
+    mark: u64,
+    claims: u64,
+    claimless_since: Time,
+}
+
+impl OldTickets {
+    /// Returns whether one of these tickets waits still. `gone` is the number of claims, and of
+    /// tickets that tickers served.
+    pub(crate) fn wait_still(&self, gone: u64) -> bool {
+        !has_reached(gone, self.mark)
+    }
+
+    /// Returns since when nothing was claimed, if that is still so.
+    pub(crate) fn none_claimed(&self, claims: u64) -> Option<Time> {
+        (claims == self.claims).then_some(self.claimless_since)
+    }
+}
+
 impl GrowthWatch {
     /// Creates the logic. `limit` is the age of a ticket from which on a worker may be started.
     pub(crate) fn new(limit: Duration) -> Self {
@@ -196,6 +222,16 @@ impl GrowthWatch {
             let age = stall.seen.since(stall.since);
             let claims = stall.claims.wrapping_sub(stall.begun);
             age >= self.limit && u128::from(claims) < age.as_nanos() / LONG_TASK.as_nanos()
+        })
+    }
+
+    /// Returns what the last look has found of tickets that wait, if any did.
+    pub(crate) fn old_tickets(&self) -> Option<OldTickets> {
+        self.stall.map(|stall| OldTickets {
+            since: stall.since,
+            mark: stall.mark,
+            claims: stall.claims,
+            claimless_since: stall.claimless_since,
         })
     }
 
@@ -223,6 +259,7 @@ impl GrowthWatch {
                     seen: now,
                     due: now + step,
                     claims,
+                    claimless_since: now,
                     still_since: now,
                     looks: 0,
                     started,
@@ -235,6 +272,7 @@ impl GrowthWatch {
         // A claim since the last call means that not all workers are in long tasks.
         if stall.claims != claims {
             stall.claims = claims;
+            stall.claimless_since = now;
             stall.still_since = now;
         }
         if now < stall.due {

@@ -1,6 +1,7 @@
 //! The calls that change nothing.
 
 use std::borrow::Borrow;
+use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::time::Instant;
 
@@ -8,7 +9,8 @@ use super::super::answers::TimerInfo;
 use super::super::pending::next_deadline;
 use super::Handle;
 use crate::clock::Clock;
-use crate::engine::Lifecycle;
+use crate::engine::{Lifecycle, show_key};
+use crate::health::{Dump, Health};
 use crate::tick::Time;
 
 impl<K, S> Handle<K, S>
@@ -184,6 +186,79 @@ where
     #[must_use]
     pub fn state(&self) -> Lifecycle {
         self.engine.lifecycle()
+    }
+
+    /// Returns whether the scheduler is alive and ready, and the reasons if not, with the time since
+    /// when. For a probe each second.
+    ///
+    /// # Complexity
+    ///
+    /// Reads a number for each stripe, and takes no stripe's lock: about a microsecond. If the workers
+    /// have been stuck for 10 s, it asks the system about up to 32 of them, which takes some hundred
+    /// microseconds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<u64>::new()?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule(7, Duration::from_secs(60), |_| ())?;
+    /// let health = timers.health();
+    /// assert!(health.is_alive() && health.is_ready());
+    /// assert_eq!(health.to_string(), "alive, ready\n");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.engine.health()
+    }
+
+    /// Returns what is pending by shard and time, and which tasks run and since when, for people:
+    /// also while the process is in trouble. Its `Display` writes some hundred lines at most.
+    ///
+    /// The keys of running tasks are in it, as their `Debug` writes them. If keys are secrets, their
+    /// `Debug` has to hide that. The time since when a task runs is known to a millisecond; it may
+    /// count a little less. `examples/dump_on_signal.rs` prints it on a signal.
+    ///
+    /// # Blocking
+    ///
+    /// Waits for no lock. Parts that others keep locked are asked again for 20 ms in all, and then
+    /// counted as busy.
+    ///
+    /// # Complexity
+    ///
+    /// Visits each timer: some milliseconds for a million. Each lock is held for some ten
+    /// microseconds at a time.
+    ///
+    /// # Panics
+    ///
+    /// As for all calls, if it is made from under a lock of this crate. If `Clone` or `Debug` of a
+    /// key panics, the text says so.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("request 7", Duration::from_secs(5), |firing| {
+    ///     let dump = firing.handle().dump();
+    ///     assert_eq!((dump.running.len(), dump.running_total), (1, 1));
+    ///     assert!(dump.to_string().contains("running for 0.0ns: \"request 7\"\n"));
+    /// })?;
+    /// scheduler.advance(Duration::from_secs(5));
+    /// assert_eq!(timers.stats().panicked, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn dump(&self) -> Dump
+    where
+        K: fmt::Debug,
+    {
+        self.engine.dump("scheduler", show_key)
     }
 
     /// Returns the number of timers that have not started and were not cancelled, including queued

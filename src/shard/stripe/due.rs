@@ -196,6 +196,7 @@ impl<K, V> Stripe<K, V> {
         self.runs.extend(once_with(|| Run {
             id,
             deadline,
+            started: now,
             cancelled: false,
             waiters: Vec::new(),
             #[cfg(feature = "tokio")]

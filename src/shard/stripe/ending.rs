@@ -2,7 +2,7 @@
 
 use super::super::entry::{End, Phase, Slot};
 use super::answers::Taken;
-use super::{EntryInfo, Stripe, StripeGate, Successor};
+use super::{EntryInfo, EntryPhase, Stripe, StripeGate, Successor};
 use crate::job::catch_panic;
 use crate::tick::{Tick, Time};
 use crate::wheel::WheelPosition;
@@ -41,6 +41,30 @@ impl<K, V> Stripe<K, V> {
         }
         self.wheel.make_all_due(&mut self.table);
         self.publish(self.next_wake());
+    }
+
+    /// Visits the deadlines of pending armings in up to `limit` slots, from slot `from` on. Returns
+    /// the slot to continue with, or `None` when all slots were visited.
+    pub(crate) fn visit_pending(
+        &self,
+        from: u32,
+        limit: u32,
+        mut visit: impl FnMut(Time),
+    ) -> Option<u32> {
+        let end = self.table.len().min(from.saturating_add(limit));
+        for slot in from..end {
+            match self.entry_info(slot) {
+                Some(EntryInfo {
+                    phase: EntryPhase::Running { successor },
+                    ..
+                }) => {
+                    successor.inspect(|(_, deadline)| visit(*deadline));
+                }
+                Some(EntryInfo { deadline, .. }) => visit(deadline),
+                None => {}
+            }
+        }
+        (end < self.table.len()).then_some(end)
     }
 
     /// Takes up to `limit` pending armings out, from slot `from` on, as (key, deadline, value).

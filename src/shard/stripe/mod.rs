@@ -75,6 +75,7 @@ impl EntryId {
 struct Run<V> {
     id: EntryId,
     deadline: Time,
+    started: Time,
     cancelled: bool,
     /// Waiters of [`RunEvent::End`], by number. While there are any, the key can't be armed.
     waiters: Vec<(u64, Waiter)>,
@@ -85,6 +86,14 @@ struct Run<V> {
     successor: Option<Successor<V>>,
     /// State of a payload that may run again, until its next round is decided.
     repeating: Option<Repeating>,
+}
+
+/// A run that is not complete, for people.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunInProgress {
+    pub(crate) id: EntryId,
+    pub(crate) started: Time,
+    pub(crate) cancelled: bool,
 }
 
 /// An arming that was accepted during a run and starts after it: the successor of that run.
@@ -242,6 +251,20 @@ impl<K, V> Stripe<K, V> {
 
     pub(crate) fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Iterates over the runs that are not complete.
+    pub(crate) fn runs_in_progress(&self) -> impl Iterator<Item = RunInProgress> {
+        self.runs.iter().map(|run| RunInProgress {
+            id: run.id,
+            started: run.started,
+            cancelled: run.cancelled,
+        })
+    }
+
+    /// Returns the key of a run, if it is in progress.
+    pub(crate) fn key_of_run(&self, id: EntryId) -> Option<&K> {
+        self.run_of(id).and_then(|_| self.table.key(id.slot))
     }
 
     /// Returns the number of runs that are not complete.
