@@ -15,6 +15,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tourbillon::Health;
 use tourbillon::coop::YieldPoint;
 
 use crate::keep_alive::{Loss, Lost};
@@ -352,6 +353,25 @@ impl Elector {
             term.resign();
         }
         led
+    }
+
+    /// Returns whether the leases of this candidate are alive and ready: see
+    /// [`Leases::health`](crate::Leases::health). A candidate that waits for its election, or leads, is
+    /// well in both cases.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let elector = leases.elector("scheduler");
+    /// let leadership = elector.campaign()?;
+    /// assert!(elector.health().is_ready());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.leases.health()
     }
 
     /// Asks the store who leads. Returns `None` if nobody does. Everything that

@@ -34,6 +34,7 @@
 //! |---|---|
 //! | lock a name | [`Leases`], which returns a [`LeaseGuard`] |
 //! | watch the locks by Prometheus | [`Leases::metrics`] |
+//! | answer a probe for health | [`Leases::health`], [`Elector::health`] |
 //! | see who holds it, or all that are held | [`Leases::holder`], [`Leases::list`] |
 //! | lock it with other options, such as a lease that is not renewed | [`Leases::acquire`] |
 //! | keep it locked for a while after a short job | [`Acquisition::at_least`] |
@@ -246,7 +247,7 @@ pub use store::{
 
 #[cfg(feature = "tokio")]
 pub use store::{AsyncLeaseStore, TokioStore};
-pub use tourbillon::{channel, metrics};
+pub use tourbillon::{Finding, FindingKind, Health, Impact, channel, metrics};
 
 /// Compiles the README's examples.
 #[cfg(doctest)]

@@ -16,15 +16,22 @@ use futures_core::Stream;
 use tourbillon::keyed::Debounce;
 use tourbillon::retry::Retry;
 use tourbillon::{
-    BuildError, Cancel, CancelGuard, Clock, EntryError, ExpiryMap, GroupedExpiryMap, Handle,
-    InsertRefusal, Lifecycle, ManualClock, Missed, Period, Removed, RenameRefusal, Runtime,
-    ScheduleError, Scheduler, Shutdown, SleepError, Timer, TimerHandle, Touch, WaitError, When,
+    BuildError, Cancel, CancelGuard, Clock, EntryError, ExpiryMap, FindingKind, GroupedExpiryMap,
+    Handle, Health, InsertRefusal, Lifecycle, ManualClock, Missed, Period, Removed, RenameRefusal,
+    Runtime, ScheduleError, Scheduler, Shutdown, SleepError, Timer, TimerHandle, Touch, WaitError,
+    When,
 };
 
 use crate::child::{Report, in_copy};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const KEYS: u64 = 4;
+
+/// Whether this is the health of a copy: it is not ready, and a restart would not help.
+pub(crate) fn is_forked(health: &Health) -> bool {
+    let is_told = matches!(health.findings(), [found] if found.kind == FindingKind::Forked);
+    is_told && health.is_alive() && !health.is_ready()
+}
 
 /// What the threads of the original use, and the copies inherit.
 struct Used {
@@ -414,6 +421,10 @@ fn scheduler(report: &mut Report, used: &Used) {
     report.check("next_deadline", handle.next_deadline().is_none(), &handle);
     report.check("pending", handle.pending().next().is_none(), &handle);
     report.check("stats", handle.stats().pending == 0, &handle.stats());
+    report.check("health", is_forked(&handle.health()), &handle.health());
+    let dump = handle.dump();
+    let empty = is_forked(&dump.health) && dump.shards.is_empty();
+    report.check("dump", empty, &dump);
     report.check("len", handle.is_empty() && handle.is_empty(), &handle.len());
     report.step("shrink_to_fit");
     handle.shrink_to_fit();
@@ -478,6 +489,8 @@ fn timer(report: &mut Report, used: &Used) {
     let answer = timer.retry_blocking(policy, || Err::<(), _>(()));
     report.check("retry_blocking", answer.is_err(), &answer);
     report.check("timer's stats", timer.stats().pending == 0, timer);
+    report.check("timer's health", is_forked(&timer.health()), timer);
+    report.check("timer's dump", timer.dump().shards.is_empty(), timer);
     let answer = timer.shutdown(Shutdown::RunNow).wait();
     let ended = answer.as_ref().is_ok_and(|answer| answer.already_closed);
     report.check("timer's shutdown", ended, &answer);
@@ -519,6 +532,8 @@ fn map(report: &mut Report, used: &Used) {
     report.check("clear", map.clear() == 0, map);
     report.check("len", map.is_empty(), &map.len());
     report.check("stats", map.stats().pending == 0, map);
+    report.check("health", is_forked(&map.health()), map);
+    report.check("dump", map.dump().shards.is_empty(), map);
     report.step("shrink");
     map.shrink_to_fit();
     let mut toucher = map.toucher();

@@ -267,6 +267,8 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
     }
     drop((waiting, dropped));
     check("stats", leases.stats().kept == 0, &leases.stats());
+    let health = leases.health();
+    check("health", crate::core::is_forked(&health), &health);
     check("events", leases.events(1).try_recv().is_err(), &leases);
     check("close", leases.close(LEASE) == 0, &leases);
 

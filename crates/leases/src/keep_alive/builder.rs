@@ -235,6 +235,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
             margin: self.margin,
             alarm_after: self.alarm_after,
             seed,
+            source: self.name.clone(),
             name: self.name.unwrap_or_else(nameless),
         });
         Ok(KeepAlive {

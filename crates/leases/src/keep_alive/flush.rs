@@ -269,6 +269,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                     let mut plan = registration.plan.lock();
                     plan.due = due;
                     plan.failed = 0;
+                    plan.failing = None;
                     plan.warned = false;
                 }
                 // The holder may have stopped it meanwhile. Then its timer is cancelled already.
@@ -309,6 +310,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         let (next, attempts) = {
             let mut plan = registration.plan.lock();
             plan.failed = plan.failed.saturating_add(1);
+            let since = plan.failing.take().map_or(now, |(since, _)| since);
+            plan.failing = Some((since, error.to_string()));
             let random = self.random(registration.number);
             plan.due = cadence::retry(now, until, registration.lease, plan.failed, random);
             // The timer also has to wake the round that posts the warning.

@@ -13,6 +13,7 @@
 //! | `cadence.rs` | the times: renewals, jitter, retries, limits |
 //! | `events.rs`, `lost.rs` | how the application is notified |
 //! | `metrics.rs` | the statistics with names for a metrics system |
+//! | `health.rs` | whether the renewals are alive and ready |
 //! | `waits.rs` | the events about waiting callers |
 //! | `timers.rs` | the schedulers that everything runs on |
 //! | `steps.rs` | the scheduler that a test drives |
@@ -24,6 +25,7 @@ mod error;
 mod events;
 mod flush;
 mod guard;
+mod health;
 mod lease_state;
 mod lost;
 mod metrics;
@@ -49,6 +51,7 @@ pub use steps::Steps;
 pub(super) use builder::random;
 pub(super) use cadence::{call_limit, spread};
 pub(super) use guard::Unextended;
+pub(super) use health::fails;
 pub(super) use queue::{DestinationQueue, QueueKey};
 pub(super) use timers::TimerKey;
 pub(super) use waits::{FIRST as FIRST_WAIT, Waits};

@@ -57,6 +57,8 @@ pub(super) struct RenewalLoop<K> {
     seed: u64,
     /// The label `name` of metrics.
     pub(super) name: String,
+    /// The name that the builder was given.
+    pub(super) source: Option<String>,
     pub(super) counts: Counts,
     origin: Origin,
 }
@@ -108,6 +110,8 @@ pub(super) struct Plan {
     pub(super) due: Time,
     /// The number of attempts that failed since the last success.
     pub(super) failed: u32,
+    /// When the first of these was, and the error of the last one.
+    pub(super) failing: Option<(Time, String)>,
     /// Whether the event about the risk was posted since the last success.
     pub(super) warned: bool,
     /// `None` if no renewal is queued, else the end of the lease under which it is queued.
@@ -127,6 +131,7 @@ pub(super) struct Parts<K> {
     pub(super) alarm_after: Option<u64>,
     pub(super) seed: u64,
     pub(super) name: String,
+    pub(super) source: Option<String>,
 }
 
 impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
@@ -148,6 +153,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             flushes: AtomicUsize::new(0),
             seed: parts.seed,
             name: parts.name,
+            source: parts.source,
             counts: Counts::default(),
             origin: Origin::here(),
         }
@@ -261,6 +267,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 plan: Mutex::new(Plan {
                     due,
                     failed: 0,
+                    failing: None,
                     warned: false,
                     queued: None,
                     ended: false,
@@ -477,27 +484,37 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         Next::At(next)
     }
 
+    /// Returns all registrations: copied out, so that who asks them takes their locks without that of
+    /// the registry.
+    pub(super) fn registrations(&self) -> Vec<Arc<Registration<K>>> {
+        self.registry
+            .lock()
+            .registrations
+            .values()
+            .cloned()
+            .collect()
+    }
+
     pub(super) fn stats(&self) -> KeepAliveStats {
         if self.is_forked() {
             return KeepAliveStats::default();
         }
         // Relaxed: counters.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        // Copied out, so that the counts below take their locks without that of the registry.
         let registry = self.registry.lock();
-        let registration: Vec<_> = registry.registrations.values().cloned().collect();
         let destinations: HashSet<_> = registry
             .queues
             .keys()
             .map(|queue| queue.destination)
             .collect();
         drop(registry);
-        let most = registration
+        let registrations = self.registrations();
+        let most = registrations
             .iter()
             .map(|registration| registration.lease_state.renewals())
             .max();
         KeepAliveStats {
-            kept: registration.len(),
+            kept: registrations.len(),
             armed: self.timers.armed(),
             destinations: destinations.len(),
             renewed: read(&self.counts.renewed),

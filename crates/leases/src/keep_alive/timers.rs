@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use tourbillon::metrics::Distribution;
 use tourbillon::reentrancy::when_unlocked;
-use tourbillon::{AfterPanic, BuildError, Clock, Handle, Next, Period, Runtime, Scheduler, Time};
+use tourbillon::{
+    AfterPanic, BuildError, Clock, Handle, Health, Next, Period, Runtime, Scheduler, Time,
+};
 
 use super::KeepError;
 use crate::sync::{Mutex, OnceLock, Origin};
@@ -286,6 +288,20 @@ impl Timers {
         self.work().map_or_else(Distribution::default, |work| {
             work.metrics().histogram("tourbillon_lateness_seconds")
         })
+    }
+
+    /// Returns the health of each scheduler that runs, and what it is for.
+    pub(super) fn health(&self) -> Vec<(&'static str, Health)> {
+        let Some(started) = self.started.get() else {
+            return Vec::new();
+        };
+        let mut found = vec![("renewals", started.work.health())];
+        // As for `armed`.
+        if !started.owners.is_empty() {
+            found.push(("awaited calls", started.calls.health()));
+            found.extend((started.tell.iter()).map(|tell| ("callbacks", tell.health())));
+        }
+        found
     }
 
     /// Returns the number of armed timers.

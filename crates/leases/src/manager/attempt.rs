@@ -31,7 +31,9 @@ impl LeasesInner {
     pub(super) fn attempt(self: &Arc<Self>, request: &Request, how: AttemptOptions) -> Attempt {
         catch_panic(|| self.ask(request, how)).unwrap_or_else(|panic| {
             let what = format!("the store panicked: {panic}");
-            Attempt::Failed(StoreError::Unavailable(what))
+            let error = StoreError::Unavailable(what);
+            self.acquire_failures.note(Some(&error), self.clock.now());
+            Attempt::Failed(error)
         })
     }
 
@@ -61,6 +63,8 @@ impl LeasesInner {
         sent: Time,
         answer: Result<Acquired, StoreError>,
     ) -> Attempt {
+        let now = self.clock.now();
+        self.acquire_failures.note(answer.as_ref().err(), now);
         let token = match answer {
             Ok(Acquired::Granted { token }) => token,
             Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
@@ -69,7 +73,6 @@ impl LeasesInner {
         // The store may have ignored the limit, or the process may have been paused. Such a grant
         // is over. The error leaves it open, so the name is given back.
         let until = sent + self.keep_alive.good_for(request.lease);
-        let now = self.clock.now();
         if now >= until {
             let what = "the grant arrived after its lease had run out".to_owned();
             return Attempt::Failed(StoreError::Unavailable(what));

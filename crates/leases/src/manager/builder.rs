@@ -9,7 +9,7 @@ use super::background::BackgroundQueue;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::locks::Leases;
-use super::stats::Asks;
+use super::stats::{AcquireFailures, Asks};
 use super::turns::Turns;
 use crate::keep_alive::{BuildError, Event, KeepAlive, KeepAliveBuilder, random};
 use crate::store::{LeaseStore, WaitQueue};
@@ -311,6 +311,7 @@ impl LeasesBuilder {
             running_flushes: AtomicUsize::new(0),
             released: AtomicU64::new(0),
             asks: Asks::default(),
+            acquire_failures: AcquireFailures::default(),
             handles: AtomicUsize::new(0),
             end_limit: self.end_limit,
             stepped: false,
@@ -369,6 +370,7 @@ impl LeasesBuilder {
             running_flushes: AtomicUsize::new(0),
             released: AtomicU64::new(0),
             asks: Asks::default(),
+            acquire_failures: AcquireFailures::default(),
             handles: AtomicUsize::new(0),
             end_limit: Duration::ZERO,
             stepped: true,

@@ -9,7 +9,7 @@ use super::background::{BackgroundQueue, Tally};
 use super::error::LockError;
 use super::id::LeaseId;
 use super::request::Queued;
-use super::stats::{Asks, LeaseStats};
+use super::stats::{AcquireFailures, Asks, LeaseStats};
 use super::turns::Turns;
 use crate::keep_alive::{Batch, KeepAlive, KeepAliveStats, KeepOptions};
 use crate::store::{Destination, Holder, LeaseStore, Outcome, Renewal, StoreError, WaitQueue};
@@ -42,6 +42,7 @@ pub(super) struct LeasesInner {
     /// The number of names that the store gave back.
     pub(super) released: AtomicU64,
     pub(super) asks: Asks,
+    pub(super) acquire_failures: AcquireFailures,
     /// The number of users' handles.
     pub(super) handles: AtomicUsize,
     /// How long the drop of the last handle waits.

@@ -9,7 +9,7 @@
 //! | `releases.rs`, `background.rs`, `request.rs` | how a lock is given back, also when nobody waits for it |
 //! | `hand_over.rs`, `ticket.rs` | how a lock goes to another process |
 //! | `awaiting.rs`, `lease_future.rs`, `oneshot.rs`, `turns.rs` | the async calls |
-//! | `error.rs`, `fence.rs`, `listing.rs`, `stats.rs`, `metrics.rs` | what a user is told, and may check |
+//! | `error.rs`, `fence.rs`, `listing.rs`, `stats.rs`, `metrics.rs`, `health.rs` | what a user is told, and may check |
 
 mod acquire;
 mod attempt;
@@ -21,6 +21,7 @@ mod extending;
 mod fence;
 mod guard;
 mod hand_over;
+mod health;
 mod id;
 mod inner;
 mod lease_future;

@@ -1,7 +1,11 @@
 //! The gauges and counters of [`Leases`](crate::Leases).
 
+use tourbillon::Time;
+
 use super::error::LockError;
 use crate::keep_alive::KeepAliveStats;
+use crate::store::StoreError;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A snapshot of the gauges and counters of [`Leases`](crate::Leases).
@@ -129,6 +133,34 @@ impl Asks {
             waiting: asked - ended,
             ..stats
         }
+    }
+}
+
+/// How the store has failed acquires since the last one that it answered.
+#[derive(Default)]
+pub(super) struct AcquireFailures(Mutex<Option<Failures>>);
+
+#[derive(Clone)]
+pub(super) struct Failures {
+    pub(super) first: Time,
+    pub(super) last: Time,
+    pub(super) error: String,
+}
+
+impl AcquireFailures {
+    /// Notes the answer to an acquire.
+    pub(super) fn note(&self, error: Option<&StoreError>, now: Time) {
+        let mut failures = self.0.lock();
+        *failures = error.map(|error| Failures {
+            first: failures.as_ref().map_or(now, |before| before.first),
+            last: now,
+            error: error.to_string(),
+        });
+    }
+
+    /// Returns the failures since the last answer, if there are any.
+    pub(super) fn get(&self) -> Option<Failures> {
+        self.0.lock().clone()
     }
 }
 

@@ -14,6 +14,7 @@ mod errors;
 mod events;
 mod extending;
 mod hand_over;
+mod health;
 mod keep_alive;
 mod keys;
 mod least_hold;
