@@ -71,6 +71,7 @@
 //! | give a timer a tenant, tags or a trace context beside its payload | [`Meta`] |
 //! | set what follows an error, or a start that is far too late | [`RetryPolicy`], [`Late`] |
 //! | run a timer again and again | [`Ending::Again`] |
+//! | answer a probe for health | [`Durable::health`] |
 //! | log and count | [`DurableEvent`], [`DurableStats`], [`Durable::counts`] |
 //! | choose the store at run time | a `Box<dyn` [`Store`]`>` |
 //!
@@ -194,7 +195,7 @@ pub use store::{Meta, QueueCounts, Revived, Store, StoreError};
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use tokio_postgres;
-pub use tourbillon::metrics;
+pub use tourbillon::{Finding, FindingKind, Health, Impact, metrics};
 
 #[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]
 #[doc = include_str!("../README.md")]

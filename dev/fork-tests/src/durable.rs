@@ -259,6 +259,8 @@ fn complaints<S: Store + Clone>(
     report.check("schedule, awaited", refused, &answer);
     report.step("stats");
     let _ = (timers.stats(), format!("{timers:?}"));
+    let health = timers.health();
+    report.check("health", crate::core::is_forked(&health), &health);
     report.step("stop");
     let stopped = timers.stop(HOUR).wait();
     report.check("the report", stopped == Ok(StopReport::default()), &stopped);

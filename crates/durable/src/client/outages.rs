@@ -9,9 +9,11 @@
 //!   then on only a call counts as a success that began after the last call that has found the
 //!   store replaced: an earlier one may have been carried out before the exchange.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tourbillon::{Finding, FindingKind, Impact};
 
 use crate::events::{Counters, DurableEvent, EventSink, StoreWork};
 use crate::store::StoreError;
@@ -19,6 +21,9 @@ use crate::sync::{Arc, Mutex};
 
 /// A call without an answer for this long is an outage.
 pub(crate) const SLOW: Duration = Duration::from_secs(1);
+
+/// From when on a part that has stopped makes the timers not ready.
+const NOT_READY: Duration = Duration::from_secs(10);
 
 /// After this number of polls without another declaration there is nobody to declare gone any more.
 const POLLS: u8 = 2;
@@ -32,7 +37,8 @@ pub(crate) struct Outages {
 
 #[derive(Debug, Default)]
 struct StoppedWork {
-    parts: BTreeSet<StoreWork>,
+    /// Since when, and why it has stopped.
+    parts: BTreeMap<StoreWork, (Instant, String)>,
     /// The good polls since the last declaration that failed.
     polls: u8,
     /// Whether it was told that the store is another one, since all parts worked.
@@ -97,7 +103,9 @@ impl Outages {
             stopped.polls = 0;
         }
         let begins = stopped.parts.is_empty();
-        if stopped.parts.insert(work) {
+        if !stopped.parts.contains_key(&work) {
+            let since = (Instant::now(), why.to_string());
+            stopped.parts.insert(work, since);
             self.counters
                 .node
                 .stopped_work
@@ -121,7 +129,7 @@ impl Outages {
             return;
         }
         stopped.parts.remove(&work);
-        if work == StoreWork::Poll && stopped.parts.contains(&StoreWork::DeclareGone) {
+        if work == StoreWork::Poll && stopped.parts.contains_key(&StoreWork::DeclareGone) {
             // The node that was to be declared gone may be back, or others have declared it.
             stopped.polls += 1;
             if stopped.polls >= POLLS {
@@ -151,9 +159,27 @@ impl Outages {
         }
     }
 
+    /// Returns what has stopped, at this moment, for people and probes.
+    pub(crate) fn findings(&self, now: Instant) -> Vec<Finding> {
+        let stopped = self.stopped.lock();
+        let parts = stopped.parts.iter().map(|(work, (since, why))| {
+            let since = now.saturating_duration_since(*since);
+            let impact = match work {
+                // The others do without, until the node is known as gone.
+                StoreWork::DeclareGone => Impact::Warning,
+                _ if since < NOT_READY => Impact::Warning,
+                _ => Impact::NotReady,
+            };
+            let mut finding = Finding::new(FindingKind::StoreFails, impact, Some(since));
+            finding.detail = format!("{work:?}: {why}");
+            finding
+        });
+        parts.collect()
+    }
+
     /// Whether this work has stopped.
     pub(crate) fn has(&self, work: StoreWork) -> bool {
-        self.stopped.lock().parts.contains(&work)
+        self.stopped.lock().parts.contains_key(&work)
     }
 }
 
@@ -266,6 +292,28 @@ mod tests {
         works(&outages, StoreWork::Beat);
         let expected = down(StoreWork::Claim, &refused().to_string());
         assert_eq!(all(outages, &events), [expected, DurableEvent::StoreUp]);
+    }
+
+    #[test]
+    fn what_has_stopped_is_a_warning_at_first_and_not_ready_after_10_s() {
+        let (outages, _, _) = outages();
+        let start = Instant::now();
+        assert!(outages.findings(start).is_empty());
+        fails(&outages, StoreWork::DeclareGone, &refused());
+        fails(&outages, StoreWork::Claim, &refused());
+        let other = StoreError::Unavailable("later".to_owned());
+        fails(&outages, StoreWork::Claim, &other);
+        let impacts = |after| {
+            let findings = outages.findings(start + Duration::from_secs(after));
+            let impacts: Vec<_> = findings.iter().map(|found| found.impact).collect();
+            impacts
+        };
+        assert_eq!(impacts(9), [Impact::Warning; 2]);
+        assert_eq!(impacts(3_600), [Impact::NotReady, Impact::Warning]);
+        let claim = &outages.findings(start)[0];
+        assert_eq!(claim.detail, format!("Claim: {}", refused()));
+        works(&outages, StoreWork::Claim);
+        assert_eq!(impacts(3_600), [Impact::Warning]);
     }
 
     #[test]

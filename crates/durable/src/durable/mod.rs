@@ -2,6 +2,7 @@
 
 mod builder;
 mod calls;
+mod health;
 mod many;
 mod metrics;
 mod reads;
@@ -22,7 +23,7 @@ use crate::client::{Hints, NearTimer, Outages, Reader, StoreHandle, Writers};
 use crate::events::{Counters, DurableStats, EventSink};
 use crate::node::{MOST_AWAKE, Near, NodeConfig, QueueConfig};
 use crate::run::{
-    self, LocalClock, Message, NodeEnd, NodeParts, NodeSender, Plan, Runs, StoreClock,
+    self, LocalClock, Message, NodeEnd, NodeParts, NodeSender, NodeSigns, Plan, Runs, StoreClock,
 };
 use crate::store::{Store, StoreError};
 use crate::sync::atomic::AtomicBool;
@@ -84,6 +85,7 @@ struct Inner {
     reader: Reader,
     node: Option<NodeLink>,
     counters: Arc<Counters>,
+    outages: Arc<Outages>,
     /// The label `name` of metrics.
     label: String,
     alarm: Alarm,
@@ -104,6 +106,7 @@ struct Inner {
 struct NodeLink {
     sender: NodeSender,
     runs: Arc<Runs>,
+    signs: Arc<NodeSigns>,
     /// The pool that runs closures, until the node has ended.
     pool: Option<Weak<Timer>>,
     /// Gets one message when the node has ended.
@@ -162,7 +165,8 @@ impl Durable {
         let events = EventSink::start(plan.listener.take()).map_err(StartError::Spawn)?;
         let outages = Outages::new(&counters, &events);
         let is_client = plan.queues.is_empty();
-        let store_handle = StoreHandle::new(Arc::clone(&plan.store), outages, is_client);
+        let store_handle =
+            StoreHandle::new(Arc::clone(&plan.store), Arc::clone(&outages), is_client);
         let names = plan.queues.iter().map(|queue| Arc::clone(&queue.name));
         let queues: Arc<HashSet<Arc<str>>> = Arc::new(names.collect());
         let node = (!is_client).then(NodeSender::new);
@@ -199,6 +203,7 @@ impl Durable {
             reader,
             node,
             counters,
+            outages,
             label,
             alarm,
             payload_limit,
@@ -222,6 +227,7 @@ fn start_node(
     events: EventSink,
 ) -> Result<NodeLink, StartError> {
     let clock = LocalClock::start();
+    let signs = NodeSigns::new(clock.clone());
     let runs = Runs::new(
         Arc::clone(counters),
         events,
@@ -262,6 +268,7 @@ fn start_node(
         receiver,
         store_handle,
         runs: Arc::clone(&runs),
+        signs: Arc::clone(&signs),
         clock,
         runs_on: plan.runs_on,
         on_end: Box::new(move |end| {
@@ -272,6 +279,7 @@ fn start_node(
     Ok(NodeLink {
         sender,
         runs,
+        signs,
         pool,
         end,
     })

@@ -14,7 +14,7 @@ use super::queue::Queue;
 use super::runs::HeldRuns;
 use super::stopping::Stopping;
 use super::upcoming::Expected;
-use crate::store::{Epoch, NewNode, Outcome, Run, Settle};
+use crate::store::{Epoch, NewNode, Outcome, Run, Settle, StoreTime};
 use crate::sync::Arc;
 
 /// The greatest number of settlements in a call.
@@ -126,6 +126,14 @@ impl Node {
     /// The number of timers that are due soon and are held in memory.
     pub(crate) fn upcoming(&self) -> usize {
         self.queues.iter().map(|queue| queue.upcoming.len()).sum()
+    }
+
+    /// When the first timer is due that is held in memory and may be claimed. Those of paused queues
+    /// may not.
+    pub(crate) fn first_due(&self) -> Option<StoreTime> {
+        let queues = self.queues.iter().filter(|queue| !queue.paused);
+        let kinds = queues.flat_map(|queue| [false, true].map(|kind| queue.upcoming.first(kind)));
+        kinds.flatten().min()
     }
 
     /// When the next step is due at the latest, even without an input. `None`: only with an input.

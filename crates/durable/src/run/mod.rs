@@ -15,6 +15,7 @@ mod plan;
 mod queue_options;
 mod retry;
 mod shell;
+mod signs;
 mod task;
 
 pub use due::{Due, Token};
@@ -26,4 +27,5 @@ pub(crate) use plan::{Plan, QueuePlan};
 pub(crate) use queue_options::QueueOptions;
 pub use retry::RetryPolicy;
 pub(crate) use shell::{Message, NodeEnd, NodeParts, NodeSender, start};
+pub(crate) use signs::NodeSigns;
 pub(crate) use task::{Runs, is_within};

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::signs::NodeSigns;
 use crate::events::{Counters, DurableEvent, EventSink};
 use crate::store::Notification;
 use crate::sync::Arc;
@@ -18,6 +19,7 @@ pub(crate) struct NotificationForwarder {
     is_down: AtomicBool,
     counters: Arc<Counters>,
     events: EventSink,
+    signs: Arc<NodeSigns>,
     tell: Tell,
 }
 
@@ -26,6 +28,7 @@ impl NotificationForwarder {
         queues: impl Iterator<Item = Arc<str>>,
         counters: Arc<Counters>,
         events: EventSink,
+        signs: Arc<NodeSigns>,
         tell: Tell,
     ) -> Arc<Self> {
         Arc::new(NotificationForwarder {
@@ -35,6 +38,7 @@ impl NotificationForwarder {
             is_down: AtomicBool::new(false),
             counters,
             events,
+            signs,
             tell,
         })
     }
@@ -55,6 +59,7 @@ impl NotificationForwarder {
             Notification::Open => {
                 // Relaxed: nothing else is read by way of it.
                 if self.is_down.swap(false, Ordering::Relaxed) {
+                    self.signs.doorbell(false);
                     self.events.send(|| DurableEvent::DoorbellUp);
                 }
                 (self.tell)(None);
@@ -62,6 +67,7 @@ impl NotificationForwarder {
             Notification::Lost(error) => {
                 // Relaxed: nothing else is read by way of it.
                 if !self.is_down.swap(true, Ordering::Relaxed) {
+                    self.signs.doorbell(true);
                     let error = error.to_string();
                     self.events.send(|| DurableEvent::DoorbellDown { error });
                 }

@@ -16,6 +16,7 @@ use super::lanes::{Lanes, LanesError, Wake};
 use super::node_lease::{LocalClock, NodeLease};
 use super::notifications::NotificationForwarder;
 use super::queue_options::QueueOptions;
+use super::signs::NodeSigns;
 use super::task::{Runs, Task};
 use crate::calls::StartError;
 use crate::client::StoreHandle;
@@ -108,6 +109,7 @@ pub(crate) struct NodeParts {
     pub(crate) receiver: Receiver<Message>,
     pub(crate) store_handle: Arc<StoreHandle>,
     pub(crate) runs: Arc<Runs>,
+    pub(crate) signs: Arc<NodeSigns>,
     pub(crate) clock: LocalClock,
     pub(crate) runs_on: RunsOn,
     /// Called when the node has ended, with its report unless it crashed.
@@ -171,6 +173,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<Option<Weak<Timer>>, StartError>
         pool,
         queues: parts.queues,
         runs: parts.runs,
+        signs: parts.signs,
         watch,
     };
     shell.listen();
@@ -193,7 +196,7 @@ fn notifications(parts: &NodeParts) -> Arc<NotificationForwarder> {
     let (counters, events) = (Arc::clone(&parts.runs.counters), parts.runs.events.clone());
     let sender = parts.sender.clone();
     let tell = Box::new(move |queue| sender.send(Input::Rang(queue)));
-    NotificationForwarder::new(queues, counters, events, tell)
+    NotificationForwarder::new(queues, counters, events, Arc::clone(&parts.signs), tell)
 }
 
 /// The pool that runs closures, if there are any.
@@ -280,6 +283,7 @@ struct Shell {
     pool: Option<Arc<Timer>>,
     queues: HashMap<Arc<str>, (Arc<QueueOptions>, Handler)>,
     runs: Arc<Runs>,
+    signs: Arc<NodeSigns>,
     /// The lease of the present epoch.
     lease: Arc<NodeLease>,
     watch: Arc<Watch>,
@@ -288,6 +292,7 @@ struct Shell {
 impl Shell {
     fn run(mut self, receiver: &Receiver<Message>) -> NodeEnd {
         let stopped = self.work(receiver);
+        self.signs.ended();
         self.lease.set_end(Duration::ZERO);
         // Relaxed: see `Watch::saw`.
         let has_left = self.watch.has_left.load(Ordering::Relaxed);
@@ -338,6 +343,8 @@ impl Shell {
             }
             let upcoming = self.node.upcoming();
             self.runs.counters.node.coming.set(upcoming as u64);
+            self.signs.first_due(self.node.first_due());
+            self.signs.wakes_at(self.node.next_wake());
             self.arm();
             next = Some(receiver.recv().ok()?);
         }
@@ -385,8 +392,9 @@ impl Shell {
             self.runs.counters.node.gone.increment();
             self.runs.events.send(|| DurableEvent::NodeGone);
         }
-        self.lease
-            .set_end(self.node.lease_end().unwrap_or_default());
+        let end = self.node.lease_end();
+        self.lease.set_end(end.unwrap_or_default());
+        self.signs.lease(end);
     }
 
     /// Arms the node's next wake-up.

@@ -11,7 +11,7 @@ use tourbillon_durable::store::{
     Action, Call, Connection, Notification, NotificationListener, Store, StoreError, Subscription,
 };
 use tourbillon_durable::{
-    Due, DueAt, Durable, DurableBuilder, DurableEvent, Memory, MemoryCall, MemoryFault,
+    Due, DueAt, Durable, DurableBuilder, DurableEvent, FindingKind, Memory, MemoryCall, MemoryFault,
 };
 
 use super::setup::{HOUR, ms};
@@ -211,9 +211,19 @@ fn an_end_of_the_doorbell_is_reported_once_and_so_is_its_return() {
         .unwrap();
     store.says(Notification::Open);
     let why = StoreError::Unavailable("cut".into());
+    let is_down = || {
+        let health = timers.health();
+        assert!(health.is_ready(), "{health}");
+        let mut findings = health.into_iter();
+        findings.any(|found| found.kind == FindingKind::DoorbellDown)
+    };
+    wait::until("the node has joined", || timers.health().is_ready());
+    assert!(!is_down());
     store.says(Notification::Lost(&why));
     store.says(Notification::Lost(&why));
+    assert!(is_down());
     store.says(Notification::Open);
+    assert!(!is_down());
     store.says(Notification::Open);
     let first = wait::next(&events);
     assert!(

@@ -6,6 +6,7 @@ mod endings;
 mod events;
 #[cfg(feature = "tokio")]
 mod futures;
+mod health;
 mod metrics;
 mod outages;
 mod queues;
