@@ -10,6 +10,7 @@
 //!   store replaced: an earlier one may have been carried out before the exchange.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -103,9 +104,8 @@ impl Outages {
             stopped.polls = 0;
         }
         let begins = stopped.parts.is_empty();
-        if !stopped.parts.contains_key(&work) {
-            let since = (Instant::now(), why.to_string());
-            stopped.parts.insert(work, since);
+        if let Entry::Vacant(new) = stopped.parts.entry(work) {
+            new.insert((Instant::now(), why.to_string()));
             self.counters
                 .node
                 .stopped_work
