@@ -141,7 +141,7 @@ fn drain(place: &Place, count: u64) -> Result<f64, Failure> {
     let timers = timers.running(4_000).start()?;
     wait_for(&timers, count)?;
     // The last settlements are under way. To count timers would read those of other queues too.
-    while !client.list("due", .., &Paging::first(1)).wait()?.is_empty() {
+    while !client.list("due", &Paging::first(1)).wait()?.is_empty() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let rate = count as f64 / start.elapsed().as_secs_f64();

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tourbillon_durable::store::{
-    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, NewNode,
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, DeadPage, Epoch, NewNode,
     NotificationListener, Page, Poll, QueueCounts, Revived, Settle, Settled, Store, StoreError,
-    StoreSnapshot, Subscription, Timer,
+    StoreSnapshot, StoredNode, Subscription, Timer,
 };
 
 #[derive(Clone, Debug)]
@@ -75,8 +75,20 @@ impl Connection for TimedConnection {
         self.connection.counts()
     }
 
-    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
-        self.connection.dead(queue, after, limit)
+    fn dead(&mut self, page: &DeadPage) -> Result<Vec<DeadLetter>, StoreError> {
+        self.connection.dead(page)
+    }
+
+    fn discard(&mut self, letters: &[i64]) -> Result<u64, StoreError> {
+        self.connection.discard(letters)
+    }
+
+    fn discard_old(&mut self, age: Duration, limit: u32) -> Result<u64, StoreError> {
+        self.connection.discard_old(age, limit)
+    }
+
+    fn nodes(&mut self) -> Result<Vec<StoredNode>, StoreError> {
+        self.connection.nodes()
     }
 
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {

@@ -73,6 +73,7 @@
 //! | run a timer again and again | [`Ending::Again`] |
 //! | answer a probe for health | [`Durable::health`] |
 //! | log and count | [`DurableEvent`], [`DurableStats`], [`Durable::counts`] |
+//! | find timers and dead letters | [`TimerFilter`], [`DeadFilter`] |
 //! | choose the store at run time | a `Box<dyn` [`Store`]`>` |
 //!
 //! # Guides
@@ -83,6 +84,7 @@
 //! | [`webhooks`] | calls to the outside, with retries, idempotency and dead letters |
 //! | [`transactions`] | timers in a transaction of your own, for each driver and for SQL |
 //! | [`postgres`][guide_postgres] | setting up a server: roles and rights, connections, poolers, TLS |
+//! | [`support`] | why a timer has not run; hurry, cancel, revive and discard, in Rust and in SQL |
 //! | [`testing`] | tests in memory, with a clock of the test's |
 //! | [`operation`] | for those who run it: what to watch, sizes, backups, outages, updates |
 //! | [`promises`] | what you can rely on, what a commit is worth, limits |
@@ -129,6 +131,7 @@
 //! [`webhooks`]: guide::webhooks
 //! [`transactions`]: guide::transactions
 //! [guide_postgres]: guide::postgres
+//! [`support`]: guide::support
 //! [`testing`]: guide::testing
 //! [`operation`]: guide::operation
 //! [`promises`]: guide::promises
@@ -168,11 +171,11 @@ mod sync;
 #[doc(hidden)]
 pub use calls::CallWithin;
 pub use calls::{
-    Awaited, CallError, CancelAnswer, CompleteError, CompletesRun, Completion, DeadTimer,
-    IfAbsentAnswer, InTransaction, Invalid, Paging, RescheduleAnswer, ScheduleAnswer, Sent,
-    StartError, StoredTimer, TakesCalls,
+    Awaited, CallError, CancelAnswer, CompleteError, CompletesRun, Completion, DeadFilter,
+    DeadTimer, IfAbsentAnswer, InTransaction, Invalid, Paging, RescheduleAnswer, ScheduleAnswer,
+    Sent, StartError, StoredTimer, TakesCalls, TimerFilter,
 };
-pub use durable::{Durable, DurableBuilder, QueueBuilder, StopReport, WithMeta};
+pub use durable::{Durable, DurableBuilder, QueueBuilder, RevivedDead, StopReport, WithMeta};
 pub use events::{DurableEvent, DurableStats, StoreWork};
 pub use memory::{Memory, MemoryCall, MemoryFault};
 #[cfg(feature = "tokio-postgres")]
@@ -191,7 +194,7 @@ pub use sqlite::Sqlite;
 pub use store::due_at::DueAt;
 pub use store::time::WallClock;
 #[doc(inline)]
-pub use store::{Meta, QueueCounts, Revived, Store, StoreError};
+pub use store::{Meta, QueueCounts, Revived, Store, StoreError, StoredNode, StoredState};
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use tokio_postgres;

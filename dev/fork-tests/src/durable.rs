@@ -246,7 +246,7 @@ fn complaints<S: Store + Clone>(
     forked(
         report,
         "list",
-        &timers.list("queue", .., &Paging::first(10)).wait(),
+        &timers.list("queue", &Paging::first(10)).wait(),
     );
     forked(report, "counts", &timers.counts().wait());
     forked(report, "pause", &timers.pause("queue").wait());

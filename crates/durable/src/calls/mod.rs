@@ -7,6 +7,7 @@
 mod answers;
 mod complete;
 mod errors;
+mod filters;
 mod in_transaction;
 mod limit;
 pub(crate) mod names;
@@ -17,6 +18,7 @@ pub(crate) use answers::FromAnswer;
 pub use answers::{CancelAnswer, IfAbsentAnswer, RescheduleAnswer, ScheduleAnswer};
 pub use complete::{CompleteError, CompletesRun, Completion};
 pub use errors::{CallError, StartError};
+pub use filters::{DeadFilter, TimerFilter};
 #[doc(hidden)]
 pub use in_transaction::CallWithin;
 pub use in_transaction::{Awaited, InTransaction, TakesCalls};

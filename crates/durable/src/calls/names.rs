@@ -153,6 +153,14 @@ pub(crate) fn key(key: &str) -> Result<Box<str>, Invalid> {
     Ok(Box::from(key))
 }
 
+/// Checks what keys begin with.
+pub(crate) fn prefix(prefix: &str) -> Result<(), Invalid> {
+    match prefix.is_empty() {
+        true => Ok(()),
+        false => key(prefix).map(drop),
+    }
+}
+
 /// Writes a payload as JSON of at most `limit` bytes that all stores can keep.
 pub(crate) fn payload<T: Serialize + ?Sized>(
     payload: &T,

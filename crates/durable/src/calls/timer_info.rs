@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 
-use crate::store::{DeadLetter, Meta, Timer};
+use crate::store::{DeadLetter, Meta, StoredState, Timer};
 
 /// A timer as it was when it was read.
 ///
@@ -16,13 +16,13 @@ use crate::store::{DeadLetter, Meta, Timer};
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use tourbillon_durable::{Durable, Memory};
+/// # use tourbillon_durable::{Durable, Memory, StoredState};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let timers = Durable::builder(Memory::new()).start()?;
 /// # let minute = Duration::from_secs(60);
 /// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
 /// let timer = timers.get("pay-by", "order:7").wait()?.expect("it was scheduled");
-/// assert_eq!((timer.attempt, timer.running), (0, None));
+/// assert_eq!((timer.attempt, timer.state), (0, StoredState::Waiting));
 /// assert_eq!(timer.payload, "7");
 /// # Ok(())
 /// # }
@@ -45,8 +45,12 @@ pub struct StoredTimer {
     pub fails: u32,
     /// The number of runs whose process died.
     pub crashes: u32,
+    /// What it does at the moment.
+    pub state: StoredState,
     /// Since when a node has been running it.
     pub running: Option<SystemTime>,
+    /// The name of this node.
+    pub node: Option<String>,
     /// Whether it was cancelled during its run.
     pub cancelled: bool,
     /// Whether it was scheduled during this run, and starts after it.
@@ -94,7 +98,9 @@ impl From<Timer> for StoredTimer {
             attempt: timer.attempt,
             fails: timer.fails,
             crashes: timer.crashes,
+            state: timer.state,
             running: timer.running.map(Into::into),
+            node: timer.node,
             cancelled: timer.cancelled,
             follows: timer.follows,
             payload: timer.payload,
@@ -151,6 +157,8 @@ pub struct DeadTimer {
     pub crashes: u32,
     /// Why it was given up.
     pub error: String,
+    /// Whether its key has a timer again. Then it can't be revived.
+    pub has_timer: bool,
     /// The payload, as JSON.
     pub payload: String,
     /// The meta that it was scheduled with.
@@ -180,6 +188,7 @@ impl From<DeadLetter> for DeadTimer {
             fails: letter.fails,
             crashes: letter.crashes,
             error: letter.error,
+            has_timer: letter.has_timer,
             payload: letter.payload,
             meta: letter.meta,
         }
@@ -200,7 +209,7 @@ impl From<DeadLetter> for DeadTimer {
 /// let timers = Durable::builder(Memory::new()).start()?;
 /// let mut paging = Paging::first(1_000);
 /// loop {
-///     let page = timers.list("pay-by", .., &paging).wait()?;
+///     let page = timers.list("pay-by", &paging).wait()?;
 ///     let Some(last) = page.last() else { break };
 ///     paging = Paging::after(last, 1_000);
 /// }
@@ -209,7 +218,7 @@ impl From<DeadLetter> for DeadTimer {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Paging {
-    pub(crate) after: Option<(SystemTime, String)>,
+    pub(crate) after: Option<(SystemTime, String, String)>,
     pub(crate) limit: u32,
 }
 
@@ -224,7 +233,7 @@ impl Paging {
     #[must_use]
     pub fn after(last: &StoredTimer, limit: u32) -> Self {
         Paging {
-            after: Some((last.due, last.key.clone())),
+            after: Some((last.due, last.queue.clone(), last.key.clone())),
             limit,
         }
     }
@@ -262,7 +271,9 @@ mod tests {
             attempt: 2,
             fails: 1,
             crashes: 0,
+            state: StoredState::Running,
             running: Some(due.into()),
+            node: Some(text("shop-1")),
             cancelled: false,
             follows: false,
             payload: text("[7]"),
@@ -270,7 +281,8 @@ mod tests {
         };
         let expected = json!({
             "queue": "pay-by", "key": "order 7", "due": at(1, 7_000), "planned": at(1, 7_000),
-            "attempt": 2, "fails": 1, "crashes": 0, "running": at(1, 7_000), "cancelled": false,
+            "attempt": 2, "fails": 1, "crashes": 0, "state": "running", "running": at(1, 7_000),
+            "node": "shop-1", "cancelled": false,
             "follows": false, "payload": "[7]", "meta": "{\"tenant\":1}",
         });
         is(timer, &expected);
@@ -284,13 +296,14 @@ mod tests {
             fails: 2,
             crashes: 0,
             error: text("no"),
+            has_timer: true,
             payload: text("[7]"),
             meta: None,
         };
         let expected = json!({
             "id": 3, "queue": "pay-by", "key": "order 7", "planned": at(1, 7_000),
             "at": at(1, 7_000), "attempt": 2, "fails": 2, "crashes": 0, "error": "no",
-            "payload": "[7]", "meta": null,
+            "has_timer": true, "payload": "[7]", "meta": null,
         });
         is(dead, &expected);
     }
@@ -323,7 +336,8 @@ mod tests {
             ..QueueCounts::default()
         };
         let expected = json!({
-            "queue": "pay-by", "waiting": 3, "overdue": 0, "running": 0,
+            "queue": "pay-by", "waiting": 3, "within_minute": 0, "within_ten_minutes": 0, "overdue": 0,
+            "running": 0,
             "oldest": at(1, 7_000), "dead": 0, "paused": false,
         });
         is(counts, &expected);

@@ -43,6 +43,7 @@ pub struct DurableBuilder {
     name: Option<String>,
     node_lease: Duration,
     poll_interval: Duration,
+    keep_dead_for: Duration,
     payload_limit: usize,
     listener: Option<Listener>,
     runs_on: RunsOn,
@@ -56,6 +57,7 @@ impl DurableBuilder {
             name: None,
             node_lease: Duration::from_secs(15),
             poll_interval: Duration::from_secs(1),
+            keep_dead_for: Duration::from_secs(30 * 24 * 60 * 60),
             payload_limit: names::PAYLOAD_LIMIT,
             listener: None,
             runs_on: RunsOn::default(),
@@ -134,6 +136,33 @@ impl DurableBuilder {
     #[doc(alias = "polling")]
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll_interval = interval;
+        self
+    }
+
+    /// Sets how long dead letters of all queues are kept, by the store's clock. The default is 30 days.
+    /// `Duration::MAX` keeps them for ever.
+    ///
+    /// A process with handlers looks for older ones once a minute, and deletes up to 100 of them a
+    /// second, the oldest first. Of several processes, the shortest time holds. One without handlers
+    /// deletes none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .keep_dead_for(Duration::from_secs(365 * 24 * 60 * 60))
+    ///     .handle("pay-by", |due: &Due<u64>| println!("order {} is cancelled", due.payload()))
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("retention", "prune", "purge"))]
+    pub fn keep_dead_for(mut self, time: Duration) -> Self {
+        self.keep_dead_for = time;
         self
     }
 
@@ -375,6 +404,7 @@ impl DurableBuilder {
             node_lease,
             poll_interval: interval,
             payload_limit: self.payload_limit,
+            keep_dead_for: self.keep_dead_for,
             listener: self.listener,
             runs_on: self.runs_on,
             queues,
@@ -390,6 +420,7 @@ impl fmt::Debug for DurableBuilder {
             .field("name", &self.name)
             .field("node_lease", &self.node_lease)
             .field("poll_interval", &self.poll_interval)
+            .field("keep_dead_for", &self.keep_dead_for)
             .field("runs_on", &self.runs_on)
             .field("queues", &queues)
             .finish_non_exhaustive()

@@ -1,5 +1,7 @@
 //! Calls on one timer.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::Durable;
@@ -144,6 +146,33 @@ impl Durable {
             let when = names::when(when)?;
             Ok(Action::Reschedule { when })
         })
+    }
+
+    /// Makes a timer due now: [`reschedule`](Self::reschedule) with a delay of zero.
+    ///
+    /// # Errors
+    ///
+    /// As for [`reschedule`](Self::reschedule).
+    ///
+    /// # Blocking
+    ///
+    /// Never. The answer comes when the store has committed the call: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// timers.schedule("remind", "anna", Duration::from_secs(900), &()).wait()?;
+    /// assert!(timers.run_now("remind", "anna").wait()?.is_moved());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("hurry", "trigger", "fire", "promote"))]
+    pub fn run_now(&self, queue: &str, key: &str) -> Sent<RescheduleAnswer> {
+        self.reschedule(queue, key, Duration::ZERO)
     }
 
     /// Cancels a timer. If it runs, the run goes on, and no other one follows.

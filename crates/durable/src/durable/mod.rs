@@ -31,6 +31,7 @@ use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Origin, Weak, catch_panic};
 use stop_state::StopState;
 
+pub use self::reads::RevivedDead;
 pub use self::with_meta::WithMeta;
 pub use builder::{DurableBuilder, QueueBuilder};
 pub use stop_state::StopReport;
@@ -271,6 +272,7 @@ fn start_node(
         signs: Arc::clone(&signs),
         clock,
         runs_on: plan.runs_on,
+        keep_dead_for: plan.keep_dead_for,
         on_end: Box::new(move |end| {
             // Nobody waits for it if the timers were dropped.
             let _ = ended.send(end);

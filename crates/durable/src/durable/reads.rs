@@ -1,13 +1,12 @@
 //! The calls that read timers, and those for operators.
 
-use std::ops::{Bound, RangeBounds};
-use std::time::{Duration, SystemTime};
-
 use super::Durable;
-use crate::calls::{CallError, DeadTimer, Invalid, Paging, Sent, StoredTimer, names};
+use crate::calls::{
+    CallError, DeadFilter, DeadTimer, Invalid, Paging, Sent, StoredTimer, TimerFilter, names,
+};
 use crate::node::Input;
 use crate::run::NodeSender;
-use crate::store::{Connection, Page, QueueCounts, Revived, StoreError, StoreTime};
+use crate::store::{Connection, DeadPage, QueueCounts, Revived, StoreError, StoredNode};
 
 /// # Read and operate
 ///
@@ -45,8 +44,8 @@ impl Durable {
         })
     }
 
-    /// Reads the timers of a queue that are due within a range of time, in the order of their due
-    /// times and keys. See [`Paging`].
+    /// Reads the timers of a filter in the order of their due times, queues and keys. See [`Paging`]
+    /// and [`TimerFilter`].
     ///
     /// A timer that is moved between two pages may be in both of them, or in none.
     ///
@@ -62,53 +61,27 @@ impl Durable {
     ///
     /// ```
     /// # use std::time::{Duration, SystemTime};
-    /// # use tourbillon_durable::{Durable, Memory, Paging};
+    /// # use tourbillon_durable::{Durable, Memory, Paging, TimerFilter};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let timers = Durable::builder(Memory::new()).start()?;
     /// # let minute = Duration::from_secs(60);
     /// timers.schedule("pay-by", "order:7", 15 * minute, &7).wait()?;
-    /// let soon = ..SystemTime::now() + 60 * minute;
-    /// let timers_of_this_hour = timers.list("pay-by", soon, &Paging::first(100)).wait()?;
-    /// assert_eq!(timers_of_this_hour[0].key, "order:7");
+    /// let of_queue = timers.list("pay-by", &Paging::first(100)).wait()?;
+    /// assert_eq!(of_queue[0].key, "order:7");
+    /// let soon = TimerFilter::all().due(..SystemTime::now() + 60 * minute);
+    /// assert_eq!(timers.list(soon, &Paging::first(100)).wait()?, of_queue);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn list(
-        &self,
-        queue: &str,
-        range: impl RangeBounds<SystemTime>,
-        paging: &Paging,
-    ) -> Sent<Vec<StoredTimer>> {
-        // The store's times are whole microseconds.
-        let behind = |time: &SystemTime| StoreTime::from(*time) + Duration::from_micros(1);
-        let page = || {
-            Ok(Page {
-                queue: names::queue(queue)?.to_string(),
-                from: match range.start_bound() {
-                    Bound::Included(time) => StoreTime::from(*time),
-                    Bound::Excluded(time) => behind(time),
-                    Bound::Unbounded => StoreTime::from_micros(i64::MIN),
-                },
-                until: match range.end_bound() {
-                    Bound::Included(time) => behind(time),
-                    Bound::Excluded(time) => StoreTime::from(*time),
-                    Bound::Unbounded => StoreTime::from_micros(i64::MAX),
-                },
-                after: paging
-                    .after
-                    .as_ref()
-                    .map(|(due, key)| (StoreTime::from(*due), key.clone())),
-                limit: names::page_limit(paging.limit)?,
-            })
-        };
-        self.read(page(), |page, connection| {
+    pub fn list(&self, filter: impl Into<TimerFilter>, paging: &Paging) -> Sent<Vec<StoredTimer>> {
+        self.read(filter.into().page(paging), |page, connection| {
             let timers = connection.list(&page)?.into_iter();
             Ok(timers.map(StoredTimer::from).collect())
         })
     }
 
-    /// Counts the timers of all queues, and tells for each how far it is behind. It reads them all,
-    /// so it takes long if there are many.
+    /// Counts the timers of all queues, and tells for each how far it is behind. Numbers go up to
+    /// [`QueueCounts::MOST`], so the call takes no longer if there are more.
     ///
     /// # Errors
     ///
@@ -209,10 +182,47 @@ impl Durable {
         })
     }
 
-    /// Reads the dead letters of a queue in the order of their [numbers](DeadTimer::id): those with
-    /// a greater number than `after`, at most `limit`, from 1 to 10,000. The first page is after 0.
+    /// Reads all nodes in the order in which they joined: the processes with handlers. One that is
+    /// gone is kept for a day at least.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says why they can't be read.
+    ///
+    /// # Blocking
+    ///
+    /// Never. The answer comes when the store has read it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .name("shop-1")
+    ///     .handle("pay-by", |due: &Due<u64>| println!("order {}", due.payload()))
+    ///     .start()?;
+    /// # while timers.nodes().wait()?.is_empty() { std::thread::yield_now(); }
+    /// for node in timers.nodes().wait()? {
+    ///     println!("{} handles {:?}, seen {:?} ago", node.name, node.queues, node.silent_for);
+    ///     assert!(node.name.starts_with("shop-1"));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("processes", "workers", "members"))]
+    pub fn nodes(&self) -> Sent<Vec<StoredNode>> {
+        self.read(Ok(()), |(), connection| connection.nodes())
+    }
+
+    /// Reads dead letters in the order of their [numbers](DeadTimer::id): those of the filter with a
+    /// greater number than `after`, at most `limit`, from 1 to 10,000. The first page is after 0.
     /// A page also ends when its payloads have 8 MiB, and only an empty one says that there are no
     /// more.
+    ///
+    /// Dead letters are kept for 30 days, unless
+    /// [`keep_dead_for`](crate::DurableBuilder::keep_dead_for) of the processes with handlers says
+    /// otherwise.
     ///
     /// # Errors
     ///
@@ -229,7 +239,6 @@ impl Durable {
     /// # use tourbillon_durable::{Durable, Memory};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let timers = Durable::builder(Memory::new()).start()?;
-    /// # let minute = Duration::from_secs(60);
     /// let mut after = 0;
     /// loop {
     ///     let page = timers.dead("pay-by", after, 1_000).wait()?;
@@ -244,10 +253,14 @@ impl Durable {
     /// # }
     /// ```
     #[doc(alias("dead letter", "dlq", "failed jobs"))]
-    pub fn dead(&self, queue: &str, after: i64, limit: u32) -> Sent<Vec<DeadTimer>> {
-        let checked = || Ok((names::queue(queue)?, names::page_limit(limit)?));
-        self.read(checked(), move |(queue, limit), connection| {
-            let letters = connection.dead(&queue, after, limit)?.into_iter();
+    pub fn dead(
+        &self,
+        filter: impl Into<DeadFilter>,
+        after: i64,
+        limit: u32,
+    ) -> Sent<Vec<DeadTimer>> {
+        self.read(filter.into().page(after, limit), |page, connection| {
+            let letters = connection.dead(&page)?.into_iter();
             Ok(letters.map(DeadTimer::from).collect())
         })
     }
@@ -289,6 +302,115 @@ impl Durable {
         })
     }
 
+    /// Revives all dead letters of a filter, in the order of their numbers. One whose key has a timer
+    /// again is left as it is.
+    ///
+    /// Each is a commit of its own. Other calls that read wait meanwhile. After an error those that
+    /// were revived before stay so, and the call can be repeated.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says why it ended early.
+    ///
+    /// # Blocking
+    ///
+    /// Never. The answer comes when the store has committed it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// let report = timers.revive_dead("webhook").wait()?; // the receiver is repaired
+    /// println!("{} revived, {} have a timer again", report.revived, report.exist);
+    /// # assert_eq!((report.revived, report.exist), (0, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("requeue", "retry all", "redrive"))]
+    pub fn revive_dead(&self, filter: impl Into<DeadFilter>) -> Sent<RevivedDead> {
+        let node = self.node_sender();
+        self.read(first_page(filter.into()), move |page, connection| {
+            let mut report = RevivedDead::default();
+            let done = each_page(page, connection, |ids, connection| {
+                for id in ids {
+                    match connection.revive(*id)? {
+                        Revived::Revived { .. } => report.revived += 1,
+                        Revived::Exists => report.exist += 1,
+                        Revived::NotFound => {}
+                    }
+                }
+                Ok(())
+            });
+            poll_now(node);
+            done.map(|()| report)
+        })
+    }
+
+    /// Deletes a dead letter, and returns whether there was one with this number.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says whether it may have been deleted all the same.
+    ///
+    /// # Blocking
+    ///
+    /// Never. The answer comes when the store has committed it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// assert!(!timers.discard(7).wait()?); // there is none
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("delete", "purge"))]
+    pub fn discard(&self, id: i64) -> Sent<bool> {
+        self.read(Ok(id), |id, connection| Ok(connection.discard(&[id])? > 0))
+    }
+
+    /// Deletes all dead letters of a filter, and returns their number.
+    ///
+    /// Up to 1,000 are deleted in one commit. Other calls that read wait meanwhile. After an error
+    /// those that were deleted before stay so, and the call can be repeated.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says why it ended early.
+    ///
+    /// # Blocking
+    ///
+    /// Never. The answer comes when the store has committed it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{DeadFilter, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// let week = Duration::from_secs(7 * 24 * 60 * 60);
+    /// let old = DeadFilter::queue("webhook").older_than(week);
+    /// assert_eq!(timers.discard_dead(old).wait()?, 0); // there were none
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("delete", "purge", "prune"))]
+    pub fn discard_dead(&self, filter: impl Into<DeadFilter>) -> Sent<u64> {
+        self.read(first_page(filter.into()), |page, connection| {
+            let mut discarded = 0;
+            each_page(page, connection, |ids, connection| {
+                discarded += connection.discard(ids)?;
+                Ok(())
+            })?;
+            Ok(discarded)
+        })
+    }
+
     fn node_sender(&self) -> Option<NodeSender> {
         self.inner().node.as_ref().map(|node| node.sender.clone())
     }
@@ -309,6 +431,51 @@ impl Durable {
                 .send(move |connection| read(checked, connection)),
             Err(invalid) => Sent::known(Err(CallError::Invalid(invalid))),
         }
+    }
+}
+
+/// What became of the dead letters of [`Durable::revive_dead`].
+///
+/// # Examples
+///
+/// ```
+/// # use tourbillon_durable::{Durable, Memory, RevivedDead};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timers = Durable::builder(Memory::new()).start()?;
+/// let report: RevivedDead = timers.revive_dead("webhook").wait()?;
+/// assert_eq!(report.revived, 0); // there were none
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct RevivedDead {
+    /// Those that are timers again, due now.
+    pub revived: u64,
+    /// Those that were left as they are, since their keys have timers.
+    pub exist: u64,
+}
+
+/// The first part of what a call is about that changes many dead letters.
+fn first_page(filter: DeadFilter) -> Result<DeadPage, Invalid> {
+    filter.page(i64::MIN, 1_000)
+}
+
+/// Calls `each` with the numbers of all dead letters of a filter, a page at a time.
+fn each_page(
+    mut page: DeadPage,
+    connection: &mut dyn Connection,
+    mut each: impl FnMut(&[i64], &mut dyn Connection) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    loop {
+        let letters = connection.dead(&page)?;
+        let Some(last) = letters.last() else {
+            return Ok(());
+        };
+        page.after = last.id;
+        let ids: Vec<i64> = letters.iter().map(|letter| letter.id).collect();
+        each(&ids, connection)?;
     }
 }
 

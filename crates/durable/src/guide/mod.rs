@@ -6,6 +6,7 @@
 //! | [`webhooks`] | calls to the outside, tried again until they succeed: retries, idempotency, dead letters |
 //! | [`transactions`] | timers in a transaction of your own, for each driver and for SQL; effects exactly once |
 //! | [`postgres`] | setting up a server: the URL, roles and rights, connections, poolers, TLS, the doorbell |
+//! | [`support`] | why a timer has not run; hurry, cancel, revive and discard, in Rust and in SQL |
 //! | [`testing`] | tests in memory, with a clock of the test's and stores that fail |
 //! | [`operation`] | for those who run it: what to watch, growth, backups, outages, dead nodes, updates |
 //! | [`promises`] | what you can rely on, what a commit is worth, limits, forks |
@@ -28,10 +29,14 @@ pub mod postgres {}
 #[doc = include_str!("testing.md")]
 pub mod testing {}
 
+#[doc = include_str!("support.md")]
+pub mod support {}
+
 // The documents name each other by files. Of two definitions of a link the first one holds, so these
 // lead to the pages.
 
 /// [postgres]: crate::guide::postgres
+/// [support]: crate::guide::support
 /// [rights]: crate::guide::postgres#roles-and-rights
 /// [connections]: crate::guide::postgres#how-many-connections-a-process-needs
 /// [doorbell]: crate::guide::postgres#the-doorbell

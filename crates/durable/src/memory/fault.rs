@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::store::{Call, Claim, Epoch, NewNode, Page, Poll, Settle, StoreError};
+use crate::store::{Call, Claim, DeadPage, Epoch, NewNode, Page, Poll, Settle, StoreError};
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// A call to a [`Memory`](crate::Memory) that has not been carried out yet.
@@ -39,14 +39,13 @@ pub enum MemoryCall<'a> {
     /// The timers of all queues are counted.
     Counts,
     /// Dead letters are read.
-    Dead {
-        /// The queue.
-        queue: &'a str,
-        /// Dead letters with a greater number are read.
-        after: i64,
-        /// The greatest number of dead letters.
-        limit: u32,
-    },
+    Dead(#[doc(hidden)] &'a DeadPage),
+    /// The dead letters with these numbers are deleted.
+    Discard(&'a [i64]),
+    /// A node deletes dead letters that were kept long enough.
+    DiscardOld,
+    /// The nodes are read.
+    Nodes,
     /// The dead letter with this number is revived.
     Revive(i64),
     /// A queue is paused or resumed.

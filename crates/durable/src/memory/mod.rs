@@ -1,15 +1,17 @@
 //! A store in the memory of one process.
 
 mod fault;
+mod queue_row;
 mod state;
 
 use std::fmt;
+use std::time::Duration;
 
 use self::state::MemoryState;
 use crate::store::{
-    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, NewNode, Page, Poll,
-    QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot, StoreTime, Timer,
-    WallClock,
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, DeadPage, Epoch, NewNode, Page,
+    Poll, QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot, StoreTime,
+    StoredNode, Timer, WallClock,
 };
 use crate::sync::{Arc, Mutex, Origin};
 
@@ -197,26 +199,37 @@ impl Connection for Memory {
     }
 
     fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
-        self.call(&MemoryCall::Get { queue, key }, |state, _| {
-            state.get(queue, key)
+        self.call(&MemoryCall::Get { queue, key }, |state, now| {
+            state.get(queue, key, now)
         })
     }
 
     fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError> {
-        self.call(&MemoryCall::List(page), |state, _| state.list(page))
+        self.call(&MemoryCall::List(page), |state, now| state.list(page, now))
     }
 
     fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
         self.call(&MemoryCall::Counts, |state, now| state.counts(now))
     }
 
-    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
-        let call = MemoryCall::Dead {
-            queue,
-            after,
-            limit,
-        };
-        self.call(&call, |state, _| state.dead(queue, after, limit))
+    fn dead(&mut self, page: &DeadPage) -> Result<Vec<DeadLetter>, StoreError> {
+        self.call(&MemoryCall::Dead(page), |state, now| state.dead(page, now))
+    }
+
+    fn discard(&mut self, letters: &[i64]) -> Result<u64, StoreError> {
+        self.call(&MemoryCall::Discard(letters), |state, _| {
+            state.discard(letters)
+        })
+    }
+
+    fn discard_old(&mut self, age: Duration, limit: u32) -> Result<u64, StoreError> {
+        self.call(&MemoryCall::DiscardOld, |state, now| {
+            state.discard_old(now.back_by(age), limit)
+        })
+    }
+
+    fn nodes(&mut self) -> Result<Vec<StoredNode>, StoreError> {
+        self.call(&MemoryCall::Nodes, |state, now| state.nodes(now))
     }
 
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
@@ -232,7 +245,7 @@ impl Connection for Memory {
     }
 
     fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
-        self.call(&MemoryCall::Join(node), |state, _| state.join(node))
+        self.call(&MemoryCall::Join(node), |state, now| state.join(node, now))
     }
 
     fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {

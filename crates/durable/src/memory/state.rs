@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
+use super::queue_row::QueueRow;
 use crate::row::{self, Change, Claiming, Row, StoreContext, shard};
 use crate::store::{
-    Answer, Band, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, Epoch, Horizon,
-    NewNode, PAGE_BYTES, Page, Payload, Poll, QueueCounts, Range, Revived, Run, SHARDS, Seen,
-    SeenNode, Settle, Settled, Settlement, StoreSnapshot, StoreTime, Survey, SurveyedPart, Timer,
+    Answer, Band, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, DeadPage, Epoch,
+    Horizon, MOST_COUNTED, NewNode, PAGE_BYTES, Page, Payload, Poll, QueueCounts, Range, Revived,
+    Run, SHARDS, Seen, SeenNode, Settle, Settled, Settlement, StoreSnapshot, StoreTime, StoredNode,
+    Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
 
@@ -31,17 +33,12 @@ pub(super) struct MemoryState {
     writes: u64,
 }
 
-/// The timers of one queue.
-#[derive(Default)]
-struct QueueRow {
-    rows: BTreeMap<Arc<str>, Row>,
-    /// The order in which nodes poll them. It has exactly one entry for each row.
-    order: BTreeSet<(u16, StoreTime, Arc<str>)>,
-}
-
 /// A node, gone or not.
 struct NodeRow {
+    name: String,
+    joined: StoreTime,
     beat: i64,
+    beat_at: StoreTime,
     queues: Arc<[String]>,
     gone: Option<StoreTime>,
 }
@@ -50,47 +47,6 @@ type Nodes = BTreeMap<Epoch, NodeRow>;
 
 fn is_live(nodes: &Nodes, epoch: Epoch) -> bool {
     nodes.get(&epoch).is_some_and(|node| node.gone.is_none())
-}
-
-impl QueueRow {
-    fn put(&mut self, key: &str, row: Row) {
-        let key = match self.rows.get_key_value(key) {
-            Some((key, old)) => {
-                let key = Arc::clone(key);
-                self.order.remove(&(old.shard, old.due, Arc::clone(&key)));
-                key
-            }
-            None => Arc::from(key),
-        };
-        self.order.insert((row.shard, row.due, Arc::clone(&key)));
-        self.rows.insert(key, row);
-    }
-
-    fn delete(&mut self, key: &str) {
-        if let Some((key, row)) = self.rows.remove_entry(key) {
-            self.order.remove(&(row.shard, row.due, key));
-        }
-    }
-
-    /// The timers of a shard that are due at `from` or later and before `until`, in order.
-    fn due(
-        &self,
-        shard: u16,
-        from: StoreTime,
-        until: StoreTime,
-    ) -> impl Iterator<Item = (&Arc<str>, &Row)> {
-        // The empty key is less than all others. A range that ends before it begins would panic.
-        let entry = |due| (shard, due, Arc::from(""));
-        let bounds = (
-            Bound::Included(entry(from)),
-            Bound::Excluded(entry(until.max(from))),
-        );
-        let bounds = (from < until).then_some(bounds);
-        bounds
-            .into_iter()
-            .flat_map(|bounds| self.order.range(bounds))
-            .filter_map(|(_, _, key)| self.rows.get_key_value(key))
-    }
 }
 
 impl MemoryState {
@@ -111,37 +67,51 @@ impl MemoryState {
         answer
     }
 
-    pub(super) fn get(&self, queue: &str, key: &str) -> Option<Timer> {
-        let row = self.row(queue, key)?;
-        row::timer(queue, key, row, &|epoch| is_live(&self.nodes, epoch))
+    pub(super) fn get(&self, queue: &str, key: &str, now: StoreTime) -> Option<Timer> {
+        self.timer(queue, key, self.row(queue, key)?, now)
     }
 
-    pub(super) fn list(&self, page: &Page) -> Vec<Timer> {
-        let Some(queue) = self.queues.get(page.queue.as_str()) else {
-            return Vec::new();
+    fn timer(&self, queue: &str, key: &str, row: &Row, now: StoreTime) -> Option<Timer> {
+        let is_paused = self.paused.contains(queue);
+        let name = |epoch| {
+            let node = self.nodes.get(&epoch).filter(|node| node.gone.is_none());
+            node.map(|node| node.name.clone())
         };
+        row::timer(queue, key, row, is_paused, now, &name)
+    }
+
+    pub(super) fn list(&self, page: &Page, now: StoreTime) -> Vec<Timer> {
         let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
-        let is_live = |epoch| is_live(&self.nodes, epoch);
         let mut timers = Vec::new();
-        // The page has no more of a shard than the page's limit.
-        for shard in 0..SHARDS {
-            let after = page.after.as_ref();
-            let from = after.map_or(page.from, |(due, _)| page.from.max(*due));
-            let rows = queue
-                .due(shard, from, page.until)
-                .filter(|(key, row)| {
-                    after.is_none_or(|(due, last)| (row.due, &***key) > (*due, last.as_str()))
-                })
-                .filter_map(|(key, row)| row::timer(&page.queue, key, row, &is_live));
-            timers.extend(rows.take(limit));
+        for (name, queue) in &self.queues {
+            if page.queue.as_ref().is_some_and(|only| **only != **name) {
+                continue;
+            }
+            // The page has no more of a shard than the page's limit.
+            for shard in 0..SHARDS {
+                let after = page.after.as_ref();
+                let from = after.map_or(page.from, |(due, ..)| page.from.max(*due));
+                let rows = queue
+                    .due(shard, from, page.until)
+                    .filter(|(key, row)| {
+                        key.starts_with(&page.prefix)
+                            && after.is_none_or(|(due, queue, last)| {
+                                (row.due, &**name, &***key) > (*due, queue, last)
+                            })
+                    })
+                    .filter_map(|(key, row)| self.timer(name, key, row, now))
+                    .filter(|timer| page.state.is_none_or(|state| timer.state == state));
+                timers.extend(rows.take(limit));
+            }
         }
-        timers.sort_unstable_by(|a, b| (a.due, &a.key).cmp(&(b.due, &b.key)));
+        timers.sort_unstable_by(|a, b| (a.due, &a.queue, &a.key).cmp(&(b.due, &b.queue, &b.key)));
         timers.truncate(limit);
         end_page(&mut timers, |timer| timer.payload.len());
         timers
     }
 
     pub(super) fn counts(&self, now: StoreTime) -> Vec<QueueCounts> {
+        const MINUTE: Duration = Duration::from_secs(60);
         let mut counts: BTreeMap<&str, QueueCounts> = BTreeMap::new();
         for (name, queue) in &self.queues {
             for row in queue.rows.values() {
@@ -152,15 +122,17 @@ impl MemoryState {
                     continue;
                 }
                 let counts = counts.entry(name).or_default();
-                if !held {
-                    let due = row.due.into();
-                    counts.oldest = Some(counts.oldest.map_or(due, |oldest| oldest.min(due)));
+                if held {
+                    counts.running += 1;
+                    continue;
                 }
-                match (held, row.due <= now) {
-                    (true, _) => counts.running += 1,
-                    (false, true) => counts.overdue += 1,
-                    (false, false) => counts.waiting += 1,
-                }
+                let due = row.due.into();
+                counts.oldest = Some(counts.oldest.map_or(due, |oldest| oldest.min(due)));
+                counts.overdue += u64::from(row.due <= now);
+                counts.waiting += u64::from(row.due > now);
+                let within = |span| u64::from(row.due > now && row.due <= now + span);
+                counts.within_minute += within(MINUTE);
+                counts.within_ten_minutes += within(10 * MINUTE);
             }
         }
         for letter in self.letters.values() {
@@ -171,21 +143,53 @@ impl MemoryState {
         }
         let named = counts.into_iter().map(|(queue, counts)| QueueCounts {
             queue: queue.to_owned(),
+            waiting: counts.waiting.min(MOST_COUNTED),
+            within_minute: counts.within_minute.min(MOST_COUNTED),
+            within_ten_minutes: counts.within_ten_minutes.min(MOST_COUNTED),
+            overdue: counts.overdue.min(MOST_COUNTED),
+            running: counts.running.min(MOST_COUNTED),
+            dead: counts.dead.min(MOST_COUNTED),
             ..counts
         });
         named.collect()
     }
 
-    pub(super) fn dead(&self, queue: &str, after: i64, limit: u32) -> Vec<DeadLetter> {
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    pub(super) fn dead(&self, page: &DeadPage, now: StoreTime) -> Vec<DeadLetter> {
+        let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+        let latest = page.older_than.map(|age| now.back_by(age));
         let letters = self
             .letters
-            .range((Bound::Excluded(after), Bound::Unbounded))
+            .range((Bound::Excluded(page.after), Bound::Unbounded))
             .map(|(_, letter)| letter)
-            .filter(|letter| letter.queue == queue);
-        let mut page = letters.take(limit).cloned().collect();
-        end_page(&mut page, |letter| letter.payload.len());
-        page
+            .filter(|letter| {
+                page.queue
+                    .as_ref()
+                    .is_none_or(|queue| letter.queue == *queue)
+                    && letter.key.starts_with(&page.prefix)
+                    && latest.is_none_or(|latest| letter.at <= latest)
+            })
+            .map(|letter| DeadLetter {
+                has_timer: self.get(&letter.queue, &letter.key, now).is_some(),
+                ..letter.clone()
+            });
+        let mut letters = letters.take(limit).collect();
+        end_page(&mut letters, |letter| letter.payload.len());
+        letters
+    }
+
+    pub(super) fn discard(&mut self, letters: &[i64]) -> u64 {
+        self.writes += 1;
+        let found = letters
+            .iter()
+            .filter(|id| self.letters.remove(id).is_some());
+        found.count() as u64
+    }
+
+    pub(super) fn discard_old(&mut self, latest: StoreTime, limit: u32) -> u64 {
+        let first = self.letters.values().take(limit as usize);
+        let old = first.filter(|letter| letter.at <= latest);
+        let old: Vec<i64> = old.map(|letter| letter.id).collect();
+        self.discard(&old)
     }
 
     pub(super) fn revive(&mut self, letter: i64, now: StoreTime) -> Revived {
@@ -220,17 +224,34 @@ impl MemoryState {
 
     // === nodes ===
 
-    pub(super) fn join(&mut self, node: &NewNode) {
+    pub(super) fn join(&mut self, node: &NewNode, now: StoreTime) {
         self.writes += 1;
         let queues = node.queues.iter().map(|queue| (**queue).to_owned());
         let queues: Arc<[String]> = queues.collect();
         let row = self.nodes.entry(node.epoch);
         row.and_modify(|row| row.queues = Arc::clone(&queues))
             .or_insert_with(|| NodeRow {
+                name: node.name.clone(),
+                joined: now,
                 beat: 0,
+                beat_at: now,
                 queues,
                 gone: None,
             });
+    }
+
+    pub(super) fn nodes(&self, now: StoreTime) -> Vec<StoredNode> {
+        let nodes = self.nodes.iter().map(|(epoch, node)| StoredNode {
+            id: epoch.0,
+            name: node.name.clone(),
+            queues: node.queues.to_vec(),
+            joined: node.joined.into(),
+            silent_for: now.since(node.beat_at),
+            gone: node.gone.map(Into::into),
+        });
+        let mut nodes: Vec<StoredNode> = nodes.collect();
+        nodes.sort_by_key(|node| (node.joined, node.id));
+        nodes
     }
 
     pub(super) fn beat(&mut self, epoch: Epoch, now: StoreTime) -> Option<Beat> {
@@ -240,6 +261,7 @@ impl MemoryState {
             return None;
         }
         node.beat += 1;
+        node.beat_at = now;
         Some(Beat { now, horizon })
     }
 
@@ -509,6 +531,8 @@ impl MemoryState {
                     fails: row.fails,
                     crashes: row.crashes,
                     error,
+                    // Decided when it is read.
+                    has_timer: false,
                     payload: row.payload.json.into(),
                     meta: row.payload.meta,
                 };

@@ -51,6 +51,7 @@ pub struct PostgresBuilder {
     scan_limit: Duration,
     loss_limit: Duration,
     schema: String,
+    create_tables: bool,
     notify: bool,
     listen: Option<bool>,
 }
@@ -104,6 +105,7 @@ impl PostgresBuilder {
             scan_limit: Duration::from_secs(60),
             loss_limit: Duration::from_secs(15),
             schema: DEFAULT.to_owned(),
+            create_tables: true,
             notify: false,
             listen: None,
         })
@@ -303,6 +305,27 @@ impl PostgresBuilder {
         self
     }
 
+    /// Sets whether the first connection makes the tables if there are none: yes by default. A program
+    /// that only looks after timers says no, so that a wrong URL is an error.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let url = "postgres://app@db/shop";
+    /// let store = Postgres::builder(url)?.create_tables(false).connect()?;
+    /// # drop(store);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn create_tables(mut self, create: bool) -> Self {
+        self.create_tables = create;
+        self
+    }
+
     /// Opens the store, as [`Postgres::connect`] does.
     ///
     /// # Errors
@@ -329,6 +352,7 @@ impl PostgresBuilder {
             scan_limit: self.scan_limit,
             notify: self.notify,
             listen: self.listen.unwrap_or(self.notify),
+            create_tables: self.create_tables,
         });
         // On a thread of its own, since the caller's may be one of a runtime.
         let (answer, answered) = oneshot::channel();
@@ -392,6 +416,7 @@ impl fmt::Debug for PostgresBuilder {
             .field("lock_limit", &self.lock_limit)
             .field("scan_limit", &self.scan_limit)
             .field("schema", &self.schema)
+            .field("create_tables", &self.create_tables)
             .field("notify", &self.notify)
             .field("listen", &self.listen.unwrap_or(self.notify))
             .finish()

@@ -8,20 +8,22 @@ use tokio_postgres::types::ToSql;
 use super::failure::{Effect, Failure};
 use super::guess::Guess;
 use super::link::Link;
-use super::polls;
+use super::polls::{self, LONGEST_BACK};
 use super::rows::{
     Lists, each, meta, number, one, ordinal, ordinal_of, refused, run, time, timer, unsigned,
 };
 use super::statements::{
-    BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, NUMBER,
-    OLD_NODES, PAUSE, REVIVE, ROW, SETTLE, SETTLE_EACH,
+    BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DEAD_ALL, DECLARE_GONE, DISCARD, DISCARD_OLD, FORGET,
+    GET, JOIN, LEAVE, LIST, LIST_ALL, LIST_KEYS, NODES, NUMBER, OLD_NODES, PAUSE, REVIVE, ROW,
+    SETTLE, SETTLE_EACH,
 };
 use super::values::{end, int, order, text};
 use super::wire::{Span, Time};
 use crate::store::{
-    self, Answer, Beat, Beats, Call, Claim, Claimed, Connection, DeadLetter, Epoch, FoundRow,
-    Horizon, NewNode, Page, Poll, QueueCounts, RefusedClaim, Revived, Run, Settle, Settled,
-    StoreError, StoreSnapshot, Timer, Wanted,
+    self, Answer, Beat, Beats, Call, Claim, Claimed, Connection, DeadLetter, DeadPage, Epoch,
+    FoundRow, Horizon, MOST_COUNTED, NewNode, Page, Poll, QueueCounts, RefusedClaim, Revived, Run,
+    Settle, Settled, StoreError, StoreSnapshot, StoredNode, StoredState, Timer, Wanted,
+    end_of_prefix,
 };
 use crate::sync::Arc;
 
@@ -141,36 +143,78 @@ impl Connection for PostgresConnection {
         self.beats().are_right()?;
         let (from, until) = (Time(page.from), Time(page.until));
         let after = page.after.as_ref();
-        let due = after.map(|(due, _)| Time(*due));
-        let key = after.map(|(_, key)| key.as_str());
+        let due = after.map(|(due, ..)| Time(*due));
+        let after_queue = after.map(|(_, queue, _)| queue.as_str());
+        let after_key = after.map(|(.., key)| key.as_str());
         let limit = i64::from(page.limit);
-        let rows = self.rows(
-            LIST,
-            &[&page.queue, &from, &until, &due, &key, &limit, &PAGE_BYTES],
-        )?;
+        let state = page.state.map(StoredState::as_str);
+        let end = end_of_prefix(&page.prefix);
+        let values: [&(dyn ToSql + Sync); 11] = [
+            &page.queue,
+            &from,
+            &until,
+            &due,
+            &after_key,
+            &limit,
+            &PAGE_BYTES,
+            &state,
+            &after_queue,
+            &page.prefix,
+            &end,
+        ];
+        let sql = match (&page.queue, page.prefix.is_empty()) {
+            (Some(_), true) => LIST,
+            (None, true) => LIST_ALL,
+            (_, false) => LIST_KEYS,
+        };
+        // These may read all timers.
+        let reads_much = sql == LIST_KEYS || page.state == Some(StoredState::Running);
+        let rows = match reads_much {
+            true => {
+                let limit = self.link.scan_limit();
+                self.link.scan(Effect::Reads, sql, &values, limit)?
+            }
+            false => self.rows(sql, &values)?,
+        };
         Ok(rows.iter().map(timer).collect())
     }
 
     fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
         self.beats().are_right()?;
         let limit = self.link.scan_limit();
-        let rows = self.link.scan(Effect::Reads, COUNTS, &[], limit)?;
+        let most = i64::try_from(MOST_COUNTED).unwrap_or(i64::MAX);
+        let rows = self.link.scan(Effect::Reads, COUNTS, &[&most], limit)?;
         let counts = rows.iter().map(|row| QueueCounts {
             queue: row.get(0),
             waiting: unsigned(row.get(1)),
             overdue: unsigned(row.get(2)),
-            running: unsigned(row.get(3)),
+            running: unsigned(row.get(3)).min(MOST_COUNTED),
             dead: unsigned(row.get(4)),
             paused: row.get(5),
             oldest: row.get::<_, Option<Time>>(6).map(|time| time.0.into()),
+            within_minute: unsigned(row.get(7)),
+            within_ten_minutes: unsigned(row.get(8)),
         });
         Ok(counts.collect())
     }
 
-    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
+    fn dead(&mut self, page: &DeadPage) -> Result<Vec<DeadLetter>, StoreError> {
         self.beats().are_right()?;
-        let limit = i64::from(limit);
-        let rows = self.rows(DEAD, &[&queue, &after, &limit, &PAGE_BYTES])?;
+        let limit = i64::from(page.limit);
+        let age = page.older_than.map(|age| Span(age.min(LONGEST_BACK)));
+        let sql = match &page.queue {
+            Some(_) => DEAD,
+            None => DEAD_ALL,
+        };
+        let values: [&(dyn ToSql + Sync); 6] = [
+            &page.queue,
+            &page.after,
+            &limit,
+            &PAGE_BYTES,
+            &page.prefix,
+            &age,
+        ];
+        let rows = self.rows(sql, &values)?;
         let letters = rows.iter().map(|row| DeadLetter {
             id: row.get(0),
             queue: row.get(1),
@@ -183,8 +227,38 @@ impl Connection for PostgresConnection {
             error: row.get(8),
             payload: row.get(9),
             meta: meta(row, 10),
+            has_timer: row.get(11),
         });
         Ok(letters.collect())
+    }
+
+    fn discard(&mut self, letters: &[i64]) -> Result<u64, StoreError> {
+        self.beats().are_right()?;
+        let rows = self.link.query(Effect::Writes, DISCARD, &[&letters])?;
+        Ok(unsigned(one(&rows)?.get(0)))
+    }
+
+    fn discard_old(&mut self, age: Duration, limit: u32) -> Result<u64, StoreError> {
+        self.beats().are_right()?;
+        let age = Span(age.min(LONGEST_BACK));
+        let rows = self
+            .link
+            .query(Effect::Writes, DISCARD_OLD, &[&age, &i64::from(limit)])?;
+        Ok(unsigned(one(&rows)?.get(0)))
+    }
+
+    fn nodes(&mut self) -> Result<Vec<StoredNode>, StoreError> {
+        self.beats().are_right()?;
+        let rows = self.rows(NODES, &[])?;
+        let nodes = rows.iter().map(|row| StoredNode {
+            id: row.get(0),
+            name: row.get(1),
+            queues: row.get(2),
+            joined: time(row, 3).into(),
+            silent_for: time(row, 6).since(time(row, 4)),
+            gone: row.get::<_, Option<Time>>(5).map(|time| time.0.into()),
+        });
+        Ok(nodes.collect())
     }
 
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {

@@ -40,6 +40,8 @@ pub(super) struct Settings {
     pub(super) notify: bool,
     /// Whether nodes listen to these announcements.
     pub(super) listen: bool,
+    /// Whether the first connection makes the tables if there are none.
+    pub(super) create_tables: bool,
 }
 
 impl fmt::Debug for Settings {
@@ -259,7 +261,9 @@ impl Link {
         let session = session(&self.settings);
         let connect = self.settings.hosts.connect(&session, "", |_, _| ());
         let (client, _task) = self.runtime.block_on(connect)?;
-        let check = schema::check(&client, &self.settings.schema, self.settings.identity.get());
+        let settings = &self.settings;
+        let (known, create) = (settings.identity.get(), settings.create_tables);
+        let check = schema::check(&client, &settings.schema, known, create);
         let limited = async { tokio::time::timeout(schema::LIMIT, check).await };
         match self.runtime.block_on(limited) {
             Ok(checked) => {

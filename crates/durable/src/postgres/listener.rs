@@ -204,6 +204,7 @@ mod tests {
             scan_limit: statement_limit,
             notify: false,
             listen: true,
+            create_tables: true,
         })
     }
 

@@ -13,7 +13,7 @@ use super::wire::{Span, Time};
 use crate::store::{Offset, Poll, StoreError, StoreSnapshot, StoreTime};
 
 /// A span that leads from now to a time that the server can show. No timer is that old.
-const LONGEST_BACK: Duration = Duration::from_secs(6_000 * 365 * 86_400);
+pub(super) const LONGEST_BACK: Duration = Duration::from_secs(6_000 * 365 * 86_400);
 
 /// The least time of the server.
 const FIRST: StoreTime = StoreTime::from_micros(i64::MIN);

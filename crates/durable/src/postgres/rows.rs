@@ -10,7 +10,7 @@ use super::failure::{self, Effect, Failure, refusal};
 use super::wire::Time;
 use crate::store::{
     Answer, ClaimedRun, Complete, Epoch, Meta, Payload, Poll, Range, Run, Seen, SeenNode,
-    StoreError, StoreSnapshot, StoreTime, Survey, SurveyedPart, Timer,
+    StoreError, StoreSnapshot, StoreTime, StoredState, Survey, SurveyedPart, Timer,
 };
 use crate::sync::Arc;
 
@@ -156,7 +156,14 @@ pub(super) fn timer(row: &Row) -> Timer {
         attempt: number(row, 4),
         fails: number(row, 5),
         crashes: number(row, 6),
+        state: match row.get(12) {
+            "running" => StoredState::Running,
+            "paused" => StoredState::Paused,
+            "overdue" => StoredState::Overdue,
+            _ => StoredState::Waiting,
+        },
         running: optional(7),
+        node: row.get(13),
         cancelled: row.get(8),
         follows: row.get(9),
         payload: row.get(10),

@@ -81,12 +81,13 @@ impl Schema {
 }
 
 /// Checks the server and the tables, and returns their identity. The first connection, which knows
-/// none, makes the tables if there are none. A later one never does: a backup may be about to be
+/// none, makes the tables if there are none and `create` says so. A later one never does: a backup may be about to be
 /// restored there.
 pub(super) async fn check(
     client: &Client,
     schema: &Schema,
     known: Option<&i64>,
+    create: bool,
 ) -> Result<i64, StoreError> {
     check_server(client).await?;
     if !exists(client, schema).await? {
@@ -94,6 +95,13 @@ pub(super) async fn check(
             return Err(StoreError::Replaced(format!(
                 "the database has no tables of timers any more in the schema {}: it was made anew, or \
                  another server answers; {REMEDY}",
+                schema.name()
+            )));
+        }
+        if !create {
+            return Err(StoreError::Refused(format!(
+                "the database has no tables of timers in the schema {}: is it the right database, and \
+                 the right schema?",
                 schema.name()
             )));
         }

@@ -19,69 +19,183 @@ pub(super) const PAYLOAD_ERRORS: &str =
 pub(super) const NUMBER: &str =
     "select pg_current_xact_id()::text where (select tourbillon.same_1($1))";
 
-/// The columns of a [`Timer`]. A row that a gone node has left behind cancelled is none, and one
-/// that follows the run of a gone node has not run yet.
-macro_rules! timer {
-    ($from:literal) => {
-        timer!("", $from)
+/// The columns of a timer of `t`, which has its state and the name of its live node. A row that a
+/// gone node has left behind cancelled is none, and one that follows the run of a gone node has not
+/// run yet.
+macro_rules! columns {
+    () => {
+        "select t.queue, t.key, t.due, t.planned, \
+         case when t.node is not null or not t.follows then t.attempt else 0 end, \
+         case when t.node is not null or not t.follows then t.fails else 0 end, \
+         case when t.node is not null or not t.follows then t.crashes else 0 end, \
+         case when t.node is not null then t.claimed end, t.cancelled, t.follows and t.node is not null, \
+         t.payload::text, t.meta::text, t.state, t.node "
     };
-    ($with:literal, $from:literal) => {
+}
+
+/// The nodes that are not gone, and the clock, each read once.
+macro_rules! living {
+    () => {
+        "living as materialized (select d.epoch, d.name from tourbillon.node d where d.gone is null), \
+         now as materialized (select clock_timestamp() as now) "
+    };
+}
+
+/// Rows of timers with their states and the names of their live nodes.
+macro_rules! rows {
+    () => {
+        "select t.queue, t.key, t.due, t.planned, t.attempt, t.fails, t.crashes, t.claimed, \
+         t.cancelled, t.follows, t.bytes, t.payload, t.meta, n.node, case when n.node is not null then 'running' \
+         when t.queue in (select q.name from tourbillon.queue q where q.paused) then 'paused' \
+         when t.due <= (select now from now) then 'overdue' else 'waiting' end as state \
+         from tourbillon.timer t cross join lateral (select case when t.claim is not null \
+         then (select l.name from living l where l.epoch = t.claim) end as node) n "
+    };
+}
+
+pub(super) const GET: &str = concat!(
+    "with ",
+    living!(),
+    columns!(),
+    "from (",
+    rows!(),
+    "where t.queue = $1 and t.key = $2 and (n.node is not null or not t.cancelled) \
+     and (select tourbillon.same_1($3))) t"
+);
+
+/// A page of a list: `$first` has a row for each part that is in order, and `$part` chooses its
+/// timers. Each part has no more of the page than the page has rows. The page ends when the payloads
+/// of the rows before have so many bytes.
+macro_rules! list {
+    ($with:literal, $first:literal, $part:literal) => {
         concat!(
+            "with ",
             $with,
-            "select t.queue, t.key, t.due, t.planned, \
-             case when l.live or not t.follows then t.attempt else 0 end, \
-             case when l.live or not t.follows then t.fails else 0 end, \
-             case when l.live or not t.follows then t.crashes else 0 end, \
-             case when l.live then t.claimed end, t.cancelled, t.follows and l.live, t.payload::text, t.meta::text ",
-            $from
+            living!(),
+            columns!(),
+            "from (select t.*, sum(t.bytes) over (order by t.due, t.queue, t.key) - t.bytes as before from ( \
+             select t.* from ",
+            $first,
+            " cross join lateral (select t.* from (",
+            rows!(),
+            "where ",
+            $part,
+            " and t.due >= greatest($2::timestamptz, $4, \
+             case when $8 = 'waiting' then (select now from now) + interval '1 microsecond' end) \
+             and t.due < least($3::timestamptz, \
+             case when $8 = 'overdue' then (select now from now) + interval '1 microsecond' end) \
+             and ($4::timestamptz is null or (t.due, t.queue, t.key) > ($4, $9::text, $5::text)) \
+             and (n.node is not null or not t.cancelled) and ($8 <> 'running' or t.claim is not null or $8 is null) \
+             ) t where $8::text is null or t.state = $8 \
+             order by t.due, t.queue, t.key limit $6) t order by t.due, t.queue, t.key limit $6) t) t \
+             where t.before < $7 and (select tourbillon.same_1($12)) order by t.due, t.queue, t.key"
         )
     };
 }
 
-pub(super) const GET: &str = timer!(
-    "from tourbillon.timer t cross join lateral (select t.claim is not null and exists ( \
-     select from tourbillon.node d where d.epoch = t.claim and d.gone is null) as live) l \
-     where t.queue = $1 and t.key = $2 and (l.live or not t.cancelled) and (select tourbillon.same_1($3))"
+/// The timers of a queue.
+pub(super) const LIST: &str = list!(
+    "",
+    "generate_series(0, 63) s(shard)",
+    "t.queue = $1 and t.shard = s.shard and $10::text is not null and $11::text is not null"
 );
 
-/// Each shard is in order, and has no more of the page than the page has rows. The page ends when
-/// the payloads of the rows before have so many bytes.
-pub(super) const LIST: &str = timer!(
-    "with living as materialized (select d.epoch from tourbillon.node d where d.gone is null) ",
-    "from (select t.*, sum(t.bytes) over (order by t.due, t.key) - t.bytes as before from ( \
-     select t.* from generate_series(0, 63) s(shard) cross join lateral ( \
-     select t.queue, t.key, t.due, t.planned, t.attempt, t.fails, t.crashes, t.claim, t.claimed, \
-     t.cancelled, t.follows, t.bytes, t.payload, t.meta, l.live from tourbillon.timer t \
-     cross join lateral (select t.claim is not null and t.claim in (select epoch from living) as live) l \
-     where t.queue = $1 and t.shard = s.shard and t.due >= greatest($2::timestamptz, $4) and t.due < $3 \
-     and ($4::timestamptz is null or (t.due, t.key) > ($4, $5)) and (l.live or not t.cancelled) \
-     order by t.due, t.key limit $6) t order by t.due, t.key limit $6) t) t \
-     cross join lateral (select t.live) l \
-     where t.before < $7 and (select tourbillon.same_1($8)) order by t.due, t.key"
+/// The timers of all queues.
+pub(super) const LIST_ALL: &str = list!(
+    "",
+    "generate_series(0, 63) s(shard)",
+    "t.shard + 0::smallint = s.shard and $1::text is null and $10::text is not null and $11::text is not null"
 );
 
-pub(super) const COUNTS: &str = "with now as materialized (select clock_timestamp() as now), \
-     living as materialized (select d.epoch from tourbillon.node d where d.gone is null), timers as ( \
-     select t.queue, \
-     count(*) filter (where not l.live and t.due > (select now from now)) as waiting, \
-     count(*) filter (where not l.live and t.due <= (select now from now)) as overdue, \
-     count(*) filter (where l.live) as running, min(t.due) filter (where not l.live) as oldest \
-     from tourbillon.timer t cross join lateral ( \
-     select t.claim is not null and t.claim in (select epoch from living) as live) l \
-     where l.live or not t.cancelled group by t.queue \
-     ), letters as (select d.queue, count(*) as dead from tourbillon.dead d group by d.queue \
-     ), paused as (select q.name as queue from tourbillon.queue q where q.paused) \
-     select queue, coalesce(t.waiting, 0), coalesce(t.overdue, 0), coalesce(t.running, 0), \
-     coalesce(d.dead, 0), p.queue is not null, t.oldest \
-     from timers t full join letters d using (queue) full join paused p using (queue) \
-     where (select tourbillon.same_1($1)) order by queue";
+/// The timers of a queue, or of all queues, whose keys lie between two texts.
+pub(super) const LIST_KEYS: &str = list!(
+    "recursive timers(queue) as ((select min(t.queue) from tourbillon.timer t where $1::text is null or t.queue = $1) \
+     union all select (select min(t.queue) from tourbillon.timer t where t.queue > m.queue and $1::text is null) \
+     from timers m where m.queue is not null), ",
+    "timers m",
+    "t.queue = m.queue and t.key >= $10 and t.key < $11"
+);
 
-/// The page ends as a list does.
-pub(super) const DEAD: &str = "select d.id, d.queue, d.key, d.planned, d.at, d.attempt, d.fails, d.crashes, \
-     d.error, d.payload::text, d.meta::text from ( \
-     select d.*, sum(d.bytes) over (order by d.id) - d.bytes as before from ( \
-     select * from tourbillon.dead d where d.queue = $1 and d.id > $2 order by d.id limit $3) d) d \
-     where d.before < $4 and (select tourbillon.same_1($5)) order by d.id";
+/// Timers that nobody runs, in a part of time, of each queue `n` and up to `MOST_COUNTED`.
+macro_rules! counted {
+    ($part:literal) => {
+        concat!(
+            "(select count(*) from (select from generate_series(0, 63) s(shard) cross join lateral ( \
+             select from tourbillon.timer t where t.queue = n.queue and t.shard = s.shard and ",
+            $part,
+            " and (t.claim is null or not t.cancelled and t.claim not in (select epoch from living)) limit $1) t limit $1) t)"
+        )
+    };
+}
+
+pub(super) const COUNTS: &str = concat!(
+    "with recursive timers(queue) as ((select min(t.queue) from tourbillon.timer t) union all \
+     select (select min(t.queue) from tourbillon.timer t where t.queue > n.queue) from timers n where n.queue is not null), \
+     letters(queue) as ((select min(d.queue) from tourbillon.dead d) union all \
+     select (select min(d.queue) from tourbillon.dead d where d.queue > n.queue) from letters n where n.queue is not null), \
+     paused as (select q.name as queue from tourbillon.queue q where q.paused), ",
+    living!(),
+    ", names as (select queue from timers where queue is not null union select queue from letters \
+     where queue is not null union select queue from paused) \
+     select c.* from (select n.queue, ",
+    counted!("t.due > (select now from now)"),
+    " as waiting, ",
+    counted!("t.due <= (select now from now)"),
+    " as overdue, (select count(*) from generate_series(0, 63) s(shard) cross join lateral ( \
+     select t.claim from tourbillon.timer t where t.queue = n.queue and t.shard = s.shard order by t.due limit 256) t \
+     where t.claim in (select epoch from living)) as running, \
+     (select count(*) from (select from tourbillon.dead d where d.queue = n.queue limit $1) d) as dead, \
+     n.queue in (select queue from paused) as paused, \
+     (select min(t.due) from generate_series(0, 63) s(shard) cross join lateral ( \
+     select t.due from tourbillon.timer t where t.queue = n.queue and t.shard = s.shard \
+     and (t.claim is null or not t.cancelled and t.claim not in (select epoch from living)) \
+     order by t.due limit 1) t) as oldest, ",
+    counted!(
+        "t.due > (select now from now) and t.due <= (select now from now) + interval '1 minute'"
+    ),
+    " as within_minute, ",
+    counted!(
+        "t.due > (select now from now) and t.due <= (select now from now) + interval '10 minutes'"
+    ),
+    " as within_ten_minutes from names n) c \
+     where (c.paused or c.running > 0 or c.dead > 0 or c.oldest is not null) \
+     and (select tourbillon.same_1($2)) order by c.queue"
+);
+
+/// Dead letters. The page ends as a list does.
+macro_rules! dead {
+    ($part:literal) => {
+        concat!(
+            "with ",
+            living!(),
+            "select d.id, d.queue, d.key, d.planned, d.at, d.attempt, d.fails, d.crashes, \
+             d.error, d.payload::text, d.meta::text, exists (select from tourbillon.timer t where t.queue = d.queue \
+             and t.key = d.key and (not t.cancelled or t.claim in (select epoch from living))) from ( \
+             select d.*, sum(d.bytes) over (order by d.id) - d.bytes as before from ( \
+             select * from tourbillon.dead d where ",
+            $part,
+            " and d.id > $2 and starts_with(d.key, $5::text) \
+             and ($6::interval is null or d.at <= (select now from now) - $6) order by d.id limit $3) d) d \
+             where d.before < $4 and (select tourbillon.same_1($7)) order by d.id"
+        )
+    };
+}
+
+pub(super) const DEAD: &str = dead!("d.queue = $1");
+
+pub(super) const DEAD_ALL: &str = dead!("$1::text is null");
+
+pub(super) const DISCARD: &str = "with discarded as (delete from tourbillon.dead d where d.id = any ($1::bigint[]) \
+     and (select tourbillon.same_1($2)) returning d.id) select count(*) from discarded";
+
+/// Numbers ascend with time, so this reads no more than it may delete.
+pub(super) const DISCARD_OLD: &str = "with discarded as (delete from tourbillon.dead d where d.id in ( \
+     select o.id from (select o.id, o.at from tourbillon.dead o order by o.id limit $2) o \
+     where o.at <= clock_timestamp() - $1::interval) and (select tourbillon.same_1($3)) returning d.id) \
+     select count(*) from discarded";
+
+pub(super) const NODES: &str = "select d.epoch, d.name, d.queues, d.joined, d.beat_at, d.gone, clock_timestamp() \
+     from tourbillon.node d where (select tourbillon.same_1($1)) order by d.joined, d.epoch";
 
 pub(super) const REVIVE: &str = "select answer, queue, key from tourbillon.revive_1($1, $2) \
      where (select tourbillon.same_1($3))";
@@ -97,7 +211,7 @@ pub(super) const JOIN: &str = "insert into tourbillon.node (epoch, name, queues)
 
 /// The time of the statement was taken before the number of its transaction. A beat that is less
 /// than the least one is of an older state: see [`Beats`](crate::store::Beats).
-pub(super) const BEAT: &str = "update tourbillon.node set beat = beat + 1 where epoch = $1 and gone is null \
+pub(super) const BEAT: &str = "update tourbillon.node set beat = beat + 1, beat_at = clock_timestamp() where epoch = $1 and gone is null \
      and beat >= $2 and (select tourbillon.same_1($3)) \
      returning clock_timestamp(), statement_timestamp(), pg_current_xact_id()::text::bigint, beat";
 

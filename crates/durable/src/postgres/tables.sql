@@ -17,6 +17,8 @@ create table tourbillon.node (
   -- The number of the list of queues. Whoever has read this list need not read it again.
   list int not null default 0,
   beat bigint not null default 0,
+  -- When the last beat was written: for people alone.
+  beat_at timestamptz not null default clock_timestamp(),
   joined timestamptz not null default clock_timestamp(),
   -- Never unset. The row stays until no timer has a claim of this epoch.
   gone timestamptz
@@ -89,3 +91,46 @@ create table tourbillon.dead (
 create index dead_queue on tourbillon.dead (queue, id);
 
 insert into tourbillon.meta (version, oldest_ok) values (1, 1);
+
+-- What people read. No program of the crate does.
+
+create view tourbillon.timers as
+select t.queue, t.key, t.due,
+  case
+    when n.epoch is not null then 'running'
+    when exists (select from tourbillon.queue q where q.name = t.queue and q.paused) then 'paused'
+    when t.due <= clock_timestamp() then 'overdue'
+    else 'waiting'
+  end as state,
+  n.name as node,
+  case when n.epoch is not null then t.claimed end as running_since,
+  t.cancelled,
+  t.follows and n.epoch is not null as follows,
+  case when n.epoch is null and t.follows then 0 else t.attempt end as attempt,
+  case when n.epoch is null and t.follows then 0 else t.fails end as fails,
+  case when n.epoch is null and t.follows then 0 else t.crashes end as crashes,
+  t.payload, t.meta
+from tourbillon.timer t left join tourbillon.node n on n.epoch = t.claim and n.gone is null
+where n.epoch is not null or not t.cancelled;
+
+create view tourbillon.dead_letters as
+select d.id, d.queue, d.key, d.at as given_up, d.attempt, d.fails, d.crashes, d.error,
+  exists (select from tourbillon.timers t where t.queue = d.queue and t.key = d.key) as has_timer,
+  d.payload, d.meta
+from tourbillon.dead d;
+
+create view tourbillon.queues as
+select n.queue,
+  exists (select from tourbillon.queue q where q.name = n.queue and q.paused) as paused,
+  (select count(*) from tourbillon.timers t where t.queue = n.queue and t.state <> 'running') as pending,
+  (select min(t.due) from tourbillon.timers t where t.queue = n.queue and t.state <> 'running') as first_due,
+  (select count(*) from tourbillon.timers t where t.queue = n.queue and t.state = 'running') as running,
+  (select count(*) from tourbillon.dead d where d.queue = n.queue) as dead
+from (
+  select t.queue from tourbillon.timer t union select d.queue from tourbillon.dead d
+  union select q.name from tourbillon.queue q where q.paused
+) n;
+
+create view tourbillon.nodes as
+select n.epoch as id, n.name, n.queues, n.joined, clock_timestamp() - n.beat_at as silent_for, n.gone
+from tourbillon.node n;

@@ -225,3 +225,51 @@ begin
   return v_answer = 0;
 end
 $$;
+
+-- Makes a timer due now. The result is that of `reschedule`.
+create function tourbillon.run_now(queue text, key text)
+returns table (result text, moved_from timestamptz, due timestamptz, attempt int, since timestamptz)
+language sql volatile security invoker
+as $$ select * from tourbillon.reschedule($1, $2, interval '0') $$;
+
+-- Turns a dead letter into a timer that is due now. The result is 'revived', 'exists': there is a timer with its
+-- key, and nothing was changed; or 'not found'.
+create function tourbillon.revive(id bigint) returns text
+language sql volatile security invoker
+as $$
+  select case r.answer when 0 then 'revived' when 1 then 'exists' else 'not found' end
+  from tourbillon.revive_1($1, tourbillon.rings_1()) r
+$$;
+
+-- Deletes a dead letter. False: there is none.
+create function tourbillon.discard(id bigint) returns boolean
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  delete from tourbillon.dead d where d.id = $1;
+  return found;
+end
+$$;
+
+-- Pauses a queue: its timers are not claimed until it is resumed.
+create function tourbillon.pause(queue text) returns void
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform tourbillon.check_1($1, 'any');
+  insert into tourbillon.queue as q (name, paused) values ($1, true) on conflict (name) do update set paused = true;
+end
+$$;
+
+-- Ends a pause.
+create function tourbillon.resume(queue text) returns void
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform tourbillon.check_1($1, 'any');
+  update tourbillon.queue q set paused = false where q.name = $1;
+end
+$$;

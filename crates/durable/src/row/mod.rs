@@ -36,7 +36,9 @@ pub(crate) mod shard;
 
 use std::time::Duration;
 
-use crate::store::{Action, Answer, Epoch, Outcome, Payload, Settled, StoreTime, Timer};
+use crate::store::{
+    Action, Answer, Epoch, Outcome, Payload, Settled, StoreTime, StoredState, Timer,
+};
 
 /// A timer as a row of the table, without its primary key, which is queue and key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -431,14 +433,30 @@ pub fn revive(
 ///
 /// A row that a gone node holds is shown as a timer that does not run: the one that it ran, or the
 /// one that follows, which has not run yet. The next call that writes counts the crash.
+///
+/// `live_node` returns the name of a node, unless it is gone.
 #[must_use]
-pub fn timer(queue: &str, key: &str, row: &Row, is_live: &dyn Fn(Epoch) -> bool) -> Option<Timer> {
-    let hold = row.claim.filter(|hold| is_live(hold.epoch));
+pub fn timer(
+    queue: &str,
+    key: &str,
+    row: &Row,
+    is_paused: bool,
+    now: StoreTime,
+    live_node: &dyn Fn(Epoch) -> Option<String>,
+) -> Option<Timer> {
+    let hold = row
+        .claim
+        .and_then(|hold| Some((hold.since, live_node(hold.epoch)?)));
     if row.cancelled && hold.is_none() {
         return None;
     }
     let is_new = row.follows && hold.is_none();
     let count = |count| if is_new { 0 } else { count };
+    let state = match hold {
+        Some(_) => StoredState::Running,
+        None => StoredState::of_idle(is_paused, row.due, now),
+    };
+    let (running, node) = hold.unzip();
     Some(Timer {
         queue: queue.to_owned(),
         key: key.to_owned(),
@@ -447,7 +465,9 @@ pub fn timer(queue: &str, key: &str, row: &Row, is_live: &dyn Fn(Epoch) -> bool)
         attempt: count(row.attempt),
         fails: count(row.fails),
         crashes: count(row.crashes),
-        running: hold.map(|hold| hold.since),
+        state,
+        running,
+        node,
         cancelled: row.cancelled,
         follows: row.follows && !is_new,
         payload: row.payload.json.clone().into(),

@@ -297,7 +297,16 @@ fn as_plain(row: &Row) -> Plain {
 
 fn check_reads(store: &RowInStore, sides: &Sides, history: &[Step]) {
     let read = store.row.as_ref();
-    let read = read.and_then(|row| timer("q", "k", row, &|epoch| store.is_live(epoch)));
+    let read = read.and_then(|row| {
+        timer(
+            "q",
+            "k",
+            row,
+            false,
+            StoreTime::from_micros(store.now),
+            &|epoch| store.is_live(epoch).then(String::new),
+        )
+    });
     assert_eq!(read.is_some(), sides.shown_due().is_some(), "{history:?}");
     let Some(read) = read else { return };
     let (run, waits) = (sides.runs.as_ref(), sides.waits.as_ref());

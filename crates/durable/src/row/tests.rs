@@ -483,7 +483,11 @@ fn users_read_no_claim_of_a_gone_node() {
             ("gone, last crash, cancelled", "none"),
         ],
         |row| {
-            let timer = row.and_then(|row| timer("q", "k", &row, &|epoch| epoch != GONE));
+            let timer = row.and_then(|row| {
+                timer("q", "k", &row, false, NOW, &|epoch| {
+                    (epoch != GONE).then(String::new)
+                })
+            });
             let Some(timer) = timer else {
                 return "none".to_owned();
             };

@@ -3,6 +3,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::time::{Duration, Instant};
 
 use tourbillon::Handle;
 
@@ -24,6 +25,15 @@ pub(crate) enum Wake {
     Listen,
 }
 
+/// The time from one look for old dead letters to the next one.
+const DISCARD_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The same while there are more of them, and before the first look.
+const DISCARD_PAUSE: Duration = Duration::from_secs(1);
+
+/// The greatest number of dead letters that are deleted at one time: ends of runs wait meanwhile.
+const DISCARDED_AT_ONCE: u32 = 100;
+
 /// Gets the answer to a call of the node.
 type Answered = dyn Fn(u64, &StoreCall, Result<Reply, StoreError>) + Send + Sync;
 
@@ -42,6 +52,7 @@ impl Lanes {
     pub(crate) fn start(
         store_handle: &Arc<StoreHandle>,
         wake: &Handle<Wake>,
+        keep_dead_for: Duration,
         answered: &Arc<Answered>,
     ) -> Result<Self, LanesError> {
         let mut tried = Vec::new();
@@ -51,6 +62,8 @@ impl Lanes {
             let mut worker = LaneWorker {
                 lane,
                 receiver,
+                keep_dead_for,
+                discards_at: None,
                 connection: ReconnectingConnection::new(store_handle),
                 store_handle: Arc::clone(store_handle),
                 wake: wake.clone(),
@@ -67,6 +80,9 @@ impl Lanes {
                 // The starting thread waits for it.
                 drop(told.send(good));
                 if is_good {
+                    if lane == Lane::Settles && keep_dead_for < Duration::MAX {
+                        worker.discards_at = Some(Instant::now() + DISCARD_PAUSE);
+                    }
                     worker.work();
                 }
             })?;
@@ -98,6 +114,9 @@ impl Lanes {
 struct LaneWorker {
     lane: Lane,
     receiver: Receiver<(u64, StoreCall)>,
+    keep_dead_for: Duration,
+    /// The next look for old dead letters.
+    discards_at: Option<Instant>,
     connection: ReconnectingConnection,
     store_handle: Arc<StoreHandle>,
     wake: Handle<Wake>,
@@ -107,6 +126,9 @@ struct LaneWorker {
 impl LaneWorker {
     fn work(&mut self) {
         loop {
+            if self.discards_at.is_some_and(|at| at <= Instant::now()) {
+                self.discard_old();
+            }
             match self.next() {
                 Ok((id, call)) => {
                     let result = self.watched(work(&call), |connection| call.make(connection));
@@ -118,10 +140,14 @@ impl LaneWorker {
         }
     }
 
-    /// The next call. While a part of the work has stopped, the wait for it ends after a while.
+    /// The next call. While a part of the work has stopped, the wait for it ends after a while, and
+    /// so it does when old dead letters are to be looked for.
     fn next(&self) -> Result<(u64, StoreCall), RecvTimeoutError> {
-        match self.stopped() {
-            Some(_) => self.receiver.recv_timeout(SLOW),
+        let slow = self.stopped().map(|_| SLOW);
+        let discards = self.discards_at;
+        let discards = discards.map(|at| at.saturating_duration_since(Instant::now()));
+        match slow.into_iter().chain(discards).min() {
+            Some(wait) => self.receiver.recv_timeout(wait),
             None => self
                 .receiver
                 .recv()
@@ -146,6 +172,28 @@ impl LaneWorker {
             let lane = self.lane;
             drop(self.watched(work, |connection| trial(lane, connection)));
         }
+    }
+
+    /// Deletes dead letters that were kept long enough. If the store refuses it, it is tried again
+    /// with the next look, and nothing waits for it.
+    fn discard_old(&mut self) {
+        let keep = self.keep_dead_for;
+        // In an outage it would end what only a settlement can end.
+        if self.stopped().is_some() {
+            self.discards_at = Some(Instant::now() + DISCARD_INTERVAL);
+            return;
+        }
+        let discarded = self.watched(StoreWork::Settle, |connection| {
+            match connection.discard_old(keep, DISCARDED_AT_ONCE) {
+                Err(StoreError::Refused(_)) => Ok(0),
+                discarded => discarded,
+            }
+        });
+        let pause = match discarded {
+            Ok(discarded) if discarded == u64::from(DISCARDED_AT_ONCE) => DISCARD_PAUSE,
+            _ => DISCARD_INTERVAL,
+        };
+        self.discards_at = Some(Instant::now() + pause);
     }
 
     /// Makes a call, and notes how it ends.

@@ -17,6 +17,7 @@ pub(crate) struct Plan {
     pub(crate) node_lease: Duration,
     pub(crate) poll_interval: Duration,
     pub(crate) payload_limit: usize,
+    pub(crate) keep_dead_for: Duration,
     pub(crate) listener: Option<Listener>,
     pub(crate) runs_on: RunsOn,
     pub(crate) queues: Vec<QueuePlan>,

@@ -112,6 +112,7 @@ pub(crate) struct NodeParts {
     pub(crate) signs: Arc<NodeSigns>,
     pub(crate) clock: LocalClock,
     pub(crate) runs_on: RunsOn,
+    pub(crate) keep_dead_for: Duration,
     /// Called when the node has ended, with its report unless it crashed.
     pub(crate) on_end: Box<dyn FnOnce(NodeEnd) + Send>,
 }
@@ -146,6 +147,7 @@ pub(crate) fn start(parts: NodeParts) -> Result<Option<Weak<Timer>>, StartError>
         let lanes = Lanes::start(
             &parts.store_handle,
             &wake.handle(),
+            parts.keep_dead_for,
             &(Arc::new(answered) as _),
         );
         lanes.map_err(|error| match error {

@@ -10,9 +10,9 @@ use super::reading;
 use super::tables::{self, Before, Tables};
 use crate::row::{self, Change, Claiming, Row, shard};
 use crate::store::{
-    Answer, Beat, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, NewNode, Page,
-    Poll, QueueCounts, RefusedClaim, Revived, Run, Settle, Settled, Settlement, StoreError,
-    StoreSnapshot, StoreTime, Timer,
+    Answer, Beat, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, DeadPage, Epoch,
+    NewNode, Page, Poll, QueueCounts, RefusedClaim, Revived, Run, Settle, Settled, Settlement,
+    StoreError, StoreSnapshot, StoreTime, StoredNode, Timer,
 };
 use crate::sync::Arc;
 
@@ -98,10 +98,46 @@ impl Connection for SqliteConnection {
         self.0.read(reading::counts)
     }
 
-    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
+    fn dead(&mut self, page: &DeadPage) -> Result<Vec<DeadLetter>, StoreError> {
         self.0.is_right()?;
-        self.0
-            .read(|tables| reading::dead(tables, queue, after, limit))
+        self.0.read(|tables| reading::dead(tables, page))
+    }
+
+    fn discard(&mut self, letters: &[i64]) -> Result<u64, StoreError> {
+        self.0.is_right()?;
+        self.0.write(|tables| {
+            let mut statement = tables.prepare("delete from tourbillon_dead where id = ?1")?;
+            let mut found = 0;
+            for letter in letters {
+                found += statement.execute([letter])? as u64;
+            }
+            Ok(found)
+        })
+    }
+
+    fn discard_old(&mut self, age: Duration, limit: u32) -> Result<u64, StoreError> {
+        self.0.is_right()?;
+        // Numbers ascend with time, so this reads no more than it may delete.
+        let old = "id in (select id from (select id, at from tourbillon_dead order by id limit ?1) where at <= ?2)";
+        let any: bool = self.0.read(|tables| {
+            let values = (limit, tables.now.back_by(age).as_micros());
+            let sql = format!("select exists (select 1 from tourbillon_dead where {old})");
+            Ok(tables.prepare(&sql)?.query_row(values, |row| row.get(0))?)
+        })?;
+        // A write locks the file, and writes it.
+        if !any {
+            return Ok(0);
+        }
+        self.0.write(|tables| {
+            let values = (limit, tables.now.back_by(age).as_micros());
+            let sql = format!("delete from tourbillon_dead where {old}");
+            Ok(tables.prepare(&sql)?.execute(values)? as u64)
+        })
+    }
+
+    fn nodes(&mut self) -> Result<Vec<StoredNode>, StoreError> {
+        self.0.is_right()?;
+        self.0.read(reading::stored_nodes)
     }
 
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
@@ -129,8 +165,8 @@ impl Connection for SqliteConnection {
         self.0.is_right()?;
         let sent = Instant::now();
         let (beat, now) = self.0.write(|tables| {
-            let sql = "insert into tourbillon_node(epoch, name, queues, joined)
-                       values (?1, ?2, ?3, ?4)
+            let sql = "insert into tourbillon_node(epoch, name, queues, joined, beat_at)
+                       values (?1, ?2, ?3, ?4, ?4)
                        on conflict (epoch) do update set queues = excluded.queues returning beat";
             let values = (node.epoch.0, &node.name, &queues, tables.now.as_micros());
             let beat = tables.prepare(sql)?.query_row(values, |row| row.get(0))?;
@@ -146,10 +182,11 @@ impl Connection for SqliteConnection {
         let least = self.0.beats().least(epoch);
         let (beat, now) = self.0.write(|tables| {
             // One that is less is of an older file.
-            let sql = "update tourbillon_node set beat = beat + 1
+            let sql = "update tourbillon_node set beat = beat + 1, beat_at = ?3
                        where epoch = ?1 and gone is null and beat >= ?2 returning beat";
             let mut statement = tables.prepare(sql)?;
-            let beat = statement.query_row([epoch.0, least], |row| row.get(0));
+            let beat =
+                statement.query_row((epoch.0, least, tables.now.as_micros()), |row| row.get(0));
             Ok((beat.optional()?, tables.now))
         })?;
         let beats = self.0.beats();

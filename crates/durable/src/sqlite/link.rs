@@ -83,6 +83,23 @@ pub(super) fn refusal() -> Option<StoreError> {
     is_copy.then_some(StoreError::Forked)
 }
 
+/// How long a call waits for the lock of the file, unless an option says otherwise.
+pub(super) const BUSY_LIMIT: Duration = Duration::from_secs(5);
+
+/// Whether a file has tables of timers. It is opened for reading alone.
+pub(super) fn has_tables(path: &Path, prefix: &Prefix) -> Result<bool, StoreError> {
+    if let Some(refusal) = refusal() {
+        return Err(refusal);
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opened = Connection::open_with_flags(path, flags);
+    let opened = opened.map_err(|error| of_file(path, not_opened(path, &error)))?;
+    opened
+        .busy_timeout(BUSY_LIMIT)
+        .and_then(|()| schema::has_tables(&opened, prefix))
+        .map_err(|error| of_file(path, failure::before_commit(&error)))
+}
+
 impl Link {
     /// Opens the file. With `create` it is created if it is not there.
     pub(super) fn open(path: &Path, create: bool, shared: Shared) -> Result<Self, StoreError> {

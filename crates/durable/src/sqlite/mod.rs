@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use self::connection::SqliteConnection;
-use self::link::{Link, Shared};
+use self::link::{BUSY_LIMIT, Link, Shared, has_tables};
 use self::schema::Prefix;
 use crate::store::{Beats, Connection, DEFAULT, Store, StoreError, WallClock};
 use crate::sync::Arc;
@@ -106,9 +106,6 @@ pub struct Sqlite {
     shared: Shared,
 }
 
-/// How long a call waits for the lock of the file, unless an option says otherwise.
-const BUSY_LIMIT: Duration = Duration::from_secs(5);
-
 impl Sqlite {
     /// Opens a file. It creates the file and the tables of the timers, or brings them to the
     /// version of this crate.
@@ -167,8 +164,53 @@ impl Sqlite {
     /// # }
     /// ```
     pub fn open_with_prefix(path: impl AsRef<Path>, prefix: &str) -> Result<Self, StoreError> {
+        Sqlite::opened(Prefix::new(prefix)?, path::check(path.as_ref())?)
+    }
+
+    /// Opens a file that has tables of timers already, for programs that only look after them. It
+    /// neither creates a file nor tables; it brings older tables to the version of this crate.
+    ///
+    /// `prefix` is what the names of the tables begin with: `tourbillon`, unless they were made by
+    /// [`open_with_prefix`](Sqlite::open_with_prefix).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Sqlite::open), and [`StoreError::Refused`] if there is no such file, or if it
+    /// has no such tables.
+    ///
+    /// # Blocking
+    ///
+    /// It reads and writes the file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::{Sqlite, StoreError};
+    ///
+    /// let refused = Sqlite::open_existing("no-such-file.db", "tourbillon");
+    /// assert!(matches!(refused, Err(StoreError::Refused(_))));
+    /// ```
+    pub fn open_existing(path: impl AsRef<Path>, prefix: &str) -> Result<Self, StoreError> {
         let prefix = Prefix::new(prefix)?;
         let path = path::check(path.as_ref())?;
+        let refuse = |why: &str| {
+            let path = path.display();
+            Err(StoreError::Refused(format!("{path}: {why}")))
+        };
+        if !path.exists() {
+            return refuse("there is no such file");
+        }
+        // Before anything else is done to a file that may be somebody else's.
+        if !has_tables(&path, &prefix)? {
+            let prefix = prefix.name();
+            return refuse(&format!(
+                "the file has no tables of timers with the prefix {prefix}"
+            ));
+        }
+        Sqlite::opened(prefix, path)
+    }
+
+    fn opened(prefix: Prefix, path: PathBuf) -> Result<Self, StoreError> {
         let shared = Shared {
             prefix,
             clock: WallClock::system(),

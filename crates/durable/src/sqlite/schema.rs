@@ -69,6 +69,7 @@ pub(super) const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 ///   the planner from it where a statement names a queue.
 /// - The identity is beside the version, in a page that only a migration writes. So it is not in
 ///   the log but in the file, and a connection without a cache reads it from there.
+/// - The views may have outlived tables that somebody dropped.
 /// - The index of claims has only what is held now. By it a node that is gone is known to have
 ///   left nothing behind.
 const FIRST: &str = "
@@ -110,6 +111,7 @@ create table tourbillon_node(
     name text not null,
     queues text not null,
     beat integer not null default 0,
+    beat_at integer not null,
     joined integer not null,
     gone integer
 ) strict;
@@ -118,6 +120,7 @@ create table tourbillon_dead(
     id integer primary key autoincrement,
     queue text not null,
     key text not null,
+    shard integer not null check (shard between 0 and 63),
     planned integer not null,
     at integer not null,
     attempt integer not null,
@@ -127,35 +130,132 @@ create table tourbillon_dead(
     payload text not null,
     meta text
 ) strict;
-create index tourbillon_dead_queue on tourbillon_dead(queue);
+create index tourbillon_dead_queue on tourbillon_dead(queue, id);
 
 create table tourbillon_queue(
     name text primary key,
     paused integer not null default 0
 ) strict, without rowid;
 
+drop view if exists tourbillon_timers;
 create view tourbillon_timers as select
     t.queue,
     t.key,
     strftime('%Y-%m-%d %H:%M:%S', t.due / 1000000, 'unixepoch')
         || printf('.%06d', t.due % 1000000) as due_utc,
     case
-        when t.claim is null then 'waiting'
-        when n.epoch is null or n.gone is not null then
-            case when t.cancelled then 'cancelled'
-                when t.follows then 'waiting'
-                else 'left by a node that is gone' end
-        when t.cancelled then 'running, cancelled'
-        when t.follows then 'running, another one follows'
-        else 'running'
+        when n.epoch is not null then 'running'
+        when exists (select 1 from tourbillon_queue q where q.name = t.queue and q.paused) then 'paused'
+        when t.due / 1000 <= cast((julianday('now') - 2440587.5) * 86400000.0 as integer) then 'overdue'
+        else 'waiting'
     end as state,
     n.name as node,
-    t.attempt,
-    t.fails,
-    t.crashes,
+    case when n.epoch is not null then strftime('%Y-%m-%d %H:%M:%S', t.since / 1000000, 'unixepoch')
+        || printf('.%06d', t.since % 1000000) end as running_since_utc,
+    t.cancelled,
+    case when n.epoch is null then 0 else t.follows end as follows,
+    case when n.epoch is null and t.follows then 0 else t.attempt end as attempt,
+    case when n.epoch is null and t.follows then 0 else t.fails end as fails,
+    case when n.epoch is null and t.follows then 0 else t.crashes end as crashes,
     t.payload,
     t.meta
-from tourbillon_timer t left join tourbillon_node n on n.epoch = t.claim;
+from tourbillon_timer t left join tourbillon_node n on n.epoch = t.claim and n.gone is null
+where n.epoch is not null or not t.cancelled;
+
+create trigger tourbillon_timers_move instead of update of due_utc on tourbillon_timers
+begin
+    select raise(abort, 'the due time is a UTC time such as 2031-12-24 18:00:00')
+    where julianday(new.due_utc) is null;
+    update tourbillon_timer set
+        generation = case when claim is not null and follows and old.state <> 'running'
+            then random() & 9223372036854775807 else generation end,
+        attempt = case when claim is not null and follows and old.state <> 'running' then 0 else attempt end,
+        fails = case when old.state = 'running' then fails else 0 end,
+        crashes = case when old.state = 'running' then crashes else 0 end,
+        follows = case when old.state = 'running' then follows else 0 end,
+        claim = case when old.state = 'running' then claim end,
+        since = case when old.state = 'running' then since end,
+        due = 1000 * max(cast((julianday(new.due_utc) - 2440587.5) * 86400000.0 as integer),
+            cast((julianday('now') - 2440587.5) * 86400000.0 as integer)),
+        planned = 1000 * max(cast((julianday(new.due_utc) - 2440587.5) * 86400000.0 as integer),
+            cast((julianday('now') - 2440587.5) * 86400000.0 as integer))
+    where queue = old.queue and key = old.key and (old.state <> 'running' or follows);
+end;
+
+create trigger tourbillon_timers_cancel instead of delete on tourbillon_timers
+begin
+    update tourbillon_timer set
+        cancelled = 1,
+        follows = 0,
+        due = case when follows then 1000 * cast((julianday('now') - 2440587.5) * 86400000.0 as integer) else due end,
+        planned = case when follows
+            then 1000 * cast((julianday('now') - 2440587.5) * 86400000.0 as integer) else planned end
+    where queue = old.queue and key = old.key and old.state = 'running' and not cancelled;
+    delete from tourbillon_timer where queue = old.queue and key = old.key and old.state <> 'running';
+end;
+
+drop view if exists tourbillon_dead_letters;
+create view tourbillon_dead_letters as select
+    d.id,
+    d.queue,
+    d.key,
+    strftime('%Y-%m-%d %H:%M:%S', d.at / 1000000, 'unixepoch') || printf('.%06d', d.at % 1000000) as given_up_utc,
+    d.attempt,
+    d.fails,
+    d.crashes,
+    d.error,
+    exists (select 1 from tourbillon_timers t where t.queue = d.queue and t.key = d.key) as has_timer,
+    0 as revived,
+    d.payload,
+    d.meta
+from tourbillon_dead d;
+
+create trigger tourbillon_dead_letters_discard instead of delete on tourbillon_dead_letters
+begin
+    delete from tourbillon_dead where id = old.id;
+end;
+
+create trigger tourbillon_dead_letters_revive instead of update of revived on tourbillon_dead_letters
+when new.revived and not old.has_timer
+begin
+    -- What a node that is gone has left behind cancelled.
+    delete from tourbillon_timer where queue = old.queue and key = old.key;
+    insert into tourbillon_timer(queue, key, shard, due, planned, generation, payload, meta)
+    select queue, key, shard, 1000 * cast((julianday('now') - 2440587.5) * 86400000.0 as integer),
+        1000 * cast((julianday('now') - 2440587.5) * 86400000.0 as integer),
+        random() & 9223372036854775807, payload, meta
+    from tourbillon_dead where id = old.id;
+    delete from tourbillon_dead where id = old.id;
+end;
+
+drop view if exists tourbillon_queues;
+create view tourbillon_queues as select
+    n.queue,
+    exists (select 1 from tourbillon_queue q where q.name = n.queue and q.paused) as paused,
+    (select count(*) from tourbillon_timers t where t.queue = n.queue and t.state <> 'running') as pending,
+    (select min(t.due_utc) from tourbillon_timers t where t.queue = n.queue and t.state <> 'running') as first_due_utc,
+    (select count(*) from tourbillon_timers t where t.queue = n.queue and t.state = 'running') as running,
+    (select count(*) from tourbillon_dead d where d.queue = n.queue) as dead
+from (
+    select queue from tourbillon_timer union select queue from tourbillon_dead
+    union select name from tourbillon_queue where paused
+) n;
+
+create trigger tourbillon_queues_pause instead of update of paused on tourbillon_queues
+begin
+    delete from tourbillon_queue where name = old.queue;
+    insert into tourbillon_queue(name, paused) select old.queue, 1 where new.paused;
+end;
+
+drop view if exists tourbillon_nodes;
+create view tourbillon_nodes as select
+    n.epoch as id,
+    n.name,
+    n.queues,
+    strftime('%Y-%m-%d %H:%M:%S', n.joined / 1000000, 'unixepoch') as joined_utc,
+    (cast((julianday('now') - 2440587.5) * 86400000.0 as integer) - n.beat_at / 1000) / 1000.0 as silent_seconds,
+    strftime('%Y-%m-%d %H:%M:%S', n.gone / 1000000, 'unixepoch') as gone_utc
+from tourbillon_node n;
 ";
 
 /// The row of `tourbillon_meta`, which each transaction reads first.

@@ -81,8 +81,8 @@ where rowid = ?1";
 const DELETE: &str = "delete from tourbillon_timer where rowid = ?1";
 
 const BURY: &str = "
-insert into tourbillon_dead(queue, key, planned, at, attempt, fails, crashes, error, payload, meta)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+insert into tourbillon_dead(queue, key, planned, at, attempt, fails, crashes, error, payload, meta, shard)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
 
 const IS_LIVE: &str = "select 1 from tourbillon_node where epoch = ?1 and gone is null";
 
@@ -137,11 +137,6 @@ impl<'c> Tables<'c> {
         Ok(row.optional()?)
     }
 
-    /// Whether a claim of this epoch, which belongs to a row that was read, is live.
-    pub(super) fn is_known_live(&self, epoch: Epoch) -> bool {
-        self.known.contains(&(epoch, true))
-    }
-
     /// Returns a statement of the connection's cache.
     pub(super) fn prepare(&self, sql: &str) -> Result<CachedStatement<'c>, rusqlite::Error> {
         self.connection.prepare_cached(&self.prefix.fill(sql))
@@ -187,6 +182,7 @@ impl<'c> Tables<'c> {
                     error.as_str(),
                     &*row.payload,
                     row.payload.meta.as_ref().map(Meta::as_str),
+                    row.shard,
                 ))?;
                 before.map_or(Ok(()), |before| self.delete(before))
             }
@@ -245,6 +241,19 @@ impl<'c> Tables<'c> {
     fn delete(&self, before: Before) -> Result<(), rusqlite::Error> {
         self.prepare(DELETE)?.execute([before.id])?;
         Ok(())
+    }
+
+    /// Whether a queue is paused.
+    pub(super) fn is_paused(&self, queue: &str) -> Result<bool, Failure> {
+        let sql = "select 1 from tourbillon_queue where name = ?1 and paused";
+        Ok(self.prepare(sql)?.exists([queue])?)
+    }
+
+    /// The name of a node that is not gone.
+    pub(super) fn live_node(&self, epoch: Epoch) -> Result<Option<String>, Failure> {
+        let sql = "select name from tourbillon_node where epoch = ?1 and gone is null";
+        let name = self.prepare(sql)?.query_row([epoch.0], |row| row.get(0));
+        Ok(name.optional()?)
     }
 
     /// The queues that are paused, by name.

@@ -32,10 +32,11 @@ mod error;
 mod namespace;
 mod payload;
 mod polls;
+mod reads;
 pub(crate) mod time;
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::sync::Arc;
 
@@ -52,15 +53,17 @@ pub use self::payload::{Meta, Payload};
 pub use self::polls::{
     Band, Complete, Offset, Poll, Range, Seen, SeenNode, StoreSnapshot, Survey, SurveyedPart,
 };
+#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
+pub(crate) use self::reads::end_of_prefix;
+pub use self::reads::{
+    DeadLetter, DeadPage, MOST_COUNTED, PAGE_BYTES, Page, QueueCounts, Revived, StoredNode,
+    StoredState, Timer,
+};
 pub use self::time::StoreTime;
 pub(crate) use self::time::{WallClock, micros};
 
 /// The shards of each queue. A node asks for those that are its own; see [`Poll`].
 pub const SHARDS: u16 = 64;
-
-/// A page of timers or dead letters ends when its payloads have this many bytes. It has one of them
-/// at least.
-pub const PAGE_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Where timers are kept: a [`Memory`](crate::Memory), a `Sqlite`, a `Postgres`, or a box with one of
 /// them that was chosen at run time.
@@ -237,28 +240,51 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError>;
 
-    /// Reads the timers of a queue in the order of their due times and keys, at most as many as the
-    /// page may have. It ends early at [`PAGE_BYTES`], so that it holds up no other call for long.
+    /// Reads timers in the order of their due times, queues and keys, at most as many as the page may
+    /// have. It ends early at [`PAGE_BYTES`], so that it holds up no other call for long.
     ///
     /// # Errors
     ///
     /// The store can't be reached, or refuses.
     fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError>;
 
-    /// Counts the timers of all queues, with the earliest due time of each. It reads them all.
+    /// Counts the timers of all queues up to [`MOST_COUNTED`], with the earliest due time of each.
     ///
     /// # Errors
     ///
     /// The store can't be reached, or refuses.
     fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError>;
 
-    /// Reads dead letters of a queue in the order of their numbers, at most `limit` of those whose
-    /// number is greater than `after`. It ends early at [`PAGE_BYTES`].
+    /// Reads dead letters in the order of their numbers, at most as many as the page may have. It
+    /// ends early at [`PAGE_BYTES`].
     ///
     /// # Errors
     ///
     /// The store can't be reached, or refuses.
-    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError>;
+    fn dead(&mut self, page: &DeadPage) -> Result<Vec<DeadLetter>, StoreError>;
+
+    /// Deletes the dead letters with these numbers, and returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses to delete one of them. Then none is deleted.
+    fn discard(&mut self, letters: &[i64]) -> Result<u64, StoreError>;
+
+    /// Deletes those of the first `limit` dead letters that were given up so long ago or longer, and
+    /// returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses to delete one of them. Then none is deleted.
+    fn discard_old(&mut self, age: Duration, limit: u32) -> Result<u64, StoreError>;
+
+    /// Reads all nodes in the order of their joins, also those that are gone, for as long as the
+    /// store keeps them.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn nodes(&mut self) -> Result<Vec<StoredNode>, StoreError>;
 
     /// Turns a dead letter into a timer that is due now, with a new generation.
     ///
@@ -417,141 +443,6 @@ pub enum Answer {
         since: StoreTime,
     },
     /// There is no such timer.
-    NotFound,
-}
-
-// === what users read ===
-
-/// A timer as it is stored.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Timer {
-    /// The queue.
-    pub queue: String,
-    /// The key within the queue.
-    pub key: String,
-    /// When it is due next.
-    pub due: StoreTime,
-    /// When it was due first, before retries.
-    pub planned: StoreTime,
-    /// The number of runs so far.
-    pub attempt: u32,
-    /// The number of runs that returned an error.
-    pub fails: u32,
-    /// The number of runs whose node died.
-    pub crashes: u32,
-    /// Since when a node has been running it.
-    pub running: Option<StoreTime>,
-    /// Whether it was cancelled during its run.
-    pub cancelled: bool,
-    /// Whether it was scheduled during its run: the due times and the payload are those of the
-    /// timer that follows.
-    pub follows: bool,
-    /// The payload, as JSON.
-    pub payload: String,
-    /// The meta that it was scheduled with.
-    pub meta: Option<Meta>,
-}
-
-/// The part of a queue that [`Connection::list`] reads.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Page {
-    /// The queue.
-    pub queue: String,
-    /// The least due time.
-    pub from: StoreTime,
-    /// Timers that are due at this time or later are not read.
-    pub until: StoreTime,
-    /// The due time and key of the last timer of the page before.
-    pub after: Option<(StoreTime, String)>,
-    /// The greatest number of timers. There may be more although there are fewer in the page: see
-    /// [`PAGE_BYTES`].
-    pub limit: u32,
-}
-
-impl Page {
-    /// The first timers of a queue, at most `limit`, whenever they are due.
-    #[must_use]
-    pub fn first(queue: &str, limit: u32) -> Self {
-        Page {
-            queue: queue.to_owned(),
-            from: StoreTime::from_micros(i64::MIN),
-            until: StoreTime::from_micros(i64::MAX),
-            after: None,
-            limit,
-        }
-    }
-}
-
-/// The numbers of timers of one queue, and how far it is behind. [`Durable::counts`] has an example.
-///
-/// [`Durable::counts`]: crate::Durable::counts
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct QueueCounts {
-    /// The queue.
-    pub queue: String,
-    /// Timers that wait for their due time.
-    pub waiting: u64,
-    /// Timers that are due and not claimed.
-    pub overdue: u64,
-    /// Timers that a node runs.
-    pub running: u64,
-    /// The earliest due time of those that wait or are overdue. If it has passed, the queue is
-    /// behind by the time since then.
-    pub oldest: Option<SystemTime>,
-    /// Dead letters.
-    pub dead: u64,
-    /// Whether the queue is paused.
-    pub paused: bool,
-}
-
-/// A timer that has been given up.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct DeadLetter {
-    /// Its number, by which [`Connection::revive`] finds it.
-    pub id: i64,
-    /// The queue.
-    pub queue: String,
-    /// The key within the queue.
-    pub key: String,
-    /// When it was due first.
-    pub planned: StoreTime,
-    /// When it was given up.
-    pub at: StoreTime,
-    /// The number of runs.
-    pub attempt: u32,
-    /// The number of runs that returned an error.
-    pub fails: u32,
-    /// The number of runs whose node died.
-    pub crashes: u32,
-    /// Why it was given up.
-    pub error: String,
-    /// The payload, as JSON.
-    pub payload: String,
-    /// The meta that it was scheduled with.
-    pub meta: Option<Meta>,
-}
-
-/// What became of a dead letter. [`Durable::revive`] has an example.
-///
-/// [`Durable::revive`]: crate::Durable::revive
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Revived {
-    /// It is a timer again, due now.
-    Revived {
-        /// Its queue.
-        queue: String,
-        /// Its key.
-        key: String,
-    },
-    /// There is a timer with its key, so it was left as it is.
-    Exists,
-    /// There is no such dead letter.
     NotFound,
 }
 

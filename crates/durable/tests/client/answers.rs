@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tourbillon_durable::Revived;
 use tourbillon_durable::{
     CallError, CancelAnswer, Durable, IfAbsentAnswer, Invalid, Memory, Paging, RescheduleAnswer,
-    WallClock,
+    TimerFilter, WallClock,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -208,7 +208,7 @@ fn a_list_has_pages_and_ranges() {
     let mut seen = Vec::new();
     let mut paging = Paging::first(3);
     loop {
-        let page = timers.list("q", .., &paging).wait().unwrap();
+        let page = timers.list("q", &paging).wait().unwrap();
         let Some(last) = page.last() else { break };
         assert!(page.len() <= 3);
         paging = Paging::after(last, 3);
@@ -220,18 +220,52 @@ fn a_list_has_pages_and_ranges() {
     let count = |page: Vec<_>| page.len();
     let ten = Paging::first(10);
     assert_eq!(
-        count(timers.list("q", at(3)..at(5), &ten).wait().unwrap()),
+        count(
+            timers
+                .list(TimerFilter::queue("q").due(at(3)..at(5)), &ten)
+                .wait()
+                .unwrap()
+        ),
         2
     );
     assert_eq!(
-        count(timers.list("q", at(3)..=at(5), &ten).wait().unwrap()),
+        count(
+            timers
+                .list(TimerFilter::queue("q").due(at(3)..=at(5)), &ten)
+                .wait()
+                .unwrap()
+        ),
         3
     );
-    assert_eq!(count(timers.list("q", ..at(3), &ten).wait().unwrap()), 2);
-    assert_eq!(count(timers.list("q", at(9).., &ten).wait().unwrap()), 2);
+    assert_eq!(
+        count(
+            timers
+                .list(TimerFilter::queue("q").due(..at(3)), &ten)
+                .wait()
+                .unwrap()
+        ),
+        2
+    );
+    assert_eq!(
+        count(
+            timers
+                .list(TimerFilter::queue("q").due(at(9)..), &ten)
+                .wait()
+                .unwrap()
+        ),
+        2
+    );
     let behind = (std::ops::Bound::Excluded(at(9)), std::ops::Bound::Unbounded);
-    assert_eq!(count(timers.list("q", behind, &ten).wait().unwrap()), 1);
-    assert_eq!(count(timers.list("nothing", .., &ten).wait().unwrap()), 0);
+    assert_eq!(
+        count(
+            timers
+                .list(TimerFilter::queue("q").due(behind), &ten)
+                .wait()
+                .unwrap()
+        ),
+        1
+    );
+    assert_eq!(count(timers.list("nothing", &ten).wait().unwrap()), 0);
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn every_call_can_be_awaited_on_every_runtime() {
                 .all(|one| one.as_ref().unwrap().is_cancelled())
         );
         assert!(timers.get("q", "a").await.unwrap().is_some());
-        let page = timers.list("q", .., &Paging::first(10)).await.unwrap();
+        let page = timers.list("q", &Paging::first(10)).await.unwrap();
         assert_eq!(page.len(), 2);
         assert_eq!(timers.counts().await.unwrap()[0].waiting, 2);
         timers.pause("q").await.unwrap();

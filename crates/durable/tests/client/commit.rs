@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use kit::gate::Gate;
 use tourbillon_durable::store::{
-    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, NewNode, Page, Poll,
-    QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot, Timer,
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, DeadPage, Epoch, NewNode, Page,
+    Poll, QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot, StoredNode,
+    Timer,
 };
 use tourbillon_durable::{CallError, CancelAnswer, Durable, Memory};
 
@@ -133,8 +134,20 @@ impl Connection for WatchedConnection {
     fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
         self.1.counts()
     }
-    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
-        self.1.dead(queue, after, limit)
+    fn dead(&mut self, page: &DeadPage) -> Result<Vec<DeadLetter>, StoreError> {
+        self.1.dead(page)
+    }
+
+    fn discard(&mut self, letters: &[i64]) -> Result<u64, StoreError> {
+        self.1.discard(letters)
+    }
+
+    fn discard_old(&mut self, age: Duration, limit: u32) -> Result<u64, StoreError> {
+        self.1.discard_old(age, limit)
+    }
+
+    fn nodes(&mut self) -> Result<Vec<StoredNode>, StoreError> {
+        self.1.nodes()
     }
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
         self.1.revive(letter)

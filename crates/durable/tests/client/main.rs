@@ -8,4 +8,5 @@ mod due_times;
 mod faults;
 mod meta;
 mod refusals;
+mod support;
 mod waits;

@@ -4,10 +4,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tourbillon_durable::store::{
-    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, NewNode, Page, Poll,
-    QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot, Timer,
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, DeadPage, Epoch, NewNode, Page,
+    Poll, QueueCounts, Revived, Settle, Settled, Store, StoreError, StoreSnapshot, StoredNode,
+    Timer,
 };
 
 /// A call of a node.
@@ -75,8 +77,17 @@ impl Connection for WatchedConnection {
     fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
         self.connection.counts()
     }
-    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
-        self.connection.dead(queue, after, limit)
+    fn dead(&mut self, page: &DeadPage) -> Result<Vec<DeadLetter>, StoreError> {
+        self.connection.dead(page)
+    }
+    fn discard(&mut self, letters: &[i64]) -> Result<u64, StoreError> {
+        self.connection.discard(letters)
+    }
+    fn discard_old(&mut self, age: Duration, limit: u32) -> Result<u64, StoreError> {
+        self.connection.discard_old(age, limit)
+    }
+    fn nodes(&mut self) -> Result<Vec<StoredNode>, StoreError> {
+        self.connection.nodes()
     }
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
         self.connection.revive(letter)

@@ -29,6 +29,7 @@ mod schemas;
 mod slow_polls;
 mod stopped;
 mod stress;
+mod support;
 #[cfg(feature = "postgres-tls")]
 mod tls;
 mod transactions;

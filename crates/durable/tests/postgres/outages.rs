@@ -278,7 +278,7 @@ fn a_start_that_cannot_work_is_refused() {
             "alter table tourbillon.timer rename column crashes to elsewhere",
             "crashes",
         ),
-        ("drop table tourbillon.queue", "queue"),
+        ("drop table tourbillon.queue cascade", "queue"),
         (
             "alter table tourbillon.timer enable row level security",
             "bypassrls",

@@ -4,8 +4,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use tourbillon_durable::store::{
-    Action, Answer, Call, Claim, Connection, Epoch, NewNode, Outcome, Revived, Run, Settle,
-    Settled, Settlement, Store, StoreError, StoreTime, Wanted,
+    Action, Answer, Call, Claim, Connection, DeadPage, Epoch, NewNode, Outcome, Revived, Run,
+    Settle, Settled, Settlement, Store, StoreError, StoreTime, Wanted,
 };
 use tourbillon_durable::{Due, DueAt, Durable, DurableEvent, Postgres, RetryPolicy};
 
@@ -240,7 +240,9 @@ fn a_row_that_the_server_refuses_fails_alone_in_every_call() {
 
         // Revive.
         set(trap);
-        let letters = connection.dead("q", 0, 10).expect("they are read");
+        let letters = connection
+            .dead(&DeadPage::first("q", 10))
+            .expect("they are read");
         assert_eq!(letters.len(), 5);
         for letter in letters {
             match (&*letter.key, connection.revive(letter.id)) {

@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_durable::store::{Claim, Connection, Epoch, NewNode, Poll, Store, StoreError};
+use tourbillon_durable::store::{
+    Claim, Connection, DeadPage, Epoch, NewNode, Poll, Store, StoreError,
+};
 use tourbillon_durable::{CallError, Due, Durable, DurableEvent, Postgres};
 
 use crate::cluster::{self, Cluster, Database};
@@ -222,7 +224,7 @@ fn every_call_of_an_open_connection_notices_other_tables_and_changes_nothing_in_
         ("get", open.get("q", "k").map(drop)),
         ("list", open.list(&page).map(drop)),
         ("counts", open.counts().map(drop)),
-        ("dead", open.dead("q", 0, 1).map(drop)),
+        ("dead", open.dead(&DeadPage::first("q", 1)).map(drop)),
         ("revive", open.revive(1).map(drop)),
         ("set_paused", open.set_paused("q", true)),
         ("join", open.join(&node)),

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use tourbillon_durable::store::{
-    Action, Answer, Band, Call, Claim, Connection, Epoch, NewNode, Offset, Outcome, Page, Payload,
-    Poll, Range, Run, SHARDS, Settle, Settlement, Store, StoreTime, Wanted,
+    Action, Answer, Band, Call, Claim, Connection, DeadPage, Epoch, NewNode, Offset, Outcome, Page,
+    Payload, Poll, Range, Run, SHARDS, Settle, Settlement, Store, StoreTime, Wanted,
 };
 use tourbillon_durable::{DueAt, Memory, Meta, Postgres};
 
@@ -239,7 +239,7 @@ impl Side {
             Step::Revive(index) => {
                 let letters = self
                     .connection
-                    .dead(QUEUES[index % 2], 0, 100)
+                    .dead(&DeadPage::first(QUEUES[index % 2], 100))
                     .expect("it reads");
                 let id = letters.get(*index).map_or(1_000_000, |letter| letter.id);
                 show(&self.connection.revive(id).expect("the store answers"))
@@ -449,7 +449,7 @@ impl Side {
             shown += &format!("{queue}: {}\n", self.list(&Page::first(queue, 100)));
             for letter in self
                 .connection
-                .dead(queue, 0, 100)
+                .dead(&DeadPage::first(queue, 100))
                 .expect("the store reads")
             {
                 let (planned, at) = (self.halves(letter.planned), self.halves(letter.at));

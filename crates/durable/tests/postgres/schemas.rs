@@ -181,3 +181,24 @@ fn an_administrator_makes_the_tables_in_an_empty_schema_for_roles_that_may_not()
         .wait()
         .expect("accepted");
 }
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_program_that_only_looks_after_timers_makes_no_tables() {
+    let database = cluster::lent();
+    let connect = |schema: &str| {
+        let builder = Postgres::builder(&database.url()).expect("a good URL");
+        builder.schema(schema).create_tables(false).connect()
+    };
+    let refused = connect("nowhere").expect_err("there are none");
+    assert!(!refused.may_pass(), "{refused}");
+    assert!(
+        refused
+            .to_string()
+            .contains("no tables of timers in the schema nowhere"),
+        "{refused}"
+    );
+    let schemas = "select count(*) from pg_namespace where nspname = 'nowhere'";
+    assert_eq!(database.psql(schemas).as_deref(), Ok("0"));
+    connect("tourbillon").expect("they are there");
+}

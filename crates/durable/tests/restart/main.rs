@@ -176,7 +176,7 @@ fn left(timers: &Durable) -> BTreeMap<usize, bool> {
     let mut paging = Paging::first(1_000);
     loop {
         let page = timers
-            .list(QUEUE, .., &paging)
+            .list(QUEUE, &paging)
             .wait()
             .expect("the store answers");
         let Some(last) = page.last() else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tourbillon_durable::store::{Store, StoreError, StoreTime};
-use tourbillon_durable::{Sqlite, WallClock, rusqlite};
+use tourbillon_durable::{Durable, Sqlite, WallClock, rusqlite};
 
 use crate::folder::{Folder, schedule_in};
 
@@ -149,7 +149,8 @@ fn people_see_timers_with_readable_times() {
         "pay",
         "order:7",
         "2023-11-14 22:14:20.123456",
-        "waiting",
+        // By the clock of the machine, whatever that of the store is.
+        "overdue",
         "{}",
     ];
     assert_eq!(found, Ok(wanted.map(str::to_owned)));
@@ -230,4 +231,37 @@ fn tables_without_their_version_are_refused() {
         .expect("dropped");
     // It does not guess what the other tables are.
     has(&refused(folder.file()), "already exists");
+}
+
+#[test]
+fn a_file_that_is_looked_after_is_neither_made_nor_changed() {
+    let folder = Folder::new();
+    let refused = |path: &std::path::Path, prefix: &str| match Sqlite::open_existing(path, prefix) {
+        Err(StoreError::Refused(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(refused(&folder.file(), "tourbillon").contains("there is no such file"));
+    assert!(!folder.file().exists());
+    // A file of somebody else's stays as it is, to the byte.
+    let plain = rusqlite::Connection::open(folder.file()).expect("a connection");
+    plain.execute_batch("create table mine(a)").expect("made");
+    drop(plain);
+    let before = std::fs::read(folder.file()).expect("it is there");
+    assert!(refused(&folder.file(), "tourbillon").contains("no tables of timers"));
+    assert_eq!(std::fs::read(folder.file()).expect("it is there"), before);
+    assert_eq!(
+        std::fs::read_dir(folder.path()).expect("a folder").count(),
+        1
+    );
+    // No database at all, and a folder.
+    let text = folder.path().join("text");
+    std::fs::write(&text, "x".repeat(5_000)).expect("written");
+    refused(&text, "tourbillon");
+    assert!(Sqlite::open_existing(folder.path(), "tourbillon").is_err());
+    // The right one, and the wrong prefix.
+    drop(folder.store());
+    assert!(refused(&folder.file(), "shop").contains("prefix shop"));
+    let opened = Sqlite::open_existing(folder.file(), "tourbillon").expect("it has tables");
+    let timers = Durable::builder(opened).start().expect("it starts");
+    assert_eq!(timers.counts().wait(), Ok(vec![]));
 }

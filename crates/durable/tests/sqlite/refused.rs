@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rusqlite::Connection as Raw;
 use tourbillon_durable::store::{
-    Action, Call, Claim, Connection, Epoch, NewNode, Offset, Outcome, Poll, Range, Revived, Run,
-    SHARDS, Settle, Settled, Settlement, Store, StoreError, StoreTime, Wanted,
+    Action, Call, Claim, Connection, DeadPage, Epoch, NewNode, Offset, Outcome, Poll, Range,
+    Revived, Run, SHARDS, Settle, Settled, Settlement, Store, StoreError, StoreTime, Wanted,
 };
 use tourbillon_durable::{DueAt, rusqlite};
 
@@ -144,13 +144,22 @@ fn a_row_that_the_file_refuses_fails_alone_in_every_call() {
                 .expect("the others"),
         );
         // Its letter was not written either.
-        assert_eq!(connection.dead("q", 0, 10).expect("they are read").len(), 4);
+        assert_eq!(
+            connection
+                .dead(&DeadPage::first("q", 10))
+                .expect("they are read")
+                .len(),
+            4
+        );
         unset(&file);
         let bad = settle(vec![runs.remove(2)], &dead);
         assert_eq!(connection.settle(&bad), Ok(vec![Ok(Settled::Buried)]));
 
         set(&file, way);
-        for letter in connection.dead("q", 0, 10).expect("they are read") {
+        for letter in connection
+            .dead(&DeadPage::first("q", 10))
+            .expect("they are read")
+        {
             match (&*letter.key, connection.revive(letter.id)) {
                 ("bad", Err(StoreError::Refused(_))) => {}
                 (key, Ok(Revived::Revived { .. })) if key != "bad" => {}
@@ -225,8 +234,8 @@ fn a_letter_finds_a_free_number_though_the_counter_is_behind() {
         "update sqlite_sequence set seq = 1",
     ] {
         file.execute_batch(&format!(
-            "insert into tourbillon_dead(id, queue, key, planned, at, attempt, fails, crashes, error, payload)
-             select ifnull(max(id), 0) + 1000, 'q', 'old', 1, 1, 1, 1, 0, '', '1' from tourbillon_dead; {counter}"
+            "insert into tourbillon_dead(id, queue, key, shard, planned, at, attempt, fails, crashes, error, payload)
+             select ifnull(max(id), 0) + 1000, 'q', 'old', 0, 1, 1, 1, 1, 0, '', '1' from tourbillon_dead; {counter}"
         ))
         .expect("written");
         connection
@@ -236,7 +245,12 @@ fn a_letter_finds_a_free_number_though_the_counter_is_behind() {
         let runs = runs.into_iter().map(|run| run.run).collect();
         let settled = connection.settle(&settle(runs, &Outcome::Dead("no".into())));
         assert_eq!(settled, Ok(vec![Ok(Settled::Buried); 5]));
-        let letters = connection.dead("q", last, 100).expect("they are read");
+        let letters = {
+            let mut page = DeadPage::first("q", 100);
+            page.after = last;
+            connection.dead(&page)
+        }
+        .expect("they are read");
         assert_eq!(letters.len(), 6);
         last = letters[5].id;
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tourbillon_durable::store::{
-    Action, Answer, Band, Call, Claim, Claimed, Connection, Epoch, NewNode, Offset, Outcome, Page,
-    Payload, Poll, Range, Run, SHARDS, Settle, Settlement, Store, StoreError, StoreSnapshot,
-    StoreTime, Wanted,
+    Action, Answer, Band, Call, Claim, Claimed, Connection, DeadPage, Epoch, NewNode, Offset,
+    Outcome, Page, Payload, Poll, Range, Run, SHARDS, Settle, Settlement, Store, StoreError,
+    StoreSnapshot, StoreTime, Wanted,
 };
 use tourbillon_durable::{DueAt, Memory, Meta, WallClock};
 
@@ -215,7 +215,7 @@ impl Pair {
                 page.until = from_start(from + until);
                 let timers = self.both(|connection| connection.list(&page));
                 if let (true, Some(last)) = (next, timers.last()) {
-                    page.after = Some((last.due, last.key.clone()));
+                    page.after = Some((last.due, last.queue.clone(), last.key.clone()));
                     self.both(|connection| connection.list(&page));
                 }
             }
@@ -413,8 +413,10 @@ impl Pair {
     fn compare(&mut self) {
         for queue in QUEUES {
             self.both(|connection| connection.list(&Page::first(queue, 100)));
-            self.both(|connection| connection.dead(queue, 0, 100));
-            self.both(|connection| connection.dead(queue, 2, 1));
+            self.both(|connection| connection.dead(&DeadPage::first(queue, 100)));
+            let mut page = DeadPage::first(queue, 1);
+            page.after = 2;
+            self.both(|connection| connection.dead(&page));
         }
         self.both(|connection| connection.counts());
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tourbillon_durable::store::{
-    Action, Answer, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, NewNode,
-    Offset, Outcome, Page, Payload, Poll, QueueCounts, Range, Run, SHARDS, Seen, Settle, Settled,
-    Settlement, Store, StoreSnapshot, StoreTime, Timer, Wanted,
+    Action, Answer, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, DeadPage, Epoch,
+    NewNode, Offset, Outcome, Page, Payload, Poll, QueueCounts, Range, Run, SHARDS, Seen, Settle,
+    Settled, Settlement, Store, StoreSnapshot, StoreTime, Timer, Wanted,
 };
 use tourbillon_durable::{DueAt, WallClock};
 
@@ -211,7 +211,7 @@ impl Client {
     #[track_caller]
     pub(crate) fn dead(&mut self) -> Vec<DeadLetter> {
         self.connection
-            .dead(QUEUE, 0, 1_000)
+            .dead(&DeadPage::first(QUEUE, 1_000))
             .expect("the store reads")
     }
 

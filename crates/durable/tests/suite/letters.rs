@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tourbillon_durable::DueAt;
-use tourbillon_durable::store::{Action, DeadLetter, Outcome, Revived};
+use tourbillon_durable::store::{Action, DeadLetter, DeadPage, Outcome, Revived};
 
 use crate::client::{Bench, Client, NOW, QUEUE, assert_json, payload, schedule, schedule_text};
 
@@ -18,7 +18,7 @@ fn bury(client: &mut Client, queue: &str, key: &str, error: &str) -> DeadLetter 
     client.settle(node, run, &Outcome::Dead(error.to_owned()));
     let letters = client
         .connection
-        .dead(queue, 0, 1_000)
+        .dead(&DeadPage::first(queue, 1_000))
         .expect("the store reads");
     letters.into_iter().next_back().expect("it was written")
 }
@@ -38,7 +38,9 @@ pub(crate) fn dead_letters_have_the_order_of_their_numbers(bench: &Bench) {
         );
     }
     let read = |client: &mut Client, queue: &str, after, limit| {
-        let letters = client.connection.dead(queue, after, limit);
+        let mut page = DeadPage::first(queue, limit);
+        page.after = after;
+        let letters = client.connection.dead(&page);
         letters.expect("the store reads")
     };
     let all = read(&mut client, "a", 0, 100);
@@ -99,7 +101,7 @@ pub(crate) fn revive_makes_a_new_timer_that_is_due(bench: &Bench) {
 pub(crate) fn revive_leaves_a_timer_that_is_there(bench: &Bench) {
     let mut client = bench.client();
     let node = client.join(1);
-    let letter = bury(&mut client, QUEUE, "k", "broken");
+    let mut letter = bury(&mut client, QUEUE, "k", "broken");
     client.call("k", schedule_text(DueAt::After(HOUR), "new"));
     let before = client.timer("k");
     assert_eq!(revive(&mut client, letter.id), Revived::Exists);
@@ -109,6 +111,7 @@ pub(crate) fn revive_leaves_a_timer_that_is_there(bench: &Bench) {
     assert_eq!(revive(&mut client, letter.id), Revived::Exists);
     client.leave(node);
     assert_eq!(revive(&mut client, letter.id), Revived::Exists);
+    letter.has_timer = true;
     assert_eq!(client.dead(), std::slice::from_ref(&letter));
     client.call("k", Action::Cancel);
     assert!(matches!(
@@ -151,4 +154,115 @@ pub(crate) fn the_number_of_a_dead_letter_never_comes_back(bench: &Bench) {
         assert_eq!(client.dead(), []);
         client.call("k", Action::Cancel);
     }
+}
+
+fn read(client: &mut Client, page: &DeadPage) -> Vec<String> {
+    let letters = client.connection.dead(page).expect("the store reads");
+    letters.into_iter().map(|letter| letter.key).collect()
+}
+
+pub(crate) fn dead_letters_are_found_by_queue_prefix_and_age(bench: &Bench) {
+    let mut client = bench.client();
+    bury(&mut client, "a", "customer:7:1", "broken");
+    bury(&mut client, "b", "customer:7:2", "broken");
+    bury(&mut client, "a", "customer:8", "broken");
+    bury(&mut client, "a", "%", "broken");
+    let age = Duration::from_millis(200);
+    bench.pass(age);
+    bury(&mut client, "a", "customer:7:3", "broken");
+    let mut page = DeadPage::of_all(100);
+    assert_eq!(read(&mut client, &page).len(), 5);
+    page.prefix = "customer:7".to_owned();
+    assert_eq!(
+        read(&mut client, &page),
+        ["customer:7:1", "customer:7:2", "customer:7:3"]
+    );
+    page.older_than = Some(age);
+    assert_eq!(read(&mut client, &page), ["customer:7:1", "customer:7:2"]);
+    page.queue = Some("a".to_owned());
+    assert_eq!(read(&mut client, &page), ["customer:7:1"]);
+    page.prefix = "%".to_owned();
+    assert_eq!(read(&mut client, &page), ["%"]);
+    page.prefix.clear();
+    page.limit = 2;
+    assert_eq!(read(&mut client, &page), ["customer:7:1", "customer:8"]);
+    page.older_than = Some(Duration::MAX);
+    assert_eq!(read(&mut client, &page), [] as [&str; 0]);
+    page.older_than = Some(Duration::ZERO);
+    page.limit = 100;
+    assert_eq!(read(&mut client, &page).len(), 4);
+}
+
+pub(crate) fn a_dead_letter_says_whether_its_key_has_a_timer(bench: &Bench) {
+    let mut client = bench.client();
+    let letter = bury(&mut client, QUEUE, "k", "broken");
+    bury(&mut client, QUEUE, "alone", "broken");
+    let has_timer = |client: &mut Client| {
+        let letters = client.dead();
+        letters
+            .iter()
+            .map(|letter| letter.has_timer)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(has_timer(&mut client), [false, false]);
+    client.call("k", schedule(DueAt::After(HOUR)));
+    assert_eq!(has_timer(&mut client), [true, false]);
+    assert_eq!(revive(&mut client, letter.id), Revived::Exists);
+    client.call("k", Action::Cancel);
+    assert_eq!(has_timer(&mut client), [false, false]);
+    // What a gone node has left behind cancelled is no timer.
+    let node = client.join(2);
+    client.running(node, "k");
+    assert_eq!(has_timer(&mut client), [true, false]);
+    client.call("k", Action::Cancel);
+    client.leave(node);
+    assert_eq!(has_timer(&mut client), [false, false]);
+    assert!(matches!(
+        revive(&mut client, letter.id),
+        Revived::Revived { .. }
+    ));
+}
+
+pub(crate) fn letters_are_discarded_by_their_numbers(bench: &Bench) {
+    let mut client = bench.client();
+    let letters = ["a", "b", "c"].map(|key| bury(&mut client, QUEUE, key, "broken").id);
+    let mut discard = |ids: &[i64]| client.connection.discard(ids).expect("the store writes");
+    assert_eq!(discard(&[]), 0);
+    assert_eq!(
+        discard(&[letters[0], letters[2], letters[2], i64::MAX, i64::MIN]),
+        2
+    );
+    assert_eq!(discard(&letters), 1);
+    assert_eq!(discard(&letters), 0);
+    assert_eq!(client.dead(), []);
+    assert_eq!(revive(&mut client, letters[0]), Revived::NotFound);
+}
+
+pub(crate) fn old_letters_are_discarded_from_the_first_one_on(bench: &Bench) {
+    let mut client = bench.client();
+    for key in ["a", "b", "c"] {
+        bury(&mut client, key, key, "broken");
+    }
+    let age = Duration::from_millis(200);
+    let mut discard = |age, limit| {
+        client
+            .connection
+            .discard_old(age, limit)
+            .expect("the store writes")
+    };
+    assert_eq!(discard(Duration::MAX, 100), 0);
+    assert_eq!(discard(HOUR, 100), 0);
+    assert_eq!(discard(Duration::ZERO, 0), 0);
+    bench.pass(age);
+    assert_eq!(discard(age, 2), 2);
+    bury(&mut client, QUEUE, "young", "broken");
+    let mut discard = |age, limit| {
+        client
+            .connection
+            .discard_old(age, limit)
+            .expect("the store writes")
+    };
+    assert_eq!(discard(age, 100), 1);
+    assert_eq!(discard(age, 100), 0);
+    assert_eq!(read(&mut client, &DeadPage::of_all(100)), ["young"]);
 }

@@ -72,6 +72,11 @@ macro_rules! cases {
                 a_list_has_one_queue_and_not_more_than_its_limit,
                 a_list_shows_runs_but_not_what_a_gone_node_left_cancelled,
                 counts_are_those_of_each_queue,
+                counts_end_at_the_greatest_number,
+                a_list_of_all_queues_has_one_order,
+                a_list_has_the_keys_with_a_prefix,
+                each_timer_is_in_the_list_of_its_state,
+                nodes_are_listed_until_they_are_forgotten,
             ]
             polls: [
                 a_poll_has_the_order_of_due_times,
@@ -142,6 +147,10 @@ macro_rules! cases {
             ]
             letters: [
                 dead_letters_have_the_order_of_their_numbers,
+                dead_letters_are_found_by_queue_prefix_and_age,
+                a_dead_letter_says_whether_its_key_has_a_timer,
+                letters_are_discarded_by_their_numbers,
+                old_letters_are_discarded_from_the_first_one_on,
                 a_key_may_have_many_dead_letters_and_a_timer,
                 revive_makes_a_new_timer_that_is_due,
                 revive_leaves_a_timer_that_is_there,

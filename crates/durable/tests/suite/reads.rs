@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use tourbillon_durable::DueAt;
-use tourbillon_durable::store::{Action, Outcome, PAGE_BYTES, Page, QueueCounts, StoreTime, Timer};
+use tourbillon_durable::store::{
+    Action, DeadPage, MOST_COUNTED, Outcome, PAGE_BYTES, Page, QueueCounts, StoreTime, Timer,
+};
+use tourbillon_durable::{DueAt, StoredState};
 
 use crate::client::{Bench, NOW, QUEUE, call, schedule, schedule_text};
 
@@ -83,7 +85,7 @@ pub(crate) fn pages_show_each_timer_once(bench: &Bench) {
             let timers = client.list(&page);
             assert!(timers.len() <= limit as usize);
             let Some(last) = timers.last() else { break };
-            page.after = Some((last.due, last.key.clone()));
+            page.after = Some((last.due, last.queue.clone(), last.key.clone()));
             paged.extend(timers);
             assert!(paged.len() <= whole.len(), "a timer came twice");
         }
@@ -101,7 +103,7 @@ pub(crate) fn a_list_has_the_timers_of_its_range(bench: &Bench) {
     let mut keys = |from, until, after: Option<(StoreTime, &str)>| {
         let mut page = Page::first(QUEUE, 10);
         (page.from, page.until) = (from, until);
-        page.after = after.map(|(due, key)| (due, key.to_owned()));
+        page.after = after.map(|(due, key)| (due, QUEUE.to_owned(), key.to_owned()));
         client.keys(&page)
     };
     // With its beginning, without its end.
@@ -228,18 +230,242 @@ pub(crate) fn a_page_ends_where_its_payloads_are_long_enough(bench: &Bench) {
         let timers = client.list(&page);
         assert_eq!(timers.len(), expected);
         if let Some(last) = timers.last() {
-            page.after = Some((last.due, last.key.clone()));
+            page.after = Some((last.due, last.queue.clone(), last.key.clone()));
         }
     }
     for key in keys {
         let run = client.run_soon(bench, node, key).run;
         client.settle(node, &run, &Outcome::Dead("broken".to_owned()));
     }
-    let mut after = 0;
+    let mut page = DeadPage::first(QUEUE, 10);
     for expected in [3, 2, 0] {
-        let letters = client.connection.dead(QUEUE, after, 10);
+        let letters = client.connection.dead(&page);
         let letters = letters.expect("the store reads");
         assert_eq!(letters.len(), expected);
-        after = letters.last().map_or(after, |letter| letter.id);
+        page.after = letters.last().map_or(page.after, |letter| letter.id);
     }
+}
+
+pub(crate) fn counts_end_at_the_greatest_number(bench: &Bench) {
+    let mut client = bench.client();
+    let most = usize::try_from(MOST_COUNTED).expect("a number");
+    let minute = Duration::from_secs(60);
+    let schedule_all = |client: &mut crate::client::Client, name: &str, when: DueAt, number| {
+        for part in (0..number).collect::<Vec<_>>().chunks(1_000) {
+            let calls = part
+                .iter()
+                .map(|n| call(QUEUE, &format!("{name} {n}"), schedule(when)));
+            client.write(&calls.collect::<Vec<_>>());
+        }
+    };
+    schedule_all(&mut client, "later", DueAt::After(HOUR), most + 1);
+    schedule_all(&mut client, "due", NOW, 2);
+    schedule_all(&mut client, "soon", DueAt::After(minute / 2), 3);
+    schedule_all(&mut client, "in minutes", DueAt::After(5 * minute), 4);
+    let counts = client.counts().remove(0);
+    assert_eq!(counts.waiting, QueueCounts::MOST);
+    assert_eq!(
+        (
+            counts.overdue,
+            counts.within_minute,
+            counts.within_ten_minutes
+        ),
+        (2, 3, 7)
+    );
+}
+
+pub(crate) fn a_list_of_all_queues_has_one_order(bench: &Bench) {
+    let mut client = bench.client();
+    let base = client.now() + HOUR;
+    for n in 0..60_u64 {
+        let due = DueAt::from(base + Duration::from_secs(n % 3));
+        client.call_in(
+            ["a", "b", "B"][n as usize % 7 % 3],
+            &format!("{}", n * 37 % 60),
+            schedule(due),
+        );
+    }
+    let whole = client.list(&Page::of_all(100));
+    assert_eq!(whole.len(), 60);
+    assert!(whole.is_sorted_by(|a, b| (a.due, &a.queue, &a.key) < (b.due, &b.queue, &b.key)));
+    for limit in [1, 7, 60] {
+        let mut page = Page::of_all(limit);
+        let mut paged = Vec::new();
+        loop {
+            let timers = client.list(&page);
+            let Some(last) = timers.last() else { break };
+            page.after = Some((last.due, last.queue.clone(), last.key.clone()));
+            paged.extend(timers);
+            assert!(paged.len() <= whole.len(), "a timer came twice");
+        }
+        assert_eq!(paged, whole, "pages of {limit}");
+    }
+}
+
+pub(crate) fn a_list_has_the_keys_with_a_prefix(bench: &Bench) {
+    let mut client = bench.client();
+    let long = format!("%{}", "\u{10ffff}".repeat(127));
+    let keys = [
+        "customer:7",
+        "customer:7:1",
+        "customer:7:2",
+        "customer:70",
+        "customer:8",
+        "Customer:7",
+        "customer",
+        "%",
+        "_",
+        "%x",
+        "\u{10ffff}",
+        "\u{10ffff}\u{10ffff}",
+        &long,
+        "[a-z]*",
+        "a\\b",
+    ];
+    for (n, key) in keys.iter().enumerate() {
+        // Later keys first, so that the order is not that of the keys.
+        let when = DueAt::After(HOUR - Duration::from_secs(n as u64));
+        client.call(key, schedule(when));
+        client.call_in("other", key, schedule(when));
+    }
+    for prefix in [
+        "",
+        "c",
+        "customer:7",
+        "customer:7:",
+        "customer:7:1x",
+        "%",
+        "_",
+        "\u{10ffff}",
+        "[",
+        "a\\",
+        "z",
+    ] {
+        let mut of_queue: Vec<_> = keys.iter().filter(|key| key.starts_with(prefix)).collect();
+        of_queue.reverse();
+        let mut page = Page::first(QUEUE, 100);
+        page.prefix = prefix.to_owned();
+        assert_eq!(
+            client.keys(&page),
+            of_queue
+                .iter()
+                .map(|key| key.to_string())
+                .collect::<Vec<_>>(),
+            "{prefix}"
+        );
+        page.queue = None;
+        let mut all = client.keys(&page);
+        all.sort_unstable();
+        let mut twice: Vec<_> = of_queue
+            .iter()
+            .flat_map(|key| [key.to_string(), key.to_string()])
+            .collect();
+        twice.sort_unstable();
+        assert_eq!(all, twice, "{prefix} in all queues");
+        // One at a time.
+        page.limit = 1;
+        let mut one_by_one = Vec::new();
+        while let Some(timer) = client.list(&page).pop() {
+            page.after = Some((timer.due, timer.queue, timer.key.clone()));
+            one_by_one.push(timer.key);
+            assert!(one_by_one.len() <= twice.len(), "a timer came twice");
+        }
+        one_by_one.sort_unstable();
+        assert_eq!(one_by_one, twice, "{prefix}, one at a time");
+    }
+}
+
+pub(crate) fn each_timer_is_in_the_list_of_its_state(bench: &Bench) {
+    let mut client = bench.client();
+    let (node, gone) = (client.join(1), client.join(2));
+    client.running(node, "running");
+    client.running(node, "running, followed");
+    client.call("running, followed", schedule(DueAt::After(HOUR)));
+    client.running(gone, "left behind");
+    client.running(gone, "left behind, cancelled");
+    client.call("left behind, cancelled", Action::Cancel);
+    client.leave(gone);
+    client.due("overdue");
+    client.call("waiting", schedule(DueAt::After(HOUR)));
+    client.call_in("stopped", "paused", schedule(NOW));
+    client.call_in("stopped", "paused for later", schedule(DueAt::After(HOUR)));
+    client.set_paused("stopped", true);
+    let states = [
+        (StoredState::Running, vec!["running", "running, followed"]),
+        (StoredState::Overdue, vec!["left behind", "overdue"]),
+        (StoredState::Waiting, vec!["waiting"]),
+        (StoredState::Paused, vec!["paused", "paused for later"]),
+    ];
+    for (state, expected) in states {
+        for prefix in ["", "p", "r"] {
+            let mut page = Page::of_all(100);
+            page.state = Some(state);
+            page.prefix = prefix.to_owned();
+            let timers = client.list(&page);
+            assert!(timers.iter().all(|timer| timer.state == state));
+            let mut keys: Vec<_> = timers.iter().map(|timer| &*timer.key).collect();
+            keys.sort_unstable();
+            let expected: Vec<_> = expected
+                .iter()
+                .filter(|key| key.starts_with(prefix))
+                .copied()
+                .collect();
+            assert_eq!(keys, expected, "{state} {prefix}");
+            for timer in &timers {
+                let runs = state == StoredState::Running;
+                assert_eq!(
+                    (timer.node.is_some(), timer.running.is_some()),
+                    (runs, runs)
+                );
+                assert_eq!(
+                    client.get_in(&timer.queue, &timer.key).as_ref(),
+                    Some(timer)
+                );
+            }
+        }
+    }
+    let mut page = Page::first(QUEUE, 1);
+    page.state = Some(StoredState::Running);
+    assert_eq!(client.keys(&page), ["running"]);
+    page.queue = Some("stopped".to_owned());
+    assert_eq!(client.keys(&page), [] as [&str; 0]);
+}
+
+pub(crate) fn nodes_are_listed_until_they_are_forgotten(bench: &Bench) {
+    let mut client = bench.client();
+    assert_eq!(client.connection.nodes(), Ok(vec![]));
+    let first = client.join_for(1, &["a", "b"]);
+    let second = client.join_for(2, &[]);
+    let nodes = client.connection.nodes().expect("the store reads");
+    let ids: Vec<_> = nodes.iter().map(|node| node.id).collect();
+    assert_eq!(ids, [first.0, second.0]);
+    assert_eq!(
+        (&nodes[0].queues, &nodes[1].queues),
+        (&vec!["a".to_owned(), "b".to_owned()], &vec![])
+    );
+    assert!(
+        nodes
+            .iter()
+            .all(|node| node.gone.is_none() && node.silent_for < HOUR)
+    );
+    bench.pass(Duration::from_millis(50));
+    let silent = |client: &mut crate::client::Client| {
+        let nodes = client.connection.nodes().expect("the store reads");
+        nodes.iter().map(|node| node.silent_for).collect::<Vec<_>>()
+    };
+    assert!(
+        silent(&mut client)
+            .iter()
+            .all(|silent| *silent >= Duration::from_millis(50))
+    );
+    client
+        .connection
+        .beat(first)
+        .expect("a beat")
+        .expect("it is not gone");
+    let now = silent(&mut client);
+    assert!(now[0] < now[1], "{now:?}");
+    client.leave(second);
+    let nodes = client.connection.nodes().expect("the store reads");
+    assert!(nodes[0].gone.is_none() && nodes[1].gone.is_some());
 }

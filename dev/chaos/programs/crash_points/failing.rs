@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use chaos::journal::Journal;
 use chaos::proxy::{Trouble, Way};
 use tourbillon_durable::store::{
-    Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, NewNode,
+    Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, DeadPage, Epoch, NewNode,
     NotificationListener, Page, Poll, QueueCounts, Revived, Settle, Settled, Store, StoreError,
-    StoreSnapshot, Subscription, Timer,
+    StoreSnapshot, StoredNode, Subscription, Timer,
 };
 
 use crate::database::{Database, Opened};
@@ -124,8 +125,20 @@ impl Connection for FailingConnection {
         self.opened.connection.counts()
     }
 
-    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
-        self.opened.connection.dead(queue, after, limit)
+    fn dead(&mut self, page: &DeadPage) -> Result<Vec<DeadLetter>, StoreError> {
+        self.opened.connection.dead(page)
+    }
+
+    fn discard(&mut self, letters: &[i64]) -> Result<u64, StoreError> {
+        self.opened.connection.discard(letters)
+    }
+
+    fn discard_old(&mut self, age: Duration, limit: u32) -> Result<u64, StoreError> {
+        self.opened.connection.discard_old(age, limit)
+    }
+
+    fn nodes(&mut self) -> Result<Vec<StoredNode>, StoreError> {
+        self.opened.connection.nodes()
     }
 
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {

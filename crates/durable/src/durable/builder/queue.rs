@@ -32,6 +32,7 @@ use crate::run::{Due, IntoEnding, Late, QueueOptions, RetryPolicy};
 ///     .payload_limit(100)
 ///     .poll_interval(Duration::from_millis(250))
 ///     .node_lease(Duration::from_secs(30))
+///     .keep_dead_for(Duration::from_secs(7 * 24 * 60 * 60))
 ///     .own_threads()
 ///     .start()?;
 /// let long = "x".repeat(200);
@@ -173,6 +174,11 @@ impl QueueBuilder {
     /// Sets the [time between two polls](DurableBuilder::poll_interval).
     pub fn poll_interval(self, interval: Duration) -> Self {
         QueueBuilder(self.0.poll_interval(interval))
+    }
+
+    /// Sets [how long dead letters are kept](DurableBuilder::keep_dead_for).
+    pub fn keep_dead_for(self, time: Duration) -> Self {
+        QueueBuilder(self.0.keep_dead_for(time))
     }
 
     /// Sets the greatest [length of a payload](DurableBuilder::payload_limit).
