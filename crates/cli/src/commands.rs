@@ -1,0 +1,516 @@
+//! What each command does.
+
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+use clap::CommandFactory;
+use serde_json::{Value, json};
+use tourbillon_durable::{
+    CallError, CancelAnswer, DeadFilter, Durable, Paging, Postgres, QueueCounts, RescheduleAnswer,
+    Revived, StoredNode, StoredTimer, TimerFilter,
+};
+use tourbillon_leases::{HeldLock, Leases, RedisStore};
+
+use crate::args::{Args, Command, DeadArgs, LettersArgs, TimersArgs};
+use crate::failure::Failure;
+use crate::show::{
+    ANY_WIDTH, SILENT, letter_json, node_json, number, of_json, queue_json, timer_json,
+    write_letters, write_nodes, write_queues, write_timers,
+};
+use crate::times::{Moment, distance, short, time};
+use crate::{stores, table, watch};
+
+/// The greatest number of timers that one call of the store returns here.
+const PAGE: u32 = 1_000;
+
+type Done = Result<(), Failure>;
+
+/// Runs a command, and writes what it has found to the output.
+pub(crate) fn run(args: &Args) -> Done {
+    let mut out = io::stdout().lock();
+    match &args.command {
+        Command::Schema => {
+            let schema = Postgres::in_schema(Postgres::SCHEMA, &args.store.schema)?;
+            writeln!(out, "{schema}")?;
+        }
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Args::command(), "tourbillon", &mut text);
+            out.write_all(&text)?;
+        }
+        Command::Locks {
+            redis,
+            names,
+            limit,
+        } => locks(&mut out, args, redis, names, *limit)?,
+        command => {
+            let session = Session {
+                timers: stores::open(&args.store)?,
+                limit: args.store.timeout,
+                json: args.json,
+            };
+            session.run(&mut out, command)?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// A store, and how its answers are shown.
+pub(crate) struct Session {
+    timers: Durable,
+    limit: Duration,
+    json: bool,
+}
+
+impl Session {
+    fn run(&self, out: &mut impl Write, command: &Command) -> Done {
+        let (timers, limit) = (&self.timers, self.limit);
+        match command {
+            Command::Queues => {
+                let counts = self.counts()?;
+                match self.json {
+                    true => self.objects(out, counts.iter().map(queue_json)),
+                    false => Ok(write_queues(out, &counts, ANY_WIDTH)?),
+                }
+            }
+            Command::List {
+                queue,
+                keys,
+                state,
+                limit: most,
+            } => {
+                let filter = queue
+                    .as_deref()
+                    .map_or_else(TimerFilter::all, TimerFilter::queue);
+                let filter = filter.prefix(keys.as_deref().unwrap_or_default());
+                let filter = match state {
+                    Some(state) => filter.state((*state).into()),
+                    None => filter,
+                };
+                let found = timers
+                    .list(filter, &Paging::first(*most))
+                    .within(limit)
+                    .wait()?;
+                match self.json {
+                    true => self.objects(out, found.iter().map(timer_json)),
+                    false => Ok(write_timers(out, &found, ANY_WIDTH)?),
+                }
+            }
+            Command::Show { queue, key } => {
+                let found = timers.get(queue, key).within(limit).wait()?;
+                let timer = found.ok_or_else(|| none(queue, key))?;
+                self.show(out, &timer)
+            }
+            Command::Move { queue, key, when } => {
+                let moved = match when {
+                    Moment::After(span) => timers.reschedule(queue, key, *span),
+                    Moment::At(at) => timers.reschedule(queue, key, *at),
+                };
+                let answer = moved.within(limit).wait()?;
+                self.moved(out, queue, key, answer)
+            }
+            Command::RunNow { timers: which } => self.each(out, which, "is due now", |key| {
+                let answer = timers.run_now(&which.queue, key).within(limit).wait()?;
+                Ok(match answer {
+                    RescheduleAnswer::Moved { .. } => Some(true),
+                    RescheduleAnswer::NotFound => None,
+                    _ => Some(false),
+                })
+            }),
+            Command::Cancel { timers: which } => {
+                if !which.yes {
+                    return Err(Failure::Usage("it destroys timers: add --yes".to_owned()));
+                }
+                self.each(out, which, "is cancelled", |key| {
+                    let answer = timers.cancel(&which.queue, key).within(limit).wait()?;
+                    Ok(match answer {
+                        CancelAnswer::Cancelled { .. } => Some(true),
+                        CancelAnswer::NotFound => None,
+                        _ => Some(false),
+                    })
+                })
+            }
+            Command::Pause { queue } => {
+                timers.pause(queue).within(limit).wait()?;
+                self.said(
+                    out,
+                    &json!({"queue": queue, "paused": true}),
+                    &format!("{queue} is paused"),
+                )
+            }
+            Command::Resume { queue } => {
+                timers.resume(queue).within(limit).wait()?;
+                self.said(
+                    out,
+                    &json!({"queue": queue, "paused": false}),
+                    &format!("{queue} goes on"),
+                )
+            }
+            Command::Dead {
+                filter,
+                limit: most,
+                after,
+            } => {
+                let found = timers.dead(dead_filter(filter), *after, *most);
+                let found = found.within(limit).wait()?;
+                match self.json {
+                    true => self.objects(out, found.iter().map(letter_json)),
+                    false => Ok(write_letters(out, &found)?),
+                }
+            }
+            Command::Revive { letters } => self.revive(out, letters),
+            Command::Discard { letters } => self.discard(out, letters),
+            Command::Nodes { all } => {
+                let mut nodes = timers.nodes().within(limit).wait()?;
+                nodes.retain(|node| *all || node.gone.is_none());
+                match self.json {
+                    true => self.objects(out, nodes.iter().map(node_json)),
+                    false => Ok(write_nodes(out, &nodes, ANY_WIDTH)?),
+                }
+            }
+            Command::Watch { every, times } => watch::run(self, out, *every, *times),
+            Command::Check { behind } => self.check(out, *behind),
+            Command::Schema | Command::Completions { .. } | Command::Locks { .. } => {
+                unreachable!("they need no timers")
+            }
+        }
+    }
+
+    pub(crate) fn counts(&self) -> Result<Vec<QueueCounts>, CallError> {
+        self.timers.counts().within(self.limit).wait()
+    }
+
+    pub(crate) fn nodes(&self) -> Result<Vec<StoredNode>, CallError> {
+        let mut nodes = self.timers.nodes().within(self.limit).wait()?;
+        nodes.retain(|node| node.gone.is_none());
+        Ok(nodes)
+    }
+
+    pub(crate) fn next(&self, most: u32) -> Result<Vec<StoredTimer>, CallError> {
+        let next = self.timers.list(TimerFilter::all(), &Paging::first(most));
+        next.within(self.limit).wait()
+    }
+
+    /// Writes a list of objects, or one line.
+    fn objects(&self, out: &mut impl Write, objects: impl Iterator<Item = Value>) -> Done {
+        writeln!(out, "{}", Value::Array(objects.collect()))?;
+        Ok(())
+    }
+
+    fn said(&self, out: &mut impl Write, object: &Value, line: &str) -> Done {
+        match self.json {
+            true => writeln!(out, "{object}")?,
+            false => writeln!(out, "{}", table::plain(line))?,
+        }
+        Ok(())
+    }
+
+    fn show(&self, out: &mut impl Write, timer: &StoredTimer) -> Done {
+        if self.json {
+            let mut object = timer_json(timer);
+            object["payload"] = of_json(&timer.payload);
+            object["meta"] = timer
+                .meta
+                .as_ref()
+                .map_or(Value::Null, |meta| of_json(meta.as_str()));
+            writeln!(out, "{object}")?;
+            return Ok(());
+        }
+        let now = SystemTime::now();
+        let mut line = |name: &str, value: &str| writeln!(out, "{name:<12}{}", table::plain(value));
+        line("queue", &timer.queue)?;
+        line("key", &timer.key)?;
+        line("state", timer.state.as_str())?;
+        line(
+            "due",
+            &format!("{} ({})", time(timer.due), distance(timer.due, now)),
+        )?;
+        if timer.planned != timer.due {
+            line("planned", &time(timer.planned))?;
+        }
+        line("attempts", &timer.attempt.to_string())?;
+        line("errors", &timer.fails.to_string())?;
+        line("crashes", &timer.crashes.to_string())?;
+        if let (Some(node), Some(since)) = (&timer.node, timer.running) {
+            line(
+                "runs on",
+                &format!("{node}, since {}", distance(since, now)),
+            )?;
+        }
+        if timer.cancelled {
+            line("cancelled", "no other run follows")?;
+        }
+        if timer.follows {
+            line(
+                "follows",
+                "the run under way; due time and payload are those of the next timer",
+            )?;
+        }
+        line("payload", &timer.payload)?;
+        if let Some(meta) = &timer.meta {
+            line("meta", meta.as_str())?;
+        }
+        Ok(())
+    }
+
+    fn moved(
+        &self,
+        out: &mut impl Write,
+        queue: &str,
+        key: &str,
+        answer: RescheduleAnswer,
+    ) -> Done {
+        match answer {
+            RescheduleAnswer::Moved { to, .. } => {
+                let object = json!({"queue": queue, "key": key, "due": time(to)});
+                self.said(
+                    out,
+                    &object,
+                    &format!("{queue} {key} is due at {}", time(to)),
+                )
+            }
+            RescheduleAnswer::NotFound => Err(none(queue, key)),
+            _ => Err(runs(queue, key)),
+        }
+    }
+
+    /// Does something to one timer, or to all with a prefix. `act` returns whether it was done, or
+    /// `None` if there was no such timer.
+    fn each(
+        &self,
+        out: &mut impl Write,
+        which: &TimersArgs,
+        done: &str,
+        act: impl Fn(&str) -> Result<Option<bool>, Failure>,
+    ) -> Done {
+        let queue = &which.queue;
+        if let Some(key) = &which.key {
+            return match act(key)? {
+                Some(true) => self.said(
+                    out,
+                    &json!({"queue": queue, "key": key}),
+                    &format!("{queue} {key} {done}"),
+                ),
+                Some(false) => Err(runs(queue, key)),
+                None => Err(none(queue, key)),
+            };
+        }
+        let filter = TimerFilter::queue(queue).prefix(which.keys.as_deref().unwrap_or_default());
+        // First all of them, since a timer that is moved changes its place in the list.
+        let mut keys = Vec::new();
+        let mut paging = Paging::first(PAGE);
+        loop {
+            let page = self
+                .timers
+                .list(filter.clone(), &paging)
+                .within(self.limit)
+                .wait()?;
+            let Some(last) = page.last() else { break };
+            paging = Paging::after(last, PAGE);
+            keys.extend(page.into_iter().map(|timer| timer.key));
+        }
+        let (mut did, mut running) = (0, 0);
+        for key in keys {
+            match act(&key)? {
+                Some(true) => did += 1,
+                Some(false) => running += 1,
+                None => {}
+            }
+        }
+        let object = json!({"queue": queue, "done": did, "running": running});
+        self.said(
+            out,
+            &object,
+            &format!("{did} timers: each {done}; {running} are running, and were left as they are"),
+        )
+    }
+
+    fn revive(&self, out: &mut impl Write, letters: &LettersArgs) -> Done {
+        if letters.ids.is_empty() {
+            agreed(letters, "it makes many timers due at once")?;
+            let report = self.timers.revive_dead(dead_filter(&letters.filter));
+            let report = report.within(self.limit).wait()?;
+            let (revived, exist) = (report.revived, report.exist);
+            let object = json!({"revived": revived, "exist": exist});
+            return self.said(
+                out,
+                &object,
+                &format!(
+                    "{revived} are due now; {exist} have a timer again, and were left as they are"
+                ),
+            );
+        }
+        let mut refused = None;
+        for id in &letters.ids {
+            match self.timers.revive(*id).within(self.limit).wait()? {
+                Revived::Revived { queue, key } => {
+                    let object = json!({"id": id, "queue": queue, "key": key});
+                    self.said(out, &object, &format!("{queue} {key} is due now"))?;
+                }
+                Revived::Exists => {
+                    refused = Some(format!(
+                        "{id}: its key has a timer again. Discard the letter, or cancel the timer"
+                    ));
+                }
+                _ => refused = Some(format!("{id}: there is no such dead letter")),
+            }
+        }
+        refused.map_or(Ok(()), |why| Err(Failure::Not(why)))
+    }
+
+    fn discard(&self, out: &mut impl Write, letters: &LettersArgs) -> Done {
+        agreed(letters, "it deletes dead letters")?;
+        if letters.ids.is_empty() {
+            let discarded = self.timers.discard_dead(dead_filter(&letters.filter));
+            let discarded = discarded.within(self.limit).wait()?;
+            return self.said(
+                out,
+                &json!({"discarded": discarded}),
+                &format!("{discarded} dead letters were deleted"),
+            );
+        }
+        let mut missing = None;
+        for id in &letters.ids {
+            match self.timers.discard(*id).within(self.limit).wait()? {
+                true => self.said(out, &json!({"id": id}), &format!("{id} was deleted"))?,
+                false => missing = Some(*id),
+            }
+        }
+        match missing {
+            Some(id) => Err(Failure::Not(format!("{id}: there is no such dead letter"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether timers can run.
+    fn check(&self, out: &mut impl Write, behind: Duration) -> Done {
+        let (counts, nodes) = (self.counts()?, self.nodes()?);
+        let now = SystemTime::now();
+        let mut wrong = Vec::new();
+        for counts in counts.iter().filter(|counts| !counts.paused) {
+            let queue = &counts.queue;
+            let handled =
+                |node: &&StoredNode| node.queues.contains(queue) && node.silent_for < SILENT;
+            let late = counts
+                .oldest
+                .and_then(|oldest| now.duration_since(oldest).ok());
+            if counts.overdue > 0 && !nodes.iter().any(|node| handled(&node)) {
+                wrong.push(format!(
+                    "{queue}: {} due timers, and no process handles the queue",
+                    number(counts.overdue)
+                ));
+            } else if let Some(late) = late.filter(|late| *late > behind) {
+                wrong.push(format!(
+                    "{queue}: behind by {}, with {} due timers",
+                    short(late),
+                    number(counts.overdue)
+                ));
+            }
+        }
+        let paused = counts
+            .iter()
+            .filter(|counts| counts.paused && counts.overdue > 0);
+        let notes: Vec<String> = paused
+            .map(|counts| {
+                format!(
+                    "{}: paused, with {} due timers",
+                    counts.queue,
+                    number(counts.overdue)
+                )
+            })
+            .collect();
+        match self.json {
+            true => writeln!(
+                out,
+                "{}",
+                json!({"ok": wrong.is_empty(), "wrong": wrong, "paused": notes})
+            )?,
+            false => {
+                for line in wrong.iter().chain(&notes) {
+                    writeln!(out, "{}", table::plain(line))?;
+                }
+            }
+        }
+        match wrong.len() {
+            0 => self.json.then_some(()).map_or_else(
+                || {
+                    Ok(writeln!(
+                        out,
+                        "ok: {} queues, {} processes",
+                        counts.len(),
+                        nodes.len()
+                    )?)
+                },
+                Ok,
+            ),
+            queues => Err(Failure::Not(format!(
+                "{queues} queues do not run their timers"
+            ))),
+        }
+    }
+}
+
+fn locks(out: &mut impl Write, args: &Args, redis: &str, names: &str, most: usize) -> Done {
+    let refused = |error: &dyn std::fmt::Display| Failure::Store(error.to_string());
+    let store = RedisStore::open(redis).map_err(|error| refused(&error))?;
+    let leases = Leases::builder(store).lease(args.store.timeout.max(Duration::from_secs(3)) * 3);
+    let leases = leases.build().map_err(|error| refused(&error))?;
+    let held = leases.list(names, most).map_err(|error| refused(&error))?;
+    if args.json {
+        let object = |lock: &HeldLock| {
+            json!({"name": lock.name, "owner": lock.holder.owner, "token": lock.holder.token,
+                "remaining_ms": lock.holder.remaining.as_millis() as u64, "data": lock.holder.data})
+        };
+        writeln!(out, "{}", Value::Array(held.iter().map(object).collect()))?;
+        return Ok(());
+    }
+    let rows: Vec<[String; 5]> = held
+        .iter()
+        .map(|lock| {
+            let holder = &lock.holder;
+            [
+                lock.name.clone(),
+                holder.owner.clone(),
+                holder.token.to_string(),
+                short(holder.remaining),
+                holder.data.clone(),
+            ]
+        })
+        .collect();
+    table::write(
+        out,
+        ["NAME", "OWNER", "TOKEN", "RESTS", "DATA"],
+        &rows,
+        ANY_WIDTH,
+    )?;
+    Ok(())
+}
+
+fn agreed(letters: &LettersArgs, what: &str) -> Done {
+    match letters.yes {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!("{what}: add --yes"))),
+    }
+}
+
+fn dead_filter(args: &DeadArgs) -> DeadFilter {
+    let filter = args
+        .queue
+        .as_deref()
+        .map_or_else(DeadFilter::all, DeadFilter::queue);
+    let filter = filter.prefix(args.keys.as_deref().unwrap_or_default());
+    match args.older_than {
+        Some(age) => filter.older_than(age),
+        None => filter,
+    }
+}
+
+fn none(queue: &str, key: &str) -> Failure {
+    Failure::Not(format!(
+        "{queue} {key}: there is no such timer. It has run, was cancelled, or is a dead letter: see `tourbillon dead --queue {queue}`"
+    ))
+}
+
+fn runs(queue: &str, key: &str) -> Failure {
+    Failure::Not(format!("{queue} {key} is running: see `tourbillon show`"))
+}
