@@ -44,6 +44,10 @@ lacks() {
 nothing_unasked() {
     lacks '(futures|tokio|async)[^ ]*' tourbillon ''
     lacks 'metrics' tourbillon serde,stream,tokio,test-util
+    lacks 'tracing[^ ]*' tourbillon serde,stream,tokio,test-util,metrics
+    lacks 'tracing[^ ]*' tourbillon-leases test-util,tokio,metrics
+    lacks 'tracing[^ ]*' tourbillon-durable sqlite,tokio,serde,metrics
+    lacks 'tracing-[^c ][^ ]*|log' tourbillon tracing
     lacks 'metrics' tourbillon-leases redis,test-util,tokio
     lacks 'metrics' tourbillon-durable sqlite,postgres,tokio,serde
     lacks 'futures[^ ]*' tourbillon tokio

@@ -48,6 +48,9 @@ pub(crate) struct Config {
     pub(crate) injector: usize,
     /// For metrics.
     pub(crate) name: Option<String>,
+    /// From which duration on a task is reported.
+    #[cfg(feature = "tracing")]
+    pub(crate) slow_task: Option<Duration>,
 }
 
 impl Config {
@@ -67,6 +70,8 @@ impl Config {
             backlog: 65_536,
             injector: 65_536,
             name: None,
+            #[cfg(feature = "tracing")]
+            slow_task: None,
         }
     }
 
@@ -163,6 +168,8 @@ impl Config {
             backlog: self.backlog,
             injector: self.injector,
             name: self.name.clone(),
+            #[cfg(feature = "tracing")]
+            slow_task: self.slow_task,
         })
     }
 }
@@ -183,6 +190,9 @@ pub(crate) struct Valid {
     pub(crate) injector: usize,
     /// For metrics.
     pub(crate) name: Option<String>,
+    /// From which duration on a task is reported.
+    #[cfg(feature = "tracing")]
+    pub(crate) slow_task: Option<Duration>,
 }
 
 #[cfg(all(test, not(loom)))]

@@ -80,6 +80,7 @@
 //! | `serde` | [`ExpiryMap::snapshot`] and `restore`: the entries of a map for another process; `Serialize` for statistics, infos and events | `serde` with `derive` |
 //! | `stream` | [`ExpiryMapBuilder::build_stream`]: expired entries as a `Stream` | `futures-core` |
 //! | `test-util` | the module [`test_util`]: a scheduler, timer or map that a test drives on its own thread, and futures in virtual time | none; with `tokio`, tokio's `time` |
+//! | `tracing` | a span for each run, and warnings, for the subscriber of the crate `tracing`: [`guide::traces`] | `tracing` |
 //! | `tokio` | [`Handle::on_tokio`] and [`ExpiryMapBuilder::build_on_tokio`]: tasks and handlers that are futures | `tokio` with `rt` |
 //!
 //! The other async calls need no feature and no particular runtime: [`Timer::sleep`],
@@ -244,6 +245,8 @@ pub mod test_util;
 mod tick;
 mod tickers;
 mod timer;
+#[cfg(feature = "tracing")]
+mod trace;
 mod unwind;
 mod waker;
 pub mod wheel;

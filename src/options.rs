@@ -241,6 +241,30 @@ macro_rules! engine_options {
             self
         }
 
+        /// Sets from which duration on a task is reported, by a warning of the crate `tracing`. The
+        /// default is no bound. Needs the feature `tracing`.
+        ///
+        /// The duration is measured by the scheduler's clock, and reported at the end of the task. A
+        /// task that never ends is not reported; it shows in `running` of the statistics. Tasks that
+        /// are futures and batches of a map are not measured.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tourbillon::Scheduler;
+        ///
+        /// let scheduler = Scheduler::<u64>::builder().slow_task(Duration::from_secs(1)).build()?;
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        #[cfg(feature = "tracing")]
+        #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
+        #[doc(alias("warning", "watchdog"))]
+        pub fn slow_task(mut self, bound: std::time::Duration) -> Self {
+            self.config.slow_task = Some(bound);
+            self
+        }
+
         /// Sets how long a shutdown waits for running tasks, measured by the scheduler's clock. The
         /// default is 30 s.
         pub fn shutdown_limit(mut self, limit: std::time::Duration) -> Self {

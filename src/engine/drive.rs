@@ -140,6 +140,8 @@ impl<F: Frontend> Engine<F> {
         let now = self.now();
         self.signs[ticker_state.shard()].steps(now);
         self.wake_at_limits(ticker_state.shard(), now);
+        #[cfg(feature = "tracing")]
+        let was_stalled = ticker_state.stalled;
         // Stall at the bound, and resume only at half of it: the claim that reaches half is the one
         // that rings. Due entries wait in the wheel meanwhile, where they can be moved or
         // cancelled.
@@ -150,6 +152,11 @@ impl<F: Frontend> Engine<F> {
         } else {
             shard.backlog.room() == 0
         };
+        #[cfg(feature = "tracing")]
+        if ticker_state.stalled && !was_stalled {
+            // Relaxed: a count.
+            self.faults().stalled.fetch_add(1, Ordering::Relaxed);
+        }
         let mut held_until = None;
         if !ticker_state.stalled {
             // HELP-1.

@@ -13,4 +13,7 @@ pub(crate) struct Faults {
     pub(crate) ticker: AtomicU64,
     /// How often a ticker began to find the pool at its maximum size while tasks waited.
     pub(crate) saturated: AtomicU64,
+    /// How often a ticker began to wait, since the most tickets of its shard were unclaimed.
+    #[cfg(feature = "tracing")]
+    pub(crate) stalled: AtomicU64,
 }

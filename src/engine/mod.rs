@@ -3,6 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | operations on stripes, and the deferred actions that follow them outside the lock |
+//! | `frontend.rs` | what a front end defines, and what it is told of a run |
 //! | `moment.rs` | what a call knows of its moment, and the deadline that it asks for |
 //! | `by_id.rs` | moves of one arming by its id |
 //! | `serve.rs` | claims a ticket, runs its task and completes the run |
@@ -10,6 +11,7 @@
 //! | `threadless.rs` | the shutdown of an engine for which the system starts no thread |
 //! | `followed.rs` | the shutdown of an engine that a task steps |
 //! | `submission.rs` | batches for a foreign executor, and what comes back |
+//! | `traced.rs` | spans of runs, and warnings of faults |
 //! | `faults.rs` | counters of what goes wrong without a caller to tell |
 //! | `drive.rs` | one step of a ticker: collect, hand over, watch the pool, promise |
 //! | `admission.rs` | armings that are refused until unused permits were collected |
@@ -37,6 +39,7 @@ mod dump;
 mod faults;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 mod followed;
+mod frontend;
 #[cfg(not(loom))]
 mod health;
 mod limits;
@@ -51,6 +54,8 @@ pub(crate) mod task_scope;
 mod threadless;
 #[cfg(not(loom))]
 mod threads;
+#[cfg(feature = "tracing")]
+mod traced;
 mod user_code;
 mod wait;
 
@@ -66,11 +71,12 @@ pub(crate) use drive::TickerState;
 pub(crate) use dump::show_key;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 pub(crate) use followed::Follower;
+pub(crate) use frontend::{Batched, Frontend, FrontendTypes, RunInfo, RunOutcome};
 #[cfg(all(any(test, feature = "test-util"), not(loom)))]
 pub(crate) use runs_on::BuiltStepped;
 #[cfg(not(loom))]
 pub(crate) use runs_on::RunsOn;
-pub(crate) use serve::{Batched, RunInfo, RunOutcome, Server};
+pub(crate) use serve::Server;
 pub(crate) use threadless::{Attended, Concluding};
 #[cfg(not(loom))]
 pub(crate) use threads::{MakeReport, Owner};
@@ -78,14 +84,13 @@ pub(crate) use threads::{MakeReport, Owner};
 pub(crate) use wait::CancellationOfRun;
 pub(crate) use wait::EndOfRun;
 
-use crate::clock::{ClaimReading, Clock};
+use crate::clock::Clock;
 use crate::config::Valid;
 use crate::executor::{Executor, Pool, PoolConfig, PoolWorkers};
 use crate::job::{Claim, Ticket, catch_panic};
 use crate::shard::batch::{Groups, Located};
 use crate::shard::{
-    DeferredActions, EntryId, Layout, Refusal, RunDeferred, Shards, Start, Stripe, StripeGuard,
-    Taken, Ticker,
+    DeferredActions, EntryId, Layout, Refusal, RunDeferred, Shards, Stripe, StripeGuard, Ticker,
 };
 use crate::sync::{Arc, CachePadded, OnceLock, Weak, unique_number};
 use crate::tick::{TickSize, Time};
@@ -94,7 +99,6 @@ pub(crate) use limits::Limit;
 use limits::Limits;
 use pace::Pace;
 use signs::LifeSigns;
-use std::num::NonZeroUsize;
 use std::time::Duration;
 use threadless::Threadless;
 #[cfg(not(loom))]
@@ -103,123 +107,6 @@ use threads::EngineThreads;
 /// How long a ticket may stay unclaimed before the pool may grow. Half of it, the time between two
 /// checks, is not below `FRESH` in `executor/growth`.
 pub(crate) const GROWTH_LIMIT: Duration = Duration::from_millis(2);
-
-/// The types of a front end. They are apart from [`Frontend`], so that a struct can hold an engine
-/// without bounds on its type parameters.
-pub(crate) trait FrontendTypes: Sized {
-    /// The key of a timer; `()` where timers have no key.
-    type Key;
-    /// The payload, stored inline in the entry.
-    type Payload;
-    /// What a run needs of the engine, for example a handle. Made once per engine.
-    type Access;
-}
-
-/// A front end of the engine: it defines the payload and how the payload runs.
-pub(crate) trait Frontend:
-    FrontendTypes<
-        Key: Clone + Send + 'static,
-        Payload: Send + 'static,
-        Access: Send + Sync + 'static,
-    > + Send
-    + Sync
-    + 'static
-{
-    /// Whether [`ended`](Self::ended) does anything.
-    const ENDS: bool = false;
-
-    /// Whether there are wake-ups, see [`is_wake_up`](Self::is_wake_up).
-    const HAS_WAKE_UPS: bool = false;
-
-    /// Whether payloads may be [light](Self::is_light).
-    const LIGHT: bool = false;
-
-    /// Returns whether there may be such a payload.
-    fn has_light(&self) -> bool {
-        Self::LIGHT
-    }
-
-    /// Returns whether the payload only wakes a task or spawns a future. Called under the lock.
-    fn is_light(payload: &Self::Payload) -> bool {
-        Self::is_wake_up(payload)
-    }
-
-    /// Makes the access that all runs share.
-    fn access(engine: &Arc<Engine<Self>>) -> Self::Access;
-
-    /// Decides how a claimed payload starts, by an exact reading if by the time at all (READING-6).
-    /// Called under the stripe's lock, so it must not run user code.
-    fn start(_: &mut Self::Payload, _deadline: Time, _: &mut ClaimReading<'_>) -> Start {
-        Start::Once
-    }
-
-    /// Returns whether the payload only wakes a task. Its claim frees its entry, so it never runs.
-    fn is_wake_up(_: &Self::Payload) -> bool {
-        false
-    }
-
-    /// Wakes the task of such a payload. Called without a lock and under `catch_unwind`.
-    fn wake_up(_: &Self::Access, _: Self::Payload) {}
-
-    /// Reads what the payload points to, so that it is in the cache of this processor when the
-    /// payload runs. Called under the stripe's lock, so it must not run user code.
-    #[inline]
-    fn prefetch(_: &mut Self::Payload) {}
-
-    /// Runs the payload, which is user code. Called without a lock and under `catch_unwind`.
-    fn run(access: &Self::Access, info: &RunInfo<'_, Self::Key>, payload: Self::Payload);
-
-    /// The maximum size of a batch, if this front end takes batches by
-    /// [`run_batch`](Self::run_batch).
-    fn batch(_: &Self::Access) -> Option<NonZeroUsize> {
-        None
-    }
-
-    /// Runs a batch, which is never empty. A panic is reported for the first of its payloads only.
-    fn run_batch(access: &Self::Access, batch: Vec<Batched<Self::Key, Self::Payload>>) {
-        let _ = (access, batch);
-        unreachable!("only a front end that takes batches is given one");
-    }
-
-    /// Runs a payload and does everything that belongs to the run. If the payload may run again,
-    /// the answer contains it. Called without a lock. Must not panic.
-    #[inline]
-    fn run_to_its_end(
-        access: &Self::Access,
-        info: &RunInfo<'_, Self::Key>,
-        payload: Self::Payload,
-    ) -> RunOutcome<Self::Payload> {
-        let ended = catch_panic(|| Self::run(access, info, payload));
-        let panicked = ended.is_err();
-        if let Err(message) = ended {
-            let _ = catch_panic(|| Self::panicked(access, info, &message));
-        }
-        RunOutcome::Done { panicked }
-    }
-
-    /// Reports that a run panicked. Also called under `catch_unwind`.
-    fn panicked(access: &Self::Access, info: &RunInfo<'_, Self::Key>, message: &str);
-
-    /// Removes the payloads that must not wait for running tasks from those that are handed back,
-    /// or dropped with the engine. Called once and without a lock, before a shutdown waits for
-    /// running tasks. Must not panic.
-    fn keep_back(&self, taken: &mut Vec<Taken<Self::Key, Self::Payload>>, handed_back: bool) {
-        let _ = (taken, handed_back);
-    }
-
-    /// Returns whether a run would find room; `None` if runs need none. Asked where runs make room.
-    #[cfg(any(test, feature = "test-util"))]
-    fn room(&self) -> Option<bool> {
-        None
-    }
-
-    /// Called when all gates are closed, perhaps more than once, without a lock. Must not panic.
-    fn closing(&self) {}
-
-    /// Called when the engine is closed, nothing is pending and nothing runs any more. This may run
-    /// user code: it is called without a lock, and its panic is caught.
-    fn ended(&self) {}
-}
 
 /// Where claimed tasks run.
 pub(crate) enum ExecutorKind {
@@ -252,6 +139,11 @@ pub(crate) struct Engine<F: FrontendTypes> {
     faults: Faults,
     /// One for each ticker.
     signs: Box<[CachePadded<LifeSigns>]>,
+    #[cfg(feature = "tracing")]
+    told: traced::Told,
+    /// From which duration on a task is reported.
+    #[cfg(feature = "tracing")]
+    slow_task: Option<Duration>,
     threadless: Threadless<F>,
     /// Present once a task steps this engine.
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
@@ -355,6 +247,10 @@ impl<F: Frontend> Engine<F> {
             server: OnceLock::new(),
             faults: Faults::default(),
             signs,
+            #[cfg(feature = "tracing")]
+            told: traced::Told::default(),
+            #[cfg(feature = "tracing")]
+            slow_task: config.slow_task,
             threadless: Threadless::new(),
             #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
             follower: OnceLock::new(),

@@ -18,8 +18,9 @@
 //! while the key still runs, and a thread or task that waits for the run's end finds the payload
 //! gone.
 
+use super::frontend::{Batched, Frontend, FrontendTypes, RunInfo, RunOutcome};
 use super::user_code::UserCodeScope;
-use super::{Engine, ExecutorKind, Frontend, FrontendTypes, task_scope};
+use super::{Engine, ExecutorKind, task_scope};
 use crate::clock::ClaimReading;
 use crate::job::{AtLock, Claim, Ticket, catch_panic};
 use crate::shard::{Claimed, Completed, EntryId, Stripe, when_unlocked};
@@ -27,45 +28,10 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::tick::Time;
 
-/// The facts about a run that the front end gets.
-#[derive(Debug)]
-pub(crate) struct RunInfo<'a, K> {
-    pub(crate) key: &'a K,
-    pub(crate) stripe: u32,
-    pub(crate) id: EntryId,
-    pub(crate) deadline: Time,
-    pub(crate) started: Time,
-}
-
-/// One run of a batch.
-#[derive(Debug)]
-pub(crate) struct Batched<K, V> {
-    pub(crate) key: K,
-    pub(crate) value: V,
-    pub(crate) deadline: Time,
-    pub(crate) started: Time,
-}
-
-/// The outcome of a run, when the call that began it has returned.
-#[derive(Debug)]
-pub(crate) enum RunOutcome<P> {
-    /// The run has ended.
-    Done { panicked: bool },
-    /// The run has ended, and its payload may run again.
-    Repeat {
-        panicked: bool,
-        payload: P,
-        /// The deadline of the next run, or `None` if there is none.
-        next: Option<Time>,
-    },
-    /// The run continues elsewhere, and is completed there.
-    Detached,
-}
-
 /// The engine as the executor sees it: the other side of a ticket.
 pub(crate) struct Server<F: FrontendTypes> {
     engine: Arc<Engine<F>>,
-    access: F::Access,
+    pub(super) access: F::Access,
 }
 
 /// A run that has ended and is not completed yet.
@@ -244,7 +210,11 @@ impl<F: Frontend> Server<F> {
                     deadline,
                     started,
                 };
-                let panicked = match F::run_to_its_end(&self.access, &info, value) {
+                #[cfg(feature = "tracing")]
+                let outcome = self.run_traced(&info, value);
+                #[cfg(not(feature = "tracing"))]
+                let outcome = F::run_to_its_end(&self.access, &info, value);
+                let panicked = match outcome {
                     RunOutcome::Done { panicked } => Some(panicked),
                     RunOutcome::Repeat {
                         panicked,
@@ -543,6 +513,8 @@ fn of_one_stripe<T>(list: &[T], stripe: impl Fn(&T) -> u32) -> impl Iterator<Ite
 
 impl<F: Frontend> Claim for Server<F> {
     fn dispatch(&self, first: Ticket, at_lock: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>) {
+        #[cfg(feature = "tracing")]
+        self.engine.tell_faults();
         match &self.engine.executor_kind {
             ExecutorKind::Foreign(executor) => self.submit(executor.as_ref(), first, more),
             ExecutorKind::Pool | ExecutorKind::Inline => self.serve(first, at_lock, more),

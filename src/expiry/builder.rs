@@ -47,6 +47,8 @@ pub struct ExpiryMapBuilder<K, V, S = RandomState> {
     hasher: S,
     expiry: Expiry,
     on_panic: Option<OnPanic<K>>,
+    #[cfg(feature = "tracing")]
+    pub(super) show_key: Option<crate::trace::ShowKey<K>>,
     max_per_group: Option<usize>,
     when_group_full: GroupFull,
     when_receiver_lost: ReceiverLost,
@@ -63,6 +65,8 @@ impl<K, V> ExpiryMapBuilder<K, V> {
             hasher: RandomState::default(),
             expiry: Expiry::NEVER,
             on_panic: None,
+            #[cfg(feature = "tracing")]
+            show_key: None,
             max_per_group: None,
             when_group_full: GroupFull::default(),
             when_receiver_lost: ReceiverLost::default(),
@@ -122,6 +126,8 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
             hasher: hasher(self.hasher),
             expiry: self.expiry,
             on_panic: self.on_panic,
+            #[cfg(feature = "tracing")]
+            show_key: self.show_key,
             max_per_group: self.max_per_group,
             when_group_full: self.when_group_full,
             when_receiver_lost: self.when_receiver_lost,
@@ -561,6 +567,8 @@ where
             expiry: self.expiry,
             delivery,
             on_panic: self.on_panic,
+            #[cfg(feature = "tracing")]
+            show_key: self.show_key,
             when_receiver_lost: self.when_receiver_lost,
             on_receiver_lost: self.on_receiver_lost,
             on_removal: self.on_removal,

@@ -230,6 +230,8 @@ where
     pub(super) expiry: Expiry,
     pub(super) delivery: Delivery<K, V, S>,
     pub(super) on_panic: Option<OnPanic<K>>,
+    #[cfg(feature = "tracing")]
+    pub(super) show_key: Option<crate::trace::ShowKey<K>>,
     pub(super) when_receiver_lost: ReceiverLost,
     pub(super) on_receiver_lost: Option<OnReceiverLost<K, V>>,
     pub(super) on_removal: Option<OnRemoval<K, V>>,
@@ -289,6 +291,19 @@ where
     S: MapHasher,
 {
     const ENDS: bool = true;
+
+    #[cfg(feature = "tracing")]
+    const KIND: &'static str = "map";
+
+    #[cfg(feature = "tracing")]
+    fn show_key(&self) -> Option<crate::trace::ShowKey<K>> {
+        self.show_key
+    }
+
+    #[cfg(all(feature = "tracing", feature = "tokio"))]
+    fn is_span_elsewhere(map: &ExpiryMap<K, V, S>, _: &MapEntry<V, S::Tag>) -> bool {
+        matches!(map.engine.frontend.delivery, Delivery::Futures(_))
+    }
 
     fn access(engine: &Arc<Engine<Self>>) -> ExpiryMap<K, V, S> {
         ExpiryMap::of(Arc::clone(engine))
@@ -357,6 +372,8 @@ where
     }
 
     fn panicked(map: &ExpiryMap<K, V, S>, info: &RunInfo<'_, K>, message: &str) {
+        #[cfg(feature = "tracing")]
+        map.engine.tell_panic(info.key, message);
         if let Some(tell) = &map.engine.frontend.on_panic {
             tell(&TaskPanic {
                 key: info.key,

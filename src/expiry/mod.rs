@@ -13,6 +13,7 @@
 //! | `batch.rs` | the calls for many keys |
 //! | `many.rs` | the calls for all entries |
 //! | `toucher.rs` | a buffer for the touches of one thread |
+//! | `trace_keys.rs` | whether spans and warnings show keys |
 //! | `grouping.rs` | the hasher, whether entries may belong to groups, and to which |
 //! | `grouped.rs`, `whole_groups.rs` | the calls for entries in groups, and for all entries of a group |
 //! | `groups/`, `members.rs` | which entries belong to which group |
@@ -60,6 +61,8 @@ mod stream;
 mod tag;
 mod touch;
 mod toucher;
+#[cfg(feature = "tracing")]
+mod trace_keys;
 mod walks;
 mod whole_groups;
 

@@ -26,6 +26,8 @@ use crate::shard::when_unlocked;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tick::Time;
+#[cfg(feature = "tracing")]
+use crate::trace::RunSpan;
 
 type HandlerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -85,16 +87,24 @@ where
         let run = Detached::new(&map.engine, info.stripe, info.id);
         *detached = true;
         // The join handle is not needed: dropping the handling completes the run.
-        drop(self.runtime.spawn(Handling {
-            stage: HandlingStage::Begins(expired),
-            handler: Arc::clone(&self.handler),
-            unreceived: Arc::clone(&self.unreceived),
-            map: map.clone(),
-            key: key.ok(),
-            deadline: info.deadline,
-            place: Some(place),
-            run: Some(run),
-        }));
+        drop(
+            self.runtime.spawn(Handling {
+                stage: HandlingStage::Begins(expired),
+                handler: Arc::clone(&self.handler),
+                unreceived: Arc::clone(&self.unreceived),
+                map: map.clone(),
+                key: key.ok(),
+                deadline: info.deadline,
+                // The worker makes it, which is no ticker.
+                #[cfg(feature = "tracing")]
+                span: Some(
+                    map.engine
+                        .run_span(info.key, info.started.since(info.deadline)),
+                ),
+                place: Some(place),
+                run: Some(run),
+            }),
+        );
     }
 
     #[cfg(any(test, feature = "test-util"))]
@@ -131,6 +141,9 @@ where
     /// For the report of a panic; `None` if the key's `Clone` panicked.
     key: Option<K>,
     deadline: Time,
+    /// Taken out while the future is polled.
+    #[cfg(feature = "tracing")]
+    span: Option<RunSpan>,
     place: Option<Place>,
     run: Option<Detached<MapFrontend<K, V, S>>>,
 }
@@ -144,6 +157,10 @@ where
     /// Executes a part of the run, which is user code. A panic is reported and ends the run.
     fn proceed<R>(&mut self, part: impl FnOnce(&mut Self) -> R) -> Option<R> {
         let tell = |handling: &Self, message: &str| {
+            #[cfg(feature = "tracing")]
+            if let Some(key) = &handling.key {
+                handling.map.engine.tell_panic(key, message);
+            }
             let tell = &handling.map.engine.frontend.on_panic;
             if let (Some(tell), Some(key)) = (tell, &handling.key) {
                 let deadline = handling.deadline;
@@ -187,8 +204,15 @@ where
             }
             polled
         };
+        let handling = self.get_mut();
+        #[cfg(feature = "tracing")]
+        if let Some(span) = handling.span.take() {
+            let polled = span.within(|| handling.proceed(poll));
+            handling.span = Some(span);
+            return polled.unwrap_or(Poll::Ready(()));
+        }
         // After a panic there is nothing left to poll.
-        self.get_mut().proceed(poll).unwrap_or(Poll::Ready(()))
+        handling.proceed(poll).unwrap_or(Poll::Ready(()))
     }
 }
 
@@ -208,6 +232,8 @@ where
             );
         let (map, key) = (self.map.clone(), self.key.take());
         let (place, run) = (self.place.take(), self.run.take());
+        #[cfg(feature = "tracing")]
+        let span = self.span.take();
         let unreceived = Arc::clone(&self.unreceived);
         // The drop may happen under a lock of another engine.
         when_unlocked(move || {
@@ -223,6 +249,8 @@ where
                 };
             }
             let _ = catch_panic(|| drop(key));
+            #[cfg(feature = "tracing")]
+            drop(span);
             // The run is last: its end makes a test step the worker, which may wait for the place.
             drop(place);
             drop(run);

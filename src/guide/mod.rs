@@ -9,6 +9,7 @@
 //! | [`shutdown`] | how a program ends without losing a timer, and what happens when `main` returns |
 //! | [`operation`] | what to watch, and what each number means |
 //! | [`metrics`] | all metrics by name, and how they reach Prometheus |
+//! | [`traces`] | spans and warnings for the crate `tracing` |
 //! | [`panic_hooks`] | what calls do while a panic leaves a lock of this crate |
 //! | [`speed`] | which type, call, build and machine to choose if timers take much of the time |
 //! | [`recipes`] | silence alarms, late answers, retries with a budget, cron, sessions with cookies, names and stacks of threads |
@@ -25,7 +26,8 @@
         feature = "serde",
         feature = "stream",
         feature = "tokio",
-        feature = "test-util"
+        feature = "test-util",
+        feature = "tracing"
     )),
     allow(rustdoc::broken_intra_doc_links)
 )]
@@ -59,6 +61,10 @@ pub mod operation {}
 
 #[doc = include_str!("metrics.md")]
 pub mod metrics {}
+
+#[cfg(any(not(doctest), feature = "tracing"))]
+#[doc = include_str!("traces.md")]
+pub mod traces {}
 
 #[doc = include_str!("panic_hooks.md")]
 pub mod panic_hooks {}

@@ -45,6 +45,8 @@ pub struct SchedulerBuilder<K, S = RandomState> {
     hasher: S,
     runs_on: RunsOn,
     on_panic: Option<OnPanic<K>>,
+    #[cfg(feature = "tracing")]
+    show_key: Option<crate::trace::ShowKey<K>>,
     keys: PhantomData<fn(K)>,
 }
 
@@ -55,6 +57,8 @@ impl<K> SchedulerBuilder<K> {
             hasher: RandomState::default(),
             runs_on: RunsOn::new(),
             on_panic: None,
+            #[cfg(feature = "tracing")]
+            show_key: None,
             keys: PhantomData,
         }
     }
@@ -80,8 +84,34 @@ impl<K, S> SchedulerBuilder<K, S> {
             hasher,
             runs_on: self.runs_on,
             on_panic: self.on_panic,
+            #[cfg(feature = "tracing")]
+            show_key: self.show_key,
             keys: PhantomData,
         }
+    }
+
+    /// Shows the keys in spans and warnings of the crate `tracing`, as their `Debug` writes them. By
+    /// default they are not shown, since keys may be secrets, such as those of sessions. Needs the
+    /// feature `tracing`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::Scheduler;
+    ///
+    /// let scheduler = Scheduler::<u64>::builder()
+    ///     .trace_keys()
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "tracing")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
+    pub fn trace_keys(mut self) -> Self
+    where
+        K: fmt::Debug,
+    {
+        self.show_key = Some(K::fmt);
+        self
     }
 
     /// Sets a handler for tasks that panicked. It is called on the thread that ran the task. The
@@ -149,6 +179,8 @@ where
             spawns: AtomicBool::new(false),
             hasher: self.hasher,
             on_panic: self.on_panic,
+            #[cfg(feature = "tracing")]
+            show_key: self.show_key,
             // Every start may be late by one tick and by the wake-up of its ticker.
             least_grace: self.config.tick.saturating_mul(2),
             #[cfg(any(test, feature = "test-util"))]

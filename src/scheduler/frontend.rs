@@ -79,6 +79,8 @@ pub struct Fired<K> {
 pub(crate) struct SchedulerFrontend<K, S> {
     pub(crate) hasher: S,
     pub(crate) on_panic: Option<OnPanic<K>>,
+    #[cfg(feature = "tracing")]
+    pub(crate) show_key: Option<crate::trace::ShowKey<K>>,
     /// A round that is late by less than this is never missed.
     pub(crate) least_grace: Duration,
     /// Set before the first task that is a future is armed.
@@ -130,6 +132,8 @@ where
 
     /// Calls `on_panic`, which is user code.
     pub(super) fn tell_panic(handle: &Handle<K, S>, key: &K, deadline: Time, message: &str) {
+        #[cfg(feature = "tracing")]
+        handle.engine().tell_panic(key, message);
         if let Some(tell) = &handle.engine().frontend.on_panic {
             tell(&TaskPanic {
                 key,
@@ -179,6 +183,14 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
+    #[cfg(feature = "tracing")]
+    const KIND: &'static str = "scheduler";
+
+    #[cfg(feature = "tracing")]
+    fn show_key(&self) -> Option<crate::trace::ShowKey<K>> {
+        self.show_key
+    }
+
     #[cfg(feature = "tokio")]
     fn has_light(&self) -> bool {
         // Relaxed: the ticker that finds it late looks again.

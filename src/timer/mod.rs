@@ -118,7 +118,18 @@ impl Frontend for TimerFrontend {
         }
     }
 
-    fn panicked((): &(), _: &RunInfo<'_, ()>, _: &str) {}
+    fn panicked((): &(), _: &RunInfo<'_, ()>, _message: &str) {
+        // It does not know its engine, but a span around it does.
+        #[cfg(feature = "tracing")]
+        if crate::trace::hears_warnings() {
+            let source = crate::trace::Source::<()> {
+                kind: "timer",
+                name: None,
+                key: None,
+            };
+            crate::trace::panicked(&source, _message);
+        }
+    }
 
     /// Removes the sleeps. The drop of a [`sleep::WakeUp`] wakes its task and catches the waker's
     /// panic.

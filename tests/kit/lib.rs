@@ -20,6 +20,8 @@ pub mod rounds;
 #[cfg(feature = "tokio")]
 pub mod runtimes;
 pub mod steps;
+#[cfg(feature = "traces")]
+pub mod traces;
 pub mod wait;
 pub mod wakes;
 pub mod ways;

@@ -47,6 +47,8 @@ pub(crate) const CORE: &[Room] = &[
     // Knows jobs and never timers.
     spare(2, "executor", &["clock", "job", "sync", "tick"]),
     room(2, "shard"),
+    // Spans and warnings, and nothing of whose they are.
+    spare(2, "trace", &["job"]),
     // Knows what takes steps, and nothing of what the steps do.
     spare(2, "tickers", &["clock", "sync", "tick"]),
     // The argument of calls that arm or move.

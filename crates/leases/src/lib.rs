@@ -212,6 +212,7 @@
 //! |---|---|
 //! | `test-util` | `Steps`, which drive leases from a test's own thread; no dependency |
 //! | `metrics` | counters and gauges for the recorder of the crate `metrics`: `leases.metrics().publish()` |
+//! | `tracing` | warnings of lost, late and failed renewals and of long waits, with the name and the token of the lock, for a subscriber of the crate `tracing` that is there when the leases are built |
 //! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
 //! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 

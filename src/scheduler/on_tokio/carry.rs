@@ -27,6 +27,8 @@ use super::AsyncFiring;
 use super::round::AsyncRound;
 use crate::engine::Detached;
 use crate::job::catch_panic;
+#[cfg(feature = "tracing")]
+use crate::trace::RunSpan;
 
 /// A future of the user.
 pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -78,6 +80,10 @@ where
     /// `None` for a task that runs once.
     repetition: Option<Repetition<K, S>>,
     told: AsyncFiring<K, S>,
+    /// Made by the first poll, since a ticker may have spawned the future. Taken out while the
+    /// future is polled. It ends before the run.
+    #[cfg(feature = "tracing")]
+    span: Option<RunSpan>,
     run: Option<Detached<SchedulerFrontend<K, S>>>,
 }
 
@@ -137,6 +143,8 @@ fn spawn<K, S>(
         repetition,
         told,
         run,
+        #[cfg(feature = "tracing")]
+        span: None,
     }));
 }
 
@@ -233,8 +241,21 @@ where
             }
             polled
         };
+        let carry = self.get_mut();
+        #[cfg(feature = "tracing")]
+        if carry.span.is_some() || crate::trace::hears_spans() {
+            let make = || {
+                let told = &carry.told;
+                let lateness = told.started.since(told.deadline);
+                told.handle.engine().run_span(&told.key, lateness)
+            };
+            let span = carry.span.take().unwrap_or_else(make);
+            let polled = span.within(|| carry.proceed(poll));
+            carry.span = Some(span);
+            return polled.unwrap_or(Poll::Ready(()));
+        }
         // After a panic there is nothing left to poll.
-        self.get_mut().proceed(poll).unwrap_or(Poll::Ready(()))
+        carry.proceed(poll).unwrap_or(Poll::Ready(()))
     }
 }
 

@@ -9,6 +9,8 @@ use tourbillon::{Clock, Runtime};
 
 use super::build_error::BuildError;
 use super::cadence;
+#[cfg(feature = "tracing")]
+use super::events::Trace;
 use super::events::{Callback, Event, EventSink};
 use super::renewal_loop::{Parts, Renew, RenewalLoop, Where};
 use super::timers::{RunsOn, Timers};
@@ -42,6 +44,8 @@ pub struct KeepAliveBuilder<K> {
     alarm_after: Option<u64>,
     destination: Box<Where<K>>,
     callback: Option<Box<Callback<K>>>,
+    #[cfg(feature = "tracing")]
+    trace: Trace<K>,
     name: Option<String>,
     runs_on: RunsOn,
 }
@@ -55,6 +59,8 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
             alarm_after: None,
             destination: Box::new(|_| Destination::default()),
             callback: None,
+            #[cfg(feature = "tracing")]
+            trace: |event| super::trace::unnamed(&event.what),
             name: None,
             runs_on: RunsOn::default(),
         }
@@ -174,6 +180,13 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         self
     }
 
+    /// Sets how warnings show a key.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn traced(mut self, trace: Trace<K>) -> Self {
+        self.trace = trace;
+        self
+    }
+
     /// Builds the [`KeepAlive`]. No thread starts yet.
     ///
     /// `renew` gets the keys that are due together and returns one outcome for each of them, in the
@@ -187,7 +200,11 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         F: Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync + 'static,
     {
         let clock = self.clock.clone().unwrap_or_else(Clock::boottime);
-        let timers = Timers::new(clock, self.runs_on.clone(), self.callback.is_some());
+        let callbacks = self.callback.is_some();
+        // A subscriber is told where callbacks run.
+        #[cfg(feature = "tracing")]
+        let callbacks = callbacks || super::trace::hears();
+        let timers = Timers::new(clock, self.runs_on.clone(), callbacks);
         self.assemble(Arc::new(timers), Box::new(renew), random())
     }
 
@@ -226,9 +243,12 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         if self.most == 0 {
             return Err(BuildError::Batch);
         }
+        let events = EventSink::new(self.callback);
+        #[cfg(feature = "tracing")]
+        let events = events.traced(super::trace::hears().then_some(self.trace));
         let renewal_loop = RenewalLoop::new(Parts {
             timers,
-            events: Arc::new(EventSink::new(self.callback)),
+            events: Arc::new(events),
             renew,
             destination: self.destination,
             most: self.most,

@@ -154,6 +154,18 @@ impl fmt::Display for What {
     }
 }
 
+#[cfg(feature = "tracing")]
+impl What {
+    /// Whether it says that something goes wrong.
+    fn is_warning(&self) -> bool {
+        !matches!(self, What::Renewed { .. } | What::Lost(Loss::Closed))
+    }
+}
+
+/// Warns of an event.
+#[cfg(feature = "tracing")]
+pub(crate) type Trace<K> = fn(&Event<K>);
+
 pub(super) type Callback<K> = dyn Fn(&Event<K>) + Send + Sync;
 
 /// Copies of one event, one for each receiver.
@@ -174,6 +186,8 @@ struct Post<K> {
 /// Posts events to the channels and to the callback.
 pub(super) struct EventSink<K> {
     callback: Option<Box<Callback<K>>>,
+    #[cfg(feature = "tracing")]
+    trace: Option<Trace<K>>,
     /// Whether there is a receiver. A Relaxed hint: once true, it stays true.
     heard: AtomicBool,
     /// The subscribers.
@@ -188,6 +202,8 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
         EventSink {
             heard: AtomicBool::new(callback.is_some()),
             callback,
+            #[cfg(feature = "tracing")]
+            trace: None,
             channels: Mutex::new(Vec::new()),
             mailboxes: Mutex::new(Post {
                 boxes: HashMap::new(),
@@ -195,6 +211,13 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
             }),
             missed: AtomicU64::new(0),
         }
+    }
+
+    /// Sets how warnings are written, if they are to be.
+    #[cfg(feature = "tracing")]
+    pub(super) fn traced(mut self, trace: Option<Trace<K>>) -> Self {
+        self.trace = trace;
+        self
     }
 
     /// Returns a new channel of events with at least one place.
@@ -221,8 +244,12 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
     /// Makes the copies of an event for all receivers. Returns `None` if there are none. Runs the
     /// key's `Clone`, so it must be called without a lock.
     pub(super) fn prepare(&self, key: &K, at: Time, what: What) -> Option<Prepared<K>> {
+        #[cfg(feature = "tracing")]
+        let is_traced = self.trace.is_some() && what.is_warning();
+        #[cfg(not(feature = "tracing"))]
+        let is_traced = false;
         // Relaxed: see `subscribe`.
-        if !self.heard.load(Ordering::Relaxed) {
+        if !self.heard.load(Ordering::Relaxed) && !is_traced {
             return None;
         }
         // The key is cloned only here, after the hint, so that leases without receivers cost
@@ -235,7 +262,7 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
         let channels = self.channels.lock().clone();
         let channels = channels.into_iter();
         let channels = channels.map(|channel| (channel, event.clone())).collect();
-        let mail = self.callback.is_some().then_some(event);
+        let mail = (is_traced || self.callback.is_some()).then_some(event);
         Some(Prepared { channels, mail })
     }
 
@@ -333,9 +360,17 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
     /// Calls the callback with the events of one registration until its mailbox is empty. Runs on a
     /// worker. While there is a mailbox, one such call runs or is about to run.
     fn empty(&self, registration: u64) {
-        while let (Some(event), Some(callback)) = (self.next(registration), &self.callback) {
+        while let Some(event) = self.next(registration) {
             // The panic hook has reported a panic already. The next events are due all the same.
-            let _ = catch_panic(move || callback(&event));
+            #[cfg(feature = "tracing")]
+            if let Some(trace) = self.trace.filter(|_| event.what.is_warning()) {
+                let _ = catch_panic(|| trace(&event));
+            }
+            let _ = catch_panic(move || {
+                if let Some(callback) = &self.callback {
+                    callback(&event);
+                }
+            });
         }
     }
 }

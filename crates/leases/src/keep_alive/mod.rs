@@ -35,6 +35,8 @@ mod renewal_loop;
 #[cfg(any(test, feature = "test-util"))]
 mod steps;
 mod timers;
+#[cfg(feature = "tracing")]
+pub(crate) mod trace;
 mod waits;
 
 pub use build_error::BuildError;

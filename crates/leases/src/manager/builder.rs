@@ -96,7 +96,13 @@ impl LeasesBuilder {
         LeasesBuilder {
             store,
             clock: Clock::boottime(),
+            #[cfg(not(feature = "tracing"))]
             keep_alive: KeepAlive::builder(),
+            #[cfg(feature = "tracing")]
+            keep_alive: KeepAlive::builder().traced(|event| {
+                let lock = &event.key;
+                crate::keep_alive::trace::named(lock.name(), lock.token(), &event.what);
+            }),
             lease: LEASE,
             poll: None,
             instance: None,
