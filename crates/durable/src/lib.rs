@@ -54,6 +54,7 @@
 //! | `tokio` | [`handle_tokio`]: handlers that are futures on a tokio runtime. To await the calls needs no feature |
 //! | `jiff` | due times of the crate `jiff`: `Timestamp` and `Zoned` |
 //! | `metrics` | counters and gauges for the recorder of the crate `metrics`: `timers.metrics().publish()` |
+//! | `tracing` | a span for each run, and the events of operators, for the subscriber of the crate `tracing` |
 //! | `serde` | events, statistics, counts and timers as they are read can be serialized; a time is `{"secs_since_epoch":1,"nanos_since_epoch":7000}` |
 //!
 //! The README says which versions of other crates that use SQLite fit beside this one.
@@ -74,6 +75,8 @@
 //! | answer a probe for health | [`Durable::health`] |
 //! | log and count | [`DurableEvent`], [`DurableStats`], [`Durable::counts`] |
 //! | find timers and dead letters | [`TimerFilter`], [`DeadFilter`] |
+//! | follow each run | [`RunEvent`] |
+//! | put a span or a context around each run | [`around`](DurableBuilder::around) |
 //! | choose the store at run time | a `Box<dyn` [`Store`]`>` |
 //!
 //! # Guides
@@ -83,6 +86,7 @@
 //! | [`order_timeouts`] | orders that are paid in time or cancelled: the whole story |
 //! | [`webhooks`] | calls to the outside, with retries, idempotency and dead letters |
 //! | [`transactions`] | timers in a transaction of your own, for each driver and for SQL |
+//! | [`traces`] | events of runs, layers around handlers, the trace of the caller |
 //! | [`postgres`][guide_postgres] | setting up a server: roles and rights, connections, poolers, TLS |
 //! | [`support`] | why a timer has not run; hurry, cancel, revive and discard, in Rust and in SQL |
 //! | [`testing`] | tests in memory, with a clock of the test's |
@@ -130,6 +134,7 @@
 //! [`order_timeouts`]: guide::order_timeouts
 //! [`webhooks`]: guide::webhooks
 //! [`transactions`]: guide::transactions
+//! [`traces`]: guide::traces
 //! [guide_postgres]: guide::postgres
 //! [`support`]: guide::support
 //! [`testing`]: guide::testing
@@ -184,7 +189,10 @@ pub use postgres::driver;
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use postgres::{Postgres, PostgresBuilder};
-pub use run::{Due, Ending, IntoEnding, Late, RetryPolicy, Token};
+pub use run::{
+    Due, Ending, IntoEnding, Late, NextLayer, Ran, RetryPolicy, RunEvent, RunInfo, RunOutcome,
+    Token,
+};
 #[cfg(feature = "sqlite")]
 #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub use rusqlite;

@@ -19,7 +19,7 @@ pub(crate) const LONGEST_KEY: usize = 512;
 pub(crate) const PAYLOAD_LIMIT: usize = 64 * 1024;
 
 /// The greatest length of a meta as JSON, in bytes.
-const META_LIMIT: usize = 8 * 1024;
+pub(crate) const META_LIMIT: usize = 8 * 1024;
 
 /// The greatest number of entries of a page.
 const LARGEST_PAGE: u32 = 10_000;

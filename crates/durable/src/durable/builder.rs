@@ -13,7 +13,10 @@ use tourbillon::metrics::nameless;
 
 use crate::calls::{StartError, names};
 use crate::events::{DurableEvent, Listener};
-use crate::run::{Due, Handler, IntoEnding, Plan, QueueOptions, QueuePlan};
+use crate::run::{
+    Due, Handler, IntoEnding, Layer, NextLayer, Plan, QueueOptions, QueuePlan, Ran, RunEvent,
+    RunInfo, TraceContext,
+};
 use crate::store::Store;
 use crate::sync::{Arc, RunsOn};
 
@@ -46,6 +49,9 @@ pub struct DurableBuilder {
     keep_dead_for: Duration,
     payload_limit: usize,
     listener: Option<Listener>,
+    run_listener: Option<Listener<RunEvent>>,
+    layers: Vec<Layer>,
+    trace_context: Option<TraceContext>,
     runs_on: RunsOn,
     queues: Vec<(String, QueueOptions, Handler)>,
 }
@@ -60,6 +66,9 @@ impl DurableBuilder {
             keep_dead_for: Duration::from_secs(30 * 24 * 60 * 60),
             payload_limit: names::PAYLOAD_LIMIT,
             listener: None,
+            run_listener: None,
+            layers: Vec::new(),
+            trace_context: None,
             runs_on: RunsOn::default(),
             queues: Vec::new(),
         }
@@ -208,6 +217,154 @@ impl DurableBuilder {
     /// ```
     pub fn on_event(mut self, listener: impl Fn(&DurableEvent) + Send + Sync + 'static) -> Self {
         self.listener = Some(Box::new(listener));
+        self
+    }
+
+    /// Sets what is called at the start and at the end of each run, with a [`RunEvent`]. A second
+    /// listener replaces the first.
+    ///
+    /// It is called on a thread of its own, beside that of [`on_event`](Self::on_event): however
+    /// many runs there are, no other event is dropped for them. If 1,024 events of runs wait for it,
+    /// further ones are dropped, and [`RunEvent::Dropped`] says how many. Its panics are caught.
+    /// Without a listener nothing is made or timed.
+    ///
+    /// What has to be on the handler's thread, such as a span or a context, is a layer:
+    /// [`around`](Self::around).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::{Due, Durable, Memory, RunEvent};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .on_run(|event| match event {
+    ///         RunEvent::Ended { run, duration, outcome, next_attempt, .. } => {
+    ///             println!("{} {duration:?} {outcome:?}, again after {next_attempt:?}", run.token());
+    ///         }
+    ///         _ => {}
+    ///     })
+    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("audit", "trace", "hook"))]
+    pub fn on_run(mut self, listener: impl Fn(&RunEvent) + Send + Sync + 'static) -> Self {
+        self.run_listener = Some(Box::new(listener));
+        self
+    }
+
+    /// Adds a layer around the handlers of all queues, for spans, contexts, timing and the like.
+    ///
+    /// `layer` is called once at the start of each run, on the thread of the handler. It returns a
+    /// closure, which lives as long as the run, and is called for each step of it: once for a handler
+    /// that is a closure, and at each poll of one that is a future. The closure calls
+    /// [`NextLayer::run`], which runs the step, and returns what it got. It can't do otherwise, since
+    /// nothing else makes a [`Ran`]. The first layer that was added is the outermost one.
+    ///
+    /// A layer that panics counts as a panic of the handler, also if the handler has succeeded. A
+    /// panic of the handler does not reach the layers: [`Ran::error`] has its message. If the
+    /// runtime of a future is shut down during a run, the closure is dropped without a last step.
+    /// A panic in the drop of the closure is caught, and changes nothing.
+    ///
+    /// # Blocking
+    ///
+    /// A layer may block where its handler may.
+    ///
+    /// # Examples
+    ///
+    /// A context that code within the handlers reads, and the time that each run takes:
+    ///
+    /// ```
+    /// use std::cell::RefCell;
+    /// use std::time::{Duration, Instant};
+    /// use tourbillon_durable::{Due, Durable, Memory};
+    ///
+    /// thread_local! {
+    ///     static RUN: RefCell<String> = RefCell::default();
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (sender, receiver) = std::sync::mpsc::channel();
+    /// let timers = Durable::builder(Memory::new())
+    ///     .around(|run| {
+    ///         let (started, token) = (Instant::now(), run.token().to_string());
+    ///         move |next| {
+    ///             let before = RUN.replace(token.clone());
+    ///             let ran = next.run();
+    ///             RUN.set(before);
+    ///             if ran.is_ended() {
+    ///                 println!("{token}: {:?} after {:?}", ran.error(), started.elapsed());
+    ///             }
+    ///             ran
+    ///         }
+    ///     })
+    ///     .handle("mail", move |due: &Due<String>| {
+    ///         println!("{}: to {}", RUN.with_borrow(String::clone), due.payload());
+    /// #       drop(sender.send(RUN.with_borrow(String::clone)));
+    ///     })
+    ///     .start()?;
+    /// timers.schedule("mail", "welcome:7", Duration::ZERO, "anna@example.com").wait()?;
+    /// # assert!(receiver.recv()?.starts_with("mail/welcome:7/"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("middleware", "interceptor", "wrap", "span", "tower"))]
+    pub fn around<L, W>(mut self, layer: L) -> Self
+    where
+        L: Fn(&RunInfo) -> W + Send + Sync + 'static,
+        W: FnMut(NextLayer<'_>) -> Ran<'_> + Send + 'static,
+    {
+        self.layers.push(Box::new(move |run| Box::new(layer(run))));
+        self
+    }
+
+    /// Sets a function that returns the trace context of the caller, as
+    /// [W3C](https://www.w3.org/TR/trace-context/#traceparent-header) writes a `traceparent`. Each
+    /// timer that a call of this value schedules carries it in its [`Meta`](crate::Meta), as the
+    /// member `traceparent`. A run has it by [`Meta::traceparent`](crate::Meta::traceparent), also in
+    /// another process and after a restart.
+    ///
+    /// The function is called on the thread of the caller, once for each call that schedules, and
+    /// for [`schedule_many`](crate::Durable::schedule_many) once for all. It is code that must not
+    /// make a call fail. So nothing is added if it panics, if it returns a text of another form, or
+    /// if the meta would be longer than 8,192 bytes with it. A meta of the call that has such a
+    /// member keeps its own. Calls within a transaction of yours belong to the store, and do not ask
+    /// the function: give them a [meta](crate::InTransaction::meta) with that member.
+    ///
+    /// The guide `traces` shows it with OpenTelemetry.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_durable::{Due, Durable, Memory, Meta};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (sender, receiver) = std::sync::mpsc::channel();
+    /// // Where a tracing library would have the context of the present request.
+    /// let present = || Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".to_owned());
+    /// let timers = Durable::builder(Memory::new())
+    ///     .trace_context(present)
+    ///     .handle("mail", move |due: &Due<String>| {
+    ///         let caller = due.meta().and_then(Meta::traceparent);
+    ///         println!("to {}, asked for by {caller:?}", due.payload());
+    /// #       drop(sender.send(caller));
+    ///     })
+    ///     .start()?;
+    /// timers.schedule("mail", "welcome:7", Duration::ZERO, "anna@example.com").wait()?;
+    /// # assert_eq!(receiver.recv()?, present());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("traceparent", "opentelemetry", "propagation", "baggage"))]
+    pub fn trace_context(
+        mut self,
+        present: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.trace_context = Some(Box::new(present));
         self
     }
 
@@ -406,6 +563,9 @@ impl DurableBuilder {
             payload_limit: self.payload_limit,
             keep_dead_for: self.keep_dead_for,
             listener: self.listener,
+            run_listener: self.run_listener,
+            layers: self.layers,
+            trace_context: self.trace_context,
             runs_on: self.runs_on,
             queues,
         })

@@ -212,6 +212,7 @@ impl Durable {
         meta: Option<&Meta>,
     ) -> Sent<ScheduleAnswer> {
         self.call(queue, key, |limit| {
+            let meta = self.inner().traced(meta);
             let (when, payload) = checked(when, payload, limit, meta)?;
             Ok(Action::Schedule { when, payload })
         })
@@ -226,6 +227,7 @@ impl Durable {
         meta: Option<&Meta>,
     ) -> Sent<IfAbsentAnswer> {
         self.call(queue, key, |limit| {
+            let meta = self.inner().traced(meta);
             let (when, payload) = checked(when, payload, limit, meta)?;
             Ok(Action::ScheduleIfAbsent { when, payload })
         })
@@ -265,12 +267,12 @@ pub(super) fn checked<T: Serialize + ?Sized>(
     when: impl Into<DueAt>,
     payload: &T,
     limit: usize,
-    meta: Option<&Meta>,
+    meta: Option<Meta>,
 ) -> Result<(DueAt, Payload), Invalid> {
     let when = names::when(when)?;
     let payload = Payload {
         json: names::payload(payload, limit)?,
-        meta: meta.cloned(),
+        meta,
     };
     Ok((when, payload))
 }

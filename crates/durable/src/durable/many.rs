@@ -63,8 +63,9 @@ impl Durable {
         meta: Option<&Meta>,
     ) -> Sent<Results<ScheduleAnswer>> {
         let limit = self.inner().payload_limit;
+        let meta = self.inner().traced(meta);
         let actions = timers.into_iter().map(|(key, when, payload)| {
-            let checked = checked(when, &payload, limit, meta);
+            let checked = checked(when, &payload, limit, meta.clone());
             let action = checked.map(|(when, payload)| Action::Schedule { when, payload });
             (key, action)
         });

@@ -23,9 +23,10 @@ use crate::client::{Hints, NearTimer, Outages, Reader, StoreHandle, Writers};
 use crate::events::{Counters, DurableStats, EventSink};
 use crate::node::{MOST_AWAKE, Near, NodeConfig, QueueConfig};
 use crate::run::{
-    self, LocalClock, Message, NodeEnd, NodeParts, NodeSender, NodeSigns, Plan, Runs, StoreClock,
+    self, LocalClock, Message, NodeEnd, NodeParts, NodeSender, NodeSigns, Plan, RunEvent, Runs,
+    StoreClock, TraceContext,
 };
-use crate::store::{Store, StoreError};
+use crate::store::{Meta, Store, StoreError, is_traceparent};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Origin, Weak, catch_panic};
@@ -91,6 +92,7 @@ struct Inner {
     label: String,
     alarm: Alarm,
     payload_limit: usize,
+    trace_context: Option<TraceContext>,
     node_lease: Duration,
     /// The queues with handlers, so that their names need not be copied for each call.
     queues: Arc<HashSet<Arc<str>>>,
@@ -164,6 +166,7 @@ impl Durable {
         let names = plan.queues.iter().map(|queue| Arc::clone(&queue.name));
         let counters = Arc::new(Counters::new(names));
         let events = EventSink::start(plan.listener.take()).map_err(StartError::Spawn)?;
+        let run_events = EventSink::start(plan.run_listener.take()).map_err(StartError::Spawn)?;
         let outages = Outages::new(&counters, &events);
         let is_client = plan.queues.is_empty();
         let store_handle =
@@ -196,8 +199,9 @@ impl Durable {
 
         let (payload_limit, node_lease) = (plan.payload_limit, plan.node_lease);
         let label = std::mem::take(&mut plan.label);
+        let trace_context = plan.trace_context.take();
         let node = node
-            .map(|channel| start_node(plan, channel, store_handle, &counters, events))
+            .map(|channel| start_node(plan, channel, store_handle, &counters, (events, run_events)))
             .transpose()?;
         Ok(Durable(Arc::new(Owner(Arc::new(Inner {
             writers,
@@ -208,6 +212,7 @@ impl Durable {
             label,
             alarm,
             payload_limit,
+            trace_context,
             node_lease,
             queues,
             stop: StopState::default(),
@@ -221,17 +226,19 @@ impl Durable {
 
 /// Starts the node, which runs the timers of the plan's queues.
 fn start_node(
-    plan: Plan,
+    mut plan: Plan,
     (sender, receiver): (NodeSender, Receiver<Message>),
     store_handle: Arc<StoreHandle>,
     counters: &Arc<Counters>,
-    events: EventSink,
+    (events, run_events): (EventSink, EventSink<RunEvent>),
 ) -> Result<NodeLink, StartError> {
     let clock = LocalClock::start();
     let signs = NodeSigns::new(clock.clone());
     let runs = Runs::new(
         Arc::clone(counters),
         events,
+        run_events,
+        std::mem::take(&mut plan.layers).into(),
         StoreClock::new(clock.clone()),
         store_handle.namespace(),
         {
@@ -294,6 +301,17 @@ impl Inner {
             Some(known) => Ok(Arc::clone(known)),
             None => names::queue(name),
         }
+    }
+
+    /// Adds the caller's trace context to the meta of a call. It asks code of the user, which can't
+    /// make a call fail: what panics, is of no good form or has no room is left out.
+    fn traced(&self, meta: Option<&Meta>) -> Option<Meta> {
+        let added = self.trace_context.as_ref().and_then(|ask| {
+            let traceparent = catch_panic(ask).ok()??;
+            is_traceparent(&traceparent)
+                .then(|| Meta::traced(meta, &traceparent, names::META_LIMIT))?
+        });
+        added.or_else(|| meta.cloned())
     }
 }
 

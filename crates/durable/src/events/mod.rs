@@ -4,8 +4,12 @@
 
 mod sink;
 mod stats;
+#[cfg(feature = "tracing")]
+mod trace;
 
-pub(crate) use sink::{EventSink, Listener};
+use std::time::Duration;
+
+pub(crate) use sink::{Event, EventSink, Listener};
 pub use stats::DurableStats;
 pub(crate) use stats::{Counters, QueueCounters};
 
@@ -36,7 +40,8 @@ pub(crate) use stats::{Counters, QueueCounters};
 #[non_exhaustive]
 pub enum DurableEvent {
     /// A handler returned an error, and the timer will be tried again unless a
-    /// [`Dead`](DurableEvent::Dead) follows.
+    /// [`Dead`](DurableEvent::Dead) follows. A [`RunEvent::Ended`](crate::RunEvent::Ended) says the
+    /// same to a program that follows all runs.
     #[non_exhaustive]
     Failed {
         /// The queue.
@@ -59,6 +64,19 @@ pub enum DurableEvent {
         attempt: u32,
         /// The message of the panic.
         message: String,
+    },
+    /// A run took longer than [`slow_after`](crate::QueueBuilder::slow_after) allows. It is sent at
+    /// the end of the run.
+    #[non_exhaustive]
+    Slow {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+        /// The number of the run, from 1.
+        attempt: u32,
+        /// From the start of the handler to its end.
+        duration: Duration,
     },
     /// A timer was given up. [`Durable::dead`](crate::Durable::dead) lists it.
     #[non_exhaustive]

@@ -5,6 +5,7 @@
 //! | [`order_timeouts`] | "pay within 15 minutes, or the order is cancelled": the whole story, reminders, work that repeats |
 //! | [`webhooks`] | calls to the outside, tried again until they succeed: retries, idempotency, dead letters |
 //! | [`transactions`] | timers in a transaction of your own, for each driver and for SQL; effects exactly once |
+//! | [`traces`] | what runs and how it ended: events of runs, layers, the trace of the caller, the crate `tracing` |
 //! | [`postgres`] | setting up a server: the URL, roles and rights, connections, poolers, TLS, the doorbell |
 //! | [`support`] | why a timer has not run; hurry, cancel, revive and discard, in Rust and in SQL |
 //! | [`testing`] | tests in memory, with a clock of the test's and stores that fail |
@@ -22,6 +23,9 @@ pub mod webhooks {}
 
 #[doc = include_str!("transactions.md")]
 pub mod transactions {}
+
+#[doc = include_str!("traces.md")]
+pub mod traces {}
 
 #[doc = include_str!("postgres.md")]
 pub mod postgres {}

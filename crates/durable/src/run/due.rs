@@ -3,11 +3,10 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use super::node_lease::NodeLease;
+use super::run_info::RunInfo;
+use super::token::Token;
 use crate::calls::{CompletesRun, Completion};
-use crate::store::{ClaimedRun, Meta, Run, StoreTime};
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::store::Meta;
 
 /// One run of a timer, with its payload.
 ///
@@ -36,60 +35,12 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// ```
 #[doc(alias("job", "task", "message"))]
 pub struct Due<T> {
-    info: Arc<RunInfo>,
+    info: RunInfo,
     payload: T,
 }
 
-/// A run, with its node's lease.
-#[derive(Debug)]
-pub(crate) struct RunInfo {
-    pub(crate) claimed: ClaimedRun,
-    /// The lease of the node that has claimed it.
-    pub(crate) lease: Arc<NodeLease>,
-    /// The store's clock when the run was about to start, as far as it is known here.
-    pub(crate) started: StoreTime,
-    /// See [`Store::namespace`](crate::store::Store::namespace).
-    namespace: Arc<str>,
-    /// Whether a transaction of the user's was about to end the run.
-    completing: AtomicBool,
-}
-
-impl RunInfo {
-    pub(crate) fn new(
-        claimed: ClaimedRun,
-        lease: Arc<NodeLease>,
-        started: StoreTime,
-        namespace: &Arc<str>,
-    ) -> Arc<Self> {
-        Arc::new(RunInfo {
-            claimed,
-            lease,
-            started,
-            namespace: Arc::clone(namespace),
-            completing: AtomicBool::new(false),
-        })
-    }
-
-    pub(crate) fn run(&self) -> &Run {
-        &self.claimed.run
-    }
-
-    /// Notes that a transaction of the user's is about to end the run.
-    fn will_complete(&self) {
-        // Relaxed: see `is_completing`.
-        self.completing.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether a transaction of the user's was about to end the run.
-    pub(crate) fn is_completing(&self) -> bool {
-        // Relaxed: the handler's end, which comes before, orders it after the store in
-        // `will_complete`.
-        self.completing.load(Ordering::Relaxed)
-    }
-}
-
 impl<T> Due<T> {
-    pub(crate) fn new(info: Arc<RunInfo>, payload: T) -> Self {
+    pub(crate) fn new(info: RunInfo, payload: T) -> Self {
         Due { info, payload }
     }
 
@@ -115,13 +66,13 @@ impl<T> Due<T> {
     /// ```
     #[must_use]
     pub fn queue(&self) -> &str {
-        &self.info.run().queue
+        self.info.queue()
     }
 
     /// Returns the key within the queue.
     #[must_use]
     pub fn key(&self) -> &str {
-        &self.info.run().key
+        self.info.key()
     }
 
     /// Returns the payload.
@@ -157,7 +108,7 @@ impl<T> Due<T> {
     /// ```
     #[must_use]
     pub fn meta(&self) -> Option<&Meta> {
-        self.info.claimed.payload.meta.as_ref()
+        self.info.meta()
     }
 
     /// Returns when this run was due, by the store's clock. For a retry it is the end of the
@@ -178,7 +129,7 @@ impl<T> Due<T> {
     /// ```
     #[must_use]
     pub fn due(&self) -> SystemTime {
-        self.info.claimed.due.into()
+        self.info.due()
     }
 
     /// Returns when the timer was due first, before retries.
@@ -198,7 +149,7 @@ impl<T> Due<T> {
     /// ```
     #[must_use]
     pub fn planned(&self) -> SystemTime {
-        self.info.claimed.planned.into()
+        self.info.planned()
     }
 
     /// Returns how long after [`due`](Self::due) the run was started, by an estimate of the store's
@@ -218,7 +169,7 @@ impl<T> Due<T> {
     /// ```
     #[must_use]
     pub fn lateness(&self) -> Duration {
-        self.info.started.since(self.info.claimed.due)
+        self.info.lateness()
     }
 
     /// Returns the number of the run, from 1. It counts failed runs, and those whose process died.
@@ -245,7 +196,7 @@ impl<T> Due<T> {
     /// ```
     #[must_use]
     pub fn attempt(&self) -> u32 {
-        self.info.run().attempt
+        self.info.attempt()
     }
 
     /// Returns how many runs have returned an error before this one.
@@ -267,7 +218,7 @@ impl<T> Due<T> {
     /// ```
     #[must_use]
     pub fn fails(&self) -> u32 {
-        self.info.claimed.fails
+        self.info.fails()
     }
 
     /// Returns how many runs before this one were lost because their process died.
@@ -286,7 +237,7 @@ impl<T> Due<T> {
     /// ```
     #[must_use]
     pub fn crashes(&self) -> u32 {
-        self.info.claimed.crashes
+        self.info.crashes()
     }
 
     /// Whether the timer is certainly still this node's, by the local clock. It does not ask the
@@ -315,7 +266,7 @@ impl<T> Due<T> {
     /// ```
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.info.lease.is_held()
+        self.info.is_held()
     }
 
     /// Returns the idempotency token: it is the same in all runs of this timer, and no other timer
@@ -343,12 +294,7 @@ impl<T> Due<T> {
     #[doc(alias("idempotency key", "job id"))]
     #[must_use]
     pub fn token(&self) -> Token {
-        let run = self.info.run();
-        Token {
-            queue: Arc::clone(&run.queue),
-            key: run.key.clone(),
-            generation: run.generation,
-        }
+        self.info.token()
     }
 
     /// Ends the run within a transaction, so that its effect happens exactly once: the effect and
@@ -439,7 +385,11 @@ impl<T> Due<T> {
     #[must_use]
     pub fn completion(&self) -> Completion<'_> {
         self.info.will_complete();
-        Completion::of(&self.info.namespace, self.info.lease.epoch, self.info.run())
+        Completion::of(
+            self.info.namespace(),
+            self.info.lease().epoch,
+            self.info.run(),
+        )
     }
 }
 
@@ -451,64 +401,5 @@ impl<T: fmt::Debug> fmt::Debug for Due<T> {
             .field("attempt", &self.attempt())
             .field("payload", &self.payload)
             .finish_non_exhaustive()
-    }
-}
-
-/// The permanent name of one timer: its queue, key and generation.
-///
-/// Send its text as an idempotency key.
-///
-/// # Examples
-///
-/// ```
-/// # use tourbillon_durable::Due;
-/// fn charge(due: &Due<u64>) {
-///     let idempotency_key = due.token().to_string();
-///     // .. send it with the request to the payment service ..
-/// #   let _ = idempotency_key;
-/// }
-/// # let _ = charge;
-/// ```
-///
-/// Or keep it in a table of your own, with a unique key of three columns:
-///
-/// ```
-/// # use tourbillon_durable::Token;
-/// fn columns(token: &Token) -> (&str, &str, i64) {
-///     (token.queue(), token.key(), token.generation())
-/// }
-/// # let _ = columns;
-/// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Token {
-    queue: Arc<str>,
-    key: Box<str>,
-    generation: i64,
-}
-
-impl Token {
-    /// Returns the queue.
-    #[must_use]
-    pub fn queue(&self) -> &str {
-        &self.queue
-    }
-
-    /// Returns the key within the queue.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// Returns the number that no other timer with this queue and key ever has.
-    #[must_use]
-    pub fn generation(&self) -> i64 {
-        self.generation
-    }
-}
-
-/// Writes `queue/key/generation`, with the generation as 16 hexadecimal digits.
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{:016x}", self.queue, self.key, self.generation)
     }
 }

@@ -5,8 +5,9 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 
 use super::due::Due;
+use super::end::End;
 use super::ending::IntoEnding;
-use super::task::{End, Task, within};
+use super::task::Task;
 use crate::sync::Arc;
 
 /// The handler of one queue, without the type of its payload.
@@ -34,16 +35,21 @@ impl Handler {
         R: IntoEnding,
     {
         Handler::Closure(Arc::new(move |task| {
-            let Some((due, running)) = task.begin::<T>() else {
+            let Some((due, mut running)) = task.begin::<T>() else {
                 return;
             };
+            let mut due = Some(due);
             // The drop of the payload and the text of the error are the user's code, too.
-            let end = within(&running, || {
+            let end = running.step(&mut || {
+                let due = due.take()?;
                 let result = handler(&due).into_ending();
                 drop(due);
-                End::of(result)
+                Some(End::of(result))
             });
-            running.end(end.unwrap_or_else(End::Panicked));
+            // After the panic of a layer the payload is still there.
+            if let Some(end) = end {
+                running.end(end.after_drop(due));
+            }
         }))
     }
 
@@ -59,10 +65,10 @@ impl Handler {
         let start = move |task: Task| -> Started {
             let handler = Arc::clone(&handler);
             Box::pin(async move {
-                let Some((due, running)) = task.begin::<T>() else {
+                let Some((due, mut running)) = task.begin::<T>() else {
                     return;
                 };
-                let end = futures::run(&running, || handler(due)).await;
+                let end = futures::run(&mut running, || handler(due)).await;
                 running.end(end);
             })
         };
@@ -87,36 +93,39 @@ mod futures {
     use std::future::poll_fn;
     use std::task::Poll;
 
+    use super::super::end::End;
     use super::super::ending::IntoEnding;
-    use super::super::task::{End, Running, within};
-    use crate::sync::catch_panic;
+    use super::super::task::Running;
 
-    /// Makes a future and polls it to its end.
-    pub(super) async fn run<U>(running: &Running, make: impl FnOnce() -> U) -> End
+    /// Makes a future and polls it to its end. It is made in the first step, and dropped in the
+    /// last one, so layers are around all of it.
+    pub(super) async fn run<U>(running: &mut Running, make: impl FnOnce() -> U) -> End
     where
         U: Future,
         U::Output: IntoEnding,
     {
-        let mut future = match within(running, || Box::pin(make())) {
-            Ok(future) => Some(future),
-            Err(message) => return End::Panicked(message),
-        };
+        let mut make = Some(make);
+        let mut future = None;
         let end = poll_fn(|context| {
-            let Some(polled) = &mut future else {
-                return Poll::Pending;
-            };
-            let polled = within(running, || {
-                polled
-                    .as_mut()
-                    .poll(context)
-                    .map(|output| End::of(output.into_ending()))
+            let end = running.step(&mut || {
+                if let Some(make) = make.take() {
+                    future = Some(Box::pin(make()));
+                }
+                let polled = future.as_mut()?.as_mut().poll(context);
+                let Poll::Ready(output) = polled else {
+                    return None;
+                };
+                let end = End::of(output.into_ending());
+                future = None;
+                Some(end)
             });
-            polled.unwrap_or_else(|message| Poll::Ready(End::Panicked(message)))
+            match end {
+                Some(end) => Poll::Ready(end),
+                None => Poll::Pending,
+            }
         })
         .await;
-        match catch_panic(move || drop(future.take())) {
-            Ok(()) => end,
-            Err(message) => End::Panicked(message),
-        }
+        // After a panic they are still there.
+        end.after_drop((future, make))
     }
 }

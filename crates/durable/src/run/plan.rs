@@ -3,10 +3,15 @@
 use std::time::Duration;
 
 use super::handler::Handler;
+use super::layer::Layer;
 use super::queue_options::QueueOptions;
+use super::run_event::RunEvent;
 use crate::events::Listener;
 use crate::store::Store;
 use crate::sync::{Arc, RunsOn};
+
+/// A closure of the user, which returns the trace context of the caller.
+pub(crate) type TraceContext = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// The options of all.
 pub(crate) struct Plan {
@@ -19,6 +24,9 @@ pub(crate) struct Plan {
     pub(crate) payload_limit: usize,
     pub(crate) keep_dead_for: Duration,
     pub(crate) listener: Option<Listener>,
+    pub(crate) run_listener: Option<Listener<RunEvent>>,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) trace_context: Option<TraceContext>,
     pub(crate) runs_on: RunsOn,
     pub(crate) queues: Vec<QueuePlan>,
 }

@@ -1,5 +1,7 @@
 //! The options of one queue.
 
+use std::time::Duration;
+
 use super::late::Late;
 use super::retry::RetryPolicy;
 use crate::events::QueueCounters;
@@ -13,6 +15,8 @@ pub(crate) struct QueueOptions {
     pub(crate) running: usize,
     pub(crate) pace: Option<u32>,
     pub(crate) crash_limit: u32,
+    /// From which length on a run is reported.
+    pub(crate) slow_after: Option<Duration>,
     /// They are here since each run has the options. The start sets them.
     pub(crate) counters: Arc<QueueCounters>,
 }
@@ -25,6 +29,7 @@ impl Default for QueueOptions {
             running: 64,
             pace: None,
             crash_limit: 10,
+            slow_after: None,
             counters: Arc::default(),
         }
     }

@@ -2,19 +2,21 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::error::Error;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
-use super::due::{Due, RunInfo};
-use super::ending::{Ending, HandlerError};
+use super::due::Due;
+use super::end::{End, bounded};
+use super::ending::Ending;
 use super::late::Late;
+use super::layer::{Layers, NextLayer, RunLayer};
 use super::node_lease::{NodeLease, StoreClock};
 use super::queue_options::QueueOptions;
-use crate::calls::CompleteError;
+use super::run_event::{RunEvent, RunOutcome};
+use super::run_info::RunInfo;
 use crate::events::{Counters, DurableEvent, EventSink};
 use crate::store::{ClaimedRun, Epoch, Outcome, Run, Settled, Settlement, StoreError};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -25,9 +27,6 @@ const UNREADABLE_PAUSE: Duration = Duration::from_secs(60);
 
 /// For how long a timer is left alone that could not be started here.
 const DROPPED_PAUSE: Duration = Duration::from_secs(1);
-
-/// The greatest length of an error that is stored, in bytes.
-const LONGEST_ERROR: usize = 4 * 1024;
 
 /// A queue of which nothing was refused for this long begins anew. It is far longer than the pause
 /// between two attempts.
@@ -43,6 +42,8 @@ pub(crate) type Finish = Box<dyn Fn(Run, Outcome) + Send + Sync>;
 pub(crate) struct Runs {
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: EventSink,
+    run_events: EventSink<RunEvent>,
+    layers: Layers,
     pub(crate) store_clock: StoreClock,
     /// That of the store, for transactions that end runs.
     namespace: Arc<str>,
@@ -61,6 +62,8 @@ impl Runs {
     pub(crate) fn new(
         counters: Arc<Counters>,
         events: EventSink,
+        run_events: EventSink<RunEvent>,
+        layers: Layers,
         store_clock: StoreClock,
         namespace: Arc<str>,
         finish: Finish,
@@ -68,6 +71,8 @@ impl Runs {
         Arc::new(Runs {
             counters,
             events,
+            run_events,
+            layers,
             store_clock,
             namespace,
             finish,
@@ -204,7 +209,7 @@ impl Task {
             // The drop gives it back.
             return None;
         }
-        let claimed = self.claimed.take()?;
+        let mut claimed = self.claimed.take()?;
         let started = runs.store_clock.now();
         if let Late::ExpireAfter(span) = self.options.late
             && started > claimed.planned + span
@@ -216,9 +221,11 @@ impl Task {
             return None;
         }
         // Parsing is code of the user.
-        let parsed = catch_panic(|| {
-            serde_json::from_str::<T>(&claimed.payload).map_err(|error| error.to_string())
-        });
+        let json = std::mem::take(&mut claimed.payload.json);
+        let parsed =
+            catch_panic(|| serde_json::from_str::<T>(&json).map_err(|error| error.to_string()));
+        // It may be long, and listeners keep what is known of the run.
+        drop(json);
         let payload = match parsed.and_then(|parsed| parsed) {
             Ok(payload) => payload,
             Err(error) => {
@@ -235,10 +242,17 @@ impl Task {
         self.options.counters.runs.increment();
         self.options.counters.running.increment();
         let info = RunInfo::new(claimed, Arc::clone(&self.lease), started, &runs.namespace);
+        // A clock is read only for those who ask.
+        let is_timed = runs.run_events.listens() || self.options.slow_after.is_some();
+        runs.run_events
+            .send(|| RunEvent::Started { run: info.clone() });
         let running = Running {
-            info: Arc::clone(&info),
+            info: info.clone(),
             options: Arc::clone(&self.options),
             runs: Arc::clone(runs),
+            layers: Vec::new(),
+            has_begun: false,
+            began: is_timed.then(Instant::now),
             has_ended: false,
         };
         Some((Due::new(info, payload), running))
@@ -259,84 +273,43 @@ impl Drop for Task {
     }
 }
 
-/// How a handler has ended.
-pub(crate) enum End {
-    Succeeded(Ending),
-    Failed {
-        error: String,
-        /// Whether `complete_in` was fenced: another node has the run.
-        is_fenced: bool,
-    },
-    Panicked(String),
-}
-
-impl End {
-    /// Reads the handler's answer. It calls code of the user's error, so call it within
-    /// `catch_panic`.
-    pub(crate) fn of(result: Result<Ending, HandlerError>) -> Self {
-        match result {
-            Ok(ending) => End::Succeeded(ending),
-            Err(error) => End::Failed {
-                is_fenced: is_fenced(error.as_ref()),
-                error: text_of(error.as_ref()),
-            },
-        }
-    }
-}
-
-/// The error and its sources, unless their text is part of it already.
-fn text_of(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source
-        && text.len() < LONGEST_ERROR
-    {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    bounded(text)
-}
-
-/// Cuts a text to the length that is stored. Some stores can't keep NUL characters.
-fn bounded(mut text: String) -> String {
-    if text.len() > LONGEST_ERROR {
-        let mut end = LONGEST_ERROR;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-    }
-    match text.contains('\0') {
-        true => text.replace('\0', "\u{FFFD}"),
-        false => text,
-    }
-}
-
-fn is_fenced(error: &(dyn Error + 'static)) -> bool {
-    let mut next = Some(error);
-    // An error may be its own source.
-    for _ in 0..64 {
-        let Some(error) = next else { return false };
-        if let Some(CompleteError::Fenced) = error.downcast_ref::<CompleteError>() {
-            return true;
-        }
-        next = error.source();
-    }
-    false
-}
-
 /// A run whose handler has started.
 pub(crate) struct Running {
-    info: Arc<RunInfo>,
+    info: RunInfo,
     options: Arc<QueueOptions>,
     runs: Arc<Runs>,
+    /// What the layers do for this run, from the first step on.
+    layers: Vec<RunLayer>,
+    has_begun: bool,
+    /// When the run has started, if somebody asks.
+    began: Option<Instant>,
     has_ended: bool,
 }
 
 impl Running {
+    /// Runs the handler, or one step of it, within the layers. `None` if it goes on. The layers are
+    /// code of the user like the handler, so a panic of theirs is a panic of the run.
+    pub(crate) fn step(&mut self, handler: &mut dyn FnMut() -> Option<End>) -> Option<End> {
+        let Running {
+            info, runs, layers, ..
+        } = self;
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let ran = within(runs, || {
+            if is_first {
+                // Those that were made stay here, also if the next one panics.
+                for layer in runs.layers.iter() {
+                    layers.push(layer(info));
+                }
+            }
+            let next = NextLayer::new(layers, handler);
+            #[cfg(feature = "tracing")]
+            return info.run_span().within(|| next.run().end);
+            #[cfg(not(feature = "tracing"))]
+            next.run().end
+        });
+        ran.unwrap_or_else(|message| Some(End::Panicked(message)))
+    }
+
     /// Ends the run.
     pub(crate) fn end(mut self, end: End) {
         self.end_once(end);
@@ -346,31 +319,47 @@ impl Running {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
+        // The layers end with the handler, the innermost one first. What they captured is the
+        // user's, too, and two panics at one time would end the process.
+        while let Some(layer) = self.layers.pop() {
+            drop(within(&self.runs, move || drop(layer)));
+        }
+        let duration = self.began.map(|began| began.elapsed());
         let (runs, run) = (&self.runs, self.info.run());
         let counters = &self.options.counters;
         counters.running.decrement();
-        let outcome = match end {
+        // A text is copied for a listener only.
+        let listens = runs.run_events.listens();
+        let told = |text: &String| match listens {
+            true => text.clone(),
+            false => String::new(),
+        };
+        let (how, outcome) = match end {
             End::Succeeded(_) if self.info.is_completing() => {
-                let epoch = self.info.lease.epoch;
+                let epoch = self.info.lease().epoch;
                 runs.completing.lock().insert((epoch, run.clone()));
                 // If the transaction was committed, the store answers that the run is fenced.
-                self.after_failure(NOT_COMMITTED.to_owned())
+                let outcome = self.after_failure(NOT_COMMITTED.to_owned());
+                (RunOutcome::Completed, outcome)
             }
             End::Succeeded(ending) => {
                 counters.succeeded.increment();
                 match ending {
-                    Ending::Done => Outcome::Done,
-                    Ending::Again(after) => Outcome::Again(after),
+                    Ending::Done => (RunOutcome::Done, Outcome::Done),
+                    Ending::Again(after) => (RunOutcome::Again, Outcome::Again(after)),
                 }
             }
             // Not an error of the run. The answer to this settlement counts it and reports it.
             End::Failed {
                 error,
                 is_fenced: true,
-            } => self.after_failure(error),
+            } => (RunOutcome::Fenced, self.after_failure(error)),
             End::Failed { error, .. } => {
                 runs.failed(run, error.clone());
-                self.after_failure(error)
+                let how = RunOutcome::Failed {
+                    error: told(&error),
+                };
+                (how, self.after_failure(error))
             }
             End::Panicked(message) => {
                 let message = bounded(message);
@@ -381,15 +370,48 @@ impl Running {
                     attempt: run.attempt,
                     message: message.clone(),
                 });
-                self.after_failure(bounded(format!("the handler panicked: {message}")))
+                let how = RunOutcome::Panicked {
+                    message: told(&message),
+                };
+                let error = bounded(format!("the handler panicked: {message}"));
+                (how, self.after_failure(error))
             }
         };
+        #[cfg(feature = "tracing")]
+        self.info.run_span().end(how.word());
+        if let Some(duration) = duration {
+            self.report(duration, how, &outcome);
+        }
         (runs.finish)(run.clone(), outcome);
+    }
+
+    /// Tells those who asked for the time that the run took.
+    fn report(&self, duration: Duration, how: RunOutcome, outcome: &Outcome) {
+        let (runs, run) = (&self.runs, self.info.run());
+        let bound = self.options.slow_after;
+        if bound.is_some_and(|bound| duration >= bound) {
+            runs.events.send(|| DurableEvent::Slow {
+                queue: run.queue.to_string(),
+                key: run.key.to_string(),
+                attempt: run.attempt,
+                duration,
+            });
+        }
+        runs.run_events.send(|| RunEvent::Ended {
+            run: self.info.clone(),
+            duration,
+            next_attempt: match (&how, outcome) {
+                (RunOutcome::Completed | RunOutcome::Fenced, _) => None,
+                (_, Outcome::Retry(span) | Outcome::Again(span)) => Some(*span),
+                _ => None,
+            },
+            outcome: how,
+        });
     }
 
     /// Another run after the backoff, or none.
     fn after_failure(&self, error: String) -> Outcome {
-        let fails = self.info.claimed.fails.saturating_add(1);
+        let fails = self.info.fails().saturating_add(1);
         let random = self.runs.random.hash_one(self.info.run());
         match self.options.retry.after(fails, random) {
             Some(span) => Outcome::Retry(span),
@@ -416,8 +438,8 @@ crate::sync::thread_local! {
 }
 
 /// Runs code of a handler, and notes meanwhile that this thread is in it.
-pub(crate) fn within<R>(runs: &Running, handler: impl FnOnce() -> R) -> Result<R, String> {
-    let before = WITHIN.replace(Some(Arc::as_ptr(&runs.runs)));
+fn within<R>(runs: &Arc<Runs>, handler: impl FnOnce() -> R) -> Result<R, String> {
+    let before = WITHIN.replace(Some(Arc::as_ptr(runs)));
     let result = catch_panic(handler);
     WITHIN.set(before);
     result

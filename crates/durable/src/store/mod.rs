@@ -49,6 +49,7 @@ pub use self::ends::{Outcome, Settle, Settled, Settlement};
 pub use self::error::StoreError;
 #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
 pub(crate) use self::namespace::{DEFAULT, Form, Namespace};
+pub(crate) use self::payload::is_traceparent;
 pub use self::payload::{Meta, Payload};
 pub use self::polls::{
     Band, Complete, Offset, Poll, Range, Seen, SeenNode, StoreSnapshot, Survey, SurveyedPart,

@@ -9,4 +9,5 @@ mod faults;
 mod meta;
 mod refusals;
 mod support;
+mod trace_context;
 mod waits;

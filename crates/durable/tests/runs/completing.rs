@@ -6,7 +6,7 @@ use kit::wait;
 use tourbillon_durable::store::{Connection, Outcome, Settle, Settled, Settlement, Store};
 use tourbillon_durable::{
     Awaited, CompleteError, CompletesRun, Completion, Due, DurableEvent, Ending, Memory,
-    RetryPolicy,
+    RetryPolicy, RunEvent, RunOutcome,
 };
 
 use super::setup::{NOW, node, settled, soon};
@@ -195,4 +195,34 @@ fn what_follows_takes_the_place_of_a_completed_run() {
     timers.schedule("q", "k", NOW, &1).wait().unwrap();
     assert_eq!((wait::next(&receiver), wait::next(&receiver)), (1, 2));
     wait::until("both have succeeded", || timers.stats().succeeded == 2);
+}
+
+#[test]
+fn the_end_of_a_completed_and_of_a_fenced_run_are_told_as_such() {
+    let store = Memory::new();
+    let own = store.clone();
+    let (sender, ends) = mpsc::channel();
+    let timers = node(&store)
+        .on_run(move |event| {
+            if let RunEvent::Ended {
+                outcome,
+                next_attempt,
+                ..
+            } = event
+            {
+                sender.send((outcome.clone(), *next_attempt)).unwrap();
+            }
+        })
+        .handle("q", move |due: &Due<u32>| {
+            for _ in 0..*due.payload() {
+                due.complete_in(&mut Transaction::begin(&own, true))?;
+            }
+            Ok::<_, CompleteError>(Ending::Again(NOW))
+        })
+        .start()
+        .unwrap();
+    timers.schedule("q", "once", NOW, &1).wait().unwrap();
+    assert_eq!(wait::next(&ends), (RunOutcome::Completed, None));
+    timers.schedule("q", "twice", NOW, &2).wait().unwrap();
+    assert_eq!(wait::next(&ends), (RunOutcome::Fenced, None));
 }

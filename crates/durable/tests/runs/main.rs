@@ -7,9 +7,11 @@ mod events;
 #[cfg(feature = "tokio")]
 mod futures;
 mod health;
+mod layers;
 mod metrics;
 mod outages;
 mod queues;
+mod run_events;
 mod runtime;
 mod setup;
 mod sharing;

@@ -8,7 +8,9 @@ use tourbillon::Runtime;
 
 use super::DurableBuilder;
 use crate::events::DurableEvent;
-use crate::run::{Due, IntoEnding, Late, QueueOptions, RetryPolicy};
+use crate::run::{
+    Due, IntoEnding, Late, NextLayer, QueueOptions, Ran, RetryPolicy, RunEvent, RunInfo,
+};
 
 /// Options of the queue that was named last, and all methods of [`DurableBuilder`].
 ///
@@ -33,6 +35,12 @@ use crate::run::{Due, IntoEnding, Late, QueueOptions, RetryPolicy};
 ///     .poll_interval(Duration::from_millis(250))
 ///     .node_lease(Duration::from_secs(30))
 ///     .keep_dead_for(Duration::from_secs(7 * 24 * 60 * 60))
+///     .on_run(|event| println!("{event:?}"))
+///     .around(|run| {
+///         println!("{} starts", run.key());
+///         |next| next.run()
+///     })
+///     .trace_context(|| None) // no library of traces
 ///     .own_threads()
 ///     .start()?;
 /// let long = "x".repeat(200);
@@ -161,6 +169,32 @@ impl QueueBuilder {
         self.options(|options| options.crash_limit = crashes)
     }
 
+    /// Sets from which duration on a run of this queue is reported as a
+    /// [`DurableEvent::Slow`]. The default is no bound, which costs nothing.
+    ///
+    /// It is reported at the end of the run. A handler that never returns shows in
+    /// [`DurableStats::running`](crate::DurableStats::running).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Due, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+    ///     .slow_after(Duration::from_secs(10))
+    ///     .on_event(|event| eprintln!("{event:?}"))
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("timeout", "warning", "stuck"))]
+    pub fn slow_after(self, bound: Duration) -> Self {
+        self.options(|options| options.slow_after = Some(bound))
+    }
+
     /// Sets the [name](DurableBuilder::name) of this node.
     pub fn name(self, name: impl Into<String>) -> Self {
         QueueBuilder(self.0.name(name))
@@ -215,6 +249,29 @@ impl QueueBuilder {
     /// Sets what is called with each [`DurableEvent`]: see [`DurableBuilder::on_event`].
     pub fn on_event(self, listener: impl Fn(&DurableEvent) + Send + Sync + 'static) -> Self {
         QueueBuilder(self.0.on_event(listener))
+    }
+
+    /// Sets what is called with each [`RunEvent`]: see [`DurableBuilder::on_run`].
+    pub fn on_run(self, listener: impl Fn(&RunEvent) + Send + Sync + 'static) -> Self {
+        QueueBuilder(self.0.on_run(listener))
+    }
+
+    /// Adds a layer around the handlers of all queues: see [`DurableBuilder::around`].
+    pub fn around<L, W>(self, layer: L) -> Self
+    where
+        L: Fn(&RunInfo) -> W + Send + Sync + 'static,
+        W: FnMut(NextLayer<'_>) -> Ran<'_> + Send + 'static,
+    {
+        QueueBuilder(self.0.around(layer))
+    }
+
+    /// Sets a function that returns the trace context of the caller: see
+    /// [`DurableBuilder::trace_context`].
+    pub fn trace_context(
+        self,
+        present: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        QueueBuilder(self.0.trace_context(present))
     }
 
     /// Adds another queue: see [`DurableBuilder::handle`].
