@@ -6,15 +6,17 @@ toolchain() {
     cargo clippy --version 2>/dev/null || rustup component add clippy
 }
 
-# Only the libraries, since dev-dependencies turn `test-util` on; then some tests without the other
+# Only the libraries, and the program of a crate without one, since dev-dependencies turn `test-util` on; then some tests without the other
 # features, such as those of waiting threads and of the channel.
 each_feature() {
-    local crate crates feature features which
+    local crate crates feature features part which
     crates=$(published)
     [ -n "$crates" ] || complain "no published member found in cargo's metadata"
     for crate in $crates; do
         features=$(features_of "$crate")
-        which=(clippy --quiet -p "$crate" --lib --no-default-features --locked)
+        part=--lib
+        if [ -f "crates/${crate#tourbillon-}/src/main.rs" ]; then part=--bins; fi
+        which=(clippy --quiet -p "$crate" "$part" --no-default-features --locked)
         echo "$crate without features"
         cargo "${which[@]}" -- -D warnings
         for feature in $features; do
