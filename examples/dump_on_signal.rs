@@ -33,14 +33,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     });
 
-    // A task that hangs, and one that is due in an hour.
+    // A task that hangs, and one that is due in half an hour.
     let (release, released) = mpsc::channel::<()>();
     let (hangs, hanging) = mpsc::channel();
     timers.schedule("report", Duration::ZERO, move |_| {
         let _ = hangs.send(());
         let _ = released.recv();
     })?;
-    timers.schedule("cleanup", Duration::from_secs(3600), |_| ())?;
+    timers.schedule("cleanup", Duration::from_secs(1800), |_| ())?;
     hanging.recv()?;
 
     raise(SIGUSR1)?;
