@@ -100,7 +100,7 @@ impl fmt::Display for StoredState {
     }
 }
 
-/// The timers that [`Connection::list`] reads.
+/// The timers that [`Connection::list`](super::Connection::list) reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Page {
@@ -154,7 +154,7 @@ pub(crate) fn end_of_prefix(prefix: &str) -> String {
     format!("{prefix}{}", "\u{10ffff}".repeat(129))
 }
 
-/// The dead letters that [`Connection::dead`] reads.
+/// The dead letters that [`Connection::dead`](super::Connection::dead) reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DeadPage {
@@ -234,7 +234,7 @@ impl QueueCounts {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// Its number, by which [`Connection::revive`] finds it.
+    /// Its number, by which [`Connection::revive`](super::Connection::revive) finds it.
     pub id: i64,
     /// The queue.
     pub queue: String,
