@@ -141,7 +141,7 @@ pub(crate) enum Command {
         /// The time between two looks, at least 500 ms
         #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = times::span)]
         every: Duration,
-        /// End after so many looks
+        /// End after this many looks
         #[arg(long, value_name = "N")]
         times: Option<u32>,
     },

@@ -14,8 +14,8 @@ use tourbillon_leases::{HeldLock, Leases, RedisStore};
 use crate::args::{Args, Command, DeadArgs, LettersArgs, TimersArgs};
 use crate::failure::Failure;
 use crate::show::{
-    ANY_WIDTH, SILENT, letter_json, node_json, number, of_json, queue_json, timer_json,
-    write_letters, write_nodes, write_queues, write_timers,
+    ANY_WIDTH, letter_json, node_json, number, of_json, queue_json, timer_json, write_letters,
+    write_nodes, write_queues, write_timers,
 };
 use crate::times::{Moment, distance, short, time};
 use crate::{stores, table, watch};
@@ -388,23 +388,23 @@ impl Session {
         let now = SystemTime::now();
         let mut wrong = Vec::new();
         for counts in counts.iter().filter(|counts| !counts.paused) {
-            let queue = &counts.queue;
-            let handled =
-                |node: &&StoredNode| node.queues.contains(queue) && node.silent_for < SILENT;
+            let (queue, due) = (&counts.queue, number(counts.overdue));
+            let handlers = nodes.iter().filter(|node| node.queues.contains(queue));
+            let seen = handlers.map(|node| node.silent_for).min();
             let late = counts
                 .oldest
                 .and_then(|oldest| now.duration_since(oldest).ok());
-            if counts.overdue > 0 && !nodes.iter().any(|node| handled(&node)) {
-                wrong.push(format!(
-                    "{queue}: {} due timers, and no process handles the queue",
-                    number(counts.overdue)
-                ));
-            } else if let Some(late) = late.filter(|late| *late > behind) {
-                wrong.push(format!(
-                    "{queue}: behind by {}, with {} due timers",
+            match (seen, late) {
+                (None, _) if counts.overdue > 0 => wrong.push(format!(
+                    "{queue}: {due} due timers, and no process handles the queue"
+                )),
+                // How long a process may be silent is its own choice, so silence alone is no fault.
+                (Some(seen), Some(late)) if late > behind => wrong.push(format!(
+                    "{queue}: behind by {}, with {due} due timers; a process that handles it was seen {} ago",
                     short(late),
-                    number(counts.overdue)
-                ));
+                    short(seen)
+                )),
+                _ => {}
             }
         }
         let paused = counts

@@ -13,7 +13,7 @@ use crate::times::{distance, short, time};
 pub(crate) const ANY_WIDTH: usize = usize::MAX;
 
 /// A silent node is shown in words after this time: three times the usual interval of beats.
-pub(crate) const SILENT: Duration = Duration::from_secs(9);
+const SILENT: Duration = Duration::from_secs(9);
 
 /// A number of [`QueueCounts`].
 pub(crate) fn number(number: u64) -> String {

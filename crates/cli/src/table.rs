@@ -21,7 +21,7 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// Cuts a text to so many columns of the terminal.
+/// Cuts a text so that it fits into this many columns of the terminal.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();

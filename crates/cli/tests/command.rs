@@ -369,6 +369,30 @@ fn queues_nodes_and_checks_tell_why_a_timer_has_not_run() {
 }
 
 #[test]
+fn a_process_that_is_silent_is_no_fault_until_its_queue_is_behind() {
+    let shop = Shop::new();
+    drop(shop.timers());
+    // A process with a lease of an hour, whose beat was minutes ago, and a timer that is due.
+    let file = tourbillon_durable::rusqlite::Connection::open(shop.file()).expect("a connection");
+    let now = "cast((julianday('now') - 2440587.5) * 86400000.0 as integer) * 1000";
+    let rows = format!(
+        "insert into tourbillon_node(epoch, name, queues, joined, beat_at)
+         values (1, 'shop-1', '[\"pay-by\"]', {now} - 900000000, {now} - 300000000);
+         insert into tourbillon_timer(queue, key, shard, due, planned, generation, payload)
+         values ('pay-by', 'k', 0, {now} - 20000000, {now}, 1, '1');"
+    );
+    file.execute_batch(&rows).expect("written");
+    assert!(shop.ok(&["check"]).starts_with("ok: "));
+    let output = shop.call(&["check", "--behind", "10s"]);
+    let text = text(&output.stdout);
+    assert_eq!(code(&output), 1);
+    assert!(
+        text.contains("pay-by: behind by ") && text.contains("was seen 5m"),
+        "{text}"
+    );
+}
+
+#[test]
 fn watch_draws_what_fits_and_ends() {
     let shop = Shop::new();
     let timers = shop.timers();

@@ -230,12 +230,14 @@ $$;
 create function tourbillon.run_now(queue text, key text)
 returns table (result text, moved_from timestamptz, due timestamptz, attempt int, since timestamptz)
 language sql volatile security invoker
+set search_path = pg_catalog, pg_temp
 as $$ select * from tourbillon.reschedule($1, $2, interval '0') $$;
 
 -- Turns a dead letter into a timer that is due now. The result is 'revived', 'exists': there is a timer with its
 -- key, and nothing was changed; or 'not found'.
 create function tourbillon.revive(id bigint) returns text
 language sql volatile security invoker
+set search_path = pg_catalog, pg_temp
 as $$
   select case r.answer when 0 then 'revived' when 1 then 'exists' else 'not found' end
   from tourbillon.revive_1($1, tourbillon.rings_1()) r
