@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args as Group, Parser, Subcommand, ValueEnum};
+use clap::{Args as Group, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
 use tourbillon_durable::StoredState;
 
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-#[derive(Group, Debug)]
+#[derive(Group, Clone, Debug)]
 pub(crate) struct StoreArgs {
     /// A PostgreSQL server, such as postgres://app@db/shop. A password is better in PGPASSWORD or in the file of passwords
     #[arg(
@@ -45,7 +45,7 @@ pub(crate) struct StoreArgs {
     /// What the names of the tables begin with in the SQLite file
     #[arg(long, global = true, value_name = "NAME", default_value = "tourbillon")]
     pub(crate) prefix: String,
-    /// How long to wait for the store
+    /// How long to wait for each answer of the store
     #[arg(long, global = true, value_name = "SPAN", default_value = "10s", value_parser = times::span)]
     pub(crate) timeout: Duration,
 }
@@ -133,8 +133,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "TEXT", default_value = "")]
         names: String,
         /// The greatest number of locks
-        #[arg(long, default_value_t = 50, value_name = "N")]
-        limit: usize,
+        #[arg(long, default_value_t = 50, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+        limit: u32,
     },
     /// Queues, nodes and the next timers, drawn again and again until Ctrl-C
     Watch {

@@ -9,7 +9,7 @@ use tourbillon_durable::{
     CallError, CancelAnswer, DeadFilter, Durable, Paging, Postgres, QueueCounts, RescheduleAnswer,
     Revived, StoredNode, StoredTimer, TimerFilter,
 };
-use tourbillon_leases::{HeldLock, Leases, RedisStore};
+use tourbillon_leases::{HeldLock, LeaseStore, RedisStore};
 
 use crate::args::{Args, Command, DeadArgs, LettersArgs, TimersArgs};
 use crate::failure::Failure;
@@ -17,6 +17,7 @@ use crate::show::{
     ANY_WIDTH, letter_json, node_json, number, of_json, queue_json, timer_json, write_letters,
     write_nodes, write_queues, write_timers,
 };
+use crate::stores::within;
 use crate::times::{Moment, distance, short, time};
 use crate::{stores, table, watch};
 
@@ -193,16 +194,14 @@ impl Session {
 
     /// Writes a list of objects, or one line.
     fn objects(&self, out: &mut impl Write, objects: impl Iterator<Item = Value>) -> Done {
-        writeln!(out, "{}", Value::Array(objects.collect()))?;
-        Ok(())
+        write_json(out, &Value::Array(objects.collect()))
     }
 
     fn said(&self, out: &mut impl Write, object: &Value, line: &str) -> Done {
         match self.json {
-            true => writeln!(out, "{object}")?,
-            false => writeln!(out, "{}", table::plain(line))?,
+            true => write_json(out, object),
+            false => Ok(writeln!(out, "{}", table::plain(line))?),
         }
-        Ok(())
     }
 
     fn show(&self, out: &mut impl Write, timer: &StoredTimer) -> Done {
@@ -213,8 +212,7 @@ impl Session {
                 .meta
                 .as_ref()
                 .map_or(Value::Null, |meta| of_json(meta.as_str()));
-            writeln!(out, "{object}")?;
-            return Ok(());
+            return write_json(out, &object);
         }
         let now = SystemTime::now();
         let mut line = |name: &str, value: &str| writeln!(out, "{name:<12}{}", table::plain(value));
@@ -420,10 +418,9 @@ impl Session {
             })
             .collect();
         match self.json {
-            true => writeln!(
+            true => write_json(
                 out,
-                "{}",
-                json!({"ok": wrong.is_empty(), "wrong": wrong, "paused": notes})
+                &json!({"ok": wrong.is_empty(), "wrong": wrong, "paused": notes}),
             )?,
             false => {
                 for line in wrong.iter().chain(&notes) {
@@ -450,19 +447,21 @@ impl Session {
     }
 }
 
-fn locks(out: &mut impl Write, args: &Args, redis: &str, names: &str, most: usize) -> Done {
-    let refused = |error: &dyn std::fmt::Display| Failure::Store(error.to_string());
-    let store = RedisStore::open(redis).map_err(|error| refused(&error))?;
-    let leases = Leases::builder(store).lease(args.store.timeout.max(Duration::from_secs(3)) * 3);
-    let leases = leases.build().map_err(|error| refused(&error))?;
-    let held = leases.list(names, most).map_err(|error| refused(&error))?;
+fn locks(out: &mut impl Write, args: &Args, redis: &str, names: &str, most: u32) -> Done {
+    let store = RedisStore::open(redis).map_err(|error| Failure::Store(error.to_string()))?;
+    let (limit, names) = (args.store.timeout, names.to_owned());
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let mut held = within(limit, move || {
+        let held = store.list(&names, most, limit);
+        held.map_err(|error| Failure::Store(error.to_string()))
+    })?;
+    held.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     if args.json {
         let object = |lock: &HeldLock| {
             json!({"name": lock.name, "owner": lock.holder.owner, "token": lock.holder.token,
                 "remaining_ms": lock.holder.remaining.as_millis() as u64, "data": lock.holder.data})
         };
-        writeln!(out, "{}", Value::Array(held.iter().map(object).collect()))?;
-        return Ok(());
+        return write_json(out, &Value::Array(held.iter().map(object).collect()));
     }
     let rows: Vec<[String; 5]> = held
         .iter()
@@ -484,6 +483,10 @@ fn locks(out: &mut impl Write, args: &Args, redis: &str, names: &str, most: usiz
         ANY_WIDTH,
     )?;
     Ok(())
+}
+
+fn write_json(out: &mut impl Write, value: &Value) -> Done {
+    Ok(writeln!(out, "{}", table::plain_json(&value.to_string()))?)
 }
 
 fn agreed(letters: &LettersArgs, what: &str) -> Done {

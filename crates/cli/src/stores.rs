@@ -1,12 +1,39 @@
-//! How a store is opened.
+//! How a store is opened, and how long its answer may take.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use tourbillon_durable::{Durable, Postgres, Sqlite, Store};
 
 use crate::args::StoreArgs;
 use crate::failure::Failure;
 
+/// Does what waits for a store, and gives it up after `limit`. A server that accepts a connection and
+/// never answers, or a name that nobody looks up, would hold it for longer.
+pub(crate) fn within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let (sender, answer) = mpsc::channel();
+    // It ends with the process.
+    let spawned = thread::Builder::new().spawn(move || drop(sender.send(work())));
+    spawned.map_err(|error| Failure::Store(format!("a thread could not be started: {error}")))?;
+    answer.recv_timeout(limit).unwrap_or_else(|_| {
+        Err(Failure::Store(format!(
+            "the store did not answer within {limit:?}: is the address right? `--timeout` waits longer"
+        )))
+    })
+}
+
 /// Opens the store of the command line. It makes neither a file nor tables.
 pub(crate) fn open(args: &StoreArgs) -> Result<Durable, Failure> {
+    let limit = args.timeout;
+    let args = args.clone();
+    within(limit, move || open_now(&args))
+}
+
+fn open_now(args: &StoreArgs) -> Result<Durable, Failure> {
     let store: Box<dyn Store> = match (&args.url, &args.file) {
         (Some(url), None) => {
             let builder = Postgres::builder(url)?.schema(&args.schema);

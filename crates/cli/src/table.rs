@@ -9,12 +9,22 @@ const WIDEST: usize = 60;
 
 /// Text that moves no cursor and ends no line: keys and errors may be anybody's.
 pub(crate) fn plain(text: &str) -> String {
+    escaped(text, |letter| letter.escape_default().to_string())
+}
+
+/// The same for JSON, whose writer leaves some of these letters as they are. They are within its texts
+/// alone, and stay the same letters.
+pub(crate) fn plain_json(text: &str) -> String {
+    escaped(text, |letter| format!("\\u{:04x}", u32::from(letter)))
+}
+
+fn escaped(text: &str, escape: impl Fn(char) -> String) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
         // Letters that turn the direction of the text hide what follows them.
         let turns = matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         match letter.is_control() || turns {
-            true => plain.extend(letter.escape_default()),
+            true => plain.push_str(&escape(letter)),
             false => plain.push(letter),
         }
     }
