@@ -16,7 +16,7 @@ pub(crate) fn main() {
 }
 
 /// The tests with a program are ignored, and shown as that, where it is not installed.
-fn look_for(program: &str, cfg: &str, root: &Path) {
+pub(crate) fn look_for(program: &str, cfg: &str, root: &Path) {
     println!("cargo::rerun-if-env-changed=PATH");
     let path = env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = env::split_paths(&path).collect();

@@ -1,7 +1,10 @@
 //! The command as people and scripts call it.
 
+#[path = "kit/mod.rs"]
+mod command;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -9,6 +12,8 @@ use std::time::Duration;
 use kit::wait;
 use serde_json::Value;
 use tourbillon_durable::{Due, Durable, DurableEvent, RetryPolicy, Sqlite};
+
+use command::{call, code, command, text};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -101,23 +106,6 @@ impl Shop {
         let output = self.call(words);
         (code(&output), text(&output.stderr))
     }
-}
-
-fn call(words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tourbillon"));
-    command
-        .env_remove("TOURBILLON_URL")
-        .env_remove("TOURBILLON_FILE");
-    command.stdin(Stdio::null());
-    command.args(words).output().expect("it starts")
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().expect("it was not killed")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("it is text")
 }
 
 #[test]
@@ -430,7 +418,7 @@ fn the_output_may_end_early_and_needs_no_store_for_some() {
         .schedule_many("q", many)
         .wait()
         .expect("they are accepted");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_tourbillon"))
+    let mut child = command()
         .args([
             "--file",
             shop.file().to_str().expect("a path"),
