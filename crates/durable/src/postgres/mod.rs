@@ -139,7 +139,8 @@ impl Postgres {
     /// # Errors
     ///
     /// [`StoreError::Refused`] if the URL can't be read, the server is too old or a standby, the
-    /// role lacks rights, or the tables belong to an incompatible version.
+    /// role lacks rights, or the tables belong to an incompatible version, also to one before the
+    /// first release.
     /// [`StoreError::Unavailable`] if the server can't be reached.
     ///
     /// # Blocking

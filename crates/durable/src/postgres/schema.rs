@@ -29,6 +29,13 @@ pub(super) const ALL: &str = concat!(
     include_str!("users.sql")
 );
 
+/// Names all columns that this version uses.
+const COLUMNS: &str = "select t.queue, t.key, t.shard, t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, \
+     t.bytes, t.claim, t.claimed, t.cancelled, t.follows, t.payload, t.meta, \
+     d.id, d.queue, d.key, d.gen, d.planned, d.at, d.attempt, d.fails, d.crashes, d.error, d.bytes, d.payload, d.meta, \
+     n.epoch, n.name, n.queues, n.list, n.beat, n.beat_at, n.joined, n.gone, q.name, q.paused \
+     from tourbillon.timer t, tourbillon.dead d, tourbillon.node n, tourbillon.queue q";
+
 /// The schema of a store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Schema(Namespace);
@@ -119,8 +126,26 @@ pub(super) async fn check(
     if known.is_some_and(|known| *known != identity) {
         return Err(replaced());
     }
+    if known.is_none() {
+        check_columns(client, schema).await?;
+    }
     check_grants(client, schema).await?;
     Ok(identity)
+}
+
+/// Refuses tables that a version made before the first release, which have the number of this one.
+async fn check_columns(client: &Client, schema: &Schema) -> Result<(), StoreError> {
+    // The server looks for the columns, and reads no row.
+    let prepared = client.prepare(&schema.fill(COLUMNS)).await;
+    prepared.map(drop).map_err(|error| match error.code().map(|code| code.code()) {
+        Some("42703" | "42P01") => StoreError::Refused(format!(
+            "{}: the tables in the schema {} were made by an earlier version of tourbillon-durable; make \
+             them anew, in another schema or after you have dropped this one",
+            message(&error),
+            schema.name()
+        )),
+        _ => failed(error),
+    })
 }
 
 /// The tables are other ones than before.

@@ -178,10 +178,13 @@ impl Link {
         Ok(())
     }
 
-    /// Remembers the file and its tables as those that this store has opened.
+    /// Checks the columns, and remembers the file and its tables as those that this store has opened.
     pub(super) fn remember(&mut self) -> Result<(), StoreError> {
-        let meta = self
-            .retry(|connection| schema::read(connection, &self.shared.prefix, original::missing))?;
+        let prefix = &self.shared.prefix;
+        let meta = self.retry(|connection| {
+            schema::check_columns(connection, prefix)?;
+            schema::read(connection, prefix, original::missing)
+        })?;
         self.shared.original.remember(&self.path, meta.identity)
     }
 

@@ -117,7 +117,8 @@ impl Sqlite {
     ///
     /// - [`StoreError::Refused`]: the path is empty, `:memory:` or a URI; the folder is missing, or
     ///   lies on a network; the file or its folder can't be written, the file is no database, is
-    ///   corrupt, or has tables that need a newer version of the crate.
+    ///   corrupt, or has tables that need a newer version of the crate, or that a version before
+    ///   its first release has made.
     /// - [`StoreError::Unavailable`]: others have held the lock of the file for five seconds, or
     ///   the disk is full.
     ///

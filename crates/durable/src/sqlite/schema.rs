@@ -258,6 +258,15 @@ create view tourbillon_nodes as select
 from tourbillon_node n;
 ";
 
+/// Names all columns that this version uses.
+const COLUMNS: &str = "select
+    t.queue, t.key, t.shard, t.due, t.planned, t.generation, t.attempt, t.fails, t.crashes, t.claim, t.since,
+    t.cancelled, t.follows, t.payload, t.meta,
+    n.epoch, n.name, n.queues, n.beat, n.beat_at, n.joined, n.gone,
+    d.id, d.queue, d.key, d.shard, d.planned, d.at, d.attempt, d.fails, d.crashes, d.error, d.payload, d.meta,
+    q.name, q.paused
+from tourbillon_timer t, tourbillon_node n, tourbillon_dead d, tourbillon_queue q";
+
 /// The row of `tourbillon_meta`, which each transaction reads first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MetaRow {
@@ -377,6 +386,21 @@ pub(super) fn migrate(
         )?;
     }
     Ok(())
+}
+
+/// Refuses tables that a version made before the first release, which have the number of this one.
+pub(super) fn check_columns(connection: &Connection, prefix: &Prefix) -> Result<(), Failure> {
+    // SQLite looks for the columns, and reads no row.
+    match connection.prepare(&prefix.fill(COLUMNS)) {
+        Ok(_) => Ok(()),
+        Err(rusqlite::Error::SqlInputError { msg, .. }) => Err(StoreError::Refused(format!(
+            "{msg}: the tables with the prefix {} were made by an earlier version of tourbillon-durable; make \
+             them anew, in another file or with another prefix",
+            prefix.name()
+        ))
+        .into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Whether the tables are there, and need no migration.

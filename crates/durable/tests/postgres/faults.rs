@@ -257,6 +257,42 @@ fn a_newer_schema_is_used_while_it_admits_this_version() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn tables_of_an_earlier_version_are_refused_with_the_column_that_they_lack() {
+    let database = cluster::database();
+    let (store, _) = connect(&database.url());
+    let all = "select c.table_name, c.column_name from information_schema.columns c \
+               join information_schema.tables t using (table_schema, table_name) \
+               where c.table_schema = 'tourbillon' and t.table_type = 'BASE TABLE' and c.table_name <> 'meta'";
+    let all = database.psql(all).expect("a superuser");
+    assert!(all.contains("node|beat_at"), "{all}");
+    for line in all.lines() {
+        let (table, column) = line.split_once('|').expect("two columns");
+        let rename = |from: &str, to: &str| {
+            let sql =
+                format!("alter table tourbillon.{table} rename column \"{from}\" to \"{to}\"");
+            database.psql(&sql).expect("a superuser");
+        };
+        rename(column, "elsewhere");
+        let refused = Postgres::connect(&database.url()).expect_err("it lacks a column");
+        rename("elsewhere", column);
+        assert!(!refused.may_pass(), "{refused}");
+        let missing = format!("column {}.{column} does not exist", &table[..1]);
+        for words in [
+            &missing,
+            "schema tourbillon were made by an earlier version",
+            "make them anew",
+        ] {
+            let refused = refused.to_string();
+            assert!(refused.contains(words), "{line}: {refused}");
+        }
+    }
+    store.connect().expect("all are there");
+    let (_store, mut connection) = connect(&database.url());
+    schedule(&mut *connection, "a").expect("it is accepted");
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn what_can_never_work_is_refused_with_the_reason() {
     let database = cluster::database();
     let port = database.url();

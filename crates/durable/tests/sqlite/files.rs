@@ -234,6 +234,50 @@ fn tables_without_their_version_are_refused() {
 }
 
 #[test]
+fn tables_of_an_earlier_version_are_refused_with_the_column_that_they_lack() {
+    let folder = Folder::new();
+    drop(folder.store());
+    let plain = Connection::open(folder.file()).expect("a connection");
+    let all = "select t.name, c.name from sqlite_schema t join pragma_table_info(t.name) c \
+               where t.type = 'table' and t.name glob 'tourbillon_*' and t.name <> 'tourbillon_meta'";
+    let mut all = plain.prepare(all).expect("SQL");
+    let all = all.query_map((), |row| Ok((row.get(0)?, row.get(1)?)));
+    let all: Vec<(String, String)> = all.expect("rows").map(|row| row.expect("texts")).collect();
+    assert!(all.contains(&("tourbillon_node".to_owned(), "beat_at".to_owned())));
+    // Those of an earlier version name other columns.
+    for view in ["timers", "dead_letters", "queues", "nodes"] {
+        let drop = format!("drop view tourbillon_{view}");
+        plain.execute_batch(&drop).expect("dropped");
+    }
+    for (table, column) in &all {
+        let rename = |from: &str, to: &str| {
+            let sql = format!("alter table {table} rename column \"{from}\" to \"{to}\"");
+            plain.execute_batch(&sql).expect("renamed");
+        };
+        rename(column, "elsewhere");
+        let looked_after = Sqlite::open_existing(folder.file(), "tourbillon");
+        let looked_after = looked_after.expect_err("it lacks a column").to_string();
+        for why in [&*refused(folder.file()), &looked_after] {
+            has(why, &format!("no such column: {}.{column}", &table[11..12]));
+            has(why, "earlier version");
+            has(
+                why,
+                "make them anew, in another file or with another prefix",
+            );
+            assert!(!why.contains("select"), "{why}");
+        }
+        rename("elsewhere", column);
+    }
+    let mut connection = folder.store().connect().expect("a connection");
+    let calls = [schedule_in("q", "k", MINUTE)];
+    connection.write(&calls).expect("answers");
+    plain
+        .execute_batch("alter table tourbillon_queue rename to elsewhere")
+        .expect("renamed");
+    has(&refused(folder.file()), "no such table: tourbillon_queue");
+}
+
+#[test]
 fn a_file_that_is_looked_after_is_neither_made_nor_changed() {
     let folder = Folder::new();
     let refused = |path: &std::path::Path, prefix: &str| match Sqlite::open_existing(path, prefix) {
