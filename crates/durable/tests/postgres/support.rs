@@ -1,9 +1,10 @@
 //! What a support person reads and types in `psql`.
 
-use tourbillon_durable::Postgres;
+use kit::wait;
 use tourbillon_durable::store::{
     Claim, Connection, Epoch, NewNode, Outcome, Settle, Settlement, Store, StoreTime, Wanted,
 };
+use tourbillon_durable::{Due, Durable, Postgres};
 
 use crate::cluster::{self, Database};
 
@@ -212,6 +213,101 @@ fn a_person_who_reads_and_one_who_helps_need_these_rights() {
     ok(
         &database,
         "drop owned by reader, helper; drop role reader, helper",
+    );
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn policies_of_rows_hold_for_functions_and_not_for_views() {
+    let database = cluster::database();
+    let mut connection = node(&database);
+    for queue in ["mail", "pay-by"] {
+        schedule(&database, queue, "k", "1 h");
+        schedule(&database, queue, "dead", "0");
+        let run = format!(
+            "insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, payload)
+             select {}, queue, key, gen, planned, due, 1, 1, 0, 'broken', payload from tourbillon.timer
+             where queue = '{queue}' and key = 'dead'",
+            queue.len()
+        );
+        ok(&database, &run);
+    }
+    let grants = "create role mail_reader login; create role mail_helper login; \
+        grant usage on schema tourbillon to mail_reader, mail_helper; \
+        grant select on tourbillon.timers, tourbillon.dead_letters, tourbillon.queues, tourbillon.nodes \
+          to mail_reader, mail_helper; \
+        grant select, insert, update, delete on tourbillon.timer, tourbillon.dead, tourbillon.queue to mail_helper; \
+        grant select on tourbillon.node to mail_helper; \
+        alter table tourbillon.timer enable row level security; \
+        alter table tourbillon.dead enable row level security; \
+        alter table tourbillon.node enable row level security; \
+        alter table tourbillon.queue enable row level security; \
+        create policy mail on tourbillon.timer to mail_reader, mail_helper using (queue = 'mail'); \
+        create policy mail on tourbillon.dead to mail_reader, mail_helper using (queue = 'mail'); \
+        create policy mail on tourbillon.queue to mail_reader, mail_helper using (name = 'mail'); \
+        create policy mail on tourbillon.node to mail_reader, mail_helper using (true)";
+    ok(&database, grants);
+    let as_role = |role: &str, sql: &str| database.psql_as(role, sql);
+    // The views read as their owner, whom no policy concerns.
+    for role in ["mail_reader", "mail_helper"] {
+        for (view, rows) in [
+            ("timers", "4"),
+            ("dead_letters", "2"),
+            ("queues", "2"),
+            ("nodes", "1"),
+        ] {
+            let count = format!("select count(*) from tourbillon.{view}");
+            assert_eq!(as_role(role, &count).as_deref(), Ok(rows), "{role} {view}");
+        }
+    }
+    // Views of the administrator's own show a part. No function of the reader's gets the other rows.
+    let own = "create schema support; grant usage on schema support to mail_reader; \
+        create view support.timers with (security_barrier) as select * from tourbillon.timers where queue = 'mail'; \
+        grant select on support.timers to mail_reader; \
+        revoke all on all tables in schema tourbillon from mail_reader";
+    ok(&database, own);
+    let mine = "select string_agg(distinct queue, ',') from support.timers";
+    assert_eq!(as_role("mail_reader", mine).as_deref(), Ok("mail"));
+    let all = as_role("mail_reader", "select count(*) from tourbillon.timers");
+    assert!(all.expect_err("it may not").contains("permission denied"));
+    // The functions act as their caller: a timer that a policy hides is not found.
+    for (verb, answers) in [
+        (
+            "(tourbillon.run_now(QUEUE, 'k')).result",
+            ["moved", "not found"],
+        ),
+        (
+            "(tourbillon.cancel(QUEUE, 'k')).result",
+            ["cancelled", "not found"],
+        ),
+        ("tourbillon.discard(length(QUEUE))", ["t", "f"]),
+    ] {
+        for (queue, answer) in ["'mail'", "'pay-by'"].iter().zip(answers) {
+            let sql = format!("select {}", verb.replace("QUEUE", queue));
+            assert_eq!(as_role("mail_helper", &sql).as_deref(), Ok(answer), "{sql}");
+        }
+    }
+    let paused = as_role("mail_helper", "select tourbillon.pause('mail')");
+    paused.expect("it may");
+    for sql in [
+        "select tourbillon.pause('pay-by')",
+        "select tourbillon.schedule('pay-by', 'new', interval '1 h', '1')",
+    ] {
+        let refused = as_role("mail_helper", sql).expect_err("a policy forbids it");
+        assert!(refused.contains("row-level security policy"), "{refused}");
+    }
+    // A process does not work with a part of the rows.
+    ok(
+        &database,
+        "grant select, insert, update, delete on all tables in schema tourbillon to mail_helper",
+    );
+    let refused = Postgres::connect(&database.url_of("mail_helper")).map(drop);
+    let refused = refused.expect_err("it would not see all rows").to_string();
+    assert!(refused.contains("bypassrls"), "{refused}");
+    connection.leave(NODE).expect("it leaves");
+    ok(
+        &database,
+        "drop owned by mail_reader, mail_helper; drop role mail_reader, mail_helper",
     );
 }
 
