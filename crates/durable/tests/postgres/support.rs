@@ -311,6 +311,33 @@ fn policies_of_rows_hold_for_functions_and_not_for_views() {
     );
 }
 
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn two_nodes_delete_old_letters_beside_each_other() {
+    let database = cluster::lent();
+    let start = || {
+        let store = Postgres::connect(&database.url()).expect("the cluster answers");
+        let timers = Durable::builder(store).handle("other", |_: &Due<()>| ());
+        timers.start().expect("it starts")
+    };
+    let letters = "insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, payload)
+        select i, 'q', 'old ' || i, 1, at, at, 1, 1, 0, 'broken', '1'::jsonb
+        from generate_series(1, 250) i, (select now() - interval '31 days') a(at)
+        union all select 1000, 'q', 'young', 1, now(), now(), 1, 1, 0, 'broken', '1'::jsonb";
+    ok(&database, letters);
+    let nodes = [start(), start()];
+    let left =
+        "select string_agg(key, ',') from (select key from tourbillon.dead order by id limit 2) d";
+    wait::until("the old ones are gone", || ok(&database, left) == "young");
+    for node in nodes {
+        let stats = node.stats();
+        assert_eq!(
+            (stats.store_errors, stats.refused, stats.stopped_work),
+            (0, 0, 0)
+        );
+    }
+}
+
 /// The part of the guide that follows a heading has one block of SQL.
 fn statements(heading: &str) -> Vec<&'static str> {
     let guide = include_str!("../../src/guide/support.md");

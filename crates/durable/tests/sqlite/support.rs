@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use kit::wait;
 use rusqlite::Connection as Raw;
-use tourbillon_durable::rusqlite;
 use tourbillon_durable::store::{
     Action, Claim, Connection, Epoch, NewNode, Outcome, Page, Settle, Settlement, Store, StoreTime,
     StoredState, Wanted,
 };
+use tourbillon_durable::{Due, Durable, rusqlite};
 
 use crate::folder::{Folder, call, schedule_in};
 
@@ -334,4 +335,36 @@ fn the_statements_of_the_guide_do_what_it_says() {
         seen.last().expect("states"),
         &["k|overdue", "order:7|waiting"]
     );
+}
+
+#[test]
+fn two_nodes_delete_old_letters_beside_each_other() {
+    let folder = Folder::new();
+    let start = || {
+        Durable::builder(folder.store())
+            .handle("other", |_: &Due<()>| ())
+            .start()
+            .expect("it starts")
+    };
+    drop(folder.store());
+    let shell = Raw::open(folder.file()).expect("a connection");
+    let letters = "insert into tourbillon_dead(queue, key, shard, planned, at, attempt, fails, crashes, error, payload)
+        with recursive n(i) as (select 1 union all select i + 1 from n where i < 250)
+        select 'q', 'old ' || i, 0, 0, 0, 1, 1, 0, 'broken', '1' from n
+        union all select 'q', 'young', 0, 0, 1000000 * unixepoch(), 1, 1, 0, 'broken', '1'";
+    shell.execute_batch(letters).expect("written");
+    let nodes = [start(), start()];
+    let left = || -> String {
+        let left =
+            "select group_concat(key) from (select key from tourbillon_dead order by id limit 2)";
+        shell.query_row(left, (), |row| row.get(0)).expect("a row")
+    };
+    wait::until("the old ones are gone", || left() == "young");
+    for node in nodes {
+        let stats = node.stats();
+        assert_eq!(
+            (stats.store_errors, stats.refused, stats.stopped_work),
+            (0, 0, 0)
+        );
+    }
 }

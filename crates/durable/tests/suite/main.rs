@@ -167,6 +167,7 @@ macro_rules! cases {
                 replacements_of_one_key_form_a_chain,
                 a_node_that_was_declared_gone_claims_nothing_more,
                 a_dead_letter_is_revived_once,
+                old_letters_are_discarded_once,
             ]
         }
     };

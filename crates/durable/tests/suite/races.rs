@@ -347,3 +347,47 @@ pub(crate) fn a_dead_letter_is_revived_once(bench: &Bench) {
     assert_eq!(client.dead(), []);
     assert_eq!(client.counts()[0].overdue, keys.len() as u64);
 }
+
+pub(crate) fn old_letters_are_discarded_once(bench: &Bench) {
+    let keys = keys(60);
+    let mut client = bench.client();
+    schedule_all(&mut client, &keys);
+    let node = client.join(1);
+    for key in &keys {
+        let run = client.run(node, key).run;
+        client.settle(node, &run, &Outcome::Dead("broken".to_owned()));
+    }
+    let letters: Vec<i64> = client.dead().iter().map(|letter| letter.id).collect();
+    let start = Barrier::new(4);
+    let discard_all = || {
+        let mut client = bench.client();
+        start.wait();
+        let mut discarded = 0;
+        // One that was late finds nothing, and others come after it.
+        while !client.dead().is_empty() {
+            let old = client.connection.discard_old(Duration::ZERO, 7);
+            discarded += old.expect("the store writes");
+        }
+        discarded
+    };
+    let revive_some = || {
+        let mut client = bench.client();
+        start.wait();
+        let revived = letters.iter().rev().step_by(3).filter(|letter| {
+            let revived = client.connection.revive(**letter);
+            let revived = revived.expect("the store writes");
+            matches!(revived, tourbillon_durable::Revived::Revived { .. })
+        });
+        revived.count() as u64
+    };
+    let (discarded, revived) = thread::scope(|scope| {
+        let discards = [(); 3].map(|()| scope.spawn(discard_all));
+        let revived = scope.spawn(revive_some).join().expect("no panic");
+        let discarded = discards.map(|one| one.join().expect("no panic"));
+        (discarded.iter().sum::<u64>(), revived)
+    });
+    assert_eq!(discarded + revived, keys.len() as u64);
+    let counts = client.counts();
+    let timers = counts.first().map_or(0, |counts| counts.overdue);
+    assert_eq!(timers, revived);
+}
