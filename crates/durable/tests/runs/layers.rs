@@ -5,9 +5,18 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 
 use kit::{quiet, wait};
-use tourbillon_durable::{Due, Durable, Memory, NextLayer, Ran, RetryPolicy, RunInfo};
+use tourbillon_durable::{Due, Durable, NextLayer, Ran, RetryPolicy, RunInfo};
 
-use super::setup::{NOW, SECOND, node, settled, soon};
+use super::setup::{Fresh, NOW, SECOND, node_on, on_each_store, settled, soon};
+
+on_each_store! {
+    layers_are_around_each_other_and_the_handler,
+    a_layer_sees_errors_and_panics_of_the_handler,
+    a_layer_that_panics_is_a_panic_of_the_run,
+    panics_in_the_drops_of_layers_change_nothing,
+    an_outer_layer_may_catch_the_panic_of_an_inner_one_no_more_than_it_may_skip_it,
+    a_layer_may_stop_the_timers_like_a_handler,
+}
 
 thread_local! {
     /// A context that layers set and handlers read.
@@ -39,11 +48,12 @@ impl Drop for Notes {
 
 /// A node whose handler fails as its payload says, with this layer.
 fn with_layer(
+    fresh: Fresh<'_>,
     layer: impl Fn(&RunInfo) -> Steps + Send + Sync + 'static,
 ) -> (Durable, Receiver<u32>) {
     quiet::hush();
     let (sender, runs) = mpsc::channel();
-    let timers = node(&Memory::new())
+    let timers = node_on(fresh())
         .handle("q", move |due: &Due<u32>| sender.send(*due.payload()))
         .retry(RetryPolicy::never())
         .around(layer)
@@ -52,8 +62,7 @@ fn with_layer(
     (timers, runs)
 }
 
-#[test]
-fn layers_are_around_each_other_and_the_handler() {
+fn layers_are_around_each_other_and_the_handler(fresh: Fresh<'_>) {
     let seen = Seen::default();
     let layer = |name: &'static str| {
         let seen = Arc::clone(&seen);
@@ -70,7 +79,7 @@ fn layers_are_around_each_other_and_the_handler() {
         }
     };
     let inside = Arc::clone(&seen);
-    let timers = node(&Memory::new())
+    let timers = node_on(fresh())
         .around(layer("outer"))
         .handle("q", move |_: &Due<()>| see(&inside, "handler"))
         .around(layer("inner"))
@@ -96,11 +105,10 @@ fn layers_are_around_each_other_and_the_handler() {
     }
 }
 
-#[test]
-fn a_layer_sees_errors_and_panics_of_the_handler() {
+fn a_layer_sees_errors_and_panics_of_the_handler(fresh: Fresh<'_>) {
     quiet::hush();
     let (sender, errors) = mpsc::channel();
-    let timers = node(&Memory::new())
+    let timers = node_on(fresh())
         .around(move |_| {
             let sender = sender.clone();
             // The compiler finds the type of `next`.
@@ -127,12 +135,11 @@ fn a_layer_sees_errors_and_panics_of_the_handler() {
     assert_eq!((stats.failed, stats.panicked, stats.succeeded), (1, 1, 1));
 }
 
-#[test]
-fn a_layer_that_panics_is_a_panic_of_the_run() {
+fn a_layer_that_panics_is_a_panic_of_the_run(fresh: Fresh<'_>) {
     // Where it panics, and whether the handler has run before.
     let cases: [(&str, bool); 3] = [("begin", false), ("before", false), ("after", true)];
     for (case, runs_handler) in cases {
-        let (timers, runs) = with_layer(move |_| {
+        let (timers, runs) = with_layer(fresh, move |_| {
             let panics = move |at: &str| assert!(at != case, "{}: {case}", quiet::WANTED);
             panics("begin");
             Box::new(move |next| {
@@ -155,8 +162,7 @@ fn a_layer_that_panics_is_a_panic_of_the_run() {
     }
 }
 
-#[test]
-fn panics_in_the_drops_of_layers_change_nothing() {
+fn panics_in_the_drops_of_layers_change_nothing(fresh: Fresh<'_>) {
     quiet::hush();
     let layer = |fails: u32| {
         move |run: &RunInfo| -> Steps {
@@ -169,7 +175,7 @@ fn panics_in_the_drops_of_layers_change_nothing() {
         }
     };
     let (sender, runs) = mpsc::channel();
-    let timers = node(&Memory::new())
+    let timers = node_on(fresh())
         .around(layer(0))
         // At its panic those of the first one are there already.
         .around(layer(1))
@@ -183,10 +189,11 @@ fn panics_in_the_drops_of_layers_change_nothing() {
     assert_eq!((timers.stats().succeeded, timers.stats().panicked), (1, 1));
 }
 
-#[test]
-fn an_outer_layer_may_catch_the_panic_of_an_inner_one_no_more_than_it_may_skip_it() {
+fn an_outer_layer_may_catch_the_panic_of_an_inner_one_no_more_than_it_may_skip_it(
+    fresh: Fresh<'_>,
+) {
     quiet::hush();
-    let timers = node(&Memory::new())
+    let timers = node_on(fresh())
         .around(|_| {
             |next: NextLayer<'_>| {
                 let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| next.run()));
@@ -204,12 +211,11 @@ fn an_outer_layer_may_catch_the_panic_of_an_inner_one_no_more_than_it_may_skip_i
     assert_eq!(timers.stats().panicked, 1);
 }
 
-#[test]
-fn a_layer_may_stop_the_timers_like_a_handler() {
+fn a_layer_may_stop_the_timers_like_a_handler(fresh: Fresh<'_>) {
     let shared: Arc<std::sync::OnceLock<Durable>> = Arc::default();
     let own = Arc::clone(&shared);
     let (sender, stopped) = mpsc::channel();
-    let timers = node(&Memory::new())
+    let timers = node_on(fresh())
         .around(move |_| {
             let (own, sender) = (Arc::clone(&own), sender.clone());
             move |next: NextLayer<'_>| {
@@ -232,18 +238,23 @@ fn a_layer_may_stop_the_timers_like_a_handler() {
 mod futures {
     use super::*;
 
+    on_each_store! {
+        a_layer_is_around_each_poll_and_around_nothing_else,
+        a_layer_that_panics_between_two_polls_ends_the_run_and_drops_the_future,
+        a_layer_is_dropped_when_the_runtime_ends_during_a_run,
+    }
+
     fn runtime() -> tokio::runtime::Runtime {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(1).build().unwrap()
     }
 
-    #[test]
-    fn a_layer_is_around_each_poll_and_around_nothing_else() {
+    fn a_layer_is_around_each_poll_and_around_nothing_else(fresh: Fresh<'_>) {
         let runtime = runtime();
         let steps = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&steps);
         let (sender, contexts) = mpsc::channel();
-        let timers = node(&Memory::new())
+        let timers = node_on(fresh())
             .around(move |run| {
                 let (seen, key) = (Arc::clone(&seen), run.key().to_owned());
                 move |next: NextLayer<'_>| {
@@ -277,8 +288,7 @@ mod futures {
         }
     }
 
-    #[test]
-    fn a_layer_that_panics_between_two_polls_ends_the_run_and_drops_the_future() {
+    fn a_layer_that_panics_between_two_polls_ends_the_run_and_drops_the_future(fresh: Fresh<'_>) {
         quiet::hush();
         let runtime = runtime();
         let (sender, dropped) = mpsc::channel();
@@ -288,7 +298,7 @@ mod futures {
                 let _ = self.0.send(());
             }
         }
-        let timers = node(&Memory::new())
+        let timers = node_on(fresh())
             .around(|_| {
                 let mut steps = 0;
                 move |next: NextLayer<'_>| {
@@ -314,13 +324,12 @@ mod futures {
         assert_eq!((timers.stats().panicked, timers.stats().running), (1, 0));
     }
 
-    #[test]
-    fn a_layer_is_dropped_when_the_runtime_ends_during_a_run() {
+    fn a_layer_is_dropped_when_the_runtime_ends_during_a_run(fresh: Fresh<'_>) {
         let runtime = runtime();
         let seen = Seen::default();
         let (sender, started) = mpsc::channel();
         let noted = Arc::clone(&seen);
-        let timers = node(&Memory::new())
+        let timers = node_on(fresh())
             .around(move |_| {
                 let notes = Notes(Arc::clone(&noted), "layer");
                 move |next: NextLayer<'_>| {

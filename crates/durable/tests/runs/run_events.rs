@@ -6,16 +6,31 @@ use std::time::Duration;
 use kit::gate::Gate;
 use kit::{quiet, wait};
 use tourbillon_durable::{
-    Due, Durable, DurableBuilder, DurableEvent, Ending, Memory, QueueBuilder, RunEvent, RunInfo,
-    RunOutcome,
+    Due, Durable, DurableBuilder, DurableEvent, Ending, QueueBuilder, RunEvent, RunInfo, RunOutcome,
 };
 
-use super::setup::{HOUR, NOW, SECOND, ms, node, settled, soon};
+use super::setup::{Fresh, HOUR, NOW, SECOND, ms, node_on, on_each_store, settled, soon};
+
+on_each_store! {
+    each_run_has_a_start_and_an_end_with_what_follows,
+    what_does_not_start_has_neither,
+    the_duration_is_that_of_the_handler_also_after_a_stop,
+    a_thousand_runs_displace_no_alarm,
+    a_listener_that_panics_or_calls_the_timers_goes_on,
+    a_slow_run_is_an_event_and_others_are_not,
+    #[cfg(feature = "tokio")]
+    futures_have_events_too_and_one_whose_runtime_ends_has_failed,
+    #[cfg(feature = "serde")]
+    events_of_runs_can_be_serialized,
+}
 
 /// All events of runs of a node with this queue.
-fn followed(queue: impl FnOnce(DurableBuilder) -> QueueBuilder) -> (Durable, Receiver<RunEvent>) {
+fn followed(
+    fresh: Fresh<'_>,
+    queue: impl FnOnce(DurableBuilder) -> QueueBuilder,
+) -> (Durable, Receiver<RunEvent>) {
     let (sender, events) = mpsc::channel();
-    let node = node(&Memory::new()).on_run(move |event| drop(sender.send(event.clone())));
+    let node = node_on(fresh()).on_run(move |event| drop(sender.send(event.clone())));
     (queue(node).start().unwrap(), events)
 }
 
@@ -40,10 +55,9 @@ fn ended(events: &Receiver<RunEvent>) -> (RunInfo, RunOutcome, Option<Duration>)
     }
 }
 
-#[test]
-fn each_run_has_a_start_and_an_end_with_what_follows() {
+fn each_run_has_a_start_and_an_end_with_what_follows(fresh: Fresh<'_>) {
     quiet::hush();
-    let (timers, events) = followed(|node| {
+    let (timers, events) = followed(fresh, |node| {
         node.handle("q", |due: &Due<String>| {
             match (due.payload().as_str(), due.attempt()) {
                 ("fails", 1) => Err("an error".to_owned()),
@@ -85,9 +99,8 @@ fn each_run_has_a_start_and_an_end_with_what_follows() {
     assert_eq!(next, None, "it is a dead letter");
 }
 
-#[test]
-fn what_does_not_start_has_neither() {
-    let (timers, events) = followed(|node| node.handle("q", |_: &Due<u32>| ()));
+fn what_does_not_start_has_neither(fresh: Fresh<'_>) {
+    let (timers, events) = followed(fresh, |node| node.handle("q", |_: &Due<u32>| ()));
     timers.schedule("q", "text", NOW, "seven").wait().unwrap();
     wait::until("it is unreadable", || timers.stats().unreadable == 1);
     timers.schedule("q", "number", NOW, &7).wait().unwrap();
@@ -95,12 +108,11 @@ fn what_does_not_start_has_neither() {
     assert_eq!(ended(&events).0.key(), "number");
 }
 
-#[test]
-fn the_duration_is_that_of_the_handler_also_after_a_stop() {
+fn the_duration_is_that_of_the_handler_also_after_a_stop(fresh: Fresh<'_>) {
     let gate = Gate::default();
     let inside = gate.clone();
     let (sender, events) = mpsc::channel();
-    let timers = node(&Memory::new())
+    let timers = node_on(fresh())
         .handle("q", move |_: &Due<()>| inside.pass())
         .on_run(move |event| drop(sender.send(event.clone())))
         .start()
@@ -126,14 +138,13 @@ fn the_duration_is_that_of_the_handler_also_after_a_stop() {
     assert!(!run.is_held(), "the node has left");
 }
 
-#[test]
-fn a_thousand_runs_displace_no_alarm() {
+fn a_thousand_runs_displace_no_alarm(fresh: Fresh<'_>) {
     quiet::hush();
     let gate = Gate::default();
     let shut = gate.clone();
     let (alarms, alarm) = mpsc::channel();
     let (sender, dropped) = mpsc::channel();
-    let timers = node(&Memory::new())
+    let timers = node_on(fresh())
         .handle("q", |due: &Due<bool>| match due.payload() {
             true => Ok(()),
             false => Err("an error"),
@@ -161,12 +172,11 @@ fn a_thousand_runs_displace_no_alarm() {
     assert_eq!(wait::next(&dropped), 3_002 - 1_025);
 }
 
-#[test]
-fn a_listener_that_panics_or_calls_the_timers_goes_on() {
+fn a_listener_that_panics_or_calls_the_timers_goes_on(fresh: Fresh<'_>) {
     quiet::hush();
     let shared: std::sync::Arc<std::sync::OnceLock<Durable>> = std::sync::Arc::default();
     let own = std::sync::Arc::clone(&shared);
-    let timers = node(&Memory::new())
+    let timers = node_on(fresh())
         .handle("q", |_: &Due<u32>| ())
         .on_run(move |event| {
             if let RunEvent::Ended { run, .. } = event
@@ -184,10 +194,9 @@ fn a_listener_that_panics_or_calls_the_timers_goes_on() {
     settled(&timers, "q", "second");
 }
 
-#[test]
-fn a_slow_run_is_an_event_and_others_are_not() {
+fn a_slow_run_is_an_event_and_others_are_not(fresh: Fresh<'_>) {
     let (sender, events) = mpsc::channel();
-    let timers = node(&Memory::new())
+    let timers = node_on(fresh())
         .handle("slow", |_: &Due<()>| std::thread::sleep(ms(3)))
         .slow_after(ms(3))
         .handle("any", |_: &Due<()>| ())
@@ -217,11 +226,10 @@ fn a_slow_run_is_an_event_and_others_are_not() {
 }
 
 #[cfg(feature = "tokio")]
-#[test]
-fn futures_have_events_too_and_one_whose_runtime_ends_has_failed() {
+fn futures_have_events_too_and_one_whose_runtime_ends_has_failed(fresh: Fresh<'_>) {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(1).build().unwrap();
-    let (timers, events) = followed(|node| {
+    let (timers, events) = followed(fresh, |node| {
         node.handle_tokio("q", runtime.handle().clone(), |due: Due<bool>| async move {
             if *due.payload() {
                 std::future::pending::<()>().await;
@@ -244,9 +252,8 @@ fn futures_have_events_too_and_one_whose_runtime_ends_has_failed() {
 }
 
 #[cfg(feature = "serde")]
-#[test]
-fn events_of_runs_can_be_serialized() {
-    let (timers, events) = followed(|node| node.handle("q", |_: &Due<u32>| ()));
+fn events_of_runs_can_be_serialized(fresh: Fresh<'_>) {
+    let (timers, events) = followed(fresh, |node| node.handle("q", |_: &Due<u32>| ()));
     timers.schedule("q", "k", NOW, &7).wait().unwrap();
     let start = serde_json::to_value(wait::next(&events)).unwrap();
     let run = &start["Started"]["run"];
