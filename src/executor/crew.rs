@@ -28,7 +28,7 @@
 
 use super::growth::{BLIND_GAP, Crew, FRESH, Look, REFUSED_AT_MOST, REFUSED_FIRST, Sightings};
 use super::pool::Pool;
-use super::workers::{Desk, NO_THREAD, UNKNOWN_THREAD};
+use super::workers::{Desk, NO_THREAD};
 use crate::sync::thread::waits;
 use crate::sync::{Arc, CachePadded, MutexGuard};
 use crate::tick::Time;
@@ -96,13 +96,10 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
     fn is_stuck(&self) -> bool {
         let mut visitors = self.pool.visitors();
         visitors.truncate(MOST_THREADS);
-        let waits_in_task = |desk: &Arc<CachePadded<Desk>>| {
-            let number = desk.thread();
-            let is_known = number != NO_THREAD && number != UNKNOWN_THREAD;
-            let was_at_lock = desk.at_lock.is_set();
-            is_known && waits(number) == Some(true) && !was_at_lock && !desk.at_lock.is_set()
-        };
-        !visitors.is_empty() && visitors.iter().all(waits_in_task)
+        !visitors.is_empty()
+            && visitors
+                .iter()
+                .all(|desk| waits_in_task(desk) == Some(true))
     }
 
     fn wanted(&self) -> usize {
@@ -208,17 +205,18 @@ fn waiting(desks: &[Arc<CachePadded<Desk>>], begin: &mut usize) -> Option<usize>
     *begin = first + looked_at;
     let mut waiting = 0;
     for desk in known.iter().cycle().skip(first).take(looked_at) {
-        let number = desk.thread();
-        if number == UNKNOWN_THREAD {
-            return None;
-        }
-        // Read on both sides of the question to the kernel. A worker that has entered or left a
-        // task meanwhile is not blocked either.
-        let was_at_lock = desk.at_lock.is_set();
-        waiting += usize::from(waits(number)? && !was_at_lock && !desk.at_lock.is_set());
+        waiting += usize::from(waits_in_task(desk)?);
     }
     // Exact if all threads were checked, else an estimate.
     Some(waiting * known.len() / looked_at.max(1))
+}
+
+/// Returns whether this worker waits inside a task, or `None` if that can't be found out.
+fn waits_in_task(desk: &Desk) -> Option<bool> {
+    // Read on both sides of the question to the kernel, which knows neither `NO_THREAD` nor
+    // `UNKNOWN_THREAD`. A worker that has entered or left a task meanwhile is not blocked either.
+    let was_at_lock = desk.at_lock.is_set();
+    Some(waits(desk.thread())? && !was_at_lock && !desk.at_lock.is_set())
 }
 
 impl<U> std::fmt::Debug for PoolCrew<'_, U> {
