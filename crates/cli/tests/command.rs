@@ -212,6 +212,12 @@ fn each_failure_has_its_code_and_says_what_to_do() {
         assert_eq!(code, 2, "{words:?}: {error}");
         assert!(!error.is_empty());
     }
+    // The longest and the shortest limit.
+    for limit in ["7000000d", "0s"] {
+        let (code, error) = shop.fails(&["list", "--timeout", limit]);
+        assert_eq!(code, if limit == "0s" { 3 } else { 0 }, "{limit}: {error}");
+        assert!(!error.contains("panicked"), "{error}");
+    }
     // No store, two stores, and stores that are not there.
     let no_store = call(&["queues"]);
     assert_eq!(code(&no_store), 2);
@@ -233,6 +239,25 @@ fn each_failure_has_its_code_and_says_what_to_do() {
     ]);
     assert_eq!(code(&refused), 3);
     assert!(!text(&refused.stderr).contains("secret"));
+}
+
+#[test]
+fn a_file_that_somebody_writes_to_is_read_and_a_change_is_an_error_in_time() {
+    let shop = Shop::new();
+    drop(shop.timers());
+    let file = tourbillon_durable::rusqlite::Connection::open(shop.file()).expect("a connection");
+    file.execute_batch("begin immediate").expect("it locks");
+    assert_eq!(shop.json(&["list"]), serde_json::json!([]));
+    for words in [
+        &["pause", "q", "--timeout", "1s"][..],
+        &["move", "q", "k", "1h", "--timeout", "1s"],
+    ] {
+        let (code, error) = shop.fails(words);
+        assert_eq!(code, 3, "{words:?}: {error}");
+        assert!(error.contains("1s") || error.contains("lock"), "{error}");
+    }
+    file.execute_batch("rollback").expect("it ends");
+    shop.ok(&["pause", "q"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use chaos::proxy::{Proxy, Trouble, Way};
 use kit::wait;
 
-use crate::command::command;
+use crate::command::{call, code, command, text};
 use crate::fails;
 use crate::postgres::{HOUR, lent, timers};
 
@@ -43,17 +43,22 @@ fn a_server_that_answers_nothing_or_nonsense_is_an_error_in_time() {
         // By default an address has five seconds, and here a minute.
         let postgres = format!("postgres://app@127.0.0.1:{port}/shop?connect_timeout=60");
         let redis = format!("redis://127.0.0.1:{port}/");
-        for words in [
-            &["--url", &*postgres, "list"][..],
-            &["--url", &*postgres, "pause", "q"],
-            &["--url", &*postgres, "watch", "--times", "1"],
-            &["--url", &*postgres, "check", "--json"],
-            &["locks", "--redis", &*redis],
-        ] {
-            let (code, error) = fails(&[&["--timeout", "1s"], words].concat());
-            assert_eq!(code, 3, "{words:?}: {error}");
-            assert!(error.starts_with("tourbillon: "), "{words:?}: {error}");
-        }
+        // Beside each other, since each waits for a second.
+        thread::scope(|scope| {
+            for words in [
+                vec!["list", "--url", &*postgres],
+                vec!["pause", "q", "--url", &*postgres],
+                vec!["watch", "--times", "1", "--url", &*postgres],
+                vec!["check", "--json", "--url", &*postgres],
+                vec!["locks", "--redis", &*redis],
+            ] {
+                scope.spawn(move || {
+                    let (code, error) = fails(&[&["--timeout", "1s"], &*words].concat());
+                    assert_eq!(code, 3, "{words:?}: {error}");
+                    assert!(error.starts_with("tourbillon: "), "{words:?}: {error}");
+                });
+            }
+        });
     }
 }
 
@@ -64,7 +69,7 @@ fn no_server_is_an_error_at_once_also_without_and_with_all_time() {
     drop(listener);
     let postgres = format!("postgres://app@127.0.0.1:{port}/shop");
     let redis = format!("redis://127.0.0.1:{port}/");
-    for timeout in ["0s", "1ms", "20s", "7000000d"] {
+    for timeout in ["0s", "1ms", "20s", FOREVER] {
         for words in [
             &["--url", &*postgres, "queues"][..],
             &["locks", "--redis", &*redis],
@@ -73,6 +78,42 @@ fn no_server_is_an_error_at_once_also_without_and_with_all_time() {
             assert_eq!(code, 3, "{timeout} {words:?}: {error}");
             assert!(error.contains("store"), "{timeout} {words:?}: {error}");
         }
+    }
+}
+
+/// Nearly as long as a span can be.
+const FOREVER: &str = "7000000d";
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn no_limit_is_too_long() {
+    let database = lent();
+    let timers = timers(&database);
+    let url = database.url();
+    for key in ["a", "b"] {
+        let scheduled = timers.schedule("q", key, HOUR, &1);
+        scheduled.wait().expect("it is accepted");
+    }
+    for words in [
+        &["list"][..],
+        &["move", "q", "a", FOREVER],
+        &["pause", "q"],
+        &["move", "q", "a", "1h"],
+        &["cancel", "q", "--keys", "", "--yes"],
+        &["watch", "--times", "1", "--every", FOREVER],
+        &["check", "--behind", FOREVER],
+        &["dead", "--older-than", FOREVER],
+    ] {
+        let output = call(&[&["--url", &*url, "--timeout", FOREVER], words].concat());
+        let error = text(&output.stderr);
+        // Only the time of a timer has an end.
+        let expected = if words.contains(&"a") && words.contains(&FOREVER) {
+            2
+        } else {
+            0
+        };
+        assert_eq!(code(&output), expected, "{words:?}: {error}");
+        assert!(!error.contains("panicked"), "{words:?}: {error}");
     }
 }
 
