@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use clap::{Args as Group, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
 use tourbillon_durable::StoredState;
 
-use crate::times;
+use tourbillon_web::{Action, times};
 
 /// Looks after durable timers in a SQLite file or a PostgreSQL database, and shows locks on Redis.
 ///
@@ -145,6 +146,12 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N")]
         times: Option<u32>,
     },
+    /// Show a page in the browser until Ctrl-C: queues, timers, dead letters, locks. Nobody can change anything without
+    /// --allow
+    Serve {
+        #[command(flatten)]
+        page: ServeArgs,
+    },
     /// Print the SQL that makes the tables on PostgreSQL
     Schema,
     /// Can timers run? Exit code 1 if a queue with due timers has no process, or is behind
@@ -155,6 +162,44 @@ pub(crate) enum Command {
     },
     /// Print the completions for a shell
     Completions { shell: Shell },
+}
+
+#[derive(Group, Debug)]
+pub(crate) struct ServeArgs {
+    /// The address and port. Elsewhere than on this machine it needs a password, or --no-auth
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7878")]
+    pub(crate) listen: SocketAddr,
+    /// The password that the page asks for, with any user name
+    #[arg(
+        long,
+        env = "TOURBILLON_PASSWORD",
+        hide_env_values = true,
+        conflicts_with = "no_auth"
+    )]
+    pub(crate) password: Option<String>,
+    /// Let everybody who reaches the address read the page, and do what --allow names
+    #[arg(long)]
+    pub(crate) no_auth: bool,
+    /// What users of the page may do: `all`, or some of pause, resume, run-now, move, cancel, revive, discard
+    #[arg(long, value_name = "ACTION", value_delimiter = ',', value_parser = actions)]
+    pub(crate) allow: Vec<Allowed>,
+    /// Show payloads and meta data
+    #[arg(long)]
+    pub(crate) show_payloads: bool,
+    /// Also show the locks of this Redis server
+    #[arg(long, env = "TOURBILLON_REDIS", hide_env_values = true)]
+    pub(crate) redis: Option<String>,
+}
+
+/// Actions that `--allow` names.
+#[derive(Clone, Debug)]
+pub(crate) struct Allowed(pub(crate) Vec<Action>);
+
+fn actions(text: &str) -> Result<Allowed, String> {
+    match text {
+        "all" => Ok(Allowed(Action::ALL.to_vec())),
+        one => one.parse().map(|action| Allowed(vec![action])),
+    }
 }
 
 /// One timer, or all with a prefix.

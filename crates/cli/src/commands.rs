@@ -6,20 +6,18 @@ use std::time::{Duration, SystemTime};
 use clap::CommandFactory;
 use serde_json::{Value, json};
 use tourbillon_durable::{
-    CallError, CancelAnswer, DeadFilter, Durable, Paging, Postgres, QueueCounts, RescheduleAnswer,
-    Revived, StoredNode, StoredTimer, TimerFilter,
+    CallError, CancelAnswer, DeadFilter, DeadTimer, Durable, Paging, Postgres, QueueCounts,
+    RescheduleAnswer, Revived, StoredNode, StoredTimer, TimerFilter,
 };
-use tourbillon_leases::{HeldLock, LeaseStore, RedisStore};
+use tourbillon_leases::{LeaseStore, RedisStore};
+use tourbillon_web::json as of;
+use tourbillon_web::times::{Moment, distance, short, time};
 
 use crate::args::{Args, Command, DeadArgs, LettersArgs, TimersArgs};
 use crate::failure::Failure;
-use crate::show::{
-    ANY_WIDTH, letter_json, node_json, number, of_json, queue_json, timer_json, write_letters,
-    write_nodes, write_queues, write_timers,
-};
+use crate::show::{ANY_WIDTH, number, write_letters, write_nodes, write_queues, write_timers};
 use crate::stores::within;
-use crate::times::{Moment, distance, short, time};
-use crate::{stores, table, watch};
+use crate::{serve, stores, table, watch};
 
 /// The greatest number of timers that one call of the store returns here.
 const PAGE: u32 = 1_000;
@@ -70,7 +68,7 @@ impl Session {
             Command::Queues => {
                 let counts = self.counts()?;
                 match self.json {
-                    true => self.objects(out, counts.iter().map(queue_json)),
+                    true => self.objects(out, counts.iter().map(of::queue)),
                     false => Ok(write_queues(out, &counts, ANY_WIDTH)?),
                 }
             }
@@ -93,7 +91,7 @@ impl Session {
                     .within(limit)
                     .wait()?;
                 match self.json {
-                    true => self.objects(out, found.iter().map(timer_json)),
+                    true => self.objects(out, found.iter().map(of::timer)),
                     false => Ok(write_timers(out, &found, ANY_WIDTH)?),
                 }
             }
@@ -155,7 +153,7 @@ impl Session {
                 let found = timers.dead(dead_filter(filter), *after, *most);
                 let found = found.within(limit).wait()?;
                 match self.json {
-                    true => self.objects(out, found.iter().map(letter_json)),
+                    true => self.objects(out, found.iter().map(letter)),
                     false => Ok(write_letters(out, &found)?),
                 }
             }
@@ -165,12 +163,15 @@ impl Session {
                 let mut nodes = timers.nodes().within(limit).wait()?;
                 nodes.retain(|node| *all || node.gone.is_none());
                 match self.json {
-                    true => self.objects(out, nodes.iter().map(node_json)),
+                    true => self.objects(out, nodes.iter().map(of::node)),
                     false => Ok(write_nodes(out, &nodes, ANY_WIDTH)?),
                 }
             }
             Command::Watch { every, times } => watch::run(self, out, *every, *times),
             Command::Check { behind } => self.check(out, *behind),
+            Command::Serve { page } => serve::run(timers, page, limit, &mut |line| {
+                writeln!(out, "{line}").and_then(|()| out.flush())
+            }),
             Command::Schema | Command::Completions { .. } | Command::Locks { .. } => {
                 unreachable!("they need no timers")
             }
@@ -206,12 +207,12 @@ impl Session {
 
     fn show(&self, out: &mut impl Write, timer: &StoredTimer) -> Done {
         if self.json {
-            let mut object = timer_json(timer);
-            object["payload"] = of_json(&timer.payload);
+            let mut object = of::timer(timer);
+            object["payload"] = of::parsed(&timer.payload);
             object["meta"] = timer
                 .meta
                 .as_ref()
-                .map_or(Value::Null, |meta| of_json(meta.as_str()));
+                .map_or(Value::Null, |meta| of::parsed(meta.as_str()));
             return write_json(out, &object);
         }
         let now = SystemTime::now();
@@ -457,11 +458,7 @@ fn locks(out: &mut impl Write, args: &Args, redis: &str, names: &str, most: u32)
     })?;
     held.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     if args.json {
-        let object = |lock: &HeldLock| {
-            json!({"name": lock.name, "owner": lock.holder.owner, "token": lock.holder.token,
-                "remaining_ms": lock.holder.remaining.as_millis() as u64, "data": lock.holder.data})
-        };
-        return write_json(out, &Value::Array(held.iter().map(object).collect()));
+        return write_json(out, &Value::Array(held.iter().map(of::lock).collect()));
     }
     let rows: Vec<[String; 5]> = held
         .iter()
@@ -483,6 +480,13 @@ fn locks(out: &mut impl Write, args: &Args, redis: &str, names: &str, most: u32)
         ANY_WIDTH,
     )?;
     Ok(())
+}
+
+/// A dead letter, with its payload.
+fn letter(letter: &DeadTimer) -> Value {
+    let mut object = of::letter(letter);
+    object["payload"] = of::parsed(&letter.payload);
+    object
 }
 
 fn write_json(out: &mut impl Write, value: &Value) -> Done {

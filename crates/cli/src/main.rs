@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `args.rs` | the command line |
 //! | `commands.rs` | what each command does |
+//! | `serve.rs` | the page |
 //! | `watch.rs` | the table that is drawn again and again |
 //! | `stores.rs` | how a store is opened |
 //! | `failure.rs` | how a command ends: texts and exit codes |
-//! | `times.rs` | times and spans, as people type and read them |
-//! | `show.rs` | answers of the store as tables and as JSON |
+//! | `show.rs` | answers of the store as tables |
 //! | `table.rs` | rows in columns, and text that can't move a cursor |
 
 #![forbid(unsafe_code)]
@@ -16,10 +16,10 @@
 mod args;
 mod commands;
 mod failure;
+mod serve;
 mod show;
 mod stores;
 mod table;
-mod times;
 mod watch;
 
 use std::process::ExitCode;

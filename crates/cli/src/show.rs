@@ -1,13 +1,12 @@
-//! What the store answers, as a table and as JSON.
+//! What the store answers, as a table.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
 use tourbillon_durable::{DeadTimer, QueueCounts, StoredNode, StoredTimer};
 
 use crate::table;
-use crate::times::{distance, short, time};
+use tourbillon_web::times::{distance, short, time};
 
 /// So wide that no line is cut: others may search the output.
 pub(crate) const ANY_WIDTH: usize = usize::MAX;
@@ -141,33 +140,4 @@ pub(crate) fn write_nodes(
         })
         .collect();
     table::write(out, ["NODE", "SEEN", "JOINED", "QUEUES"], &rows, width)
-}
-
-/// JSON of the store, or the text itself if it is none.
-pub(crate) fn of_json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
-}
-
-pub(crate) fn queue_json(counts: &QueueCounts) -> Value {
-    json!({"queue": counts.queue, "waiting": counts.waiting, "within_minute": counts.within_minute,
-        "within_ten_minutes": counts.within_ten_minutes, "overdue": counts.overdue, "running": counts.running,
-        "dead": counts.dead, "oldest": counts.oldest.map(time), "paused": counts.paused})
-}
-
-pub(crate) fn timer_json(timer: &StoredTimer) -> Value {
-    json!({"queue": timer.queue, "key": timer.key, "state": timer.state.as_str(), "due": time(timer.due),
-        "planned": time(timer.planned), "attempts": timer.attempt, "errors": timer.fails, "crashes": timer.crashes,
-        "node": timer.node, "running_since": timer.running.map(time), "cancelled": timer.cancelled,
-        "follows": timer.follows})
-}
-
-pub(crate) fn letter_json(letter: &DeadTimer) -> Value {
-    json!({"id": letter.id, "queue": letter.queue, "key": letter.key, "given_up": time(letter.at),
-        "planned": time(letter.planned), "attempts": letter.attempt, "errors": letter.fails, "crashes": letter.crashes,
-        "error": letter.error, "has_timer": letter.has_timer, "payload": of_json(&letter.payload)})
-}
-
-pub(crate) fn node_json(node: &StoredNode) -> Value {
-    json!({"id": node.id, "name": node.name, "queues": node.queues, "joined": time(node.joined),
-        "silent_ms": node.silent_for.as_millis() as u64, "gone": node.gone.map(time)})
 }

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use tourbillon_durable::{Durable, Postgres, Sqlite, Store};
+use tourbillon_leases::{Leases, RedisStore};
 
 use crate::args::StoreArgs;
 use crate::failure::Failure;
@@ -54,4 +55,13 @@ fn open_now(args: &StoreArgs) -> Result<Durable, Failure> {
         }
     };
     Ok(Durable::builder(store).name("tourbillon").start()?)
+}
+
+/// Opens the locks of a Redis server.
+pub(crate) fn leases(redis: &str, timeout: Duration) -> Result<Leases, Failure> {
+    let refused = |error: &dyn std::fmt::Display| Failure::Store(error.to_string());
+    let store = RedisStore::open(redis).map_err(|error| refused(&error))?;
+    // A call to the server takes at most a third of the lease.
+    let leases = Leases::builder(store).lease(timeout.max(Duration::from_secs(3)) * 3);
+    leases.build().map_err(|error| refused(&error))
 }

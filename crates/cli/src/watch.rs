@@ -9,7 +9,7 @@ use terminal_size::{Height, Width, terminal_size};
 use crate::commands::Session;
 use crate::failure::Failure;
 use crate::show::{write_nodes, write_queues, write_timers};
-use crate::times::time;
+use tourbillon_web::times::time;
 
 /// The store is asked no more often.
 const LEAST: Duration = Duration::from_millis(500);

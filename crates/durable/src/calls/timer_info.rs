@@ -229,13 +229,20 @@ impl Paging {
         Paging { after: None, limit }
     }
 
+    /// The timers that follow the one that was due at this time, at most this number, from 1 to 10,000:
+    /// for a page whose address holds the place. That timer need not exist any more.
+    #[must_use]
+    pub fn behind(due: SystemTime, queue: String, key: String, limit: u32) -> Self {
+        Paging {
+            after: Some((due, queue, key)),
+            limit,
+        }
+    }
+
     /// The timers that follow this one, at most this number, from 1 to 10,000.
     #[must_use]
     pub fn after(last: &StoredTimer, limit: u32) -> Self {
-        Paging {
-            after: Some((last.due, last.queue.clone(), last.key.clone())),
-            limit,
-        }
+        Paging::behind(last.due, last.queue.clone(), last.key.clone(), limit)
     }
 }
 

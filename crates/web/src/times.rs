@@ -6,13 +6,13 @@ use jiff::{Span, SpanRelativeTo, Timestamp, Unit};
 
 /// When a timer is to be due.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Moment {
+pub enum Moment {
     After(Duration),
     At(SystemTime),
 }
 
 /// Reads a span such as `15m`, `2h30m` or `30d`. A day has 24 hours.
-pub(crate) fn span(text: &str) -> Result<Duration, String> {
+pub fn span(text: &str) -> Result<Duration, String> {
     let span: Span = text
         .parse()
         .map_err(|_| "write a span such as 15m, 2h30m or 30d".to_owned())?;
@@ -23,7 +23,7 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads a span, or a time such as `2031-12-24T18:00:00Z`.
-pub(crate) fn moment(text: &str) -> Result<Moment, String> {
+pub fn moment(text: &str) -> Result<Moment, String> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(Moment::At(time.into()));
     }
@@ -33,7 +33,7 @@ pub(crate) fn moment(text: &str) -> Result<Moment, String> {
 }
 
 /// A time in UTC, to the second.
-pub(crate) fn time(time: SystemTime) -> String {
+pub fn time(time: SystemTime) -> String {
     match Timestamp::try_from(time).and_then(|time| time.round(Unit::Second)) {
         Ok(time) => time.to_string(),
         Err(_) => "far away".to_owned(),
@@ -41,7 +41,7 @@ pub(crate) fn time(time: SystemTime) -> String {
 }
 
 /// How far a time lies from now, in short: `in 5m`, `3h 2m ago`.
-pub(crate) fn distance(time: SystemTime, now: SystemTime) -> String {
+pub fn distance(time: SystemTime, now: SystemTime) -> String {
     match time.duration_since(now) {
         Ok(ahead) => format!("in {}", short(ahead)),
         Err(behind) => format!("{} ago", short(behind.duration())),
@@ -49,7 +49,7 @@ pub(crate) fn distance(time: SystemTime, now: SystemTime) -> String {
 }
 
 /// A span with its two greatest units.
-pub(crate) fn short(span: Duration) -> String {
+pub fn short(span: Duration) -> String {
     let seconds = span.as_secs();
     let units = [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
     let Some(first) = units.iter().position(|(_, unit)| seconds >= *unit) else {
@@ -64,6 +64,27 @@ pub(crate) fn short(span: Duration) -> String {
         }
     }
     text
+}
+
+/// A time in microseconds since 1970.
+#[must_use]
+pub fn micros(time: SystemTime) -> i64 {
+    let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => micros(after),
+        Err(before) => -micros(before.duration()),
+    }
+}
+
+/// The time so many microseconds after 1970, or 1970 if it can't be expressed.
+#[must_use]
+pub fn of_micros(micros: i64) -> SystemTime {
+    let span = Duration::from_micros(micros.unsigned_abs());
+    let time = match micros < 0 {
+        true => SystemTime::UNIX_EPOCH.checked_sub(span),
+        false => SystemTime::UNIX_EPOCH.checked_add(span),
+    };
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 #[cfg(test)]

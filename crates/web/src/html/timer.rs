@@ -1,0 +1,116 @@
+//! One timer: why it has not run, its times, and what can be done to it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::Extension;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use tourbillon_durable::StoredTimer;
+
+use super::{View, ago, button, frame, live, state, store_of, trouble};
+use crate::access::Action;
+use crate::guard::{Visit, Visitor};
+use crate::orders::{Pairs, value};
+use crate::page::Shared;
+use crate::times::time;
+use crate::why;
+
+pub(super) async fn page(
+    State(shared): State<Arc<Shared>>,
+    Extension(visit): Visitor,
+    Query(pairs): Query<Pairs>,
+) -> Result<Response, Response> {
+    let store = store_of(&shared, &visit, &pairs)?;
+    let (queue, key) = (value(&pairs, "queue"), value(&pairs, "key"));
+    let names = [
+        ("store", store.name.as_str()),
+        ("queue", queue),
+        ("key", key),
+    ];
+    let content = html! {
+        p { "Queue " a href=(visit.link("/queue", &names[..2])) { (queue) } }
+        (live(&visit, View::Timer, &pairs, &part(&shared, &visit, &pairs).await))
+        p.actions {
+            (button(&visit, Action::RunNow, "Run now", &names))
+            (button(&visit, Action::Cancel, "Cancel", &names))
+        }
+        @if visit.access.may(Action::Move) {
+            form.search method="get" action=(visit.link("/confirm", &[])) {
+                input type="hidden" name="action" value=(Action::Move.as_str());
+                @for (name, value) in names { input type="hidden" name=(name) value=(value); }
+                label { "Move to " input name="when" required placeholder="15m or 2031-12-24T18:00:00Z"; }
+                button { "Move" }
+            }
+        }
+    };
+    Ok(frame(&shared, &visit, &format!("Timer {key}"), &content).into_response())
+}
+
+pub(super) async fn part(shared: &Shared, visit: &Visit, pairs: &Pairs) -> Markup {
+    let (queue, key) = (value(pairs, "queue"), value(pairs, "key"));
+    let Some(store) = shared.store(value(pairs, "store")) else {
+        return html! { p.error { "There is no such store." } };
+    };
+    let seen = store.timer(queue, key).await;
+    let (counts, nodes) = futures_util::future::join(store.counts(), store.nodes()).await;
+    let counts = counts
+        .get()
+        .and_then(|all| all.iter().find(|counts| counts.queue == queue));
+    let dead = [
+        ("store", store.name.as_str()),
+        ("queue", queue),
+        ("keys", key),
+    ];
+    html! {
+        (trouble(&seen))
+        @match seen.get() {
+            None => {}
+            Some(None) => p.empty {
+                "There is no such timer now. It has run, was cancelled, or is among the "
+                a href=(visit.link("/dead", &dead)) { "dead letters" } "."
+            },
+            Some(Some(timer)) => {
+                @let nodes = nodes.get().map_or(&[][..], Vec::as_slice);
+                ul.why {
+                    @for reason in why(timer, counts, nodes, SystemTime::now()) { li { (reason) } }
+                }
+                (facts(shared, timer))
+            }
+        }
+    }
+}
+
+fn facts(shared: &Shared, timer: &StoredTimer) -> Markup {
+    html! {
+        dl {
+            dt { "State" } dd { (state(timer.state)) }
+            dt { "Due" } dd { (ago(timer.due)) small { " " (time(timer.due)) } }
+            @if timer.planned != timer.due {
+                dt { "Planned" } dd { (ago(timer.planned)) small { " " (time(timer.planned)) } }
+            }
+            @if let (Some(node), Some(since)) = (&timer.node, timer.running) {
+                dt { "Runs" } dd { "on " (node) ", since " (ago(since)) }
+            }
+            dt { "Attempts" } dd { (timer.attempt) }
+            dt { "Errors" } dd { (timer.fails) }
+            dt { "Crashes" } dd { (timer.crashes) }
+            @if timer.cancelled { dt { "Cancelled" } dd { "no other run follows" } }
+            @if timer.follows { dt { "Follows" } dd { "the run under way; due time and payload are those of the next timer" } }
+            dt { "Payload" } dd { (hidden(shared, Some(&timer.payload))) }
+            dt { "Meta" } dd { (hidden(shared, timer.meta.as_ref().map(|meta| meta.as_str()))) }
+        }
+    }
+}
+
+/// What a program put into a timer, if it may be shown.
+pub(super) fn hidden(shared: &Shared, text: Option<&str>) -> Markup {
+    html! {
+        @match text {
+            None => small { "none" },
+            Some(_) if !shared.shows_payloads => small { "hidden" },
+            Some(text) => pre { (text) },
+        }
+    }
+}

@@ -1,0 +1,100 @@
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+//! A page for what a program does with `tourbillon`: queues of durable timers, their processes and
+//! dead letters, locks, schedulers and maps. It is a router for `axum`, so it stands beside the pages
+//! of your program, behind the same login.
+//!
+//! ```
+//! use axum::Router;
+//! use tourbillon_durable::{Durable, Memory};
+//! use tourbillon_web::Page;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let timers = Durable::builder(Memory::new()).start()?;
+//! let page = Page::new().timers("shop", &timers);
+//! let app: Router = Router::new().nest("/timers", page.router());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Without a program of your own, `tourbillon serve` of the package `tourbillon-cli` shows the page of
+//! a SQLite file or of a PostgreSQL database.
+//!
+//! # What it shows
+//!
+//! | page | content |
+//! |---|---|
+//! | overview | each queue: due within 1 min, 10 min and later, overdue, running, dead, paused; the runs of this process in the last minute; processes and when they were seen |
+//! | queue | the next timers, counting down; those that run, where and since when; a search by the beginning of the key |
+//! | timer | its times, attempts, data, and **why it has not run** |
+//! | dead letters | errors; revive or discard some, or all of a filter |
+//! | locks | name, holder, token, what rests of the lease |
+//! | process | health and numbers of the schedulers, timers, maps and leases of this process |
+//!
+//! The pages are made on the server. In a browser with JavaScript, numbers are live; without it, all
+//! pages can be read and all actions done.
+//!
+//! # Who may do what
+//!
+//! Without [`Page::access`], **everybody who reaches the page may read it, and nobody may change
+//! anything**. The closure decides for each request:
+//!
+//! ```
+//! use tourbillon_web::{Access, Action, Page};
+//!
+//! let page = Page::new().access(|request| {
+//!     match request.headers.get("x-user").and_then(|user| user.to_str().ok()) {
+//!         Some("anna") => Access::full("anna"),
+//!         Some(user) => Access::only(user, [Action::Pause, Action::Resume]),
+//!         None => Access::denied(),
+//!     }
+//! });
+//! ```
+//!
+//! Each action asks for a confirmation first, and is told to [`Page::on_action`] with the user's name.
+//! A request of another site is refused: by what the browser says of its origin, and by a token.
+//! Payloads and meta data are hidden unless [`Page::show_payloads`] is called.
+//!
+//! # Addresses for programs
+//!
+//! | address | answer |
+//! |---|---|
+//! | `/healthz` | 200 if all parts are alive, 503 if not, with the findings for those who may read |
+//! | `/readyz` | 200 if all parts are ready, 503 if not |
+//! | `/metrics` | all metrics, for Prometheus; the numbers of the queues are at most 30 s old |
+//! | `/api/v1/queues`, `nodes`, `timers`, `timer`, `dead`, `locks`, `process` | the pages as JSON: `{"stores": [{"store", "as_of", "error", ..}]}` |
+//! | `POST /api/v1/do` | an action, as JSON: `{"action": "cancel", "store": "shop", "queue": "mail", "key": "7"}` |
+//!
+//! A list takes the parameters of the page: `store`, `queue`, `keys` (the beginning), `state`, `limit`
+//! up to 500. The metrics and probes have no pages, and `/healthz` and `/readyz` are answered also for
+//! those who may not read.
+//!
+//! # What it costs
+//!
+//! The page asks a store each question at most once in 1.5 s, however many people look, and less often
+//! if the store takes long to answer; two questions at one time at most. In between it shows the last
+//! answer, with its age. Above [`Page::requests_per_second`] it answers 429. A store that does not answer
+//! within a second is told on the page, above the last answer.
+
+mod access;
+mod api;
+mod guard;
+mod html;
+#[doc(hidden)]
+pub mod json;
+mod live;
+mod orders;
+mod page;
+mod samples;
+mod snapshots;
+mod sources;
+#[doc(hidden)]
+pub mod times;
+mod why;
+
+pub use access::{Access, Action, ActionEvent};
+pub use guard::basic_user;
+pub use page::Page;
+pub use sources::Instance;
+#[doc(hidden)]
+pub use why::why;
