@@ -20,6 +20,25 @@
       time.textContent = ahead >= 0 ? "in " + short(ahead) : short(-ahead) + " ago";
     }
   };
+  // Who presses a link or has marked a text must not lose it to a newer part, and neither the place of the keyboard.
+  let pressed = false, focused = null;
+  document.addEventListener("pointerdown", () => { pressed = true; });
+  for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => { pressed = false; });
+  const keeps = (event) => {
+    const live = document.getElementById("live");
+    const marked = document.getSelection();
+    if (pressed || (live && !marked.isCollapsed && live.contains(marked.anchorNode))) event.preventDefault();
+    focused = live && live.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  };
+  const focusAgain = () => {
+    const link = focused && document.querySelector(`#live a[href="${CSS.escape(focused)}"]`);
+    if (link) link.focus({ preventScroll: true });
+    focused = null;
+  };
+  document.addEventListener("htmx:sseBeforeMessage", keeps);
+  document.addEventListener("htmx:beforeSwap", keeps);
+  document.addEventListener("htmx:afterSwap", focusAgain);
+  document.addEventListener("htmx:sseMessage", focusAgain);
   let heard = Date.now();
   document.addEventListener("htmx:sseMessage", () => { heard = Date.now(); count(); });
   document.addEventListener("htmx:afterSwap", () => { heard = Date.now(); count(); });

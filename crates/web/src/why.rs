@@ -70,10 +70,7 @@ pub fn why(
     if handlers.is_empty() {
         why.push(match nodes.is_empty() {
             true => "No process with handlers is alive.".to_owned(),
-            false => format!(
-                "No process that is alive has a handler for this queue. There are {} others.",
-                nodes.len()
-            ),
+            false => "No process that is alive has a handler for this queue.".to_owned(),
         });
     } else if let Some(least) = handlers.iter().map(|node| node.silent_for).min()
         && least > SILENT

@@ -71,7 +71,7 @@ fn queues(visit: &Visit, store: &Store, counts: &[QueueCounts], nodes: &[StoredN
                     th { "Queue" }
                     th.n { "Overdue" }
                     th.n { "Running" }
-                    th.n title="due within a minute" { "< 1 min" }
+                    th.n.wide title="due within a minute" { "< 1 min" }
                     th.n.wide title="due within ten minutes" { "< 10 min" }
                     th.n title="all that wait for their due time" { "Waiting" }
                     th.n { "Dead" }
@@ -86,7 +86,7 @@ fn queues(visit: &Visit, store: &Store, counts: &[QueueCounts], nodes: &[StoredN
                                 @if let Some(behind) = behind(counts) { small { " " (behind) } }
                             }
                             td.n { (number(counts.running)) }
-                            td.n { (number(counts.within_minute)) }
+                            td.n.wide { (number(counts.within_minute)) }
                             td.n.wide { (number(counts.within_ten_minutes)) }
                             td.n { (number(counts.waiting)) }
                             td.n {

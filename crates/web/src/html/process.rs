@@ -38,10 +38,21 @@ pub(super) fn part(shared: &Shared) -> Markup {
                 }
                 details open[shared.instances.len() < 4] {
                     summary { "Numbers since the start" }
-                    dl.metrics { @for metric in metrics.iter() { (row(metric)) } }
+                    @let (zero, others): (Vec<_>, Vec<_>) = metrics.iter().partition(|metric| is_zero(metric));
+                    dl.metrics { @for metric in others { (row(metric)) } }
+                    @if !zero.is_empty() { p.empty { (zero.len()) " others are 0." } }
                 }
             }
         }
+    }
+}
+
+fn is_zero(metric: &Metric) -> bool {
+    match &metric.value {
+        MetricValue::Counter(count) => *count == 0,
+        MetricValue::Gauge(value) => *value == 0.0,
+        MetricValue::Histogram(values) => values.count() == 0,
+        _ => false,
     }
 }
 
