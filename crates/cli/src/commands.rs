@@ -12,6 +12,7 @@ use tourbillon_durable::{
 use tourbillon_leases::{LeaseStore, RedisStore};
 use tourbillon_web::json as of;
 use tourbillon_web::times::{Moment, distance, short, time};
+use tourbillon_web::why;
 
 use crate::args::{Args, Command, DeadArgs, LettersArgs, TimersArgs};
 use crate::failure::Failure;
@@ -248,6 +249,11 @@ impl Session {
         line("payload", &timer.payload)?;
         if let Some(meta) = &timer.meta {
             line("meta", meta.as_str())?;
+        }
+        let counts = self.counts()?;
+        let counts = counts.iter().find(|counts| counts.queue == timer.queue);
+        for (number, reason) in why(timer, counts, &self.nodes()?, now).iter().enumerate() {
+            line(if number == 0 { "why" } else { "" }, reason)?;
         }
         Ok(())
     }
