@@ -39,11 +39,18 @@ prometheus_tools() {
     promtool --version 2>&1 | head -n 1
 }
 
+# Without it the tests of the page in a browser would be shown as ignored, and hold nothing.
+browser() {
+    debian_package chromium-driver chromedriver
+    chromedriver --version
+}
+
 servers() {
     redis_server
     postgresql
     pgbouncer_pooler
     prometheus_tools
+    browser
 }
 
 # Valgrind, and the runner of the harness, which must have the version of the harness. It only starts

@@ -443,6 +443,7 @@ fn there_is_no_unsafe_code() {
             "crates/leases",
             "crates/durable",
             "crates/durable-sqlx",
+            "crates/web",
             "crates/cli",
             "tests",
             "examples",

@@ -149,7 +149,12 @@ pub(crate) fn drops(source: &Source) -> Vec<String> {
 // === leftovers ===
 
 /// What `build.rs` says if a program is installed that some tests need.
-const SERVERS: [&str; 3] = ["has_redis_server", "has_postgres", "has_promtool"];
+const SERVERS: [&str; 4] = [
+    "has_redis_server",
+    "has_postgres",
+    "has_promtool",
+    "has_chromedriver",
+];
 
 /// No code that waits to be written, no prints for debugging, no test that is switched off, but for
 /// those of Redis, PostgreSQL and promtool where these are not installed, no dead code without a reason.

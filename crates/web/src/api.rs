@@ -188,7 +188,7 @@ fn wrong(status: StatusCode, error: &str) -> Response {
     (status, Json(json!({"error": error}))).into_response()
 }
 
-fn answer(stores: Vec<Value>) -> Response {
+fn answer(stores: &[Value]) -> Response {
     Json(json!({"stores": stores})).into_response()
 }
 
@@ -205,7 +205,7 @@ async fn queues(
             all(json::queue),
         ));
     }
-    Ok(answer(stores))
+    Ok(answer(&stores))
 }
 
 async fn nodes(
@@ -221,7 +221,7 @@ async fn nodes(
             all(json::node),
         ));
     }
-    Ok(answer(stores))
+    Ok(answer(&stores))
 }
 
 async fn timers(
@@ -238,7 +238,7 @@ async fn timers(
             all(json::timer),
         ));
     }
-    Ok(answer(stores))
+    Ok(answer(&stores))
 }
 
 async fn timer(
@@ -273,7 +273,7 @@ async fn timer(
         }
         object
     };
-    Ok(answer(vec![of_store(&store.name, &seen, "timer", show)]))
+    Ok(answer(&[of_store(&store.name, &seen, "timer", show)]))
 }
 
 async fn dead(
@@ -297,7 +297,7 @@ async fn dead(
             all(show),
         ));
     }
-    Ok(answer(stores))
+    Ok(answer(&stores))
 }
 
 async fn locks(State(shared): State<Arc<Shared>>, Query(pairs): Query<Pairs>) -> Response {
@@ -306,7 +306,7 @@ async fn locks(State(shared): State<Arc<Shared>>, Query(pairs): Query<Pairs>) ->
         let seen = locks.held(value(&pairs, "names"), crate::html::LOCKS).await;
         stores.push(of_store(&locks.name, &seen, "locks", all(json::lock)));
     }
-    answer(stores)
+    answer(&stores)
 }
 
 async fn process(State(shared): State<Arc<Shared>>) -> Response {

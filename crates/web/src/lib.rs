@@ -1,5 +1,9 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![allow(
+    clippy::result_large_err,
+    reason = "the error is the answer to the request, and is sent at once"
+)]
 //! A page for what a program does with `tourbillon`: queues of durable timers, their processes and
 //! dead letters, locks, schedulers and maps. It is a router for `axum`, so it stands beside the pages
 //! of your program, behind the same login.

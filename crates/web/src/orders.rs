@@ -153,7 +153,7 @@ impl Order {
                     pairs.extend(all.iter().map(|one| (name.to_owned(), text(one))));
                 }
                 Value::Bool(is) => {
-                    pairs.push((name.clone(), if *is { "1" } else { "" }.to_owned()))
+                    pairs.push((name.clone(), if *is { "1" } else { "" }.to_owned()));
                 }
                 Value::Null => {}
                 value => pairs.push((name.clone(), text(value))),

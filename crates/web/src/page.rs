@@ -53,6 +53,12 @@ pub struct Page {
     shared: Shared,
 }
 
+/// The closure that decides what a request may do.
+type Decides = dyn Fn(&Parts) -> Access + Send + Sync;
+
+/// The listener to actions.
+type Listens = dyn Fn(&ActionEvent) + Send + Sync;
+
 /// What all requests share.
 pub(crate) struct Shared {
     pub(crate) stores: Vec<Store>,
@@ -62,8 +68,8 @@ pub(crate) struct Shared {
     pub(crate) rate: Rate,
     pub(crate) live: Arc<Semaphore>,
     pub(crate) hosts: Vec<String>,
-    access: Box<dyn Fn(&Parts) -> Access + Send + Sync>,
-    on_action: Option<Box<dyn Fn(&ActionEvent) + Send + Sync>>,
+    access: Box<Decides>,
+    on_action: Option<Box<Listens>>,
     sampler: OnceLock<()>,
 }
 

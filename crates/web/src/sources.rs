@@ -264,7 +264,6 @@ impl Locks {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 fn words(error: impl std::fmt::Display) -> String {
     error.to_string()
 }

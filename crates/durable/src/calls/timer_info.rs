@@ -231,6 +231,19 @@ impl Paging {
 
     /// The timers that follow the one that was due at this time, at most this number, from 1 to 10,000:
     /// for a page whose address holds the place. That timer need not exist any more.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::SystemTime;
+    /// # use tourbillon_durable::{Durable, Memory, Paging};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// let place = Paging::behind(SystemTime::now(), "pay-by".into(), "order:7".into(), 50);
+    /// assert!(timers.list("pay-by", &place).wait()?.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn behind(due: SystemTime, queue: String, key: String, limit: u32) -> Self {
         Paging {
