@@ -192,6 +192,10 @@ impl Page {
     /// Makes the router. It can be nested at any address, and serve a whole site.
     pub fn router(self) -> Router {
         let shared = Arc::new(self.shared);
+        // Outside a runtime they begin with the first request.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            shared.begin_samples();
+        }
         let router = html::routes().merge(live::routes()).merge(api::routes());
         guard::around(router, &shared).with_state(shared)
     }

@@ -118,7 +118,7 @@ fn runs(store: &Store) -> Markup {
         div.charts {
             figure {
                 (bars(&minute.runs))
-                figcaption { (minute.total) " runs, at most " (format!("{:.0}", peak(&minute.runs))) " a second" }
+                figcaption { (minute.total) " in all, at most " (format!("{:.0}", peak(&minute.runs))) " a second" }
             }
             figure {
                 (bars(&minute.lateness))
