@@ -3,9 +3,11 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// The program, and what it prints.
 fn program(words: &str) -> Command {
@@ -163,6 +165,51 @@ fn a_run_that_is_sabotaged_fails() {
     assert_eq!(code, Some(1), "{out}\n{err}");
     let [_, paid, cancelled, both, _] = numbers(&out);
     assert!(paid > 0 && cancelled > 0 && both > 0, "{out}");
+}
+
+/// Sends a request to the page, and returns its answer.
+fn ask(address: &str, request: &str, header: &str) -> String {
+    let mut server = TcpStream::connect(address).expect("the page listens");
+    let text = format!(
+        "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n{header}\r\n"
+    );
+    server.write_all(text.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    server.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+#[test]
+fn a_button_kills_a_worker_and_the_page_shows_the_others() {
+    let words = "--web --workers 2 --orders-per-second 50";
+    let mut child = program(words).spawn().expect("built");
+    let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines();
+    let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
+        let (_, address) = line.split_once("the page: http://")?;
+        Some(address.trim_end_matches('/').to_owned())
+    });
+    let address = address.expect("it says its address");
+    let out = std::thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>());
+    await_line(&mut child, "workers 2");
+    let other = ask(&address, "POST /kill", "Sec-Fetch-Site: cross-site\r\n");
+    assert!(other.starts_with("HTTP/1.1 403"), "{other}");
+    assert!(ask(&address, "GET /timers", "").contains("worker-1"));
+    assert!(ask(&address, "POST /kill", "").starts_with("HTTP/1.1 303"));
+    let until = |what: &str, path: &str, is_there: bool| {
+        let holds = || ask(&address, path, "").contains(what) == is_there;
+        let mut waits = (0..600).map(|_| std::thread::sleep(Duration::from_millis(100)));
+        assert!(holds() || waits.any(|()| holds()), "in vain: {what}");
+    };
+    until("worker 1 was killed", "GET /", true);
+    // The others declare it gone, and its successor joins.
+    until("worker-1<", "GET /timers", false);
+    until("worker-3<", "GET /timers", true);
+    signal(&child, "-TERM");
+    assert!(child.wait().expect("it ends").success());
+    let out = out.join().expect("its lines").join("\n");
+    let [orders, paid, cancelled, both, neither] = numbers(&out);
+    assert_eq!((both, neither, orders), (0, 0, paid + cancelled), "{out}");
+    assert!(out.contains("workers killed by SIGKILL: 1"), "{out}");
 }
 
 #[test]

@@ -74,6 +74,9 @@ pub(crate) trait Database: Sync {
     /// Opens the connection that only reads.
     fn books(&self) -> Result<Box<dyn Books>, Fault>;
 
+    /// Starts timers without a handler: for the page.
+    fn timers(&self) -> Result<Durable, Fault>;
+
     /// Starts the timers of a worker process.
     fn work(&self, name: &str) -> Result<Durable, Fault>;
 }

@@ -15,6 +15,7 @@
 //! | `database.rs` | what the program asks of a database |
 //! | `shop.rs` | threads that create orders and pay most of them in time |
 //! | `worker.rs` | the processes of the workers, which are killed and started |
+//! | `web.rs` | the page of a run, with a button that kills a worker |
 //! | `run.rs`, `screen.rs` | the run from its first order to the count at its end; the live line |
 
 #[macro_use]
@@ -30,6 +31,7 @@ mod sqlite;
 #[path = "../../../sessions/terminal.rs"]
 #[allow(dead_code, reason = "this program needs a part of it")]
 mod terminal;
+mod web;
 mod worker;
 
 use std::path::PathBuf;
@@ -48,8 +50,8 @@ Usage:
   orders [OPTIONS]
 
 Options:
-  --seconds N            how long the shops take orders, 1 to 600 (default: 10); the run ends a few
-                         seconds later, when the last order is paid or cancelled
+  --seconds N            how long the shops take orders, 1 to 600 (default: 10, with --web 600);
+                         the run ends a few seconds later, when the last order is paid or cancelled
   --orders-per-second N  how many orders all shops create, 1 to 2000 (default: 200)
   --workers N            the number of worker processes, 1 to 16 (default: 3); one of them is killed
                          every second or two, and started again
@@ -57,6 +59,8 @@ Options:
                          orders that an earlier run left in it are ended, too
   --postgres URL         a PostgreSQL server instead; its schema order_timeout is dropped and
                          created anew
+  --web                  a page on 127.0.0.1, whose address is told: the timers, and a button that
+                         kills a worker. Nobody else kills any then
   --sabotage             payments leave the timers alone and handlers do not poll payments, to
                          show that this is noticed
   -h, --help             this text
@@ -76,22 +80,30 @@ Exit code: 0 if each order was either paid or cancelled, and once; 1 if not, or 
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Options {
-    pub(crate) seconds: u64,
+    pub(crate) seconds: Option<u64>,
     pub(crate) orders_per_second: u32,
     pub(crate) workers: usize,
     pub(crate) place: Option<Place>,
     pub(crate) sabotage: bool,
+    pub(crate) web: bool,
+}
+
+impl Options {
+    pub(crate) fn seconds(&self) -> u64 {
+        self.seconds.unwrap_or(if self.web { 600 } else { 10 })
+    }
 }
 
 fn main() -> ExitCode {
     let worked = crew::serve(worker::run);
     worked.unwrap_or_else(|| {
         let options = Options {
-            seconds: 10,
+            seconds: None,
             orders_per_second: 200,
             workers: 3,
             place: None,
             sabotage: false,
+            web: false,
         };
         command_line::run("orders", HELP, options, option, |options| run(&options))
     })
@@ -100,7 +112,7 @@ fn main() -> ExitCode {
 fn option(options: &mut Options, name: &str, values: &mut Values) -> Result<bool, String> {
     let place = match name {
         "--seconds" => {
-            options.seconds = values.number(1..=600)?;
+            options.seconds = Some(values.number(1..=600)?);
             None
         }
         "--orders-per-second" => {
@@ -109,6 +121,10 @@ fn option(options: &mut Options, name: &str, values: &mut Values) -> Result<bool
         }
         "--workers" => {
             options.workers = values.number(1..=16)? as usize;
+            None
+        }
+        "--web" => {
+            options.web = true;
             None
         }
         "--sabotage" => {
@@ -143,8 +159,8 @@ fn run(options: &Options) -> Result<(), Stop> {
         (None, Some(folder)) => Place::File(folder.0.join("orders.db")),
         (None, None) => unreachable!("a folder was made"),
     };
+    let seconds = options.seconds();
     let Options {
-        seconds,
         orders_per_second,
         workers,
         ..

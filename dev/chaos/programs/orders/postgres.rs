@@ -83,6 +83,10 @@ impl Database for Server {
         Ok(Box::new(Reader { client, seen: 0 }))
     }
 
+    fn timers(&self) -> Result<Durable, Fault> {
+        Ok(Durable::builder(timers(&self.url)?).name("page").start()?)
+    }
+
     fn work(&self, name: &str) -> Result<Durable, Fault> {
         let pool: Result<Vec<Client>, Fault> = (0..CONNECTIONS).map(|_| open(&self.url)).collect();
         let pool: Vec<Mutex<Client>> = pool?.into_iter().map(Mutex::new).collect();

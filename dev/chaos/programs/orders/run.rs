@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::Options;
-use crate::database::{Audit, Books, Cancellation, Database, Fault, Place};
+use crate::database::{Audit, Books, Cancellation, Database, Fault, NODE_LEASE, Place};
 use crate::screen::{Lateness, Screen, millis};
 use crate::shop::{self, Sales};
 use crate::terminal;
+use crate::web::Web;
 use crate::worker::Crew;
 
 /// The number of shop threads. SQLite has one writer, so more of them would only wait.
@@ -43,6 +44,13 @@ pub(crate) fn run(
     database.prepare().map_err(fault)?;
     let mut books = database.books().map_err(fault)?;
     let crew = Crew::start(place, options.sabotage, options.workers);
+    let web = match options.web {
+        true => Some(Web::start(database).map_err(|error| format!("no page: {error}"))?),
+        false => None,
+    };
+    if let Some(web) = &web {
+        say!("the page: http://{}/", web.address);
+    }
     let mut err = io::stderr();
     let is_terminal = err.is_terminal();
     let mut stage = Stage {
@@ -50,6 +58,7 @@ pub(crate) fn run(
         books: books.as_mut(),
         screen: Screen::new(&mut err, is_terminal, terminal::columns),
         cancellations: Vec::new(),
+        web,
     };
 
     let closing = AtomicBool::new(false);
@@ -63,7 +72,7 @@ pub(crate) fn run(
             let closing = &closing;
             shops.push(scope.spawn(move || shop::run(shop.as_mut(), interval, closing)));
         }
-        stage.trade(&shops, Duration::from_secs(options.seconds), &ended)?;
+        stage.trade(&shops, Duration::from_secs(options.seconds()), &ended)?;
         closing.store(true, Relaxed);
         let mut refused = 0;
         for shop in shops {
@@ -141,6 +150,8 @@ struct Stage<'a> {
     screen: Screen<'a>,
     /// The cancellations of this run.
     cancellations: Vec<Cancellation>,
+    /// With a page, workers are killed by its button alone.
+    web: Option<Web>,
 }
 
 impl Stage<'_> {
@@ -163,9 +174,20 @@ impl Stage<'_> {
             if shops.iter().any(ScopedJoinHandle::is_finished) {
                 break;
             }
-            if last_kill.elapsed() >= KILL_EVERY {
+            let kills = match &self.web {
+                Some(web) => web.asks_for_a_kill(),
+                None => last_kill.elapsed() >= KILL_EVERY,
+            };
+            if kills {
                 last_kill = Instant::now();
-                self.crew.kill_one().map_err(fault)?;
+                let killed = self.crew.kill_one().map_err(fault)?;
+                self.tell(&match killed {
+                    Some(number) => format!(
+                        "worker {number} was killed: the others take its runs when its lease of {NODE_LEASE:?} ends; \
+                         another worker starts"
+                    ),
+                    None => "a worker is still starting: nobody was killed".to_owned(),
+                });
             }
             self.step()?;
         }
@@ -194,9 +216,17 @@ impl Stage<'_> {
         }
     }
 
+    /// Tells those who look at the page.
+    fn tell(&self, line: &str) {
+        if let Some(web) = &self.web {
+            web.tell(line);
+        }
+    }
+
     fn step(&mut self) -> Result<(), String> {
         for line in self.crew.listen()? {
             self.screen.note(&line);
+            self.tell(&line);
         }
         if self.screen.is_due() {
             self.show()?;

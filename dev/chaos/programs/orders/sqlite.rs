@@ -78,6 +78,10 @@ impl Database for File {
         Ok(Box::new(Reader { connection, seen }))
     }
 
+    fn timers(&self) -> Result<Durable, Fault> {
+        Ok(Durable::builder(timers(&self.path)?).name("page").start()?)
+    }
+
     fn work(&self, name: &str) -> Result<Durable, Fault> {
         // SQLite has one writer, so one connection is enough for all handlers of a process.
         let connection = Mutex::new(open(&self.path)?);

@@ -171,15 +171,16 @@ impl Crew {
     }
 
     /// Kills the worker that has run for the longest time, by SIGKILL, and starts another one.
-    /// While one is still starting, nobody is killed.
-    pub(crate) fn kill_one(&mut self) -> io::Result<()> {
+    /// While one is still starting, nobody is killed. Returns the number of the one that was.
+    pub(crate) fn kill_one(&mut self) -> io::Result<Option<usize>> {
         if self.workers.is_empty() || self.ready() < self.workers.len() {
-            return Ok(());
+            return Ok(None);
         }
         let mut worker = self.workers.remove(0);
         worker.member.as_process().map_or(Ok(()), Process::kill)?;
         self.kills += 1;
-        self.start_one()
+        self.start_one()?;
+        Ok(Some(worker.number))
     }
 
     /// Stops all workers, each with its grace.
