@@ -2,9 +2,13 @@
 //! thread that moves the clock.
 
 use std::time::Duration;
+#[cfg(not(loom))]
+use std::time::SystemTime;
 
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 use super::tokio_clock::TokioClock;
+#[cfg(not(loom))]
+use super::wall::WallAnchor;
 #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +44,9 @@ const GENERATIONS: usize = 4;
 #[derive(Debug)]
 struct Manual {
     now: AtomicU64,
+    /// A moment of this clock, and what the wall clock showed then.
+    #[cfg(not(loom))]
+    wall: Mutex<WallAnchor>,
     /// The clock of tokio that this clock follows, once it follows one.
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     followed: OnceLock<TokioClock>,
@@ -109,6 +116,8 @@ impl ManualClock {
     pub fn starting_at(start: Time) -> Self {
         ManualClock(Arc::new(Manual {
             now: AtomicU64::new(start.as_nanos()),
+            #[cfg(not(loom))]
+            wall: Mutex::new(WallAnchor::new(Time::ZERO, SystemTime::UNIX_EPOCH)),
             #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
             followed: OnceLock::new(),
             origin: Origin::here(),
@@ -148,6 +157,49 @@ impl ManualClock {
     #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
     pub(crate) fn followed(&self) -> Option<&TokioClock> {
         self.0.followed.get()
+    }
+
+    /// Returns the calendar time of this clock. It goes on as the clock does. At [`Time::ZERO`] it is
+    /// the start of 1970, by UTC, until [`set_wall`](Self::set_wall) sets it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use tourbillon::ManualClock;
+    ///
+    /// let hand = ManualClock::new();
+    /// hand.advance(Duration::from_secs(3));
+    /// assert_eq!(hand.wall(), SystemTime::UNIX_EPOCH + Duration::from_secs(3));
+    /// ```
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn wall(&self) -> SystemTime {
+        let anchor = *self.0.wall.lock();
+        // The end of what a date can hold is further away than any clock gets.
+        let wall = anchor.system_time_of(self.now());
+        wall.unwrap_or(anchor.system_time())
+    }
+
+    /// Sets the calendar time of this clock, forward or back, as if somebody had set the machine's
+    /// wall clock. [`now`](Self::now) stays as it is. Nobody is woken: what follows the calendar
+    /// finds the step when it reads the wall clock the next time, as in a program.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use tourbillon::{Clock, ManualClock, Time};
+    ///
+    /// let hand = ManualClock::new();
+    /// let date = SystemTime::UNIX_EPOCH + Duration::from_secs(1_774_746_000);
+    /// hand.set_wall(date);
+    /// assert_eq!(Clock::manual(&hand).wall_anchor().system_time(), date);
+    /// assert_eq!(hand.now(), Time::ZERO);
+    /// ```
+    #[cfg(not(loom))]
+    pub fn set_wall(&self, date: SystemTime) {
+        *self.0.wall.lock() = WallAnchor::new(self.now(), date);
     }
 
     /// Moves the clock forward by `by`, saturating at [`Time::MAX`], and wakes the threads whose
