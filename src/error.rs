@@ -197,13 +197,14 @@ pub enum ScheduleError<F> {
     Occupied(F),
     /// The period is zero, which no timer can keep. Only returned by `repeat`, and permanent.
     ZeroPeriod(F),
-    /// The schedule function returned no first time, so nothing was armed. Only returned by
-    /// `repeat`.
+    /// The schedule function or the calendar returned no first time, so nothing was armed. Only
+    /// returned by `repeat`.
     NoRound(F),
     /// The period has no such option: [`missed`](crate::Period::missed) and
-    /// [`grace`](crate::Period::grace) are for a fixed rate, and
-    /// [`random_phase`](crate::Period::random_phase) is not for a schedule function. Only returned
-    /// by `repeat`, and permanent.
+    /// [`grace`](crate::Period::grace) are for a fixed rate or a calendar,
+    /// [`random_phase`](crate::Period::random_phase) is for a fixed rate or a fixed delay, and
+    /// [`jitter`](crate::Period::jitter) is not for a calendar. Only returned by `repeat`, and
+    /// permanent.
     PeriodOption(F),
     /// The calling thread is panicking and holds a lock of this crate. This happens only in panic
     /// hooks and in drops; see [panic hooks](crate#panic-hooks). The error passes when the panic
@@ -340,11 +341,12 @@ impl<F> fmt::Display for ScheduleError<F> {
             ScheduleError::Occupied(_) => "the key is pending already; `schedule` would replace it",
             ScheduleError::ZeroPeriod(_) => "the period is zero; choose a longer one",
             ScheduleError::NoRound(_) => {
-                "the schedule function returned no first time: let it return one"
+                "the schedule function or calendar returned no first time: let it return a later one"
             }
             ScheduleError::PeriodOption(_) => {
                 "the period has no such option: leave `missed` and `grace` out unless it is a \
-                 `fixed_rate`, and `random_phase` if it is a `schedule`"
+                 `fixed_rate` or a `calendar`, `random_phase` if it is a `schedule` or a \
+                 `calendar`, and `jitter` if it is a `calendar`"
             }
             ScheduleError::UnderLock(_) => UNDER_LOCK,
             ScheduleError::Forked(_) => FORKED,

@@ -37,6 +37,7 @@
 //! |---|---|
 //! | run a closure once, later, under a key | [`Scheduler`], called through its [`Handle`] |
 //! | run a closure again and again | [`Handle::repeat`] with a [`Period`] |
+//! | run a closure at dates, or by a cron expression in a time zone | [`Period::calendar`], [`Period::cron`] (feature `cron`) |
 //! | forget values that are idle or too old: sessions, tokens, caches | [`ExpiryMap`] |
 //! | the same, for groups of entries such as all sessions of a user | [`GroupedExpiryMap`] |
 //! | raise an alarm when something falls silent | [`ExpiryMap`] with a [time to idle](ExpiryMapBuilder::time_to_idle): each sign of life is [`touch_with(..).or_insert(..)`](Entry::touch_with) of its [`entry`](ExpiryMap::entry) |
@@ -76,6 +77,7 @@
 //!
 //! | feature | adds | dependency |
 //! |---|---|---|
+//! | `cron` | [`Period::cron`]: repeating timers by cron expressions in time zones | `croner` and `jiff` |
 //! | `metrics` | [`metrics::Metrics::publish`]: counters and gauges for the recorder of the crate `metrics` | `metrics` |
 //! | `serde` | [`ExpiryMap::snapshot`] and `restore`: the entries of a map for another process; `Serialize` for statistics, infos and events | `serde` with `derive` |
 //! | `stream` | [`ExpiryMapBuilder::build_stream`]: expired entries as a `Stream` | `futures-core` |
@@ -194,6 +196,7 @@
     not(feature = "metrics"),
     doc = "[`metrics::Metrics::publish`]: #features"
 )]
+#![cfg_attr(not(feature = "cron"), doc = "[`Period::cron`]: #features")]
 #![cfg_attr(not(feature = "serde"), doc = "[`ExpiryMap::snapshot`]: #features")]
 #![cfg_attr(
     not(feature = "stream"),
@@ -319,6 +322,8 @@ pub use scheduler::{
 };
 #[cfg(feature = "tokio")]
 pub use scheduler::{AsyncFiring, AsyncRound, Cancelled, OnTokio};
+#[cfg(feature = "cron")]
+pub use scheduler::{Cron, CronError};
 pub use stats::Lateness;
 pub use tick::Time;
 pub use timer::{

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`sessions`] | login sessions: idle time and lifetime, limits per user, sign-out everywhere, a deploy |
 //! | [`request_timeouts`] | limits on how long a request may take, and answers that come too late |
-//! | [`periodic_work`] | heartbeats, polls and calendars: missed rounds, panics, run now, pause and resume |
+//! | [`periodic_work`] | heartbeats and polls: missed rounds, panics, run now, pause and resume |
+//! | [`calendars`] | work at dates: cron expressions, time zones, a clock that is set, a machine that was suspended |
 //! | [`testing`] | tests in virtual time, without waiting |
 //! | [`shutdown`] | how a program ends without losing a timer, and what happens when `main` returns |
 //! | [`operation`] | what to watch, and what each number means |
@@ -12,7 +13,7 @@
 //! | [`traces`] | spans and warnings for the crate `tracing` |
 //! | [`panic_hooks`] | what calls do while a panic leaves a lock of this crate |
 //! | [`speed`] | which type, call, build and machine to choose if timers take much of the time |
-//! | [`recipes`] | silence alarms, late answers, retries with a budget, cron, sessions with cookies, names and stacks of threads |
+//! | [`recipes`] | silence alarms, late answers, retries with a budget, sessions with cookies, names and stacks of threads |
 //! | [`coming_from`] | `DelayQueue`, `tokio::time`, moka and Netty's `HashedWheelTimer`, side by side with this crate |
 //!
 //! Two pages are documents of the repository: the [`design`] with its reasons, and the [`changelog`].
@@ -23,6 +24,7 @@
 // Where a feature is off, the pages have no links to what it adds.
 #![cfg_attr(
     not(all(
+        feature = "cron",
         feature = "serde",
         feature = "stream",
         feature = "tokio",
@@ -40,6 +42,9 @@ pub mod request_timeouts {}
 
 #[doc = include_str!("periodic_work.md")]
 pub mod periodic_work {}
+
+#[doc = include_str!("calendars.md")]
+pub mod calendars {}
 
 #[doc = include_str!("testing.md")]
 pub mod testing {}

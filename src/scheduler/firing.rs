@@ -206,7 +206,7 @@ macro_rules! round_view {
             /// Returns the number of this round among those that ran; the first is 1.
             #[must_use]
             pub fn number(&self) -> u64 {
-                self.number
+                self.progress.number
             }
 
             /// Returns the number of rounds of a fixed rate that were skipped for good since the
@@ -216,7 +216,17 @@ macro_rules! round_view {
             /// functions.
             #[must_use]
             pub fn missed(&self) -> u64 {
-                self.missed
+                self.progress.missed
+            }
+
+            /// Returns the date that this round stands for, exactly as the
+            /// [calendar](crate::Period::calendar) gave it, however late the round has started.
+            /// Returns `None` for other periods, and for a round that stands for no date: one by
+            /// [`first`](crate::Period::first) or [`run_now`](crate::Handle::run_now), one that a
+            /// call or the task has moved, and one that a shutdown runs early.
+            #[must_use]
+            pub fn scheduled_for(&self) -> Option<std::time::SystemTime> {
+                self.progress.scheduled_for
             }
         }
 
@@ -224,8 +234,8 @@ macro_rules! round_view {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct($name)
                     .field("firing", &self.firing)
-                    .field("number", &self.number)
-                    .field("missed", &self.missed)
+                    .field("number", &self.progress.number)
+                    .field("missed", &self.progress.missed)
                     .finish()
             }
         }

@@ -143,6 +143,28 @@ where
         }
     }
 
+    /// Looks at the calendar of a task. Returns `None` if the run is a round, and else when to look
+    /// again, or that the calendar has panicked.
+    #[inline(never)]
+    fn look(
+        handle: &Handle<K, S>,
+        info: &RunInfo<'_, K>,
+        task: &mut Task<K, S>,
+    ) -> Option<Result<Option<Time>, ()>> {
+        let looked = catch_panic(|| {
+            let cadence = task.calendar()?;
+            let is_round = cadence.look(info.deadline, info.started);
+            (!is_round).then(|| cadence.next_look(handle.now()))
+        });
+        match looked {
+            Ok(next) => next.map(Ok),
+            Err(message) => {
+                let _ = catch_panic(|| Self::panicked(handle, info, &message));
+                Some(Err(()))
+            }
+        }
+    }
+
     /// Runs a round, and decides when the next one is due.
     #[inline(never)]
     fn run_round(
@@ -226,6 +248,15 @@ where
         info: &RunInfo<'_, K>,
         mut task: Task<K, S>,
     ) -> RunOutcome<Task<K, S>> {
+        if task.calendar().is_some()
+            && let Some(next) = Self::look(handle, info, &mut task)
+        {
+            return RunOutcome::Repeat {
+                panicked: next.is_err(),
+                payload: task,
+                next: next.unwrap_or_default(),
+            };
+        }
         if task.cadence().is_some() {
             return Self::run_round(handle, info, task);
         }

@@ -48,6 +48,8 @@ pub use hasher::{KeyHasher, RandomState};
 pub use on_tokio::{AsyncFiring, AsyncRound, Cancelled, OnTokio};
 pub use pending::Pending;
 pub use repeat::{AfterPanic, IntoNext, Missed, Next, Period, Round, SoFar};
+#[cfg(feature = "cron")]
+pub use repeat::{Cron, CronError};
 pub(crate) use repeat::{DueRound, PUT_OFF_AT_MOST, plan};
 pub use shutdown::{Closing, HandedBack, InsideTaskError, Report};
 pub use stats::{ShardStats, Stats};

@@ -70,6 +70,11 @@ pub(crate) trait RunTask<K, S>: Send {
     fn cadence(&mut self) -> Option<&mut Cadence> {
         None
     }
+
+    /// Returns the cadence of a task whose rounds a calendar says (REPEAT-5).
+    fn calendar(&mut self) -> Option<&mut Cadence> {
+        None
+    }
 }
 
 /// A task that runs once.
@@ -138,6 +143,10 @@ where
     /// Returns the cadence of a task that may run again.
     pub(super) fn cadence(&mut self) -> Option<&mut Cadence> {
         self.0.cadence()
+    }
+
+    pub(super) fn calendar(&mut self) -> Option<&mut Cadence> {
+        self.0.calendar()
     }
 
     /// Runs the task. Use it to run a task that was handed back from inside a new task. For a

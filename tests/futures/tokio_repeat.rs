@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use kit::quiet::{WANTED, hush};
 use kit::runtimes::{eventually, on_all};
@@ -556,4 +556,42 @@ fn an_extra_round_keeps_the_rhythm_of_futures() {
     assert_eq!(timers.get(&7).unwrap().deadline, before);
     rig.seconds(20);
     assert_eq!(timers.stats().ran, 4);
+}
+
+#[test]
+fn a_round_that_is_a_future_knows_its_date_and_looks_spawn_nothing() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    const SIX_HOURS: u64 = 6 * 3600;
+    let rig = Rig::new();
+    let hand = rig.stepped.clock();
+    let dates = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&dates);
+    let period = Period::calendar(|after| {
+        let since = after.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
+        let next = (since / SIX_HOURS + 1) * SIX_HOURS;
+        Some(SystemTime::UNIX_EPOCH + Duration::from_secs(next))
+    });
+    let armed = rig.timers.repeat(1, period, move |round: AsyncRound<u32>| {
+        let noted = Arc::clone(&noted);
+        async move {
+            let date = round.clone().scheduled_for().unwrap();
+            let since = date.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            noted.lock().unwrap().push((since, round.missed()));
+        }
+    });
+    assert!(armed.is_ok());
+    let mut fired = 0;
+    for _ in 0..13 {
+        fired += rig.stepped.advance(HOUR).len();
+        rig.settle();
+    }
+    assert_eq!(fired, 2);
+    assert_eq!(*dates.lock().unwrap(), [(6 * HOUR, 0), (12 * HOUR, 0)]);
+    // The wall clock goes on while the machine is suspended.
+    hand.set_wall(hand.wall() + 24 * HOUR);
+    for _ in 0..2 {
+        rig.stepped.advance(HOUR);
+        rig.settle();
+    }
+    assert_eq!(dates.lock().unwrap()[2], (36 * HOUR, 3));
 }

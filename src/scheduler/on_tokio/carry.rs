@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 use tokio::runtime;
 
 use super::super::frontend::SchedulerFrontend;
-use super::super::repeat::{Cadence, Next};
+use super::super::repeat::{Cadence, Next, RoundInfo};
 use super::super::task::Task;
 use super::AsyncFiring;
 use super::round::AsyncRound;
@@ -48,10 +48,7 @@ enum Carried {
     /// The future of a task that runs once.
     Once(Boxed<()>),
     /// A round whose future is not made yet.
-    Begins {
-        number: u64,
-        missed: u64,
-    },
+    Begins(RoundInfo),
     Round(Boxed<Next>),
     /// The future is ready, has panicked or was dropped.
     Gone,
@@ -104,7 +101,7 @@ pub(super) fn spawn_once<K, S>(
 pub(super) fn spawn_round<K, S>(
     runtime: &runtime::Handle,
     told: AsyncFiring<K, S>,
-    (number, missed): (u64, u64),
+    progress: RoundInfo,
     detached: Option<&mut bool>,
     task: Box<dyn AsyncRounds<K, S>>,
 ) where
@@ -115,7 +112,7 @@ pub(super) fn spawn_round<K, S>(
         task,
         end: RoundEnd::Unfinished,
     };
-    let begins = Carried::Begins { number, missed };
+    let begins = Carried::Begins(progress);
     spawn(runtime, told, detached, begins, Some(repetition));
 }
 
@@ -216,13 +213,12 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let poll = |carry: &mut Self| {
             // Made here, so that the closure runs on the runtime.
-            if let (&Carried::Begins { number, missed }, Some(repetition)) =
+            if let (&Carried::Begins(progress), Some(repetition)) =
                 (&carry.carried, &mut carry.repetition)
             {
                 let round = AsyncRound {
                     firing: carry.told.clone(),
-                    number,
-                    missed,
+                    progress,
                 };
                 carry.carried = Carried::Round(repetition.task.make(round));
             }
@@ -233,7 +229,7 @@ where
                         repetition.end = RoundEnd::Answered(answer);
                     }
                 }),
-                Carried::Begins { .. } | Carried::Gone => Poll::Ready(()),
+                Carried::Begins(_) | Carried::Gone => Poll::Ready(()),
             };
             // Dropped here, where a panic of the drop counts as a panic of the run.
             if polled.is_ready() {

@@ -133,7 +133,12 @@ where
     }
 
     fn only_spawns(&self) -> bool {
-        true
+        // A calendar is user code, which must not hold up a ticker.
+        !self.cadence.has_calendar()
+    }
+
+    fn calendar(&mut self) -> Option<&mut Cadence> {
+        Some(&mut self.cadence).filter(|cadence| cadence.has_calendar())
     }
 
     /// Spawns a round. To the worker this is a task that runs once and continues elsewhere, so

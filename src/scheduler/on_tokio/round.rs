@@ -4,6 +4,7 @@ use std::hash::BuildHasher;
 
 use super::super::firing::round_view;
 use super::super::hasher::RandomState;
+use super::super::repeat::RoundInfo;
 use super::{AsyncFiring, Cancelled};
 
 /// A round of a repeating task whose rounds are futures: like a [`Round`](crate::Round), but it can
@@ -29,8 +30,7 @@ use super::{AsyncFiring, Cancelled};
 /// ```
 pub struct AsyncRound<K, S = RandomState> {
     pub(super) firing: AsyncFiring<K, S>,
-    pub(super) number: u64,
-    pub(super) missed: u64,
+    pub(super) progress: RoundInfo,
 }
 
 impl<K, S> AsyncRound<K, S>

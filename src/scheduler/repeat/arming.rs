@@ -49,13 +49,14 @@ where
     /// # Errors
     ///
     /// As for [`schedule`](Self::schedule), and [`ZeroPeriod`](ScheduleError::ZeroPeriod), and
-    /// [`NoRound`](ScheduleError::NoRound) if the schedule function returns no first time, and
+    /// [`NoRound`](ScheduleError::NoRound) if the schedule function or the calendar returns no first
+    /// time, and
     /// [`PeriodOption`](ScheduleError::PeriodOption) if the period was given an option that it does
     /// not have. The error contains the task, and nothing was changed. Key and period are dropped.
     ///
     /// # Panics
     ///
-    /// Panics if the schedule function panics when it is asked for the first time.
+    /// Panics if the schedule function or the calendar panics when it is asked for the first time.
     ///
     /// # Complexity
     ///
@@ -122,7 +123,7 @@ where
         let random = splitmix64(hash.0 ^ now.as_nanos());
         let least_grace = self.engine().frontend.least_grace;
         let first = (period.first).map(|when| self.engine().deadline_from(now, when));
-        match Cadence::begin(period, first, now, random, least_grace) {
+        match Cadence::begin(period, first, now, self.clock(), random, least_grace) {
             Ok((cadence, deadline)) => {
                 let begun = BegunCadence {
                     cadence,

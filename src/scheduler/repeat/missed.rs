@@ -68,7 +68,7 @@ pub enum Missed {
 
 impl Missed {
     /// Returns how many of `due` missed rounds run.
-    fn made(self, due: u64) -> u64 {
+    pub(super) fn made(self, due: u64) -> u64 {
         match self {
             Missed::Skip => 0,
             Missed::Once => 1,

@@ -2,8 +2,9 @@
 //! after panics.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use super::calendar::NextTime;
 use super::missed::Missed;
 use crate::tick::Time;
 use crate::when::When;
@@ -44,6 +45,7 @@ pub(super) enum PeriodKind {
     Rate(Duration),
     Delay(Duration),
     Schedule(Schedule),
+    Calendar(NextTime),
 }
 
 /// The input of a [schedule function](Period::schedule).
@@ -166,7 +168,8 @@ impl Period {
         Period::of(PeriodKind::Delay(delay))
     }
 
-    /// Makes a period whose rounds are due when `next` says. After `None` no round follows, and the
+    /// Makes a period whose rounds are due when `next` says, by the scheduler's clock. For rounds by
+    /// the wall clock, which can be set, see [`calendar`](Self::calendar). After `None` no round follows, and the
     /// key is gone. The function runs without a lock. It is called:
     ///
     /// - once in [`Handle::repeat`](crate::Handle::repeat), unless
@@ -197,9 +200,59 @@ impl Period {
     /// # Ok(())
     /// # }
     /// ```
-    #[doc(alias("cron", "calendar"))]
     pub fn schedule(next: impl FnMut(&SoFar) -> Option<Time> + Send + 'static) -> Self {
         Period::of(PeriodKind::Schedule(Box::new(next)))
+    }
+
+    /// Makes a period whose rounds are due at dates. `next` gets a time and returns the first date
+    /// after it, or `None` if there is none.
+    ///
+    /// A round knows its date exactly: [`Round::scheduled_for`](super::Round::scheduled_for). The
+    /// timer follows the wall clock. It reads the clock and asks `next` again at least once an hour,
+    /// and whenever a round seems due, so a clock that was set, a suspended machine and changed
+    /// rules move the round. The [guide](crate::guide::calendars) has a table of what happens then.
+    ///
+    /// - `next` runs without a lock, and should depend on nothing but its argument and the rules of
+    ///   the calendar. It is asked once in [`Handle::repeat`](crate::Handle::repeat), which fails
+    ///   with [`NoRound`](crate::ScheduleError::NoRound) if there is no date.
+    /// - After `None`, or a date that is not after the time it was asked for, no round follows, and
+    ///   the key is gone. If `next` panics, this counts as a panic of a round, and none follows.
+    /// - [`missed`](Self::missed) and [`grace`](Self::grace) say what happens to dates that passed
+    ///   before their rounds could run. Without a grace, the latest date that has passed is not
+    ///   missed, and its round runs late.
+    /// - A round that a call or the task moved, one by [`first`](Self::first) and one by
+    ///   [`run_now`](crate::Handle::run_now) has no date. After a moved round, the next date after
+    ///   its start follows.
+    /// - Between two rounds the timer's deadline is its next look at the clock. Each look counts as
+    ///   a run in the statistics, and is not logged as one by a stepped scheduler.
+    /// - A leap second is no date: a date is what the system's clock shows.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use tourbillon::{Period, Scheduler};
+    ///
+    /// const DAY: u64 = 86_400;
+    /// /// Noon, by UTC.
+    /// fn noon(after: SystemTime) -> Option<SystemTime> {
+    ///     let seconds = after.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
+    ///     let days = (seconds + DAY / 2) / DAY;
+    ///     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(days * DAY + DAY / 2))
+    /// }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// scheduler.handle().repeat("report", Period::calendar(noon), |round| {
+    ///     let date = round.scheduled_for().expect("a round of the calendar");
+    ///     assert!(noon(date - Duration::from_secs(1)) == Some(date));
+    /// })?;
+    /// assert_eq!(scheduler.advance(Duration::from_secs(3 * DAY)).len(), 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("cron", "date"))]
+    pub fn calendar(next: impl FnMut(SystemTime) -> Option<SystemTime> + Send + 'static) -> Self {
+        Period::of(PeriodKind::Calendar(Box::new(next)))
     }
 
     /// Sets when the first round is due, whatever the period. A delay counts from the call of
@@ -227,8 +280,8 @@ impl Period {
     /// [`first`](Self::first). So timers that were started together do not run together
     /// forever. The grid of a fixed rate begins there.
     ///
-    /// [`Handle::repeat`](crate::Handle::repeat) refuses it for a schedule function, which has no
-    /// period.
+    /// [`Handle::repeat`](crate::Handle::repeat) refuses it for a schedule function and a calendar,
+    /// which have no period.
     ///
     /// # Examples
     ///
@@ -252,6 +305,7 @@ impl Period {
     /// - For a fixed rate, more than half a period counts as half a period.
     /// - For a fixed delay, more than the delay counts as the delay.
     /// - Jitter makes no round due before the end of the round before, or before the call.
+    /// - [`Handle::repeat`](crate::Handle::repeat) refuses it for a calendar.
     ///
     /// # Examples
     ///
@@ -267,7 +321,8 @@ impl Period {
         self
     }
 
-    /// Sets what happens to rounds of a fixed rate that were missed; [`Missed::Skip`] by default.
+    /// Sets what happens to rounds of a fixed rate or a calendar that were missed;
+    /// [`Missed::Skip`] by default.
     ///
     /// [`Handle::repeat`](crate::Handle::repeat) refuses it for other periods, which miss no
     /// rounds.
@@ -285,8 +340,8 @@ impl Period {
         self
     }
 
-    /// Sets by how much a round of a fixed rate may start late and is not missed yet. The default
-    /// is one period: a round counts as missed once the next round is due as well. Less than two
+    /// Sets by how much a round of a fixed rate or a calendar may start late and is not missed yet.
+    /// The default is one period: a round counts as missed once the next round is due as well. Less than two
     /// ticks of the scheduler count as two ticks, since every start may be late by one tick.
     ///
     /// A round that is late by less runs at once, under every [policy](Self::missed), also under
@@ -330,6 +385,7 @@ impl fmt::Debug for Period {
             PeriodKind::Rate(period) => text.field("fixed_rate", period),
             PeriodKind::Delay(delay) => text.field("fixed_delay", delay),
             PeriodKind::Schedule(_) => text.field("schedule", &format_args!("..")),
+            PeriodKind::Calendar(_) => text.field("calendar", &format_args!("..")),
         };
         text.field("first", &self.first)
             .field("random_phase", &self.random_phase)

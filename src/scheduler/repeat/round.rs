@@ -4,6 +4,7 @@ use std::hash::BuildHasher;
 
 use super::super::firing::{Firing, round_view};
 use super::super::hasher::RandomState;
+use super::cadence::RoundInfo;
 
 /// A round of a repeating task, as the task sees it: the methods of its run, which is a [`Firing`],
 /// and the progress of the repetition.
@@ -27,8 +28,7 @@ use super::super::hasher::RandomState;
 /// ```
 pub struct Round<'a, K, S = RandomState> {
     pub(super) firing: &'a Firing<'a, K, S>,
-    pub(super) number: u64,
-    pub(super) missed: u64,
+    pub(super) progress: RoundInfo,
 }
 
 impl<'a, K, S> Round<'a, K, S>

@@ -59,17 +59,17 @@ where
 
     fn round(&mut self, firing: &Firing<'_, K, S>) {
         // This also clears the last answer: after a panic there must be none.
-        let (number, missed) = self.cadence.begin_round();
-        let round = Round {
-            firing,
-            number,
-            missed,
-        };
+        let progress = self.cadence.begin_round();
+        let round = Round { firing, progress };
         let answer = (self.task)(&round).into_next();
         self.cadence.end_round(answer);
     }
 
     fn cadence(&mut self) -> Option<&mut Cadence> {
         Some(&mut self.cadence)
+    }
+
+    fn calendar(&mut self) -> Option<&mut Cadence> {
+        Some(&mut self.cadence).filter(|cadence| cadence.has_calendar())
     }
 }
