@@ -33,7 +33,7 @@ pub(crate) use self::dead::dead_query;
 pub(crate) use self::locks::LOCKS;
 pub(crate) use self::queue::list_query;
 use crate::access::Action;
-use crate::guard::{Visit, Visitor};
+use crate::guard::{Visit, Visitor, plain};
 use crate::orders::{Pairs, value};
 use crate::page::Shared;
 use crate::snapshots::Seen;
@@ -131,6 +131,10 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 }
 
 async fn unknown(State(shared): State<Arc<Shared>>, Extension(visit): Visitor) -> Response {
+    // An address below `/assets/` comes here too, also for those who may not read. The frame names stores.
+    if !visit.access.may_read() {
+        return plain(StatusCode::NOT_FOUND, "there is no such page\n".to_owned());
+    }
     let page = frame(
         &shared,
         &visit,

@@ -193,6 +193,14 @@ async fn those_who_may_not_read_see_nothing() {
             .header("www-authenticate")
             .starts_with("Basic realm=")
     );
+    // Scripts and styles are for everybody; what is none of them is no page with names.
+    for path in ["/assets/", "/assets/nothing", "/assets/page.js/x"] {
+        for router in [&denied, &asked] {
+            let answer = get(router, path).await;
+            assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}");
+            assert_eq!(answer.text, "there is no such page\n", "{path}");
+        }
+    }
     // Probes have no password. They hear one word.
     assert_eq!(get(&denied, "/healthz").await.text, "alive\n");
     assert_eq!(get(&asked, "/readyz").await.text, "ready\n");
