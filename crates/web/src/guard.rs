@@ -206,10 +206,13 @@ fn token_of(headers: &HeaderMap) -> Option<String> {
     let cookies = cookies
         .filter_map(|cookies| cookies.to_str().ok())
         .flat_map(|cookies| cookies.split(';'));
-    let mut found = cookies.filter_map(|cookie| cookie.trim().split_once('='));
-    let (_, token) = found.find(|(name, _)| *name == COOKIE)?;
-    let is_token = token.len() == 32 && token.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_token.then(|| token.to_owned())
+    let cookies = cookies.filter_map(|cookie| cookie.trim().split_once('='));
+    let mut found = cookies.filter(|(name, _)| *name == COOKIE);
+    // A cookie of another page on this host may have the name, and stand first.
+    let is_token =
+        |token: &str| token.len() == 32 && token.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let (_, token) = found.find(|(_, token)| is_token(token))?;
+    Some(token.to_owned())
 }
 
 fn needs_cookie(parts: &Parts) -> bool {
@@ -286,4 +289,28 @@ pub(crate) fn plain(status: StatusCode, text: String) -> Response {
         HeaderValue::from_static("text/plain; charset=utf-8"),
     );
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_of_another_page_hides_no_token() {
+        let token = "0123456789abcdef0123456789abcdef";
+        let found = |cookies: &[String]| {
+            let mut headers = HeaderMap::new();
+            for cookie in cookies {
+                headers.append(header::COOKIE, cookie.parse().unwrap());
+            }
+            token_of(&headers)
+        };
+        let own = format!("a=b; {COOKIE}={token}");
+        let other = format!("{COOKIE}=another page");
+        assert_eq!(found(&[]), None);
+        assert_eq!(found(std::slice::from_ref(&other)), None);
+        assert_eq!(found(std::slice::from_ref(&own)).as_deref(), Some(token));
+        assert_eq!(found(&[format!("{other}; {own}")]).as_deref(), Some(token));
+        assert_eq!(found(&[other, own]).as_deref(), Some(token));
+    }
 }
