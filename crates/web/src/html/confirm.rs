@@ -72,6 +72,7 @@ pub(super) async fn act(
         return Err(refused(&shared, &visit, why));
     }
     let order = Order::of(&pairs).map_err(|error| bad(&shared, &visit, &error))?;
+    store_of(&shared, &visit, &pairs)?;
     let outcome = carry_out(&shared, &visit, &order).await;
     let outcome = outcome.map_err(|(_, error)| refused(&shared, &visit, &error))?;
     let title = match &outcome {

@@ -279,3 +279,13 @@ async fn an_order_that_can_not_be_read_changes_nothing() {
     *broken.body_mut() = "{\"action\":".into();
     assert_eq!(send(&router, broken).await.status, StatusCode::BAD_REQUEST);
 }
+
+#[tokio::test]
+async fn a_form_for_a_store_that_is_not_there_changes_nothing() {
+    let router = full(&idle());
+    let pause = [("action", "pause"), ("queue", "mail"), ("store", "other")];
+    let answer = send(&router, form(&pause)).await;
+    assert_eq!(answer.status, StatusCode::NOT_FOUND);
+    assert!(answer.text.contains("There is no store"), "{}", answer.text);
+    answer.is_clean();
+}
