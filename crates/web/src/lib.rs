@@ -69,9 +69,13 @@
 //! | `/api/v1/queues`, `nodes`, `timers`, `timer`, `dead`, `locks`, `process` | the pages as JSON: `{"stores": [{"store", "as_of", "error", ..}]}` |
 //! | `POST /api/v1/do` | an action, as JSON: `{"action": "cancel", "store": "shop", "queue": "mail", "key": "7"}` |
 //!
-//! A list takes the parameters of the page: `store`, `queue`, `keys` (the beginning), `state`, `limit`
-//! up to 500. The metrics and probes have no pages, and `/healthz` and `/readyz` are answered also for
-//! those who may not read.
+//! `timers` takes the parameters `store`, `queue`, `keys` (how the keys begin), `state`, and `limit` up
+//! to 500. `dead` takes `older_than` instead of `state`. `locks` takes `names` (how the names begin).
+//! A user who may not read still gets an answer of `/healthz` and `/readyz`, of one or two words.
+//!
+//! `do` takes `store`, `queue`, `key`, `when`, `ids`, and for all dead letters of a filter `all`,
+//! `queue`, `keys` and `older_than`. An action that gets a parameter which it does not take is refused,
+//! so that a mistyped filter deletes nothing.
 //!
 //! # What it costs
 //!

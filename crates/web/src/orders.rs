@@ -49,6 +49,19 @@ pub(crate) enum Target {
     AllLetters(DeadQuery),
 }
 
+impl Target {
+    /// The names of its parameters.
+    fn names(&self) -> &'static [&'static str] {
+        match self {
+            Target::Queue(_) => &["queue"],
+            Target::Timer { .. } => &["queue", "key"],
+            Target::Moved { .. } => &["queue", "key", "when"],
+            Target::Letters(_) => &["id"],
+            Target::AllLetters(_) => &["all", "queue", "keys", "older_than"],
+        }
+    }
+}
+
 /// Done, or why not.
 pub(crate) enum Outcome {
     Done(String),
@@ -148,9 +161,11 @@ impl Order {
         let mut pairs = Pairs::new();
         for (name, value) in object {
             match value {
-                Value::Array(all) => {
-                    let name = if name == "ids" { "id" } else { name };
-                    pairs.extend(all.iter().map(|one| (name.to_owned(), text(one))));
+                Value::Array(all) if name == "ids" => {
+                    pairs.extend(all.iter().map(|one| ("id".to_owned(), text(one))));
+                }
+                Value::Array(_) | Value::Object(_) => {
+                    return Err(format!("{name} must be one text or number"));
                 }
                 Value::Bool(is) => {
                     pairs.push((name.clone(), if *is { "1" } else { "" }.to_owned()));
@@ -159,7 +174,22 @@ impl Order {
                 value => pairs.push((name.clone(), text(value))),
             }
         }
-        Order::of(&pairs)
+        let order = Order::of(&pairs)?;
+        // A name that was mistyped would leave a filter out, and all dead letters be deleted.
+        let known = order.target.names();
+        let unknown = pairs.iter().find(|(name, value)| {
+            !value.is_empty()
+                && !matches!(name.as_str(), "action" | "store")
+                && !known.contains(&name.as_str())
+        });
+        match unknown {
+            None => Ok(order),
+            Some((name, _)) => Err(format!(
+                "{} takes no {name} here: it takes {}",
+                order.action,
+                known.join(", ")
+            )),
+        }
     }
 
     /// What is done to what, in words.
@@ -383,6 +413,27 @@ mod tests {
             ),
             (json!({"action": "discard"}), "chosen"),
             (json!({"action": "discard", "ids": ["x"]}), "number"),
+            // What would be left out silently: a wrong name, a name of another target, a second value.
+            (
+                json!({"action": "discard", "all": true, "que": "q"}),
+                "takes no que",
+            ),
+            (
+                json!({"action": "discard", "all": true, "key": "k"}),
+                "takes no key",
+            ),
+            (
+                json!({"action": "revive", "ids": [1], "queue": "q"}),
+                "takes no queue",
+            ),
+            (
+                json!({"action": "cancel", "queue": "q", "key": ["a", "b"]}),
+                "key must be one",
+            ),
+            (
+                json!({"action": "pause", "queue": {"a": 1}}),
+                "queue must be one",
+            ),
             (json!({"action": "discard", "ids": many}), "at most 500"),
             (
                 json!({"action": "discard", "all": true, "older_than": "1y"}),

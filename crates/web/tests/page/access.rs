@@ -41,8 +41,12 @@ async fn by_default_nobody_can_change_anything() {
             StatusCode::FORBIDDEN,
             "{action}"
         );
-        let object =
-            json!({"action": words, "queue": "mail", "key": "7", "when": "1h", "ids": [1]});
+        let object = match action {
+            Action::Pause | Action::Resume => json!({"action": words, "queue": "mail"}),
+            Action::Move => json!({"action": words, "queue": "mail", "key": "7", "when": "1h"}),
+            Action::Revive | Action::Discard => json!({"action": words, "ids": [1]}),
+            _ => json!({"action": words, "queue": "mail", "key": "7"}),
+        };
         assert_eq!(
             send(&router, order(&object)).await.status,
             StatusCode::FORBIDDEN,
