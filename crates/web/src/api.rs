@@ -292,7 +292,7 @@ async fn dead(
     for store in asked(&shared, &pairs)? {
         stores.push(of_store(
             &store.name,
-            &store.dead(query.clone()).await,
+            &store.dead(query.clone(), shared.shows_payloads).await,
             "dead",
             all(show),
         ));

@@ -209,11 +209,14 @@ impl Store {
                 }
                 None => Paging::first(asked.limit),
             };
-            timers
-                .list(filter, &paging)
-                .within(LIMIT)
-                .await
-                .map_err(words)
+            let found = timers.list(filter, &paging).within(LIMIT);
+            let mut found = found.await.map_err(words)?;
+            // Lists show no payloads, and many lists are kept.
+            for timer in &mut found {
+                timer.payload = String::new();
+                timer.meta = None;
+            }
+            Ok(found)
         };
         self.lists.get(query, &self.turns, ask).await
     }
@@ -226,11 +229,23 @@ impl Store {
         self.single.get(name, &self.turns, ask).await
     }
 
-    pub(crate) async fn dead(&self, query: DeadQuery) -> Seen<Vec<DeadTimer>> {
+    /// Dead letters, without their payloads if nobody may see them.
+    pub(crate) async fn dead(
+        &self,
+        query: DeadQuery,
+        shows_payloads: bool,
+    ) -> Seen<Vec<DeadTimer>> {
         let (timers, asked) = (self.timers.clone(), query.clone());
         let ask = async move || {
             let found = timers.dead(asked.filter(), asked.after, asked.limit);
-            found.within(LIMIT).await.map_err(words)
+            let mut found = found.within(LIMIT).await.map_err(words)?;
+            for letter in &mut found {
+                letter.meta = None;
+                if !shows_payloads {
+                    letter.payload = String::new();
+                }
+            }
+            Ok(found)
         };
         self.dead.get(query, &self.turns, ask).await
     }
@@ -266,4 +281,28 @@ impl Locks {
 
 fn words(error: impl std::fmt::Display) -> String {
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use tourbillon_durable::Memory;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn lists_keep_no_payloads() {
+        let timers = Durable::builder(Memory::new()).start().unwrap();
+        let far = Duration::from_secs(3_600);
+        timers.schedule("mail", "7", far, "secret").wait().unwrap();
+        let store = Store::new("shop".to_owned(), timers);
+        let query = ListQuery {
+            limit: 10,
+            ..ListQuery::default()
+        };
+        let list = store.list(query).await;
+        assert_eq!(list.get().unwrap()[0].payload, "");
+        let single = store.timer("mail", "7").await;
+        let single = single.get().unwrap().as_ref().unwrap();
+        assert_eq!(single.payload, "\"secret\"");
+    }
 }

@@ -41,7 +41,7 @@ pub(super) async fn page(
 ) -> Result<Response, Response> {
     let store = store_of(&shared, &visit, &pairs)?;
     let query = dead_query(&pairs).map_err(|error| bad(&shared, &visit, &error))?;
-    let found = store.dead(query.clone()).await;
+    let found = store.dead(query.clone(), shared.shows_payloads).await;
     let queue = query.queue.as_deref().unwrap_or_default();
     let older_than = value(&pairs, "older_than");
     let filter = [
