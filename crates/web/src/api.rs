@@ -403,7 +403,11 @@ pub(crate) async fn carry_out(
     let done = tokio::spawn(async move {
         let store = shared.store(&order.store);
         let outcome = match store {
-            Some(store) => order.carry_out(store).await,
+            Some(store) => {
+                let outcome = order.carry_out(store).await;
+                store.renew();
+                outcome
+            }
             None => Outcome::Not("there is no such store".to_owned()),
         };
         event.outcome = outcome.result();

@@ -7,6 +7,8 @@
 //! |---|---|---|
 //! | idle | no question is under way | a reader after `next` makes it *asked* |
 //! | asked | one task has the turn | the task publishes, sets `next`, and makes it *idle*, also if it panics |
+//!
+//! After an action `next` is cleared, so that the page which follows it shows what was done.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -70,6 +72,8 @@ struct Slot<V> {
 struct Turn {
     asked: Option<Instant>,
     next: Option<Instant>,
+    /// Whether something was changed after the question under way was asked.
+    is_old: bool,
     used: Instant,
 }
 
@@ -147,6 +151,16 @@ impl<K: Hash + Eq, V: Send + Sync + 'static> Snapshots<K, V> {
         seen
     }
 
+    /// Makes the next reader of each slot ask, because something was changed. A slot whose question is
+    /// under way is asked again after it: that answer may be from before the change.
+    pub(crate) fn renew(&self) {
+        for slot in lock(&self.slots).values() {
+            let mut turn = lock(&slot.turn);
+            turn.next = None;
+            turn.is_old = turn.asked.is_some();
+        }
+    }
+
     fn slot(&self, key: K) -> Option<Arc<Slot<V>>> {
         let mut slots = lock(&self.slots);
         if let Some(slot) = slots.get(&key) {
@@ -170,6 +184,7 @@ impl<K: Hash + Eq, V: Send + Sync + 'static> Snapshots<K, V> {
             turn: Mutex::new(Turn {
                 asked: None,
                 next: None,
+                is_old: false,
                 used: Instant::now(),
             }),
         });
@@ -221,7 +236,10 @@ impl<V> Drop for Asked<V> {
         let pause = (cost * PAUSE_PER_COST).min(LONGEST_PAUSE).max(self.every);
         let mut turn = lock(&self.slot.turn);
         turn.asked = None;
-        turn.next = Some(self.begun + cost.max(pause));
+        turn.next = match std::mem::take(&mut turn.is_old) {
+            true => None,
+            false => Some(self.begun + cost.max(pause)),
+        };
     }
 }
 
@@ -294,6 +312,33 @@ mod tests {
         };
         wait((Some(1), Some("down".to_owned())), Err("down")).await;
         wait((Some(2), None), Ok(2)).await;
+    }
+
+    #[tokio::test]
+    async fn what_was_changed_is_asked_for_at_once() {
+        let turns = turns();
+        let slots: Snapshots<(), u8> = Snapshots::every(Duration::from_secs(3_600));
+        let read = async |answer: u8| {
+            let seen = slots.get((), &turns, async move || Ok(answer)).await;
+            seen.get().copied()
+        };
+        assert_eq!(read(1).await, Some(1));
+        assert_eq!(read(2).await, Some(1));
+        slots.renew();
+        assert_eq!(read(3).await, Some(3));
+        // A change while a question is under way: its answer is old at once.
+        slots.renew();
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let old = slots.get((), &turns, async move || Ok(answered.await.unwrap()));
+        let change = async {
+            slots.renew();
+            answer.send(4).unwrap();
+        };
+        let (old, ()) = futures_util::future::join(old, change).await;
+        assert_eq!(old.get(), Some(&4));
+        while read(5).await != Some(5) {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]

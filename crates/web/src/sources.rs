@@ -170,6 +170,14 @@ impl Store {
         }
     }
 
+    /// Shows what an action has changed on the next page.
+    pub(crate) fn renew(&self) {
+        self.counts.renew();
+        self.lists.renew();
+        self.single.renew();
+        self.dead.renew();
+    }
+
     pub(crate) async fn counts(&self) -> Seen<Vec<QueueCounts>> {
         let timers = self.timers.clone();
         let ask = async move || timers.counts().within(LIMIT).await.map_err(words);
