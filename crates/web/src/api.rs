@@ -262,8 +262,10 @@ async fn timer(
         let counts = counts
             .get()
             .and_then(|all| all.iter().find(|counts| counts.queue == timer.queue));
-        let nodes = nodes.get().map_or(&[][..], Vec::as_slice);
-        object["why"] = json!(crate::why(timer, counts, nodes, SystemTime::now()));
+        // Without an answer nobody knows whether a process is alive.
+        object["why"] = nodes.get().map_or(Value::Null, |nodes| {
+            json!(crate::why(timer, counts, nodes, SystemTime::now()))
+        });
         if shared.shows_payloads {
             object["payload"] = json::parsed(&timer.payload);
             object["meta"] = timer

@@ -39,7 +39,7 @@ pub(super) async fn part(shared: &Shared, visit: &Visit) -> Markup {
                 (trouble(&counts))
                 @if counts.error.is_none() { (trouble(&nodes)) }
                 @if let Some(counts) = counts.get() {
-                    (queues(visit, store, counts, nodes.get().map_or(&[][..], Vec::as_slice)))
+                    (queues(visit, store, counts, nodes.get().map(Vec::as_slice)))
                 }
                 (runs(store))
                 @if let Some(nodes) = nodes.get() { (processes(nodes)) }
@@ -52,7 +52,13 @@ pub(super) async fn part(shared: &Shared, visit: &Visit) -> Markup {
     }
 }
 
-fn queues(visit: &Visit, store: &Store, counts: &[QueueCounts], nodes: &[StoredNode]) -> Markup {
+/// The table of queues. `nodes` are `None` if the store has not said who they are.
+fn queues(
+    visit: &Visit,
+    store: &Store,
+    counts: &[QueueCounts],
+    nodes: Option<&[StoredNode]>,
+) -> Markup {
     let now = SystemTime::now();
     let link = |queue: &str| visit.link("/queue", &[("store", &store.name), ("queue", queue)]);
     let dead = |queue: &str| visit.link("/dead", &[("store", &store.name), ("queue", queue)]);
@@ -95,15 +101,25 @@ fn queues(visit: &Visit, store: &Store, counts: &[QueueCounts], nodes: &[StoredN
                             }
                             td {
                                 @if counts.paused { span.state.paused { "paused" } }
-                                @else if !nodes.iter().any(|node| node.queues.contains(&counts.queue)) {
-                                    span.state.overdue { "no handler" }
-                                }
+                                @else if let Some(word) = nodes.and_then(|nodes| no_runs(counts, nodes)) { span.state.overdue { (word) } }
                             }
                         }
                     }
                 }
             }
         }
+    }
+}
+
+/// Why no process runs the timers of a queue, in two words.
+fn no_runs(counts: &QueueCounts, nodes: &[StoredNode]) -> Option<&'static str> {
+    let handlers = nodes
+        .iter()
+        .filter(|node| node.queues.contains(&counts.queue));
+    match handlers.map(|node| node.silent_for).min() {
+        None => Some("no handler"),
+        Some(least) if least >= SILENT => Some("handlers silent"),
+        Some(_) => None,
     }
 }
 

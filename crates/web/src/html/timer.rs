@@ -72,9 +72,12 @@ pub(super) async fn part(shared: &Shared, visit: &Visit, pairs: &Pairs) -> Marku
                 a href=(visit.link("/dead", &dead)) { "dead letters" } "."
             },
             Some(Some(timer)) => {
-                @let nodes = nodes.get().map_or(&[][..], Vec::as_slice);
-                ul.why {
-                    @for reason in why(timer, counts, nodes, SystemTime::now()) { li { (reason) } }
+                // Without an answer nobody knows whether a process is alive.
+                @match nodes.get() {
+                    Some(alive) => ul.why {
+                        @for reason in why(timer, counts, alive, SystemTime::now()) { li { (reason) } }
+                    },
+                    None => (trouble(&nodes)),
                 }
                 (facts(shared, timer))
             }
