@@ -322,20 +322,24 @@ async fn letters(
     ids: &[i64],
     action: Action,
 ) -> Result<Outcome, CallError> {
-    let (mut done, mut left) = (0, 0);
+    let (mut done, mut left, mut failed) = (0, 0, None);
     for id in ids {
         let did = match action {
-            Action::Revive => {
-                matches!(
-                    timers.revive(*id).within(LIMIT).await?,
-                    Revived::Revived { .. }
-                )
-            }
-            _ => timers.discard(*id).within(LIMIT).await?,
+            Action::Revive => timers
+                .revive(*id)
+                .within(LIMIT)
+                .await
+                .map(|revived| matches!(revived, Revived::Revived { .. })),
+            _ => timers.discard(*id).within(LIMIT).await,
         };
         match did {
-            true => done += 1,
-            false => left += 1,
+            Ok(true) => done += 1,
+            Ok(false) => left += 1,
+            Err(error) if done == 0 => return Err(error),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
         }
     }
     let (what, why) = match action {
@@ -348,6 +352,10 @@ async fn letters(
             "were deleted or revived before",
         ),
     };
+    if let Some(error) = failed {
+        // What is done stays done, so it is told beside the error.
+        return Ok(Outcome::Failed(format!("{done} {what}, and then: {error}")));
+    }
     Ok(match left {
         0 => Outcome::Done(format!("{done} {what}")),
         _ if done == 0 => Outcome::Not(format!("{left} {why}")),

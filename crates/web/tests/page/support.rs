@@ -123,8 +123,12 @@ pub(crate) fn full(timers: &Durable) -> Router {
 
 /// Timers with a handler that fails, and these dead letters in the queue `mail`.
 pub(crate) fn with_dead(keys: &[&str], error: &'static str) -> Durable {
+    with_dead_in(&Memory::new(), keys, error)
+}
+
+pub(crate) fn with_dead_in(store: &Memory, keys: &[&str], error: &'static str) -> Durable {
     let (sender, dead) = mpsc::channel();
-    let timers = Durable::builder(Memory::new())
+    let timers = Durable::builder(store.clone())
         .name("node-1")
         .on_event(move |event| {
             if let DurableEvent::Dead { .. } = event {
