@@ -133,7 +133,7 @@ fn admit(shared: &Shared, parts: &Parts) -> Result<Visit, Response> {
     let access = shared.access_of(parts).ok_or_else(|| {
         (
             StatusCode::INTERNAL_SERVER_ERROR,
-            "who may do what could not be found out\n",
+            "the check of your rights has failed\n",
         )
             .into_response()
     })?;

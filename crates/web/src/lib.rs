@@ -29,19 +29,19 @@
 //! | page | content |
 //! |---|---|
 //! | overview | each queue: due within 1 min, 10 min and later, overdue, running, dead, paused; the runs of this process in the last minute; processes and when they were seen |
-//! | queue | the next timers, counting down; those that run, where and since when; a search by the beginning of the key |
+//! | queue | the next timers, counting down; the running timers, with process and start; a search by the beginning of the key |
 //! | timer | its times, attempts, data, and **why it has not run** |
-//! | dead letters | errors; revive or discard some, or all of a filter |
-//! | locks | name, holder, token, what rests of the lease |
+//! | dead letters | errors; revive or discard chosen ones, or all that match a filter |
+//! | locks | name, holder, token, time left of the lease |
 //! | process | health and numbers of the schedulers, timers, maps and leases of this process |
 //!
-//! The pages are made on the server. In a browser with JavaScript, numbers are live; without it, all
-//! pages can be read and all actions done.
+//! The server makes the pages. In a browser with JavaScript the numbers are live. Without JavaScript
+//! all pages can be read, and all actions can be done.
 //!
 //! # Who may do what
 //!
 //! Without [`Page::access`], **everybody who reaches the page may read it, and nobody may change
-//! anything**. The closure decides for each request:
+//! anything**. The closure of `Page::access` decides for each request:
 //!
 //! ```
 //! use tourbillon_web::{Access, Action, Page};
@@ -55,9 +55,10 @@
 //! });
 //! ```
 //!
-//! Each action asks for a confirmation first, and is told to [`Page::on_action`] with the user's name.
-//! A request of another site is refused: by what the browser says of its origin, and by a token.
-//! Payloads and meta data are hidden unless [`Page::show_payloads`] is called.
+//! The page asks for a confirmation before each action. After the action it calls the listener of
+//! [`Page::on_action`] with the action and the user's name. A request that another site sends is
+//! refused: the page checks the origin that the browser names, and a token in each form. Payloads and
+//! meta data are hidden unless [`Page::show_payloads`] is called.
 //!
 //! # Addresses for programs
 //!
@@ -79,10 +80,12 @@
 //!
 //! # What it costs
 //!
-//! The page asks a store each question at most once in 1.5 s, however many people look, and less often
-//! if the store takes long to answer; two questions at one time at most. In between it shows the last
-//! answer, with its age. Above [`Page::requests_per_second`] it answers 429. A store that does not answer
-//! within a second is told on the page, above the last answer.
+//! The page asks a store each question at most once in 1.5 s, however many people look. A store that
+//! takes long to answer is asked less often. At most two questions to a store are under way at one
+//! time. Between two questions the page shows the last answer.
+//!
+//! A store that does not answer within a second does not hold up the page. The page then shows the
+//! last answer, its age, and an error. Above [`Page::requests_per_second`] the answer is 429.
 
 mod access;
 mod api;

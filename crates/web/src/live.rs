@@ -21,8 +21,8 @@ use crate::page::Shared;
 /// The time between two looks for a live page.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A stream ends after so long, and the browser begins another one: so rights that were taken away
-/// end too.
+/// A stream ends after this many looks, and the browser opens another one. That request is checked
+/// again, so a user who has lost the right to read sees nothing new from then on.
 const LONGEST: u32 = 300;
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
@@ -54,7 +54,7 @@ async fn live(
     };
     let Ok(permit) = Arc::clone(&shared.live).try_acquire_owned() else {
         let later = [(header::RETRY_AFTER, "5")];
-        let words = "too many live pages: this one asks again and again\n";
+        let words = "too many live pages: this page asks every 5 s instead\n";
         return (StatusCode::TOO_MANY_REQUESTS, later, words).into_response();
     };
     let state = Live {

@@ -36,8 +36,9 @@ pub fn why(
         .max();
     if let Some(ahead) = ahead.filter(|ahead| *ahead > ON_ITS_WAY) {
         why.push(format!(
-            "A process joined {} in the future of this machine's clock: a clock was set back, or differs \
-             from the store's clock. Timers wait until the store's clock is where it was.",
+            "A process joined at a time that is {} ahead of this machine's clock. Either a clock was set back, or \
+             this machine's clock differs from the store's. After a clock was set back, timers wait until it has \
+             reached their due times again.",
             short(ahead)
         ));
     }
@@ -58,7 +59,8 @@ pub fn why(
             .filter(|silent| *silent > SILENT)
         {
             why.push(format!(
-                "That process has been silent for {}. If it is dead, another one runs the timer again when its lease ends.",
+                "That process has been silent for {}. If it is dead, another process runs the timer again after the \
+                 lease has ended.",
                 short(silent)
             ));
         }
@@ -75,23 +77,26 @@ pub fn why(
     } else if let Some(least) = handlers.iter().map(|node| node.silent_for).min()
         && least > SILENT
     {
+        let (who, have) = match handlers.len() {
+            1 => ("The only process".to_owned(), "has"),
+            many => (format!("All {many} processes"), "have"),
+        };
         why.push(format!(
-            "All {} processes with a handler for this queue are silent, for {} at least: they have died, or do not \
-             reach the store.",
-            handlers.len(),
+            "{who} with a handler for this queue {have} been silent for at least {}. Dead processes are silent, and \
+             so are processes that can't reach the store.",
             short(least)
         ));
     }
     if timer.fails > 0 {
         why.push(format!(
-            "Its handler has failed {} times. The next attempt is at its due time; the errors are in the log of the process.",
-            timer.fails
+            "Its handler has failed {}. The next attempt starts at the due time. The log of the process has the errors.",
+            times(timer.fails)
         ));
     }
     if timer.crashes > 0 {
         why.push(format!(
-            "{} processes have died during its run.",
-            timer.crashes
+            "The process died during a run of this timer: {}.",
+            times(timer.crashes)
         ));
     }
     match now.duration_since(timer.due) {
@@ -102,12 +107,20 @@ pub fn why(
         Ok(late) if why.is_empty() => {
             let running = counts.map_or(0, |counts| counts.running);
             why.push(format!(
-                "It is due for {}, and processes for its queue are alive. {running} timers of the queue run: perhaps as \
-                 many as may run at one time, or the queue has a pace.",
+                "It has been due for {}, and a process for its queue is alive. {running} timers of the queue are running. \
+                 Perhaps no more may run at one time, or the queue has a limit per second.",
                 short(late)
             ));
         }
         Ok(_) => {}
     }
     why
+}
+
+/// How often something happened, in words.
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        count => format!("{count} times"),
+    }
 }

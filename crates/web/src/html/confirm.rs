@@ -20,9 +20,9 @@ use crate::page::Shared;
 fn question(action: Action) -> &'static str {
     match action {
         Action::Pause => {
-            "Pause this queue? Its timers wait until it is resumed; runs under way go on."
+            "Pause this queue? Its timers wait until it is resumed. Runs that have begun go on."
         }
-        Action::Resume => "Let this queue go on? What is overdue starts at once.",
+        Action::Resume => "Resume this queue? Its overdue timers start at once.",
         Action::RunNow => "Make this timer due now?",
         Action::Move => "Move this timer?",
         Action::Cancel => "Cancel this timer? That can't be undone.",

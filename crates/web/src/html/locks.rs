@@ -45,7 +45,7 @@ pub(super) async fn part(shared: &Shared, pairs: &Pairs) -> Markup {
                     Some(held) => {
                         table {
                             thead { tr {
-                                th { "Name" } th { "Owner" } th.n { "Token" } th { "Rests" } th.wide { "Data" }
+                                th { "Name" } th { "Owner" } th.n { "Token" } th { "Time left" } th.wide { "Data" }
                             } }
                             tbody {
                                 @for lock in held {

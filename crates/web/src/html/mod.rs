@@ -242,12 +242,7 @@ fn store_of<'s>(shared: &'s Shared, visit: &Visit, pairs: &Pairs) -> Result<&'s 
 
 /// The page that says what is wrong with a request.
 fn bad(shared: &Shared, visit: &Visit, error: &str) -> Response {
-    let page = frame(
-        shared,
-        visit,
-        "That can't be",
-        &html! { p.error { (error) } },
-    );
+    let page = frame(shared, visit, "Bad request", &html! { p.error { (error) } });
     (StatusCode::BAD_REQUEST, page).into_response()
 }
 
@@ -258,7 +253,7 @@ fn trouble<V>(seen: &Seen<V>) -> Markup {
             p.error role="alert" {
                 b { "The store does not answer. " } (error) ". "
                 @if let Some((_, at)) = &seen.value {
-                    "What stands below is from " (ago(*at)) "."
+                    "The data below is from " (ago(*at)) "."
                 }
             }
         }

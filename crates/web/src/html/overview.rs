@@ -79,7 +79,7 @@ fn queues(
                     th.n { "Running" }
                     th.n.wide title="due within a minute" { "< 1 min" }
                     th.n.wide title="due within ten minutes" { "< 10 min" }
-                    th.n title="all that wait for their due time" { "Waiting" }
+                    th.n title="all timers that are not due yet" { "Waiting" }
                     th.n { "Dead" }
                     th { }
                 } }

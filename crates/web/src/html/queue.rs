@@ -207,7 +207,7 @@ fn table(visit: &Visit, store: &Store, query: &ListQuery, timers: &[StoredTimer]
                         td.key { (link(visit, store, timer)) }
                         td {
                             (state(timer.state))
-                            @if timer.fails > 0 { small.late { " " (timer.fails) " errors" } }
+                            @if timer.fails > 0 { small.late { " " (timer.fails) @if timer.fails == 1 { " error" } @else { " errors" } } }
                             @if let Some(node) = &timer.node { small { " " (node) } }
                         }
                         td.n.wide { (timer.attempt) }

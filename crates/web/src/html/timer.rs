@@ -100,7 +100,7 @@ fn facts(shared: &Shared, timer: &StoredTimer) -> Markup {
             dt { "Errors" } dd { (timer.fails) }
             dt { "Crashes" } dd { (timer.crashes) }
             @if timer.cancelled { dt { "Cancelled" } dd { "no other run follows" } }
-            @if timer.follows { dt { "Follows" } dd { "the run under way; due time and payload are those of the next timer" } }
+            @if timer.follows { dt { "Follows" } dd { "A run is under way. Due time and payload are those of the timer that follows it." } }
             dt { "Payload" } dd { (hidden(shared, Some(&timer.payload))) }
             dt { "Meta" } dd { (hidden(shared, timer.meta.as_ref().map(|meta| meta.as_str()))) }
         }

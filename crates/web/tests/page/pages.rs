@@ -1,12 +1,15 @@
 //! What the pages show.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::http::StatusCode;
 use tourbillon::{ExpiryMap, Scheduler, Timer};
+use tourbillon_durable::{Due, Durable, Memory, RetryPolicy};
 use tourbillon_leases::{Leases, MemoryStore};
 use tourbillon_web::{Access, Page};
 
-use crate::support::{HOSTILE, HOUR, full, get, idle, link, with_dead};
+use crate::support::{HOSTILE, HOUR, full, get, idle, link, until, with_dead};
 
 #[tokio::test]
 async fn hostile_names_are_shown_as_text() {
@@ -284,4 +287,22 @@ fn an_empty_page() {
 fn timers_of_a_name_that_is_there_already() {
     let timers = idle();
     let _ = Page::new().timers("a", &timers).timers("a", &timers);
+}
+
+#[tokio::test]
+async fn a_timer_that_failed_says_when_it_is_tried_again() {
+    let timers = Durable::builder(Memory::new())
+        .handle("mail", |_: &Due<u64>| Err::<(), _>("no such address"))
+        .retry(RetryPolicy::fixed(HOUR))
+        .start()
+        .unwrap();
+    let now = Duration::ZERO;
+    timers.schedule("mail", "7", now, &7_u64).wait().unwrap();
+    let router = full(&timers);
+    until(async || {
+        let page = get(&router, "/timer?queue=mail&key=7").await;
+        page.page().contains("Its handler has failed once. ")
+            && page.text.contains("It is due in 59m")
+    })
+    .await;
 }
