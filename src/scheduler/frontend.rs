@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::answers::TimerId;
 use super::firing::Firing;
 use super::handle::Handle;
-use super::task::Task;
+use super::task::{Rounds, Task};
 use crate::clock::ClaimReading;
 use crate::engine::{Engine, Frontend, FrontendTypes, RunInfo, RunOutcome};
 use crate::job::catch_panic;
@@ -248,7 +248,8 @@ where
         info: &RunInfo<'_, K>,
         mut task: Task<K, S>,
     ) -> RunOutcome<Task<K, S>> {
-        if task.calendar().is_some()
+        let rounds = task.rounds();
+        if rounds == Rounds::ByCalendar
             && let Some(next) = Self::look(handle, info, &mut task)
         {
             return RunOutcome::Repeat {
@@ -257,7 +258,7 @@ where
                 next: next.unwrap_or_default(),
             };
         }
-        if task.cadence().is_some() {
+        if rounds == Rounds::Here || (rounds == Rounds::ByCalendar && task.cadence().is_some()) {
             return Self::run_round(handle, info, task);
         }
         // Set out here, since a task may detach its run and panic afterwards.

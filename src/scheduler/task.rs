@@ -71,10 +71,26 @@ pub(crate) trait RunTask<K, S>: Send {
         None
     }
 
+    /// Returns how the worker runs it. One call, since it is on the way of each run.
+    fn rounds(&self) -> Rounds {
+        Rounds::None
+    }
+
     /// Returns the cadence of a task whose rounds a calendar says (REPEAT-5).
     fn calendar(&mut self) -> Option<&mut Cadence> {
         None
     }
+}
+
+/// How a worker runs a task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rounds {
+    /// Once.
+    None,
+    /// In rounds.
+    Here,
+    /// A calendar is asked first (REPEAT-5).
+    ByCalendar,
 }
 
 /// A task that runs once.
@@ -143,6 +159,10 @@ where
     /// Returns the cadence of a task that may run again.
     pub(super) fn cadence(&mut self) -> Option<&mut Cadence> {
         self.0.cadence()
+    }
+
+    pub(super) fn rounds(&self) -> Rounds {
+        self.0.rounds()
     }
 
     pub(super) fn calendar(&mut self) -> Option<&mut Cadence> {

@@ -8,7 +8,7 @@ use super::super::answers::Scheduled;
 use super::super::firing::Firing;
 use super::super::handle::Upsert;
 use super::super::repeat::{Cadence, IntoNext, Next, Period};
-use super::super::task::{RunTask, Task};
+use super::super::task::{Rounds, RunTask, Task};
 use super::carry::{AsyncRounds, Boxed, spawn_round};
 use super::round::AsyncRound;
 use super::{AsyncFiring, OnTokio};
@@ -135,6 +135,13 @@ where
     fn only_spawns(&self) -> bool {
         // A calendar is user code, which must not hold up a ticker.
         !self.cadence.has_calendar()
+    }
+
+    fn rounds(&self) -> Rounds {
+        match self.cadence.has_calendar() {
+            true => Rounds::ByCalendar,
+            false => Rounds::None,
+        }
     }
 
     fn calendar(&mut self) -> Option<&mut Cadence> {

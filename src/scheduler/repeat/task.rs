@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use std::marker::PhantomData;
 
 use super::super::firing::Firing;
-use super::super::task::RunTask;
+use super::super::task::{Rounds, RunTask};
 use super::cadence::Cadence;
 use super::next::IntoNext;
 use super::round::Round;
@@ -67,6 +67,13 @@ where
 
     fn cadence(&mut self) -> Option<&mut Cadence> {
         Some(&mut self.cadence)
+    }
+
+    fn rounds(&self) -> Rounds {
+        match self.cadence.has_calendar() {
+            true => Rounds::ByCalendar,
+            false => Rounds::Here,
+        }
     }
 
     fn calendar(&mut self) -> Option<&mut Cadence> {
