@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sink = Arc::clone(&late);
     let timers = Durable::builder(Sqlite::open(folder.join("timers.db"))?)
         .handle("mail", move |due: &Due<u64>| {
-            sink.lock().expect("no panic").push(due.lateness())
+            sink.lock().expect("no panic").push(due.lateness());
         })
         .start()?;
     for first in (0..OTHERS).step_by(1_000) {
@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     );
                     let due = Instant::now() + delay;
                     let run = move |_: &tourbillon::Firing<'_, u64>| {
-                        sink.lock().expect("no panic").push(due.elapsed())
+                        sink.lock().expect("no panic").push(due.elapsed());
                     };
                     scheduler.handle().schedule(key, due, run).expect("it runs");
                 }

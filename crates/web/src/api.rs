@@ -22,7 +22,7 @@ use crate::orders::{Order, Outcome, Pairs, value};
 use crate::page::Shared;
 use crate::snapshots::Seen;
 use crate::sources::Store;
-use crate::times::time;
+use crate::times::{micros, time};
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
@@ -231,14 +231,22 @@ async fn timers(
     let query = list_query(&pairs).map_err(|error| wrong(StatusCode::BAD_REQUEST, &error))?;
     let mut stores = Vec::new();
     for store in asked(&shared, &pairs)? {
-        stores.push(of_store(
-            &store.name,
-            &store.list(query.clone()).await,
-            "timers",
-            all(json::timer),
-        ));
+        let seen = store.list(query.clone()).await;
+        let mut object = of_store(&store.name, &seen, "timers", all(json::timer));
+        // Also behind a page that is not full: the store ends one also by its bytes.
+        object["next"] = json!(seen.get().and_then(|timers| timers.last()).map(next));
+        stores.push(object);
     }
     Ok(answer(&stores))
+}
+
+/// The parameters by which a program asks for the timers behind this one.
+fn next(last: &StoredTimer) -> String {
+    let mut next = form_urlencoded::Serializer::new(String::new());
+    next.append_pair("after", &micros(last.due).to_string());
+    next.append_pair("after_queue", &last.queue);
+    next.append_pair("after_key", &last.key);
+    next.finish()
 }
 
 async fn timer(

@@ -114,11 +114,6 @@ fn admit(shared: &Shared, parts: &Parts) -> Result<Visit, Response> {
     let path = parts.uri.path();
     let is_asset = path.starts_with("/assets/");
     let is_probe = matches!(path, "/healthz" | "/readyz");
-    if !is_asset && !is_probe && !shared.rate.may(Instant::now()) {
-        let later = [(header::RETRY_AFTER, "1")];
-        let words = "too many requests: try again in a second\n";
-        return Err((StatusCode::TOO_MANY_REQUESTS, later, words).into_response());
-    }
     if !shared.hosts.is_empty() && !names_host(&shared.hosts, parts) {
         return Err(refused(
             "this page answers by its own host name only: see Page::hosts",
@@ -151,6 +146,12 @@ fn admit(shared: &Shared, parts: &Parts) -> Result<Visit, Response> {
                 .into_response());
         }
         return Err(refused("you may not see this page"));
+    }
+    // Behind the check of rights: who may not read must not take the turns of those who may.
+    if !is_asset && !is_probe && !shared.rate.may(Instant::now()) {
+        let later = [(header::RETRY_AFTER, "1")];
+        let words = "too many requests: try again in a second\n";
+        return Err((StatusCode::TOO_MANY_REQUESTS, later, words).into_response());
     }
     let original = parts.extensions.get::<OriginalUri>();
     let original = original.map_or(path, |OriginalUri(uri)| uri.path());

@@ -71,7 +71,7 @@
 //! | `POST /api/v1/do` | an action, as JSON: `{"action": "cancel", "store": "shop", "queue": "mail", "key": "7"}` |
 //!
 //! `timers` takes the parameters `store`, `queue`, `keys` (how the keys begin), `state`, and `limit` up
-//! to 500. `dead` takes `older_than` instead of `state`. `locks` takes `names` (how the names begin).
+//! to 500. Its answer has the parameters of the next page as `next`, which is null behind the last one. `dead` takes `older_than` instead of `state`. `locks` takes `names` (how the names begin).
 //! A user who may not read still gets an answer of `/healthz` and `/readyz`, of one or two words.
 //!
 //! `do` takes `store`, `queue`, `key`, `when`, `ids`, and for all dead letters of a filter `all`,

@@ -176,7 +176,7 @@ impl Page {
     }
 
     /// Answers at most this many requests a second, and twice as many in a burst. Others get 429.
-    /// Scripts, styles and probes do not count. 100 by default; 0 counts as 1.
+    /// Scripts, styles and probes do not count, and neither do those who may not read. 100 by default; 0 counts as 1.
     pub fn requests_per_second(mut self, most: u32) -> Self {
         self.shared.rate = Rate::new(most);
         self

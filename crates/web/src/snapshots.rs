@@ -122,7 +122,7 @@ impl<K: Hash + Eq, V: Send + Sync + 'static> Snapshots<K, V> {
         let Some(slot) = self.slot(key) else {
             return Seen {
                 value: None,
-                error: Some("too many different questions are under way: try again".to_owned()),
+                error: Some("Too many different questions are under way: try again".to_owned()),
             };
         };
         let mut news = slot.seen.subscribe();
@@ -146,7 +146,10 @@ impl<K: Hash + Eq, V: Send + Sync + 'static> Snapshots<K, V> {
             && begun.elapsed() >= WAIT
             && seen.error.is_none()
         {
-            seen.error = Some(format!("no answer yet after {:.1?}", begun.elapsed()));
+            seen.error = Some(format!(
+                "The store does not answer: no answer yet after {:.1?}",
+                begun.elapsed()
+            ));
         }
         seen
     }

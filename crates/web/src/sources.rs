@@ -8,8 +8,8 @@ use tokio::sync::Semaphore;
 use tourbillon::metrics::Metrics;
 use tourbillon::{ExpiryMap, Handle, Health, MapHasher, Timer};
 use tourbillon_durable::{
-    DeadFilter, DeadTimer, Durable, Paging, QueueCounts, StoredNode, StoredState, StoredTimer,
-    TimerFilter,
+    CallError, DeadFilter, DeadTimer, Durable, Paging, QueueCounts, StoredNode, StoredState,
+    StoredTimer, TimerFilter,
 };
 use tourbillon_leases::{HeldLock, Leases};
 
@@ -280,15 +280,24 @@ impl Locks {
 
     pub(crate) async fn held(&self, names: &str, most: usize) -> Seen<Vec<HeldLock>> {
         let (leases, prefix) = (self.leases.clone(), names.to_owned());
-        let ask = async move || leases.list_async(&prefix, most).await.map_err(words);
+        let ask = async move || {
+            leases
+                .list_async(&prefix, most)
+                .await
+                .map_err(|error| format!("The server does not answer: {error}"))
+        };
         self.held
             .get((names.to_owned(), most), &self.turns, ask)
             .await
     }
 }
 
-fn words(error: impl std::fmt::Display) -> String {
-    error.to_string()
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+fn words(error: CallError) -> String {
+    match error {
+        CallError::Invalid(invalid) => format!("The question can't be asked: {invalid}"),
+        error => format!("The store does not answer: {error}"),
+    }
 }
 
 #[cfg(test)]

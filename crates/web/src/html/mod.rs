@@ -251,7 +251,7 @@ fn trouble<V>(seen: &Seen<V>) -> Markup {
     html! {
         @if let Some(error) = &seen.error {
             p.error role="alert" {
-                b { "The store does not answer. " } (error) ". "
+                b { (error) "." } " "
                 @if let Some((_, at)) = &seen.value {
                     "The data below is from " (ago(*at)) "."
                 }

@@ -25,16 +25,16 @@ async fn a_store_goes_away_and_comes_back() {
         .await;
     browser.shows("order:7").await;
     store.inject(|_| MemoryFault::Fail(StoreError::Unavailable("an outage".into())));
-    browser.shows("The store does not answer. ").await;
+    browser.shows("The store does not answer").await;
     // What it said before stays.
     assert!(browser.text().await.contains("order:7"));
     store.heal();
-    browser.shows_no("The store does not answer. ").await;
+    browser.shows_no("The store does not answer").await;
     store.inject(|_| MemoryFault::Hang);
     browser.shows("no answer yet after").await;
     assert!(browser.text().await.contains("order:7"));
     store.heal();
-    browser.shows_no("The store does not answer. ").await;
+    browser.shows_no("The store does not answer").await;
     assert_eq!(browser.complaints().await, [""; 0]);
 }
 

@@ -322,6 +322,23 @@ async fn too_many_requests_are_told_to_come_later() {
 }
 
 #[tokio::test]
+async fn strangers_do_not_take_the_turns_of_those_who_may_read() {
+    let router = Page::new()
+        .requests_per_second(1)
+        .access(|request| match request.headers.contains_key("x-user") {
+            true => Access::read_only(),
+            false => Access::denied(),
+        })
+        .router();
+    for _ in 0..20 {
+        assert_eq!(get(&router, "/").await.status, StatusCode::FORBIDDEN);
+    }
+    let request = Request::get("/").header("x-user", "anna");
+    let answer = send(&router, request.body(Body::empty()).unwrap()).await;
+    assert_eq!(answer.status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn a_huge_form_is_refused() {
     let router = full(&idle());
     let huge = "x".repeat(100_000);

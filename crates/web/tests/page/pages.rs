@@ -222,7 +222,11 @@ async fn what_can_not_be_asked_is_refused() {
     // A name that no store takes is told in the page.
     let long = "x".repeat(5_000);
     let answer = get(&router, &link("/queue", &[("queue", &long)])).await;
-    assert!(answer.page().contains("does not answer"), "{}", answer.text);
+    assert!(
+        answer.page().contains("The question can't be asked: "),
+        "{}",
+        answer.text
+    );
 }
 
 #[tokio::test]

@@ -49,6 +49,34 @@ async fn the_pages_as_json() {
 }
 
 #[tokio::test]
+async fn a_list_goes_on_where_it_ended() {
+    let timers = crate::support::idle();
+    let keys: Vec<String> = (0..25)
+        .map(|number| format!("a&b=c d:{number:02}"))
+        .collect();
+    timers
+        .schedule_many("q&x=1", keys.iter().map(|key| (key, HOUR, "x")))
+        .wait()
+        .unwrap();
+    let router = full(&timers);
+    let (mut after, mut seen) = (String::new(), Vec::new());
+    loop {
+        let path = format!("/api/v1/timers?queue=q%26x%3D1&limit=10&{after}");
+        let store = get(&router, &path).await.json()["stores"][0].clone();
+        let Some(next) = store["next"].as_str() else {
+            break;
+        };
+        after = next.to_owned();
+        let page = store["timers"].as_array().unwrap();
+        seen.extend(
+            page.iter()
+                .map(|timer| timer["key"].as_str().unwrap().to_owned()),
+        );
+    }
+    assert_eq!(seen, keys);
+}
+
+#[tokio::test]
 async fn metrics_come_in_the_format_that_is_asked_for() {
     let timers = with_dead(&["a"], "no");
     let router = full(&timers);
