@@ -292,7 +292,6 @@ impl Locks {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 fn words(error: CallError) -> String {
     match error {
         CallError::Invalid(invalid) => format!("The question can't be asked: {invalid}"),
