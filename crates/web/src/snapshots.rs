@@ -82,6 +82,8 @@ struct Asked<V> {
     slot: Arc<Slot<V>>,
     begun: Instant,
     every: Duration,
+    /// Not if the question has panicked.
+    is_answered: bool,
 }
 
 impl<K, V> Default for Snapshots<K, V> {
@@ -126,14 +128,14 @@ impl<K: Hash + Eq, V: Send + Sync + 'static> Snapshots<K, V> {
             };
         };
         let mut news = slot.seen.subscribe();
-        if let Some(asked) = slot.take_turn(self.every) {
+        if let Some(mut asked) = slot.take_turn(self.every) {
             let (turns, question) = (Arc::clone(turns), ask());
             tokio::spawn(async move {
                 let answer = match turns.acquire().await {
                     Ok(_one_of_them) => question.await,
                     Err(closed) => Err(closed.to_string()),
                 };
-                asked.slot.publish(answer);
+                asked.publish(answer);
             });
         }
         if let Some(begun) = slot.is_asked() {
@@ -209,6 +211,7 @@ impl<V> Slot<V> {
             slot: Arc::clone(self),
             begun,
             every,
+            is_answered: false,
         })
     }
 
@@ -220,16 +223,19 @@ impl<V> Slot<V> {
         let turn = lock(&self.turn);
         turn.asked.is_none().then_some(turn.used)
     }
+}
 
-    fn publish(&self, answer: Result<V, String>) {
+impl<V> Asked<V> {
+    fn publish(&mut self, answer: Result<V, String>) {
         // The last answer stays beside an error.
-        self.seen.send_modify(|seen| match answer {
+        self.slot.seen.send_modify(|seen| match answer {
             Ok(value) => {
                 seen.value = Some((Arc::new(value), SystemTime::now()));
                 seen.error = None;
             }
             Err(error) => seen.error = Some(error),
         });
+        self.is_answered = true;
     }
 }
 
@@ -243,6 +249,13 @@ impl<V> Drop for Asked<V> {
             true => None,
             false => Some(self.begun + cost.max(pause)),
         };
+        drop(turn);
+        // Also for readers who came between the answer and this.
+        self.slot.seen.send_modify(|seen| {
+            if !self.is_answered {
+                seen.error = Some("The question to the store has panicked".to_owned());
+            }
+        });
     }
 }
 
@@ -305,8 +318,16 @@ mod tests {
             (seen.get().copied(), seen.error)
         };
         assert_eq!(read(Ok(1)).await, (Some(1), None));
-        let panicking = slots.get((), &turns, async || panic!("on purpose"));
-        assert_eq!(panicking.await.get(), Some(&1));
+        let panicked = async || {
+            let panics = slots.get((), &turns, async || panic!("on purpose"));
+            let seen = panics.await;
+            assert_eq!(seen.get(), Some(&1));
+            seen.error.is_some_and(|error| error.contains("panicked"))
+        };
+        // The turn of the question before may not have ended.
+        while !panicked().await {
+            tokio::task::yield_now().await;
+        }
         // The pause after the panic is as short as it was.
         let wait = async |what: (Option<u8>, Option<String>), next: Result<u8, &'static str>| {
             while read(next).await != what {
