@@ -408,7 +408,7 @@ pub(crate) async fn carry_out(
         target: order.target_in_words(),
         outcome: Ok(String::new()),
     };
-    // It goes on, and is told, also if the browser goes away meanwhile.
+    // The action is done and reported even if the browser disconnects.
     let (shared, order) = (Arc::clone(shared), order.clone());
     let done = tokio::spawn(async move {
         let store = shared.store(&order.store);

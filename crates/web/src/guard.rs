@@ -104,7 +104,7 @@ async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
             .headers_mut()
             .insert(name, HeaderValue::from_static(value));
     }
-    // What is shown belongs to those who may see it, and is old in a moment. Assets say otherwise.
+    // No cache may keep a page: it is for this user, and it changes each second. Assets set their own header.
     let cache = response.headers_mut().entry(header::CACHE_CONTROL);
     cache.or_insert(HeaderValue::from_static("no-store"));
     response

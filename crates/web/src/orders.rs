@@ -192,7 +192,7 @@ impl Order {
         }
     }
 
-    /// What is done to what, in words.
+    /// The target in words, with control characters escaped.
     pub(crate) fn target_in_words(&self) -> String {
         let named =
             |queue: &str, key: &str| format!("{} {}", queue.escape_debug(), key.escape_debug());
@@ -353,7 +353,7 @@ async fn letters(
         ),
     };
     if let Some(error) = failed {
-        // What is done stays done, so it is told beside the error.
+        // The letters that were done stay done, so the answer counts them beside the error.
         return Ok(Outcome::Failed(format!("{done} {what}, and then: {error}")));
     }
     Ok(match left {

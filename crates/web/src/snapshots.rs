@@ -28,7 +28,7 @@ const PAUSE_PER_COST: u32 = 4;
 /// The longest pause that follows from the time an answer took.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// How long a reader waits for a new answer. An outage is told after that.
+/// How long a reader waits for a new answer. After that, the page reports an outage.
 const WAIT: Duration = Duration::from_millis(900);
 
 /// The most slots of a kind.
@@ -139,7 +139,7 @@ impl<K: Hash + Eq, V: Send + Sync + 'static> Snapshots<K, V> {
             });
         }
         if let Some(begun) = slot.is_asked() {
-            // Who comes later waits only for the rest.
+            // A reader that comes later waits for the rest of that time.
             let rest = WAIT.saturating_sub(begun.elapsed());
             let _ = timeout(rest, news.changed()).await;
         }

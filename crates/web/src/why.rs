@@ -7,7 +7,7 @@ use tourbillon_durable::{QueueCounts, StoredNode, StoredState, StoredTimer};
 use crate::times::{distance, short};
 
 /// A process that was silent for so long is worth a word: three times the usual interval of beats.
-const SILENT: Duration = Duration::from_secs(9);
+pub(crate) const SILENT: Duration = Duration::from_secs(9);
 
 /// A timer that is overdue for less may be on its way.
 const ON_ITS_WAY: Duration = Duration::from_secs(3);

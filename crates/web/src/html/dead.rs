@@ -8,29 +8,16 @@ use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use tourbillon_durable::DeadTimer;
 
-use super::{ago, bad, button, frame, store_of, trouble};
+use super::{ago, bad, button, frame, limit, store_of, trouble};
 use crate::access::Action;
 use crate::guard::{Visit, Visitor};
 use crate::orders::{Pairs, letters_of, value};
 use crate::page::Shared;
 use crate::sources::{DeadQuery, Store};
 
-/// The dead letters of a page.
-const ROWS: u32 = 50;
-
-/// The most dead letters of one answer for programs.
-const MOST: u32 = 500;
-
 /// Reads which dead letters are asked for.
 pub(crate) fn dead_query(pairs: &Pairs) -> Result<DeadQuery, String> {
-    let limit = match value(pairs, "limit") {
-        "" => ROWS,
-        text => text
-            .parse::<u32>()
-            .map_err(|_| "limit must be a number".to_owned())?
-            .clamp(1, MOST),
-    };
-    letters_of(pairs, limit)
+    letters_of(pairs, limit(pairs)?)
 }
 
 /// The page is not live: whoever chooses letters must not see them move.

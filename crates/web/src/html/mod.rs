@@ -40,6 +40,23 @@ use crate::snapshots::Seen;
 use crate::sources::Store;
 use crate::times::{distance, time};
 
+/// The rows of a page.
+const ROWS: u32 = 50;
+
+/// The most rows of one answer for programs.
+const MOST: u32 = 500;
+
+/// Reads how many rows are asked for.
+fn limit(pairs: &Pairs) -> Result<u32, String> {
+    match value(pairs, "limit") {
+        "" => Ok(ROWS),
+        text => text
+            .parse()
+            .map(|limit: u32| limit.clamp(1, MOST))
+            .map_err(|_| "limit must be a number".to_owned()),
+    }
+}
+
 /// A part of a page that is live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum View {

@@ -1,7 +1,7 @@
 //! All queues and processes of each store.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use axum::Extension;
 use axum::extract::State;
@@ -14,9 +14,7 @@ use crate::guard::{Visit, Visitor};
 use crate::page::Shared;
 use crate::sources::Store;
 use crate::times::short;
-
-/// A process that was silent for so long is marked: three times the usual interval of beats.
-const SILENT: Duration = Duration::from_secs(9);
+use crate::why::SILENT;
 
 pub(super) async fn page(State(shared): State<Arc<Shared>>, Extension(visit): Visitor) -> Response {
     let part = part(&shared, &visit).await;

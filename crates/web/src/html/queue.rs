@@ -8,19 +8,13 @@ use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use tourbillon_durable::{StoredState, StoredTimer};
 
-use super::{View, ago, bad, button, frame, live, number, state, store_of, trouble};
+use super::{ROWS, View, ago, bad, button, frame, limit, live, number, state, store_of, trouble};
 use crate::access::Action;
 use crate::guard::{Visit, Visitor};
 use crate::orders::{Pairs, value};
 use crate::page::Shared;
 use crate::sources::{ListQuery, Store};
 use crate::times::micros;
-
-/// The timers of a page.
-const ROWS: u32 = 50;
-
-/// The most timers of one answer for programs.
-const MOST: u32 = 500;
 
 /// The running timers that stand above the others.
 const RUNNING: u32 = 20;
@@ -40,13 +34,7 @@ pub(crate) fn list_query(pairs: &Pairs) -> Result<ListQuery, String> {
             format!("there is no state {text:?}: the states are waiting, overdue, running and paused")
         })?),
     };
-    let limit = match value(pairs, "limit") {
-        "" => ROWS,
-        text => text
-            .parse::<u32>()
-            .map_err(|_| "limit must be a number".to_owned())?
-            .clamp(1, MOST),
-    };
+    let limit = limit(pairs)?;
     let after = match value(pairs, "after") {
         "" => None,
         due => {
