@@ -2,7 +2,8 @@
 //! of a library.
 //!
 //! Each patch in `loom-tests/teeth` names, in its first lines, the test that has to fail. First
-//! these tests must succeed on the unbroken tree. Then these steps follow for each patch:
+//! these tests must succeed on the unbroken tree, unless `--tested` says that all tests of this tree
+//! are run anyway. Then these steps follow for each patch:
 //!
 //! 1. Restore the copy of the tree, and apply the patch.
 //! 2. Build the package. This must succeed: otherwise the compiler noticed the break, not the test.
@@ -43,10 +44,19 @@ struct Tooth {
     patch: PathBuf,
 }
 
+/// What to do with the teeth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Runs their tests on the unbroken tree, and then the teeth.
+    Run,
+    /// Runs the teeth: the tests are run on the unbroken tree by whoever asks.
+    RunTested,
+    /// Adapts the patches to the tree, and runs nothing.
+    Refresh,
+}
+
 /// Runs the teeth of these names, or all teeth. Returns whether all were caught.
-///
-/// To `refresh`, nothing is run: the patches are adapted to the tree.
-pub(crate) fn run(root: &Path, refresh: bool, names: &[String]) -> Result<bool, String> {
+pub(crate) fn run(root: &Path, way: Way, names: &[String]) -> Result<bool, String> {
     let teeth = read_teeth(&root.join("loom-tests/teeth"))?;
     let mut models = read_models(&root.join("loom-tests/src/models"))?;
     models.extend(others_with_teeth(root)?);
@@ -56,7 +66,7 @@ pub(crate) fn run(root: &Path, refresh: bool, names: &[String]) -> Result<bool, 
         say!("teeth: {line}");
     }
     let chosen = choose(teeth, names)?;
-    if refresh {
+    if way == Way::Refresh {
         return Ok(refresh::run(root, &chosen)? && disagreements.is_empty());
     }
     if chosen.is_empty() {
@@ -65,25 +75,31 @@ pub(crate) fn run(root: &Path, refresh: bool, names: &[String]) -> Result<bool, 
     }
     // A test that fails on the unbroken tree would make each of its teeth look caught.
     let bench = Bench::new(root, 0)?;
-    let healthy = bench.unbroken(&chosen)?;
+    let healthy = match way {
+        Way::RunTested => BTreeMap::new(),
+        _ => bench.unbroken(&chosen)?,
+    };
     // Several benches work at one time, since the compiler does not use all cores for one package.
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let others = cores.clamp(1, MOST_BENCHES).min(chosen.len());
     let others = (1..others).map(|number| Bench::new(root, number));
-    let benches: Vec<Bench> = others.chain([Ok(bench)]).collect::<Result<_, _>>()?;
+    let benches = [Ok(bench)].into_iter().chain(others);
+    let benches: Vec<Bench> = benches.collect::<Result<_, _>>()?;
     // Each bench takes the next tooth when it is free, since builds take different times.
-    let left = Mutex::new(chosen.iter());
+    let left = Mutex::new(chosen.iter().collect());
+    let (left, healthy) = (&left, &healthy);
     let caught = AtomicUsize::new(0);
+    let caught = &caught;
     thread::scope(|scope| {
-        for bench in &benches {
-            scope.spawn(|| {
-                while let Some(tooth) = next_of(&left) {
-                    caught.fetch_add(usize::from(bench.try_tooth(tooth, &healthy)), Relaxed);
+        for (number, bench) in benches.iter().enumerate() {
+            scope.spawn(move || {
+                while let Some(tooth) = next_of(left, number == 0) {
+                    caught.fetch_add(usize::from(bench.try_tooth(tooth, healthy)), Relaxed);
                 }
             });
         }
     });
-    let caught = caught.into_inner();
+    let caught = caught.load(Relaxed);
     say!("teeth: {caught} of {} caught", chosen.len());
     Ok(caught == chosen.len() && disagreements.is_empty())
 }
@@ -199,8 +215,14 @@ impl Bench {
     }
 }
 
-fn next_of<'a>(left: &Mutex<std::slice::Iter<'a, Tooth>>) -> Option<&'a Tooth> {
-    left.lock().ok()?.next()
+/// The next tooth for a bench, or `None` if it is done. One bench has those of the libraries, and begins
+/// with them: a second one would build all that they depend on once more.
+fn next_of<'a>(left: &Mutex<Vec<&'a Tooth>>, has_libraries: bool) -> Option<&'a Tooth> {
+    let mut left = left.lock().ok()?;
+    let of_library = |tooth: &&Tooth| tooth.head.package != heads::MODELS;
+    let library = left.iter().position(of_library).filter(|_| has_libraries);
+    let place = library.or_else(|| left.iter().position(|tooth| !of_library(tooth)))?;
+    Some(left.remove(place))
 }
 
 fn judge(end: &End, may_hang: bool) -> Result<String, String> {
@@ -317,6 +339,20 @@ mod tests {
             let status = std::process::ExitStatus::from_raw(raw);
             assert!(judge(&End::Badly(status), false).is_ok());
         }
+    }
+
+    #[test]
+    fn one_bench_takes_the_teeth_of_libraries_and_begins_with_them() {
+        let mut of_library = tooth("b");
+        of_library.head.package = "tourbillon".to_owned();
+        let teeth = [tooth("a"), of_library, tooth("c")];
+        let taken = |benches: &[bool]| {
+            let left = Mutex::new(teeth.iter().collect());
+            let next = |first| next_of(&left, first).map_or("none", |tooth| &tooth.name);
+            benches.iter().map(|&first| next(first)).collect::<Vec<_>>()
+        };
+        assert_eq!(taken(&[true, true, true, true]), ["b", "a", "c", "none"]);
+        assert_eq!(taken(&[false, false, false, true]), ["a", "c", "none", "b"]);
     }
 
     fn tooth(name: &str) -> Tooth {
