@@ -6,11 +6,12 @@ tests() {
     cargo test --workspace --all-features
 }
 
-# Tests of durable timers that take long, each with a command of its own. CONTRIBUTING.md names them.
+# Tests of durable timers that take long, each with a command of its own. CONTRIBUTING.md names them. Here it is the
+# whole workspace's features, with which all is built already.
 long_tests_of_durable_timers() {
     local output test
     for test in "promises at_the_defaults" "postgres a_million_rows"; do
-        output=$(cargo test --quiet -p tourbillon-durable --all-features --locked \
+        output=$(cargo test --quiet --workspace --all-features --locked \
             --test "${test% *}" -- --ignored "${test#* }")
         echo "$output"
         grep -q '^test result: ok. 1 passed' <<<"$output" || complain "no test has the name ${test#* }"
@@ -26,6 +27,10 @@ program() {
     cargo build --quiet --workspace --all-features --bins --tests --locked
     timeout 900 "$target/debug/$name" "$@"
 }
+
+# tool PACKAGE ARGUMENT..: runs a tool of the repository. Its target folder is its own, since what runs beside the
+# other steps must not wait for their builds.
+tool() { cargo run --quiet -p "$1" --target-dir "$target/tools" --locked -- "${@:2}"; }
 
 # Links have to go somewhere without the features, too.
 docs() {
@@ -47,7 +52,7 @@ readme_first_command() {
     crates=$(cargo tree -p sessions -e normal,build --prefix none --locked | sed 's/ (.*//' | sort -u | wc -l)
     echo "$crates crates"
     [ "$crates" -le 30 ] || complain "the README's first command builds $crates crates, more than 30"
-    output=$(timeout 300 bash -c "$command")
+    output=$(timeout 900 bash -c "$command")
     [ -n "$output" ] || complain "the README's first command printed nothing"
     tail -n 20 <<<"$output"
 }
@@ -89,5 +94,10 @@ crashes_double_what_has_no_fence() {
         complain "no effect was doubled without the fence"
 }
 
-# The same crate is built once for each tooth: here incremental builds take a third of the time.
-teeth() { CARGO_INCREMENTAL=1 cargo run --quiet -p xtask --locked -- teeth; }
+# The same crate is built once for each tooth: here incremental builds take a third of the time. A run of all steps runs
+# the tests that the teeth name, so it need not see them succeed twice.
+teeth() {
+    local which=()
+    if [ "${ALL_STEPS:-}" = true ]; then which=(--tested); fi
+    CARGO_INCREMENTAL=1 tool xtask teeth "${which[@]}"
+}
