@@ -113,6 +113,8 @@ pub(crate) const DURABLE: &[Room] = &[
     room(3, "client"),
     room(4, "run"),
     room(5, "durable"),
+    // The kit starts timers on a clock that a test moves.
+    room(6, "test_util"),
     // A test of the errors of all rooms.
     room(3, "error_texts"),
     // Documentation alone.

@@ -53,6 +53,7 @@
 //! | `postgres-tls` | connections to PostgreSQL over TLS, by rustls |
 //! | `tokio` | [`handle_tokio`]: handlers that are futures on a tokio runtime. To await the calls needs no feature |
 //! | `jiff` | due times of the crate `jiff`: `Timestamp` and `Zoned` |
+//! | `test-util` | [`test_util`]: timers in virtual time, for tests of programs that use them; no dependency |
 //! | `metrics` | counters and gauges for the recorder of the crate `metrics`: `timers.metrics().publish()` |
 //! | `tracing` | a span for each run, and the events of operators, for the subscriber of the crate `tracing` |
 //! | `serde` | events, statistics, counts and timers as they are read can be serialized; a time is `{"secs_since_epoch":1,"nanos_since_epoch":7000}` |
@@ -72,6 +73,7 @@
 //! | give a timer a tenant, tags or a trace context beside its payload | [`Meta`] |
 //! | set what follows an error, or a start that is far too late | [`RetryPolicy`], [`Late`] |
 //! | run a timer again and again | [`Ending::Again`] |
+//! | test code that uses timers, without waiting | [`start_stepped`] (feature `test-util`) |
 //! | answer a probe for health | [`Durable::health`] |
 //! | log and count | [`DurableEvent`], [`DurableStats`], [`Durable::counts`] |
 //! | find timers and dead letters | [`TimerFilter`], [`DeadFilter`] |
@@ -89,7 +91,7 @@
 //! | [`traces`] | events of runs, layers around handlers, the trace of the caller |
 //! | [`postgres`][guide_postgres] | setting up a server: roles and rights, connections, poolers, TLS |
 //! | [`support`] | why a timer has not run; hurry, cancel, revive and discard, in Rust and in SQL |
-//! | [`testing`] | tests in memory, with a clock of the test's |
+//! | [`testing`] | tests in virtual time: each kind of handler, retries, crashes, late timers, outages |
 //! | [`operation`] | for those who run it: what to watch, sizes, backups, outages, updates |
 //! | [`promises`] | what you can rely on, what a commit is worth, limits |
 //! | [`figures`], [`design`], [`changelog`] | rates and a comparison, reasons, and what changed |
@@ -130,6 +132,14 @@
     doc = "[`handle_tokio`]: DurableBuilder::handle_tokio"
 )]
 #![cfg_attr(not(feature = "tokio"), doc = "[`handle_tokio`]: #features")]
+#![cfg_attr(
+    feature = "test-util",
+    doc = "[`start_stepped`]: DurableBuilder::start_stepped"
+)]
+#![cfg_attr(
+    not(feature = "test-util"),
+    doc = "[`start_stepped`]: #features\n[`test_util`]: #features"
+)]
 //!
 //! [`order_timeouts`]: guide::order_timeouts
 //! [`webhooks`]: guide::webhooks
@@ -151,9 +161,15 @@ mod durable;
 mod error_texts;
 mod events;
 // Its code needs the stores, and its pages name them.
-#[cfg(all(doc, any(not(doctest), all(feature = "sqlite", feature = "postgres"))))]
+#[cfg(all(
+    doc,
+    any(
+        not(doctest),
+        all(feature = "sqlite", feature = "postgres", feature = "test-util")
+    )
+))]
 #[cfg_attr(
-    not(all(feature = "sqlite", feature = "postgres")),
+    not(all(feature = "sqlite", feature = "postgres", feature = "test-util")),
     allow(
         rustdoc::broken_intra_doc_links,
         reason = "links to what a feature adds"
@@ -172,6 +188,9 @@ mod sqlite;
 #[doc(hidden)]
 pub mod store;
 mod sync;
+#[cfg(feature = "test-util")]
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+pub mod test_util;
 
 #[doc(hidden)]
 pub use calls::CallWithin;

@@ -81,6 +81,9 @@ pub struct Completion<'a> {
     /// The schema that has the timers in PostgreSQL, or the prefix of their tables in SQLite. It is
     /// no argument of the function.
     pub namespace: &'a str,
+    /// The store's clock, if a test moves it.
+    #[cfg(all(feature = "test-util", feature = "sqlite"))]
+    pub(crate) now: Option<crate::store::StoreTime>,
 }
 
 impl<'a> Completion<'a> {
@@ -94,7 +97,15 @@ impl<'a> Completion<'a> {
             epoch: epoch.0,
             attempt: i32::try_from(run.attempt).unwrap_or(i32::MAX),
             namespace,
+            #[cfg(all(feature = "test-util", feature = "sqlite"))]
+            now: None,
         }
+    }
+
+    /// The same at this time, which a test has set.
+    #[cfg(all(feature = "test-util", feature = "sqlite"))]
+    pub(crate) fn at(self, now: Option<crate::store::StoreTime>) -> Self {
+        Completion { now, ..self }
     }
 
     /// It is no public interface, but visible for tests of this repository.

@@ -567,6 +567,8 @@ impl DurableBuilder {
             layers: self.layers,
             trace_context: self.trace_context,
             runs_on: self.runs_on,
+            #[cfg(feature = "test-util")]
+            hand: None,
             queues,
         })
     }

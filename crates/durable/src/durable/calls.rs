@@ -255,7 +255,7 @@ impl Durable {
             Ok(call) => {
                 let (reply, sent) = Sent::answer(&inner.alarm, A::take);
                 inner.writers.send(call, CallReply::one(reply));
-                sent
+                inner.sent(sent)
             }
             Err(invalid) => Sent::known(Err(CallError::Invalid(invalid))),
         }

@@ -154,7 +154,7 @@ impl Durable {
             }
         });
         inner.writers.send_many(calls);
-        sent
+        inner.sent(sent)
     }
 }
 

@@ -6,6 +6,8 @@ mod health;
 mod many;
 mod metrics;
 mod reads;
+#[cfg(feature = "test-util")]
+mod stepped;
 mod stop;
 mod stop_state;
 mod with_meta;
@@ -18,7 +20,7 @@ use std::time::Duration;
 use tourbillon::Timer;
 
 use self::stop::Stopper;
-use crate::calls::{Alarm, Invalid, StartError, names};
+use crate::calls::{Alarm, Invalid, Sent, StartError, names};
 use crate::client::{Hints, NearTimer, Outages, Reader, StoreHandle, Writers};
 use crate::events::{Counters, DurableStats, EventSink};
 use crate::node::{MOST_AWAKE, Near, NodeConfig, QueueConfig};
@@ -104,6 +106,9 @@ struct Inner {
     is_closed: AtomicBool,
     /// Disconnected when the threads that carry calls have ended.
     threads: Receiver<()>,
+    /// Whether a test moves the clock.
+    #[cfg(feature = "test-util")]
+    is_stepped: bool,
 }
 
 struct NodeLink {
@@ -157,7 +162,7 @@ impl Durable {
         &self.0.0
     }
 
-    fn start(mut plan: Plan) -> Result<Self, StartError> {
+    pub(crate) fn start(mut plan: Plan) -> Result<Self, StartError> {
         // Before threads start: a copy may be unable to start one, and would wait for it. A store
         // that panics here refuses nothing.
         if let Ok(Some(refusal)) = catch_panic(|| plan.store.refusal()) {
@@ -197,6 +202,8 @@ impl Durable {
             .map_err(StartError::Store)?;
         let reader = Reader::start(&store_handle, &alarm, alive).map_err(StartError::Spawn)?;
 
+        #[cfg(feature = "test-util")]
+        let is_stepped = plan.hand.is_some();
         let (payload_limit, node_lease) = (plan.payload_limit, plan.node_lease);
         let label = std::mem::take(&mut plan.label);
         let trace_context = plan.trace_context.take();
@@ -220,6 +227,8 @@ impl Durable {
             origin: Origin::here(),
             is_closed: AtomicBool::new(false),
             threads,
+            #[cfg(feature = "test-util")]
+            is_stepped,
         })))))
     }
 }
@@ -232,6 +241,14 @@ fn start_node(
     counters: &Arc<Counters>,
     (events, run_events): (EventSink, EventSink<RunEvent>),
 ) -> Result<NodeLink, StartError> {
+    #[cfg(feature = "test-util")]
+    let is_stepped = plan.hand.is_some();
+    #[cfg(feature = "test-util")]
+    let clock = match &plan.hand {
+        Some(hand) => LocalClock::on(tourbillon::Clock::manual(hand)),
+        None => LocalClock::start(),
+    };
+    #[cfg(not(feature = "test-util"))]
     let clock = LocalClock::start();
     let signs = NodeSigns::new(clock.clone());
     let runs = Runs::new(
@@ -280,6 +297,8 @@ fn start_node(
         clock,
         runs_on: plan.runs_on,
         keep_dead_for: plan.keep_dead_for,
+        #[cfg(feature = "test-util")]
+        is_stepped,
         on_end: Box::new(move |end| {
             // Nobody waits for it if the timers were dropped.
             let _ = ended.send(end);
@@ -295,6 +314,16 @@ fn start_node(
 }
 
 impl Inner {
+    /// Returns a call that was sent. If a test moves the clock, a task finds the answer there: the
+    /// paused clock of tokio would jump while the task waits for a thread that tokio does not know.
+    fn sent<T>(&self, sent: Sent<T>) -> Sent<T> {
+        #[cfg(feature = "test-util")]
+        if self.is_stepped && stop::is_in_runtime() {
+            return Sent::known(sent.wait());
+        }
+        sent
+    }
+
     /// Checks the name of a queue.
     fn queue(&self, name: &str) -> Result<Arc<str>, Invalid> {
         match self.queues.get(name) {

@@ -426,9 +426,12 @@ impl Durable {
             return Sent::known(Err(refusal));
         }
         match checked {
-            Ok(checked) => inner
-                .reader
-                .send(move |connection| read(checked, connection)),
+            Ok(checked) => {
+                let sent = inner
+                    .reader
+                    .send(move |connection| read(checked, connection));
+                inner.sent(sent)
+            }
             Err(invalid) => Sent::known(Err(CallError::Invalid(invalid))),
         }
     }

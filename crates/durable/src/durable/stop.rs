@@ -191,7 +191,7 @@ impl Inner {
 }
 
 /// Whether this thread drives tasks of a runtime, which a wait would hold up.
-fn is_in_runtime() -> bool {
+pub(super) fn is_in_runtime() -> bool {
     #[cfg(feature = "tokio")]
     return tokio::runtime::Handle::try_current().is_ok();
     #[cfg(not(feature = "tokio"))]

@@ -8,7 +8,7 @@
 //! | [`traces`] | what runs and how it ended: events of runs, layers, the trace of the caller, the crate `tracing` |
 //! | [`postgres`] | setting up a server: the URL, roles and rights, connections, poolers, TLS, the doorbell |
 //! | [`support`] | why a timer has not run; hurry, cancel, revive and discard, in Rust and in SQL |
-//! | [`testing`] | tests in memory, with a clock of the test's and stores that fail |
+//! | [`testing`] | tests in virtual time: each kind of handler, retries, crashes, late timers, stores that fail |
 //! | [`operation`] | for those who run it: what to watch, growth, backups, outages, dead nodes, updates |
 //! | [`promises`] | what you can rely on, what a commit is worth, limits, forks |
 //! | [`figures`] | rates, lateness and takeover, and a comparison with other systems |

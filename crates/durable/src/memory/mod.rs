@@ -287,4 +287,9 @@ impl Connection for Memory {
             state.leave(epoch, now);
         })
     }
+
+    #[cfg(feature = "test-util")]
+    fn set_clock(&mut self, now: StoreTime) -> Result<(), StoreError> {
+        self.0.clock.set_for_test(now)
+    }
 }

@@ -54,6 +54,8 @@ pub struct PostgresBuilder {
     create_tables: bool,
     notify: bool,
     listen: Option<bool>,
+    #[cfg(feature = "test-util")]
+    has_test_clock: bool,
 }
 
 /// The shortest time limit: a limit of zero would be none.
@@ -108,6 +110,8 @@ impl PostgresBuilder {
             create_tables: true,
             notify: false,
             listen: None,
+            #[cfg(feature = "test-util")]
+            has_test_clock: false,
         })
     }
 
@@ -326,6 +330,49 @@ impl PostgresBuilder {
         self
     }
 
+    /// Gives the schema a clock of its own, which stands still until a test moves it by
+    /// [`DurableSteps`](crate::test_util::DurableSteps). It begins at the server's time. Needs the
+    /// feature `test-util`.
+    ///
+    /// The schema must be the test's own: it is made by this option, and all stores on it have it. All
+    /// that this crate and the functions of the schema do goes by that clock, also in transactions of
+    /// the user's and in `psql`: the calls of `clock_timestamp` are made to a function of this schema.
+    /// Other schemas of the database, and all programs without this option, keep the server's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tourbillon_durable::{Due, Durable, Postgres};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Postgres::builder("postgres://app@localhost/shop_test")?
+    ///     .schema("test_cancels_unpaid_orders")
+    ///     .test_clock()
+    ///     .connect()?;
+    /// let (timers, steps) = Durable::builder(store)
+    ///     .handle("pay-by", |due: &Due<u64>| println!("order {} is cancelled", due.payload()))
+    ///     .start_stepped()?;
+    /// let quarter = Duration::from_secs(15 * 60);
+    /// timers.schedule("pay-by", "order:7", quarter, &7).wait()?;
+    /// steps.advance(quarter).wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn test_clock(mut self) -> Self {
+        self.has_test_clock = true;
+        self
+    }
+
+    fn checked_schema(&self) -> Result<Schema, StoreError> {
+        let schema = Schema::new(&self.schema)?;
+        #[cfg(feature = "test-util")]
+        let schema = schema.with_test_clock(self.has_test_clock);
+        Ok(schema)
+    }
+
     /// Opens the store, as [`Postgres::connect`] does.
     ///
     /// # Errors
@@ -344,7 +391,7 @@ impl PostgresBuilder {
         let settings = Arc::new(Settings {
             origin: Origin::here(),
             hosts: Hosts::new(&self.config, self.security()?, passwords)?,
-            schema: Schema::new(&self.schema)?,
+            schema: self.checked_schema()?,
             identity: OnceLock::new(),
             beats: Beats::new(self.loss_limit),
             statement_limit: self.statement_limit,

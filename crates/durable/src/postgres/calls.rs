@@ -428,6 +428,17 @@ impl Connection for PostgresConnection {
         self.link.query(Effect::Writes, LEAVE, &[&epoch.0])?;
         Ok(())
     }
+
+    #[cfg(feature = "test-util")]
+    fn set_clock(&mut self, now: crate::store::StoreTime) -> Result<(), StoreError> {
+        if !self.link.settings().schema.has_test_clock() {
+            return Err(StoreError::Refused(crate::store::NO_CLOCK.to_owned()));
+        }
+        let now = std::time::SystemTime::from(now);
+        self.link
+            .query(Effect::Writes, super::statements::SET_CLOCK, &[&now])?;
+        Ok(())
+    }
 }
 
 /// Reads the answer to a claim. A row names its timer by its place in the claim, since names may be

@@ -38,7 +38,20 @@ const COLUMNS: &str = "select t.queue, t.key, t.shard, t.due, t.planned, t.gen, 
 
 /// The schema of a store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Schema(Namespace);
+pub(super) struct Schema {
+    namespace: Namespace,
+    /// Whether its clock is one that a test moves.
+    #[cfg(feature = "test-util")]
+    has_test_clock: bool,
+}
+
+/// The clock of a schema that a test has made: a table with its time. Functions and statements read
+/// it in the place of the server's clock.
+#[cfg(feature = "test-util")]
+const TEST_CLOCK: &str = "create table tourbillon.test_clock (at timestamptz not null);
+     insert into tourbillon.test_clock values (now());
+     create function tourbillon.test_time() returns timestamptz language sql volatile
+     as 'select at from tourbillon.test_clock'";
 
 /// Texts with the name alone: the channel of the doorbell, and the setting that lets functions ring
 /// it. Then the name of the schema before what is in it, also within a text that names a table, and
@@ -74,16 +87,42 @@ const FORMS: [Form; 5] = [
 impl Schema {
     /// Checks the name of a schema.
     pub(super) fn new(name: &str) -> Result<Self, StoreError> {
-        Namespace::new("schema", name).map(Schema)
+        Ok(Schema {
+            namespace: Namespace::new("schema", name)?,
+            #[cfg(feature = "test-util")]
+            has_test_clock: false,
+        })
+    }
+
+    /// The same with a clock that a test moves.
+    #[cfg(feature = "test-util")]
+    pub(super) fn with_test_clock(self, has_test_clock: bool) -> Self {
+        Schema {
+            has_test_clock,
+            ..self
+        }
+    }
+
+    #[cfg(feature = "test-util")]
+    pub(super) fn has_test_clock(&self) -> bool {
+        self.has_test_clock
     }
 
     pub(super) fn name(&self) -> &str {
-        self.0.name()
+        self.namespace.name()
     }
 
     /// Puts the name of the schema in the place of `tourbillon` in a statement.
     pub(super) fn fill<'a>(&self, sql: &'a str) -> Cow<'a, str> {
-        self.0.fill(sql, &FORMS)
+        #[cfg(feature = "test-util")]
+        if self.has_test_clock {
+            let mut sql = sql.to_owned();
+            for clock in ["clock_timestamp()", "statement_timestamp()"] {
+                sql = sql.replace(clock, "tourbillon.test_time()");
+            }
+            return Cow::Owned(self.namespace.fill(&sql, &FORMS).into_owned());
+        }
+        self.namespace.fill(sql, &FORMS)
     }
 }
 
@@ -119,6 +158,8 @@ pub(super) async fn check(
         }
         made?;
     }
+    #[cfg(feature = "test-util")]
+    check_test_clock(client, schema).await?;
     let asked = schema.fill("select version, oldest_ok, identity from tourbillon.meta");
     let row = client.query_one(&*asked, &[]).await.map_err(failed)?;
     check_version(row.get(0), row.get(1))?;
@@ -131,6 +172,26 @@ pub(super) async fn check(
     }
     check_grants(client, schema).await?;
     Ok(identity)
+}
+
+/// Refuses tables whose clock is the server's to a test that wants to move it.
+#[cfg(feature = "test-util")]
+async fn check_test_clock(client: &Client, schema: &Schema) -> Result<(), StoreError> {
+    let asked = "select exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace \
+                 where n.nspname = $1 and c.relname = 'test_clock')";
+    let row = match schema.has_test_clock() {
+        true => client.query_one(asked, &[&schema.name()]).await,
+        false => return Ok(()),
+    };
+    let row = row.map_err(failed)?;
+    match row.get(0) {
+        true => Ok(()),
+        false => Err(StoreError::Refused(format!(
+            "the tables in the schema {} go by the server's clock, which no test can move: name a schema \
+             that is the test's own",
+            schema.name()
+        ))),
+    }
 }
 
 /// Refuses tables that a version made before the first release, which have the number of this one.
@@ -245,6 +306,11 @@ async fn make(client: &Client, schema: &Schema) -> Result<(), StoreError> {
         if !has_schema {
             let create = schema.fill("create schema tourbillon");
             client.batch_execute(&create).await.map_err(not_made)?;
+        }
+        #[cfg(feature = "test-util")]
+        if schema.has_test_clock() {
+            let made = client.batch_execute(&schema.fill(TEST_CLOCK)).await;
+            made.map_err(not_made)?;
         }
         for sql in [TABLES, FUNCTIONS] {
             let made = client.batch_execute(&schema.fill(sql)).await;

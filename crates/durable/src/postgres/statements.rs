@@ -311,3 +311,8 @@ pub(super) const FORGET: &str = "delete from tourbillon.node d where d.gone < cl
 
 pub(super) const LEAVE: &str = "update tourbillon.node set gone = clock_timestamp() where epoch = $1 and gone is null \
      and (select tourbillon.same_1($2))";
+
+/// Sets the clock of a schema that a test has made.
+#[cfg(feature = "test-util")]
+pub(super) const SET_CLOCK: &str =
+    "update tourbillon.test_clock set at = $1 where (select tourbillon.same_1($2))";

@@ -385,11 +385,14 @@ impl<T> Due<T> {
     #[must_use]
     pub fn completion(&self) -> Completion<'_> {
         self.info.will_complete();
-        Completion::of(
+        let completion = Completion::of(
             self.info.namespace(),
             self.info.lease().epoch,
             self.info.run(),
-        )
+        );
+        #[cfg(all(feature = "test-util", feature = "sqlite"))]
+        let completion = completion.at(self.info.time_of_test());
+        completion
     }
 }
 

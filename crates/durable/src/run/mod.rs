@@ -31,6 +31,8 @@ pub(crate) use handler::Handler;
 pub use late::Late;
 pub(crate) use layer::Layer;
 pub use layer::{NextLayer, Ran};
+#[cfg(feature = "test-util")]
+pub(crate) use node_lease::NodeLease;
 pub(crate) use node_lease::{LocalClock, StoreClock};
 pub(crate) use plan::{Plan, QueuePlan, TraceContext};
 pub(crate) use queue_options::QueueOptions;
@@ -39,5 +41,7 @@ pub use run_event::{RunEvent, RunOutcome};
 pub use run_info::RunInfo;
 pub(crate) use shell::{Message, NodeEnd, NodeParts, NodeSender, start};
 pub(crate) use signs::NodeSigns;
+#[cfg(feature = "test-util")]
+pub(crate) use task::is_within_any;
 pub(crate) use task::{Runs, is_within};
 pub use token::Token;

@@ -18,7 +18,11 @@ pub(crate) struct LocalClock {
 
 impl LocalClock {
     pub(crate) fn start() -> Self {
-        let clock = Clock::boottime();
+        LocalClock::on(Clock::boottime())
+    }
+
+    /// Starts on this clock, which a test may move.
+    pub(crate) fn on(clock: Clock) -> Self {
         let start = clock.now();
         LocalClock { clock, start }
     }
@@ -26,6 +30,12 @@ impl LocalClock {
     /// Returns the time since the start.
     pub(crate) fn now(&self) -> Duration {
         self.clock.now().since(self.start)
+    }
+
+    /// Whether a test moves it.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn is_moved_by_a_test(&self) -> bool {
+        self.clock.as_manual().is_some()
     }
 
     /// Returns the clock behind it, for timers that go by the same time.
@@ -54,6 +64,12 @@ impl NodeLease {
             end,
             origin: Origin::here(),
         })
+    }
+
+    /// Whether a test moves the clock.
+    #[cfg(all(feature = "test-util", feature = "sqlite"))]
+    pub(super) fn is_moved_by_a_test(&self) -> bool {
+        self.clock.is_moved_by_a_test()
     }
 
     /// Publishes when the lease ends.
@@ -90,6 +106,12 @@ impl StoreClock {
             clock,
             offset: AtomicI64::new(offset),
         }
+    }
+
+    /// Whether the local clock is one that a test moves.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn is_moved_by_a_test(&self) -> bool {
+        self.clock.is_moved_by_a_test()
     }
 
     /// Notes what the store's clock has shown just now.

@@ -28,6 +28,9 @@ pub(crate) struct Plan {
     pub(crate) layers: Vec<Layer>,
     pub(crate) trace_context: Option<TraceContext>,
     pub(crate) runs_on: RunsOn,
+    /// The local clock, if a test moves it and lets the node work.
+    #[cfg(feature = "test-util")]
+    pub(crate) hand: Option<tourbillon::ManualClock>,
     pub(crate) queues: Vec<QueuePlan>,
 }
 

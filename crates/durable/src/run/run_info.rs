@@ -74,6 +74,13 @@ impl RunInfo {
         &self.0.lease
     }
 
+    /// The store's clock at the start of the run, if a test moves it.
+    #[cfg(all(feature = "test-util", feature = "sqlite"))]
+    pub(super) fn time_of_test(&self) -> Option<StoreTime> {
+        let is_moved = self.0.lease.is_moved_by_a_test();
+        is_moved.then_some(self.0.started)
+    }
+
     pub(crate) fn namespace(&self) -> &Arc<str> {
         &self.0.namespace
     }

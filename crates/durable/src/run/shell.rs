@@ -5,8 +5,12 @@
 //! depends on it. On a runtime whose workers are all in handlers, it would need one more worker,
 //! which the system may refuse.
 
+#[cfg(feature = "test-util")]
+mod stepped;
+
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use tourbillon::{BuildError, Scheduler, Timer};
@@ -26,6 +30,8 @@ use crate::store::{ClaimedRun, Notification, Outcome, Run, StoreError, Subscript
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::{Arc, Origin, RunsOn, Weak, catch_panic, thread};
+#[cfg(feature = "test-util")]
+use stepped::{Steps, Turn};
 
 /// How many closures the pool may run at one time at least, whatever the queues allow.
 const LEAST_MAX_RUNNING: usize = 64;
@@ -50,6 +56,12 @@ pub(crate) enum Message {
     Listen,
     /// The node ends at once, as if its process had died.
     Crash,
+    /// A test lets the node work.
+    #[cfg(feature = "test-util")]
+    Turn(Turn),
+    /// A test lets the process die right after its next run.
+    #[cfg(feature = "test-util")]
+    CrashAfterRun,
 }
 
 /// Sends messages to a node.
@@ -113,6 +125,9 @@ pub(crate) struct NodeParts {
     pub(crate) clock: LocalClock,
     pub(crate) runs_on: RunsOn,
     pub(crate) keep_dead_for: Duration,
+    /// Whether a test lets the node work, turn by turn.
+    #[cfg(feature = "test-util")]
+    pub(crate) is_stepped: bool,
     /// Called when the node has ended, with its report unless it crashed.
     pub(crate) on_end: Box<dyn FnOnce(NodeEnd) + Send>,
 }
@@ -177,6 +192,9 @@ pub(crate) fn start(parts: NodeParts) -> Result<Option<Weak<Timer>>, StartError>
         runs: parts.runs,
         signs: parts.signs,
         watch,
+        commands: Vec::new(),
+        #[cfg(feature = "test-util")]
+        steps: parts.is_stepped.then(Steps::default),
     };
     shell.listen();
     let (receiver, on_end) = (parts.receiver, parts.on_end);
@@ -289,10 +307,21 @@ struct Shell {
     /// The lease of the present epoch.
     lease: Arc<NodeLease>,
     watch: Arc<Watch>,
+    /// Empty between two steps of the node.
+    commands: Vec<Command>,
+    /// Of a node that works turn by turn.
+    #[cfg(feature = "test-util")]
+    steps: Option<Steps>,
 }
 
 impl Shell {
     fn run(mut self, receiver: &Receiver<Message>) -> NodeEnd {
+        #[cfg(feature = "test-util")]
+        let stopped = match self.steps {
+            Some(_) => self.work_in_turns(receiver),
+            None => self.work(receiver),
+        };
+        #[cfg(not(feature = "test-util"))]
         let stopped = self.work(receiver);
         self.signs.ended();
         self.lease.set_end(Duration::ZERO);
@@ -308,54 +337,92 @@ impl Shell {
 
     /// Works until the node has stopped, or crashes.
     fn work(&mut self, receiver: &Receiver<Message>) -> Option<Stopped> {
-        let mut commands = Vec::new();
         let mut next = Some(Message::Input(Input::Wake));
         loop {
             let mut inputs = 0;
             while let Some(message) = next.take() {
-                let input = match message {
-                    Message::Input(input) => input,
-                    Message::Listen => {
-                        self.listen();
-                        next = receiver.try_recv().ok();
-                        continue;
-                    }
-                    Message::Crash => return None,
-                };
-                match &input {
-                    Input::Wake => self.wakes_at = None,
-                    Input::Rang(Some(queue)) => self.notifications.taken(queue),
-                    Input::Stop { .. } => self.stop_listening(),
-                    _ => {}
-                }
-                self.node.step(self.clock.now(), input, &mut commands);
-                // Before the starts: a run asks for its lease.
-                self.publish();
-                for command in commands.drain(..) {
-                    match command {
-                        Command::Ask { id, call } => self.lanes.send(id, call),
-                        Command::Start(run) => self.begin(run),
-                        Command::Stopped(stopped) => return Some(stopped),
-                    }
+                if let ControlFlow::Break(end) = self.take(message) {
+                    return end;
                 }
                 inputs += 1;
                 if inputs < INPUTS_AT_ONCE {
                     next = receiver.try_recv().ok();
                 }
             }
-            let upcoming = self.node.upcoming();
-            self.runs.counters.node.coming.set(upcoming as u64);
-            self.signs.first_due(self.node.first_due());
-            self.signs.wakes_at(self.node.next_wake());
+            self.show();
             self.arm();
             next = Some(receiver.recv().ok()?);
         }
+    }
+
+    /// Takes a message. It breaks with the end of the node, or with none if the node crashes.
+    fn take(&mut self, message: Message) -> ControlFlow<Option<Stopped>> {
+        let input = match message {
+            Message::Input(input) => input,
+            Message::Listen => {
+                self.listen();
+                return ControlFlow::Continue(());
+            }
+            Message::Crash => return ControlFlow::Break(None),
+            // `work_in_turns` takes them.
+            #[cfg(feature = "test-util")]
+            Message::Turn(_) | Message::CrashAfterRun => return ControlFlow::Continue(()),
+        };
+        match &input {
+            Input::Wake => self.wakes_at = None,
+            Input::Rang(Some(queue)) => self.notifications.taken(queue),
+            Input::Stop { .. } => self.stop_listening(),
+            _ => {}
+        }
+        let mut commands = std::mem::take(&mut self.commands);
+        self.node.step(self.now(), input, &mut commands);
+        // Before the starts: a run asks for its lease.
+        self.publish();
+        for command in commands.drain(..) {
+            match command {
+                Command::Ask { id, call } => self.ask(id, call),
+                Command::Start(run) => self.begin(run),
+                Command::Stopped(stopped) => return ControlFlow::Break(Some(stopped)),
+            }
+        }
+        self.commands = commands;
+        ControlFlow::Continue(())
+    }
+
+    /// The time of the node.
+    fn now(&self) -> Mono {
+        #[cfg(feature = "test-util")]
+        if let Some(steps) = &self.steps {
+            return self.clock.now() + steps.ahead;
+        }
+        self.clock.now()
+    }
+
+    fn ask(&mut self, id: u64, call: StoreCall) {
+        #[cfg(feature = "test-util")]
+        if let Some(steps) = &mut self.steps {
+            steps.asked += 1;
+        }
+        self.lanes.send(id, call);
+    }
+
+    /// Shows people and probes how far the node is.
+    fn show(&self) {
+        let upcoming = self.node.upcoming();
+        self.runs.counters.node.coming.set(upcoming as u64);
+        self.signs.first_due(self.node.first_due());
+        self.signs.wakes_at(self.node.next_wake());
     }
 
     /// Listens to the store's doorbell. If the store has one and can't listen to it, it is asked
     /// again.
     fn listen(&mut self) {
         if self.is_stopping || self.subscription.is_some() {
+            return;
+        }
+        // Between two turns nobody hears it.
+        #[cfg(feature = "test-util")]
+        if self.steps.is_some() {
             return;
         }
         let notifications = Arc::clone(&self.notifications);
@@ -420,11 +487,24 @@ impl Shell {
         }
     }
 
-    fn begin(&self, claimed: ClaimedRun) {
+    fn begin(&mut self, claimed: ClaimedRun) {
         // The node claims only what its queues handle.
         let Some((options, handler)) = self.queues.get(&claimed.run.queue) else {
             return;
         };
+        #[cfg(feature = "test-util")]
+        if let Some(steps) = &mut self.steps {
+            steps.began += 1;
+            match handler {
+                Handler::Closure(run) => {
+                    // Here, so that runs have one order, and the turn ends after them.
+                    let task = Task::new(claimed, &self.lease, options, &self.runs);
+                    return run(task);
+                }
+                #[cfg(feature = "tokio")]
+                Handler::Future(..) => {}
+            }
+        }
         let task = Task::new(claimed, &self.lease, options, &self.runs);
         match handler {
             Handler::Closure(run) => {

@@ -160,6 +160,17 @@ impl Runs {
         }
     }
 
+    /// A random number for the end of a run.
+    fn random_of(&self, run: &Run) -> u64 {
+        #[cfg(feature = "test-util")]
+        if self.store_clock.is_moved_by_a_test() {
+            // The same one in each run of the test, in which generations may differ.
+            let hasher = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
+            return hasher.hash_one((&run.queue, &run.key, run.attempt));
+        }
+        self.random.hash_one(run)
+    }
+
     fn failed(&self, run: &Run, error: String) {
         self.counters.of(&run.queue).failed.increment();
         self.events.send(|| DurableEvent::Failed {
@@ -412,7 +423,7 @@ impl Running {
     /// Another run after the backoff, or none.
     fn after_failure(&self, error: String) -> Outcome {
         let fails = self.info.fails().saturating_add(1);
-        let random = self.runs.random.hash_one(self.info.run());
+        let random = self.runs.random_of(self.info.run());
         match self.options.retry.after(fails, random) {
             Some(span) => Outcome::Retry(span),
             None => Outcome::Dead(error),
@@ -443,6 +454,12 @@ fn within<R>(runs: &Arc<Runs>, handler: impl FnOnce() -> R) -> Result<R, String>
     let result = catch_panic(handler);
     WITHIN.set(before);
     result
+}
+
+/// Whether this thread is in a handler of any timers.
+#[cfg(feature = "test-util")]
+pub(crate) fn is_within_any() -> bool {
+    WITHIN.get().is_some()
 }
 
 /// Whether this thread is in a handler of these runs.

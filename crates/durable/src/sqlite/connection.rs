@@ -261,6 +261,11 @@ impl Connection for SqliteConnection {
             Ok(())
         })
     }
+
+    #[cfg(feature = "test-util")]
+    fn set_clock(&mut self, now: StoreTime) -> Result<(), StoreError> {
+        self.0.clock().set_for_test(now)
+    }
 }
 
 /// Carries out a call of a user.

@@ -133,6 +133,11 @@ impl Link {
         Ok(link)
     }
 
+    #[cfg(feature = "test-util")]
+    pub(super) fn clock(&self) -> &WallClock {
+        &self.shared.clock
+    }
+
     pub(super) fn beats(&self) -> &Beats {
         &self.shared.beats
     }

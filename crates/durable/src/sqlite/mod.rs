@@ -231,8 +231,8 @@ impl Sqlite {
 
     /// Sets the store's clock. It is the system's, unless a test sets another one here.
     ///
-    /// Calls within a user's transaction ([`in_transaction`](Sqlite::in_transaction)) go by the
-    /// system's clock all the same.
+    /// Calls within a user's transaction ([`in_transaction`](Sqlite::in_transaction)) go by it, too.
+    /// The views of the tables show the system's.
     ///
     /// # Examples
     ///

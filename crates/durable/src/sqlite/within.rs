@@ -26,8 +26,8 @@ impl Sqlite {
     ///   should be `full`, the default.
     /// - While the transaction is open no other connection can write, neither those of nodes. It
     ///   should be short. One that lasts longer than the lease of a node stops its renewals.
-    /// - The time is that of the system's clock, as the transaction sees it when it has the lock of
-    ///   the file.
+    /// - The time is that of the store's clock, which is the system's, as the transaction sees it when
+    ///   it has the lock of the file.
     /// - After an error nothing of the call was carried out, and the user decides whether the
     ///   transaction goes on. If SQLite itself has rolled it back, which it does when the disk is
     ///   full, the next call says so.
@@ -96,7 +96,8 @@ impl TakesCalls<Sqlite> for &Transaction<'_> {
         let CallWithin { call, answer } = call?;
         let shared = &store.shared;
         shared.beats.are_right()?;
-        let done = within(self, &shared.prefix, Some(&shared.original), |tables| {
+        let original: Option<&Original> = Some(&shared.original);
+        let done = within(self, &shared.prefix, original, &shared.clock, |tables| {
             connection::apply(tables, &call)
         });
         answer(done.map_err(|refused| match refused {
@@ -115,12 +116,19 @@ impl CompletesRun for &Transaction<'_> {
 
     fn complete(self, run: &Completion<'_>) -> Result<(), CompleteError> {
         let prefix = Prefix::new(run.namespace)?;
+        let clock = WallClock::system();
+        // A transaction does not know the store, and so not its clock.
+        #[cfg(all(feature = "test-util", feature = "sqlite"))]
+        let clock = match run.now {
+            Some(now) => WallClock::manual(now.into()),
+            None => clock,
+        };
         let (epoch, run) = run.parts();
         let settlement = Settlement {
             run,
             outcome: Outcome::Done,
         };
-        let settled = within(self, &prefix, None, |tables| {
+        let settled = within(self, &prefix, None, &clock, |tables| {
             match tables.is_live(epoch)? {
                 true => connection::settle_one(tables, &settlement, epoch),
                 false => Ok(Settled::Fenced),
@@ -157,6 +165,7 @@ fn within<T>(
     tx: &Transaction<'_>,
     prefix: &Prefix,
     original: Option<&Original>,
+    clock: &WallClock,
     work: impl FnOnce(&mut Tables<'_>) -> Result<T, Failure>,
 ) -> Result<T, Refused> {
     let connection: &Connection = tx;
@@ -178,7 +187,7 @@ fn within<T>(
     if let Some(original) = original {
         original.is_identity(meta.identity)?;
     }
-    let mut tables = Tables::new(connection, prefix, &meta, WallClock::system().store_time());
+    let mut tables = Tables::new(connection, prefix, &meta, clock.store_time());
     Ok(work(&mut tables)?)
 }
 

@@ -355,7 +355,23 @@ pub trait Connection: Send {
     ///
     /// The store can't be reached, or refuses.
     fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError>;
+
+    /// Sets the store's clock, forward or back, for a test.
+    ///
+    /// # Errors
+    ///
+    /// No test can move the clock, as of a store without such a thing, or the store fails.
+    #[cfg(feature = "test-util")]
+    fn set_clock(&mut self, now: StoreTime) -> Result<(), StoreError> {
+        let _ = now;
+        Err(StoreError::Refused(NO_CLOCK.to_owned()))
+    }
 }
+
+/// Why no test can move a store's clock.
+#[cfg(feature = "test-util")]
+pub(crate) const NO_CLOCK: &str = "the store goes by a clock that no test can move: give `Memory` or `Sqlite` a \
+     `WallClock::manual` by `with_clock`, and a `Postgres` a `PostgresBuilder::test_clock`";
 
 // === calls of users ===
 

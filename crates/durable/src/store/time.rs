@@ -150,6 +150,19 @@ impl WallClock {
         }
     }
 
+    /// Sets a manual clock for a test.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn set_for_test(&self, now: StoreTime) -> Result<(), super::StoreError> {
+        match &self.0 {
+            Source::System => Err(super::StoreError::Refused(super::NO_CLOCK.to_owned())),
+            Source::Manual(shared) => {
+                // Release: pairs with the load in `store_time`.
+                shared.store(now.0, Ordering::Release);
+                Ok(())
+            }
+        }
+    }
+
     /// Sets a manual clock, forward or back. The system's clock is left alone.
     ///
     /// # Examples
@@ -169,11 +182,13 @@ impl WallClock {
         }
     }
 
-    /// Moves a manual clock forward. The system's clock is left alone.
+    /// Moves a manual clock forward, at most to the latest time that it can show. The system's clock
+    /// is left alone.
     pub fn advance(&self, span: Duration) {
         if let Source::Manual(shared) = &self.0 {
-            // AcqRel: pairs with the load in `store_time`.
-            shared.fetch_add(micros(span), Ordering::AcqRel);
+            let later = |now: i64| Some(now.saturating_add(micros(span)));
+            // AcqRel, Acquire: pairs with the load in `store_time`. It never fails.
+            let _ = shared.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
         }
     }
 }

@@ -27,6 +27,7 @@ mod replica;
 mod same;
 mod schemas;
 mod slow_polls;
+mod stepped;
 mod stopped;
 mod stress;
 mod support;

@@ -1,0 +1,9 @@
+//! Timers in virtual time: what a call of the steps waits for, and what troubles change.
+
+mod clocks;
+#[cfg(feature = "sqlite")]
+mod orders;
+mod processes;
+mod runs;
+mod support;
+mod troubles;
