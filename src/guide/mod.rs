@@ -19,7 +19,8 @@
 //! Two pages are documents of the repository: the [`design`] with its reasons, and the [`changelog`].
 //!
 //! Locks and elections, and Redisson's locks side by side with ours, have guides of their own: the
-//! module `guide` of the crate `tourbillon-leases`.
+//! module `guide` of the crate `tourbillon-leases`. Schedulers with a database, such as Quartz, Sidekiq and
+//! Oban, stand side by side with ours in the module `guide` of the crate `tourbillon-durable`.
 
 // Where a feature is off, the pages have no links to what it adds.
 #![cfg_attr(

@@ -93,6 +93,7 @@
 //! | [`support`] | why a timer has not run; hurry, cancel, revive and discard, in Rust and in SQL |
 //! | [`testing`] | tests in virtual time: each kind of handler, retries, crashes, late timers, outages |
 //! | [`operation`] | for those who run it: what to watch, sizes, backups, outages, updates |
+//! | [`coming_from`] | the same job in Quartz, db-scheduler, Celery beat, Sidekiq, Oban and others, and here |
 //! | [`promises`] | what you can rely on, what a commit is worth, limits |
 //! | [`figures`], [`design`], [`changelog`] | rates and a comparison, reasons, and what changed |
 //!
@@ -149,6 +150,7 @@
 //! [`support`]: guide::support
 //! [`testing`]: guide::testing
 //! [`operation`]: guide::operation
+//! [`coming_from`]: guide::coming_from
 //! [`promises`]: guide::promises
 //! [`figures`]: guide::figures
 //! [`design`]: guide::design

@@ -10,6 +10,7 @@
 //! | [`support`] | why a timer has not run; hurry, cancel, revive and discard, in Rust and in SQL |
 //! | [`testing`] | tests in virtual time: each kind of handler, retries, crashes, late timers, stores that fail |
 //! | [`operation`] | for those who run it: what to watch, growth, backups, outages, dead nodes, updates |
+//! | [`coming_from`] | Quartz, db-scheduler, tokio-cron-scheduler, APScheduler, Celery beat, Sidekiq and Oban, side by side with this crate |
 //! | [`promises`] | what you can rely on, what a commit is worth, limits, forks |
 //! | [`figures`] | rates, lateness and takeover, and a comparison with other systems |
 //! | [`design`] | why the promises hold, and what was decided against |
@@ -35,6 +36,9 @@ pub mod testing {}
 
 #[doc = include_str!("support.md")]
 pub mod support {}
+
+#[doc = include_str!("coming_from.md")]
+pub mod coming_from {}
 
 // The documents name each other by files. Of two definitions of a link the first one holds, so these
 // lead to the pages.
