@@ -210,7 +210,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `test-util` | `Steps`, which drive leases from a test's own thread; no dependency |
+//! | `test-util` | `Steps`, which drive leases from a test's own thread; with `tokio`, by tokio's paused clock; no dependency |
 //! | `metrics` | counters and gauges for the recorder of the crate `metrics`: `leases.metrics().publish()` |
 //! | `tracing` | warnings of lost, late and failed renewals and of long waits, with the name and the token of the lock, for a subscriber of the crate `tracing` that is there when the leases are built |
 //! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |

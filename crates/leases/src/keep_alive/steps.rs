@@ -90,6 +90,56 @@ impl Steps {
         self.stepped.advance(by);
     }
 
+    /// Returns a future that drives the leases by the clock of the present tokio runtime, for tests
+    /// under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and use the
+    /// leases as in production, by their async calls. While all tasks wait, tokio's clock jumps to the
+    /// next deadline, whether it is one of tokio or one of the leases.
+    ///
+    /// From this call on the manual clock moves with tokio's clock, so a store on the same clock
+    /// grants and ends its leases by it. Several `Leases` of one runtime, with a clock each, stand for
+    /// several processes. The store is called inside the poll of this future: it must answer without
+    /// waiting, as a [`MemoryStore`](crate::MemoryStore) does.
+    ///
+    /// Drop the future, or abort its task, to let the process stand still: nothing is renewed from
+    /// then on, and waiting tasks of these leases are not woken.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called outside of a tokio runtime. The future panics in a runtime without
+    /// timers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "tokio")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use tourbillon::{Clock, ManualClock};
+    /// use tourbillon_leases::{Fault, Leases, MemoryStore, StoreError};
+    ///
+    /// let clock = Clock::manual(&ManualClock::new());
+    /// let store = MemoryStore::with_clock(clock.clone());
+    /// let (leases, steps) = Leases::builder(store.clone()).clock(clock).build_stepped(1)?;
+    /// tokio::spawn(steps.follow_tokio());
+    ///
+    /// let guard = leases.lock_async("report").await?;
+    /// tokio::time::sleep(Duration::from_secs(3_600)).await;
+    /// assert!(guard.is_held() && guard.renewals() > 0);
+    /// store.inject(|_| Fault::Fail(StoreError::Unavailable("cut off".into())));
+    /// guard.lost().await; // half a minute later, in no time
+    /// assert!(!guard.is_held());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "tokio"))]
+    /// # fn main() {}
+    /// ```
+    #[cfg(feature = "tokio")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+    pub fn follow_tokio(self) -> impl Future<Output = ()> + Send + 'static {
+        self.stepped.follow_tokio()
+    }
+
     /// Sets the clock to `to` without stopping in between, as if the process had been paused, and
     /// runs everything that is due.
     ///

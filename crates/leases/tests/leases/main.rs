@@ -13,6 +13,8 @@ mod elector;
 mod errors;
 mod events;
 mod extending;
+#[cfg(feature = "tokio")]
+mod followed;
 mod hand_over;
 mod health;
 mod keep_alive;

@@ -1,0 +1,144 @@
+//! Locks and elections in virtual time, under the paused clock of tokio.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tourbillon::{Clock, ManualClock};
+use tourbillon_leases::{Fault, Leases, LockError, MemoryStore, StoreError};
+
+const LEASE: Duration = Duration::from_secs(30);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A store that goes by tokio's clock, with the first process.
+fn first() -> (MemoryStore, Leases, JoinHandle<()>) {
+    let clock = Clock::manual(&ManualClock::new());
+    let store = MemoryStore::with_clock(clock.clone());
+    let builder = Leases::builder(store.clone()).clock(clock);
+    let (leases, steps) = builder.build_stepped(1).expect("good options");
+    (store, leases, tokio::spawn(steps.follow_tokio()))
+}
+
+/// Another process on the store.
+fn other(store: &MemoryStore, seed: u64) -> (Leases, JoinHandle<()>) {
+    let clock = Clock::manual(&ManualClock::new());
+    let builder = Leases::builder(store.clone()).clock(clock);
+    let (leases, steps) = builder.build_stepped(seed).expect("good options");
+    (leases, tokio::spawn(steps.follow_tokio()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_kept_for_an_hour_and_lost_when_the_store_is_cut_off() {
+    let (store, leases, _) = first();
+    let guard = leases.lock_async("report").await.expect("it is free");
+    sleep(HOUR).await;
+    assert!(guard.is_held());
+    let renewals = guard.renewals();
+    assert!(renewals >= 120, "{renewals}");
+    store.inject(|_| Fault::Fail(StoreError::Unavailable("cut off".into())));
+    let cut = Instant::now();
+    guard.lost().await;
+    assert!(!guard.is_held());
+    assert!(cut.elapsed() <= LEASE, "{:?}", cut.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_stands_still_loses_its_lock_to_one_that_waits() {
+    let (store, leases, process) = first();
+    let guard = leases.lock_async("report").await.expect("it is free");
+    let (others, _) = other(&store, 2);
+    let refused = others.try_lock_for_async("report", HOUR).await;
+    assert!(
+        matches!(refused, Err(LockError::TimedOut { .. })),
+        "{refused:?}"
+    );
+    process.abort();
+    let stopped = Instant::now();
+    let second = others
+        .lock_async("report")
+        .await
+        .expect("the lease is over");
+    assert!(!guard.is_held() && second.is_held());
+    assert!(
+        stopped.elapsed() <= LEASE + Duration::from_secs(1),
+        "{:?}",
+        stopped.elapsed()
+    );
+    assert!(second.fencing_token() > guard.fencing_token());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_given_back_wakes_who_waits_at_once() {
+    let (store, leases, _) = first();
+    let guard = leases.lock_async("report").await.expect("it is free");
+    let (others, _) = other(&store, 2);
+    let waiting = tokio::spawn(async move {
+        let guard = others.lock_async("report").await;
+        (Instant::now(), guard.map(|guard| guard.is_held()))
+    });
+    sleep(HOUR).await;
+    let released = Instant::now();
+    guard.release_async().await.expect("it is held");
+    let (at, held) = waiting.await.expect("no panic");
+    assert_eq!(held.ok(), Some(true));
+    assert!(
+        at - released < Duration::from_secs(1),
+        "{:?}",
+        at - released
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_three_candidates_one_leads_and_the_next_one_follows() {
+    let (store, leases, process) = first();
+    let leader = leases
+        .elector("jobs")
+        .campaign_async()
+        .await
+        .expect("elected");
+    let all = [2, 3].map(|seed| other(&store, seed).0.elector("jobs"));
+    for candidate in &all {
+        let waits = timeout(HOUR, candidate.campaign_async()).await;
+        assert!(waits.is_err(), "only one leads");
+    }
+    assert!(leader.is_leader());
+    process.abort();
+    let second = all[0].campaign_async().await.expect("elected");
+    assert!(second.is_leader() && !leader.is_leader());
+    assert!(second.token() > leader.token());
+    // A planned change needs no lease to run out.
+    let before = Instant::now();
+    second.end_async().await;
+    let third = all[1].campaign_async().await.expect("elected");
+    assert!(
+        before.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        before.elapsed()
+    );
+    assert!(third.is_leader());
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_of_a_leader_is_dropped_when_the_store_is_cut_off() {
+    let (store, leases, _) = first();
+    let elector = leases.elector("jobs");
+    let cut = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            sleep(HOUR).await;
+            store.inject(|_| Fault::Fail(StoreError::Unavailable("cut off".into())));
+        })
+    };
+    let started = Instant::now();
+    let term = elector
+        .run_while_leader_async(async |_| sleep(100 * HOUR).await)
+        .await;
+    let term = term.expect("elected");
+    assert!(term.result.is_none(), "the work did not end by itself");
+    assert!(
+        started.elapsed() <= HOUR + LEASE + Duration::from_secs(1),
+        "{:?}",
+        started.elapsed()
+    );
+    cut.await.expect("no panic");
+}
