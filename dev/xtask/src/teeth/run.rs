@@ -23,6 +23,8 @@ pub(crate) fn build(tree: &Path, package: &str, target: &Path) -> Result<PathBuf
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["test", "-p", package, "--lib", "--no-run", "--locked"])
+        // A test runs once for each build here, and the first failure ends it.
+        .args(["--config", "profile.dev.package.loom-tests.opt-level=0"])
         .arg("--message-format=json-render-diagnostics")
         .arg("--target-dir")
         .arg(target)
