@@ -221,12 +221,19 @@ pub use rusqlite;
 #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub use sqlite::Sqlite;
 pub use store::due_at::DueAt;
+pub use store::schedule::Schedule;
+#[cfg(feature = "cron")]
+#[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
+pub use store::schedule::{CronSchedule, Overlap};
 pub use store::time::WallClock;
 #[doc(inline)]
 pub use store::{Meta, QueueCounts, Revived, Store, StoreError, StoredNode, StoredState};
 #[cfg(feature = "tokio-postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use tokio_postgres;
+#[cfg(feature = "cron")]
+#[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
+pub use tourbillon::{Cron, CronError, Missed};
 pub use tourbillon::{Finding, FindingKind, Health, Impact, metrics};
 
 #[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]

@@ -2,7 +2,11 @@
 
 use std::fmt;
 
-use crate::store::{Epoch, Run, StoreError};
+use std::time::SystemTime;
+
+#[cfg(feature = "sqlite")]
+use crate::store::Meta;
+use crate::store::{Epoch, Next, Run, StoreError};
 use crate::sync::Arc;
 
 /// A transaction that can end a run, so that the end is committed together with the effect.
@@ -78,6 +82,11 @@ pub struct Completion<'a> {
     pub epoch: i64,
     /// The number of the run, from 1: `int`.
     pub attempt: i32,
+    /// When the next occurrence of a timer with a schedule is due: `timestamptz`. `None` for all other
+    /// timers.
+    pub next: Option<SystemTime>,
+    /// The meta that the timer has then, as JSON: `text`.
+    pub next_meta: Option<&'a str>,
     /// The schema that has the timers in PostgreSQL, or the prefix of their tables in SQLite. It is
     /// no argument of the function.
     pub namespace: &'a str,
@@ -96,6 +105,8 @@ impl<'a> Completion<'a> {
             generation: run.generation,
             epoch: epoch.0,
             attempt: i32::try_from(run.attempt).unwrap_or(i32::MAX),
+            next: None,
+            next_meta: None,
             namespace,
             #[cfg(all(feature = "test-util", feature = "sqlite"))]
             now: None,
@@ -106,6 +117,24 @@ impl<'a> Completion<'a> {
     #[cfg(all(feature = "test-util", feature = "sqlite"))]
     pub(crate) fn at(self, now: Option<crate::store::StoreTime>) -> Self {
         Completion { now, ..self }
+    }
+
+    /// The same with the next occurrence of a timer with a schedule.
+    pub(crate) fn then(self, next: Option<&'a Next>) -> Self {
+        Completion {
+            next: next.map(|next| next.due.into()),
+            next_meta: next.map(|next| next.meta.as_str()),
+            ..self
+        }
+    }
+
+    /// The next occurrence.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn next(&self) -> Option<Next> {
+        Some(Next {
+            due: self.next?.into(),
+            meta: Meta::of_json(self.next_meta?),
+        })
     }
 
     /// It is no public interface, but visible for tests of this repository.

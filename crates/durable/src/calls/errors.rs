@@ -141,6 +141,26 @@ pub enum StartError {
     SameQueue(String),
     /// An option has a value that is not allowed. The text has the value and the valid range.
     Option(String),
+    /// Two schedules of a queue have this key.
+    #[cfg(feature = "cron")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
+    SameSchedule {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+    },
+    /// A schedule is refused, or could not be stored.
+    #[cfg(feature = "cron")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
+    Schedule {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+        /// Why.
+        error: CallError,
+    },
     /// The store can't be reached, or refuses.
     Store(StoreError),
     /// A thread could not be started.
@@ -158,6 +178,17 @@ impl fmt::Display for StartError {
                 write!(f, "two handlers for the queue {queue:?}: keep one")
             }
             StartError::Option(what) => f.write_str(what),
+            #[cfg(feature = "cron")]
+            StartError::SameSchedule { queue, key } => {
+                write!(
+                    f,
+                    "two schedules of the queue {queue:?} have the key {key:?}: keep one"
+                )
+            }
+            #[cfg(feature = "cron")]
+            StartError::Schedule { queue, key, error } => {
+                write!(f, "the schedule {key:?} of the queue {queue:?}: {error}")
+            }
             StartError::Store(error) => error.fmt(f),
             StartError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
             StartError::Runtime(error) => write!(f, "{error}, and start the timers on it"),

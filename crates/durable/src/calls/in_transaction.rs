@@ -11,7 +11,8 @@ use tourbillon::coop::YieldPoint;
 use super::answers::{CancelAnswer, FromAnswer, IfAbsentAnswer, RescheduleAnswer, ScheduleAnswer};
 use super::errors::CallError;
 use super::names::{self, Invalid};
-use crate::store::{Action, Answer, Call, DueAt, Meta, Payload};
+use crate::store::schedule::Schedule;
+use crate::store::{Action, Answer, Call, DueAt, Meta, Payload, Store};
 
 /// The calls within one transaction of the user's. They are committed together with the user's own
 /// changes, or not at all.
@@ -77,7 +78,7 @@ pub struct InTransaction<'s, S, X, D = ()> {
     driver: PhantomData<fn() -> D>,
 }
 
-impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
+impl<'s, S: Store, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
     #[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
     pub(crate) fn new(store: &'s S, tx: X) -> Self {
         InTransaction {
@@ -121,10 +122,10 @@ impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
         self,
         queue: &str,
         key: &str,
-        when: impl Into<DueAt>,
+        when: impl Into<Schedule>,
         payload: &T,
     ) -> X::Answer<ScheduleAnswer> {
-        let action = scheduled(when, payload, self.meta);
+        let action = self.scheduled(when, payload);
         self.call(
             queue,
             key,
@@ -156,10 +157,10 @@ impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
         self,
         queue: &str,
         key: &str,
-        when: impl Into<DueAt>,
+        when: impl Into<Schedule>,
         payload: &T,
     ) -> X::Answer<IfAbsentAnswer> {
-        let action = scheduled(when, payload, self.meta);
+        let action = self.scheduled(when, payload);
         self.call(
             queue,
             key,
@@ -199,6 +200,17 @@ impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
         self.call(queue, key, Ok(Action::Cancel))
     }
 
+    /// Checks what a call schedules, and writes the payload.
+    fn scheduled<T: Serialize + ?Sized>(
+        &self,
+        when: impl Into<Schedule>,
+        payload: &T,
+    ) -> Result<(DueAt, Payload), Invalid> {
+        names::scheduled(when, payload, names::PAYLOAD_LIMIT, self.meta, || {
+            self.store.wall_clock()
+        })
+    }
+
     fn call<A: FromAnswer + Send + 'static>(
         self,
         queue: &str,
@@ -213,20 +225,6 @@ impl<'s, S, X: TakesCalls<S, D>, D> InTransaction<'s, S, X, D> {
         self.tx
             .call(self.store, call.map(|call| CallWithin { call, answer }))
     }
-}
-
-/// Checks the due time, and writes the payload.
-fn scheduled<T: Serialize + ?Sized>(
-    when: impl Into<DueAt>,
-    payload: &T,
-    meta: Option<&Meta>,
-) -> Result<(DueAt, Payload), Invalid> {
-    let when = names::when(when)?;
-    let payload = Payload {
-        json: names::payload(payload, names::PAYLOAD_LIMIT)?,
-        meta: meta.cloned(),
-    };
-    Ok((when, payload))
 }
 
 impl<S, X: Copy, D> Copy for InTransaction<'_, S, X, D> {}

@@ -6,7 +6,8 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::store::{DueAt, Meta, StoreTime};
+use crate::store::schedule::{self, Schedule, When};
+use crate::store::{DueAt, Meta, Payload, StoreTime};
 use crate::sync::Arc;
 
 /// The greatest length of the name of a queue, in bytes.
@@ -66,6 +67,10 @@ pub enum Invalid {
     MetaObject,
     /// The meta can't be stored as JSON, for this reason.
     MetaJson(String),
+    /// The meta has an object as its member `cron`, which is that of a schedule.
+    MetaCron,
+    /// The schedule has no first occurrence, for this reason.
+    NoOccurrence(String),
     /// The due time is later than the year 9999.
     TooFar,
     /// Two calls of one batch have this key.
@@ -115,6 +120,12 @@ impl fmt::Display for Invalid {
                 f.write_str("the meta is no JSON object: use a struct or a map with keys that are text")
             }
             Invalid::MetaJson(why) => write!(f, "the meta can't be stored as JSON: {why}"),
+            Invalid::MetaCron => f.write_str(
+                "the member `cron` of a meta is that of a schedule: give it another name",
+            ),
+            Invalid::NoOccurrence(why) => {
+                write!(f, "the schedule has no first occurrence: {why}")
+            }
             Invalid::TooFar => f.write_str("the due time is later than the year 9999: choose an earlier one"),
             Invalid::SameKey(key) => {
                 write!(f, "two calls of the batch have the key {key:?}: keep one")
@@ -201,9 +212,13 @@ impl Meta {
             Invalid::PayloadJson(why) => Invalid::MetaJson(why),
             other => other,
         })?;
-        match json.trim_start().starts_with('{') {
-            true => Ok(Meta::of_json(json)),
-            false => Err(Invalid::MetaObject),
+        if !json.trim_start().starts_with('{') {
+            return Err(Invalid::MetaObject);
+        }
+        let meta = Meta::of_json(json);
+        match schedule::without(Some(&meta)) {
+            Some(without) if without != meta => Err(Invalid::MetaCron),
+            _ => Ok(meta),
         }
     }
 }
@@ -220,6 +235,44 @@ pub(crate) fn when(when: impl Into<DueAt>) -> Result<DueAt, Invalid> {
         true => Err(Invalid::TooFar),
         false => Ok(when),
     }
+}
+
+/// Checks when a timer runs, and writes what it carries: the payload, which has at most `limit` bytes,
+/// and the meta, with the schedule if it has one. `now` is asked for that alone.
+pub(crate) fn scheduled<T: Serialize + ?Sized>(
+    when: impl Into<Schedule>,
+    json: &T,
+    limit: usize,
+    meta: Option<&Meta>,
+    now: impl FnOnce() -> SystemTime,
+) -> Result<(DueAt, Payload), Invalid> {
+    let json = payload(json, limit)?;
+    let (due, meta) = when_scheduled(when, meta, now)?;
+    Ok((due, Payload { json, meta }))
+}
+
+/// Checks when a timer runs, and adds the schedule to the meta if it has one.
+pub(crate) fn when_scheduled(
+    when: impl Into<Schedule>,
+    meta: Option<&Meta>,
+    now: impl FnOnce() -> SystemTime,
+) -> Result<(DueAt, Option<Meta>), Invalid> {
+    let scheduled = match when.into().0 {
+        // A handler may pass on the meta of a timer with a schedule.
+        When::Once(due) => (self::when(due)?, schedule::without(meta)),
+        #[cfg(feature = "cron")]
+        When::Cron(schedule) => {
+            let first = schedule.first(now(), meta);
+            let first = first.map_err(|why| Invalid::NoOccurrence(why.0))?;
+            if first.meta.as_str().len() > META_LIMIT {
+                return Err(Invalid::MetaSize(META_LIMIT));
+            }
+            (first.due.into(), Some(first.meta))
+        }
+    };
+    #[cfg(not(feature = "cron"))]
+    drop(now);
+    Ok(scheduled)
 }
 
 /// Checks the number of entries of a page.

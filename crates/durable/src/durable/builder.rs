@@ -1,5 +1,7 @@
 //! Options, handlers, and the start.
 
+#[cfg(feature = "cron")]
+mod cron;
 mod queue;
 
 pub use queue::QueueBuilder;
@@ -13,6 +15,8 @@ use tourbillon::metrics::nameless;
 
 use crate::calls::{StartError, names};
 use crate::events::{DurableEvent, Listener};
+#[cfg(feature = "cron")]
+use crate::run::Named;
 use crate::run::{
     Due, Handler, IntoEnding, Layer, NextLayer, Plan, QueueOptions, QueuePlan, Ran, RunEvent,
     RunInfo, TraceContext,
@@ -54,6 +58,8 @@ pub struct DurableBuilder {
     trace_context: Option<TraceContext>,
     runs_on: RunsOn,
     queues: Vec<(String, QueueOptions, Handler)>,
+    #[cfg(feature = "cron")]
+    named: Vec<Named>,
 }
 
 impl DurableBuilder {
@@ -71,6 +77,8 @@ impl DurableBuilder {
             trace_context: None,
             runs_on: RunsOn::default(),
             queues: Vec::new(),
+            #[cfg(feature = "cron")]
+            named: Vec::new(),
         }
     }
 
@@ -534,6 +542,8 @@ impl DurableBuilder {
                 "payloads of up to {bytes} bytes: choose between 1 and 16 MiB"
             ));
         }
+        #[cfg(feature = "cron")]
+        self.check_named()?;
         let mut queues: Vec<QueuePlan> = Vec::new();
         for (name, options, handler) in self.queues {
             let checked = names::queue(&name).map_err(StartError::Queue)?;
@@ -570,6 +580,8 @@ impl DurableBuilder {
             #[cfg(feature = "test-util")]
             hand: None,
             queues,
+            #[cfg(feature = "cron")]
+            named: self.named,
         })
     }
 }

@@ -10,6 +10,7 @@ use crate::calls::{
     Sent, names,
 };
 use crate::client::CallReply;
+use crate::store::schedule::Schedule;
 use crate::store::{Action, Call, DueAt, Meta, Payload};
 
 /// # Schedule, move and cancel
@@ -66,7 +67,7 @@ impl Durable {
         &self,
         queue: &str,
         key: &str,
-        when: impl Into<DueAt>,
+        when: impl Into<Schedule>,
         payload: &T,
     ) -> Sent<ScheduleAnswer> {
         self.scheduled(queue, key, when, payload, None)
@@ -102,7 +103,7 @@ impl Durable {
         &self,
         queue: &str,
         key: &str,
-        when: impl Into<DueAt>,
+        when: impl Into<Schedule>,
         payload: &T,
     ) -> Sent<IfAbsentAnswer> {
         self.scheduled_if_absent(queue, key, when, payload, None)
@@ -207,13 +208,13 @@ impl Durable {
         &self,
         queue: &str,
         key: &str,
-        when: impl Into<DueAt>,
+        when: impl Into<Schedule>,
         payload: &T,
         meta: Option<&Meta>,
     ) -> Sent<ScheduleAnswer> {
         self.call(queue, key, |limit| {
             let meta = self.inner().traced(meta);
-            let (when, payload) = checked(when, payload, limit, meta)?;
+            let (when, payload) = self.checked(when, payload, limit, meta.as_ref())?;
             Ok(Action::Schedule { when, payload })
         })
     }
@@ -222,19 +223,30 @@ impl Durable {
         &self,
         queue: &str,
         key: &str,
-        when: impl Into<DueAt>,
+        when: impl Into<Schedule>,
         payload: &T,
         meta: Option<&Meta>,
     ) -> Sent<IfAbsentAnswer> {
         self.call(queue, key, |limit| {
             let meta = self.inner().traced(meta);
-            let (when, payload) = checked(when, payload, limit, meta)?;
+            let (when, payload) = self.checked(when, payload, limit, meta.as_ref())?;
             Ok(Action::ScheduleIfAbsent { when, payload })
         })
     }
 
+    /// Checks what a call schedules, and writes the payload.
+    pub(super) fn checked<T: Serialize + ?Sized>(
+        &self,
+        when: impl Into<Schedule>,
+        payload: &T,
+        limit: usize,
+        meta: Option<&Meta>,
+    ) -> Result<(DueAt, Payload), Invalid> {
+        names::scheduled(when, payload, limit, meta, || self.inner().wall_clock())
+    }
+
     /// Checks a call and sends it.
-    fn call<A: FromAnswer>(
+    pub(super) fn call<A: FromAnswer>(
         &self,
         queue: &str,
         key: &str,
@@ -260,19 +272,4 @@ impl Durable {
             Err(invalid) => Sent::known(Err(CallError::Invalid(invalid))),
         }
     }
-}
-
-/// Checks the due time, and writes the payload in `limit` bytes.
-pub(super) fn checked<T: Serialize + ?Sized>(
-    when: impl Into<DueAt>,
-    payload: &T,
-    limit: usize,
-    meta: Option<Meta>,
-) -> Result<(DueAt, Payload), Invalid> {
-    let when = names::when(when)?;
-    let payload = Payload {
-        json: names::payload(payload, limit)?,
-        meta,
-    };
-    Ok((when, payload))
 }

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use super::Durable;
-use super::calls::checked;
 use crate::calls::{
     AnswerList, CallError, CancelAnswer, FromAnswer, Invalid, ScheduleAnswer, Sent, names,
 };
 use crate::client::{CallReply, Collector};
-use crate::store::{Action, Call, DueAt, Meta};
+use crate::store::schedule::Schedule;
+use crate::store::{Action, Call, Meta};
 
 /// The results of several calls, in their order.
 type Results<A> = Vec<Result<A, CallError>>;
@@ -48,7 +48,7 @@ impl Durable {
     /// # }
     /// ```
     #[doc(alias("enqueue_many", "bulk insert", "batch"))]
-    pub fn schedule_many<K: AsRef<str>, W: Into<DueAt>, T: Serialize>(
+    pub fn schedule_many<K: AsRef<str>, W: Into<Schedule>, T: Serialize>(
         &self,
         queue: &str,
         timers: impl IntoIterator<Item = (K, W, T)>,
@@ -56,7 +56,7 @@ impl Durable {
         self.scheduled_many(queue, timers, None)
     }
 
-    pub(super) fn scheduled_many<K: AsRef<str>, W: Into<DueAt>, T: Serialize>(
+    pub(super) fn scheduled_many<K: AsRef<str>, W: Into<Schedule>, T: Serialize>(
         &self,
         queue: &str,
         timers: impl IntoIterator<Item = (K, W, T)>,
@@ -65,7 +65,7 @@ impl Durable {
         let limit = self.inner().payload_limit;
         let meta = self.inner().traced(meta);
         let actions = timers.into_iter().map(|(key, when, payload)| {
-            let checked = checked(when, &payload, limit, meta.clone());
+            let checked = self.checked(when, &payload, limit, meta.as_ref());
             let action = checked.map(|(when, payload)| Action::Schedule { when, payload });
             (key, action)
         });

@@ -15,7 +15,7 @@ mod with_meta;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tourbillon::Timer;
 
@@ -90,6 +90,8 @@ struct Inner {
     node: Option<NodeLink>,
     counters: Arc<Counters>,
     outages: Arc<Outages>,
+    /// For its clock.
+    store: Arc<dyn Store>,
     /// The label `name` of metrics.
     label: String,
     alarm: Alarm,
@@ -204,18 +206,22 @@ impl Durable {
 
         #[cfg(feature = "test-util")]
         let is_stepped = plan.hand.is_some();
+        let store = Arc::clone(&plan.store);
+        #[cfg(feature = "cron")]
+        let named = std::mem::take(&mut plan.named);
         let (payload_limit, node_lease) = (plan.payload_limit, plan.node_lease);
         let label = std::mem::take(&mut plan.label);
         let trace_context = plan.trace_context.take();
         let node = node
             .map(|channel| start_node(plan, channel, store_handle, &counters, (events, run_events)))
             .transpose()?;
-        Ok(Durable(Arc::new(Owner(Arc::new(Inner {
+        let timers = Durable(Arc::new(Owner(Arc::new(Inner {
             writers,
             reader,
             node,
             counters,
             outages,
+            store,
             label,
             alarm,
             payload_limit,
@@ -229,7 +235,10 @@ impl Durable {
             threads,
             #[cfg(feature = "test-util")]
             is_stepped,
-        })))))
+        }))));
+        #[cfg(feature = "cron")]
+        timers.declare(named)?;
+        Ok(timers)
     }
 }
 
@@ -256,7 +265,7 @@ fn start_node(
         events,
         run_events,
         std::mem::take(&mut plan.layers).into(),
-        StoreClock::new(clock.clone()),
+        Arc::new(StoreClock::new(clock.clone())),
         store_handle.namespace(),
         {
             let sender = sender.clone();
@@ -322,6 +331,11 @@ impl Inner {
             return Sent::known(sent.wait());
         }
         sent
+    }
+
+    /// The time by which schedules begin. A store that panics here has the time of the system.
+    fn wall_clock(&self) -> SystemTime {
+        catch_panic(|| self.store.wall_clock()).unwrap_or_else(|_| SystemTime::now())
     }
 
     /// Checks the name of a queue.

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::Durable;
 use crate::calls::{CallError, IfAbsentAnswer, ScheduleAnswer, Sent};
-use crate::store::{DueAt, Meta};
+use crate::store::Meta;
+use crate::store::schedule::Schedule;
 
 /// The calls that schedule timers, with a [`Meta`] for each: [`Durable::meta`] returns it.
 ///
@@ -64,7 +65,7 @@ impl WithMeta<'_> {
         &self,
         queue: &str,
         key: &str,
-        when: impl Into<DueAt>,
+        when: impl Into<Schedule>,
         payload: &T,
     ) -> Sent<ScheduleAnswer> {
         self.timers
@@ -77,7 +78,7 @@ impl WithMeta<'_> {
         &self,
         queue: &str,
         key: &str,
-        when: impl Into<DueAt>,
+        when: impl Into<Schedule>,
         payload: &T,
     ) -> Sent<IfAbsentAnswer> {
         self.timers
@@ -85,7 +86,7 @@ impl WithMeta<'_> {
     }
 
     /// Schedules several timers, as [`Durable::schedule_many`] does. Each of them has the meta.
-    pub fn schedule_many<K: AsRef<str>, W: Into<DueAt>, T: Serialize>(
+    pub fn schedule_many<K: AsRef<str>, W: Into<Schedule>, T: Serialize>(
         &self,
         queue: &str,
         timers: impl IntoIterator<Item = (K, W, T)>,

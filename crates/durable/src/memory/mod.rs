@@ -5,7 +5,7 @@ mod queue_row;
 mod state;
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use self::state::MemoryState;
 use crate::store::{
@@ -182,6 +182,10 @@ impl Store for Memory {
         }
         let connection: Box<dyn Connection> = Box::new(self.clone());
         self.0.faults.apply(&MemoryCall::Connect, || connection)
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        self.0.clock.now()
     }
 
     fn refusal(&self) -> Option<StoreError> {

@@ -10,7 +10,7 @@ use crate::store::{
     Answer, Band, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, DeadPage, Epoch,
     Horizon, MOST_COUNTED, NewNode, PAGE_BYTES, Page, Payload, Poll, QueueCounts, Range, Revived,
     Run, SHARDS, Seen, SeenNode, Settle, Settled, Settlement, StoreSnapshot, StoreTime, StoredNode,
-    Survey, SurveyedPart, Timer,
+    Survey, SurveyedPart, Timer, schedule,
 };
 use crate::sync::Arc;
 
@@ -520,23 +520,16 @@ impl MemoryState {
             Change::Delete => of_queue.delete(key),
             Change::Bury(row, error) => {
                 of_queue.delete(key);
-                self.letter += 1;
-                let letter = DeadLetter {
-                    id: self.letter,
-                    queue: queue.to_owned(),
-                    key: key.to_owned(),
-                    planned: row.planned,
-                    at: now,
-                    attempt: row.attempt,
-                    fails: row.fails,
-                    crashes: row.crashes,
-                    error,
-                    // Decided when it is read.
-                    has_timer: false,
-                    payload: row.payload.json.into(),
-                    meta: row.payload.meta,
+                self.bury(queue, key.to_owned(), row, error, now);
+            }
+            Change::BuryThen { dead, error, row } => {
+                of_queue.put(key, row);
+                let (key, meta) = schedule::letter(key, dead.payload.meta.as_ref());
+                let payload = Payload {
+                    meta,
+                    ..dead.payload
                 };
-                self.letters.insert(letter.id, letter);
+                self.bury(queue, key, Row { payload, ..dead }, error, now);
             }
         }
         // A queue without timers takes no memory.
@@ -547,6 +540,26 @@ impl MemoryState {
         {
             self.queues.remove(queue);
         }
+    }
+
+    fn bury(&mut self, queue: &str, key: String, row: Row, error: String, now: StoreTime) {
+        self.letter += 1;
+        let letter = DeadLetter {
+            id: self.letter,
+            queue: queue.to_owned(),
+            key,
+            planned: row.planned,
+            at: now,
+            attempt: row.attempt,
+            fails: row.fails,
+            crashes: row.crashes,
+            error,
+            // Decided when it is read.
+            has_timer: false,
+            payload: row.payload.json.into(),
+            meta: row.payload.meta,
+        };
+        self.letters.insert(letter.id, letter);
     }
 }
 

@@ -3,7 +3,7 @@
 use tokio_postgres::Transaction;
 
 use super::Postgres;
-use super::transaction::{CallValues, WRITE_ONE, answered, completed, completing};
+use super::transaction::{CallValues, CompletionValues, WRITE_ONE, answered, completed};
 use crate::calls::{
     Awaited, CallError, CallWithin, CompleteError, CompletesRun, Completion, Invalid, TakesCalls,
 };
@@ -35,19 +35,23 @@ impl<'t> CompletesRun for &'t Transaction<'_> {
     fn complete(self, run: &Completion<'_>) -> Self::Answer {
         let sql = Postgres::in_schema(Postgres::COMPLETE, run.namespace);
         let (queue, key) = (run.queue.to_owned(), run.key.to_owned());
+        let next_meta = run.next_meta.map(str::to_owned);
         let numbers = Completion {
             queue: "",
             key: "",
             namespace: "",
+            next_meta: None,
             ..*run
         };
         Awaited::new(async move {
             let run = Completion {
                 queue: &queue,
                 key: &key,
+                next_meta: next_meta.as_deref(),
                 ..numbers
             };
-            completed(self.query_typed(&sql?, &completing(&run)).await)
+            let values = CompletionValues::of(&run);
+            completed(self.query_typed(&sql?, &values.typed()).await)
         })
     }
 }

@@ -3,7 +3,7 @@
 use postgres::Transaction;
 
 use super::Postgres;
-use super::transaction::{CallValues, WRITE_ONE, answered, completed, completing};
+use super::transaction::{CallValues, CompletionValues, WRITE_ONE, answered, completed};
 use crate::calls::{
     CallError, CallWithin, CompleteError, CompletesRun, Completion, Invalid, TakesCalls,
 };
@@ -33,6 +33,6 @@ impl CompletesRun for &mut Transaction<'_> {
 
     fn complete(self, run: &Completion<'_>) -> Result<(), CompleteError> {
         let sql = Postgres::in_schema(Postgres::COMPLETE, run.namespace)?;
-        completed(self.query_typed(&sql, &completing(run)))
+        completed(self.query_typed(&sql, &CompletionValues::of(run).typed()))
     }
 }

@@ -17,7 +17,7 @@ use super::statements::{
     GET, JOIN, LEAVE, LIST, LIST_ALL, LIST_KEYS, NODES, NUMBER, OLD_NODES, PAUSE, REVIVE, ROW,
     SETTLE, SETTLE_EACH,
 };
-use super::values::{end, int, order, text};
+use super::values::{SentEnds, int, order, text};
 use super::wire::{Span, Time};
 use crate::store::{
     self, Answer, Beat, Beats, Call, Claim, Claimed, Connection, DeadLetter, DeadPage, Epoch,
@@ -379,19 +379,18 @@ impl Connection for PostgresConnection {
         let keys: Vec<&str> = runs().map(|run| &*run.key).collect();
         let generations: Vec<i64> = runs().map(|run| run.generation).collect();
         let attempts: Vec<i32> = runs().map(|run| int(run.attempt)).collect();
-        let ends = || order.iter().map(|index| end(&all[*index].outcome));
-        let outcomes: Vec<i16> = ends().map(|(outcome, ..)| outcome).collect();
-        let delays: Vec<Span> = ends().map(|(_, delay, _)| delay).collect();
-        let errors: Vec<Option<String>> = ends().map(|(.., error)| error).collect();
-        let values: [&(dyn ToSql + Sync); 8] = [
+        let ends = SentEnds::new(order.iter().map(|index| &all[*index].outcome));
+        let values: [&(dyn ToSql + Sync); 10] = [
             &settle.epoch.0,
             &queues,
             &keys,
             &generations,
             &attempts,
-            &outcomes,
-            &delays,
-            &errors,
+            &ends.outcomes,
+            &ends.delays,
+            &ends.errors,
+            &ends.nexts,
+            &ends.metas,
         ];
         let rows = self.together_or_each(SETTLE, SETTLE_EACH, &values, all.len())?;
         let mut settled = vec![Ok(Settled::Locked); all.len()];

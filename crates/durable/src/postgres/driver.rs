@@ -14,7 +14,9 @@ use tokio_postgres::types::{FromSql, IsNull, Type};
 use super::Postgres;
 use super::failure::described;
 use super::rows::Columns;
-use super::transaction::{CallValues, NoRows, Typed, WRITE_ONE, answered, completed, completing};
+use super::transaction::{
+    CallValues, CompletionValues, NoRows, Typed, WRITE_ONE, answered, completed,
+};
 use crate::calls::{CallError, CallWithin, CompleteError, Completion, Invalid};
 use crate::store::StoreError;
 
@@ -130,5 +132,6 @@ pub fn complete(
     run: &Completion<'_>,
 ) -> Result<Statement<Result<(), CompleteError>>, CompleteError> {
     let sql = Postgres::in_schema(Postgres::COMPLETE, run.namespace)?;
-    Ok(Statement::new(sql, completing(run), completed)?)
+    let values = CompletionValues::of(run);
+    Ok(Statement::new(sql, values.typed(), completed)?)
 }

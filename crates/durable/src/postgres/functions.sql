@@ -26,6 +26,23 @@ create function tourbillon.bytes_1(p_payload jsonb, p_meta jsonb) returns int
 language sql immutable security invoker
 as $$ select pg_catalog.octet_length(p_payload::pg_catalog.text) + coalesce(pg_catalog.octet_length(p_meta::pg_catalog.text), 0) $$;
 
+-- Whether a timer with this meta has a schedule. Only a node knows its next occurrence.
+create function tourbillon.is_schedule_1(p_meta jsonb) returns boolean
+language sql immutable security invoker
+as $$ select coalesce(p_meta operator(pg_catalog.->) 'cron' operator(pg_catalog.?) 'expression', false) $$;
+
+-- The schedule of a meta with what is known of its last occurrence.
+create function tourbillon.with_last_1(p_meta jsonb, p_last jsonb) returns jsonb
+language sql immutable security invoker
+set search_path = pg_catalog, pg_temp
+as $$ select case when p_last is null then p_meta else jsonb_set(p_meta, '{cron,last}', p_last) end $$;
+
+-- The meta of a timer of a schedule whose occurrence has ended.
+create function tourbillon.ended_1(p_meta jsonb) returns jsonb
+language sql immutable security invoker
+set search_path = pg_catalog, pg_temp
+as $$ select jsonb_set(p_meta, '{cron,last}', jsonb_build_object('at', p_meta #> '{cron,at}')) $$;
+
 -- The number of the next dead letter: the time in microseconds, or one more than the greatest number that is
 -- there. So no state of the tables makes it one that is taken. Further letters of the same transaction have the
 -- numbers that follow. Only one transaction at a time numbers letters, and none waits for a row meanwhile.
@@ -61,10 +78,10 @@ set search_path = pg_catalog, pg_temp
 as $$
   select pg_notify('tourbillon', r.queue) from (
     select distinct u.queue from unnest(p_queue, p_action, p_delay, p_at) u(queue, action, delay, at)
-    where u.action <= 2 and (u.delay < interval '2 s' or u.at < clock_timestamp() + interval '2 s')) r
+    where u.action <> 3 and (u.delay < interval '2 s' or u.at < clock_timestamp() + interval '2 s')) r
 $$;
 
--- Actions: 0 schedule, 1 schedule if absent, 2 reschedule, 3 cancel.
+-- Actions: 0 schedule, 1 schedule if absent, 2 reschedule, 3 cancel, 4 declare a schedule.
 -- Answers: 0 scheduled, 1 exists, 2 moved, 3 cancelled, 4 running, 5 not found, 6 locked by others.
 create function tourbillon.write_1(
   p_queue text[], p_key text[], p_action smallint[], p_delay interval[], p_at timestamptz[],
@@ -93,7 +110,7 @@ begin
   v_now := clock_timestamp();
   -- One for all rows: a generation must never come back for the same key, and no key is here twice.
   v_gen := tourbillon.generation_1();
-  if 0 = any (p_action) or 1 = any (p_action) then
+  if 0 = any (p_action) or 1 = any (p_action) or 4 = any (p_action) then
     if not p_wait then
       -- Somebody else's insert of one of the keys must not hold up the others.
       perform set_config('lock_timeout', '20ms', true);
@@ -129,7 +146,7 @@ begin
     cross join lateral (
       select least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due
     ) w
-    where u.action <= 1
+    where u.action in (0, 1, 4)
       -- Without this the insert would wait for whoever changes the row.
       and not exists (select from tourbillon.timer t where t.queue = u.queue and t.key = u.key)
     order by u.n
@@ -166,11 +183,22 @@ begin
 
   return query
   with old as materialized (
-    select u.n, u.queue, u.key, u.action, u.payload as new_payload, u.meta as new_meta, w.due as new_due,
+    select u.n, u.queue, u.key, u.action, u.payload as new_payload, w.due as new_due,
+      -- A schedule keeps what is known of its last occurrence. One that runs counts as ended.
+      case
+        when u.action <> 4 or t.gen is null or not tourbillon.is_schedule_1(t.meta) then u.meta
+        when t.claim is not null and t.claim = any (v_living) and not t.follows
+          then tourbillon.with_last_1(u.meta, jsonb_build_object('at', t.meta #> '{cron,at}'))
+        else tourbillon.with_last_1(u.meta, t.meta #> '{cron,last}') end as new_meta,
+      u.action = 4 and tourbillon.is_schedule_1(t.meta) and (
+        t.payload = u.payload
+          and (t.meta -> 'cron') - '{at,offset,last}'::text[] = (u.meta -> 'cron') - '{at,offset,last}'::text[]
+        or coalesce((u.meta #>> '{cron,revision}')::numeric, 0) < coalesce((t.meta #>> '{cron,revision}')::numeric, 0)
+      ) as stays,
       t.shard, t.due, t.attempt, t.claimed, t.cancelled, t.follows,
       case
         when u.locked is null and t.gen = v_gen then 'new'
-        when u.locked is null and (t.gen is not null or u.action <= 1) then 'locked'
+        when u.locked is null and (t.gen is not null or u.action in (0, 1, 4)) then 'locked'
         when t.gen is null then 'none'
         when t.claim is not null and t.claim = any (v_living) then 'held'
         when t.cancelled then 'ended'
@@ -181,18 +209,20 @@ begin
       select least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due
     ) w
     left join lateral (
-      select t.shard, t.due, t.gen, t.attempt, t.claim, t.claimed, t.cancelled, t.follows
+      select t.shard, t.due, t.gen, t.attempt, t.claim, t.claimed, t.cancelled, t.follows, t.payload, t.meta
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
     ) t on true
   ), decided as materialized (
     select o.n, o.queue, o.key, o.action, o.new_payload, o.new_meta, o.new_due, o.shard, o.due, o.attempt, o.claimed,
-      o.follows, o.standing,
+      o.follows, o.standing, o.stays,
       case
         when o.standing in ('new', 'locked', 'none') then 'keep'
-        when o.standing = 'ended' then case when o.action <= 1 then 'fresh' else 'delete' end
-        when o.standing = 'free' then (array['fresh', 'keep', 'move', 'delete'])[o.action + 1]
+        when o.standing = 'ended' then case when o.action in (0, 1, 4) then 'fresh' else 'delete' end
+        when o.stays and not o.cancelled then 'keep'
+        when o.standing = 'free' then (array['fresh', 'keep', 'move', 'delete', 'fresh'])[o.action + 1]
         else case o.action
           when 0 then 'follow'
+          when 4 then 'follow'
           when 1 then 'keep'
           when 2 then case when o.follows then 'move next' else 'keep' end
           else case when o.cancelled then 'keep' else 'mark' end end
@@ -225,7 +255,8 @@ begin
   select d.n,
     (case
       when d.standing = 'locked' then 6
-      when d.action = 0 then 0
+      when d.action = 0 or d.action = 4 and d.change <> 'keep' then 0
+      when d.action = 4 then case when d.standing = 'new' then 0 else 1 end
       when d.action = 1 then case when d.standing in ('new', 'ended') then 0 else 1 end
       when d.standing in ('none', 'ended') then 5
       when d.action = 2 then case when d.standing = 'held' and not d.follows then 4 else 2 end
@@ -234,12 +265,12 @@ begin
     -- The new due time; of a timer that is left or cancelled, its own.
     case
       when d.standing = 'new' then d.due
-      when d.action = 0 or d.action = 1 and d.standing = 'ended' or d.action = 2 then d.new_due
+      when d.action = 0 or d.action = 4 and d.change <> 'keep' or d.action = 1 and d.standing = 'ended' or d.action = 2 then d.new_due
       else d.due end,
     -- The due time before; of a run, since when it has been claimed.
     case
       when d.standing = 'held' and (d.action = 3 or d.action = 2 and not d.follows) then d.claimed
-      when d.action in (0, 2) and (d.standing = 'free' or d.standing = 'held' and d.follows) then d.due end,
+      when (d.action in (0, 2) or d.action = 4 and d.change <> 'keep') and (d.standing = 'free' or d.standing = 'held' and d.follows) then d.due end,
     coalesce(d.shard, (hashtextextended(d.key, 0) & 63)::smallint),
     d.standing = 'held',
     d.attempt
@@ -361,7 +392,7 @@ begin
   if exists (
     select from unnest(p_queue, p_key, p_crash_limit) with ordinality u(queue, key, crash_limit, n)
     join tourbillon.timer t on t.queue = u.queue and t.key = u.key
-    where u.n = any (v_other) and t.crashes + 1 >= u.crash_limit
+    where u.n = any (v_other) and t.crashes + 1 >= u.crash_limit and not tourbillon.is_schedule_1(t.meta)
   ) then
     v_letter := tourbillon.letter_1();
   end if;
@@ -376,7 +407,8 @@ begin
       case when t.follows then 0 else t.crashes + 1 end as crashes,
       case
         when t.cancelled then 'delete'
-        when not t.follows and t.crashes + 1 >= u.crash_limit then 'bury'
+        -- Only a node knows how a schedule goes on. It gets the run, and gives it up without a start.
+        when not t.follows and t.crashes + 1 >= u.crash_limit and not tourbillon.is_schedule_1(t.meta) then 'bury'
         when t.due <= v_now then 'run'
         else 'free' end as change
     from unnest(p_queue, p_key, p_crash_limit) with ordinality u(queue, key, crash_limit, n)
@@ -426,11 +458,12 @@ begin
 end
 $$;
 
--- Outcomes: 0 done, 1 again, 2 retry, 3 dead, 4 give back.
+-- Outcomes: 0 done, 1 again, 2 retry, 3 dead, 4 give back. A timer with a schedule is never deleted by its end:
+-- it goes on to p_next with p_meta, or without them is due at once, with the mark that its occurrence has ended.
 -- Answers: 0 ended, 1 waits, 2 buried, 3 fenced, 4 locked by others.
 create function tourbillon.settle_1(
   p_epoch bigint, p_queue text[], p_key text[], p_gen bigint[], p_attempt int[], p_outcome smallint[],
-  p_delay interval[], p_error text[], p_wait boolean
+  p_delay interval[], p_error text[], p_next timestamptz[], p_meta jsonb[], p_wait boolean
 ) returns table (n bigint, answer smallint)
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
@@ -469,8 +502,8 @@ begin
     from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome) with ordinality u(queue, key, gen, attempt, outcome, n)
     cross join lateral (
       select t.ctid as place,
-        coalesce(u.outcome = 0 and t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt and not t.follows,
-          false) as plain
+        coalesce(u.outcome = 0 and t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt and not t.follows
+          and (t.meta is null or not tourbillon.is_schedule_1(t.meta)), false) as plain
       from tourbillon.timer t
       where t.queue = u.queue and t.key = u.key for update skip locked
     ) l;
@@ -498,19 +531,23 @@ begin
     select u.n, u.queue, u.key, u.outcome, u.error,
       least(v_end, v_now + u.delay) as later,
       t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.bytes, t.payload, t.meta,
+      coalesce(u.next, v_now) as next, coalesce(u.meta, tourbillon.ended_1(t.meta)) as next_meta,
       case
         when not v_live or t.gen is null then 'fenced'
         when u.n <> all (coalesce(v_locked, '{}')) then 'locked'
         when t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt then case
           when t.follows then 'follow'
-          when t.cancelled or u.outcome = 0 then 'delete'
+          when t.cancelled then 'delete'
+          when u.outcome in (0, 3) and tourbillon.is_schedule_1(t.meta) then
+            case u.outcome when 0 then 'next' else 'bury next' end
+          when u.outcome = 0 then 'delete'
           when u.outcome = 1 then 'again'
           when u.outcome = 2 then 'retry'
           when u.outcome = 3 then 'bury'
           else 'give back' end
         else 'fenced' end as change
-    from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome, p_delay, p_error)
-      with ordinality u(queue, key, gen, attempt, outcome, delay, error, n)
+    from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome, p_delay, p_error, p_next, p_meta)
+      with ordinality u(queue, key, gen, attempt, outcome, delay, error, next, meta, n)
     left join lateral (
       select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.claim, t.cancelled, t.follows, t.bytes, t.payload, t.meta
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
@@ -519,28 +556,39 @@ begin
   ), changed as (
     update tourbillon.timer t set
       -- The planned time stays, for whoever asks how late the run is.
-      due = case o.change when 'follow' then greatest(t.due, v_now) when 'give back' then greatest(t.due, o.later) else o.later end,
-      planned = case o.change when 'again' then o.later else t.planned end,
-      gen = case when o.change in ('follow', 'again') then v_gen else t.gen end,
-      attempt = case when o.change in ('follow', 'again') then 0 else t.attempt end,
+      due = case
+        when o.change = 'follow' then greatest(t.due, v_now)
+        when o.change = 'give back' then greatest(t.due, o.later)
+        when o.change in ('next', 'bury next') then greatest(o.next, v_now)
+        else o.later end,
+      planned = case when o.change = 'again' then o.later when o.change in ('next', 'bury next') then o.next else t.planned end,
+      gen = case when o.change in ('follow', 'again', 'next', 'bury next') then v_gen else t.gen end,
+      attempt = case when o.change in ('follow', 'again', 'next', 'bury next') then 0 else t.attempt end,
       fails = case o.change when 'retry' then t.fails + 1 when 'give back' then t.fails else 0 end,
-      crashes = case when o.change in ('follow', 'again') then 0 else t.crashes end,
+      crashes = case when o.change in ('follow', 'again', 'next', 'bury next') then 0 else t.crashes end,
+      bytes = case when o.change in ('next', 'bury next') then tourbillon.bytes_1(t.payload, o.next_meta) else t.bytes end,
+      meta = case when o.change in ('next', 'bury next') then o.next_meta else t.meta end,
       claim = null, claimed = null, cancelled = false, follows = false
     from old o
-    where t.queue = o.queue and t.key = o.key and o.change in ('follow', 'again', 'retry', 'give back')
+    where t.queue = o.queue and t.key = o.key
+      and o.change in ('follow', 'again', 'retry', 'give back', 'next', 'bury next')
   ), deleted as (
     delete from tourbillon.timer t using old o
     where t.queue = o.queue and t.key = o.key and o.change in ('delete', 'bury')
   ), buried as (
     insert into tourbillon.dead (id, queue, key, gen, planned, at, attempt, fails, crashes, error, bytes, payload, meta)
-    select v_letter + row_number() over (order by o.n) - 1, o.queue, o.key, o.gen, o.planned, v_now, o.attempt,
-      o.fails + 1, o.crashes, coalesce(o.error, ''), o.bytes, o.payload, o.meta
-    from old o where o.change = 'bury'
+    select v_letter + row_number() over (order by o.n) - 1, o.queue,
+      -- An occurrence is a timer of its own, beside its schedule.
+      case o.change when 'bury' then o.key else concat(o.key, '@', o.meta #>> '{cron,at}') end,
+      o.gen, o.planned, v_now, o.attempt, o.fails + 1, o.crashes, coalesce(o.error, ''), o.bytes, o.payload,
+      case o.change when 'bury' then o.meta
+        else jsonb_set(o.meta, '{cron}', jsonb_build_object('at', o.meta #> '{cron,at}')) end
+    from old o where o.change in ('bury', 'bury next')
   )
   select o.n, (case
     when o.change in ('follow', 'delete') then 0
-    when o.change in ('again', 'retry', 'give back') then 1
-    when o.change = 'bury' then 2
+    when o.change in ('again', 'retry', 'give back', 'next') then 1
+    when o.change in ('bury', 'bury next') then 2
     when o.change = 'fenced' then 3
     else 4 end)::smallint
   from old o;
@@ -653,7 +701,7 @@ $$;
 -- Answers: those of `settle_1`, and 5: refused.
 create function tourbillon.settle_each_1(
   p_epoch bigint, p_queue text[], p_key text[], p_gen bigint[], p_attempt int[], p_outcome smallint[],
-  p_delay interval[], p_error text[]
+  p_delay interval[], p_error text[], p_next timestamptz[], p_meta jsonb[]
 ) returns table (n bigint, answer smallint, code text, error text)
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
@@ -669,7 +717,7 @@ begin
     begin
       select s.answer into settle_each_1.answer
       from tourbillon.settle_1(p_epoch, p_queue[i:i], p_key[i:i], p_gen[i:i], p_attempt[i:i], p_outcome[i:i],
-        p_delay[i:i], p_error[i:i], false) s;
+        p_delay[i:i], p_error[i:i], p_next[i:i], p_meta[i:i], false) s;
       set constraints all immediate;
     exception when others then
       if sqlstate in ('55P03', '40001', '40P01') then

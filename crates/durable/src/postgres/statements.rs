@@ -291,11 +291,11 @@ pub(super) const CLAIM_EACH: &str = "select kind, n, at, number, gen, attempt, d
      statement_timestamp(), meta, code, error from tourbillon.claim_each_1($1, $2, $3, $4, $5, $6, $7, $8, $9) \
      where (select tourbillon.same_1($10))";
 
-pub(super) const SETTLE: &str = "select n, answer from tourbillon.settle_1($1, $2, $3, $4, $5, $6, $7, $8, false) \
-     where (select tourbillon.same_1($9))";
+pub(super) const SETTLE: &str = "select n, answer from tourbillon.settle_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false) \
+     where (select tourbillon.same_1($11))";
 
 pub(super) const SETTLE_EACH: &str = "select n, answer, code, error \
-     from tourbillon.settle_each_1($1, $2, $3, $4, $5, $6, $7, $8) where (select tourbillon.same_1($9))";
+     from tourbillon.settle_each_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) where (select tourbillon.same_1($11))";
 
 pub(super) const DECLARE_GONE: &str = "select tourbillon.declare_gone_1($1, $2, $3) \
      where (select tourbillon.same_1($4))";

@@ -186,14 +186,31 @@ pub(super) fn answered<A>(
 }
 
 /// The values of `Postgres::COMPLETE`.
-pub(super) fn completing<'a>(run: &'a Completion<'_>) -> Typed<'a, 5> {
-    [
-        (&run.queue, Type::TEXT),
-        (&run.key, Type::TEXT),
-        (&run.generation, Type::INT8),
-        (&run.epoch, Type::INT8),
-        (&run.attempt, Type::INT4),
-    ]
+#[derive(Debug)]
+pub(super) struct CompletionValues<'a> {
+    run: &'a Completion<'a>,
+    next: Option<Time>,
+}
+
+impl<'a> CompletionValues<'a> {
+    pub(super) fn of(run: &'a Completion<'a>) -> Self {
+        CompletionValues {
+            run,
+            next: run.next.map(|next| Time(next.into())),
+        }
+    }
+
+    pub(super) fn typed(&self) -> Typed<'_, 7> {
+        [
+            (&self.run.queue, Type::TEXT),
+            (&self.run.key, Type::TEXT),
+            (&self.run.generation, Type::INT8),
+            (&self.run.epoch, Type::INT8),
+            (&self.run.attempt, Type::INT4),
+            (&self.next, Type::TIMESTAMPTZ),
+            (&self.run.next_meta, Type::TEXT),
+        ]
+    }
 }
 
 /// Reads what the server has answered to the end of a run.

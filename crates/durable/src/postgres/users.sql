@@ -210,8 +210,11 @@ end
 $$;
 
 -- Ends a run within the transaction that has its effect. False: the run is no longer that of the
--- node, and the transaction must be rolled back.
-create function tourbillon.complete(queue text, key text, generation bigint, epoch bigint, attempt int)
+-- node, and the transaction must be rolled back. The last two are of a timer with a schedule.
+create function tourbillon.complete(
+  queue text, key text, generation bigint, epoch bigint, attempt int, next timestamptz default null,
+  next_meta jsonb default null
+)
 returns boolean
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
@@ -221,8 +224,8 @@ declare
 begin
   select s.answer into v_answer
   from tourbillon.settle_1($4, array[$1], array[$2], array[$3], array[$5], array[0::smallint],
-    array[interval '0'], array[null::text], true) s;
-  return v_answer = 0;
+    array[interval '0'], array[null::text], array[$6], array[$7], true) s;
+  return v_answer in (0, 1);
 end
 $$;
 

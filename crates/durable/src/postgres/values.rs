@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 
 use super::wire::{Json, Span, Time};
-use crate::store::{Action, Call, DueAt, Outcome};
+use crate::store::{Action, Call, DueAt, Next, Outcome};
 
 /// The values of some calls.
 pub(super) struct SentCalls<'a> {
@@ -71,6 +71,7 @@ pub(super) fn parts(action: &Action) -> Parts<'_> {
     let (number, when, payload) = match action {
         Action::Schedule { when, payload } => (0, Some(when), Some(payload)),
         Action::ScheduleIfAbsent { when, payload } => (1, Some(when), Some(payload)),
+        Action::Declare { when, payload } => (4, Some(when), Some(payload)),
         Action::Reschedule { when } => (2, Some(when), None),
         Action::Cancel => (3, None, None),
     };
@@ -90,14 +91,38 @@ pub(super) fn parts(action: &Action) -> Parts<'_> {
     )
 }
 
-/// The number of an outcome, and what belongs to it.
-pub(super) fn end(outcome: &Outcome) -> (i16, Span, Option<String>) {
-    match outcome {
-        Outcome::Done => (0, Span(Duration::ZERO), None),
-        Outcome::Again(after) => (1, Span(*after), None),
-        Outcome::Retry(after) => (2, Span(*after), None),
-        Outcome::Dead(error) => (3, Span(Duration::ZERO), Some(text(error))),
-        Outcome::GiveBack(after) => (4, Span(*after), None),
+/// The values of some ends of runs.
+#[derive(Default)]
+pub(super) struct SentEnds<'a> {
+    pub(super) outcomes: Vec<i16>,
+    pub(super) delays: Vec<Span>,
+    pub(super) errors: Vec<Option<String>>,
+    /// The next occurrences of timers with a schedule, and their metas.
+    pub(super) nexts: Vec<Option<Time>>,
+    pub(super) metas: Vec<Option<Json<'a>>>,
+}
+
+impl<'a> SentEnds<'a> {
+    pub(super) fn new(outcomes: impl Iterator<Item = &'a Outcome>) -> Self {
+        let mut ends = SentEnds::default();
+        for outcome in outcomes {
+            let none = Duration::ZERO;
+            let (number, delay, error, next): (_, _, _, Option<&Next>) = match outcome {
+                Outcome::Done => (0, none, None, None),
+                Outcome::Again(after) => (1, *after, None, None),
+                Outcome::Retry(after) => (2, *after, None, None),
+                Outcome::Dead(error) => (3, none, Some(text(error)), None),
+                Outcome::GiveBack(after) => (4, *after, None, None),
+                Outcome::Next(next) => (0, none, None, Some(next)),
+                Outcome::DeadThen(error, next) => (3, none, Some(text(error)), Some(next)),
+            };
+            ends.outcomes.push(number);
+            ends.delays.push(Span(delay));
+            ends.errors.push(error);
+            ends.nexts.push(next.map(|next| Time(next.due)));
+            ends.metas.push(next.map(|next| Json(next.meta.as_str())));
+        }
+        ends
     }
 }
 

@@ -37,7 +37,8 @@ pub(crate) mod shard;
 use std::time::Duration;
 
 use crate::store::{
-    Action, Answer, Epoch, Outcome, Payload, Settled, StoreTime, StoredState, Timer,
+    Action, Answer, Epoch, Meta, Next, Outcome, Payload, Settled, StoreTime, StoredState, Timer,
+    schedule,
 };
 
 /// A timer as a row of the table, without its primary key, which is queue and key.
@@ -88,6 +89,16 @@ pub enum Change {
     Delete,
     /// The row is to be deleted, and a dead letter with this error to be written.
     Bury(Row, String),
+    /// A dead letter is to be written for an occurrence of a schedule, with its own key and meta, and
+    /// the timer goes on as another row.
+    BuryThen {
+        /// The occurrence.
+        dead: Row,
+        /// Why.
+        error: String,
+        /// The row, in the place of the one that is there.
+        row: Row,
+    },
 }
 
 /// What the store knows at the moment of a call.
@@ -186,6 +197,10 @@ pub fn apply(
             RowState::Free(row) => (Change::Keep, exists(&row, false)),
             RowState::Held(row, _) => (Change::Keep, exists(&row, true)),
         },
+        Action::Declare { when, payload } => {
+            let due = when.due(context.now);
+            declare(state, shard, due, payload, context)
+        }
         Action::Reschedule { when } => {
             let to = when.due(context.now);
             reschedule(state, was_there, to, context)
@@ -235,6 +250,29 @@ fn schedule(
         running,
     };
     (Change::Put(row), answer)
+}
+
+fn declare(
+    state: RowState,
+    shard: u16,
+    due: StoreTime,
+    payload: Payload,
+    context: &mut StoreContext<'_>,
+) -> (Change, Answer) {
+    let (row, runs) = match &state {
+        RowState::Absent => return schedule(state, shard, due, payload, context),
+        RowState::Free(row) => (row, false),
+        RowState::Held(row, _) => (row, true),
+    };
+    let (new, old) = (payload.meta.as_ref(), row.payload.meta.as_ref());
+    let same_payload = row.payload.json == payload.json;
+    // One that was cancelled during its run is wanted again.
+    if !row.cancelled && schedule::stays(new, old, same_payload) {
+        return (Change::Keep, exists(row, runs));
+    }
+    // What follows a run knows of it already.
+    let meta = schedule::inherit(new, old, runs && !row.follows);
+    schedule(state, shard, due, Payload { meta, ..payload }, context)
 }
 
 fn reschedule(
@@ -326,7 +364,8 @@ pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, context: &mut StoreContex
     let mut row = freed(row, context);
     if has_crashed {
         row.crashes += 1;
-        if row.crashes >= crash_limit {
+        // Only a node knows how a schedule goes on. It gets the run, and gives it up without a start.
+        if row.crashes >= crash_limit && !schedule::is_schedule(row.payload.meta.as_ref()) {
             let times = row.crashes;
             let error = format!("the process that ran it ended {times} times during the run");
             return Claiming::Not(Change::Bury(row, error));
@@ -374,7 +413,14 @@ pub fn settle(row: Row, outcome: &Outcome, context: &mut StoreContext<'_>) -> (C
         return (Change::Put(row), Settled::Ended);
     }
     match outcome {
-        Outcome::Done => (Change::Delete, Settled::Ended),
+        Outcome::Done => match schedule::ended(row.payload.meta.as_ref()) {
+            Some(meta) => (Change::Put(marked(&row, meta, context)), Settled::Waits),
+            None => (Change::Delete, Settled::Ended),
+        },
+        Outcome::Next(next) => {
+            let next = stepped(&row, next, context);
+            (Change::Put(next), Settled::Waits)
+        }
         Outcome::Again(after) => {
             let due = later(context.now, *after);
             let row = fresh(row.shard, due, (context.generation)(), row.payload);
@@ -398,14 +444,47 @@ pub fn settle(row: Row, outcome: &Outcome, context: &mut StoreContext<'_>) -> (C
             (Change::Put(row), Settled::Waits)
         }
         Outcome::Dead(error) => {
-            let row = Row {
-                fails: row.fails + 1,
-                claim: None,
-                ..row
-            };
-            (Change::Bury(row, error.clone()), Settled::Buried)
+            let next = schedule::ended(row.payload.meta.as_ref());
+            let next = next.map(|meta| marked(&row, meta, context));
+            (buried(row, error, next), Settled::Buried)
+        }
+        Outcome::DeadThen(error, next) => {
+            let next = stepped(&row, next, context);
+            (buried(row, error, Some(next)), Settled::Buried)
         }
     }
+}
+
+fn buried(row: Row, error: &str, next: Option<Row>) -> Change {
+    let dead = Row {
+        fails: row.fails + 1,
+        claim: None,
+        ..row
+    };
+    let error = error.to_owned();
+    match next {
+        Some(row) => Change::BuryThen { dead, error, row },
+        None => Change::Bury(dead, error),
+    }
+}
+
+/// The timer of a schedule at its next occurrence.
+fn stepped(row: &Row, next: &Next, context: &mut StoreContext<'_>) -> Row {
+    let due = next.due.max(context.now);
+    let payload = Payload {
+        json: row.payload.json.clone(),
+        meta: Some(next.meta.clone()),
+    };
+    Row {
+        planned: next.due,
+        ..fresh(row.shard, due, (context.generation)(), payload)
+    }
+}
+
+/// The timer of a schedule whose occurrence has ended, and whose next one nobody has told.
+fn marked(row: &Row, meta: Meta, context: &mut StoreContext<'_>) -> Row {
+    let due = context.now;
+    stepped(row, &Next { due, meta }, context)
 }
 
 fn later(now: StoreTime, span: Duration) -> StoreTime {

@@ -152,6 +152,32 @@ impl<T> Due<T> {
         self.info.planned()
     }
 
+    /// Returns the time that the run stands for: the occurrence of its
+    /// [schedule](crate::CronSchedule), which no conversion and no retry has changed. Needs the
+    /// feature `cron`.
+    ///
+    /// A timer that was moved to an earlier time runs in addition, and this is when it was to run. So
+    /// it is for a timer without a schedule, which has [`planned`](Self::planned) here. A dead letter
+    /// of an occurrence that was revived has the occurrence.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::Due;
+    ///
+    /// fn handler(due: &Due<u64>) {
+    ///     println!("the report of customer {} until {:?}", due.payload(), due.scheduled_for());
+    /// }
+    /// # let _ = handler;
+    /// ```
+    #[cfg(feature = "cron")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
+    #[doc(alias("fire time", "logical date", "execution date"))]
+    #[must_use]
+    pub fn scheduled_for(&self) -> SystemTime {
+        self.info.scheduled_for()
+    }
+
     /// Returns how long after [`due`](Self::due) the run was started, by an estimate of the store's
     /// clock. It may be too small by the time that an answer of the store takes.
     ///
@@ -372,7 +398,10 @@ impl<T> Due<T> {
     ///     let run = due.completion();
     ///     let row = transaction.query_one(
     ///         Postgres::COMPLETE,
-    ///         &[&run.queue, &run.key, &run.generation, &run.epoch, &run.attempt],
+    ///         &[
+    ///             &run.queue, &run.key, &run.generation, &run.epoch, &run.attempt, &run.next,
+    ///             &run.next_meta,
+    ///         ],
     ///     )?;
     ///     let is_ended: bool = row.get("completed");
     ///     if !is_ended {
@@ -389,7 +418,8 @@ impl<T> Due<T> {
             self.info.namespace(),
             self.info.lease().epoch,
             self.info.run(),
-        );
+        )
+        .then(self.info.next());
         #[cfg(all(feature = "test-util", feature = "sqlite"))]
         let completion = completion.at(self.info.time_of_test());
         completion

@@ -13,6 +13,7 @@ mod late;
 mod layer;
 mod node_lease;
 mod notifications;
+mod occurrence;
 mod plan;
 mod queue_options;
 mod retry;
@@ -34,6 +35,8 @@ pub use layer::{NextLayer, Ran};
 #[cfg(feature = "test-util")]
 pub(crate) use node_lease::NodeLease;
 pub(crate) use node_lease::{LocalClock, StoreClock};
+#[cfg(feature = "cron")]
+pub(crate) use plan::Named;
 pub(crate) use plan::{Plan, QueuePlan, TraceContext};
 pub(crate) use queue_options::QueueOptions;
 pub use retry::RetryPolicy;

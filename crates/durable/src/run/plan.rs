@@ -6,8 +6,12 @@ use super::handler::Handler;
 use super::layer::Layer;
 use super::queue_options::QueueOptions;
 use super::run_event::RunEvent;
+#[cfg(feature = "cron")]
+use crate::calls::Invalid;
 use crate::events::Listener;
 use crate::store::Store;
+#[cfg(feature = "cron")]
+use crate::store::schedule::CronSchedule;
 use crate::sync::{Arc, RunsOn};
 
 /// A closure of the user, which returns the trace context of the caller.
@@ -32,6 +36,18 @@ pub(crate) struct Plan {
     #[cfg(feature = "test-util")]
     pub(crate) hand: Option<tourbillon::ManualClock>,
     pub(crate) queues: Vec<QueuePlan>,
+    /// The schedules that the program has by name.
+    #[cfg(feature = "cron")]
+    pub(crate) named: Vec<Named>,
+}
+
+/// A schedule that the program has by name.
+#[cfg(feature = "cron")]
+pub(crate) struct Named {
+    pub(crate) queue: String,
+    pub(crate) key: String,
+    pub(crate) schedule: CronSchedule,
+    pub(crate) payload: Result<Box<str>, Invalid>,
 }
 
 /// A queue with its handler.

@@ -4,10 +4,13 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use super::node_lease::NodeLease;
+use super::occurrence::Occurrence;
 #[cfg(feature = "tracing")]
 use super::span::RunSpan;
 use super::token::Token;
-use crate::store::{ClaimedRun, Meta, Run, StoreTime};
+#[cfg(feature = "cron")]
+use crate::store::schedule;
+use crate::store::{ClaimedRun, Meta, Next, Outcome, Run, StoreTime};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -44,6 +47,8 @@ struct RunRecord {
     namespace: Arc<str>,
     /// Whether a transaction of the user's was about to end the run.
     completing: AtomicBool,
+    /// Of a timer with a schedule.
+    occurrence: Option<Occurrence>,
     #[cfg(feature = "tracing")]
     span: RunSpan,
 }
@@ -54,6 +59,7 @@ impl RunInfo {
         lease: Arc<NodeLease>,
         started: StoreTime,
         namespace: &Arc<str>,
+        occurrence: Option<Occurrence>,
     ) -> Self {
         RunInfo(Arc::new(RunRecord {
             #[cfg(feature = "tracing")]
@@ -63,6 +69,7 @@ impl RunInfo {
             started,
             namespace: Arc::clone(namespace),
             completing: AtomicBool::new(false),
+            occurrence,
         }))
     }
 
@@ -79,6 +86,25 @@ impl RunInfo {
     pub(super) fn time_of_test(&self) -> Option<StoreTime> {
         let is_moved = self.0.lease.is_moved_by_a_test();
         is_moved.then_some(self.0.started)
+    }
+
+    /// What follows the run if a transaction of the user's ends it now.
+    pub(crate) fn next(&self) -> Option<&Next> {
+        self.0.occurrence.as_ref()?.completing()
+    }
+
+    /// The end of the run, with what follows.
+    pub(super) fn end(&self, outcome: Outcome) -> Outcome {
+        match &self.0.occurrence {
+            Some(occurrence) => occurrence.end(outcome),
+            None => outcome,
+        }
+    }
+
+    /// Whether the run has given way to the next occurrence, or will have after this span.
+    pub(super) fn gives_way(&self, after: Duration) -> bool {
+        let occurrence = self.0.occurrence.as_ref();
+        occurrence.is_some_and(|occurrence| occurrence.gives_way(after))
     }
 
     pub(crate) fn namespace(&self) -> &Arc<str> {
@@ -191,7 +217,20 @@ impl RunInfo {
     /// Whether the timer is certainly still this node's: see [`Due::is_held`](crate::Due::is_held).
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.0.lease.is_held()
+        self.0.lease.is_held() && !self.gives_way(Duration::ZERO)
+    }
+
+    /// Returns the time that the run stands for: see
+    /// [`Due::scheduled_for`](crate::Due::scheduled_for). Needs the feature `cron`.
+    #[cfg(feature = "cron")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
+    #[must_use]
+    pub fn scheduled_for(&self) -> SystemTime {
+        let of_run = self.0.occurrence.as_ref().map(Occurrence::scheduled_for);
+        let of_letter = || schedule::scheduled_for(self.meta());
+        of_run
+            .or_else(of_letter)
+            .map_or_else(|| self.planned(), SystemTime::from)
     }
 
     /// Returns the idempotency token: see [`Due::token`](crate::Due::token).

@@ -14,6 +14,7 @@ use super::ending::Ending;
 use super::late::Late;
 use super::layer::{Layers, NextLayer, RunLayer};
 use super::node_lease::{NodeLease, StoreClock};
+use super::occurrence::{Occurrence, Start};
 use super::queue_options::QueueOptions;
 use super::run_event::{RunEvent, RunOutcome};
 use super::run_info::RunInfo;
@@ -44,7 +45,7 @@ pub(crate) struct Runs {
     pub(crate) events: EventSink,
     run_events: EventSink<RunEvent>,
     layers: Layers,
-    pub(crate) store_clock: StoreClock,
+    pub(crate) store_clock: Arc<StoreClock>,
     /// That of the store, for transactions that end runs.
     namespace: Arc<str>,
     finish: Finish,
@@ -64,7 +65,7 @@ impl Runs {
         events: EventSink,
         run_events: EventSink<RunEvent>,
         layers: Layers,
-        store_clock: StoreClock,
+        store_clock: Arc<StoreClock>,
         namespace: Arc<str>,
         finish: Finish,
     ) -> Arc<Self> {
@@ -128,7 +129,7 @@ impl Runs {
             (Settled::Waits, Outcome::Retry(_)) => {
                 self.counters.of(&run.queue).retried.increment();
             }
-            (Settled::Buried, Outcome::Dead(error)) => {
+            (Settled::Buried, Outcome::Dead(error) | Outcome::DeadThen(error, _)) => {
                 self.counters.of(&run.queue).dead.increment();
                 self.events.send(|| DurableEvent::Dead {
                     queue: run.queue.to_string(),
@@ -222,13 +223,30 @@ impl Task {
         }
         let mut claimed = self.claimed.take()?;
         let started = runs.store_clock.now();
+        let limit = self.options.crash_limit;
+        let occurrence = match Occurrence::start(&claimed, limit, &runs.store_clock, started) {
+            Start::Run(occurrence) => occurrence,
+            Start::Not(outcome) => {
+                (runs.finish)(claimed.run, outcome);
+                return None;
+            }
+            Start::Unreadable(why) => {
+                self.give_back(claimed.run, why);
+                return None;
+            }
+        };
         if let Late::ExpireAfter(span) = self.options.late
             && started > claimed.planned + span
         {
             self.options.counters.expired.increment();
             let late = started.since(claimed.planned);
             let error = format!("it could start only {late:?} after its planned time");
-            (runs.finish)(claimed.run, Outcome::Dead(error));
+            let outcome = Outcome::Dead(error);
+            let outcome = match &occurrence {
+                Some(occurrence) => occurrence.end(outcome),
+                None => outcome,
+            };
+            (runs.finish)(claimed.run, outcome);
             return None;
         }
         // Parsing is code of the user.
@@ -240,19 +258,14 @@ impl Task {
         let payload = match parsed.and_then(|parsed| parsed) {
             Ok(payload) => payload,
             Err(error) => {
-                self.options.counters.unreadable.increment();
-                runs.events.send(|| DurableEvent::Unreadable {
-                    queue: claimed.run.queue.to_string(),
-                    key: claimed.run.key.to_string(),
-                    error,
-                });
-                (runs.finish)(claimed.run, Outcome::GiveBack(UNREADABLE_PAUSE));
+                self.give_back(claimed.run, error);
                 return None;
             }
         };
         self.options.counters.runs.increment();
         self.options.counters.running.increment();
-        let info = RunInfo::new(claimed, Arc::clone(&self.lease), started, &runs.namespace);
+        let lease = Arc::clone(&self.lease);
+        let info = RunInfo::new(claimed, lease, started, &runs.namespace, occurrence);
         // A clock is read only for those who ask.
         let is_timed = runs.run_events.listens() || self.options.slow_after.is_some();
         runs.run_events
@@ -267,6 +280,17 @@ impl Task {
             has_ended: false,
         };
         Some((Due::new(info, payload), running))
+    }
+
+    /// Gives back a timer that this process can't read. Another one may be able to.
+    fn give_back(&self, run: Run, error: String) {
+        self.options.counters.unreadable.increment();
+        self.runs.events.send(|| DurableEvent::Unreadable {
+            queue: run.queue.to_string(),
+            key: run.key.to_string(),
+            error,
+        });
+        (self.runs.finish)(run, Outcome::GiveBack(UNREADABLE_PAUSE));
     }
 }
 
@@ -393,7 +417,7 @@ impl Running {
         if let Some(duration) = duration {
             self.report(duration, how, &outcome);
         }
-        (runs.finish)(run.clone(), outcome);
+        (runs.finish)(run.clone(), self.info.end(outcome));
     }
 
     /// Tells those who asked for the time that the run took.
@@ -425,6 +449,7 @@ impl Running {
         let fails = self.info.fails().saturating_add(1);
         let random = self.runs.random_of(self.info.run());
         match self.options.retry.after(fails, random) {
+            Some(span) if self.info.gives_way(span) => Outcome::Dead(error),
             Some(span) => Outcome::Retry(span),
             None => Outcome::Dead(error),
         }

@@ -12,7 +12,7 @@ mod within;
 mod write_queue;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use self::connection::SqliteConnection;
 use self::link::{BUSY_LIMIT, Link, Shared, has_tables};
@@ -323,5 +323,9 @@ impl Store for Sqlite {
 
     fn namespace(&self) -> &str {
         self.shared.prefix.name()
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        self.shared.clock.now()
     }
 }

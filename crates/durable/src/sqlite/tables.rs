@@ -4,8 +4,8 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension};
 
 use super::failure::Failure;
 use super::schema::{self, Prefix};
-use crate::row::{Change, Hold, Row, StoreContext};
-use crate::store::{Epoch, FoundRow, Meta, Payload, StoreTime};
+use crate::row::{Change, Hold, Row, StoreContext, shard};
+use crate::store::{Epoch, FoundRow, Meta, Payload, StoreTime, schedule};
 use crate::sync::Arc;
 
 /// The tables within one transaction, at one moment.
@@ -171,23 +171,43 @@ impl<'c> Tables<'c> {
             (Change::Put(row), None) => self.insert(queue, key, row),
             (Change::Delete, Some(before)) => self.delete(before),
             (Change::Bury(row, error), before) => {
-                self.prepare(BURY)?.execute((
-                    queue,
-                    key,
-                    row.planned.as_micros(),
-                    self.now.as_micros(),
-                    row.attempt,
-                    row.fails,
-                    row.crashes,
-                    error.as_str(),
-                    &*row.payload,
-                    row.payload.meta.as_ref().map(Meta::as_str),
-                    row.shard,
-                ))?;
+                self.bury(queue, key, row, row.payload.meta.as_ref(), error)?;
                 before.map_or(Ok(()), |before| self.delete(before))
+            }
+            (Change::BuryThen { dead, error, row }, before) => {
+                let (letter, meta) = schedule::letter(key, dead.payload.meta.as_ref());
+                self.bury(queue, &letter, dead, meta.as_ref(), error)?;
+                match before {
+                    Some(before) => self.update(before, row),
+                    None => self.insert(queue, key, row),
+                }
             }
             (Change::Keep, _) | (Change::Delete, None) => Ok(()),
         }
+    }
+
+    fn bury(
+        &self,
+        queue: &str,
+        key: &str,
+        row: &Row,
+        meta: Option<&Meta>,
+        error: &str,
+    ) -> Result<(), rusqlite::Error> {
+        self.prepare(BURY)?.execute((
+            queue,
+            key,
+            row.planned.as_micros(),
+            self.now.as_micros(),
+            row.attempt,
+            row.fails,
+            row.crashes,
+            error,
+            &*row.payload,
+            meta.map(Meta::as_str),
+            shard::of_key(key),
+        ))?;
+        Ok(())
     }
 
     fn insert(&self, queue: &str, key: &str, row: &Row) -> Result<(), rusqlite::Error> {

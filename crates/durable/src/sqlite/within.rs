@@ -123,11 +123,12 @@ impl CompletesRun for &Transaction<'_> {
             Some(now) => WallClock::manual(now.into()),
             None => clock,
         };
-        let (epoch, run) = run.parts();
-        let settlement = Settlement {
-            run,
-            outcome: Outcome::Done,
+        let outcome = match run.next() {
+            Some(next) => Outcome::Next(Box::new(next)),
+            None => Outcome::Done,
         };
+        let (epoch, run) = run.parts();
+        let settlement = Settlement { run, outcome };
         let settled = within(self, &prefix, None, &clock, |tables| {
             match tables.is_live(epoch)? {
                 true => connection::settle_one(tables, &settlement, epoch),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Epoch, Run};
+use super::{Epoch, Next, Run};
 
 /// The ends of runs of one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,14 +26,21 @@ pub struct Settlement {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It succeeded: the timer is deleted.
+    /// It succeeded: the timer is deleted. One that has a schedule is due at once, with the mark that
+    /// its occurrence has ended.
     Done,
     /// It succeeded, and wants to run again after this span, as a new generation.
     Again(Duration),
     /// It failed, and is to be tried again after this span.
     Retry(Duration),
-    /// It failed, and becomes a dead letter with this error.
+    /// It failed, and becomes a dead letter with this error. Of a timer that has a schedule the same
+    /// holds as for [`Done`](Outcome::Done).
     Dead(String),
+    /// It succeeded, and the timer has a schedule: it goes on to the next occurrence.
+    Next(Box<Next>),
+    /// It failed, and becomes a dead letter with this error. The timer has a schedule, and goes on to
+    /// the next occurrence.
+    DeadThen(String, Box<Next>),
     /// It has not started. Others may have it after this span.
     GiveBack(Duration),
 }

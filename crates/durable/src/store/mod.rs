@@ -33,10 +33,11 @@ mod namespace;
 mod payload;
 mod polls;
 mod reads;
+pub(crate) mod schedule;
 pub(crate) mod time;
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::sync::Arc;
 
@@ -60,6 +61,7 @@ pub use self::reads::{
     DeadLetter, DeadPage, MOST_COUNTED, PAGE_BYTES, Page, QueueCounts, Revived, StoredNode,
     StoredState, Timer,
 };
+pub use self::schedule::Next;
 pub use self::time::StoreTime;
 pub(crate) use self::time::{WallClock, micros};
 
@@ -128,6 +130,13 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     }
 
     #[doc(hidden)]
+    /// Returns the time, as near to the store's clock as can be known without asking it. The first
+    /// occurrence of a schedule is the first after it. By default it is the system's.
+    fn wall_clock(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    #[doc(hidden)]
     /// How many connections carry the calls of users at one time. More are of use if the store
     /// commits several transactions together.
     fn writers(&self) -> usize {
@@ -182,6 +191,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn namespace(&self) -> &str {
         (**self).namespace()
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        (**self).wall_clock()
     }
 
     fn writers(&self) -> usize {
@@ -402,6 +415,14 @@ pub enum Action {
         /// When it is due.
         when: DueAt,
         /// What it carries.
+        payload: Payload,
+    },
+    /// Schedules the timer by a schedule that the program has by name. One that is there stays as it
+    /// is, if it has the same definition or a greater revision.
+    Declare {
+        /// When it is due.
+        when: DueAt,
+        /// What it carries, with the schedule in its meta.
         payload: Payload,
     },
     /// Moves the timer.

@@ -92,8 +92,10 @@ impl From<String> for Payload {
 pub struct Meta(Arc<str>);
 
 impl Meta {
-    /// Takes the text of a JSON object that was checked.
-    pub(crate) fn of_json(json: impl Into<Arc<str>>) -> Self {
+    /// Takes the text of a JSON object that was checked. It is no public interface, but visible for
+    /// tests of this repository, and for [`Next`](super::Next).
+    #[doc(hidden)]
+    pub fn of_json(json: impl Into<Arc<str>>) -> Self {
         Meta(json.into())
     }
 

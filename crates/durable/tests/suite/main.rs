@@ -12,6 +12,7 @@ mod nodes;
 mod polls;
 mod races;
 mod reads;
+mod schedules;
 mod settles;
 mod stores;
 
@@ -135,6 +136,20 @@ macro_rules! cases {
                 a_gone_node_settles_nothing,
                 a_run_that_was_replaced_after_its_nodes_end_is_fenced,
                 good_and_fenced_settlements_share_a_batch,
+            ]
+            schedules: [
+                the_end_of_an_occurrence_goes_on_to_the_next,
+                an_occurrence_that_has_passed_is_due_at_once_and_keeps_its_time,
+                an_end_without_a_next_one_leaves_the_mark,
+                a_dead_occurrence_is_a_letter_beside_its_schedule,
+                what_follows_or_a_cancel_wins_over_the_next_occurrence,
+                a_schedule_whose_nodes_die_too_often_is_still_claimed,
+                a_declaration_is_stored_once,
+                a_declaration_that_differs_replaces_the_definition,
+                a_declaration_of_a_lower_revision_changes_nothing,
+                a_declaration_during_a_run_follows_it,
+                a_declaration_lifts_a_cancel,
+                schedules_and_other_ends_share_a_batch,
             ]
             nodes: [
                 a_second_join_sets_the_queues_and_nothing_else,

@@ -32,9 +32,9 @@ pub(super) const WINDOW: usize = 4 * LARGEST;
 /// The bytes of a call's texts.
 pub(super) fn bytes(call: &Call) -> usize {
     let payload = match &call.action {
-        Action::Schedule { payload, .. } | Action::ScheduleIfAbsent { payload, .. } => {
-            payload.bytes()
-        }
+        Action::Schedule { payload, .. }
+        | Action::ScheduleIfAbsent { payload, .. }
+        | Action::Declare { payload, .. } => payload.bytes(),
         Action::Reschedule { .. } | Action::Cancel => 0,
     };
     call.key.len() + payload

@@ -40,6 +40,7 @@ impl Hints {
         let is_near = match &call.action {
             Action::Schedule { when, .. }
             | Action::ScheduleIfAbsent { when, .. }
+            | Action::Declare { when, .. }
             | Action::Reschedule { when } => match when {
                 DueAt::After(span) => *span <= self.within,
                 // By the local clock: this is a hint only.
@@ -49,9 +50,9 @@ impl Hints {
         };
         let is_near = is_near && self.queues.contains(&call.queue);
         let bytes = match &call.action {
-            Action::Schedule { payload, .. } | Action::ScheduleIfAbsent { payload, .. } => {
-                Some(payload.bytes() as u64)
-            }
+            Action::Schedule { payload, .. }
+            | Action::ScheduleIfAbsent { payload, .. }
+            | Action::Declare { payload, .. } => Some(payload.bytes() as u64),
             Action::Reschedule { .. } | Action::Cancel => None,
         };
         is_near.then(|| NearTimer {

@@ -1,0 +1,131 @@
+//! A run of a timer with a schedule: whether it starts, and what follows it.
+
+#[cfg(feature = "cron")]
+pub(crate) use with_cron::Occurrence;
+
+use crate::store::Outcome;
+#[cfg(not(feature = "cron"))]
+use crate::store::{ClaimedRun, Next, StoreTime, schedule};
+
+/// What becomes of a timer that was claimed.
+pub(crate) enum Start {
+    /// It runs. A plain timer has no occurrence.
+    Run(Option<Occurrence>),
+    /// It does not run, and ends so.
+    #[cfg_attr(
+        not(feature = "cron"),
+        expect(dead_code, reason = "only a schedule ends without a run")
+    )]
+    Not(Outcome),
+    /// This process can't tell, for this reason.
+    Unreadable(String),
+}
+
+#[cfg(feature = "cron")]
+mod with_cron {
+    use std::time::Duration;
+
+    use super::super::node_lease::StoreClock;
+    use super::Start;
+    use crate::store::schedule::{Begin, CronRun};
+    use crate::store::{ClaimedRun, Next, Outcome, StoreTime};
+    use crate::sync::{Arc, OnceLock};
+
+    /// An occurrence that runs.
+    #[derive(Debug)]
+    pub(crate) struct Occurrence {
+        run: CronRun,
+        clock: Arc<StoreClock>,
+        /// What follows it, as `complete_in` has told the store.
+        completing: OnceLock<Option<Next>>,
+    }
+
+    impl Occurrence {
+        pub(crate) fn start(
+            claimed: &ClaimedRun,
+            crash_limit: u32,
+            clock: &Arc<StoreClock>,
+            now: StoreTime,
+        ) -> Start {
+            let is_new = claimed.fails == 0 && claimed.crashes == 0;
+            let meta = claimed.payload.meta.as_ref();
+            let run = match CronRun::begin(meta, claimed.planned, is_new, now) {
+                None => return Start::Run(None),
+                Some(Err(why)) => {
+                    return Start::Unreadable(format!("its schedule can't be followed: {why}"));
+                }
+                Some(Ok(Begin::Wait(next))) => return Start::Not(Outcome::Next(Box::new(next))),
+                Some(Ok(Begin::Run(run))) => run,
+            };
+            let occurrence = Occurrence {
+                run,
+                clock: Arc::clone(clock),
+                completing: OnceLock::new(),
+            };
+            // The store leaves this to the node.
+            if claimed.crashes >= crash_limit {
+                let times = claimed.crashes;
+                let error = format!("the process that ran it ended {times} times during the run");
+                return Start::Not(occurrence.end(Outcome::Dead(error)));
+            }
+            Start::Run(Some(occurrence))
+        }
+
+        /// The time that it stands for.
+        pub(crate) fn scheduled_for(&self) -> StoreTime {
+            self.run.scheduled_for()
+        }
+
+        /// Whether it has given way to the next one, or will have after this span.
+        pub(crate) fn gives_way(&self, after: Duration) -> bool {
+            self.run.is_replaced(self.clock.now() + after)
+        }
+
+        pub(crate) fn completing(&self) -> Option<&Next> {
+            let next = || self.run.next(self.clock.now(), "done");
+            self.completing.get_or_init(next).as_ref()
+        }
+
+        /// The end of the run, with what follows.
+        pub(crate) fn end(&self, outcome: Outcome) -> Outcome {
+            let next = |outcome| self.run.next(self.clock.now(), outcome).map(Box::new);
+            match outcome {
+                Outcome::Done => next("done").map_or(Outcome::Done, Outcome::Next),
+                Outcome::Dead(error) => match next("dead") {
+                    Some(next) => Outcome::DeadThen(error, next),
+                    None => Outcome::Dead(error),
+                },
+                other => other,
+            }
+        }
+    }
+}
+
+/// Without the feature `cron` there is none.
+#[cfg(not(feature = "cron"))]
+#[derive(Debug)]
+pub(crate) enum Occurrence {}
+
+#[cfg(not(feature = "cron"))]
+impl Occurrence {
+    pub(super) fn start<C>(claimed: &ClaimedRun, _: u32, _: &C, _: StoreTime) -> Start {
+        match schedule::is_schedule(claimed.payload.meta.as_ref()) {
+            false => Start::Run(None),
+            true => Start::Unreadable(
+                "it has a schedule: build this process with the feature `cron`".to_owned(),
+            ),
+        }
+    }
+
+    pub(super) fn gives_way(&self, _: std::time::Duration) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn completing(&self) -> Option<&Next> {
+        match *self {}
+    }
+
+    pub(super) fn end(&self, _: Outcome) -> Outcome {
+        match *self {}
+    }
+}
