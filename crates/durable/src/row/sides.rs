@@ -154,6 +154,11 @@ impl Sides {
         match outcome {
             Outcome::Done => return Settled::Ended,
             Outcome::Dead(_) => return Settled::Buried,
+            Outcome::Next(next) => self.waits = Some(occurrence(next, now, run.payload)),
+            Outcome::DeadThen(_, next) => {
+                self.waits = Some(occurrence(next, now, run.payload));
+                return Settled::Buried;
+            }
             Outcome::Again(after) => self.waits = Some(plain(now + *after, run.payload)),
             Outcome::Retry(after) => {
                 self.waits = Some(Plain {
@@ -231,7 +236,7 @@ impl RowInStore {
     fn change(&mut self, change: Change) {
         match change {
             Change::Keep => {}
-            Change::Put(row) => self.row = Some(row),
+            Change::Put(row) | Change::BuryThen { row, .. } => self.row = Some(row),
             Change::Delete | Change::Bury(..) => self.row = None,
         }
     }
@@ -437,6 +442,21 @@ fn play_all(steps: &[Step], length: u32) -> (usize, usize) {
     (runs, followed)
 }
 
+/// The next occurrence of a schedule, which may have passed.
+fn next(micros: i64) -> Box<Next> {
+    Box::new(Next {
+        due: StoreTime::from_micros(micros),
+        meta: Meta::of_json("{}"),
+    })
+}
+
+fn occurrence(next: &Next, now: StoreTime, payload: u32) -> Plain {
+    Plain {
+        planned: next.due,
+        ..plain(next.due.max(now), payload)
+    }
+}
+
 #[test]
 fn one_row_says_what_two_would() {
     let second = Duration::from_micros(1);
@@ -454,12 +474,13 @@ fn one_row_says_what_two_would() {
         Step::Settle(Outcome::Retry(Duration::ZERO)),
         Step::Settle(Outcome::Dead("broken".to_owned())),
         Step::Settle(Outcome::GiveBack(Duration::ZERO)),
+        Step::Settle(Outcome::Next(next(0))),
         Step::SettleFirst,
         Step::Die,
     ];
     let (runs, followed) = play_all(&all, 5);
     assert!(runs > 100_000 && followed > 1_000, "{runs}, {followed}");
-    let few = [0, 4, 5, 6, 8, 10, 14].map(|index| all[index].clone());
+    let few = [0, 4, 5, 6, 8, 10, 15].map(|index| all[index].clone());
     let (runs, followed) = play_all(&few, 7);
     assert!(runs > 300_000 && followed > 10_000, "{runs}, {followed}");
 }

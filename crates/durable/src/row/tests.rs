@@ -144,6 +144,9 @@ fn show_change(change: &Change) -> String {
         Change::Put(row) => format!("put {}", show_row(row)),
         Change::Delete => "delete".to_owned(),
         Change::Bury(row, error) => format!("bury {}: {error}", show_row(row)),
+        Change::BuryThen { dead, error, row } => {
+            format!("bury {}: {error}; put {}", show_row(dead), show_row(row))
+        }
     }
 }
 
@@ -729,7 +732,7 @@ fn no_sequence_of_calls_breaks_an_invariant() {
             };
             match change {
                 Change::Keep => {}
-                Change::Put(new) => {
+                Change::Put(new) | Change::BuryThen { row: new, .. } => {
                     show_row(&new);
                     row = Some(new);
                 }

@@ -8,6 +8,9 @@
 mod cluster;
 mod defaults;
 mod exactness;
+#[cfg(feature = "sqlite")]
+#[path = "../kit/folder.rs"]
+mod folder;
 mod keeping;
 mod payloads;
 mod sizes;

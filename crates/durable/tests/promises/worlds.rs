@@ -92,32 +92,22 @@ pub(crate) use sqlite::SqliteWorld;
 #[cfg(feature = "sqlite")]
 mod sqlite {
     use std::collections::HashMap;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
     use tourbillon_durable::rusqlite::{Connection, Error, TransactionBehavior};
     use tourbillon_durable::{CompleteError, Due, Sqlite};
 
     use super::World;
+    use crate::folder::Folder;
 
     #[derive(Clone)]
     pub(crate) struct SqliteWorld(Arc<Folder>);
 
-    struct Folder(PathBuf);
-
     impl SqliteWorld {
         pub(crate) fn new() -> Self {
-            static NEXT: AtomicU32 = AtomicU32::new(0);
-            // Relaxed: only the number matters.
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let name = format!("promises-{}-{number}", std::process::id());
-            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-            // What a process with the same id has left behind.
-            let _ = std::fs::remove_dir_all(&folder);
-            std::fs::create_dir_all(&folder).unwrap();
-            let world = SqliteWorld(Arc::new(Folder(folder)));
+            let world = SqliteWorld(Arc::new(Folder::new("promises")));
             drop(world.store());
             let table = "create table effect(key text not null)";
             world.connect().unwrap().execute(table, []).unwrap();
@@ -125,19 +115,13 @@ mod sqlite {
         }
 
         fn file(&self) -> PathBuf {
-            self.0.0.join("timers.db")
+            self.0.path().join("timers.db")
         }
 
         fn connect(&self) -> Result<Connection, Error> {
             let connection = Connection::open(self.file())?;
             connection.busy_timeout(Duration::from_secs(30))?;
             Ok(connection)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 

@@ -19,6 +19,9 @@ mod stores;
 #[cfg(feature = "postgres")]
 #[path = "../kit/postgres.rs"]
 mod cluster;
+#[cfg(feature = "sqlite")]
+#[path = "../kit/folder.rs"]
+mod folder;
 
 /// Makes tests of all cases that need no clock which a test can move. `$store` is a function that
 /// makes a fresh store.

@@ -1,10 +1,8 @@
 //! The stores that the cases run on.
 
-#[cfg(feature = "sqlite")]
-use std::path::{Path, PathBuf};
 #[cfg(feature = "postgres")]
 use std::sync::LazyLock;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "postgres")]
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tourbillon_durable::Postgres;
@@ -15,6 +13,8 @@ use tourbillon_durable::store::StoreTime;
 use tourbillon_durable::{Memory, WallClock};
 
 use crate::client::Bench;
+#[cfg(feature = "sqlite")]
+use crate::folder::Folder;
 
 /// A day of 2026, with microseconds.
 fn clock() -> WallClock {
@@ -30,35 +30,17 @@ pub(crate) fn memory() -> Bench {
     }
 }
 
-/// A folder that ends with its case.
-#[cfg(feature = "sqlite")]
-struct Folder(PathBuf);
-
-#[cfg(feature = "sqlite")]
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[cfg(feature = "sqlite")]
 pub(crate) fn sqlite() -> Bench {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Relaxed: only the number matters.
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("suite-{}-{number}", std::process::id());
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    // What a process with the same id has left behind.
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).expect("a folder");
+    let folder = Folder::new("suite");
     let clock = clock();
     // With the default prefix it is in the tests of SQLite alone.
-    let file = Sqlite::open_with_prefix(folder.join("timers.db"), "of_suite");
+    let file = Sqlite::open_with_prefix(folder.path().join("timers.db"), "of_suite");
     let file = file.expect("a new file");
     Bench {
         store: Box::new(file.with_clock(clock.clone())),
         clock: Some(clock),
-        _kept: Box::new(Folder(folder)),
+        _kept: Box::new(folder),
     }
 }
 

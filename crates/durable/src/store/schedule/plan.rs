@@ -276,3 +276,280 @@ impl CronRun {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use tourbillon::Missed;
+
+    use super::super::Overlap;
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().expect("it is a time")
+    }
+
+    fn daily() -> CronSchedule {
+        CronSchedule::new("0 6 * * *", "UTC").expect("it is good")
+    }
+
+    fn calendar(schedule: CronSchedule) -> Calendar {
+        Calendar::new(schedule).expect("there are data of the zone")
+    }
+
+    /// The meta of a schedule at an occurrence.
+    fn meta(schedule: &CronSchedule, at: &str, more: &[(&str, Value)]) -> Meta {
+        let mut members = schedule.members();
+        members.insert("at".to_owned(), json!(at));
+        members.insert("offset".to_owned(), json!(0));
+        for (name, value) in more {
+            members.insert((*name).to_owned(), value.clone());
+        }
+        close(Members::new(), members)
+    }
+
+    fn begin(meta: &Meta, planned: &str, is_new: bool, now: &str) -> Begin {
+        let (planned, now) = (store_time(at(planned)), store_time(at(now)));
+        let begin = CronRun::begin(Some(meta), planned, is_new, now);
+        begin.expect("it is a schedule").expect("it is readable")
+    }
+
+    fn run(begin: Begin) -> CronRun {
+        match begin {
+            Begin::Run(run) => run,
+            Begin::Wait(next) => panic!("it waits for {next:?}"),
+        }
+    }
+
+    fn waits_for(begin: Begin) -> Timestamp {
+        match begin {
+            Begin::Wait(next) => {
+                assert_eq!(
+                    member(&next.meta, "at"),
+                    json!(timestamp(next.due).to_string())
+                );
+                timestamp(next.due)
+            }
+            Begin::Run(run) => panic!("it runs: {run:?}"),
+        }
+    }
+
+    fn member(meta: &Meta, name: &str) -> Value {
+        open(Some(meta)).expect("it is a schedule").1[name].clone()
+    }
+
+    /// What `due` says, by all occurrences one after the other.
+    fn due_of_all(calendar: &Calendar, first: Timestamp, now: Timestamp) -> Timestamp {
+        let schedule = &calendar.schedule;
+        let mut come = vec![first];
+        come.extend(calendar.after(first).take_while(|at| *at <= now));
+        let fresh = |at: Timestamp| match schedule.grace_seconds() {
+            Some(grace) => now.duration_since(at).as_secs() < i64::try_from(grace).unwrap(),
+            None => at == *come.last().unwrap(),
+        };
+        let missed = come.iter().filter(|at| !fresh(**at)).count();
+        let made_up = schedule.made_up().unwrap_or(u64::MAX);
+        let left_out = missed - missed.min(usize::try_from(made_up).unwrap_or(usize::MAX));
+        match come.get(left_out) {
+            Some(at) => *at,
+            None => calendar.first_after(now).unwrap(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_runs_is_what_a_list_of_all_occurrences_says(
+            expression in prop::sample::select(vec!["* * * * *", "*/7 * * * *", "0 6 * * *", "0 6 * * MON", "30 2 29 * *"]),
+            zone in prop::sample::select(vec!["UTC", "Europe/Berlin", "Australia/Lord_Howe"]),
+            missed in prop::sample::select(vec![
+                Missed::Skip, Missed::Once, Missed::AtMost(0), Missed::AtMost(3), Missed::AtMost(100), Missed::All,
+            ]),
+            grace in prop::option::of(prop::sample::select(vec![0_u64, 1, 59, 60, 3_600, 86_400])),
+            from in 0_i64..40_000_000,
+            late in prop_oneof![0_i64..200, 0_i64..100_000, 0_i64..5_000_000],
+        ) {
+            let mut schedule = CronSchedule::new(expression, zone).unwrap().missed(missed);
+            if let Some(grace) = grace {
+                schedule = schedule.grace(Duration::from_secs(grace));
+            }
+            let calendar = calendar(schedule);
+            let from = Timestamp::from_second(1_750_000_000 + from).unwrap();
+            let first = calendar.first_after(from).unwrap();
+            let now = first.checked_add(SignedDuration::from_secs(late)).unwrap();
+            let expected = due_of_all(&calendar, first, now);
+            prop_assert_eq!(calendar.due(first, now), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_century_of_seconds_is_searched_in_no_time() {
+        let schedule = CronSchedule::new("* * * * * *", "UTC").unwrap();
+        let calendar = calendar(
+            schedule
+                .missed(Missed::AtMost(5))
+                .grace(Duration::from_secs(1)),
+        );
+        let due = calendar.due(at("1970-01-01T00:00:00Z"), at("2070-01-01T00:00:00Z"));
+        assert_eq!(due, Some(at("2069-12-31T23:59:55Z")));
+        let all = CronSchedule::new("* * * * * *", "UTC")
+            .unwrap()
+            .missed(Missed::All);
+        let all = super::tests::calendar(all);
+        let first = at("1970-01-01T00:00:00Z");
+        assert_eq!(all.due(first, at("2070-01-01T00:00:00Z")), Some(first));
+    }
+
+    #[test]
+    fn an_occurrence_that_began_or_was_moved_runs_whatever_the_policy() {
+        let schedule = daily().grace(Duration::ZERO);
+        let occurrence = "2026-12-01T06:00:00Z";
+        let plain = meta(&schedule, occurrence, &[]);
+        let late = "2026-12-01T06:00:01Z";
+        assert_eq!(
+            waits_for(begin(&plain, occurrence, true, late)),
+            at("2026-12-02T06:00:00Z")
+        );
+        let again = run(begin(&plain, occurrence, false, "2027-01-01T00:00:00Z"));
+        assert_eq!(again.scheduled_for(), store_time(at(occurrence)));
+        let moved = run(begin(
+            &plain,
+            "2026-12-01T09:00:00Z",
+            true,
+            "2026-12-01T09:00:01Z",
+        ));
+        assert_eq!(moved.scheduled_for(), store_time(at(occurrence)));
+    }
+
+    #[test]
+    fn an_extra_run_leaves_its_occurrence_to_come() {
+        let last = json!({ "at": "2026-11-30T06:00:00Z", "outcome": "done" });
+        let schedule = meta(&daily(), "2026-12-01T06:00:00Z", &[("last", last)]);
+        let now = "2026-11-30T12:00:00Z";
+        let run = run(begin(&schedule, now, true, "2026-11-30T12:00:01Z"));
+        assert_eq!(run.scheduled_for(), store_time(at(now)));
+        let next = run
+            .next(store_time(at("2026-11-30T12:00:05Z")), "done")
+            .unwrap();
+        assert_eq!(timestamp(next.due), at("2026-12-01T06:00:00Z"));
+        let expected = json!({
+            "at": "2026-11-30T06:00:00Z", "ended": "2026-11-30T12:00:05Z", "outcome": "done",
+        });
+        assert_eq!(member(&next.meta, "last"), expected);
+    }
+
+    #[test]
+    fn overlaps_wait_are_left_out_or_replace() {
+        let occurrence = "2026-12-01T06:00:00Z";
+        let ended = store_time(at("2026-12-03T12:00:00Z"));
+        for (overlap, following, replaced) in [
+            (Overlap::Wait, "2026-12-02T06:00:00Z", false),
+            (Overlap::Skip, "2026-12-04T06:00:00Z", false),
+            (Overlap::Replace, "2026-12-02T06:00:00Z", true),
+        ] {
+            let meta = meta(&daily().overlap(overlap), occurrence, &[]);
+            let run = run(begin(&meta, occurrence, true, occurrence));
+            let next = run.next(ended, "dead").unwrap();
+            assert_eq!(timestamp(next.due), at(following), "{overlap:?}");
+            assert_eq!(member(&next.meta, "last")["at"], occurrence);
+            assert_eq!(member(&next.meta, "last")["outcome"], "dead");
+            assert!(!run.is_replaced(store_time(at("2026-12-02T05:59:59Z"))));
+            assert_eq!(
+                run.is_replaced(store_time(at("2026-12-02T06:00:00Z"))),
+                replaced
+            );
+        }
+    }
+
+    #[test]
+    fn no_occurrence_comes_back() {
+        // It has ended, and nobody has told the next one.
+        let last = json!({ "at": "2026-12-01T06:00:00Z" });
+        let ended = meta(&daily(), "2026-12-01T06:00:00Z", &[("last", last.clone())]);
+        let begun = begin(&ended, "2026-12-01T06:00:09Z", true, "2026-12-01T06:00:09Z");
+        assert_eq!(waits_for(begun), at("2026-12-02T06:00:00Z"));
+        // A declaration by a clock that is behind.
+        let older = meta(&daily(), "2026-11-29T06:00:00Z", &[("last", last)]);
+        let begun = begin(&older, "2026-11-29T06:00:00Z", true, "2026-12-01T06:00:09Z");
+        assert_eq!(waits_for(begun), at("2026-12-02T06:00:00Z"));
+    }
+
+    #[test]
+    fn other_zone_data_run_no_time_of_the_calendar_twice() {
+        let berlin = CronSchedule::new("0 6 * * *", "Europe/Berlin").unwrap();
+        // By the data of another process the zone was two hours ahead, and not one. Both have the
+        // same time of the calendar, which has run an hour earlier.
+        let occurrence = "2026-12-01T04:00:00Z";
+        let meta = meta(&berlin, occurrence, &[("offset", json!(7200))]);
+        let run = run(begin(&meta, occurrence, true, occurrence));
+        let next = run
+            .next(store_time(at("2026-12-01T04:00:01Z")), "done")
+            .unwrap();
+        assert_eq!(timestamp(next.due), at("2026-12-02T05:00:00Z"));
+        assert_eq!(member(&next.meta, "offset"), json!(3600));
+    }
+
+    #[test]
+    fn a_schedule_of_sql_begins_with_its_first_occurrence() {
+        let made = json!({ "cron": { "expression": "@daily", "zone": "UTC", "missed": 3, "grace": 5, "overlap": "skip" } });
+        let made = Meta::of_json(made.to_string());
+        let begun = begin(
+            &made,
+            "2026-12-01T06:00:00.5Z",
+            true,
+            "2026-12-01T06:00:01Z",
+        );
+        assert_eq!(waits_for(begun), at("2026-12-02T00:00:00Z"));
+    }
+
+    #[test]
+    fn what_can_not_be_read_is_told() {
+        for (cron, what) in [
+            (json!({ "expression": 5 }), "\"expression\" is no text"),
+            (json!({ "expression": "@daily" }), "\"zone\" is no text"),
+            (
+                json!({ "expression": "nope", "zone": "UTC" }),
+                "no cron expression",
+            ),
+            (
+                json!({ "expression": "@daily", "zone": "Mars/Base" }),
+                "Mars/Base",
+            ),
+            (
+                json!({ "expression": "@daily", "zone": "UTC", "at": "soon" }),
+                "\"at\" is \"soon\"",
+            ),
+            (
+                json!({ "expression": "@daily", "zone": "UTC", "at": 5 }),
+                "\"at\" is 5",
+            ),
+            (
+                json!({ "expression": "@daily", "zone": "UTC", "missed": -1 }),
+                "\"missed\" is -1",
+            ),
+            (
+                json!({ "expression": "@daily", "zone": "UTC", "missed": "some" }),
+                "\"missed\"",
+            ),
+            (
+                json!({ "expression": "@daily", "zone": "UTC", "overlap": 1 }),
+                "\"overlap\" is 1",
+            ),
+            (
+                json!({ "expression": "@daily", "zone": "UTC", "grace": "5 s" }),
+                "\"grace\"",
+            ),
+        ] {
+            let meta = Meta::of_json(json!({ "cron": cron }).to_string());
+            let now = store_time(at("2026-12-01T06:00:00Z"));
+            let begun = CronRun::begin(Some(&meta), now, true, now).expect("it is a schedule");
+            let why = begun.expect_err("it is not readable");
+            assert!(why.contains(what), "{why}");
+        }
+        let plain = Meta::of_json(r#"{"cron":"nightly"}"#);
+        let now = store_time(at("2026-12-01T06:00:00Z"));
+        assert!(CronRun::begin(Some(&plain), now, true, now).is_none());
+        assert!(CronRun::begin(None, now, true, now).is_none());
+    }
+}
