@@ -22,6 +22,9 @@ pub mod order_timeouts {}
 #[doc = include_str!("webhooks.md")]
 pub mod webhooks {}
 
+#[doc = include_str!("schedules.md")]
+pub mod schedules {}
+
 #[doc = include_str!("transactions.md")]
 pub mod transactions {}
 

@@ -15,7 +15,9 @@ const FIRST: &str = "2026-12-01T05:00:00Z";
 const SECOND: &str = "2027-01-01T05:00:00Z";
 
 fn meta(cron: Value) -> Meta {
-    Meta::of_json(json!({ "tenant": "acme", "cron": cron }).to_string())
+    let mut meta = json!({ "tenant": "acme" });
+    meta["cron"] = cron;
+    Meta::of_json(meta.to_string())
 }
 
 /// A monthly schedule that waits for this occurrence.

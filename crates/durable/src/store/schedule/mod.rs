@@ -180,7 +180,7 @@ impl<T: Into<DueAt>> From<T> for Schedule {
 mod tests {
     use super::*;
 
-    fn meta(json: Value) -> Meta {
+    fn meta(json: &Value) -> Meta {
         Meta::of_json(json.to_string())
     }
 
@@ -197,8 +197,8 @@ mod tests {
             json!({ "cron": { "at": "2026-12-01T05:00:00Z" } }),
             json!({ "tags": { "cron": { "expression": "@daily" } } }),
         ] {
-            assert!(!is_schedule(Some(&meta(other.clone()))), "{other}");
-            assert_eq!(ended(Some(&meta(other.clone()))), None, "{other}");
+            assert!(!is_schedule(Some(&meta(&other))), "{other}");
+            assert_eq!(ended(Some(&meta(&other))), None, "{other}");
         }
         assert!(!is_schedule(Some(&Meta::of_json("cron"))));
         assert!(is_schedule(Some(&meta(
@@ -210,7 +210,7 @@ mod tests {
     fn a_letter_is_a_timer_of_its_own() {
         let schedule =
             json!({ "a": 1, "cron": { "expression": "@daily", "at": "2026-12-01T00:00:00Z" } });
-        let (key, letter_meta) = letter("report", Some(&meta(schedule)));
+        let (key, letter_meta) = letter("report", Some(&meta(&schedule)));
         assert_eq!(key, "report@2026-12-01T00:00:00Z");
         let letter_meta = letter_meta.expect("it has one");
         assert!(!is_schedule(Some(&letter_meta)));

@@ -85,16 +85,17 @@ impl Calendar {
         };
         let Some(grace) = self.schedule.grace_seconds() else {
             // The latest one is not missed.
-            return Some(self.earliest_of_last(at, now, made_up.saturating_add(1)));
+            return Some(self.earliest_of_last(at, now, made_up.max(1)));
         };
         // One at this time or before is missed.
         let grace = SignedDuration::from_secs(i64::try_from(grace).unwrap_or(i64::MAX));
         let Some(missed) = now.checked_sub(grace).ok().filter(|missed| at <= *missed) else {
             return Some(at);
         };
+        let fresh = self.first_after(missed)?;
         match made_up {
-            0 => self.first_after(missed),
-            most => Some(self.earliest_of_last(at, missed, most)),
+            0 => Some(fresh),
+            most => Some(fresh.min(self.earliest_of_last(at, now, most))),
         }
     }
 }
@@ -349,9 +350,9 @@ mod tests {
             Some(grace) => now.duration_since(at).as_secs() < i64::try_from(grace).unwrap(),
             None => at == *come.last().unwrap(),
         };
-        let missed = come.iter().filter(|at| !fresh(**at)).count();
-        let made_up = schedule.made_up().unwrap_or(u64::MAX);
-        let left_out = missed - missed.min(usize::try_from(made_up).unwrap_or(usize::MAX));
+        let fresh = come.iter().filter(|at| fresh(**at)).count();
+        let made_up = usize::try_from(schedule.made_up().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let left_out = come.len() - fresh.max(made_up).min(come.len());
         match come.get(left_out) {
             Some(at) => *at,
             None => calendar.first_after(now).unwrap(),
@@ -392,7 +393,7 @@ mod tests {
                 .grace(Duration::from_secs(1)),
         );
         let due = calendar.due(at("1970-01-01T00:00:00Z"), at("2070-01-01T00:00:00Z"));
-        assert_eq!(due, Some(at("2069-12-31T23:59:55Z")));
+        assert_eq!(due, Some(at("2069-12-31T23:59:56Z")));
         let all = CronSchedule::new("* * * * * *", "UTC")
             .unwrap()
             .missed(Missed::All);
