@@ -128,7 +128,7 @@ fn a_failing_occurrence_is_given_up_and_the_schedule_goes_on() {
         fails.store(false, Ordering::SeqCst);
         world.clock.advance(DAY);
         let second = ("daily".to_owned(), mornings(1..2)[0]);
-        assert_eq!(told.wait_for(1), [second.clone()]);
+        assert_eq!(told.wait_for(1), std::slice::from_ref(&second));
         let letters = node.dead(DeadFilter::all(), 0, 10).wait().unwrap();
         let key = "daily@2026-12-01T06:00:00Z";
         assert_eq!((letters.len(), &*letters[0].key), (1, key));
@@ -359,7 +359,7 @@ fn what_is_refused_is_told_at_the_start() {
         assert_eq!(key, "daily");
         assert_eq!(error, CallError::Invalid(Invalid::PayloadSize(50)));
         let nameless = node().cron("", daily(), "all").start();
-        let error = nameless.err().expect("it has started").to_string();
+        let error = nameless.expect_err("it is refused").to_string();
         assert!(error.contains("a key of 0 bytes"), "{error}");
     });
     let own =

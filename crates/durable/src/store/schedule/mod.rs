@@ -202,7 +202,7 @@ mod tests {
         }
         assert!(!is_schedule(Some(&Meta::of_json("cron"))));
         assert!(is_schedule(Some(&meta(
-            json!({ "cron": { "expression": "@daily" } })
+            &json!({ "cron": { "expression": "@daily" } })
         ))));
     }
 
