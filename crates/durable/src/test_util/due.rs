@@ -197,7 +197,13 @@ impl<T> DueBuilder<T> {
                 meta: self.meta,
             },
         };
-        let info = RunInfo::new(claimed, lease, due + self.late, &Arc::from("tourbillon"));
+        let info = RunInfo::new(
+            claimed,
+            lease,
+            due + self.late,
+            &Arc::from("tourbillon"),
+            None,
+        );
         Due::new(info, self.payload)
     }
 }
