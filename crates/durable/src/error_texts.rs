@@ -29,6 +29,7 @@ fn add<E: Error>(texts: &mut String, name: &str, errors: impl IntoIterator<Item 
 fn the_texts_of_errors_are_those_that_were_read() {
     let mut texts = String::from("Written by the test beside this file.\n");
     let io = || io::Error::other("no thread left");
+    let why = || "why".to_owned();
     let invalid = [
         Invalid::QueueLength(65),
         Invalid::QueueNul,
@@ -38,12 +39,13 @@ fn the_texts_of_errors_are_those_that_were_read() {
         Invalid::PayloadDepth,
         Invalid::PayloadText,
         Invalid::PayloadJson("key must be a string".to_owned()),
+        Invalid::MetaCron,
+        Invalid::NoOccurrence(why()),
         Invalid::TooFar,
         Invalid::SameKey("order 7".to_owned()),
         Invalid::PageLimit(0),
     ];
     add(&mut texts, "Invalid", invalid);
-    let why = || "why".to_owned();
     let call = [
         CallError::Invalid(Invalid::KeyNul),
         CallError::Unavailable(why()),

@@ -15,8 +15,6 @@ use tourbillon::metrics::nameless;
 
 use crate::calls::{StartError, names};
 use crate::events::{DurableEvent, Listener};
-#[cfg(feature = "cron")]
-use crate::run::Named;
 use crate::run::{
     Due, Handler, IntoEnding, Layer, NextLayer, Plan, QueueOptions, QueuePlan, Ran, RunEvent,
     RunInfo, TraceContext,
@@ -59,7 +57,7 @@ pub struct DurableBuilder {
     runs_on: RunsOn,
     queues: Vec<(String, QueueOptions, Handler)>,
     #[cfg(feature = "cron")]
-    named: Vec<Named>,
+    named: Vec<crate::run::Named>,
 }
 
 impl DurableBuilder {

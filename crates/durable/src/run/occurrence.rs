@@ -1,5 +1,7 @@
 //! A run of a timer with a schedule: whether it starts, and what follows it.
 
+#[cfg(not(feature = "cron"))]
+pub(crate) use NoOccurrence as Occurrence;
 #[cfg(feature = "cron")]
 pub(crate) use with_cron::Occurrence;
 
@@ -104,10 +106,10 @@ mod with_cron {
 /// Without the feature `cron` there is none.
 #[cfg(not(feature = "cron"))]
 #[derive(Debug)]
-pub(crate) enum Occurrence {}
+pub(crate) enum NoOccurrence {}
 
 #[cfg(not(feature = "cron"))]
-impl Occurrence {
+impl NoOccurrence {
     pub(super) fn start<C>(claimed: &ClaimedRun, _: u32, _: &C, _: StoreTime) -> Start {
         match schedule::is_schedule(claimed.payload.meta.as_ref()) {
             false => Start::Run(None),

@@ -222,6 +222,19 @@ impl RunInfo {
 
     /// Returns the time that the run stands for: see
     /// [`Due::scheduled_for`](crate::Due::scheduled_for). Needs the feature `cron`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::{Durable, Memory, RunEvent};
+    ///
+    /// let builder = Durable::builder(Memory::new()).on_run(|event| {
+    ///     if let RunEvent::Started { run } = event {
+    ///         println!("{} of {:?} starts", run.key(), run.scheduled_for());
+    ///     }
+    /// });
+    /// # drop(builder);
+    /// ```
     #[cfg(feature = "cron")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
     #[must_use]
