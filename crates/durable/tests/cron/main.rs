@@ -9,6 +9,8 @@ mod cluster;
 #[path = "../kit/folder.rs"]
 mod folder;
 #[cfg(feature = "postgres")]
+mod killed;
+#[cfg(feature = "postgres")]
 mod on_postgres;
 mod runs;
 mod worlds;
