@@ -80,8 +80,8 @@
 //!
 //! # What it costs
 //!
-//! The page asks a store each question at most once in 1.5 s, however many people look. A store that
-//! takes long to answer is asked less often. At most two questions to a store are under way at one
+//! The page asks a store each question at most once in 1.5 s, however many people look. If an
+//! answer took longer than 30 ms, the pause is fifty times as long as that, up to half a minute. At most two questions to a store are under way at one
 //! time. Between two questions the page shows the last answer.
 //!
 //! A store that does not answer within a second does not hold up the page. The page then shows the

@@ -23,7 +23,9 @@ use tokio::time::timeout;
 const EVERY: Duration = Duration::from_millis(1_500);
 
 /// A store that takes long is asked less often: the pause is this many times as long as the answer took.
-const PAUSE_PER_COST: u32 = 4;
+/// So all questions of a slot take the store no more than a fiftieth of its time, and timers on the
+/// same cores are late by little.
+const PAUSE_PER_COST: u32 = 50;
 
 /// The longest pause that follows from the time an answer took.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -84,6 +86,8 @@ struct Asked<V> {
     every: Duration,
     /// Not if the question has panicked.
     is_answered: bool,
+    /// Whether the store has answered, and not an error.
+    is_good: bool,
 }
 
 impl<K, V> Default for Snapshots<K, V> {
@@ -212,6 +216,7 @@ impl<V> Slot<V> {
             begun,
             every,
             is_answered: false,
+            is_good: false,
         })
     }
 
@@ -228,6 +233,7 @@ impl<V> Slot<V> {
 impl<V> Asked<V> {
     fn publish(&mut self, answer: Result<V, String>) {
         // The last answer stays beside an error.
+        self.is_good = answer.is_ok();
         self.slot.seen.send_modify(|seen| match answer {
             Ok(value) => {
                 seen.value = Some((Arc::new(value), SystemTime::now()));
@@ -242,12 +248,11 @@ impl<V> Asked<V> {
 impl<V> Drop for Asked<V> {
     fn drop(&mut self) {
         let cost = self.begun.elapsed();
-        let pause = (cost * PAUSE_PER_COST).min(LONGEST_PAUSE).max(self.every);
         let mut turn = lock(&self.slot.turn);
         turn.asked = None;
         turn.next = match std::mem::take(&mut turn.is_old) {
             true => None,
-            false => Some(self.begun + cost.max(pause)),
+            false => Some(self.begun + until_next(cost, self.every, self.is_good)),
         };
         drop(turn);
         // Also for readers who came between the answer and this.
@@ -256,6 +261,18 @@ impl<V> Drop for Asked<V> {
                 seen.error = Some("The question to the store has panicked".to_owned());
             }
         });
+    }
+}
+
+/// The time from the beginning of a question to that of the next one.
+fn until_next(cost: Duration, every: Duration, is_good: bool) -> Duration {
+    match is_good {
+        true => (cost * PAUSE_PER_COST)
+            .min(LONGEST_PAUSE)
+            .max(every)
+            .max(cost),
+        // The end of an outage is told soon, however long the question had to wait.
+        false => cost + every,
     }
 }
 
@@ -363,6 +380,16 @@ mod tests {
         while read(5).await != Some(5) {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[test]
+    fn a_slow_store_has_long_pauses_and_the_end_of_an_outage_is_told_soon() {
+        let ms = Duration::from_millis;
+        let of = |cost, is_good| until_next(ms(cost), EVERY, is_good);
+        assert_eq!((of(0, true), of(30, true)), (EVERY, EVERY));
+        assert_eq!((of(80, true), of(600, true)), (ms(4_000), LONGEST_PAUSE));
+        assert_eq!(of(600_000, true), ms(600_000));
+        assert_eq!((of(0, false), of(10_000, false)), (EVERY, ms(11_500)));
     }
 
     #[tokio::test]
