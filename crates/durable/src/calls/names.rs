@@ -244,7 +244,7 @@ pub(crate) fn scheduled<T: Serialize + ?Sized>(
     json: &T,
     limit: usize,
     meta: Option<&Meta>,
-    now: impl FnOnce() -> SystemTime,
+    now: impl FnOnce() -> Option<SystemTime>,
 ) -> Result<(DueAt, Payload), Invalid> {
     let json = payload(json, limit)?;
     let (due, meta) = when_scheduled(when, meta, now)?;
@@ -255,7 +255,7 @@ pub(crate) fn scheduled<T: Serialize + ?Sized>(
 pub(crate) fn when_scheduled(
     when: impl Into<Schedule>,
     meta: Option<&Meta>,
-    now: impl FnOnce() -> SystemTime,
+    now: impl FnOnce() -> Option<SystemTime>,
 ) -> Result<(DueAt, Option<Meta>), Invalid> {
     let scheduled = match when.into().0 {
         // A handler may pass on the meta of a timer with a schedule.
@@ -263,11 +263,11 @@ pub(crate) fn when_scheduled(
         #[cfg(feature = "cron")]
         When::Cron(schedule) => {
             let first = schedule.first(now(), meta);
-            let first = first.map_err(|why| Invalid::NoOccurrence(why.0))?;
-            if first.meta.as_str().len() > META_LIMIT {
+            let (due, meta) = first.map_err(|why| Invalid::NoOccurrence(why.0))?;
+            if meta.as_str().len() > META_LIMIT {
                 return Err(Invalid::MetaSize(META_LIMIT));
             }
-            (first.due.into(), Some(first.meta))
+            (due, Some(meta))
         }
     };
     #[cfg(not(feature = "cron"))]

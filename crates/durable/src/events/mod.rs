@@ -7,7 +7,7 @@ mod stats;
 #[cfg(feature = "tracing")]
 mod trace;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 pub(crate) use sink::{Event, EventSink, Listener};
 pub use stats::DurableStats;
@@ -94,15 +94,29 @@ pub enum DurableEvent {
         /// Their number.
         timers: u32,
     },
-    /// The payload of a timer does not parse as the type that the handler takes. The timer is left
-    /// alone for a minute, for others or for the next version of this program.
+    /// Occurrences of a schedule were left out: they could not start within its grace, since no
+    /// process was there, or its queue was paused or had too many runs. Needs the feature `cron`.
+    #[non_exhaustive]
+    Missed {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+        /// The first occurrence that was left out.
+        scheduled_for: SystemTime,
+        /// The occurrence that the timer waits for now, or that runs at once in their place.
+        next: SystemTime,
+    },
+    /// The payload of a timer does not parse as the type that the handler takes, or its schedule can't
+    /// be read here. The timer is left alone for a minute, for others or for the next version of this
+    /// program.
     #[non_exhaustive]
     Unreadable {
         /// The queue.
         queue: String,
         /// The key.
         key: String,
-        /// The error of the parser.
+        /// What is wrong with it.
         error: String,
     },
     /// The store refuses to claim or to settle a timer, for instance since a trigger or a

@@ -46,8 +46,17 @@ pub(super) fn tell(event: &DurableEvent) {
             let what = "timers were given up, since the processes that ran them ended too often";
             error!(target: "tourbillon_durable", timers, "{what}");
         }
+        E::Missed {
+            queue,
+            key,
+            scheduled_for,
+            next,
+        } => {
+            let what = "occurrences of a schedule were left out";
+            warn!(target: "tourbillon_durable", queue, key, ?scheduled_for, ?next, "{what}");
+        }
         E::Unreadable { queue, key, error } => {
-            let what = "a payload has another type than its handler takes";
+            let what = "a payload or a schedule can't be read";
             warn!(target: "tourbillon_durable", queue, key, error, "{what}");
         }
         E::Refused { queue, key, error } => {

@@ -4,11 +4,12 @@
 //! |---|---|
 //! | [`order_timeouts`] | "pay within 15 minutes, or the order is cancelled": the whole story, reminders, work that repeats |
 //! | [`webhooks`] | calls to the outside, tried again until they succeed: retries, idempotency, dead letters |
+//! | [`schedules`] | work by the calendar, once for all processes: missed and overlapping occurrences, deploys, zones |
 //! | [`transactions`] | timers in a transaction of your own, for each driver and for SQL; effects exactly once |
 //! | [`traces`] | what runs and how it ended: events of runs, layers, the trace of the caller, the crate `tracing` |
 //! | [`postgres`] | setting up a server: the URL, roles and rights, connections, poolers, TLS, the doorbell |
 //! | [`support`] | why a timer has not run; hurry, cancel, revive and discard, in Rust and in SQL |
-//! | [`testing`] | tests in virtual time: each kind of handler, retries, crashes, late timers, stores that fail |
+//! | [`testing`] | tests in virtual time: each kind of handler, retries, crashes, late timers, schedules, stores that fail |
 //! | [`operation`] | for those who run it: what to watch, growth, backups, outages, dead nodes, updates |
 //! | [`coming_from`] | Quartz, db-scheduler, tokio-cron-scheduler, APScheduler, Celery beat, Sidekiq and Oban, side by side with this crate |
 //! | [`promises`] | what you can rely on, what a commit is worth, limits, forks |

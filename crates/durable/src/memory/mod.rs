@@ -184,8 +184,8 @@ impl Store for Memory {
         self.0.faults.apply(&MemoryCall::Connect, || connection)
     }
 
-    fn wall_clock(&self) -> SystemTime {
-        self.0.clock.now()
+    fn wall_clock(&self) -> Option<SystemTime> {
+        Some(self.0.clock.now())
     }
 
     fn refusal(&self) -> Option<StoreError> {

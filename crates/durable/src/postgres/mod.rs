@@ -30,7 +30,7 @@ mod wire;
 mod writes;
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 pub use self::builder::PostgresBuilder;
 use crate::postgres::calls::PostgresConnection;
@@ -190,6 +190,11 @@ impl Store for Postgres {
     fn refusal(&self) -> Option<StoreError> {
         let is_copy = self.0.origin.is_elsewhere();
         is_copy.then_some(StoreError::Forked)
+    }
+
+    fn wall_clock(&self) -> Option<SystemTime> {
+        // The clock of a test is in its schema.
+        (!self.0.schema.has_test_clock()).then(SystemTime::now)
     }
 
     fn writers(&self) -> usize {

@@ -5,9 +5,9 @@ pub(crate) use NoOccurrence as Occurrence;
 #[cfg(feature = "cron")]
 pub(crate) use with_cron::Occurrence;
 
-use crate::store::Outcome;
 #[cfg(not(feature = "cron"))]
-use crate::store::{ClaimedRun, Next, StoreTime, schedule};
+use crate::store::{ClaimedRun, schedule};
+use crate::store::{Next, Outcome, StoreTime};
 
 /// What becomes of a timer that was claimed.
 pub(crate) enum Start {
@@ -19,6 +19,9 @@ pub(crate) enum Start {
         expect(dead_code, reason = "only a schedule ends without a run")
     )]
     Not(Outcome),
+    /// The same, since occurrences were missed: the first of them, and the one to wait for.
+    #[cfg(feature = "cron")]
+    Missed(StoreTime, Box<Next>),
     /// This process can't tell, for this reason.
     Unreadable(String),
 }
@@ -57,6 +60,9 @@ mod with_cron {
                     return Start::Unreadable(format!("its schedule can't be followed: {why}"));
                 }
                 Some(Ok(Begin::Wait(next))) => return Start::Not(Outcome::Next(Box::new(next))),
+                Some(Ok(Begin::Missed(first, next))) => {
+                    return Start::Missed(first, Box::new(next));
+                }
                 Some(Ok(Begin::Run(run))) => run,
             };
             let occurrence = Occurrence {

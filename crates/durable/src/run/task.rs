@@ -230,6 +230,17 @@ impl Task {
                 (runs.finish)(claimed.run, outcome);
                 return None;
             }
+            #[cfg(feature = "cron")]
+            Start::Missed(first, next) => {
+                runs.events.send(|| DurableEvent::Missed {
+                    queue: claimed.run.queue.to_string(),
+                    key: claimed.run.key.to_string(),
+                    scheduled_for: first.into(),
+                    next: next.due.into(),
+                });
+                (runs.finish)(claimed.run, Outcome::Next(next));
+                return None;
+            }
             Start::Unreadable(why) => {
                 self.give_back(claimed.run, why);
                 return None;

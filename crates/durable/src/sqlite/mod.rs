@@ -325,7 +325,7 @@ impl Store for Sqlite {
         self.shared.prefix.name()
     }
 
-    fn wall_clock(&self) -> SystemTime {
-        self.shared.clock.now()
+    fn wall_clock(&self) -> Option<SystemTime> {
+        Some(self.shared.clock.now())
     }
 }

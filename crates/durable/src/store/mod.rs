@@ -131,9 +131,10 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 
     #[doc(hidden)]
     /// Returns the time, as near to the store's clock as can be known without asking it. The first
-    /// occurrence of a schedule is the first after it. By default it is the system's.
-    fn wall_clock(&self) -> SystemTime {
-        SystemTime::now()
+    /// occurrence of a schedule is the first after it. By default it is the system's. `None` if only
+    /// the store knows: then the first node that claims the timer reckons its first occurrence.
+    fn wall_clock(&self) -> Option<SystemTime> {
+        Some(SystemTime::now())
     }
 
     #[doc(hidden)]
@@ -193,7 +194,7 @@ impl<S: Store + ?Sized> Store for Box<S> {
         (**self).namespace()
     }
 
-    fn wall_clock(&self) -> SystemTime {
+    fn wall_clock(&self) -> Option<SystemTime> {
         (**self).wall_clock()
     }
 

@@ -72,6 +72,20 @@ fn what_was_missed_is_left_out_or_made_up() {
             let _node = teller(world, &told, schedule);
             let expected = mornings(10 - run..10);
             assert_eq!(told.wait_for(expected.len()), expected);
+            let missed = |event: &DurableEvent| match event {
+                DurableEvent::Missed {
+                    scheduled_for,
+                    next,
+                    ..
+                } => Some([*scheduled_for, *next]),
+                _ => None,
+            };
+            // The times of those that were left out are told before the others run.
+            let told_missed = (run < 10).then(|| [mornings(0..1)[0], expected[0]]);
+            wait::until("what was left out is told", || {
+                let events = world.events.lock().unwrap();
+                events.iter().find_map(missed) == told_missed
+            });
             world.clock.advance(DAY);
             assert_eq!(told.wait_for(expected.len() + 1), mornings(10 - run..11));
         });

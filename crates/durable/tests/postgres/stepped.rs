@@ -225,3 +225,29 @@ fn steps_can_be_awaited_on_the_runtime_of_the_handlers() {
     });
     remove(&database, "test_futures");
 }
+
+#[test]
+#[cfg(feature = "cron")]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_schedule_goes_by_the_clock_of_the_test() {
+    use tourbillon_durable::Cron;
+
+    let database = cluster::lent();
+    let (told, seen) = std::sync::mpsc::channel();
+    let builder = Durable::builder(store(&database, "test_cron"))
+        .handle("invoices", move |due: &Due<()>| {
+            drop(told.send(due.scheduled_for()))
+        })
+        .cron(
+            "daily",
+            Cron::new("0 6 * * *", "UTC").expect("it is good"),
+            &(),
+        );
+    let (timers, steps) = builder.start_stepped().expect("the clock is the test's");
+    steps.advance(DAY * 400).wait().expect("the server answers");
+    let days: Vec<SystemTime> = seen.try_iter().collect();
+    assert_eq!(days.len(), 400);
+    assert!(days.windows(2).all(|pair| pair[1] == pair[0] + DAY));
+    drop((timers, steps));
+    remove(&database, "test_cron");
+}

@@ -5,5 +5,7 @@ mod clocks;
 mod orders;
 mod processes;
 mod runs;
+#[cfg(feature = "cron")]
+mod schedules;
 mod support;
 mod troubles;

@@ -132,6 +132,8 @@ pub(crate) enum Begin {
     Run(CronRun),
     /// It waits for another occurrence.
     Wait(Next),
+    /// The same, since occurrences were missed, of which this is the first.
+    Missed(StoreTime, Next),
 }
 
 /// A run of a timer with a schedule.
@@ -204,7 +206,8 @@ impl CronRun {
         }
         match run.calendar.due(at, now) {
             Some(due) if due == at => Ok(Begin::Run(run)),
-            other => run.wait_for(other),
+            Some(due) => Ok(Begin::Missed(store_time(at), run.step(due, None))),
+            None => run.wait_for(None),
         }
     }
 
@@ -320,13 +323,13 @@ mod tests {
     fn run(begin: Begin) -> CronRun {
         match begin {
             Begin::Run(run) => run,
-            Begin::Wait(next) => panic!("it waits for {next:?}"),
+            other => panic!("it waits: {other:?}"),
         }
     }
 
     fn waits_for(begin: Begin) -> Timestamp {
         match begin {
-            Begin::Wait(next) => {
+            Begin::Wait(next) | Begin::Missed(_, next) => {
                 assert_eq!(
                     member(&next.meta, "at"),
                     json!(timestamp(next.due).to_string())
