@@ -7,6 +7,9 @@ use tourbillon::{Cron, CronError, Missed};
 
 use super::{Members, Schedule, When};
 
+/// The greatest number of missed occurrences that are made up, unless all are. Each claim counts them.
+const MOST_MADE_UP: u64 = 1_000;
+
 /// A schedule by a cron expression in a time zone, with its policies.
 ///
 /// [`schedule`](crate::Durable::schedule) takes it in the place of a time, and
@@ -111,6 +114,7 @@ impl CronSchedule {
     }
 
     /// Sets how many missed occurrences are made up. The default is [`Missed::Skip`]: none.
+    /// [`Missed::AtMost`] makes up no more than 1,000, whatever its number.
     pub fn missed(mut self, missed: Missed) -> Self {
         self.missed = missed;
         self
@@ -224,7 +228,7 @@ impl CronSchedule {
     pub(super) fn made_up(&self) -> Option<u64> {
         match self.missed {
             Missed::Once => Some(1),
-            Missed::AtMost(most) => Some(most),
+            Missed::AtMost(most) => Some(most.min(MOST_MADE_UP)),
             Missed::All => None,
             _ => Some(0),
         }
