@@ -120,7 +120,7 @@ fn the_statements_take_text_and_refuse_bad_values_with_the_documented_codes() {
         let error = run(statement, values).expect_err(values);
         assert!(error.contains(code), "{values}: {error}");
     }
-    let completed = run(Postgres::COMPLETE, "'q', 'a', '1', '2', '3'");
+    let completed = run(Postgres::COMPLETE, "'q', 'a', '1', '2', '3', null, null");
     assert_eq!(completed.as_deref(), Ok("f"));
 }
 
@@ -141,7 +141,15 @@ fn a_plain_statement_ends_a_run_exactly_once() {
             let attempt = run.attempt - 1;
             let row = transaction.query_one(
                 Postgres::COMPLETE,
-                &[&run.queue, &run.key, &run.generation, &run.epoch, &attempt],
+                &[
+                    &run.queue,
+                    &run.key,
+                    &run.generation,
+                    &run.epoch,
+                    &attempt,
+                    &run.next,
+                    &run.next_meta,
+                ],
             )?;
             assert!(!row.get::<_, bool>("completed"));
             return Err("no run of this node's".into());
@@ -154,6 +162,8 @@ fn a_plain_statement_ends_a_run_exactly_once() {
                 &run.generation,
                 &run.epoch,
                 &run.attempt,
+                &run.next,
+                &run.next_meta,
             ],
         )?;
         if !row.get::<_, bool>("completed") {

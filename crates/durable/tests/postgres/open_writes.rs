@@ -77,7 +77,7 @@ fn a_transaction_counts_from_its_first_write_of_a_timer_until_it_ends() {
         "select from tourbillon.cancel('q', 'none')",
         "savepoint s; select from tourbillon.schedule('q', 'new', interval '1 min', '1')",
         "select from tourbillon.claim_1(3, 'infinity', '{q}', '{old}', '{3}', '{}', '{}', '{}', '{}')",
-        "select from tourbillon.settle_1(3, '{q}', '{old}', '{1}', '{1}', '{0}', '{0}', '{null}', false)",
+        "select from tourbillon.settle_1(3, '{q}', '{old}', '{1}', '{1}', '{0}', '{0}', '{null}', '{null}', '{null}', false)",
     ];
     let mut bench = bench();
     for way in ways {
@@ -132,7 +132,7 @@ fn a_write_reads_the_clock_when_it_has_its_lock() {
     let mut bench = bench();
     let run = bench.run("again");
     let settle = format!(
-        "select from tourbillon.settle_1(3, '{{q}}', '{{again}}', '{{{}}}', '{{{}}}', '{{1}}', '{{0}}', '{{null}}', false)",
+        "select from tourbillon.settle_1(3, '{{q}}', '{{again}}', '{{{}}}', '{{{}}}', '{{1}}', '{{0}}', '{{null}}', '{{null}}', '{{null}}', false)",
         run.generation, run.attempt
     );
     let schedule = "select from tourbillon.schedule('q', 'now', interval '0', '1')";
@@ -143,7 +143,7 @@ fn a_write_reads_the_clock_when_it_has_its_lock() {
         .batch_execute("select tourbillon.schedule('q', 'next', interval '0', '2')")
         .expect("it is accepted");
     let end = format!(
-        "select from tourbillon.settle_1(3, '{{q}}', '{{next}}', '{{{}}}', '{{{}}}', '{{0}}', '{{0}}', '{{null}}', false)",
+        "select from tourbillon.settle_1(3, '{{q}}', '{{next}}', '{{{}}}', '{{{}}}', '{{0}}', '{{0}}', '{{null}}', '{{null}}', '{{null}}', false)",
         followed.generation, followed.attempt
     );
     for (write, key) in [(schedule, "now"), (&settle, "again"), (&end, "next")] {
