@@ -76,6 +76,8 @@ fn start(database: &Database, definition: &str) -> Paused {
     let mut lines = BufReader::new(out).lines().map_while(Result::ok);
     let ready = lines.any(|line| line.contains("SAY ready"));
     assert!(ready, "the process has started");
+    // What it prints at its end has to go somewhere.
+    std::thread::spawn(move || lines.for_each(drop));
     process
 }
 
