@@ -141,7 +141,8 @@ pub(crate) fn a_node_that_lost_its_term_settles_nothing(world: &impl World) {
 
 /// Nodes crash before, during and after the transaction of a run.
 pub(crate) fn exactly_once_effect_through_complete_in(world: &impl World) {
-    const TIMERS: usize = 120;
+    // A node that has crashed may still end the 64 runs that it had, and each of the three needs ten of its own.
+    const TIMERS: usize = 300;
     let client = world.client();
     let many = (0..TIMERS).map(|n| (n.to_string(), ms(n as u64 * 3), ()));
     client.schedule_many("q", many).wait().unwrap();
