@@ -1,13 +1,13 @@
 //! Schedules by the calendar, in virtual time.
 
 use std::sync::mpsc::channel;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tourbillon_durable::{Cron, CronSchedule, Due, Durable, Missed, RetryPolicy};
 
-use crate::support::{HOUR, MINUTE, YEAR, advance, at, memory};
+use crate::support::{HOUR, YEAR, advance, at, memory};
 
-const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 #[test]
 fn a_year_of_days_runs_each_day_once() {
@@ -22,7 +22,7 @@ fn a_year_of_days_runs_each_day_once() {
     advance(&steps, YEAR);
     let days: Vec<_> = seen.try_iter().collect();
     let expected: Vec<_> = (0..365)
-        .map(|day| (at(DAY * day + HOUR * 6), MINUTE * 0))
+        .map(|day| (at(DAY * day + HOUR * 6), Duration::ZERO))
         .collect();
     assert_eq!(days, expected);
     let timer = timers.get("report", "daily").wait().unwrap().unwrap();
