@@ -229,7 +229,7 @@ impl RunInfo {
     /// use tourbillon_durable::{Durable, Memory, RunEvent};
     ///
     /// let builder = Durable::builder(Memory::new()).on_run(|event| {
-    ///     if let RunEvent::Started { run } = event {
+    ///     if let RunEvent::Started { run, .. } = event {
     ///         println!("{} of {:?} starts", run.key(), run.scheduled_for());
     ///     }
     /// });
