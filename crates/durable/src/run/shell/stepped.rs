@@ -16,7 +16,7 @@ use crate::sync::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 /// A call to the store that takes longer, by a clock that nobody moves, is left alone until it has
 /// an answer: time goes on without it. A test may let a store hang.
-const HANGS: Duration = Duration::from_secs(1);
+const HANGS: Duration = Duration::from_secs(10);
 
 /// A turn of the node.
 pub(crate) struct Turn {
