@@ -47,7 +47,7 @@ struct RunRecord {
     namespace: Arc<str>,
     /// Whether a transaction of the user's was about to end the run.
     completing: AtomicBool,
-    /// Of a timer with a schedule.
+    /// What a timer with a schedule runs for. Other timers have none.
     occurrence: Option<Occurrence>,
     #[cfg(feature = "tracing")]
     span: RunSpan,

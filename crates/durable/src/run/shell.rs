@@ -309,7 +309,7 @@ struct Shell {
     watch: Arc<Watch>,
     /// Empty between two steps of the node.
     commands: Vec<Command>,
-    /// Of a node that works turn by turn.
+    /// A node that works turn by turn has its state here.
     #[cfg(feature = "test-util")]
     steps: Option<Steps>,
 }

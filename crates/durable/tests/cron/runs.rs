@@ -80,7 +80,7 @@ fn what_was_missed_is_left_out_or_made_up() {
                 } => Some([*scheduled_for, *next]),
                 _ => None,
             };
-            // The times of those that were left out are told before the others run.
+            // An event tells which occurrences were left out.
             let told_missed = (run < 10).then(|| [mornings(0..1)[0], expected[0]]);
             wait::until("what was left out is told", || {
                 let events = world.events.lock().unwrap();

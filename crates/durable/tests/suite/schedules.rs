@@ -283,7 +283,7 @@ pub(crate) fn a_declaration_that_differs_replaces_the_definition(bench: &Bench) 
         let timer = client.timer("k");
         assert_eq!((timer.due, timer.planned), (due + HOUR, due + HOUR));
         assert_json(&timer.payload, &payload(text));
-        // What has ended is still known.
+        // The row still knows its last occurrence.
         assert_eq!(
             cron_of(timer.meta.as_ref()),
             with(new, "last", last.clone())
