@@ -21,8 +21,9 @@ pub(crate) trait System: Sync + Sized + 'static {
     /// How many timers are pending.
     fn pending(&self) -> usize;
 
-    /// Waits until the work is done that calls left to others: what is queued is not done.
-    fn settle(&self);
+    /// Waits until the work is done that calls left to others: what is queued is not done. Where
+    /// every call is done when it returns there is nothing to wait for.
+    fn settle(&self) {}
 
     /// Runs a producer's work on its thread, in whatever context that needs.
     fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
@@ -144,7 +145,7 @@ pub(crate) trait Sleeps: Sync + Sized + 'static {
 
 /// What a peer stores for a timer beside its id: nothing where the id is the caller's key, which is
 /// then what the timer keeps too, and eight bytes where the id is a number of the system's own.
-pub(crate) trait Payload: Copy + Default + std::fmt::Debug + Send + 'static {
+pub(crate) trait Payload: Copy + Default + std::fmt::Debug + Send + Sync + 'static {
     /// The eight bytes that the timer of `id` keeps.
     fn value(self, id: u64) -> u64;
 }

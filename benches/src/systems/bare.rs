@@ -16,12 +16,11 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use crate::system::{Keyed, Sessions, System, Tasks};
+use super::by_number::{self, ByNumber};
+use crate::system::{Payload, Tasks};
 
 /// Two threads rarely meet at one of them.
 const STRIPES: usize = 256;
-
-const NAME: &str = "bare";
 
 /// Nanoseconds since this process asked first.
 pub(super) fn read() -> u64 {
@@ -46,24 +45,19 @@ pub(super) fn published() -> u64 {
     NOW.load(Ordering::Relaxed)
 }
 
-/// Deadlines by key.
-pub(crate) struct Deadlines(Box<[Stripe<()>]>);
+/// Deadlines in so many stripes, with values beside.
+pub(crate) struct Deadlines<V, const STRIPES: usize>(Box<[Stripe<V>]>);
 
-/// Values with deadlines, all of which are pushed out equally far.
-pub(crate) struct Idle<const STRIPES: usize> {
-    stripes: Box<[Stripe<u64>]>,
-    idle: u64,
-}
-
+pub(crate) type ByKey = by_number::ByKey<Deadlines<(), STRIPES>>;
 /// For touches one by one.
-pub(crate) type StripedSessions = Idle<STRIPES>;
+pub(crate) type StripedSessions = by_number::SessionMap<Deadlines<u64, STRIPES>>;
 /// For touches of many in a call.
-pub(crate) type SessionsOfOneMap = Idle<1>;
+pub(crate) type SessionsOfOneMap = by_number::SessionMap<Deadlines<u64, 1>>;
 
 /// Alone on its cache lines.
 #[derive(Default)]
 #[repr(align(128))]
-struct Stripe<V>(Mutex<FxHashMap<u64, Armed<V>>>);
+pub(crate) struct Stripe<V>(Mutex<FxHashMap<u64, Armed<V>>>);
 
 struct Armed<V> {
     deadline: u64,
@@ -76,18 +70,12 @@ impl<V> Stripe<V> {
     }
 }
 
-fn stripes<V: Default>(count: usize) -> Box<[Stripe<V>]> {
-    (0..count).map(|_| Stripe::default()).collect()
-}
-
-/// By the high bits of a product; the map inside mixes in its own way.
-fn stripe_of<V>(stripes: &[Stripe<V>], key: u64) -> &Stripe<V> {
-    let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    &stripes[mixed as usize & (stripes.len() - 1)]
-}
-
-fn insert<V>(stripes: &[Stripe<V>], key: u64, armed: Armed<V>) {
-    stripe_of(stripes, key).lock().insert(key, armed);
+impl<V, const STRIPES: usize> Deadlines<V, STRIPES> {
+    /// By the high bits of a product; the map inside mixes in its own way.
+    fn stripe(&self, key: u64) -> MutexGuard<'_, FxHashMap<u64, Armed<V>>> {
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        self.0[mixed as usize & (self.0.len() - 1)].lock()
+    }
 }
 
 fn touch<V>(map: &mut FxHashMap<u64, Armed<V>>, key: u64, deadline: u64) -> bool {
@@ -98,96 +86,55 @@ fn touch<V>(map: &mut FxHashMap<u64, Armed<V>>, key: u64, deadline: u64) -> bool
     true
 }
 
-fn count<V>(stripes: &[Stripe<V>]) -> usize {
-    stripes.iter().map(|stripe| stripe.lock().len()).sum()
+fn after(delay: Duration) -> u64 {
+    published() + delay.as_nanos() as u64
 }
 
-impl System for Deadlines {
-    const NAME: &'static str = NAME;
+impl<V: Payload, const STRIPES: usize> ByNumber<V> for Deadlines<V, STRIPES> {
+    const NAME: &'static str = "bare";
     const ABOUT: &'static str = "no timers, a floor: deadlines in locked FxHash maps, the time as one load";
-    const FLOOR_OF: &'static [&'static str] = &["W2"];
-
-    fn pending(&self) -> usize {
-        count(&self.0)
-    }
-
-    fn settle(&self) {}
-}
-
-impl Keyed for Deadlines {
-    fn new(_: Tasks) -> Self {
-        Deadlines(stripes(STRIPES))
-    }
-
-    fn start(&self, key: u64, delay: Duration) {
-        let deadline = published() + delay.as_nanos() as u64;
-        let value = ();
-        insert(&self.0, key, Armed { deadline, value });
-    }
-
-    fn stop(&self, key: u64) -> bool {
-        stripe_of(&self.0, key).lock().remove(&key).is_some()
-    }
-
-    fn touch(&self, key: u64, delay: Duration) -> bool {
-        let deadline = published() + delay.as_nanos() as u64;
-        touch(&mut stripe_of(&self.0, key).lock(), key, deadline)
-    }
-}
-
-impl<const STRIPES: usize> System for Idle<STRIPES> {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = if STRIPES == 1 {
+    const OF_SESSIONS: &'static str = if STRIPES == 1 {
         "for S2 and S5: all in one map, one lock for a call"
     } else {
         "the same with values of 8 bytes in the map"
     };
-    const FLOOR_OF: &'static [&'static str] = if STRIPES == 1 { &["S2", "S5"] } else { &["S1"] };
+    const FLOOR_OF: &'static [&'static str] = if STRIPES == 1 { &["S2", "S5"] } else { &["W2", "S1"] };
+
+    fn new(_: Tasks) -> Self {
+        Deadlines((0..STRIPES).map(|_| Stripe::default()).collect())
+    }
 
     fn pending(&self) -> usize {
-        count(&self.stripes)
+        self.0.iter().map(|stripe| stripe.lock().len()).sum()
     }
 
-    fn settle(&self) {}
-}
-
-impl<const STRIPES: usize> Sessions for Idle<STRIPES> {
-    fn new(idle: Duration) -> Self {
-        Idle {
-            stripes: stripes(STRIPES),
-            idle: idle.as_nanos() as u64,
-        }
+    fn start(&self, key: u64, value: V, delay: Duration) {
+        let deadline = after(delay);
+        self.stripe(key).insert(key, Armed { deadline, value });
     }
 
-    fn insert(&self, key: u64, value: u64) {
-        let deadline = published() + self.idle;
-        insert(&self.stripes, key, Armed { deadline, value });
+    fn remove(&self, key: u64) -> Option<V> {
+        self.stripe(key).remove(&key).map(|armed| armed.value)
     }
 
-    fn get(&self, key: u64) -> Option<u64> {
-        let map = stripe_of(&self.stripes, key).lock();
-        map.get(&key).map(|armed| armed.value)
+    fn touch(&self, key: u64, delay: Duration) -> bool {
+        let deadline = after(delay);
+        touch(&mut self.stripe(key), key, deadline)
     }
 
-    fn touch(&self, key: u64) -> bool {
-        let deadline = published() + self.idle;
-        touch(&mut stripe_of(&self.stripes, key).lock(), key, deadline)
+    fn get(&self, key: u64) -> Option<V> {
+        self.stripe(key).get(&key).map(|armed| armed.value)
     }
 
     /// With one stripe under one hold of its mutex.
-    fn touch_many(&self, keys: &[u64]) -> usize {
-        let [stripe] = &*self.stripes else {
-            return keys.iter().filter(|key| self.touch(**key)).count();
+    fn touch_many(&self, keys: &[u64], delay: Duration) -> usize {
+        let [stripe] = &*self.0 else {
+            return keys.iter().filter(|key| self.touch(**key, delay)).count();
         };
-        let deadline = published() + self.idle;
+        let deadline = after(delay);
         let mut map = stripe.lock();
         let touched = keys.iter().filter(|key| touch(&mut map, **key, deadline));
         touched.count()
-    }
-
-    fn remove(&self, key: u64) -> Option<u64> {
-        let removed = stripe_of(&self.stripes, key).lock().remove(&key);
-        removed.map(|armed| armed.value)
     }
 }
 
@@ -197,9 +144,9 @@ mod tests {
 
     #[test]
     fn a_touch_writes_the_published_time_and_the_delay() {
-        let deadlines = Deadlines::new(Tasks::Short);
-        deadlines.start(7, Duration::ZERO);
-        let deadline = || stripe_of(&deadlines.0, 7).lock()[&7].deadline;
+        let deadlines = Deadlines::<(), STRIPES>::new(Tasks::Short);
+        deadlines.start(7, (), Duration::ZERO);
+        let deadline = || deadlines.stripe(7)[&7].deadline;
         let before = deadline();
         thread::sleep(Duration::from_millis(20));
         assert!(deadlines.touch(7, Duration::from_secs(1)));
@@ -210,14 +157,12 @@ mod tests {
 
     #[test]
     fn keys_spread_over_all_stripes() {
-        let deadlines = Deadlines::new(Tasks::Short);
+        let deadlines = Deadlines::<(), STRIPES>::new(Tasks::Short);
         for key in 0..100 * STRIPES as u64 {
-            deadlines.start(key, Duration::ZERO);
+            deadlines.start(key, (), Duration::ZERO);
         }
         let sizes = deadlines.0.iter().map(|stripe| stripe.lock().len());
-        let (least, most) = sizes.fold((usize::MAX, 0), |(least, most), size| {
-            (least.min(size), most.max(size))
-        });
-        assert!(least > 50 && most < 200, "{least} to {most}");
+        let few = |size: &usize| *size > 50 && *size < 200;
+        assert!(sizes.clone().all(|size| few(&size)), "{:?}", sizes.collect::<Vec<_>>());
     }
 }

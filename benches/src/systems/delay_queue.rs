@@ -20,22 +20,17 @@ use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
+use super::by_number::{self, ByNumber};
 use super::on_tokio;
-use crate::system::{Handles, Keyed, Payload, Sessions, System, Tasks};
+use crate::system::{Handles, Payload, System, Tasks};
 
-/// With the map.
-pub(crate) struct WithMap(Polled<()>);
+pub(crate) type WithMap = by_number::ByKey<Polled<()>>;
+pub(crate) type SessionMap = by_number::SessionMap<Polled<u64>>;
 
-/// Without.
+/// Without the map.
 pub(crate) struct Bare(Polled<()>);
 
-/// With values in the map.
-pub(crate) struct SessionMap {
-    polled: Polled<u64>,
-    idle: Duration,
-}
-
-struct Polled<V> {
+pub(crate) struct Polled<V> {
     shared: Arc<Shared<V>>,
     runtime: Handle,
 }
@@ -124,7 +119,7 @@ impl<V: Payload> Shared<V> {
 const BATCH: usize = 256;
 
 impl<V: Payload> Polled<V> {
-    fn new(keyed: bool, tasks: Tasks) -> Self {
+    fn with(keyed: bool, tasks: Tasks) -> Self {
         let shared = Arc::new(Shared {
             inner: Mutex::default(),
             keyed,
@@ -133,6 +128,49 @@ impl<V: Payload> Polled<V> {
         let poller = Arc::clone(&shared);
         let runtime = on_tokio::run(|| poll_fn(move |context| poller.poll(context)));
         Polled { shared, runtime }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<V>> {
+        self.shared.lock()
+    }
+}
+
+impl<V: Payload> ByNumber<V> for Polled<V> {
+    const NAME: &'static str = "DelayQueue";
+    const ABOUT: &'static str = "tokio_util DelayQueue + FxHash map in a mutex, a polling task";
+
+    fn new(tasks: Tasks) -> Self {
+        Polled::with(true, tasks)
+    }
+
+    fn pending(&self) -> usize {
+        self.lock().queue.len()
+    }
+
+    fn start(&self, key: u64, value: V, delay: Duration) {
+        let deadline = Instant::now() + delay;
+        self.lock().insert(key, value, deadline);
+    }
+
+    fn remove(&self, key: u64) -> Option<V> {
+        self.lock().remove(key)
+    }
+
+    fn touch(&self, key: u64, delay: Duration) -> bool {
+        let deadline = Instant::now() + delay;
+        self.lock().touch(key, deadline)
+    }
+
+    fn get(&self, key: u64) -> Option<V> {
+        self.lock().keys.get(&key).map(|(_, value)| *value)
+    }
+
+    /// Under one hold of the mutex, and by one reading of the clock.
+    fn touch_many(&self, keys: &[u64], delay: Duration) -> usize {
+        let deadline = Instant::now() + delay;
+        let mut inner = self.lock();
+        let touched = keys.iter().filter(|key| inner.touch(**key, deadline));
+        touched.count()
     }
 
     /// The polling task was woken before.
@@ -147,49 +185,12 @@ impl<V: Payload> Polled<V> {
     }
 }
 
-impl System for WithMap {
-    const NAME: &'static str = "DelayQueue";
-    const ABOUT: &'static str = "tokio_util DelayQueue + FxHash map in a mutex, a polling task";
-
-    fn pending(&self) -> usize {
-        self.0.shared.lock().queue.len()
-    }
-
-    fn settle(&self) {
-        self.0.settle();
-    }
-
-    fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.0.on_thread(work)
-    }
-}
-
-impl Keyed for WithMap {
-    fn new(tasks: Tasks) -> Self {
-        WithMap(Polled::new(true, tasks))
-    }
-
-    fn start(&self, key: u64, delay: Duration) {
-        let deadline = Instant::now() + delay;
-        self.0.shared.lock().insert(key, (), deadline);
-    }
-
-    fn stop(&self, key: u64) -> bool {
-        self.0.shared.lock().remove(key).is_some()
-    }
-
-    fn touch(&self, key: u64, delay: Duration) -> bool {
-        let deadline = Instant::now() + delay;
-        self.0.shared.lock().touch(key, deadline)
-    }
-}
-
 impl System for Bare {
     const NAME: &'static str = "DelayQueue-bare";
     const ABOUT: &'static str = "tokio_util DelayQueue in a mutex, by its own keys";
 
     fn pending(&self) -> usize {
-        self.0.shared.lock().queue.len()
+        self.0.pending()
     }
 
     fn settle(&self) {
@@ -205,70 +206,17 @@ impl Handles for Bare {
     type Timeout = Key;
 
     fn new(tasks: Tasks) -> Self {
-        Bare(Polled::new(false, tasks))
+        Bare(Polled::with(false, tasks))
     }
 
     fn start(&self, value: u64, delay: Duration) -> Key {
         let deadline = Instant::now() + delay;
-        self.0.shared.lock().queue.insert_at(value, deadline)
+        self.0.lock().queue.insert_at(value, deadline)
     }
 
     /// A key of the queue may be given out again after its timer fired, so a caller of this peer
     /// has to know that by itself; here nothing that is stopped has fired but by a rare accident.
     fn stop(&self, timeout: Key) -> bool {
-        self.0.shared.lock().queue.try_remove(&timeout).is_some()
-    }
-}
-
-impl System for SessionMap {
-    const NAME: &'static str = WithMap::NAME;
-    const ABOUT: &'static str = "the same with values of 8 bytes in the map";
-
-    fn pending(&self) -> usize {
-        self.polled.shared.lock().queue.len()
-    }
-
-    fn settle(&self) {
-        self.polled.settle();
-    }
-
-    fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.polled.on_thread(work)
-    }
-}
-
-impl Sessions for SessionMap {
-    fn new(idle: Duration) -> Self {
-        SessionMap {
-            polled: Polled::new(true, Tasks::Short),
-            idle,
-        }
-    }
-
-    fn insert(&self, key: u64, value: u64) {
-        let deadline = Instant::now() + self.idle;
-        (self.polled.shared.lock()).insert(key, value, deadline);
-    }
-
-    fn get(&self, key: u64) -> Option<u64> {
-        let inner = self.polled.shared.lock();
-        inner.keys.get(&key).map(|(_, value)| *value)
-    }
-
-    fn touch(&self, key: u64) -> bool {
-        let deadline = Instant::now() + self.idle;
-        self.polled.shared.lock().touch(key, deadline)
-    }
-
-    /// Under one hold of the mutex, and by one reading of the clock.
-    fn touch_many(&self, keys: &[u64]) -> usize {
-        let deadline = Instant::now() + self.idle;
-        let mut inner = self.polled.shared.lock();
-        let touched = keys.iter().filter(|key| inner.touch(**key, deadline));
-        touched.count()
-    }
-
-    fn remove(&self, key: u64) -> Option<u64> {
-        self.polled.shared.lock().remove(key)
+        self.0.lock().queue.try_remove(&timeout).is_some()
     }
 }

@@ -20,25 +20,15 @@ use std::time::{Duration, Instant};
 use hierarchical_hash_wheel_timer::wheels::quad_wheel::QuadWheelWithOverflow;
 use rustc_hash::FxHashMap;
 
-use crate::system::{Handles, Keyed, Payload, Sessions, System, Tasks};
+use super::by_number::{self, ByNumber, Counting};
 use crate::recorder::fired;
+use crate::system::{Payload, Tasks};
 
-const NAME: &str = "hash-wheel";
-const ABOUT: &str = "hierarchical_hash_wheel_timer's wheels + FxHash map in a mutex, 1 ms ticks";
+pub(crate) type ByKey = by_number::ByKey<Arc<Shared<()>>>;
+pub(crate) type ById = by_number::ById<Arc<Shared<u64>>>;
+pub(crate) type SessionMap = by_number::SessionMap<Arc<Shared<u64>>>;
 
-/// By the caller's key.
-pub(crate) struct ByKey(Arc<Shared<()>>);
-
-/// By a number.
-pub(crate) struct ById(Arc<Shared<u64>>);
-
-/// With values in the map.
-pub(crate) struct SessionMap {
-    shared: Arc<Shared<u64>>,
-    idle: Duration,
-}
-
-struct Shared<V> {
+pub(crate) struct Shared<V> {
     base: Instant,
     inner: Mutex<Inner<V>>,
 }
@@ -97,16 +87,6 @@ impl<V: Payload> Inner<V> {
 }
 
 impl<V: Payload> Shared<V> {
-    fn new() -> Arc<Self> {
-        let shared = Arc::new(Shared {
-            base: Instant::now(),
-            inner: Mutex::default(),
-        });
-        let ticker = Arc::downgrade(&shared);
-        thread::spawn(move || run(&ticker));
-        shared
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner<V>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,10 +96,6 @@ impl<V: Payload> Shared<V> {
     fn due(&self, delay: Duration) -> u64 {
         let since = (self.base.elapsed() + delay).as_nanos() as u64;
         since.div_ceil(1_000_000)
-    }
-
-    fn stop(&self, id: u64) -> bool {
-        self.lock().armed.remove(&id).is_some()
     }
 
     /// Ticks until the clock's tick is done, and returns the time of the next one.
@@ -147,111 +123,58 @@ fn run<V: Payload>(timers: &Weak<Shared<V>>) {
     }
 }
 
-impl System for ByKey {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = ABOUT;
-
-    fn pending(&self) -> usize {
-        self.0.lock().armed.len()
-    }
-
-    /// Every call is done when it returns, but for the dead, whose time nobody can hurry.
-    fn settle(&self) {}
-}
-
-impl Keyed for ByKey {
-    fn new(_: Tasks) -> Self {
-        ByKey(Shared::new())
-    }
-
-    fn start(&self, key: u64, delay: Duration) {
-        let due = self.0.due(delay);
-        self.0.lock().start(key, due, ());
-    }
-
-    fn stop(&self, key: u64) -> bool {
-        self.0.stop(key)
-    }
-
-    fn touch(&self, key: u64, delay: Duration) -> bool {
-        let due = self.0.due(delay);
-        self.0.lock().touch(key, due)
-    }
-}
-
-impl System for ById {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = ABOUT;
-
-    fn pending(&self) -> usize {
-        self.0.lock().armed.len()
-    }
-
-    fn settle(&self) {}
-}
-
-impl Handles for ById {
-    type Timeout = u64;
+impl<V: Payload> ByNumber<V> for Arc<Shared<V>> {
+    const NAME: &'static str = "hash-wheel";
+    const ABOUT: &'static str = "hierarchical_hash_wheel_timer's wheels + FxHash map in a mutex, 1 ms ticks";
 
     fn new(_: Tasks) -> Self {
-        ById(Shared::new())
+        let shared = Arc::new(Shared {
+            base: Instant::now(),
+            inner: Mutex::default(),
+        });
+        let ticker = Arc::downgrade(&shared);
+        thread::spawn(move || run(&ticker));
+        shared
     }
 
-    fn start(&self, value: u64, delay: Duration) -> u64 {
-        let due = self.0.due(delay);
-        let mut inner = self.0.lock();
+    fn pending(&self) -> usize {
+        self.lock().armed.len()
+    }
+
+    fn start(&self, id: u64, value: V, delay: Duration) {
+        let due = self.due(delay);
+        self.lock().start(id, due, value);
+    }
+
+    fn remove(&self, id: u64) -> Option<V> {
+        let removed = self.lock().armed.remove(&id);
+        removed.map(|armed| armed.value)
+    }
+
+    fn touch(&self, id: u64, delay: Duration) -> bool {
+        let due = self.due(delay);
+        self.lock().touch(id, due)
+    }
+
+    fn get(&self, id: u64) -> Option<V> {
+        self.lock().armed.get(&id).map(|armed| armed.value)
+    }
+
+    /// Under one hold of the mutex, and by one reading of the clock.
+    fn touch_many(&self, ids: &[u64], delay: Duration) -> usize {
+        let due = self.due(delay);
+        let mut inner = self.lock();
+        ids.iter().filter(|id| inner.touch(**id, due)).count()
+    }
+}
+
+impl Counting for Arc<Shared<u64>> {
+    fn start_next(&self, value: u64, delay: Duration) -> u64 {
+        let due = self.due(delay);
+        let mut inner = self.lock();
         let id = inner.next_id;
         inner.next_id += 1;
         inner.start(id, due, value);
         id
-    }
-
-    fn stop(&self, timeout: u64) -> bool {
-        self.0.stop(timeout)
-    }
-}
-
-impl System for SessionMap {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = "the same with values of 8 bytes in the map";
-
-    fn pending(&self) -> usize {
-        self.shared.lock().armed.len()
-    }
-
-    fn settle(&self) {}
-}
-
-impl Sessions for SessionMap {
-    fn new(idle: Duration) -> Self {
-        SessionMap {
-            shared: Shared::new(),
-            idle,
-        }
-    }
-
-    fn insert(&self, key: u64, value: u64) {
-        let due = self.shared.due(self.idle);
-        self.shared.lock().start(key, due, value);
-    }
-
-    fn get(&self, key: u64) -> Option<u64> {
-        self.shared.lock().armed.get(&key).map(|armed| armed.value)
-    }
-
-    fn touch(&self, key: u64) -> bool {
-        self.touch_many(&[key]) == 1
-    }
-
-    /// Under one hold of the mutex, and by one reading of the clock.
-    fn touch_many(&self, keys: &[u64]) -> usize {
-        let due = self.shared.due(self.idle);
-        let mut inner = self.shared.lock();
-        keys.iter().filter(|key| inner.touch(**key, due)).count()
-    }
-
-    fn remove(&self, key: u64) -> Option<u64> {
-        let removed = self.shared.lock().armed.remove(&key);
-        removed.map(|armed| armed.value)
     }
 }

@@ -22,22 +22,19 @@ use std::time::Duration;
 use hierarchical_hash_wheel_timer::thread_timer::{TimerRef, TimerWithThread};
 use hierarchical_hash_wheel_timer::{OneshotState, PeriodicState, Timer, TimerReturn};
 
-use crate::system::{Handles, Keyed, Payload, System, Tasks};
 use crate::recorder::fired;
+use crate::system::{Handles, Keyed, Payload, System, Tasks};
 
 /// So long the thread may take for what was sent to it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-const NAME: &str = "hash-wheel-thread";
-const ABOUT: &str = "hierarchical_hash_wheel_timer's thread_timer, which a channel leads to";
-
 /// By the caller's key, which is the timer's id.
-pub(crate) struct ByKey(Timers<()>);
+pub(crate) type ByKey = Timers<()>;
 
 /// By an id that is a number.
-pub(crate) struct ById(Timers<u64>);
+pub(crate) type ById = Timers<u64>;
 
-struct Timers<V: Payload> {
+pub(crate) struct Timers<V: Payload> {
     /// Tells it from others in the same process.
     instance: u64,
     thread: TimerWithThread<u64, Once<V>, Never>,
@@ -57,7 +54,7 @@ struct Once<V> {
 enum Never {}
 
 /// What a thread has that uses a timer.
-struct Producer<V: Payload> {
+pub(crate) struct Producer<V: Payload> {
     instance: u64,
     timer: TimerRef<u64, Once<V>, Never>,
     started: Arc<AtomicU64>,
@@ -124,7 +121,7 @@ impl PeriodicState for Never {
 }
 
 /// A thread's producer, per type of payload.
-trait Local: Payload {
+pub(crate) trait Local: Payload {
     fn local() -> &'static LocalKey<RefCell<Option<Producer<Self>>>>;
 }
 
@@ -156,7 +153,7 @@ impl<V: Payload> Producer<V> {
 }
 
 impl<V: Local> Timers<V> {
-    fn new() -> Self {
+    fn begin() -> Self {
         static INSTANCES: AtomicU64 = AtomicU64::new(0);
         Timers {
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
@@ -201,13 +198,6 @@ impl<V: Local> Timers<V> {
         self.with(|producer| producer.timer.schedule_once(Duration::ZERO, asks));
         wait.recv_timeout(PATIENCE).expect("the thread runs")
     }
-
-    fn pending(&self) -> usize {
-        let gone = self.gone();
-        let started = self.started();
-        let started: u64 = started.iter().map(|one| one.load(Ordering::Relaxed)).sum();
-        started.saturating_sub(gone) as usize
-    }
 }
 
 impl<V: Payload> Drop for Timers<V> {
@@ -217,27 +207,30 @@ impl<V: Payload> Drop for Timers<V> {
     }
 }
 
-impl System for ByKey {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = ABOUT;
+impl<V: Local> System for Timers<V> {
+    const NAME: &'static str = "hash-wheel-thread";
+    const ABOUT: &'static str = "hierarchical_hash_wheel_timer's thread_timer, which a channel leads to";
     const MAY_BE_EARLY: bool = true;
 
     fn pending(&self) -> usize {
-        self.0.pending()
+        let gone = self.gone();
+        let started = self.started();
+        let started: u64 = started.iter().map(|one| one.load(Ordering::Relaxed)).sum();
+        started.saturating_sub(gone) as usize
     }
 
     fn settle(&self) {
-        self.0.gone();
+        self.gone();
     }
 }
 
 impl Keyed for ByKey {
     fn new(_: Tasks) -> Self {
-        ByKey(Timers::new())
+        Timers::begin()
     }
 
     fn start(&self, key: u64, delay: Duration) {
-        self.0.with(|producer| {
+        self.with(|producer| {
             if delay < Duration::from_millis(1) {
                 // It fires at once without being filed, so it would not replace anything.
                 producer.timer.cancel(&key);
@@ -248,7 +241,7 @@ impl Keyed for ByKey {
     }
 
     fn stop(&self, key: u64) -> bool {
-        self.0.with(|producer| producer.timer.cancel(&key));
+        self.with(|producer| producer.timer.cancel(&key));
         true
     }
 
@@ -258,29 +251,15 @@ impl Keyed for ByKey {
     }
 }
 
-impl System for ById {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = ABOUT;
-    const MAY_BE_EARLY: bool = true;
-
-    fn pending(&self) -> usize {
-        self.0.pending()
-    }
-
-    fn settle(&self) {
-        self.0.gone();
-    }
-}
-
 impl Handles for ById {
     type Timeout = u64;
 
     fn new(_: Tasks) -> Self {
-        ById(Timers::new())
+        Timers::begin()
     }
 
     fn start(&self, value: u64, delay: Duration) -> u64 {
-        self.0.with(|producer| {
+        self.with(|producer| {
             let id = producer.first_id + producer.started.load(Ordering::Relaxed);
             producer.schedule(delay, Once { id, value });
             id
@@ -288,7 +267,7 @@ impl Handles for ById {
     }
 
     fn stop(&self, timeout: u64) -> bool {
-        self.0.with(|producer| producer.timer.cancel(&timeout));
+        self.with(|producer| producer.timer.cancel(&timeout));
         true
     }
 }

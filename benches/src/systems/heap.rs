@@ -22,28 +22,18 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use crate::system::{Handles, Keyed, Payload, Sessions, System, Tasks};
+use super::by_number::{self, ByNumber, Counting};
 use crate::recorder::fired;
+use crate::system::{Payload, Tasks};
 
 /// So many items of the heap are looked at before callers get at the mutex again.
 const BATCH: usize = 1_024;
 
-const NAME: &str = "heap";
-const ABOUT: &str = "BinaryHeap + FxHash map in a mutex, touched lazily, a sleeping thread";
+pub(crate) type ByKey = by_number::ByKey<Arc<Shared<()>>>;
+pub(crate) type ById = by_number::ById<Arc<Shared<u64>>>;
+pub(crate) type SessionMap = by_number::SessionMap<Arc<Shared<u64>>>;
 
-/// By the caller's key.
-pub(crate) struct ByKey(Arc<Shared<()>>);
-
-/// By a number.
-pub(crate) struct ById(Arc<Shared<u64>>);
-
-/// With values in the map.
-pub(crate) struct SessionMap {
-    shared: Arc<Shared<u64>>,
-    idle: Duration,
-}
-
-struct Shared<V> {
+pub(crate) struct Shared<V> {
     base: Instant,
     inner: Mutex<Inner<V>>,
     earlier: Condvar,
@@ -158,17 +148,6 @@ impl<V> Armed<V> {
 }
 
 impl<V: Payload> Shared<V> {
-    fn new() -> Arc<Self> {
-        let shared = Arc::new(Shared {
-            base: Instant::now(),
-            inner: Mutex::default(),
-            earlier: Condvar::new(),
-        });
-        let timer = Arc::clone(&shared);
-        thread::spawn(move || timer.run());
-        shared
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner<V>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -185,26 +164,6 @@ impl<V: Payload> Shared<V> {
         if wake {
             self.earlier.notify_one();
         }
-    }
-
-    /// Under one hold of the mutex, and by one reading of the clock.
-    fn touch_many(&self, ids: &[u64], delay: Duration) -> usize {
-        let deadline = self.after(delay);
-        let mut inner = self.lock();
-        let mut wake = false;
-        let mut touched = 0;
-        for id in ids {
-            let (found, earlier) = inner.touch(*id, deadline);
-            touched += usize::from(found);
-            wake |= earlier;
-        }
-        drop(inner);
-        self.wake(wake);
-        touched
-    }
-
-    fn stop(&self, id: u64) -> bool {
-        self.lock().armed.remove(&id).is_some()
     }
 
     fn run(&self) {
@@ -232,115 +191,71 @@ impl<V: Payload> Shared<V> {
     }
 }
 
-impl System for ByKey {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = ABOUT;
-
-    fn pending(&self) -> usize {
-        self.0.lock().armed.len()
-    }
-
-    /// Every call is done when it returns, but for the dead, whose time nobody can hurry.
-    fn settle(&self) {}
-}
-
-impl Keyed for ByKey {
-    fn new(_: Tasks) -> Self {
-        ByKey(Shared::new())
-    }
-
-    fn start(&self, key: u64, delay: Duration) {
-        let deadline = self.0.after(delay);
-        let wake = self.0.lock().start(key, deadline, ());
-        self.0.wake(wake);
-    }
-
-    fn stop(&self, key: u64) -> bool {
-        self.0.stop(key)
-    }
-
-    fn touch(&self, key: u64, delay: Duration) -> bool {
-        self.0.touch_many(&[key], delay) == 1
-    }
-
-    fn touch_many(&self, keys: &[u64], delay: Duration) -> usize {
-        self.0.touch_many(keys, delay)
-    }
-}
-
-impl System for ById {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = ABOUT;
-
-    fn pending(&self) -> usize {
-        self.0.lock().armed.len()
-    }
-
-    fn settle(&self) {}
-}
-
-impl Handles for ById {
-    type Timeout = u64;
+impl<V: Payload> ByNumber<V> for Arc<Shared<V>> {
+    const NAME: &'static str = "heap";
+    const ABOUT: &'static str = "BinaryHeap + FxHash map in a mutex, touched lazily, a sleeping thread";
+    const MANY_BY_KEY: bool = true;
 
     fn new(_: Tasks) -> Self {
-        ById(Shared::new())
+        let shared = Arc::new(Shared {
+            base: Instant::now(),
+            inner: Mutex::default(),
+            earlier: Condvar::new(),
+        });
+        let timer = Arc::clone(&shared);
+        thread::spawn(move || timer.run());
+        shared
     }
 
-    fn start(&self, value: u64, delay: Duration) -> u64 {
-        let deadline = self.0.after(delay);
-        let mut inner = self.0.lock();
+    fn pending(&self) -> usize {
+        self.lock().armed.len()
+    }
+
+    fn start(&self, id: u64, value: V, delay: Duration) {
+        let deadline = self.after(delay);
+        let wake = self.lock().start(id, deadline, value);
+        self.wake(wake);
+    }
+
+    fn remove(&self, id: u64) -> Option<V> {
+        let removed = self.lock().armed.remove(&id);
+        removed.map(|armed| armed.value)
+    }
+
+    fn touch(&self, id: u64, delay: Duration) -> bool {
+        self.touch_many(&[id], delay) == 1
+    }
+
+    fn get(&self, id: u64) -> Option<V> {
+        self.lock().armed.get(&id).map(|armed| armed.value)
+    }
+
+    /// Under one hold of the mutex, and by one reading of the clock.
+    fn touch_many(&self, ids: &[u64], delay: Duration) -> usize {
+        let deadline = self.after(delay);
+        let mut inner = self.lock();
+        let mut wake = false;
+        let mut touched = 0;
+        for id in ids {
+            let (found, earlier) = inner.touch(*id, deadline);
+            touched += usize::from(found);
+            wake |= earlier;
+        }
+        drop(inner);
+        self.wake(wake);
+        touched
+    }
+}
+
+impl Counting for Arc<Shared<u64>> {
+    fn start_next(&self, value: u64, delay: Duration) -> u64 {
+        let deadline = self.after(delay);
+        let mut inner = self.lock();
         let id = inner.next_id;
         inner.next_id += 1;
         let wake = inner.start(id, deadline, value);
         drop(inner);
-        self.0.wake(wake);
+        self.wake(wake);
         id
-    }
-
-    fn stop(&self, timeout: u64) -> bool {
-        self.0.stop(timeout)
-    }
-}
-
-impl System for SessionMap {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = "the same with values of 8 bytes in the map";
-
-    fn pending(&self) -> usize {
-        self.shared.lock().armed.len()
-    }
-
-    fn settle(&self) {}
-}
-
-impl Sessions for SessionMap {
-    fn new(idle: Duration) -> Self {
-        SessionMap {
-            shared: Shared::new(),
-            idle,
-        }
-    }
-
-    fn insert(&self, key: u64, value: u64) {
-        let deadline = self.shared.after(self.idle);
-        let wake = self.shared.lock().start(key, deadline, value);
-        self.shared.wake(wake);
-    }
-
-    fn get(&self, key: u64) -> Option<u64> {
-        self.shared.lock().armed.get(&key).map(|armed| armed.value)
-    }
-
-    fn touch(&self, key: u64) -> bool {
-        self.touch_many(&[key]) == 1
-    }
-
-    fn touch_many(&self, keys: &[u64]) -> usize {
-        self.shared.touch_many(keys, self.idle)
-    }
-
-    fn remove(&self, key: u64) -> Option<u64> {
-        let removed = self.shared.lock().armed.remove(&key);
-        removed.map(|armed| armed.value)
     }
 }

@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod tests;
 
+mod by_number;
 mod on_tokio;
 
 use std::io;
@@ -232,7 +233,7 @@ systems! {
     moka: keyed(ByKey), sessions(SessionMap);
     sharded: keyed(ByKey), sessions(SessionMap), keyed(ByKeyPublished), sessions(SessionMapPublished);
     sweep: keyed(ByKey), sessions(SessionMap);
-    bare: keyed(Deadlines), sessions(StripedSessions), sessions(SessionsOfOneMap);
+    bare: keyed(ByKey), sessions(StripedSessions), sessions(SessionsOfOneMap);
     drivers: foreign(Netty), foreign(Jdk), foreign(Go);
 }
 

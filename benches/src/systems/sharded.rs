@@ -20,8 +20,9 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::bare::{published, read};
+use super::by_number::{self, ByNumber};
 use crate::recorder::fired;
-use crate::system::{Keyed, Payload, Sessions, System, Tasks};
+use crate::system::{Payload, Tasks};
 
 const SHARDS: usize = 128;
 const TICK: Duration = Duration::from_millis(1);
@@ -29,20 +30,17 @@ const TICK: Duration = Duration::from_millis(1);
 const BITS: u32 = 6;
 const LEVELS: u32 = 7;
 
-/// All shards. By key a timer has no value of its own, and `idle` is not used.
-pub(crate) struct Sharded<V, const PUBLISHED: bool> {
-    shards: Arc<[Shard<V>]>,
-    idle: Duration,
-}
+/// All shards.
+pub(crate) struct Sharded<V, const PUBLISHED: bool>(Arc<[Shard<V>]>);
 
-pub(crate) type ByKey = Sharded<(), false>;
-pub(crate) type SessionMap = Sharded<u64, false>;
-pub(crate) type ByKeyPublished = Sharded<(), true>;
-pub(crate) type SessionMapPublished = Sharded<u64, true>;
+pub(crate) type ByKey = by_number::ByKey<Sharded<(), false>>;
+pub(crate) type SessionMap = by_number::SessionMap<Sharded<u64, false>>;
+pub(crate) type ByKeyPublished = by_number::ByKey<Sharded<(), true>>;
+pub(crate) type SessionMapPublished = by_number::SessionMap<Sharded<u64, true>>;
 
 /// Alone on its cache lines.
 #[repr(align(128))]
-struct Shard<V>(Mutex<Inner<V>>);
+pub(crate) struct Shard<V>(Mutex<Inner<V>>);
 
 struct Inner<V> {
     armed: FxHashMap<u64, Armed<V>>,
@@ -144,7 +142,35 @@ impl<V> Shard<V> {
 }
 
 impl<V: Payload, const PUBLISHED: bool> Sharded<V, PUBLISHED> {
-    fn with(idle: Duration) -> Self {
+    /// By the high bits of a product; the map inside mixes in its own way.
+    fn shard(&self, key: u64) -> MutexGuard<'_, Inner<V>> {
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        self.0[mixed as usize % SHARDS].lock()
+    }
+
+    /// The first tick that is not before `delay` from now.
+    fn after(delay: Duration) -> u64 {
+        let now = if PUBLISHED { published() } else { read() };
+        (now + delay.as_nanos() as u64).div_ceil(TICK.as_nanos() as u64)
+    }
+}
+
+/// The number of whole ticks in a time in nanoseconds.
+fn ticks(nanos: u64) -> u64 {
+    nanos / TICK.as_nanos() as u64
+}
+
+impl<V: Payload, const PUBLISHED: bool> ByNumber<V> for Sharded<V, PUBLISHED> {
+    const NAME: &'static str = if PUBLISHED { "sharded-published" } else { "sharded" };
+    const ABOUT: &'static str = if PUBLISHED {
+        "sharded with a time that a thread publishes: a floor, since it may be early"
+    } else {
+        "128 mutexes, an FxHash map and a wheel in each, touched lazily, 1 ms ticks"
+    };
+    const MAY_BE_EARLY: bool = PUBLISHED;
+    const FLOOR_OF: &'static [&'static str] = if PUBLISHED { &["W2", "S1"] } else { &[] };
+
+    fn new(_: Tasks) -> Self {
         let now = ticks(read());
         let shards: Arc<[_]> = (0..SHARDS).map(|_| Shard::<V>::new(now)).collect();
         let ticked = Arc::downgrade(&shards);
@@ -165,85 +191,29 @@ impl<V: Payload, const PUBLISHED: bool> Sharded<V, PUBLISHED> {
                 thread::sleep(TICK);
             }
         });
-        Sharded { shards, idle }
+        Sharded(shards)
     }
-
-    /// By the high bits of a product; the map inside mixes in its own way.
-    fn shard(&self, key: u64) -> MutexGuard<'_, Inner<V>> {
-        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        self.shards[mixed as usize % SHARDS].lock()
-    }
-
-    /// The first tick that is not before `delay` from now.
-    fn after(delay: Duration) -> u64 {
-        let now = if PUBLISHED { published() } else { read() };
-        (now + delay.as_nanos() as u64).div_ceil(TICK.as_nanos() as u64)
-    }
-}
-
-/// The number of whole ticks in a time in nanoseconds.
-fn ticks(nanos: u64) -> u64 {
-    nanos / TICK.as_nanos() as u64
-}
-
-impl<V: Payload, const PUBLISHED: bool> System for Sharded<V, PUBLISHED> {
-    const NAME: &'static str = if PUBLISHED { "sharded-published" } else { "sharded" };
-    const ABOUT: &'static str = match (PUBLISHED, size_of::<V>()) {
-        (true, _) => "sharded with a time that a thread publishes: a floor, since it may be early",
-        (_, 0) => "128 mutexes, an FxHash map and a wheel in each, touched lazily, 1 ms ticks",
-        _ => "the same with values of 8 bytes in the map",
-    };
-    const MAY_BE_EARLY: bool = PUBLISHED;
-    const FLOOR_OF: &'static [&'static str] = if PUBLISHED { &["W2", "S1"] } else { &[] };
 
     fn pending(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().armed.len()).sum()
+        self.0.iter().map(|shard| shard.lock().armed.len()).sum()
     }
 
-    fn settle(&self) {}
-}
-
-impl<const PUBLISHED: bool> Keyed for Sharded<(), PUBLISHED> {
-    fn new(_: Tasks) -> Self {
-        Self::with(Duration::ZERO)
-    }
-
-    fn start(&self, key: u64, delay: Duration) {
+    fn start(&self, key: u64, value: V, delay: Duration) {
         let deadline = Self::after(delay);
-        self.shard(key).start(key, deadline, ());
+        self.shard(key).start(key, deadline, value);
     }
 
-    fn stop(&self, key: u64) -> bool {
-        self.shard(key).armed.remove(&key).is_some()
+    fn remove(&self, key: u64) -> Option<V> {
+        let removed = self.shard(key).armed.remove(&key);
+        removed.map(|armed| armed.value)
     }
 
     fn touch(&self, key: u64, delay: Duration) -> bool {
         let deadline = Self::after(delay);
         self.shard(key).touch(key, deadline)
     }
-}
 
-impl<const PUBLISHED: bool> Sessions for Sharded<u64, PUBLISHED> {
-    fn new(idle: Duration) -> Self {
-        Self::with(idle)
-    }
-
-    fn insert(&self, key: u64, value: u64) {
-        let deadline = Self::after(self.idle);
-        self.shard(key).start(key, deadline, value);
-    }
-
-    fn get(&self, key: u64) -> Option<u64> {
+    fn get(&self, key: u64) -> Option<V> {
         self.shard(key).armed.get(&key).map(|armed| armed.value)
-    }
-
-    fn touch(&self, key: u64) -> bool {
-        let deadline = Self::after(self.idle);
-        self.shard(key).touch(key, deadline)
-    }
-
-    fn remove(&self, key: u64) -> Option<u64> {
-        let removed = self.shard(key).armed.remove(&key);
-        removed.map(|armed| armed.value)
     }
 }

@@ -14,8 +14,9 @@ use dashmap::DashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::bare::read;
+use super::by_number::{self, ByNumber};
 use crate::recorder::fired;
-use crate::system::{Keyed, Payload, Sessions, System, Tasks};
+use crate::system::{Payload, Tasks};
 
 /// Parts of the map: many more than cores.
 const SHARDS: usize = 256;
@@ -24,23 +25,26 @@ const PERIOD: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1_000
 
 type Map<V> = DashMap<u64, Armed<V>, FxBuildHasher>;
 
-/// By key a timer has no value of its own, and `idle` is not used.
-pub(crate) struct Sweep<V> {
-    map: Arc<Map<V>>,
-    idle: Duration,
-}
+pub(crate) struct Sweep<V>(Arc<Map<V>>);
 
-pub(crate) type ByKey = Sweep<()>;
-pub(crate) type SessionMap = Sweep<u64>;
+pub(crate) type ByKey = by_number::ByKey<Sweep<()>>;
+pub(crate) type SessionMap = by_number::SessionMap<Sweep<u64>>;
 
 /// In nanoseconds since the program began.
-struct Armed<V> {
+pub(crate) struct Armed<V> {
     deadline: AtomicU64,
     value: V,
 }
 
-impl<V: Payload + Sync> Sweep<V> {
-    fn with(idle: Duration) -> Self {
+fn after(delay: Duration) -> u64 {
+    read() + delay.as_nanos() as u64
+}
+
+impl<V: Payload> ByNumber<V> for Sweep<V> {
+    const NAME: &'static str = "sweep";
+    const ABOUT: &'static str = "deadlines in a DashMap with FxHash, which is searched once a second";
+
+    fn new(_: Tasks) -> Self {
         let map = DashMap::with_hasher_and_shard_amount(FxBuildHasher, SHARDS);
         let map: Arc<Map<V>> = Arc::new(map);
         let swept = Arc::downgrade(&map);
@@ -61,77 +65,31 @@ impl<V: Payload + Sync> Sweep<V> {
                 thread::sleep(PERIOD);
             }
         });
-        Sweep { map, idle }
+        Sweep(map)
+    }
+
+    fn pending(&self) -> usize {
+        self.0.len()
     }
 
     fn start(&self, key: u64, value: V, delay: Duration) {
         let deadline = AtomicU64::new(after(delay));
-        self.map.insert(key, Armed { deadline, value });
+        self.0.insert(key, Armed { deadline, value });
     }
 
-    fn push(&self, key: u64, delay: Duration) -> bool {
+    fn remove(&self, key: u64) -> Option<V> {
+        self.0.remove(&key).map(|(_, armed)| armed.value)
+    }
+
+    fn touch(&self, key: u64, delay: Duration) -> bool {
         let deadline = after(delay);
-        let armed = self.map.get(&key);
+        let armed = self.0.get(&key);
         // Relaxed: whoever compares it has the lock.
         let write = |armed: &Armed<V>| armed.deadline.store(deadline, Ordering::Relaxed);
         armed.as_deref().map(write).is_some()
     }
-}
 
-fn after(delay: Duration) -> u64 {
-    read() + delay.as_nanos() as u64
-}
-
-impl<V: Payload + Sync> System for Sweep<V> {
-    const NAME: &'static str = "sweep";
-    const ABOUT: &'static str = match size_of::<V>() {
-        0 => "deadlines in a DashMap with FxHash, which is searched once a second",
-        _ => "the same with values of 8 bytes in the map",
-    };
-
-    fn pending(&self) -> usize {
-        self.map.len()
-    }
-
-    fn settle(&self) {}
-}
-
-impl Keyed for ByKey {
-    fn new(_: Tasks) -> Self {
-        Self::with(Duration::ZERO)
-    }
-
-    fn start(&self, key: u64, delay: Duration) {
-        self.start(key, (), delay);
-    }
-
-    fn stop(&self, key: u64) -> bool {
-        self.map.remove(&key).is_some()
-    }
-
-    fn touch(&self, key: u64, delay: Duration) -> bool {
-        self.push(key, delay)
-    }
-}
-
-impl Sessions for SessionMap {
-    fn new(idle: Duration) -> Self {
-        Self::with(idle)
-    }
-
-    fn insert(&self, key: u64, value: u64) {
-        self.start(key, value, self.idle);
-    }
-
-    fn get(&self, key: u64) -> Option<u64> {
-        self.map.get(&key).map(|armed| armed.value)
-    }
-
-    fn touch(&self, key: u64) -> bool {
-        self.push(key, self.idle)
-    }
-
-    fn remove(&self, key: u64) -> Option<u64> {
-        self.map.remove(&key).map(|(_, armed)| armed.value)
+    fn get(&self, key: u64) -> Option<V> {
+        self.0.get(&key).map(|armed| armed.value)
     }
 }

@@ -83,156 +83,134 @@ fn pass<S: Keyed>(system: &S, delay: Duration) {
     system.settle();
 }
 
-fn fires_once_and_not_early<S: Keyed>(promise: Promise) {
-    let system = S::new(Tasks::Short);
-    system.on_thread(|| {
-        for delay in [
-            millis(0),
-            millis(1),
-            Duration::from_micros(2_700),
-            millis(20),
-        ] {
-            let key = fresh();
-            let began = Instant::now();
-            system.start(key, delay);
-            wait_fired(key);
-            pass(&system, delay);
-            assert!(fired_at(key) + promise.early >= began + delay);
-            if promise.answers {
-                assert!(!system.stop(key), "it has fired");
-                assert!(!system.touch(key, delay), "it has fired");
-            }
-        }
-        wait("none is left", || system.pending() == 0);
-    });
-}
-
-fn what_is_stopped_never_fires<S: Keyed>(promise: Promise) {
-    let system = S::new(Tasks::Short);
-    system.on_thread(|| {
-        let delay = millis(20);
-        let key = in_time(promise, delay, || {
-            let key = fresh();
-            system.start(key, delay);
-            (key, system.stop(key), system.stop(key))
-        });
-        let (key, first, second) = key;
-        assert!(first);
-        assert_eq!(second, !promise.answers);
-        pass(&system, delay);
-        assert_eq!(observed::times(key).len(), 0);
-    });
-}
-
-fn a_touch_moves_later<S: Keyed>(promise: Promise) {
-    let system = S::new(Tasks::Short);
-    system.on_thread(|| {
-        let (delay, moved) = (millis(15), millis(30));
-        let (key, touched) = in_time(promise, delay, || {
-            let key = fresh();
-            system.start(key, delay);
-            let mut touched = Instant::now();
-            for _ in 0..20 {
-                touched = Instant::now();
-                system.touch(key, moved);
-            }
-            (key, touched)
-        });
-        wait_fired(key);
-        pass(&system, moved);
-        assert!(fired_at(key) + promise.early >= touched + moved);
-    });
-}
-
-fn a_touch_moves_earlier<S: Keyed>(promise: Promise) {
-    let system = S::new(Tasks::Short);
-    system.on_thread(|| {
+fn fires_once_and_not_early<S: Keyed>(system: &S, promise: Promise) {
+    for delay in [
+        millis(0),
+        millis(1),
+        Duration::from_micros(2_700),
+        millis(20),
+    ] {
         let key = fresh();
-        system.start(key, HOUR);
-        let touched = Instant::now();
-        assert!(system.touch(key, millis(10)));
+        let began = Instant::now();
+        system.start(key, delay);
         wait_fired(key);
-        pass(&system, millis(10));
-        assert!(fired_at(key) + promise.early >= touched + millis(10));
+        pass(system, delay);
+        assert!(fired_at(key) + promise.early >= began + delay);
         if promise.answers {
-            assert!(!system.touch(fresh(), HOUR), "there is none");
+            assert!(!system.stop(key), "it has fired");
+            assert!(!system.touch(key, delay), "it has fired");
         }
-        wait("none is left", || system.pending() == 0);
-    });
+    }
+    wait("none is left", || system.pending() == 0);
 }
 
-fn a_key_that_is_replaced_fires_once<S: Keyed>(promise: Promise) {
-    let system = S::new(Tasks::Short);
-    system.on_thread(|| {
-        for (first, second) in [
-            (HOUR, millis(10)),
-            (millis(15), millis(30)),
-            (millis(15), millis(15)),
-            (millis(15), Duration::ZERO),
-        ] {
-            let (key, replaced) = in_time(promise, first, || {
-                let key = fresh();
-                system.start(key, first);
-                let replaced = Instant::now();
-                system.start(key, second);
-                (key, replaced)
-            });
-            wait_fired(key);
-            pass(&system, first.max(second).min(millis(30)));
-            assert!(fired_at(key) + promise.early >= replaced + second);
-        }
-        wait("none is left", || system.pending() == 0);
+fn what_is_stopped_never_fires<S: Keyed>(system: &S, promise: Promise) {
+    let delay = millis(20);
+    let key = in_time(promise, delay, || {
+        let key = fresh();
+        system.start(key, delay);
+        (key, system.stop(key), system.stop(key))
     });
+    let (key, first, second) = key;
+    assert!(first);
+    assert_eq!(second, !promise.answers);
+    pass(system, delay);
+    assert_eq!(observed::times(key).len(), 0);
 }
 
-fn a_key_that_comes_back_is_not_its_former_self<S: Keyed>(promise: Promise) {
-    let system = S::new(Tasks::Short);
-    system.on_thread(|| {
-        let (first, second) = (millis(15), millis(30));
-        let (key, again) = in_time(promise, first, || {
+fn a_touch_moves_later<S: Keyed>(system: &S, promise: Promise) {
+    let (delay, moved) = (millis(15), millis(30));
+    let (key, touched) = in_time(promise, delay, || {
+        let key = fresh();
+        system.start(key, delay);
+        let mut touched = Instant::now();
+        for _ in 0..20 {
+            touched = Instant::now();
+            system.touch(key, moved);
+        }
+        (key, touched)
+    });
+    wait_fired(key);
+    pass(system, moved);
+    assert!(fired_at(key) + promise.early >= touched + moved);
+}
+
+fn a_touch_moves_earlier<S: Keyed>(system: &S, promise: Promise) {
+    let key = fresh();
+    system.start(key, HOUR);
+    let touched = Instant::now();
+    assert!(system.touch(key, millis(10)));
+    wait_fired(key);
+    pass(system, millis(10));
+    assert!(fired_at(key) + promise.early >= touched + millis(10));
+    if promise.answers {
+        assert!(!system.touch(fresh(), HOUR), "there is none");
+    }
+    wait("none is left", || system.pending() == 0);
+}
+
+fn a_key_that_is_replaced_fires_once<S: Keyed>(system: &S, promise: Promise) {
+    for (first, second) in [
+        (HOUR, millis(10)),
+        (millis(15), millis(30)),
+        (millis(15), millis(15)),
+        (millis(15), Duration::ZERO),
+    ] {
+        let (key, replaced) = in_time(promise, first, || {
             let key = fresh();
-            for delay in [first, second, first] {
-                system.start(key, delay);
-                system.stop(key);
-            }
-            let again = Instant::now();
+            system.start(key, first);
+            let replaced = Instant::now();
             system.start(key, second);
-            (key, again)
+            (key, replaced)
         });
         wait_fired(key);
-        pass(&system, second);
-        assert!(fired_at(key) + promise.early >= again + second);
-    });
+        pass(system, first.max(second).min(millis(30)));
+        assert!(fired_at(key) + promise.early >= replaced + second);
+    }
+    wait("none is left", || system.pending() == 0);
 }
 
-fn pending_counts_keys<S: Keyed>(_: Promise) {
-    let system = S::new(Tasks::MayBlock);
-    system.on_thread(|| {
-        let keys: Vec<u64> = (0..10).map(|_| fresh()).collect();
-        let pending = || {
-            system.settle();
-            system.pending()
-        };
-        assert_eq!(pending(), 0);
-        keys.iter().for_each(|key| system.start(*key, HOUR));
-        assert_eq!(pending(), 10);
-        system.start(keys[0], 2 * HOUR);
-        system.touch(keys[1], 2 * HOUR);
-        system.touch(keys[2], HOUR / 2);
-        assert_eq!(pending(), 10);
-        for key in &keys[..3] {
-            assert!(system.stop(*key));
+fn a_key_that_comes_back_is_not_its_former_self<S: Keyed>(system: &S, promise: Promise) {
+    let (first, second) = (millis(15), millis(30));
+    let (key, again) = in_time(promise, first, || {
+        let key = fresh();
+        for delay in [first, second, first] {
+            system.start(key, delay);
+            system.stop(key);
         }
-        assert_eq!(pending(), 7);
-        system.touch(keys[3], millis(1));
-        wait("one fires", || pending() == 6);
-        wait_fired(keys[3]);
+        let again = Instant::now();
+        system.start(key, second);
+        (key, again)
     });
+    wait_fired(key);
+    pass(system, second);
+    assert!(fired_at(key) + promise.early >= again + second);
+}
+
+fn pending_counts_keys<S: Keyed>(system: &S, _: Promise) {
+    let keys: Vec<u64> = (0..10).map(|_| fresh()).collect();
+    let pending = || {
+        system.settle();
+        system.pending()
+    };
+    assert_eq!(pending(), 0);
+    keys.iter().for_each(|key| system.start(*key, HOUR));
+    assert_eq!(pending(), 10);
+    system.start(keys[0], 2 * HOUR);
+    system.touch(keys[1], 2 * HOUR);
+    system.touch(keys[2], HOUR / 2);
+    assert_eq!(pending(), 10);
+    for key in &keys[..3] {
+        assert!(system.stop(*key));
+    }
+    assert_eq!(pending(), 7);
+    system.touch(keys[3], millis(1));
+    wait("one fires", || pending() == 6);
+    wait_fired(keys[3]);
 }
 
 /// Two threads, short delays: each key fires once, or not where it was stopped in time.
-fn each_of_many_fires_or_was_stopped<S: Keyed>(promise: Promise) {
-    let system = S::new(Tasks::Short);
+fn each_of_many_fires_or_was_stopped<S: Keyed>(system: &S, promise: Promise) {
     let produce = |seed: u64| {
         let mut rng = Random::new(seed);
         let mut stopped = HashSet::new();
@@ -273,173 +251,152 @@ fn each_of_many_fires_or_was_stopped<S: Keyed>(promise: Promise) {
     }
 }
 
-fn a_handle_is_of_its_timer<S: Handles>(promise: Promise) {
-    let system = S::new(Tasks::Short);
-    system.on_thread(|| {
-        let delay = millis(20);
-        let (value, began, stopped, gone) = in_time(promise, delay, || {
-            let (value, gone) = (fresh(), fresh());
-            let began = Instant::now();
-            let _fires = system.start(value, delay);
-            let stopped = system.start(gone, delay);
-            let twin = system.start(value, delay);
-            (
-                value,
-                began,
-                system.stop(stopped) && system.stop(twin),
-                gone,
-            )
-        });
-        assert!(stopped);
-        let witness = fresh();
-        let last = system.start(witness, delay + millis(10));
-        wait_fired(witness);
-        if promise.answers {
-            assert!(!system.stop(last), "it has fired");
-        }
-        assert!(fired_at(value) + promise.early >= began + delay);
-        assert_eq!(observed::times(gone).len(), 0);
-        wait("none is left", || system.pending() == 0);
+fn a_handle_is_of_its_timer<S: Handles>(system: &S, promise: Promise) {
+    let delay = millis(20);
+    let (value, began, stopped, gone) = in_time(promise, delay, || {
+        let (value, gone) = (fresh(), fresh());
+        let began = Instant::now();
+        let _fires = system.start(value, delay);
+        let stopped = system.start(gone, delay);
+        let twin = system.start(value, delay);
+        (
+            value,
+            began,
+            system.stop(stopped) && system.stop(twin),
+            gone,
+        )
     });
+    assert!(stopped);
+    let witness = fresh();
+    let last = system.start(witness, delay + millis(10));
+    wait_fired(witness);
+    if promise.answers {
+        assert!(!system.stop(last), "it has fired");
+    }
+    assert!(fired_at(value) + promise.early >= began + delay);
+    assert_eq!(observed::times(gone).len(), 0);
+    wait("none is left", || system.pending() == 0);
 }
 
-fn pending_counts_handles<S: Handles>(_: Promise) {
-    let system = S::new(Tasks::MayBlock);
-    system.on_thread(|| {
-        let pending = || {
-            system.settle();
-            system.pending()
-        };
-        assert_eq!(pending(), 0);
-        let mut timeouts: Vec<_> = (0..10).map(|_| system.start(fresh(), HOUR)).collect();
-        assert_eq!(pending(), 10);
-        for timeout in timeouts.drain(..3) {
-            assert!(system.stop(timeout));
-        }
-        assert_eq!(pending(), 7);
-        let value = fresh();
-        let _fires = system.start(value, millis(1));
-        wait("one fires", || pending() == 7);
-        wait_fired(value);
-        assert_eq!(observed::times(value).len(), 1);
-    });
+fn pending_counts_handles<S: Handles>(system: &S, _: Promise) {
+    let pending = || {
+        system.settle();
+        system.pending()
+    };
+    assert_eq!(pending(), 0);
+    let mut timeouts: Vec<_> = (0..10).map(|_| system.start(fresh(), HOUR)).collect();
+    assert_eq!(pending(), 10);
+    for timeout in timeouts.drain(..3) {
+        assert!(system.stop(timeout));
+    }
+    assert_eq!(pending(), 7);
+    let value = fresh();
+    let _fires = system.start(value, millis(1));
+    wait("one fires", || pending() == 7);
+    wait_fired(value);
+    assert_eq!(observed::times(value).len(), 1);
 }
 
-/// Waits until sessions that are due within `idle` have expired, if they do: until a witness has
+/// How long sessions may be idle.
+const IDLE: Duration = millis(20);
+
+/// Waits until sessions that are due within that time have expired, if they do: until a witness has
 /// that came after them.
-fn pass_idle<S: Sessions>(system: &S, idle: Duration) {
-    thread::sleep(idle);
+fn pass_idle<S: Sessions>(system: &S) {
+    thread::sleep(IDLE);
     let witness = fresh();
     system.insert(witness, witness);
     wait_fired(witness);
     system.settle();
 }
 
-fn a_session_expires_once_and_not_early<S: Sessions>() {
-    let idle = millis(20);
-    let system = S::new(idle);
-    system.on_thread(|| {
-        let (key, value) = (fresh(), fresh());
-        let began = Instant::now();
-        system.insert(key, value);
-        wait_fired(value);
-        pass_idle(&system, idle);
-        assert!(fired_at(value) >= began + idle);
-        assert!(observed::times(key).is_empty(), "the value fires");
-        assert!(!system.touch(key), "it has expired");
-        assert_eq!((system.get(key), system.remove(key)), (None, None));
-        wait("none is left", || system.pending() == 0);
-    });
+fn a_session_expires_once_and_not_early<S: Sessions>(system: &S) {
+    let (key, value) = (fresh(), fresh());
+    let began = Instant::now();
+    system.insert(key, value);
+    wait_fired(value);
+    pass_idle(system);
+    assert!(fired_at(value) >= began + IDLE);
+    assert!(observed::times(key).is_empty(), "the value fires");
+    assert!(!system.touch(key), "it has expired");
+    assert_eq!((system.get(key), system.remove(key)), (None, None));
+    wait("none is left", || system.pending() == 0);
 }
 
-fn a_touched_session_lives_on<S: Sessions>() {
-    let idle = millis(20);
-    let system = S::new(idle);
-    system.on_thread(|| {
-        for many in [false, true] {
-            let key = fresh();
-            system.insert(key, key);
-            let inserted = Instant::now();
-            let mut touched = inserted;
-            // On a machine that is busy with other things it may expire in between.
-            while touched < inserted + 3 * idle {
-                let before = Instant::now();
-                let alive = if many {
-                    system.touch_many(&[key, key]) == 2
-                } else {
-                    system.touch(key)
-                };
-                if !alive {
-                    break;
-                }
-                touched = before;
-                thread::sleep(millis(1));
+fn a_touched_session_lives_on<S: Sessions>(system: &S) {
+    for many in [false, true] {
+        let key = fresh();
+        system.insert(key, key);
+        let inserted = Instant::now();
+        let mut touched = inserted;
+        // On a machine that is busy with other things it may expire in between.
+        while touched < inserted + 3 * IDLE {
+            let before = Instant::now();
+            let alive = if many {
+                system.touch_many(&[key, key]) == 2
+            } else {
+                system.touch(key)
+            };
+            if !alive {
+                break;
             }
-            wait_fired(key);
-            pass_idle(&system, idle);
-            assert!(fired_at(key) >= touched + idle);
+            touched = before;
+            thread::sleep(millis(1));
         }
-    });
+        wait_fired(key);
+        pass_idle(system);
+        assert!(fired_at(key) >= touched + IDLE);
+    }
 }
 
-fn what_is_removed_or_replaced_never_expires<S: Sessions>() {
-    let idle = millis(20);
-    let system = S::new(idle);
-    system.on_thread(|| {
-        let (removed, key, first, second) = in_time(EXACT, idle, || {
-            let (removed, key, first, second) = (fresh(), fresh(), fresh(), fresh());
-            system.insert(removed, removed);
-            system.insert(key, first);
-            system.insert(key, second);
-            let gone = [system.remove(removed), system.remove(removed)];
-            (gone.map(|value| (removed, value)), key, first, second)
-        });
-        let [(removed, gone), (_, again)] = removed;
-        assert_eq!((gone, again), (Some(removed), None));
-        wait_fired(second);
-        pass_idle(&system, idle);
-        assert!(observed::times(removed).is_empty() && observed::times(first).is_empty());
-        assert_eq!(observed::times(second).len(), 1);
-        assert_eq!(system.get(key), None);
+fn what_is_removed_or_replaced_never_expires<S: Sessions>(system: &S) {
+    let (removed, key, first, second) = in_time(EXACT, IDLE, || {
+        let (removed, key, first, second) = (fresh(), fresh(), fresh(), fresh());
+        system.insert(removed, removed);
+        system.insert(key, first);
+        system.insert(key, second);
+        let gone = [system.remove(removed), system.remove(removed)];
+        (gone.map(|value| (removed, value)), key, first, second)
     });
+    let [(removed, gone), (_, again)] = removed;
+    assert_eq!((gone, again), (Some(removed), None));
+    wait_fired(second);
+    pass_idle(system);
+    assert!(observed::times(removed).is_empty() && observed::times(first).is_empty());
+    assert_eq!(observed::times(second).len(), 1);
+    assert_eq!(system.get(key), None);
 }
 
-fn a_map_has_its_values<S: Sessions>() {
-    let system = S::new(HOUR);
-    system.on_thread(|| {
-        let keys: Vec<u64> = (0..300).map(|_| fresh()).collect();
-        let absent = fresh();
-        keys.iter().for_each(|key| system.insert(*key, key + 1));
-        system.settle();
-        assert_eq!(system.pending(), keys.len());
-        assert!(keys.iter().all(|key| system.get(*key) == Some(key + 1)));
-        assert!(system.touch(keys[0]) && !system.touch(absent));
-        let some: Vec<u64> = keys.iter().copied().chain([absent, keys[7]]).collect();
-        assert_eq!(system.touch_many(&some), keys.len() + 1);
-        system.insert(keys[1], 7);
-        assert_eq!((system.get(keys[1]), system.get(absent)), (Some(7), None));
-        assert_eq!(system.remove(keys[1]), Some(7));
-        assert_eq!(system.pending(), keys.len() - 1);
-    });
+fn a_map_has_its_values<S: Sessions>(system: &S) {
+    let keys: Vec<u64> = (0..300).map(|_| fresh()).collect();
+    let absent = fresh();
+    keys.iter().for_each(|key| system.insert(*key, key + 1));
+    system.settle();
+    assert_eq!(system.pending(), keys.len());
+    assert!(keys.iter().all(|key| system.get(*key) == Some(key + 1)));
+    assert!(system.touch(keys[0]) && !system.touch(absent));
+    let some: Vec<u64> = keys.iter().copied().chain([absent, keys[7]]).collect();
+    assert_eq!(system.touch_many(&some), keys.len() + 1);
+    system.insert(keys[1], 7);
+    assert_eq!((system.get(keys[1]), system.get(absent)), (Some(7), None));
+    assert_eq!(system.remove(keys[1]), Some(7));
+    assert_eq!(system.pending(), keys.len() - 1);
 }
 
 /// It fires nothing or early, but it has what it was given.
-fn a_floor_answers<S: Keyed>() {
-    let system = S::new(Tasks::Short);
-    system.on_thread(|| {
-        let keys: Vec<u64> = (0..300).map(|_| fresh()).collect();
-        let absent = fresh();
-        keys.iter().for_each(|key| system.start(*key, HOUR));
-        assert!(keys.iter().all(|key| system.touch(*key, HOUR)));
-        assert!(!system.touch(absent, HOUR) && !system.stop(absent));
-        assert_eq!(system.pending(), keys.len());
-        assert!(system.stop(keys[0]) && !system.touch(keys[0], HOUR));
-        assert_eq!(system.pending(), keys.len() - 1);
-    });
+fn a_floor_answers<S: Keyed>(system: &S, _: Promise) {
+    let keys: Vec<u64> = (0..300).map(|_| fresh()).collect();
+    let absent = fresh();
+    keys.iter().for_each(|key| system.start(*key, HOUR));
+    assert!(keys.iter().all(|key| system.touch(*key, HOUR)));
+    assert!(!system.touch(absent, HOUR) && !system.stop(absent));
+    assert_eq!(system.pending(), keys.len());
+    assert!(system.stop(keys[0]) && !system.touch(keys[0], HOUR));
+    assert_eq!(system.pending(), keys.len() - 1);
 }
 
-/// On a runtime of one thread, and on one with a worker.
-fn sleeps_are_not_early<S: Sleeps>() {
+/// The same of sleeps, on a runtime of one thread, and on one with a worker.
+pub(super) fn sleeps<S: Sleeps>() {
     use tokio::runtime::Builder;
     let system: &'static S = Box::leak(Box::new(S::new()));
     for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
@@ -462,10 +419,16 @@ fn sleeps_are_not_early<S: Sleeps>() {
 
 pub(super) type Check = fn();
 
+/// Runs a check of timers by key or by handle.
+fn run<S: System>(system: &S, check: fn(&S, Promise)) {
+    let promise = if S::MAY_BE_EARLY { ROUGH } else { EXACT };
+    system.on_thread(|| check(system, promise));
+}
+
 /// What an entry of the table checks of a system with keys.
 pub(super) fn keyed<S: Keyed>() {
     if !S::FLOOR_OF.is_empty() {
-        return a_floor_answers::<S>();
+        return run(&S::new(Tasks::Short), a_floor_answers::<S>);
     }
     for check in [
         fires_once_and_not_early::<S>,
@@ -474,38 +437,31 @@ pub(super) fn keyed<S: Keyed>() {
         a_touch_moves_earlier::<S>,
         a_key_that_is_replaced_fires_once::<S>,
         a_key_that_comes_back_is_not_its_former_self::<S>,
-        pending_counts_keys::<S>,
         each_of_many_fires_or_was_stopped::<S>,
     ] {
-        check(promise_of::<S>());
+        run(&S::new(Tasks::Short), check);
     }
+    run(&S::new(Tasks::MayBlock), pending_counts_keys::<S>);
 }
 
 /// The same of one with handles.
 pub(super) fn handles<S: Handles>() {
-    for check in [a_handle_is_of_its_timer::<S>, pending_counts_handles::<S>] {
-        check(promise_of::<S>());
-    }
+    run(&S::new(Tasks::Short), a_handle_is_of_its_timer::<S>);
+    run(&S::new(Tasks::MayBlock), pending_counts_handles::<S>);
 }
 
 /// The same of a map of sessions.
 pub(super) fn sessions<S: Sessions>() {
-    if !S::FLOOR_OF.is_empty() {
-        return a_map_has_its_values::<S>();
+    let run = |idle, check: fn(&S)| {
+        let system = S::new(idle);
+        system.on_thread(|| check(&system));
+    };
+    run(HOUR, a_map_has_its_values::<S>);
+    if S::FLOOR_OF.is_empty() {
+        run(IDLE, a_session_expires_once_and_not_early::<S>);
+        run(IDLE, a_touched_session_lives_on::<S>);
+        run(IDLE, what_is_removed_or_replaced_never_expires::<S>);
     }
-    for check in [
-        a_session_expires_once_and_not_early::<S>,
-        a_touched_session_lives_on::<S>,
-        what_is_removed_or_replaced_never_expires::<S>,
-        a_map_has_its_values::<S>,
-    ] {
-        check();
-    }
-}
-
-/// The same of sleeps.
-pub(super) fn sleeps<S: Sleeps>() {
-    sleeps_are_not_early::<S>();
 }
 
 /// The same of a driver with keys and with handles, where what it needs is installed.
@@ -525,10 +481,6 @@ pub(super) fn foreign<F: Foreign>() {
 fn say(line: &str) {
     // Not by a macro, whose output is shown with failures only.
     let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-const fn promise_of<S: System>() -> Promise {
-    if S::MAY_BE_EARLY { ROUGH } else { EXACT }
 }
 
 #[test]

@@ -42,8 +42,9 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::by_number::{self, ByNumber};
 use super::on_tokio;
-use crate::system::{Handles, Keyed, Payload, Sessions, Sleeps, System, Tasks};
+use crate::system::{Handles, Payload, Sleeps, System, Tasks};
 
 const NAME: &str = "tokio-sleep";
 
@@ -52,14 +53,8 @@ const SHARDS: usize = 256;
 /// The most that the task receives at a time.
 const BATCH: usize = 256;
 
-/// By key.
-pub(crate) struct ByKey(Timers<()>);
-
-/// With values in the map.
-pub(crate) struct SessionMap {
-    timers: Timers<u64>,
-    idle: Duration,
-}
+pub(crate) type ByKey = by_number::ByKey<Timers<()>>;
+pub(crate) type SessionMap = by_number::SessionMap<Timers<u64>>;
 
 /// As handles.
 pub(crate) struct ByHandle {
@@ -71,7 +66,7 @@ pub(crate) struct ByHandle {
 /// As futures.
 pub(crate) struct Futures;
 
-struct Timers<V: Payload> {
+pub(crate) struct Timers<V: Payload> {
     runtime: Handle,
     shared: &'static Shared<V>,
 }
@@ -145,14 +140,37 @@ impl<V: Payload> Shared<V> {
         drop(sleep);
         on_tokio::fire(value.value(key), self.tasks);
     }
+}
 
-    /// In the place of what is there.
+impl<V: Payload> ByNumber<V> for Timers<V> {
+    const NAME: &'static str = NAME;
+    const ABOUT: &'static str = "tokio's Sleep in a DashMap with FxHash, a touch is Sleep::reset";
+
+    fn new(tasks: Tasks) -> Self {
+        let (to_task, from_here) = std::sync::mpsc::channel::<&'static Shared<V>>();
+        let (runtime, elapsed) = run(move |receiver| async move {
+            let shared = from_here.recv().expect("it is sent below");
+            shared.expire(receiver).await;
+        });
+        let shared: &'static Shared<V> = Box::leak(Box::new(Shared {
+            sleeps: DashMap::with_hasher_and_shard_amount(FxBuildHasher, SHARDS),
+            elapsed,
+            tasks,
+        }));
+        to_task.send(shared).expect("the task waits for it");
+        Timers { runtime, shared }
+    }
+
+    fn pending(&self) -> usize {
+        self.shared.sleeps.len()
+    }
+
     fn start(&self, key: u64, value: V, delay: Duration) {
         let deadline = Instant::now() + delay;
         let sleep = Box::pin(sleep_until(deadline));
-        let elapsed = self.elapsed;
+        let elapsed = self.shared.elapsed;
         let of_key = Arc::new(OfKey { key, elapsed });
-        match self.sleeps.entry(key) {
+        match self.shared.sleeps.entry(key) {
             Entry::Vacant(vacant) => {
                 let waker = Waker::from(Arc::clone(&of_key));
                 let mut armed = vacant.insert(Armed { sleep, value });
@@ -170,117 +188,29 @@ impl<V: Payload> Shared<V> {
         }
     }
 
+    fn remove(&self, key: u64) -> Option<V> {
+        let (_, armed) = self.shared.sleeps.remove(&key)?;
+        Some(armed.value)
+    }
+
     fn touch(&self, key: u64, delay: Duration) -> bool {
         let deadline = Instant::now() + delay;
-        let Some(mut armed) = self.sleeps.get_mut(&key) else {
+        let Some(mut armed) = self.shared.sleeps.get_mut(&key) else {
             return false;
         };
         armed.sleep.as_mut().reset(deadline);
         true
     }
 
-    fn remove(&self, key: u64) -> Option<V> {
-        let (_, armed) = self.sleeps.remove(&key)?;
-        Some(armed.value)
-    }
-}
-
-impl<V: Payload + Sync> Timers<V> {
-    fn new(tasks: Tasks) -> Self {
-        let (to_task, from_here) = std::sync::mpsc::channel::<&'static Shared<V>>();
-        let (runtime, elapsed) = run(move |receiver| async move {
-            let shared = from_here.recv().expect("it is sent below");
-            shared.expire(receiver).await;
-        });
-        let shared: &'static Shared<V> = Box::leak(Box::new(Shared {
-            sleeps: DashMap::with_hasher_and_shard_amount(FxBuildHasher, SHARDS),
-            elapsed,
-            tasks,
-        }));
-        to_task.send(shared).expect("the task waits for it");
-        Timers { runtime, shared }
+    fn get(&self, key: u64) -> Option<V> {
+        self.shared.sleeps.get(&key).map(|armed| armed.value)
     }
 
-    /// A sleep is made in the caller's context.
+    /// A sleep is made in the caller's context. All that a call may leave is a wake-up of the
+    /// timer's thread.
     fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
         let _runtime = self.runtime.enter();
         work()
-    }
-}
-
-impl System for ByKey {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = "tokio's Sleep in a DashMap with FxHash, a touch is Sleep::reset";
-
-    fn pending(&self) -> usize {
-        self.0.shared.sleeps.len()
-    }
-
-    /// Every call is done when it returns. All that it may leave is a wake-up of the timer's
-    /// thread.
-    fn settle(&self) {}
-
-    fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.0.on_thread(work)
-    }
-}
-
-impl Keyed for ByKey {
-    fn new(tasks: Tasks) -> Self {
-        ByKey(Timers::new(tasks))
-    }
-
-    fn start(&self, key: u64, delay: Duration) {
-        self.0.shared.start(key, (), delay);
-    }
-
-    fn stop(&self, key: u64) -> bool {
-        self.0.shared.remove(key).is_some()
-    }
-
-    fn touch(&self, key: u64, delay: Duration) -> bool {
-        self.0.shared.touch(key, delay)
-    }
-}
-
-impl System for SessionMap {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = "the same with values of 8 bytes in the map";
-
-    fn pending(&self) -> usize {
-        self.timers.shared.sleeps.len()
-    }
-
-    fn settle(&self) {}
-
-    fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.timers.on_thread(work)
-    }
-}
-
-impl Sessions for SessionMap {
-    fn new(idle: Duration) -> Self {
-        SessionMap {
-            timers: Timers::new(Tasks::Short),
-            idle,
-        }
-    }
-
-    fn insert(&self, key: u64, value: u64) {
-        self.timers.shared.start(key, value, self.idle);
-    }
-
-    fn get(&self, key: u64) -> Option<u64> {
-        let armed = self.timers.shared.sleeps.get(&key)?;
-        Some(armed.value)
-    }
-
-    fn touch(&self, key: u64) -> bool {
-        self.timers.shared.touch(key, self.idle)
-    }
-
-    fn remove(&self, key: u64) -> Option<u64> {
-        self.timers.shared.remove(key)
     }
 }
 
@@ -322,8 +252,6 @@ impl System for ByHandle {
     fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
     }
-
-    fn settle(&self) {}
 
     fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
         let _runtime = self.runtime.enter();

@@ -37,12 +37,10 @@ impl System for Boxed {
     const NAME: &'static str = "tourbillon";
     const ABOUT: &'static str = "Scheduler<u64>, a boxed closure of 8 bytes per key";
 
+    /// All that a call may leave to others is one token for a ticker.
     fn pending(&self) -> usize {
         self.timers.len()
     }
-
-    /// Every call is done when it returns; all that it may leave is one token for a ticker.
-    fn settle(&self) {}
 }
 
 impl Keyed for Boxed {
@@ -107,8 +105,6 @@ impl System for Map {
     fn pending(&self) -> usize {
         self.0.len()
     }
-
-    fn settle(&self) {}
 }
 
 impl Keyed for Map {
@@ -141,8 +137,6 @@ impl System for SessionMap {
     fn pending(&self) -> usize {
         self.0.len()
     }
-
-    fn settle(&self) {}
 }
 
 impl Sessions for SessionMap {
@@ -194,8 +188,6 @@ impl System for Keyless {
     fn pending(&self) -> usize {
         self.0.stats().pending as usize
     }
-
-    fn settle(&self) {}
 }
 
 impl Handles for Keyless {
