@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
-use crate::machine::{Busy, Others, resident_bytes};
+use crate::machine::{Busy, Others, grown_since, resident_bytes};
 use crate::recorder::{early_so_far, fired_so_far};
 use crate::wire::{Filled, Reply, Request};
 use crate::workload::{Children, Workload};
@@ -28,10 +28,14 @@ pub(crate) struct Measured {
 impl Measured {
     /// Of a workload with one metric.
     pub(crate) fn one(figure: f64, took: Duration) -> Self {
-        Measured {
-            figures: vec![Some(figure)],
-            took,
-        }
+        let figures = vec![Some(figure)];
+        Measured { figures, took }
+    }
+
+    /// Of a round that ends now.
+    pub(crate) fn since(began: Instant, figures: Vec<Option<f64>>) -> Self {
+        let took = began.elapsed();
+        Measured { figures, took }
     }
 }
 
@@ -50,9 +54,7 @@ impl Child {
         fill();
         let filled = Filled {
             seconds: began.elapsed().as_secs_f64(),
-            bytes: before
-                .zip(resident_bytes())
-                .map(|(before, after)| after.saturating_sub(before)),
+            bytes: grown_since(before),
         };
         say(&filled)?;
         Ok(filled)

@@ -124,6 +124,11 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     }
 }
 
+/// By how much that has grown.
+pub(crate) fn grown_since(before: Option<u64>) -> Option<u64> {
+    Some(resident_bytes()?.saturating_sub(before?))
+}
+
 /// What the threads of this process have used so far, but for the calling one: with one producer
 /// that calls this, it is what the system's own threads do.
 #[derive(Debug, Default)]

@@ -23,9 +23,10 @@ pub(crate) struct Workload {
 }
 
 /// How large a run is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Form {
+    #[default]
     Full,
     Quick,
     /// As small as it goes: it shows that everything works, its figures say nothing.
@@ -130,25 +131,18 @@ pub(crate) enum By {
 }
 
 impl Workload {
-    /// One without cases and forms of its own.
-    pub(crate) const fn new(
-        name: &'static str,
-        about: &'static str,
-        metrics: &'static [Metric],
-        by: By,
-    ) -> Self {
-        Workload {
-            name,
-            about,
-            metrics,
-            cases: &[],
-            keys: [&[]; 3],
-            amount: [0; 3],
-            children: Children::Fresh,
-            warm_up: false,
-            by,
-        }
-    }
+    /// What most have: a process for each round, and nothing to choose.
+    pub(crate) const DEFAULT: Self = Workload {
+        name: "",
+        about: "",
+        metrics: &[],
+        cases: &[],
+        keys: [&[]; 3],
+        amount: [0; 3],
+        children: Children::Fresh,
+        warm_up: false,
+        by: By::Key,
+    };
 
     /// The numbers of keys in this form; one 0 where there is nothing to choose. Empty if the
     /// workload has no part in the form.

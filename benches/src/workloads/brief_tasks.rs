@@ -11,13 +11,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::paced::{Paced, STEP};
+use super::paced::Paced;
 use crate::child::{Child, Measured};
-use crate::recorder::{
-    expect_stamps, fired_so_far, record_from, take_lateness, tasks_take, wait_until_fired,
-};
+use crate::recorder::{expect_stamps, record_from, take_lateness, tasks_take};
 use crate::system::{Pooled, Tasks};
-use crate::workload::{By, Case, Children, Metric, Workload};
+use crate::workload::{By, Case, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W5b",
@@ -38,12 +36,10 @@ pub(super) const ABOUT: Workload = Workload {
         Case::of("tasks of 10 ms", 1),
         Case::of("tasks of 500 ms", 1),
     ],
-    keys: [&[]; 3],
     // Milliseconds.
     amount: [3_000, 1_000, 50],
-    children: Children::Fresh,
-    warm_up: false,
     by: By::Pool,
+    ..Workload::DEFAULT
 };
 
 /// By case: how long a task takes, and how many are started in how many steps.
@@ -69,19 +65,14 @@ pub(super) fn serve<S: Pooled>(child: &mut Child) -> io::Result<()> {
     child.rounds(|request| {
         let (takes, per_step, steps) = TASKS[request.case];
         let paced = Paced {
-            from: Duration::from_millis(10),
-            to: Duration::from_millis(60),
-            long: 0,
             per_step,
-            step: STEP * steps,
+            step: Paced::TYPICAL.step * steps,
+            ..Paced::TYPICAL
         };
         tasks_take(takes);
-        let fired_before = fired_so_far();
-        let began = Instant::now();
         let not_counted = GROWING.min(Duration::from_millis(request.amount) / 2);
-        record_from(began + not_counted);
-        let count = paced.produce(&system, request);
-        wait_until_fired(fired_before + count, LIMIT);
+        record_from(Instant::now() + not_counted);
+        let (began, count) = paced.run(&system, request, LIMIT);
         let lateness = take_lateness();
         let early = lateness.early();
         assert!(early.is_zero(), "{} ran one {early:?} too early", S::NAME);
@@ -89,7 +80,6 @@ pub(super) fn serve<S: Pooled>(child: &mut Child) -> io::Result<()> {
         let mut figures = lateness.figures(&[500, 990]);
         // Those that came stay for ten seconds.
         figures.push(Some(system.workers() as f64));
-        let took = began.elapsed();
-        Measured { figures, took }
+        Measured::since(began, figures)
     })
 }

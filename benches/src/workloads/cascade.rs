@@ -14,11 +14,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::kit::{between, filled, lateness_of};
-use super::paced::{PER_STEP, Paced, STEP};
+use super::paced::Paced;
 use crate::child::{Child, Measured};
-use crate::recorder::{expect_stamps, fired_so_far, wait_until_fired};
+use crate::recorder::expect_stamps;
 use crate::system::{Keyed, Tasks};
-use crate::workload::{By, Case, Children, Metric, Workload};
+use crate::workload::{Case, Metric, Workload};
 use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
@@ -34,9 +34,7 @@ pub(super) const ABOUT: Workload = Workload {
     keys: [&[10_000_000], &[1_000_000], &[1_000]],
     // Milliseconds.
     amount: [12_000, 1_000, 50],
-    children: Children::Fresh,
-    warm_up: false,
-    by: By::Key,
+    ..Workload::DEFAULT
 };
 
 /// Until the first of those that lie in the slot is due. Fill and round end before.
@@ -63,23 +61,14 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     child.rounds(|request| {
         let paced = Paced {
             from: Duration::from_millis(1),
-            to: Duration::from_millis(60),
-            long: 0,
-            per_step: PER_STEP,
-            step: STEP,
+            ..Paced::TYPICAL
         };
-        let fired_before = fired_so_far();
-        let began = Instant::now();
-        let count = paced.produce(&system, request);
-        wait_until_fired(fired_before + count, LIMIT);
+        let (began, count) = paced.run(&system, request, LIMIT);
         assert!(
             Instant::now() < first,
             "the round has to end before the others come due"
         );
         let lateness = lateness_of::<S>(count);
-        Measured {
-            figures: lateness.figures(&[500, 990, 999]),
-            took: began.elapsed(),
-        }
+        Measured::since(began, lateness.figures(&[500, 990, 999]))
     })
 }

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use super::kit::{between, minutes};
 use crate::child::{Child, Measured};
-use crate::machine::resident_bytes;
+use crate::machine::{grown_since, resident_bytes};
 use crate::system::{Keyed, Tasks};
-use crate::workload::{By, Case, Children, Metric, Workload};
+use crate::workload::{Case, Metric, Workload};
 use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
@@ -28,9 +28,7 @@ pub(super) const ABOUT: Workload = Workload {
     keys: [&[10_000], &[10_000], &[1_000]],
     // Touches of each session.
     amount: [50, 50, 5],
-    children: Children::Fresh,
-    warm_up: false,
-    by: By::Key,
+    ..Workload::DEFAULT
 };
 
 const IDLE: Duration = minutes(30);
@@ -64,10 +62,7 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
             }
             system.settle();
             let before = resident_bytes();
-            let each = || {
-                let grown = resident_bytes()?.saturating_sub(before?);
-                Some(grown as f64 / keys as f64)
-            };
+            let each = || grown_since(before).map(|grown| grown as f64 / keys as f64);
             for key in 0..keys {
                 system.start(key, IDLE);
             }
@@ -79,9 +74,6 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
             vec![after_one, each()]
         });
         assert_eq!(system.pending() as u64, keys, "as many as there are keys");
-        Measured {
-            figures,
-            took: began.elapsed(),
-        }
+        Measured::since(began, figures)
     })
 }

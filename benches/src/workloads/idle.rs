@@ -15,7 +15,7 @@ use crate::child::{Child, Measured};
 use crate::machine::Used;
 use crate::recorder::{fired_so_far, wait_until_fired};
 use crate::system::{Keyed, Tasks};
-use crate::workload::{By, Case, Children, Metric, Workload};
+use crate::workload::{Case, Children, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W6",
@@ -26,8 +26,7 @@ pub(super) const ABOUT: Workload = Workload {
     // Milliseconds.
     amount: [10_000, 1_000, 50],
     children: Children::Together,
-    warm_up: false,
-    by: By::Key,
+    ..Workload::DEFAULT
 };
 
 /// Before the first round; ours keeps a thread of its pool for 10 s after its last task.
@@ -63,9 +62,6 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
         thread::sleep(time);
         let cpu = used.cpu_since().map(|cpu| cpu.as_secs_f64() * 1e3);
         let switches = used.switches_since().map(|switches| switches as f64);
-        Measured {
-            figures: vec![cpu, switches],
-            took: began.elapsed(),
-        }
+        Measured::since(began, vec![cpu, switches])
     })
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::kit::{between, filled, minutes, producers};
 use crate::child::{Child, Measured};
 use crate::system::{Keyed, Tasks};
-use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
+use crate::workload::{Metric, ONE_AND_TWO_THREADS, Workload};
 use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
@@ -26,10 +26,7 @@ pub(super) const ABOUT: Workload = Workload {
     ],
     cases: ONE_AND_TWO_THREADS,
     keys: [&[10_000_000], &[1_000_000], &[1_000]],
-    amount: [0; 3],
-    children: Children::Fresh,
-    warm_up: false,
-    by: By::Key,
+    ..Workload::DEFAULT
 };
 
 pub(super) const OF_COUNTED_KEYS: Workload = Workload {

@@ -7,14 +7,14 @@
 //! own: a pool that grows while tasks are long has not done so before.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::kit::lateness_of;
-use super::paced::{PER_STEP, Paced, STEP};
+use super::paced::Paced;
 use crate::child::{Child, Measured};
-use crate::recorder::{LONG, expect_stamps, fired_so_far, wait_until_fired};
+use crate::recorder::{LONG, expect_stamps};
 use crate::system::{Keyed, Tasks};
-use crate::workload::{By, Case, Children, Metric, Workload};
+use crate::workload::{Case, Metric, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W5",
@@ -26,12 +26,9 @@ pub(super) const ABOUT: Workload = Workload {
         Metric::longest("max", "ms"),
     ],
     cases: &[Case::of("10,000 timers/s", 1), Case::of(NONE_IS_LONG, 1)],
-    keys: [&[]; 3],
     // Milliseconds.
     amount: [5_000, 500, 50],
-    children: Children::Fresh,
-    warm_up: false,
-    by: By::Key,
+    ..Workload::DEFAULT
 };
 
 /// What the other case is compared with.
@@ -51,20 +48,11 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
             _ => 0,
         };
         let paced = Paced {
-            from: Duration::from_millis(10),
-            to: Duration::from_millis(60),
             long,
-            per_step: PER_STEP,
-            step: STEP,
+            ..Paced::TYPICAL
         };
-        let fired_before = fired_so_far();
-        let began = Instant::now();
-        let count = paced.produce(&system, request);
-        wait_until_fired(fired_before + count, LIMIT + LONG * long);
+        let (began, count) = paced.run(&system, request, LIMIT + LONG * long);
         let lateness = lateness_of::<S>(count - u64::from(long));
-        Measured {
-            figures: lateness.figures(&[500, 990, 999]),
-            took: began.elapsed(),
-        }
+        Measured::since(began, lateness.figures(&[500, 990, 999]))
     })
 }

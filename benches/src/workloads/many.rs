@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::kit::{IDLE, between, filled, minutes, producers};
 use crate::child::{Child, Measured};
 use crate::system::{Keyed, Sessions, System, Tasks};
-use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
+use crate::workload::{By, Metric, ONE_AND_TWO_THREADS, Workload};
 use chaos::random::{Random, mixed};
 
 pub(super) const TIMERS: Workload = Workload {
@@ -27,9 +27,7 @@ pub(super) const TIMERS: Workload = Workload {
     keys: [&[10_000_000], &[1_000_000], &[3_000]],
     // Keys that are moved, and that go in and out.
     amount: [3_000_000, 300_000, 3_000],
-    children: Children::Fresh,
-    warm_up: false,
-    by: By::Key,
+    ..Workload::DEFAULT
 };
 
 pub(super) const SESSIONS: Workload = Workload {

@@ -42,12 +42,10 @@ pub(super) const INSTANT: Workload = Workload {
         Metric::less("CPU", "s"),
     ],
     cases: &[Case::of("one instant", 1)],
-    keys: [&[]; 3],
     // Timers.
     amount: [1_000_000, 100_000, 1_000],
     children: Children::Kept,
-    warm_up: false,
-    by: By::Key,
+    ..Workload::DEFAULT
 };
 
 pub(super) const INSTANT_BY_HANDLE: Workload = Workload {
@@ -117,10 +115,7 @@ fn measure<S: System>(
             let lateness = lateness_of::<S>(request.amount);
             let mut figures = figures(&lateness, first);
             figures.push(cpu.map(|cpu| cpu.as_secs_f64()));
-            return Measured {
-                figures,
-                took: began.elapsed(),
-            };
+            return Measured::since(began, figures);
         }
     })
 }

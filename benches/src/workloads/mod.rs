@@ -12,8 +12,6 @@ mod mass;
 mod memory;
 mod on_servers;
 mod paced;
-mod session_memory;
-mod session_touch;
 mod session_touch_many;
 mod sleeps;
 mod start_stop;
@@ -44,15 +42,15 @@ pub(crate) const ALL: &[Workload] = &[
     long_tasks::ABOUT,
     brief_tasks::ABOUT,
     idle::ABOUT,
-    memory::ABOUT,
+    memory::TIMERS,
     inserts::ABOUT,
     inserts::OF_COUNTED_KEYS,
     cascade::ABOUT,
     many::TIMERS,
     churn::ABOUT,
-    session_touch::ABOUT,
+    touch::SESSIONS,
     session_touch_many::ABOUT,
-    session_memory::ABOUT,
+    memory::SESSIONS,
     many::SESSIONS,
     sleeps::ABOUT,
 ];
@@ -81,14 +79,14 @@ pub(crate) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
     match child.workload.name {
         "W1k" => start_stop::serve_keyed::<S>(child, |number| number),
         "W1x" => start_stop::serve_keyed::<S>(child, mixed),
-        "W2" => touch::serve::<S>(child),
+        "W2" => touch::serve_keyed::<S>(child),
         "W2t" => touch::serve_single::<S>(child),
         "W3" => timeouts::serve::<S>(child),
         "W4" => mass::serve_spread::<S>(child),
         "W4i" => mass::serve_instant::<S>(child),
         "W5" => long_tasks::serve::<S>(child),
         "W6" => idle::serve::<S>(child),
-        "W7" => memory::serve::<S>(child),
+        "W7" => memory::serve_keyed::<S>(child),
         "W8" => inserts::serve::<S>(child, |number| number),
         "W8x" => inserts::serve::<S>(child, mixed),
         "W9" => cascade::serve::<S>(child),
@@ -110,9 +108,9 @@ pub(crate) fn serve_handles<S: Handles>(child: &mut Child) -> io::Result<()> {
 /// Serves the child's workload with sessions in `S`.
 pub(crate) fn serve_sessions<S: Sessions>(child: &mut Child) -> io::Result<()> {
     match child.workload.name {
-        "S1" => session_touch::serve::<S>(child),
+        "S1" => touch::serve_sessions::<S>(child),
         "S2" => session_touch_many::serve::<S>(child),
-        "S3" => session_memory::serve::<S>(child),
+        "S3" => memory::serve_sessions::<S>(child),
         "S5" => many::serve_sessions::<S>(child),
         other => unreachable!("{other} is not in the table, or not of sessions"),
     }

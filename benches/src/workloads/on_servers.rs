@@ -80,7 +80,13 @@ macro_rules! measurements {
     ($($name:literal $metrics:path: $about:literal;)+) => {
         /// D of durable timers, L of leases.
         pub(crate) const ALL: &[Workload] =
-            &[$(Workload::new($name, $about, $metrics, By::Server),)+];
+            &[$(Workload {
+                name: $name,
+                about: $about,
+                metrics: $metrics,
+                by: By::Server,
+                ..Workload::DEFAULT
+            },)+];
     };
 }
 

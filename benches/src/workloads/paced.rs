@@ -5,14 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::kit::between;
-use crate::recorder::Stamp;
+use crate::recorder::{Stamp, fired_so_far, wait_until_fired};
 use crate::system::Keyed;
 use crate::wire::Request;
 use chaos::random::Random;
-
-pub(super) const STEP: Duration = Duration::from_millis(1);
-/// With a step of a millisecond, 10,000 a second.
-pub(super) const PER_STEP: u32 = 10;
 
 /// What the producer does.
 pub(super) struct Paced {
@@ -28,13 +24,37 @@ pub(super) struct Paced {
 }
 
 impl Paced {
+    /// 10,000 a second, due 10 to 60 ms later, none of them long.
+    pub(super) const TYPICAL: Self = Paced {
+        from: Duration::from_millis(10),
+        to: Duration::from_millis(60),
+        long: 0,
+        per_step: 10,
+        step: Duration::from_millis(1),
+    };
+
+    /// Starts timers until the time of the request is over, and waits until all have fired, for
+    /// `limit` at most. Returns when it began, and how many they were.
+    pub(super) fn run<S: Keyed>(
+        &self,
+        system: &S,
+        request: &Request,
+        limit: Duration,
+    ) -> (Instant, u64) {
+        let fired_before = fired_so_far();
+        let began = Instant::now();
+        let count = self.produce(system, request);
+        wait_until_fired(fired_before + count, limit);
+        (began, count)
+    }
+
     /// Starts timers for as many milliseconds as the request says; returns how many they were.
     ///
     /// A timer is due its delay after the moment at which the producer should have started it. So
     /// what a call takes, because it waits for a lock that a cascade holds, is lateness, also of
     /// the timers that have to wait behind it. Only when the producer itself slept too long the
     /// plan moves on by that.
-    pub(super) fn produce<S: Keyed>(&self, system: &S, request: &Request) -> u64 {
+    fn produce<S: Keyed>(&self, system: &S, request: &Request) -> u64 {
         let steps = request.amount as u32 / self.step.as_millis() as u32;
         let total = steps * self.per_step;
         let gap = total / self.long.max(1);

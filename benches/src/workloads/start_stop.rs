@@ -40,7 +40,7 @@ pub(super) const BY_KEY: Workload = Workload {
     amount: [1_000_000, 200_000, 1_000],
     children: Children::Kept,
     warm_up: true,
-    by: By::Key,
+    ..Workload::DEFAULT
 };
 
 pub(super) const BY_COUNTED_KEY: Workload = Workload {

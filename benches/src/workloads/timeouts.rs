@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use super::kit::producers;
 use crate::child::{Child, Measured};
-use crate::machine::resident_bytes;
+use crate::machine::{grown_since, resident_bytes};
 use crate::recorder::{fired_so_far, wait_until_fired};
 use crate::system::{Keyed, Tasks};
-use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
+use crate::workload::{Metric, ONE_AND_TWO_THREADS, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W3",
@@ -27,12 +27,9 @@ pub(super) const ABOUT: Workload = Workload {
         Metric::less("resident memory at the end", "MB"),
     ],
     cases: ONE_AND_TWO_THREADS,
-    keys: [&[]; 3],
     // Milliseconds.
     amount: [10_000, 600, 20],
-    children: Children::Fresh,
-    warm_up: false,
-    by: By::Key,
+    ..Workload::DEFAULT
 };
 
 /// The milliseconds of a request, if a round is done in several.
@@ -69,9 +66,7 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
             }
             (next - first, stopped)
         });
-        let grown = before
-            .zip(resident_bytes())
-            .map(|(before, after)| after.saturating_sub(before) as f64 / 1e6);
+        let grown = grown_since(before).map(|bytes| bytes as f64 / 1e6);
         let started: u64 = operations.iter().map(|(started, _)| started).sum();
         let stopped: u64 = operations.iter().map(|(_, stopped)| stopped).sum();
         // What was neither stopped nor is left has fired, or is about to.

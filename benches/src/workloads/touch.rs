@@ -1,6 +1,7 @@
-//! W2 and W2t: sessions that are touched. N keys have timers of 30 minutes; each of P threads
+//! W2, W2t and S1: sessions that are touched. N keys have timers of 30 minutes; each of P threads
 //! pushes the deadlines of random keys to 30 minutes from now. W2 asks how many calls there are in
-//! a second, W2t how long single calls take.
+//! a second, W2t how long single calls take. S1 asks for the calls a second of a map whose entries
+//! may be idle for 30 minutes.
 //!
 //! W2t reads the clock once per call, the end of one being the start of the next. Such a reading
 //! waits for all earlier reads from memory, so no call overlaps with the next one, and all figures
@@ -11,11 +12,11 @@
 //! once per key and 30 minutes, however many touches there were; it is not in the figure.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::kit::{fill, minutes, producers};
+use super::kit::{IDLE, fill, fill_sessions, producers};
 use crate::child::{Child, Measured};
-use crate::system::{Keyed, Tasks};
+use crate::system::{Keyed, Sessions, System, Tasks};
 use crate::workload::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload};
 use chaos::random::Random;
 
@@ -28,7 +29,7 @@ pub(super) const ABOUT: Workload = Workload {
     amount: [2_000_000, 500_000, 1_000],
     children: Children::Kept,
     warm_up: true,
-    by: By::Key,
+    ..Workload::DEFAULT
 };
 
 pub(super) const SINGLE: Workload = Workload {
@@ -44,18 +45,40 @@ pub(super) const SINGLE: Workload = Workload {
     ..ABOUT
 };
 
-const IDLE: Duration = minutes(30);
+pub(super) const SESSIONS: Workload = Workload {
+    name: "S1",
+    about: "touch random sessions of a map with 30 min to idle",
+    keys: [&[1_000_000, 10_000_000], &[1_000_000], &[1_000]],
+    by: By::Session,
+    ..ABOUT
+};
 
-pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| fill(&system, 0..keys, |_| IDLE))?;
+    serve(child, &system, |key| system.touch(key, IDLE))
+}
+
+pub(super) fn serve_sessions<S: Sessions>(child: &mut Child) -> io::Result<()> {
+    let system = S::new(IDLE);
+    let keys = child.keys;
+    child.filled(|| fill_sessions(&system, keys))?;
+    serve(child, &system, |key| system.touch(key))
+}
+
+fn serve<S: System>(
+    child: &mut Child,
+    system: &S,
+    touch: impl Fn(u64) -> bool + Sync,
+) -> io::Result<()> {
+    let keys = child.keys;
     child.rounds(|request| {
         let threads = request.threads;
         let each = request.amount / threads as u64;
-        let (took, touched) = producers(&system, threads, |number| {
+        let (took, touched) = producers(system, threads, |number| {
             let mut rng = Random::new(request.seed ^ (number << 32));
-            let touch = |_| u64::from(system.touch(rng.below(keys), IDLE));
+            let touch = |_| u64::from(touch(rng.below(keys)));
             (0..each).map(touch).sum::<u64>()
         });
         let operations: u64 = touched.into_iter().sum();
@@ -88,13 +111,9 @@ pub(super) fn serve_single<S: Keyed>(child: &mut Child) -> io::Result<()> {
         let mut calls = of_threads.concat();
         calls.sort_unstable();
         let at = |per_mille: usize| f64::from(calls[(calls.len() - 1) * per_mille / 1_000]);
+        let figures = [at(500), at(990), at(999), at(1_000) / 1e3];
         Measured {
-            figures: vec![
-                Some(at(500)),
-                Some(at(990)),
-                Some(at(999)),
-                Some(at(1_000) / 1e3),
-            ],
+            figures: figures.map(Some).to_vec(),
             took,
         }
     })
