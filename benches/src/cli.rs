@@ -85,23 +85,7 @@ Workloads:
 /// Parses the arguments after the program's name; an error is one line for the user.
 pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, Error> {
     let mut args = Parser::from_args(args);
-    let mut options = Options {
-        form: Form::Full,
-        rounds: None,
-        time: None,
-        only: Vec::new(),
-        systems: Vec::new(),
-        foreign: false,
-        targets: false,
-        mimalloc: false,
-        lto: false,
-        keys: Vec::new(),
-        threads: Vec::new(),
-        set_ups: Vec::new(),
-        borders: Borders::default(),
-        peers: None,
-        made: Made::default(),
-    };
+    let mut options = Options::default();
     let (mut shards, mut stripes) = (Vec::new(), Vec::new());
     let (mut show, mut modes) = (None, None);
     let made = &mut options.made;

@@ -1,5 +1,9 @@
 //! What parent and child say to each other: one JSON object a line.
 
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout};
+
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The hidden subcommand of a child; its arguments are system, workload, number of keys and set-up.
@@ -42,4 +46,34 @@ pub(crate) struct Reply {
     pub(crate) fired: u64,
     /// Of those that record their lateness, the ones that ran before they were due.
     pub(crate) early: u64,
+}
+
+/// To and from a process.
+pub(crate) struct Pipes {
+    requests: ChildStdin,
+    replies: BufReader<ChildStdout>,
+}
+
+impl Pipes {
+    /// The pipes of a process that was started with piped input and output.
+    pub(crate) fn to(process: &mut Child) -> Self {
+        Pipes {
+            requests: process.stdin.take().expect("it is piped"),
+            replies: BufReader::new(process.stdout.take().expect("it is piped")),
+        }
+    }
+
+    pub(crate) fn send(&mut self, request: &Request) -> io::Result<()> {
+        let line = serde_json::to_string(request)? + "\n";
+        self.requests.write_all(line.as_bytes())?;
+        self.requests.flush()
+    }
+
+    pub(crate) fn hear<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+        let mut line = String::new();
+        if self.replies.read_line(&mut line)? == 0 {
+            return Err(io::Error::other("a child ended early; see above"));
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
 }

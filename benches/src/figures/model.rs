@@ -40,7 +40,7 @@ struct Point {
 }
 
 /// What the fit found.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Model {
     cpu_ns: f64,
     decade_ns: f64,
@@ -82,11 +82,10 @@ fn points(run: &Run) -> Vec<Point> {
 fn stripes_of(system: &str) -> Option<u32> {
     match system.strip_prefix(SYSTEM)? {
         "" => Some(STRIPES),
-        set_up => set_up
-            .strip_prefix(", ")?
-            .strip_suffix(" stripes")?
-            .parse()
-            .ok(),
+        set_up => {
+            let count = set_up.strip_prefix(", ")?.strip_suffix(" stripes")?;
+            count.parse().ok()
+        }
     }
 }
 
@@ -118,9 +117,8 @@ impl Model {
                 cpu_ns,
                 decade_ns: decade_ns.max(0.0),
                 cache_bytes,
-                transfer_ns: 0.0,
-                hold_ns: 0.0,
                 bytes_per_key,
+                ..Model::default()
             };
             let error = model.error(&alone);
             if best.is_none_or(|(least, _)| error < least) {
@@ -158,11 +156,8 @@ impl Model {
 
     /// Returns the time of one touch while `threads` threads touch, each on a core of its own.
     fn ns(&self, keys: u64, threads: u32, stripes: u32) -> f64 {
-        self.ns_with(
-            decades(keys, self.bytes_per_key, self.cache_bytes),
-            threads,
-            stripes,
-        )
+        let decades = decades(keys, self.bytes_per_key, self.cache_bytes);
+        self.ns_with(decades, threads, stripes)
     }
 
     fn ns_with(&self, decades: f64, threads: u32, stripes: u32) -> f64 {
@@ -221,23 +216,20 @@ fn line(points: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
 fn document(run: &Run, points: &[Point], model: &Model) -> String {
     let (command, commit, machine) = (&run.command, run.commit(), run.machine.line());
     let mut text = format!("Fitted to a run of `{command}` at commit `{commit}`.\n{machine}.\n\n");
+    let beyond = "each tenfold footprint beyond the cache (`decade`)";
     let parameters = [
-        ("a touch in the cache (`cpu`)", model.cpu_ns, "ns"),
+        (model.cpu_ns, "ns", "a touch in the cache (`cpu`)"),
+        (model.decade_ns, "ns", beyond),
+        (model.cache_bytes / 1e6, "MB", "where that begins (`cache`)"),
         (
-            "each tenfold footprint beyond the cache (`decade`)",
-            model.decade_ns,
-            "ns",
-        ),
-        ("where that begins (`cache`)", model.cache_bytes / 1e6, "MB"),
-        (
-            "lines from other cores (`transfer`)",
             model.transfer_ns,
             "ns",
+            "lines from other cores (`transfer`)",
         ),
-        ("a stripe's lock is held (`hold`)", model.hold_ns, "ns"),
-        ("memory", model.bytes_per_key, "bytes per key"),
+        (model.hold_ns, "ns", "a stripe's lock is held (`hold`)"),
+        (model.bytes_per_key, "bytes per key", "memory"),
     ];
-    let cells = |(what, value, unit)| [str::to_owned(what), format!("{} {unit}", digits(value))];
+    let cells = |(value, unit, what)| [str::to_owned(what), format!("{} {unit}", digits(value))];
     text += &markdown("| parameter | fitted |\n|---|--:|", parameters.map(cells));
 
     let mut worst: f64 = 0.0;
@@ -245,23 +237,16 @@ fn document(run: &Run, points: &[Point], model: &Model) -> String {
         let ns = model.ns(point.keys, point.threads, point.stripes);
         let off = 100.0 * (ns / point.ns - 1.0);
         worst = worst.max(off.abs());
-        let (threads, stripes) = (point.threads.to_string(), point.stripes.to_string());
-        let (measured, modelled) = (digits(point.ns), digits(ns));
-        [
-            short(point.keys),
-            threads,
-            stripes,
-            measured,
-            modelled,
-            format!("{off:+.0} %"),
-        ]
+        let counts = [point.threads, point.stripes].map(|count| count.to_string());
+        let [threads, stripes] = counts;
+        let [measured, modelled] = [point.ns, ns].map(digits);
+        let off = format!("{off:+.0} %");
+        [short(point.keys), threads, stripes, measured, modelled, off]
     });
     let head = "| keys | threads | stripes | measured, ns | model, ns | difference |\n\
                 |--:|--:|--:|--:|--:|--:|";
-    text += &format!(
-        "\n### Measured and modelled\n\n{}",
-        markdown(head, compared)
-    );
+    text += "\n### Measured and modelled\n\n";
+    text += &markdown(head, compared);
     text += &format!("\nThe worst difference is {worst:.0} %.\n");
 
     let largest = points.iter().map(|point| point.keys).max().unwrap_or(0);
@@ -278,11 +263,8 @@ fn document(run: &Run, points: &[Point], model: &Model) -> String {
         // From the better one to the worse one; one figure where both are the same.
         let both = |of: &dyn Fn(f64) -> f64| {
             let (kept, grown) = (digits(of(at(keys.min(largest)))), digits(of(at(keys))));
-            if kept == grown {
-                kept
-            } else {
-                format!("{kept} or {grown}")
-            }
+            let or = format!("{kept} or {grown}");
+            if kept == grown { kept } else { or }
         };
         let time = |threads: u32, decades: f64| {
             let stripes = STRIPES.max(STRIPES_PER_CORE * threads).next_power_of_two();
@@ -292,15 +274,8 @@ fn document(run: &Run, points: &[Point], model: &Model) -> String {
         let memory = format!("{} GB", digits(model.bytes_per_key * keys as f64 / 1e9));
         let touch = both(&|at| time(64, at));
         let read = both(&|at| 64.0 / time(64, at) * LINES * LINE_BYTES);
-        [
-            short(keys),
-            memory,
-            rate(1),
-            rate(16),
-            rate(64),
-            touch,
-            read,
-        ]
+        let [one, few, many] = [1, 16, 64].map(rate);
+        [short(keys), memory, one, few, many, touch, read]
     });
     text + &markdown(head, beyond)
 }
@@ -348,17 +323,17 @@ mod tests {
         assert_eq!(points.len(), 24);
         let fitted = Model::fit(&points, 76.0).expect("everything is there");
         let near = |one: f64, other: f64| (one / other - 1.0).abs() < 0.05;
-        let all = |m: &Model| {
-            [
-                m.cpu_ns,
-                m.decade_ns,
-                m.cache_bytes,
-                m.transfer_ns,
-                m.hold_ns,
-            ]
-        };
-        let mut both = all(&fitted).into_iter().zip(all(&TRUE));
-        assert!(both.all(|(one, other)| near(one, other)), "{fitted:?}");
+        let contended = [
+            fitted.transfer_ns / TRUE.transfer_ns,
+            fitted.hold_ns / TRUE.hold_ns,
+        ];
+        let alone = [
+            fitted.cpu_ns / TRUE.cpu_ns,
+            fitted.decade_ns / TRUE.decade_ns,
+        ];
+        let cache = [fitted.cache_bytes / TRUE.cache_bytes];
+        let mut ratios = [&contended[..], &alone, &cache].concat().into_iter();
+        assert!(ratios.all(|ratio| near(ratio, 1.0)), "{fitted:?}");
         for point in points {
             let ns = fitted.ns(point.keys, point.threads, point.stripes);
             assert!(near(ns, point.ns), "{point:?}: {ns}");
@@ -373,11 +348,8 @@ mod tests {
         assert!(ns(10, 64, 128) > ns(10, 2, 128));
         assert!(ns(10, 64, 8) > ns(10, 64, 1_024));
         // One lock: no more than one touch in the time that it is held.
-        let rate = 64.0 / ns(10, 64, 1);
-        assert!(
-            rate <= 1.0 / TRUE.hold_ns && rate > 0.9 / TRUE.hold_ns,
-            "{rate}"
-        );
+        let share = 64.0 / ns(10, 64, 1) * TRUE.hold_ns;
+        assert!(share > 0.9 && share <= 1.0, "{share}");
     }
 
     #[test]

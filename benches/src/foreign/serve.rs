@@ -1,16 +1,14 @@
 //! Our child's part: it starts the driver and hands on what the parent asks for.
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::io;
+use std::process::{Command, Stdio};
 use std::time::Duration;
-
-use serde::de::DeserializeOwned;
 
 use super::wire::Driven;
 use super::{Foreign, WARM_UP};
 use crate::child::{Child, Measured};
-use crate::wire::{DRIVE, Filled, Request};
+use crate::wire::{DRIVE, Filled, Pipes, Request};
 use crate::{machine, recorder};
 
 /// Serves the child's workload with a driver.
@@ -29,7 +27,8 @@ pub(crate) fn serve<F: Foreign>(child: &mut Child) -> io::Result<()> {
     child.driver = Some(process);
     let filled: Filled = pipes.hear()?;
     child.filled_elsewhere(&filled)?;
-    child.rounds(|request| match pipes.ask(request) {
+    let mut ask = |request: &Request| pipes.send(request).and_then(|()| pipes.hear::<Driven>());
+    child.rounds(|request| match ask(request) {
         Ok(driven) => {
             recorder::fired_elsewhere(driven.fired);
             Measured {
@@ -43,37 +42,6 @@ pub(crate) fn serve<F: Foreign>(child: &mut Child) -> io::Result<()> {
             std::process::exit(1);
         }
     })
-}
-
-/// To and from a driver.
-pub(super) struct Pipes {
-    requests: ChildStdin,
-    replies: BufReader<ChildStdout>,
-}
-
-impl Pipes {
-    /// The pipes of a process that was started with piped input and output.
-    pub(super) fn to(process: &mut std::process::Child) -> Self {
-        Pipes {
-            requests: process.stdin.take().expect("it is piped"),
-            replies: BufReader::new(process.stdout.take().expect("it is piped")),
-        }
-    }
-
-    pub(super) fn ask(&mut self, request: &Request) -> io::Result<Driven> {
-        let mut line = serde_json::to_string(request)?;
-        line.push('\n');
-        self.requests.write_all(line.as_bytes())?;
-        self.hear()
-    }
-
-    pub(super) fn hear<T: DeserializeOwned>(&mut self) -> io::Result<T> {
-        let mut line = String::new();
-        if self.replies.read_line(&mut line)? == 0 {
-            return Err(io::Error::other("the driver ended early"));
-        }
-        Ok(serde_json::from_str(&line)?)
-    }
 }
 
 /// The command that starts a driver by way of this program. A driver that is stopped cannot see

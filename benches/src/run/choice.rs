@@ -14,7 +14,7 @@ use crate::workload::{Cased, Form, Workload};
 use crate::workloads;
 
 /// What a run is to measure.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Options {
     pub(crate) form: Form,
     /// The form's own if `None`.

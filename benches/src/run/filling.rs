@@ -1,17 +1,15 @@
 //! A child as its parent sees it: a process with one system that is filled, and the rounds that it
 //! is asked for.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-
-use serde::de::DeserializeOwned;
 
 use super::other_build::OtherBuild;
 use super::plan::point;
 use crate::systems::{Entry, SetUp};
-use crate::wire::{CHILD, Filled, Reply, Request};
+use crate::wire::{CHILD, Filled, Pipes, Reply, Request};
 use crate::workload::{Form, Workload};
 use crate::{foreign, machine, pingpong};
 
@@ -41,8 +39,7 @@ pub(super) struct Answer {
 pub(super) struct Filling {
     system: String,
     process: Child,
-    requests: Option<ChildStdin>,
-    replies: BufReader<ChildStdout>,
+    pipes: Option<Pipes>,
 }
 
 impl Filling {
@@ -76,17 +73,14 @@ impl Filling {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let requests = process.stdin.take();
-        let replies = process.stdout.take().expect("it is piped");
-        let mut replies = BufReader::new(replies);
-        let filled: Filled =
-            hear(&mut replies).map_err(|error| of_child(&system, &error, &mut process))?;
+        let mut pipes = Pipes::to(&mut process);
+        let filled = pipes.hear::<Filled>();
+        let filled = filled.map_err(|error| of_child(&system, &error, &mut process))?;
         complain!("filled in {:.1} s", filled.seconds);
         Ok(Filling {
             system,
             process,
-            requests,
-            replies,
+            pipes: Some(pipes),
         })
     }
 
@@ -132,17 +126,16 @@ impl Filling {
     }
 
     pub(super) fn send(&mut self, request: &Request) -> io::Result<()> {
-        let requests = self.requests.as_mut().expect("open until the end");
-        let mut line = serde_json::to_string(request)?;
-        line.push('\n');
-        requests
-            .write_all(line.as_bytes())
-            .and_then(|()| requests.flush())
-            .map_err(|error| of_child(&self.system, &error, &mut self.process))
+        self.with_pipes(|pipes| pipes.send(request))
     }
 
     pub(super) fn hear(&mut self) -> io::Result<Reply> {
-        hear(&mut self.replies).map_err(|error| of_child(&self.system, &error, &mut self.process))
+        self.with_pipes(Pipes::hear)
+    }
+
+    fn with_pipes<T>(&mut self, work: impl FnOnce(&mut Pipes) -> io::Result<T>) -> io::Result<T> {
+        let pipes = self.pipes.as_mut().expect("open until the end");
+        work(pipes).map_err(|error| of_child(&self.system, &error, &mut self.process))
     }
 }
 
@@ -158,18 +151,10 @@ fn of_child(system: &str, error: &io::Error, process: &mut Child) -> io::Error {
     io::Error::other(format!("{system}: {error}"))
 }
 
-fn hear<T: DeserializeOwned>(replies: &mut impl BufRead) -> io::Result<T> {
-    let mut line = String::new();
-    if replies.read_line(&mut line)? == 0 {
-        return Err(io::Error::other("a child ended early; see above"));
-    }
-    Ok(serde_json::from_str(&line)?)
-}
-
 impl Drop for Filling {
     /// The end of its input is the end of the child.
     fn drop(&mut self) {
-        self.requests = None;
+        self.pipes = None;
         self.go_on();
         let _ = self.process.wait();
     }

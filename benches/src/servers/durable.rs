@@ -75,16 +75,14 @@ fn schedule_at_rate(
             pending.push(timers.schedule(queue, &key, delay, &number));
         }
         if pending.len() > 1_000 {
-            pending
-                .drain(..)
-                .try_for_each(|answer| answer.wait().map(drop))?;
+            let mut answers = pending.drain(..);
+            answers.try_for_each(|answer| answer.wait().map(drop))?;
         }
         steps += 1;
         std::thread::sleep((step * steps).saturating_sub(start.elapsed()));
     }
-    Ok(pending
-        .into_iter()
-        .try_for_each(|answer| answer.wait().map(drop))?)
+    let mut answers = pending.into_iter();
+    Ok(answers.try_for_each(|answer| answer.wait().map(drop))?)
 }
 
 fn schedules(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> {
@@ -104,13 +102,23 @@ fn schedules(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failur
         rounds[3].push([place.plain(THREADS, singles, 1)?]);
         rounds[2].push([single_calls(&timers, "many", singles)?]);
     }
-    let cases = ["batches of 100", "16 threads, single calls"];
-    let rows = cases
-        .iter()
-        .flat_map(|case| [(*case, POSTGRES), (*case, PLAIN)]);
-    rows.zip(rounds)
-        .for_each(|((case, system), rounds)| sheet.add(case, 0, system, rounds));
+    let (batches, singles) = ("batches of 100", "16 threads, single calls");
+    let of = |case| [(case, POSTGRES), (case, PLAIN)];
+    add_all(sheet, [of(batches), of(singles)].concat(), rounds);
     Ok(())
+}
+
+/// Adds a row for each case and system, if it has been measured.
+fn add_all(
+    sheet: &mut Sheet,
+    rows: impl IntoIterator<Item = (&'static str, &'static str)>,
+    rounds: [Vec<[f64; 1]>; 4],
+) {
+    for ((case, system), rounds) in rows.into_iter().zip(rounds) {
+        if !rounds.is_empty() {
+            sheet.add(case, 0, system, rounds);
+        }
+    }
 }
 
 /// Each thread waits for its own commit before its next call.
@@ -130,11 +138,8 @@ fn drain(place: &Place, count: u64) -> Result<f64, Failure> {
     let client = Durable::builder(place.store()?).start()?;
     for first in (0..count).step_by(1_000) {
         let numbers = first..count.min(first + 1_000);
-        schedule_all(
-            &client,
-            "due",
-            numbers.map(|n| (format!("due:{n}"), Duration::ZERO, n)),
-        )?;
+        let now = numbers.map(|n| (format!("due:{n}"), Duration::ZERO, n));
+        schedule_all(&client, "due", now)?;
     }
     let start = Instant::now();
     let timers = Durable::builder(place.store()?).handle("due", |_: &Due<u64>| {});
@@ -151,27 +156,23 @@ fn drain(place: &Place, count: u64) -> Result<f64, Failure> {
 
 fn runs(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> {
     // It needs minutes for what the others do within seconds.
-    let few = sizes.peer_jobs / 20;
-    let jobs = sizes.peer_jobs;
-    let peers = [
-        ("graphile_worker", jobs),
-        ("apalis-postgres", jobs),
-        ("underway", few),
-    ];
+    let (jobs, few) = (sizes.peer_jobs, sizes.peer_jobs / 20);
+    let names = ["graphile_worker", "apalis-postgres", "underway"];
+    let peers = names.into_iter().zip([jobs, jobs, few]);
     let mut rounds: [Vec<[f64; 1]>; 4] = Default::default();
     for _ in 0..sheet.rounds() {
         rounds[0].push([drain(&here.postgres(), sizes.timers)?]);
-        for ((peer, jobs), rounds) in peers.iter().zip(&mut rounds[1..]) {
-            rounds.extend(
-                here.peer_rate(peer, &here.postgres(), *jobs)?
-                    .map(|rate| [rate]),
-            );
+        for ((peer, jobs), rounds) in peers.clone().zip(&mut rounds[1..]) {
+            let rate = here.peer_rate(peer, &here.postgres(), jobs)?;
+            rounds.extend(rate.map(|rate| [rate]));
         }
     }
-    let systems = [POSTGRES].into_iter().chain(peers.map(|(peer, _)| peer));
-    for (system, rounds) in systems.zip(rounds).filter(|(_, rounds)| !rounds.is_empty()) {
-        sheet.add("claim and settle", 0, system, rounds);
-    }
+    let systems = [POSTGRES].into_iter().chain(names);
+    add_all(
+        sheet,
+        systems.map(|system| ("claim and settle", system)),
+        rounds,
+    );
     Ok(())
 }
 
@@ -194,11 +195,7 @@ fn sqlite(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> 
         ("claim and settle", SQLITE),
         ("claim and settle", "apalis-sqlite"),
     ];
-    for ((case, system), rounds) in rows.into_iter().zip(rounds) {
-        if !rounds.is_empty() {
-            sheet.add(case, 0, system, rounds);
-        }
-    }
+    add_all(sheet, rows, rounds);
     Ok(())
 }
 
@@ -231,12 +228,11 @@ fn takeover(here: &Here, sheet: &mut Sheet, node_lease: Duration) -> Result<(), 
         let client = Durable::builder(place.store()?).start()?;
         for number in 0..8 {
             let key = format!("held:{number}");
-            client
-                .schedule("held", &key, Duration::ZERO, &number)
-                .wait()?;
+            let answer = client.schedule("held", &key, Duration::ZERO, &number);
+            answer.wait()?;
         }
-        let mut holder =
-            Other::start(&Order::Run(place.argument(), node_lease.as_millis() as u64))?;
+        let order = Order::Run(place.argument(), node_lease.as_millis() as u64);
+        let mut holder = Other::start(&order)?;
         holder.word()?;
         // The other node has to know the first one before that dies.
         let late = Lateness::default();
@@ -260,18 +256,12 @@ fn takeover(here: &Here, sheet: &mut Sheet, node_lease: Duration) -> Result<(), 
         holder.process.kill()?;
         let death = Instant::now();
         wait_for(&timers, 208)?;
-        let last = last
-            .lock()
-            .expect("no panic under the lock")
-            .ok_or("nothing was taken over")?;
+        let last = *last.lock().expect("no panic under the lock");
+        let last = last.ok_or("nothing was taken over")?;
         let [p50, p99, p999, max] = late.quantiles();
         let after = last.duration_since(death).as_secs_f64();
-        sheet.add(
-            format!("lease {node_lease:?}"),
-            0,
-            place.name(),
-            [[after, p50, p99, p999, max]],
-        );
+        let case = format!("lease {node_lease:?}");
+        sheet.add(case, 0, place.name(), [[after, p50, p99, p999, max]]);
     }
     Ok(())
 }
@@ -280,12 +270,10 @@ fn idle(here: &Here, sheet: &mut Sheet, time: Duration) -> Result<(), Failure> {
     for place in here.both() {
         let store = place.store()?;
         let calls = Arc::clone(&store.calls);
-        let timers = Durable::builder(store)
-            .handle("idle", |_: &Due<u64>| {})
-            .start()?;
-        timers
-            .schedule("idle", "first", Duration::ZERO, &0)
-            .wait()?;
+        let timers = Durable::builder(store).handle("idle", |_: &Due<u64>| {});
+        let timers = timers.start()?;
+        let first = timers.schedule("idle", "first", Duration::ZERO, &0);
+        first.wait()?;
         wait_for(&timers, 1)?;
         calls.take_polls();
         let (beats, used) = (calls.beats.load(Ordering::Relaxed), cpu_time()?);
@@ -296,12 +284,8 @@ fn idle(here: &Here, sheet: &mut Sheet, time: Duration) -> Result<(), Failure> {
         let reads = polls.len() as f64 / seconds;
         let writes = (calls.beats.load(Ordering::Relaxed) - beats) as f64 / seconds;
         let [p50, p99, ..] = quantiles(polls);
-        sheet.add(
-            format!("for {time:?}"),
-            0,
-            place.name(),
-            [[reads, writes, cpu, p50, p99]],
-        );
+        let figures = [reads, writes, cpu, p50, p99];
+        sheet.add(format!("for {time:?}"), 0, place.name(), [figures]);
     }
     Ok(())
 }
@@ -314,37 +298,26 @@ fn mass(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> {
         for first in (0..sizes.at_once).step_by(1_000) {
             let delay = due.duration_since(SystemTime::now())?;
             let numbers = first..first + 1_000;
-            schedule_all(
-                &client,
-                "mass",
-                numbers.map(|n| (format!("mass:{n}"), delay, n)),
-            )?;
+            let all = numbers.map(|n| (format!("mass:{n}"), delay, n));
+            schedule_all(&client, "mass", all)?;
         }
         let late = Lateness::default();
-        let timers = Durable::builder(place.store()?)
-            .handle("mass", |_: &Due<u64>| {})
-            .pace(500);
+        let timers = Durable::builder(place.store()?).handle("mass", |_: &Due<u64>| {});
+        let timers = timers.pace(500);
         let timers = timers.handle("other", late.handler()).running(64).start()?;
         let rest = due.duration_since(SystemTime::now()).unwrap_or_default();
         std::thread::sleep(rest.saturating_sub(Duration::from_secs(1)));
         schedule_at_rate(&timers, "other", 200, sizes.lateness)?;
         std::thread::sleep(Duration::from_secs(2));
-        sheet.add(
-            "another queue",
-            sizes.at_once,
-            place.name(),
-            [late.quantiles()],
-        );
+        let late = [late.quantiles()];
+        sheet.add("another queue", sizes.at_once, place.name(), late);
     }
     Ok(())
 }
 
 fn filled(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> {
     let cases = ["schedule", "cancel in batches of 100", "claim and settle"];
-    for [full, empty] in [
-        [here.sqlite(), here.sqlite()],
-        [here.postgres(), here.postgres()],
-    ] {
+    for (full, empty) in here.both().into_iter().zip(here.both()) {
         full.fill("filled", sizes.filled)?;
         let mut rates: [Vec<[f64; 3]>; 2] = Default::default();
         for round in 0..sheet.rounds() {
@@ -356,10 +329,8 @@ fn filled(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> 
                 let start = Instant::now();
                 let keys: Vec<String> = (0..each * THREADS).map(|n| format!("order:{n}")).collect();
                 for keys in keys.chunks(BATCH as usize) {
-                    let answers = timers.cancel_many(&queue, keys).wait()?;
-                    answers
-                        .into_iter()
-                        .try_for_each(|answer| answer.map(drop))?;
+                    let mut answers = timers.cancel_many(&queue, keys).wait()?.into_iter();
+                    answers.try_for_each(|answer| answer.map(drop))?;
                 }
                 let cancels = keys.len() as f64 / start.elapsed().as_secs_f64();
                 rates.push([schedules, cancels, drain(place, sizes.timers / 4)?]);
@@ -369,12 +340,8 @@ fn filled(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> 
         for (at, case) in cases.iter().enumerate() {
             for (name, rates) in [full.name(), &empty].iter().zip(&rates) {
                 let case = format!("{case}, {}", full.name());
-                sheet.add(
-                    case,
-                    sizes.filled,
-                    *name,
-                    rates.iter().map(|rates| [rates[at]]),
-                );
+                let rates = rates.iter().map(|rates| [rates[at]]);
+                sheet.add(case, sizes.filled, *name, rates);
             }
         }
     }
@@ -386,10 +353,8 @@ fn held_open(here: &Here, sheet: &mut Sheet, time: Duration) -> Result<(), Failu
     let place = here.postgres();
     let store = place.store()?;
     let calls = Arc::clone(&store.calls);
-    let timers = Durable::builder(store)
-        .handle("load", |_: &Due<u64>| {})
-        .running(4_000)
-        .start()?;
+    let timers = Durable::builder(store).handle("load", |_: &Due<u64>| {});
+    let timers = timers.running(4_000).start()?;
     for open in [None, Some("one is open")] {
         let mut client = place::client(&place.argument())?;
         if open.is_some() {
@@ -461,12 +426,8 @@ fn moved(here: &Here, sheet: &mut Sheet, quarter: Duration) -> Result<(), Failur
                 moves += 1;
             }
             let rate = moves as f64 / start.elapsed().as_secs_f64();
-            sheet.add(
-                format!("quarter {number}, {quarter:?}"),
-                KEYS,
-                system,
-                [[rate]],
-            );
+            let case = format!("quarter {number}, {quarter:?}");
+            sheet.add(case, KEYS, system, [[rate]]);
         }
     }
     Ok(snapshot.batch_execute("rollback")?)

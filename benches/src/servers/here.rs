@@ -119,10 +119,8 @@ impl Here {
         let mut command = Command::new(program);
         command.args([peer, &place.argument(), &jobs.to_string(), "64"]);
         let line = String::from_utf8(command.stderr(Stdio::inherit()).output()?.stdout)?;
-        let seconds = line
-            .split_whitespace()
-            .nth(2)
-            .ok_or("the peer printed no time")?;
+        let seconds = line.split_whitespace().nth(2);
+        let seconds = seconds.ok_or("the peer printed no time")?;
         Ok(Some(jobs as f64 / seconds.parse::<f64>()?))
     }
 }
@@ -144,9 +142,8 @@ impl Lateness {
         let all = Arc::clone(&self.0);
         move |due| {
             let late = SystemTime::now().duration_since(due.due());
-            all.lock()
-                .expect("no panic under the lock")
-                .push(late.unwrap_or_default());
+            let mut all = all.lock().expect("no panic under the lock");
+            all.push(late.unwrap_or_default());
         }
     }
 
@@ -175,10 +172,8 @@ pub(super) fn schedule_all(
     queue: &str,
     all: impl IntoIterator<Item = (String, Duration, u64)>,
 ) -> Result<(), Failure> {
-    let answers = timers.schedule_many(queue, all).wait()?;
-    Ok(answers
-        .into_iter()
-        .try_for_each(|answer| answer.map(drop))?)
+    let mut answers = timers.schedule_many(queue, all).wait()?.into_iter();
+    Ok(answers.try_for_each(|answer| answer.map(drop))?)
 }
 
 /// The CPU time of this process, in seconds.

@@ -12,7 +12,7 @@ use tourbillon::Clock;
 use tourbillon_leases::{LeaseGuard, Leases, RedisStore};
 
 use super::{Failure, Order, Other, Sheet, at_once, millis};
-use crate::machine::{Used, resident_bytes};
+use crate::machine::{Used, grown_since, resident_bytes};
 use crate::workload::Form;
 
 /// Threads that acquire and release.
@@ -40,23 +40,16 @@ pub(super) fn measure(name: &str, sheet: &mut Sheet) -> Result<(), Failure> {
         ("L1", true) => kept(sheet, 2_000, lease, seconds(120, 3)),
         ("L2", _) => cycles(sheet, if small { 500 } else { 10_000 }, lease),
         ("L3", _) => releases(sheet, seconds(10, 1), if small { 2_000 } else { 20_000 }),
-        ("L4", false) => [500, 3_000]
-            .iter()
-            .try_for_each(|lease| killed(sheet, *lease, 9)),
+        ("L4", false) => killed(sheet, 500, 9).and_then(|()| killed(sheet, 3_000, 9)),
         ("L4", true) => killed(sheet, 300, 2),
-        _ => HOLDS
-            .iter()
-            .try_for_each(|hold| contest(sheet, seconds(30, 2), *hold)),
+        _ => (HOLDS.iter()).try_for_each(|hold| contest(sheet, seconds(30, 2), *hold)),
     }
 }
 
 fn leases(url: &str, lease: Duration) -> Result<Leases, Failure> {
     // Durable: the server has just started, so without it the first lease would be waited for.
-    let store = RedisStore::builder(url)
-        .longest_lease(lease)
-        .durable()
-        .build()?;
-    Ok(Leases::builder(store).lease(lease).build()?)
+    let store = RedisStore::builder(url).longest_lease(lease).durable();
+    Ok(Leases::builder(store.build()?).lease(lease).build()?)
 }
 
 fn held(good: bool, what: &str) -> Result<(), Failure> {
@@ -70,10 +63,8 @@ fn server_used(server: &Server) -> Result<(f64, f64), Failure> {
         let info: String = redis::cmd("INFO").arg(section).query(&mut connection)?;
         let mut lines = info.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        Ok(value
-            .ok_or("the server says no such field")?
-            .trim()
-            .parse()?)
+        let value = value.ok_or("the server says no such field")?;
+        Ok(value.trim().parse()?)
     };
     let cpu = field("cpu", "used_cpu_sys")? + field("cpu", "used_cpu_user")?;
     Ok((cpu, field("stats", "total_reads_processed")?))
@@ -92,9 +83,7 @@ fn kept(sheet: &mut Sheet, count: u64, lease: Duration, watched: Duration) -> Re
         Ok(())
     })?;
     let guards = guards.into_inner()?;
-    let bytes = empty
-        .zip(resident_bytes())
-        .map(|(before, after)| after.saturating_sub(before));
+    let grown = grown_since(empty);
 
     let before = leases.stats();
     let (server_before, reads_before) = server_used(&server)?;
@@ -117,16 +106,13 @@ fn kept(sheet: &mut Sheet, count: u64, lease: Duration, watched: Duration) -> Re
     let released = at_once(THREADS, |_| {
         let mut guards = guards.lock().map_err(|_| "a thread has panicked")?;
         let left = guards.len().saturating_sub(each as usize);
-        let portion = guards.split_off(left);
+        let mut portion = guards.split_off(left).into_iter();
         drop(guards);
-        portion
-            .into_iter()
-            .try_for_each(|guard| guard.release().map(drop))
-            .map_err(Failure::from)
+        Ok(portion.try_for_each(|guard| guard.release().map(drop))?)
     })?;
     let figures = [
         count as f64 / acquired.as_secs_f64(),
-        bytes.map_or(f64::NAN, |bytes| bytes as f64 / count as f64),
+        grown.map_or(f64::NAN, |bytes| bytes as f64 / count as f64),
         after.lost as f64,
         still as f64,
         renewed / passed,
@@ -140,16 +126,10 @@ fn kept(sheet: &mut Sheet, count: u64, lease: Duration, watched: Duration) -> Re
         (server_after - server_before) * 1e6 / renewed,
         count as f64 / released.as_secs_f64(),
     ];
-    sheet.add(
-        format!("{lease:?} each, for {watched:?}"),
-        count,
-        "leases",
-        [figures],
-    );
-    held(
-        after.lost == 0 && still == count && leases.stats().kept == 0,
-        "a lease was lost",
-    )
+    let case = format!("{lease:?} each, for {watched:?}");
+    sheet.add(case, count, "leases", [figures]);
+    let all_held = after.lost == 0 && still == count && leases.stats().kept == 0;
+    held(all_held, "a lease was lost")
 }
 
 fn cycles(sheet: &mut Sheet, cycles: u64, lease: Duration) -> Result<(), Failure> {
@@ -163,12 +143,8 @@ fn cycles(sheet: &mut Sheet, cycles: u64, lease: Duration) -> Result<(), Failure
     let none = leases.stats().armed;
     let guard = leases.try_lock("one")?;
     let one = leases.stats().armed;
-    sheet.add(
-        format!("{cycles} times"),
-        0,
-        "leases",
-        [[micros, none as f64, one as f64]],
-    );
+    let figures = [micros, none as f64, one as f64];
+    sheet.add(format!("{cycles} times"), 0, "leases", [figures]);
     drop(guard);
     held((none, one) == (0, 1), "a series is armed without a lease")
 }
@@ -202,13 +178,9 @@ fn releases(sheet: &mut Sheet, dropping: Duration, burst: usize) -> Result<(), F
     }
     let (passed, stats) = (start.elapsed().as_secs_f64(), leases.stats());
     let taken = (stats.released + stats.releases_queued as u64) as f64;
+    let released = stats.released as f64 / passed;
     sheet.add("taken and dropped", 0, "leases", [[taken / passed]]);
-    sheet.add(
-        "released meanwhile",
-        0,
-        "leases",
-        [[stats.released as f64 / passed]],
-    );
+    sheet.add("released meanwhile", 0, "leases", [[released]]);
     emptied(&leases)?;
 
     proxy.end();
@@ -320,10 +292,8 @@ fn contest(sheet: &mut Sheet, time: Duration, hold: Duration) -> Result<(), Fail
         rival.word()?;
     }
     rivals.iter_mut().for_each(|rival| rival.process.tell(&()));
-    let told = rivals
-        .iter()
-        .map(Other::word)
-        .collect::<Result<Vec<_>, _>>()?;
+    let told = rivals.iter().map(Other::word);
+    let told = told.collect::<Result<Vec<_>, _>>()?;
     let of = |at: usize| told.iter().map(move |numbers| numbers[at]);
     let (least, most) = (of(0).min().unwrap_or(0).max(1), of(0).max().unwrap_or(0));
     let factor = most as f64 / least as f64;
@@ -332,8 +302,6 @@ fn contest(sheet: &mut Sheet, time: Duration, hold: Duration) -> Result<(), Fail
     let case = format!("for {time:?}, each holds it for {hold:?}");
     sheet.add(case, 0, "leases", [[rate, factor, longest]]);
     // Two seconds on a busy machine say nothing about shares.
-    held(
-        factor <= FAIR || sheet.form == Form::Smoke,
-        "the shares differ too much",
-    )
+    let fair = factor <= FAIR || sheet.form == Form::Smoke;
+    held(fair, "the shares differ too much")
 }

@@ -117,10 +117,8 @@ pub(crate) fn run(form: Form, only: &[String], peers: here::Peers, made: &Made) 
     };
     let durable = only.iter().any(|name| name.starts_with('D'));
     let here = durable.then(|| here::Here::new(peers)).transpose()?;
-    for workload in ON_SERVERS
-        .iter()
-        .filter(|w| only.iter().any(|name| name == w.name))
-    {
+    let chosen = |workload: &&Workload| only.iter().any(|name| name == workload.name);
+    for workload in ON_SERVERS.iter().filter(chosen) {
         complain!("{} ..", workload.name);
         sheet.workload = workload;
         let done = match &here {
@@ -130,11 +128,9 @@ pub(crate) fn run(form: Form, only: &[String], peers: here::Peers, made: &Made) 
             _ => leases::measure(workload.name, &mut sheet),
         };
         if let Err(failure) = done {
-            complain!("benches: {}: {failure}", workload.name);
-            sheet
-                .run
-                .failures
-                .push(format!("{}: {failure}", workload.name));
+            let failure = format!("{}: {failure}", workload.name);
+            complain!("benches: {failure}");
+            sheet.run.failures.push(failure);
         }
         sheet.run.seconds = began.elapsed().as_secs_f64();
         made.keep(&sheet.run)?;

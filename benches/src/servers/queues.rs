@@ -78,12 +78,8 @@ pub(super) fn index(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(),
             }
         }
         for (system, rounds) in ["with the index", "without it"].iter().zip(rounds) {
-            sheet.add(
-                format!("{writers} writers in batches of {BATCH}"),
-                0,
-                *system,
-                rounds,
-            );
+            let case = format!("{writers} writers in batches of {BATCH}");
+            sheet.add(case, 0, *system, rounds);
         }
     }
     Ok(())
@@ -112,11 +108,8 @@ fn writes(place: &Place, writers: u64, round: usize, timers: u64) -> Result<[f64
         let write = |number: usize, client: &Durable| -> Result<(), Failure> {
             for batch in 0..batches {
                 let key = |row| format!("{round}:{number}:{}", batch * BATCH + row);
-                schedule_all(
-                    client,
-                    "tomorrow",
-                    (0..BATCH).map(|row| (key(row), DAY, row)),
-                )?;
+                let rows = (0..BATCH).map(|row| (key(row), DAY, row));
+                schedule_all(client, "tomorrow", rows)?;
             }
             Ok(())
         };

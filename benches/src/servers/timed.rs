@@ -58,49 +58,32 @@ struct TimedConnection {
     calls: Arc<Calls>,
 }
 
+/// Calls that are handed on as they are.
+macro_rules! hand_on {
+    ($($call:ident($($given:ident: $type:ty),*) -> $answer:ty;)+) => {
+        $(fn $call(&mut self, $($given: $type),*) -> Result<$answer, StoreError> {
+            self.connection.$call($($given),*)
+        })+
+    };
+}
+
 impl Connection for TimedConnection {
-    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
-        self.connection.write(calls)
-    }
-
-    fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
-        self.connection.get(queue, key)
-    }
-
-    fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError> {
-        self.connection.list(page)
-    }
-
-    fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
-        self.connection.counts()
-    }
-
-    fn dead(&mut self, page: &DeadPage) -> Result<Vec<DeadLetter>, StoreError> {
-        self.connection.dead(page)
-    }
-
-    fn discard(&mut self, letters: &[i64]) -> Result<u64, StoreError> {
-        self.connection.discard(letters)
-    }
-
-    fn discard_old(&mut self, age: Duration, limit: u32) -> Result<u64, StoreError> {
-        self.connection.discard_old(age, limit)
-    }
-
-    fn nodes(&mut self) -> Result<Vec<StoredNode>, StoreError> {
-        self.connection.nodes()
-    }
-
-    fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
-        self.connection.revive(letter)
-    }
-
-    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError> {
-        self.connection.set_paused(queue, paused)
-    }
-
-    fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
-        self.connection.join(node)
+    hand_on! {
+        write(calls: &[Call]) -> Vec<Result<Answer, StoreError>>;
+        get(queue: &str, key: &str) -> Option<Timer>;
+        list(page: &Page) -> Vec<Timer>;
+        counts() -> Vec<QueueCounts>;
+        dead(page: &DeadPage) -> Vec<DeadLetter>;
+        discard(letters: &[i64]) -> u64;
+        discard_old(age: Duration, limit: u32) -> u64;
+        nodes() -> Vec<StoredNode>;
+        revive(letter: i64) -> Revived;
+        set_paused(queue: &str, paused: bool) -> ();
+        join(node: &NewNode) -> ();
+        claim(claim: &Claim) -> Claimed;
+        settle(settle: &Settle) -> Vec<Result<Settled, StoreError>>;
+        declare_gone(asking: Epoch, epoch: Epoch, beat: i64) -> bool;
+        leave(epoch: Epoch) -> ();
     }
 
     fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
@@ -116,21 +99,5 @@ impl Connection for TimedConnection {
         polls.push(took);
         drop(polls);
         snapshot
-    }
-
-    fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
-        self.connection.claim(claim)
-    }
-
-    fn settle(&mut self, settle: &Settle) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
-        self.connection.settle(settle)
-    }
-
-    fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError> {
-        self.connection.declare_gone(asking, epoch, beat)
-    }
-
-    fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError> {
-        self.connection.leave(epoch)
     }
 }
