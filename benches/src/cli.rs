@@ -117,10 +117,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, E
             Long("stripes") => stripes.extend(counts(&mut args)?),
             Long("borders") => {
                 options.borders = match numbers(&mut args, 0, MOST)?[..] {
-                    [shared_core, far] if shared_core < far => Borders {
-                        shared_core_ns: shared_core as f64,
-                        far_ns: far as f64,
-                    },
+                    [low, high] if low < high => Borders::of(low as f64, high as f64),
                     _ => return Err("--borders takes two numbers, the lower one first".into()),
                 }
             }
@@ -170,9 +167,9 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, E
 }
 
 fn servers_of(family: char) -> impl Iterator<Item = String> {
-    let all = workloads::ON_SERVERS.iter().map(|workload| workload.name);
-    all.filter(move |name| name.starts_with(family))
-        .map(str::to_owned)
+    let all = workloads::ON_SERVERS.iter();
+    let of_family = all.filter(move |workload| workload.name.starts_with(family));
+    of_family.map(|workload| workload.name.to_owned())
 }
 
 /// The arguments are system, workload, keys, shards, and stripes, the last two 0 for the default.
@@ -180,22 +177,21 @@ fn child(args: &mut Parser) -> Result<Command, Error> {
     let mut text = || args.value()?.string();
     let (system, workload) = (text()?, text()?);
     let keys = number(args, 0)?;
-    let [shards, stripes] = [number(args, 0)?, number(args, 0)?]
-        .map(|count| Some(count as usize).filter(|count| *count > 0));
-    let set_up = SetUp { shards, stripes };
+    let counts = [number(args, 0)?, number(args, 0)?];
+    let [shards, stripes] = counts.map(|count| Some(count as usize).filter(|count| *count > 0));
     Ok(Command::Child(Order {
         system,
         workload,
         keys,
-        set_up,
+        set_up: SetUp { shards, stripes },
     }))
 }
 
 const MOST: u64 = 1_000_000_000;
 
 fn number(args: &mut Parser, least: u64) -> Result<u64, Error> {
-    args.value()?
-        .parse_with(|text| number_of(text, least, MOST))
+    let value = args.value()?;
+    value.parse_with(|text| number_of(text, least, MOST))
 }
 
 fn numbers(args: &mut Parser, least: u64, most: u64) -> Result<Vec<u64>, Error> {
@@ -211,10 +207,10 @@ fn counts(args: &mut Parser) -> Result<Vec<usize>, Error> {
 }
 
 fn number_of(text: &str, least: u64, most: u64) -> Result<u64, String> {
-    let number = text.parse().ok();
-    number
-        .filter(|number| (least..=most).contains(number))
-        .ok_or_else(|| format!("{text:?} is no number from {least} to {most}"))
+    match text.parse() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("{text:?} is no number from {least} to {most}")),
+    }
 }
 
 #[cfg(test)]
@@ -235,37 +231,24 @@ mod tests {
     #[test]
     fn options_have_defaults_and_the_quick_form_others() {
         let full = options("");
-        assert_eq!(
-            (full.form, full.rounds(), full.keys.len()),
-            (Form::Full, 5, 0)
-        );
+        assert_eq!((full.form, full.rounds()), (Form::Full, 5));
         let quick = options("--quick --only=w2 --foreign --rounds 7 --keys 0,5 --json out.jsonl");
         assert_eq!((quick.form, quick.rounds()), (Form::Quick, 7));
-        assert_eq!(
-            (quick.keys, quick.only),
-            (vec![0, 5], vec!["W2".to_owned()])
-        );
+        assert!(full.keys.is_empty() && quick.keys == [0, 5] && quick.only == ["W2"]);
         assert!(full.is_bounded() && !full.foreign && quick.foreign);
         assert_eq!(quick.made.json, Some("out.jsonl".into()));
         assert!(options("--rounds 9 --minutes 2").is_bounded());
         assert!(!options("--rounds 9").is_bounded());
         let targets = options("--targets --keep");
         assert!(targets.foreign && targets.mimalloc && !targets.lto && targets.made.keep);
-        assert!(
-            targets
-                .made
-                .json
-                .is_some_and(|path| path.ends_with("benches/targets.jsonl"))
-        );
+        let json = targets.made.json.expect("a file");
+        assert!(json.ends_with("benches/targets.jsonl"));
         let swept = options("--threads 1,8 --shards 1,2 --stripes 64 --stripes 128 --borders 1,2");
         assert_eq!(swept.threads, [1, 8]);
         let words: Vec<String> = swept.set_ups.iter().map(SetUp::in_words).collect();
         assert_eq!(words[0], ", 1 shards, 64 stripes");
         assert_eq!((words.len(), &*words[3]), (4, ", 2 shards, 128 stripes"));
-        assert_eq!(
-            (swept.borders.shared_core_ns, swept.borders.far_ns),
-            (1.0, 2.0)
-        );
+        assert_eq!(swept.borders, Borders::of(1.0, 2.0));
     }
 
     #[test]
@@ -288,14 +271,12 @@ mod tests {
         let Ok(Command::Child(order)) = parsed("child heap W2 10 0 128") else {
             panic!("a child");
         };
-        assert_eq!(
-            (&*order.system, &*order.workload, order.keys),
-            ("heap", "W2", 10)
-        );
-        assert_eq!(
-            (order.set_up.shards, order.set_up.stripes),
-            (None, Some(128))
-        );
+        let Order {
+            system, workload, ..
+        } = &order;
+        assert_eq!((&**system, &**workload, order.keys), ("heap", "W2", 10));
+        let set_up = order.set_up;
+        assert_eq!((set_up.shards, set_up.stripes), (None, Some(128)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Machine {
     cpu: String,
     pub(crate) cores: usize,
@@ -32,9 +32,8 @@ impl Machine {
     }
 
     pub(crate) fn line(&self) -> String {
-        let memory = self
-            .memory_kb
-            .map_or(String::new(), |kb| format!(", {} GiB", kb >> 20));
+        let memory = self.memory_kb.map(|kb| format!(", {} GiB", kb >> 20));
+        let memory = memory.unwrap_or_default();
         format!("{}, {} cores{memory}, {}", self.cpu, self.cores, self.os)
     }
 }
@@ -103,25 +102,19 @@ pub(crate) fn commit() -> Option<String> {
         output.status.success().then(|| text.trim().to_owned())
     };
     let commit = git(&["rev-parse", "HEAD"])?;
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"])
-        .is_some_and(|changes| !changes.is_empty());
-    Some(if changed {
-        format!("{commit} with changes")
-    } else {
-        commit
+    let changes = git(&["status", "--porcelain", "--untracked-files=no"]);
+    Some(match changes.is_some_and(|changes| !changes.is_empty()) {
+        true => format!("{commit} with changes"),
+        false => commit,
     })
 }
 
 /// Resident memory of this process.
 pub(crate) fn resident_bytes() -> Option<u64> {
-    if cfg!(target_os = "linux") {
-        // Pages of 4 KiB: everything that the README calls tested.
-        let text = std::fs::read_to_string("/proc/self/statm").ok()?;
-        let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
-        Some(pages * 4096)
-    } else {
-        None
-    }
+    // Only Linux has such a file. Pages of 4 KiB: everything that the README calls tested.
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * 4096)
 }
 
 /// By how much that has grown.
@@ -238,14 +231,10 @@ pub(crate) struct Busy {
 impl Busy {
     pub(crate) fn now() -> Option<Self> {
         let stat = std::fs::read_to_string("/proc/stat").ok()?;
-        let everybody = stat
-            .lines()
-            .next()?
-            .split_whitespace()
-            .skip(1)
-            .enumerate()
-            // Idle and waiting for a disk are not busy; guests are counted as users already.
-            .filter(|(column, _)| ![3, 4].contains(column) && *column < 8)
+        let columns = stat.lines().next()?.split_whitespace().skip(1).enumerate();
+        // Idle and waiting for a disk are not busy; guests are counted as users already.
+        let busy = columns.filter(|(column, _)| ![3, 4].contains(column) && *column < 8);
+        let everybody = busy
             .filter_map(|(_, ticks)| ticks.parse::<u64>().ok())
             .sum();
         let mut ourselves = ticks_of("self")?;
@@ -262,8 +251,8 @@ impl Busy {
     /// How many cores others have kept busy since then.
     pub(crate) fn others_since(before: Option<Busy>) -> Option<Others> {
         let (before, after) = (before?, Busy::now()?);
-        let ticks = (after.everybody - before.everybody) as f64
-            - (after.ourselves - before.ourselves) as f64;
+        let ourselves = (after.ourselves - before.ourselves) as f64;
+        let ticks = (after.everybody - before.everybody) as f64 - ourselves;
         Some(Others {
             busy: (ticks / 100.0).max(0.0),
             seconds: (after.at - before.at).as_secs_f64(),

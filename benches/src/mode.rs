@@ -47,14 +47,18 @@ pub(crate) struct Borders {
 impl Default for Borders {
     /// In gaps of the histogram in `benches/README.md`.
     fn default() -> Self {
-        Borders {
-            shared_core_ns: 45.0,
-            far_ns: 160.0,
-        }
+        Borders::of(45.0, 160.0)
     }
 }
 
 impl Borders {
+    pub(crate) fn of(shared_core_ns: f64, far_ns: f64) -> Self {
+        Borders {
+            shared_core_ns,
+            far_ns,
+        }
+    }
+
     pub(crate) fn mode(self, ping_ns: f64) -> Mode {
         if ping_ns < self.shared_core_ns {
             Mode::SharedCore
@@ -76,10 +80,8 @@ impl Borders {
     }
 
     pub(crate) fn in_words(self) -> String {
-        format!(
-            "shared core < {:.0} ns <= near < {:.0} ns <= far",
-            self.shared_core_ns, self.far_ns
-        )
+        let (low, high) = (self.shared_core_ns, self.far_ns);
+        format!("shared core < {low:.0} ns <= near < {high:.0} ns <= far")
     }
 }
 
@@ -104,11 +106,9 @@ pub(crate) fn histogram(pings_ns: &[f64], borders: Borders) -> String {
         let count = counts.get(&bin).copied().unwrap_or(0);
         // By their logarithm: a mode that is rare has to be seen, too.
         let length = (1.0 + count as f64).ln() / (1.0 + most).ln() * WIDTH;
-        let line = format!(
-            "{from:>6.0} - {to:<6.0} ns {count:>7}  {:<11} {}",
-            borders.mode((from * to).sqrt()).name(),
-            "#".repeat(length.round() as usize)
-        );
+        let mode = borders.mode((from * to).sqrt()).name();
+        let bar = "#".repeat(length.round() as usize);
+        let line = format!("{from:>6.0} - {to:<6.0} ns {count:>7}  {mode:<11} {bar}");
         text += line.trim_end();
         text.push('\n');
     }
@@ -133,10 +133,7 @@ mod tests {
 
     #[test]
     fn borders_belong_to_the_mode_above() {
-        let borders = Borders {
-            shared_core_ns: 10.0,
-            far_ns: 20.0,
-        };
+        let borders = Borders::of(10.0, 20.0);
         let modes = [9.9, 10.0, 19.9, 20.0].map(|ns| borders.mode(ns));
         use Mode::{Far, Near, SharedCore};
         assert_eq!(modes, [SharedCore, Near, Near, Far]);

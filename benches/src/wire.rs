@@ -21,7 +21,7 @@ pub(crate) struct Filled {
 }
 
 /// The parent: do a round.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Request {
     /// Which of the workload's cases.
     pub(crate) case: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Request {
 }
 
 /// The child: it is done.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Reply {
     /// One for each of the workload's metrics; `None` where the platform does not tell.
     pub(crate) figures: Vec<Option<f64>>,

@@ -161,17 +161,15 @@ impl Workload {
     /// threads where that is the question.
     pub(crate) fn cases_with(&self, threads: &[usize]) -> Vec<Cased> {
         if self.by_threads() && !threads.is_empty() {
-            let chosen = threads.iter().map(|threads| Cased {
-                number: self
-                    .cases
-                    .iter()
-                    .position(|case| case.threads == *threads)
-                    .unwrap_or(0),
-                name: match threads {
-                    1 => "1 thread".to_owned(),
-                    _ => format!("{threads} threads"),
-                },
-                threads: *threads,
+            let chosen = threads.iter().map(|threads| {
+                let mut cases = self.cases.iter();
+                let number = cases.position(|case| case.threads == *threads);
+                let plural = if *threads == 1 { "" } else { "s" };
+                Cased {
+                    number: number.unwrap_or(0),
+                    name: format!("{threads} thread{plural}"),
+                    threads: *threads,
+                }
             });
             return chosen.collect();
         }

@@ -21,7 +21,7 @@ use crate::workload::{Form, Metric, Workload};
 use crate::workloads;
 
 /// A run, with everything that its figures depend on.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Run {
     pub(crate) machine: Machine,
@@ -120,11 +120,7 @@ impl Run {
     /// A run of this program, here and now, without rows yet.
     pub(crate) fn begin(form: Form, versions: Vec<Version>) -> Self {
         let args: Vec<String> = std::env::args().skip(1).collect();
-        let profile = if cfg!(debug_assertions) {
-            ""
-        } else {
-            "--release "
-        };
+        let profile = ["--release ", ""][usize::from(cfg!(debug_assertions))];
         let command = format!("cargo run {profile}-p benches -- {}", args.join(" "));
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Run {
@@ -134,13 +130,7 @@ impl Run {
             command: command.trim_end_matches(" -- ").to_owned(),
             form,
             started_unix: since.map_or(0, |since| since.as_secs()),
-            seconds: 0.0,
-            ping_ns: None,
-            borders: None,
-            failures: Vec::new(),
-            cuts: Vec::new(),
-            skipped: Vec::new(),
-            rows: Vec::new(),
+            ..Run::default()
         }
     }
 
@@ -259,12 +249,8 @@ impl Row {
     /// How many times better than `other`.
     pub(crate) fn over(&self, other: &Row, metric: &Metric) -> Option<f64> {
         let ratio = self.spread(metric)?.typical / other.spread(metric)?.typical;
-        let ratio = if metric.less_is_better {
-            1.0 / ratio
-        } else {
-            ratio
-        };
-        Some(ratio).filter(|ratio| ratio.is_finite())
+        let less = metric.less_is_better;
+        Some(if less { 1.0 / ratio } else { ratio }).filter(|ratio| ratio.is_finite())
     }
 
     pub(crate) fn is_ours(&self) -> bool {
@@ -343,10 +329,9 @@ pub(crate) mod tests {
         let keys = if workload.has_no_keys() { 0 } else { 1_000 };
         let figures = workload.metrics.iter();
         let figures = figures.map(|metric| (metric.name.to_owned(), vec![Some(value)]));
-        let row = Row::new(workload, case, keys, system.to_owned());
         Row {
             figures: figures.collect(),
-            ..row
+            ..Row::new(workload, case, keys, system.to_owned())
         }
     }
 
@@ -368,14 +353,11 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn run(rows: Vec<Row>) -> Run {
-        let (commit, command) = (None, "a command".to_owned());
-        let borders = Some(Borders::default());
         Run {
-            commit,
-            command,
-            borders,
+            command: "a command".to_owned(),
+            borders: Some(Borders::default()),
             rows,
-            ..Run::begin(Form::Full, Vec::new())
+            ..Run::default()
         }
     }
 
@@ -415,10 +397,8 @@ pub(crate) mod tests {
             (good.replace("\"W4\"", "\"W99\""), "no workload is called"),
             (good.replace("\"p50\"", "\"p49\""), "no metric \"p49\""),
             (good.replacen("[0.1]", "[0.1,1]", 1), "a round more or less"),
-            (
-                good.replace("\"keys\"", "\"key\""),
-                "line 2 is no row of figures: unknown field",
-            ),
+            (good.replace("\"keys\"", "\"key\""), "line 2 is no row of"),
+            (good.replace("\"keys\"", "\"key\""), "unknown field"),
         ] {
             let error = Run::parse(&text).expect_err(words);
             assert!(error.contains(words), "{error}");

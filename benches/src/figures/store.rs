@@ -84,10 +84,8 @@ fn all() -> io::Result<Vec<(PathBuf, String)>> {
     let targets = read(&root().join(TARGETS))?;
     let mut all = vec![(root().join("benches/TARGETS.md"), table::document(&targets))];
     for plot in plots::of(&targets) {
-        all.push((
-            root().join(format!("docs/plots/{}.svg", plot.name)),
-            plot.svg,
-        ));
+        let path = root().join(format!("docs/plots/{}.svg", plot.name));
+        all.push((path, plot.svg));
     }
     for name in DOCUMENTS {
         let path = root().join(name);
@@ -118,10 +116,8 @@ fn filled(document: &str, made: impl Fn(&str) -> Result<String, String>) -> Resu
     let mut text = String::new();
     let (mut open, mut count) = (false, 0);
     for line in document.lines() {
-        let name = line
-            .trim()
-            .strip_prefix(PLACE)
-            .and_then(|rest| rest.strip_suffix(" -->"));
+        let name = line.trim().strip_prefix(PLACE);
+        let name = name.and_then(|rest| rest.strip_suffix(" -->"));
         if open && name != Some("end") {
             if name.is_some() {
                 return Err(format!("a table without {END}"));
@@ -169,9 +165,8 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".part");
-    fs::write(&beside, text)
-        .and_then(|()| fs::rename(&beside, path))
-        .map_err(|error| named(&error, path))
+    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    written.map_err(|error| named(&error, path))
 }
 
 fn named(error: &io::Error, path: &Path) -> io::Error {
@@ -189,15 +184,10 @@ mod tests {
         assert!(all.len() > 10, "plots and documents: {}", all.len());
         for (path, expected) in all {
             let found = fs::read_to_string(&path).expect("it was made");
-            let differs = found
-                .lines()
-                .zip(expected.lines())
-                .find(|(one, other)| one != other);
-            let name = path.display();
-            assert!(
-                found == expected,
-                "{name}: run `benches -- --keep`; {differs:?}"
-            );
+            let mut lines = found.lines().zip(expected.lines());
+            let differs = lines.find(|(one, other)| one != other);
+            let to_do = format!("{}: run `benches -- --keep`", path.display());
+            assert!(found == expected, "{to_do}; {differs:?}");
         }
     }
 
@@ -210,19 +200,15 @@ mod tests {
         let place = "<!-- benches: a -->";
         let document = format!("head\n{place}\nold\nold\n{END}\ntail\n{place}\n{END}\n");
         let once = filled(&document, made).expect("there are places");
-        assert_eq!(
-            once,
-            format!("head\n{place}\nnew\n{END}\ntail\n{place}\nnew\n{END}\n")
-        );
+        let expected = format!("head\n{place}\nnew\n{END}\ntail\n{place}\nnew\n{END}\n");
+        assert_eq!(once, expected);
         assert_eq!(filled(&once, made), Ok(once.clone()), "it stays so");
+        let without = "without <!-- benches: end";
         for (document, words) in [
             ("text\n".to_owned(), "no place"),
-            (format!("{place}\n"), "without <!-- benches: end"),
+            (format!("{place}\n"), without),
             (format!("{END}\n"), "without a beginning"),
-            (
-                format!("{place}\n{place}\n{END}\n"),
-                "without <!-- benches: end",
-            ),
+            (format!("{place}\n{place}\n{END}\n"), without),
             (format!("<!-- benches: b -->\n{END}\n"), "no b"),
         ] {
             let error = filled(&document, made).expect_err(&document);

@@ -65,13 +65,11 @@ pub(super) fn section(run: &Run) -> String {
 }
 
 fn listed(run: &Run) -> String {
-    let failures = run
-        .failures
-        .iter()
-        .map(|failure| ("**failed**", failure.clone()));
+    let failures = run.failures.iter();
+    let failures = failures.map(|failure| ("**failed**", failure.clone()));
     let all = circumstances(run).into_iter().chain(failures);
-    all.map(|(name, value)| format!("- {name}: {value}\n"))
-        .collect()
+    let lines = all.map(|(name, value)| format!("- {name}: {value}\n"));
+    lines.collect()
 }
 
 /// A table under a heading for each workload.
@@ -87,9 +85,8 @@ fn headed(run: &Run, level: &str) -> String {
 /// What was run, where and with what; a line each.
 fn circumstances(run: &Run) -> Vec<(&'static str, String)> {
     let versions = run.versions.iter();
-    let versions: Vec<String> = versions
-        .map(|v| format!("{} {}", v.name, v.version))
-        .collect();
+    let versions = versions.map(|v| format!("{} {}", v.name, v.version));
+    let versions: Vec<String> = versions.collect();
     let form = format!("{}, {:.1} min", run.form.name(), run.seconds / 60.0);
     let mut lines = vec![
         ("machine", run.machine.line()),
@@ -122,10 +119,8 @@ fn modes_in_words(run: &Run) -> Option<String> {
     if seen.is_empty() {
         return Some("rounds with several threads: their modes are unknown".to_owned());
     }
-    let counts = seen
-        .iter()
-        .map(|mode| format!("{} {}", mode.name(), count(*mode)));
-    let counts: Vec<String> = counts.collect();
+    let counted = |mode: &Mode| format!("{} {}", mode.name(), count(*mode));
+    let counts: Vec<String> = seen.iter().map(counted).collect();
     let mut words = format!("rounds with several threads: {}", counts.join(", "));
     if let [only] = seen[..] {
         words += &format!(" (only the mode {:?} was seen)", only.name());
@@ -196,14 +191,11 @@ fn line(row: &Row, lead: Option<&Row>, metric: &Metric) -> Cells {
         .and_then(|lead| lead.over(row, metric))
         .map(|ratio| format!("{ratio:.2}x"));
     let [typical, range, ratio] = [typical, range, ratio].map(Option::unwrap_or_default);
-    [
-        point,
+    let (system, rounds) = (
         row.system.clone() + &floor.unwrap_or_default(),
-        typical,
-        range,
-        ratio,
         rounds_in_words(row),
-    ]
+    );
+    [point, system, typical, range, ratio, rounds]
 }
 
 /// The rounds that count, and what had to be repeated.
@@ -228,10 +220,8 @@ fn aligned(mut rows: Vec<Cells>) -> String {
     let width = |column: usize| rows.iter().map(|cells| cells[column].len()).max();
     let widths: [usize; 6] = std::array::from_fn(|column| width(column).unwrap_or_default());
     let lines = rows.iter().map(|cells| {
-        let padded = cells
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:<width$}  "));
+        let padded = cells.iter().zip(widths);
+        let padded = padded.map(|(cell, width)| format!("{cell:<width$}  "));
         padded.collect::<String>().trim_end().to_owned() + "\n"
     });
     lines.collect()
@@ -240,9 +230,8 @@ fn aligned(mut rows: Vec<Cells>) -> String {
 /// Where the figures are from.
 fn origin(run: &Run) -> String {
     // A commit with changes says so.
-    let (hash, rest) = run
-        .commit()
-        .split_at(run.commit().find(' ').unwrap_or(run.commit().len()));
+    let commit = run.commit();
+    let (hash, rest) = commit.split_at(commit.find(' ').unwrap_or(commit.len()));
     let hash = &hash[..hash.len().min(7)];
     let (command, machine) = (&run.command, run.machine.line());
     format!("Made by `{command}` at commit `{hash}`{rest}. {machine}.\n\n")
@@ -252,24 +241,16 @@ fn origin(run: &Run) -> String {
 pub(super) fn targets(run: &Run) -> Option<String> {
     let standings = standings(run);
     let count = |verdict| standings.iter().filter(|s| s.verdict == verdict).count();
-    let counts = format!(
-        "{} met, {} missed, {} not judged, {} not measured.\n\n",
-        count(Verdict::Met),
-        count(Verdict::Missed),
-        count(Verdict::NotJudged),
-        count(Verdict::NotMeasured),
-    );
+    let (met, missed) = (count(Verdict::Met), count(Verdict::Missed));
+    let (open, absent) = (count(Verdict::NotJudged), count(Verdict::NotMeasured));
+    let counts =
+        format!("{met} met, {missed} missed, {open} not judged, {absent} not measured.\n\n");
     let cells = |standing: &Standing| {
         let target = standing.target;
         let verdict = standing.verdict.name().to_owned();
         let (number, what) = (target.number.clone(), target.what.clone());
-        [
-            number,
-            what,
-            target.reach.in_words(),
-            verdict,
-            standing.today(),
-        ]
+        let reach = target.reach.in_words();
+        [number, what, reach, verdict, standing.today()]
     };
     let head = "| | workload | to reach | | today |\n|---|---|---|---|---|";
     let table = markdown(head, standings.iter().map(cells));
@@ -280,10 +261,7 @@ pub(super) fn targets(run: &Run) -> Option<String> {
 pub(super) fn summary(run: &Run) -> String {
     let mut text = origin(run) + "| | tourbillon | best peer | ratio |\n|---|--:|--:|--:|\n";
     let mut ahead = Vec::new();
-    for standing in standings(run)
-        .iter()
-        .filter(|standing| standing.target.quoted)
-    {
+    for standing in standings(run).iter().filter(|s| s.target.quoted) {
         // "W2: touches of .." without the name that only the benchmarks know.
         let what = &*standing.target.what;
         let what = what.split_once(": ").map_or(what, |(_, what)| what);
@@ -330,10 +308,8 @@ mod tests {
         ];
         assert_eq!(cells.collect::<Vec<_>>(), expected);
         let words = modes_in_words(&run(rows)).expect("there are modes");
-        assert!(
-            words.contains("near 3, far 2; never shared core; 4 not counted"),
-            "{words}"
-        );
+        let counted = "near 3, far 2; never shared core; 4 not counted";
+        assert!(words.contains(counted), "{words}");
         let far = modes_in_words(&run(in_modes("W2", "a", &[(far, &[2.0])])));
         let words = far.expect("there is one");
         assert!(words.contains("only the mode \"far\" was seen"), "{words}");
@@ -347,16 +323,12 @@ mod tests {
         let text = text_of(&early);
         let at = |what| text.lines().find_map(|line| line.find(what));
         assert_eq!(at("6.00 Mops/s"), at("2.00 Mops/s"));
-        assert!(
-            text.contains("1 k, 1 thread") && text.contains(" 3.00x "),
-            "{text}"
-        );
+        assert!(text.contains("1 k, 1 thread"), "{text}");
+        assert!(text.contains(" 3.00x "), "{text}");
         (early.early, early.slow) = (7, 1);
         let text = text_of(&early);
-        assert!(
-            text.contains("1, 1 slow repeated, 7 timers early"),
-            "{text}"
-        );
+        let rounds = "1, 1 slow repeated, 7 timers early";
+        assert!(text.contains(rounds), "{text}");
         assert!(!text.contains("3.00x"), "early timers are not late: {text}");
     }
 
@@ -365,9 +337,8 @@ mod tests {
         let with_heap = |heap: f64| {
             let rows = [("tourbillon", 11.0), ("heap", heap)].into_iter();
             let rows = rows.chain(["netty", "sharded", "sweep"].map(|peer| (peer, 2.0)));
-            let mut run = run(rows
-                .map(|(system, value)| row("W3", system, value))
-                .collect());
+            let rows = rows.map(|(system, value)| row("W3", system, value));
+            let mut run = run(rows.collect());
             run.commit = Some("0123456789abcdef with changes".to_owned());
             summary(&run)
         };
@@ -382,9 +353,7 @@ mod tests {
         let behind = with_heap(5.5);
         assert!(behind.contains("| **11.0 Mops/s** | 5.50 Mops/s, heap | 2.00x |"));
         // A target that was not measured has a row, too.
-        assert!(
-            behind.contains("| not measured | | |") && !behind.contains("ahead"),
-            "{behind}"
-        );
+        assert!(behind.contains("| not measured | | |"), "{behind}");
+        assert!(!behind.contains("ahead"), "{behind}");
     }
 }

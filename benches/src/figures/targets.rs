@@ -124,13 +124,14 @@ pub(super) fn standings(run: &Run) -> Vec<Standing> {
     if run.form != Form::Full {
         return Vec::new();
     }
-    let all: Vec<Standing> = ALL.iter().map(|target| target.standing(run)).collect();
-    let is_measured = |standing: &Standing| standing.verdict != Verdict::NotMeasured;
-    if all.iter().any(is_measured) {
-        all
-    } else {
-        Vec::new()
+    let mut all: Vec<Standing> = ALL.iter().map(|target| target.standing(run)).collect();
+    if all
+        .iter()
+        .all(|standing| standing.verdict == Verdict::NotMeasured)
+    {
+        all.clear();
     }
+    all
 }
 
 impl Standing {
@@ -187,24 +188,17 @@ impl Target {
         let (verdict, found, why) = match self.found(run) {
             Ok(mut found) => {
                 found.sort_by(|one, other| one.lead.total_cmp(&other.lead));
-                let is_met = self
-                    .reach
-                    .is_met(found.first().map_or(f64::NAN, |worst| worst.lead));
-                (
-                    if is_met {
-                        Verdict::Met
-                    } else {
-                        Verdict::Missed
-                    },
-                    found,
-                    None,
-                )
+                let worst = found.first().map_or(f64::NAN, |worst| worst.lead);
+                let verdict = match self.reach.is_met(worst) {
+                    true => Verdict::Met,
+                    false => Verdict::Missed,
+                };
+                (verdict, found, None)
             }
             Err((verdict, why)) => (verdict, Vec::new(), Some(why)),
         };
-        let target = self;
         Standing {
-            target,
+            target: self,
             verdict,
             found,
             why,
@@ -256,7 +250,8 @@ impl Target {
         let against = match &self.reach {
             Reach::AtMost(..) => None,
             Reach::Times(_, other) => {
-                Some(self.over(run, ours, metric, |peer| peer.system == *other)?)
+                let is_other = |peer: &Row| peer.system == *other;
+                Some(self.over(run, ours, metric, is_other)?)
             }
             Reach::TimesBest(_) => {
                 let best = self.over(run, ours, metric, Row::is_peer)?;
@@ -283,9 +278,8 @@ impl Target {
         let instant = |row: &Row| ["W4i", "W4h"].contains(&row.workload.name);
         run.rows.iter().filter(move |row| {
             let same = row.workload.name == ours.workload.name;
-            (same || instant(row) && instant(ours))
-                && row.case == ours.case
-                && row.keys == ours.keys
+            let same = same || instant(row) && instant(ours);
+            same && row.case == ours.case && row.keys == ours.keys
         })
     }
 
@@ -300,9 +294,8 @@ impl Target {
         let others = self.others(run, ours).filter(|row| chosen(row));
         let leads = judged(run, others)?.into_iter();
         let leads = leads.filter_map(|peer| Some((ours.over(peer, metric)?, peer)));
-        leads
-            .min_by(|(one, _), (other, _)| one.total_cmp(other))
-            .ok_or_else(|| missing("without the other".to_owned()))
+        let least = leads.min_by(|(one, _), (other, _)| one.total_cmp(other));
+        least.ok_or_else(|| missing("without the other".to_owned()))
     }
 }
 
@@ -388,35 +381,22 @@ W6 1 tourbillon 0 tourbillon-map 0 | wake-ups in 10 s of nothing | Met | 0.00 ti
         // Far, the heap is fast and ours is slow; neither counts.
         assert_eq!(with(&[(near, &[18.0]), (far, &[1.0])]).0, Verdict::Met);
         assert_eq!(with(&[(near, &[17.9]), (far, &[900.0])]).0, Verdict::Missed);
-        let never = with(&[(far, &[900.0])]);
-        assert_eq!(
-            never,
-            (Verdict::NotJudged, "tourbillon was never near".to_owned())
-        );
+        let (verdict, why) = with(&[(far, &[900.0])]);
+        assert_eq!(verdict, Verdict::NotJudged);
+        assert_eq!(why, "tourbillon was never near");
     }
 
     #[test]
     fn timers_of_one_instant_are_compared_by_key_and_by_handle() {
         let mut all = rows("W4h", 0, &[("tourbillon-timer", 100.0), ("netty", 40.0)]);
-        all.extend(rows(
-            "W4i",
-            0,
-            &[("hash-wheel", 80.0), ("tourbillon-map", 80.0)],
-        ));
-        for (what, today) in [
-            (
-                "W4h: keyless",
-                "0.40x: 100 ms after it, netty 40.0 ms after it",
-            ),
-            (
-                "W4i: 1 M timers at one instant, map",
-                "0.50x: 80.0 ms after it, netty (by handle) 40.0 ms after it",
-            ),
-        ] {
-            assert_eq!(
-                standing(all.clone(), what),
-                (Verdict::Met, today.to_owned())
-            );
+        let by_key = [("hash-wheel", 80.0), ("tourbillon-map", 80.0)];
+        all.extend(rows("W4i", 0, &by_key));
+        let handles = "0.40x: 100 ms after it, netty 40.0 ms after it";
+        let keys = "0.50x: 80.0 ms after it, netty (by handle) 40.0 ms after it";
+        let what = "W4i: 1 M timers at one instant, map";
+        for (what, expected) in [("W4h: keyless", handles), (what, keys)] {
+            let (verdict, today) = standing(all.clone(), what);
+            assert_eq!((verdict, &*today), (Verdict::Met, expected));
         }
     }
 

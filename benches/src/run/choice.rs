@@ -96,12 +96,8 @@ pub(super) fn plan(options: &Options, skipped: &[&str]) -> Plan {
             }
             let cases = cases(options, workload, *keys).len();
             let counts = (systems, cases, options.rounds());
-            points.push(Point::new(
-                workload,
-                *keys,
-                amount(options, workload),
-                counts,
-            ));
+            let amount = amount(options, workload);
+            points.push(Point::new(workload, *keys, amount, counts));
         }
     }
     let time = options.time.or(match options.form {
@@ -109,10 +105,9 @@ pub(super) fn plan(options: &Options, skipped: &[&str]) -> Plan {
         _ => None,
     });
     let plan = Plan::new(options.form, time, points);
-    if options.is_bounded() {
-        plan
-    } else {
-        plan.unbounded()
+    match options.is_bounded() {
+        true => plan,
+        false => plan.unbounded(),
     }
 }
 
@@ -188,17 +183,20 @@ pub(super) fn candidates(
             false => vec![SetUp::default()],
         };
         let has = |build: &OtherBuild| build.program().is_some() && build.has(entry.name, workload);
-        let mut builds = vec![None];
-        builds.extend(options.builds().filter(has).map(Some));
-        let candidate = move |set_up| {
-            let of_build = move |build| Candidate {
-                entry,
-                set_up,
-                build,
-            };
-            builds.clone().into_iter().map(of_build)
-        };
-        set_ups.into_iter().flat_map(candidate)
+        let mut candidates = Vec::new();
+        for set_up in set_ups {
+            for build in [None]
+                .into_iter()
+                .chain(options.builds().filter(has).map(Some))
+            {
+                candidates.push(Candidate {
+                    entry,
+                    set_up,
+                    build,
+                });
+            }
+        }
+        candidates
     };
     serving.flat_map(in_set_ups).collect()
 }

@@ -33,20 +33,12 @@ const SLOW: f64 = 2.0;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// So long a system that was stopped has to do what it missed.
 const CATCH_UP: Duration = Duration::from_secs(3);
-/// So long a run may take longer in all because others keep the machine busy: waits, and rounds
+/// So many seconds a run may take longer in all because others keep the machine busy: waits, and rounds
 /// that are done again. The quick form has to end soon on a busy machine, too.
-const DELAY: [Duration; 3] = [
-    Duration::from_secs(300),
-    Duration::from_secs(20),
-    Duration::ZERO,
-];
-/// So long a run waits in all for the mode that targets are judged in, the rounds included that it
+const DELAY: [u64; 3] = [300, 20, 0];
+/// So many seconds a run waits in all for the mode that targets are judged in, the rounds included that it
 /// does then.
-const NEAR_TIME: [Duration; 3] = [
-    Duration::from_secs(300),
-    Duration::from_secs(20),
-    Duration::ZERO,
-];
+const NEAR_TIME: [u64; 3] = [300, 20, 0];
 /// So long a round waits for it at most: the mode changes within seconds. Less if it was never
 /// seen.
 const NEAR_PATIENCE: Duration = Duration::from_secs(10);
@@ -72,9 +64,9 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         began: Instant::now(),
         pings_ns: Vec::new(),
         seed: 1,
-        delay_left: DELAY[options.form as usize],
+        delay_left: Duration::from_secs(DELAY[options.form as usize]),
         skipped,
-        near_left: NEAR_TIME[options.form as usize],
+        near_left: Duration::from_secs(NEAR_TIME[options.form as usize]),
         cuts: Vec::new(),
     };
     let versions = machine::versions().into_iter().chain(drivers).collect();
@@ -138,14 +130,11 @@ pub(crate) fn modes(time: Duration, borders: Borders) -> io::Result<()> {
 /// Compiles the drivers that this run needs. Returns their versions, a line for each driver that
 /// cannot run, and the names of those.
 fn prepare_drivers(options: &Options) -> (Vec<Version>, Vec<String>, Vec<&'static str>) {
-    let workloads = workloads::ALL
-        .iter()
-        .filter(|workload| is_chosen(options, workload));
+    let workloads = workloads::ALL.iter().filter(|w| is_chosen(options, w));
     // At the least number of keys a point has all of its peers.
     let candidates = workloads.flat_map(|workload| candidates(options, &[], workload, 0));
-    let mut drivers: Vec<_> = candidates
-        .filter_map(|candidate| candidate.entry.driver)
-        .collect();
+    let drivers = candidates.filter_map(|candidate| candidate.entry.driver);
+    let mut drivers: Vec<_> = drivers.collect();
     drivers.sort_by_key(|driver| driver.name);
     drivers.dedup_by_key(|driver| driver.name);
     let (mut versions, mut lines, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
@@ -193,11 +182,9 @@ impl Run<'_> {
             let takes_part = part(self.options, workload, keys).is_none_or(|p| p.has(system.name));
             let serves = system.serves(workload).is_some() && takes_part;
             if serves && is_too_many_for(system, self.options, keys) {
-                let why = format!(
-                    "it has {} keys at most unless it is named",
-                    short(system.most_keys)
-                );
-                self.cut(format!("{what}: {} is left out, {why}", system.name));
+                let (name, most) = (system.name, short(system.most_keys));
+                let why = format!("it has {most} keys at most unless it is named");
+                self.cut(format!("{what}: {name} is left out, {why}"));
             }
         }
         self.name_left_out(workload, keys);
@@ -241,11 +228,9 @@ impl Run<'_> {
             let began = Instant::now();
             for round in 0..planned {
                 if round > 0 && !fits(began.elapsed() / round as u32) {
-                    let why = "the time does not suffice";
-                    self.cut(format!(
-                        "{what}, {}: {round} rounds instead of {planned}, {why}",
-                        case.name
-                    ));
+                    let why = format!("{round} rounds instead of {planned}");
+                    let why = format!("{why}, the time does not suffice");
+                    self.cut(format!("{what}, {}: {why}", case.name));
                     break;
                 }
                 self.progress(next, case, round);
@@ -304,11 +289,8 @@ impl Run<'_> {
         }
         let count = each.series.len();
         for turn in 0..count {
-            let at = if round.is_multiple_of(2) {
-                turn
-            } else {
-                count - 1 - turn
-            };
+            let back = count - 1 - turn;
+            let at = if round.is_multiple_of(2) { turn } else { back };
             let series = &mut each.series[at];
             if !wanted(series) {
                 continue;
@@ -345,18 +327,14 @@ impl Run<'_> {
         for round in 0..rounds {
             let lacks = |series: &Series| series.rounds_in(Mode::Near) < rounds;
             let lacking = each.series.iter().filter(|series| lacks(series)).count();
-            let known = each.series.iter().flat_map(|series| &series.rounds);
-            let known = known
-                .filter(|round| round.mode != Some(Mode::Unknown))
-                .count();
-            if lacking == 0 || known == 0 {
+            let mut done = each.series.iter().flat_map(|series| &series.rounds);
+            if lacking == 0 || done.all(|round| round.mode == Some(Mode::Unknown)) {
                 return Ok(());
             }
             let last = began.elapsed() / (round as u32).max(1);
             if !fits(last) || !self.wait_for_near() {
-                complain!(
-                    "         {what}: the near mode does not come in time for {lacking} systems"
-                );
+                let why = "the near mode does not come in time";
+                complain!("         {what}: {why} for {lacking} systems");
                 return Ok(());
             }
             complain!("         {what}: once more for {lacking} systems, near");
@@ -370,19 +348,15 @@ impl Run<'_> {
     /// Waits until the ping-pong shows the near mode. Whether it did.
     fn wait_for_near(&mut self) -> bool {
         let borders = self.options.borders;
-        let seen = self
-            .pings_ns
-            .iter()
-            .any(|ns| borders.mode(*ns) == Mode::Near);
-        let patience = if seen {
-            NEAR_PATIENCE
-        } else {
-            NEVER_SEEN_PATIENCE
+        let is_near = |ns: f64| borders.mode(ns) == Mode::Near;
+        let patience = match self.pings_ns.iter().any(|ns| is_near(*ns)) {
+            true => NEAR_PATIENCE,
+            false => NEVER_SEEN_PATIENCE,
         };
         let began = Instant::now();
         let mut near = false;
         while !near && began.elapsed() < patience.min(self.near_left) {
-            near = self.ping().is_some_and(|ns| borders.mode(ns) == Mode::Near);
+            near = self.ping().is_some_and(is_near);
             if !near {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -392,15 +366,10 @@ impl Run<'_> {
     }
 
     fn progress(&self, next: &Point, case: &Cased, round: usize) {
-        complain!(
-            "{:>14}  {}, {}: round {} of {}; then {}",
-            self.plan.so_far(),
-            point(next.workload, next.keys),
-            case.name,
-            round + 1,
-            self.options.rounds(),
-            self.plan.ahead()
-        );
+        let (so_far, ahead) = (self.plan.so_far(), self.plan.ahead());
+        let what = format!("{}, {}", point(next.workload, next.keys), case.name);
+        let (round, rounds) = (round + 1, self.options.rounds());
+        complain!("{so_far:>14}  {what}: round {round} of {rounds}; then {ahead}");
     }
 
     fn request(&mut self, workload: &Workload, case: &Cased, divisor: u64) -> Request {
@@ -576,11 +545,7 @@ mod tests {
         let answer = |(figure, before, after): &(f64, f64, f64)| Answer {
             reply: Reply {
                 figures: vec![Some(*figure)],
-                seconds: 0.0,
-                others: None,
-                disturbed: false,
-                fired: 0,
-                early: 0,
+                ..Reply::default()
             },
             pings_ns: Some([*before, *after]),
         };
@@ -600,18 +565,13 @@ mod tests {
 
     #[test]
     fn a_round_in_which_the_mode_changed_is_repeated_and_not_counted() {
-        let rounds: [&[_]; 3] = [
-            &[(1.0, 80.0, 300.0)],
-            &[(2.0, 300.0, 80.0)],
-            &[(3.0, 310.0, 290.0)],
-        ];
+        let rounds = [(1.0, 80.0, 300.0), (2.0, 300.0, 80.0), (3.0, 310.0, 290.0)];
+        let rounds = rounds.each_ref().map(std::slice::from_ref);
         let (rows, discarded) = rows_of(2, &rounds);
         assert_eq!((rows.len(), rows[0].rounds()), (1, 1));
         assert_eq!((rows[0].mixed, discarded), (2, 2));
-        assert_eq!(
-            (rows[0].mode, typical(&rows[0])),
-            (Some(Mode::Far), Some(3.0))
-        );
+        assert_eq!(rows[0].mode, Some(Mode::Far));
+        assert_eq!(typical(&rows[0]), Some(3.0));
         // At most as many as there are rounds.
         let (rows, _) = rows_of(2, &[rounds[0]; 4]);
         assert_eq!((rows.len(), rows[0].rounds(), rows[0].mixed), (1, 0, 4));
@@ -627,12 +587,9 @@ mod tests {
             (4.0, 80.0, 80.0),
         ];
         let (rows, _) = rows_of(2, &[batches]);
-        let modes: Vec<_> = rows
-            .iter()
-            .map(|row| (row.mode, row.rounds(), row.mixed))
-            .collect();
+        let modes = rows.iter().map(|row| (row.mode, row.rounds(), row.mixed));
         let expected = [(Some(Mode::Near), 2, 1), (Some(Mode::Far), 1, 0)];
-        assert_eq!(modes, expected);
+        assert!(modes.eq(expected));
         assert_eq!(typical(&rows[0]), Some(2.5));
     }
 
@@ -661,10 +618,8 @@ mod tests {
         assert!(is_chosen(&options, of("W1")) && !is_chosen(&options, of("churn")));
         let plan = plan(&options, &[]);
         assert_eq!(plan.left.len(), 22);
-        assert!(
-            plan.estimate() < preset::TIME.as_secs_f64(),
-            "five rounds of each"
-        );
+        let limit = preset::TIME.as_secs_f64();
+        assert!(plan.estimate() < limit, "five rounds of each");
     }
 
     #[test]
@@ -673,24 +628,18 @@ mod tests {
         let mut run = run(&options);
         run.name_left_out(workloads::find("W2").expect("a workload"), 10_000_000);
         let words = run.cuts.join("\n");
-        assert!(
-            words.starts_with("W2 10 M: for lack of time without"),
-            "{words}"
-        );
-        assert!(words.contains("go") && !words.contains("heap"), "{words}");
+        let names = words.strip_prefix("W2 10 M: for lack of time without ");
+        let names = names.expect(&words);
+        assert!(names.contains("go") && !names.contains("heap"), "{words}");
     }
 
     #[test]
     fn ours_are_set_up_in_every_way_and_peers_once() {
         let options = options("--only W2 --system tourbillon,heap --shards 1,2");
         let workload = workloads::find("W2").expect("a workload");
-        let names: Vec<String> = candidates(&options, &[], workload, 1_000)
-            .iter()
-            .map(Candidate::name)
-            .collect();
-        assert_eq!(
-            names,
-            ["tourbillon, 1 shards", "tourbillon, 2 shards", "heap"]
-        );
+        let candidates = candidates(&options, &[], workload, 1_000);
+        let names = candidates.iter().map(Candidate::name);
+        let expected = ["tourbillon, 1 shards", "tourbillon, 2 shards", "heap"];
+        assert!(names.eq(expected));
     }
 }

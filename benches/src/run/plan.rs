@@ -48,10 +48,9 @@ fn cost(workload: &Workload) -> (f64, f64, f64) {
 
 /// A workload and how many keys it has, if that is a question.
 pub(super) fn point(workload: &Workload, keys: u64) -> String {
-    if workload.has_no_keys() {
-        workload.name.to_owned()
-    } else {
-        format!("{} {}", workload.name, short(keys))
+    match workload.has_no_keys() {
+        true => workload.name.to_owned(),
+        false => format!("{} {}", workload.name, short(keys)),
     }
 }
 
@@ -85,11 +84,10 @@ impl Point {
             Children::Fresh => systems * cases * rounds * (round + fill),
             Children::Together => systems * fill + cases * rounds * round,
         };
-        let until = None;
         Point {
             workload,
             keys,
-            until,
+            until: None,
             seconds,
         }
     }
@@ -109,10 +107,9 @@ impl Plan {
     /// A plan for these points, in their order. `time` in place of the time of the form.
     pub(super) fn new(form: Form, time: Option<Duration>, mut points: Vec<Point>) -> Self {
         points.reverse();
-        let (began, time) = (Instant::now(), time.or(TIME[form as usize]));
         Plan {
-            began,
-            time,
+            began: Instant::now(),
+            time: time.or(TIME[form as usize]),
             left: points,
         }
     }
@@ -130,9 +127,8 @@ impl Plan {
 
     /// The next point with its part of the time, or nothing at the end or when the time is over.
     pub(super) fn next(&mut self) -> Option<Point> {
-        let left = self
-            .time
-            .map(|time| time.saturating_sub(self.began.elapsed()));
+        let so_far = self.began.elapsed();
+        let left = self.time.map(|time| time.saturating_sub(so_far));
         if left == Some(Duration::ZERO) {
             return None;
         }
@@ -146,19 +142,14 @@ impl Plan {
     /// The time so far, and the bound.
     pub(super) fn so_far(&self) -> String {
         let now = clock(self.began.elapsed().as_secs_f64());
-        let bound = self
-            .time
-            .map(|time| format!(" of {}", clock(time.as_secs_f64())));
-        now + &bound.unwrap_or_default()
+        let bound = |time: Duration| format!(" of {}", clock(time.as_secs_f64()));
+        now + &self.time.map(bound).unwrap_or_default()
     }
 
     /// What there is to do, and about how long it takes.
     pub(super) fn ahead(&self) -> String {
-        format!(
-            "{} points, about {}",
-            self.left.len(),
-            clock(self.estimate())
-        )
+        let (points, time) = (self.left.len(), clock(self.estimate()));
+        format!("{points} points, about {time}")
     }
 }
 
@@ -175,14 +166,9 @@ mod tests {
 
     #[test]
     fn every_workload_has_a_cost() {
-        let none = |workload: &&Workload| cost(workload) == (1.0, 0.0, 1.0e-6);
-        assert_eq!(
-            workloads::ALL
-                .iter()
-                .find(none)
-                .map(|workload| workload.name),
-            None
-        );
+        for workload in workloads::ALL {
+            assert_ne!(cost(workload), (1.0, 0.0, 1.0e-6), "{}", workload.name);
+        }
     }
 
     #[test]
@@ -195,11 +181,7 @@ mod tests {
         let points = || vec![of("W3", 6), of("W3", 2), of("churn", 1)];
         let mut plan = Plan::new(Form::Full, Some(time), points());
         let now = Instant::now();
-        let mut part = || {
-            plan.next()
-                .and_then(|point| point.until)
-                .map(|until| until - now)
-        };
+        let mut part = || Some(plan.next()?.until? - now);
         let first = part().expect("three points");
         assert!(first > time / 2 && first < time * 3 / 4, "{first:?}");
         // What the first one does not need is there for the others.

@@ -139,31 +139,20 @@ mod tests {
     fn cases(workload: &str, threads: &[usize]) -> Vec<(usize, String, usize)> {
         let workload = find(workload).expect("a workload");
         let cases = workload.cases_with(threads).into_iter();
-        cases
-            .map(|case| (case.number, case.name, case.threads))
-            .collect()
+        let cases = cases.map(|case| (case.number, case.name, case.threads));
+        cases.collect()
     }
 
     #[test]
     fn threads_are_chosen_where_they_are_a_question() {
-        let table = [
-            (0, "1 thread".to_owned(), 1),
-            (1, "2 threads".to_owned(), 2),
-        ];
+        let of = |number, threads, name: &str| (number, name.to_owned(), threads);
+        let table = [of(0, 1, "1 thread"), of(1, 2, "2 threads")];
         assert_eq!(cases("W2", &[]), table);
-        let chosen = cases("W2", &[2, 8]);
-        let expected = [
-            (1, "2 threads".to_owned(), 2),
-            (0, "8 threads".to_owned(), 8),
-        ];
-        assert_eq!(chosen, expected);
-        let pairs: Vec<String> = cases("W1", &[1, 4])
-            .into_iter()
-            .map(|case| case.1)
-            .collect();
-        let both = ["1 ms - 60 s", "1 ms - 60 s, 4 threads"];
-        assert_eq!(pairs[..2], both);
-        assert_eq!(pairs.len(), 4);
+        let expected = [of(1, 2, "2 threads"), of(0, 8, "8 threads")];
+        assert_eq!(cases("W2", &[2, 8]), expected);
+        let pairs = cases("W1", &[1, 4]);
+        let both = [of(0, 1, "1 ms - 60 s"), of(0, 4, "1 ms - 60 s, 4 threads")];
+        assert_eq!((&pairs[..2], pairs.len()), (&both[..], 4));
         assert_eq!(cases("W4", &[8]), cases("W4", &[]));
     }
 
@@ -171,10 +160,9 @@ mod tests {
     fn only_a_long_round_with_several_threads_has_batches() {
         let batches = |workload: &str, threads, amount| {
             let request = Request {
-                case: 0,
                 threads,
                 amount,
-                seed: 1,
+                ..Request::default()
             };
             batches(find(workload).expect("a workload"), &request)
         };

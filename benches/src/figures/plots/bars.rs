@@ -49,23 +49,17 @@ impl Bars<'_> {
     pub(super) fn svg(&self) -> String {
         let most = self.panels.iter().map(|panel| panel.bars.len()).max();
         let height = TOP + most.unwrap_or(0) as i32 * ROW + BOTTOM;
-        picture(
-            (self.title, self.notes),
-            &self.panels,
-            height,
-            |canvas, panel, corner, width| {
-                self.panel(canvas, panel, corner, width);
-            },
-        )
+        let heading = (self.title, self.notes);
+        let draw = |canvas: &_, panel: &_, at, width| self.panel(canvas, panel, at, width);
+        picture(heading, &self.panels, height, draw)
     }
 
     fn panel(&self, canvas: &Canvas, panel: &Panel, (x, y): At, width: i32) {
         let (left, right) = (x + LEFT, x + width - RIGHT);
         let (top, bottom) = (y + TOP, y + TOP + panel.bars.len() as i32 * ROW);
-        let panels = if self.alike {
-            &*self.panels
-        } else {
-            std::slice::from_ref(panel)
+        let panels = match self.alike {
+            true => &*self.panels,
+            false => std::slice::from_ref(panel),
         };
         let all = panels.iter().flat_map(|panel| &panel.bars);
         let all = all.flat_map(|bar| {

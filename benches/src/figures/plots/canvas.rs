@@ -71,10 +71,8 @@ impl Look {
     /// Of the system with this number among ours, or among the peers.
     pub(super) fn of(number: usize, ours: bool) -> Self {
         let inks: &[Ink] = if ours { &OURS } else { &PEERS };
-        Look {
-            ink: inks[number % inks.len()],
-            ours,
-        }
+        let ink = inks[number % inks.len()];
+        Look { ink, ours }
     }
 }
 
@@ -183,11 +181,8 @@ pub(super) fn picture<P>(
     ));
     canvas.bar((0, 0), (width, height_of_all), PAGE);
     let (right, bottom) = (width - 1, height_of_all - 1);
-    canvas.line(
-        &[(0, 0), (right, 0), (right, bottom), (0, bottom), (0, 0)],
-        BORDER,
-        1,
-    );
+    let border = [(0, 0), (right, 0), (right, bottom), (0, bottom), (0, 0)];
+    canvas.line(&border, BORDER, 1);
     canvas.bold(title, (EDGE, 25), 17.0);
     canvas.note(notes, (EDGE, 47), Align::Start);
     for (number, panel) in (0..).zip(panels) {
@@ -198,9 +193,8 @@ pub(super) fn picture<P>(
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    let text = text.replace('&', "&amp;");
+    text.replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// From values to pixels.
@@ -234,9 +228,7 @@ impl Scale {
         }
         Scale {
             log: true,
-            pixels,
-            low,
-            high,
+            ..Scale::between(low, high, pixels)
         }
     }
 
@@ -269,10 +261,9 @@ impl Scale {
 
     /// Round values in it, at least so many pixels apart.
     pub(super) fn ticks(&self, apart: i32) -> Vec<f64> {
-        let choices = if self.log {
-            self.log_ticks()
-        } else {
-            self.linear_ticks()
+        let choices = match self.log {
+            true => self.log_ticks(),
+            false => self.linear_ticks(),
         };
         let fits = |ticks: &Vec<f64>| {
             let mut both = ticks.windows(2);
@@ -300,10 +291,9 @@ impl Scale {
         let to = self.high.log10().ceil() as i32;
         let ticks = |factors: &[f64], step: i32| -> Vec<f64> {
             let powers = (from..=to).filter(|power| power.rem_euclid(step) == 0);
-            powers
-                .map(|power| 10_f64.powi(power))
-                .flat_map(|power| factors.iter().map(move |factor| factor * power))
-                .filter(|tick| (self.low..=self.high).contains(tick))
+            let powers = powers.map(|power| 10_f64.powi(power));
+            let all = powers.flat_map(|power| factors.iter().map(move |factor| factor * power));
+            all.filter(|tick| (self.low..=self.high).contains(tick))
                 .collect()
         };
         let mut choices = vec![ticks(&[1.0, 2.0, 5.0], 1), ticks(&[1.0, 3.0], 1)];

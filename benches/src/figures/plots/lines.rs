@@ -43,24 +43,19 @@ impl Lines<'_> {
         let most = self.panels.iter().map(|panel| panel.lines.len()).max();
         let labels = most.unwrap_or(0) as i32 * LABEL;
         let height = HEIGHT.max(labels + TOP + BOTTOM);
-        let heading = (self.title, self.notes);
-        picture(
-            heading,
-            &self.panels,
-            height,
-            |canvas, panel, (x, y), width| {
-                // All panels have the same axes, so that they can be compared.
-                let from = (x + LEFT, y + TOP);
-                let to = (x + width - RIGHT, y + height - BOTTOM);
-                let axes = Axes {
-                    from,
-                    to,
-                    up: Scale::log(self.all().map(|(_, value)| value), (to.1, from.1)),
-                    right: Positions::of(self.all().map(|(at, _)| at), (from.0 + 14, to.0 - 8)),
-                };
-                self.panel(canvas, panel, &axes);
-            },
-        )
+        let draw = |canvas: &_, panel: &_, (x, y): At, width: i32| {
+            // All panels have the same axes, so that they can be compared.
+            let from = (x + LEFT, y + TOP);
+            let to = (x + width - RIGHT, y + height - BOTTOM);
+            let axes = Axes {
+                from,
+                to,
+                up: Scale::log(self.all().map(|(_, value)| value), (to.1, from.1)),
+                right: Positions::of(self.all().map(|(at, _)| at), (from.0 + 14, to.0 - 8)),
+            };
+            self.panel(canvas, panel, &axes);
+        };
+        picture((self.title, self.notes), &self.panels, height, draw)
     }
 
     fn all(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
@@ -157,15 +152,11 @@ impl Positions {
         let places = values.iter().map(|value| place(&values, *value));
         let low = places.clone().fold(f64::INFINITY, f64::min);
         let high = places.fold(f64::NEG_INFINITY, f64::max);
-        let (low, high) = if high > low {
-            (low, high)
-        } else {
-            (low - 1.0, low + 1.0)
+        let scale = match high > low {
+            true => Scale::between(low, high, pixels),
+            false => Scale::between(low - 1.0, low + 1.0, pixels),
         };
-        Positions {
-            scale: Scale::between(low, high, pixels),
-            values,
-        }
+        Positions { values, scale }
     }
 
     fn pixel(&self, value: u64) -> i32 {

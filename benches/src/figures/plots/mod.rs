@@ -41,11 +41,8 @@ pub(crate) fn of(run: &Run) -> Vec<Plot> {
         let title = "Start a timer and stop it";
         plots.extend(draw.by_keys("pair-keys", title, &["W1", "W1x"], other_modes));
     }
-    plots.extend(
-        [draw.mass(), draw.memory(), draw.lateness()]
-            .into_iter()
-            .flatten(),
-    );
+    let bars = [draw.mass(), draw.memory(), draw.lateness()];
+    plots.extend(bars.into_iter().flatten());
     plots
 }
 
@@ -116,12 +113,12 @@ impl<'a> Draw<'a> {
                 let rows = self.run.of(workload);
                 rows.filter(|row| is_drawn(row, other_modes))
             };
-            let named = |row: &Row| match workloads {
-                [_] => row.case_in_words(),
-                // Which of them it is.
-                _ if *workload == "W1" => format!("by handle, {}", row.case_in_words()),
-                _ => format!("by key, {}", row.case_in_words()),
+            let which = match workloads {
+                [_] => "",
+                _ if *workload == "W1" => "by handle, ",
+                _ => "by key, ",
             };
+            let named = |row: &Row| which.to_owned() + &row.case_in_words();
             for title in once_each(rows().map(named)) {
                 let lines = self.lines(rows().filter(|row| named(row) == title), |row| row.keys);
                 if !lines.is_empty() {
@@ -298,14 +295,10 @@ impl<'a> Draw<'a> {
             let of_case = rows.filter(move |row| (row.case == NONE_IS_LONG) == none_is_long);
             self.panel(title.to_owned(), of_case, "p99", Some(("p50", "max")))
         };
-        let title = (
-            "How late 10,000 timers a second are: p99 (p50 to max)",
-            "ms late; less is better",
-        );
-        let panels = [
-            panel("no task is slow", true),
-            panel("some tasks take 500 ms: the others", false),
-        ];
+        let title = "How late 10,000 timers a second are: p99 (p50 to max)";
+        let title = (title, "ms late; less is better");
+        let slow = panel("some tasks take 500 ms: the others", false);
+        let panels = [panel("no task is slow", true), slow];
         self.bars("lateness", title, (Marks::Dots, true), panels)
     }
 }
