@@ -168,10 +168,8 @@ impl Local {
 /// Adds to what only this thread writes.
 fn add(to: &AtomicU64, number: u64) {
     // Relaxed: a count, read after the work.
-    to.store(
-        to.load(Ordering::Relaxed).wrapping_add(number),
-        Ordering::Relaxed,
-    );
+    let sum = to.load(Ordering::Relaxed).wrapping_add(number);
+    to.store(sum, Ordering::Relaxed);
 }
 
 fn raise(to: &AtomicU64, number: u64) {
@@ -207,30 +205,24 @@ pub(crate) fn fired_so_far() -> u64 {
     for local in locals.iter() {
         black_box(local.sum.load(Ordering::Relaxed));
     }
-    locals
-        .iter()
-        .map(|local| local.fired.load(Ordering::Acquire))
-        .sum()
+    let fired = locals.iter();
+    fired.map(|local| local.fired.load(Ordering::Acquire)).sum()
 }
 
 /// How many timers with a stamp have run before they were due.
 pub(crate) fn early_so_far() -> u64 {
     let locals = locals();
-    let early = locals
-        .iter()
-        .map(|local| local.early.load(Ordering::Relaxed));
-    early.sum()
+    let early = locals.iter();
+    early.map(|local| local.early.load(Ordering::Relaxed)).sum()
 }
 
 /// Waits until `count` timers have fired in all; those that don't come are an error.
 pub(crate) fn wait_until_fired(count: u64, limit: Duration) {
     let began = Instant::now();
     while fired_so_far() < count {
-        assert!(
-            began.elapsed() < limit,
-            "only {} of {count} timers have fired {limit:?} later",
-            fired_so_far()
-        );
+        let fired = fired_so_far();
+        let late = format!("only {fired} of {count} timers have fired {limit:?} later");
+        assert!(began.elapsed() < limit, "{late}");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -246,28 +238,31 @@ pub(crate) struct Lateness {
 
 /// Takes what was recorded. For the time between two rounds, when nothing fires.
 pub(crate) fn take_lateness() -> Lateness {
-    let mut taken = Lateness {
-        counts: vec![0; BUCKETS],
-        latest: 0,
-        last_ran: 0,
-        earliest: 0,
+    let mut taken = Lateness::of(vec![0; BUCKETS], 0);
+    let greatest = |of: &mut u64, local: &AtomicU64| {
+        *of = local.swap(0, Ordering::Relaxed).max(*of);
     };
     for local in locals().iter() {
         for (sum, count) in taken.counts.iter_mut().zip(local.lateness.iter()) {
             *sum += count.swap(0, Ordering::Relaxed);
         }
-        taken.latest = taken.latest.max(local.latest.swap(0, Ordering::Relaxed));
-        taken.last_ran = taken
-            .last_ran
-            .max(local.last_ran.swap(0, Ordering::Relaxed));
-        taken.earliest = taken
-            .earliest
-            .max(local.earliest.swap(0, Ordering::Relaxed));
+        greatest(&mut taken.latest, &local.latest);
+        greatest(&mut taken.last_ran, &local.last_ran);
+        greatest(&mut taken.earliest, &local.earliest);
     }
     taken
 }
 
 impl Lateness {
+    fn of(counts: Vec<u64>, latest: u64) -> Self {
+        Lateness {
+            counts,
+            latest,
+            last_ran: 0,
+            earliest: 0,
+        }
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -394,12 +389,7 @@ mod tests {
         for late in 1..=1_000 {
             counts[bucket(late * 1_000_000)] += 1;
         }
-        let lateness = Lateness {
-            counts,
-            latest: 1_000_000_000,
-            last_ran: 0,
-            earliest: 0,
-        };
+        let lateness = Lateness::of(counts, 1_000_000_000);
         for (per_mille, truth) in [(500, 500.0), (990, 990.0), (999, 999.0)] {
             let found = lateness.per_mille(per_mille);
             assert!((truth..truth * 1.04).contains(&found), "{found}");

@@ -58,9 +58,9 @@ pub(crate) trait Keyed: System {
 
     /// A start of each. A system with a way of its own for many keys takes it, here and below.
     fn start_many(&self, timers: &[(u64, Duration)]) {
-        timers
-            .iter()
-            .for_each(|(key, delay)| self.start(*key, *delay));
+        for (key, delay) in timers {
+            self.start(*key, *delay);
+        }
     }
 
     /// A stop of each; how many there were.

@@ -27,23 +27,11 @@ const POLLS: u64 = 10;
 /// None ends meanwhile.
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Allocations of one sleep, on average.
-struct Allocations {
-    made: f64,
-    first_poll: f64,
-    later_poll: f64,
-    dropped: f64,
-}
-
 fn main() {
     let one = measure(|| drop(black_box(Box::new(1_u8))));
-    assert_eq!(
-        one.count_total, 1,
-        "the allocator that counts is in its place"
-    );
-    say!(
-        "allocations of a sleep, mean of {SLEEPS} that sleep at the same time, the second time they do"
-    );
+    assert_eq!(one.count_total, 1, "the allocator that counts is there");
+    let which = format!("mean of {SLEEPS} that sleep at the same time");
+    say!("allocations of a sleep, {which}, the second time they do");
     say!("                  made  first poll  later poll  dropped");
     // On a runtime, which tokio's own need.
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -60,17 +48,14 @@ fn main() {
 fn say<F: Future>(name: &str, sleep: impl Fn() -> F) -> f64 {
     // What only the first ones need, and later ones find there.
     let _ = count(&sleep);
-    let Allocations {
-        made,
-        first_poll,
-        later_poll,
-        dropped,
-    } = count(&sleep);
+    let [made, first_poll, later_poll, dropped] = count(&sleep);
     say!("{name:<16}{made:>6.3}{first_poll:>12.3}{later_poll:>12.3}{dropped:>9.3}");
     later_poll
 }
 
-fn count<F: Future>(sleep: &impl Fn() -> F) -> Allocations {
+/// Allocations of one sleep, on average: when it is made, in the first poll and in a later one, and
+/// when it is dropped.
+fn count<F: Future>(sleep: &impl Fn() -> F) -> [f64; 4] {
     let mut made = 0;
     let mut sleeps: Vec<Pin<Box<F>>> = Vec::with_capacity(SLEEPS);
     for _ in 0..SLEEPS {
@@ -91,10 +76,6 @@ fn count<F: Future>(sleep: &impl Fn() -> F) -> Allocations {
     let later_polls: u64 = (0..POLLS).map(|_| poll_all()).sum();
     let dropped = measure(|| sleeps.clear()).count_total;
     let each = |count: u64| count as f64 / SLEEPS as f64;
-    Allocations {
-        made: each(made),
-        first_poll: each(first_poll),
-        later_poll: each(later_polls) / POLLS as f64,
-        dropped: each(dropped),
-    }
+    let later_poll = each(later_polls) / POLLS as f64;
+    [each(made), each(first_poll), later_poll, each(dropped)]
 }

@@ -119,13 +119,12 @@ fn idle(stripes: usize) {
     let took = begun.elapsed().as_secs_f64() * 1e6 / MAPS as f64;
     let resident = (status("VmRSS:") - before) as f64 / MAPS as f64;
     sleep(Duration::from_secs(1));
-    let switches = switches();
+    let before = switches();
     sleep(Duration::from_secs(10));
-    say!(
-        "{MAPS} idle maps with {stripes} stripes: {took:.1} us to build and {resident:.1} KiB each, {} threads, {} switches in 10 s",
-        status("Threads:"),
-        self::switches() - switches
-    );
+    let (threads, switches) = (status("Threads:"), switches() - before);
+    let each = format!("{took:.1} us to build and {resident:.1} KiB each");
+    let all = format!("{threads} threads, {switches} switches in 10 s");
+    say!("{MAPS} idle maps with {stripes} stripes: {each}, {all}");
 }
 
 /// A number from Linux about this process.

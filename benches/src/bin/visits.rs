@@ -35,9 +35,8 @@ const HOUR: Duration = Duration::from_secs(3_600);
 type Lateness = Arc<Mutex<Vec<Duration>>>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let rounds = std::env::args()
-        .nth(1)
-        .map_or(5, |word| word.parse().expect("a number"));
+    let word = std::env::args().nth(1);
+    let rounds = word.map_or(5, |word| word.parse().expect("a number"));
     let folder = std::env::temp_dir().join(format!("visits-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let late = Lateness::default();
@@ -48,23 +47,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         })
         .start()?;
     for first in (0..OTHERS).step_by(1_000) {
-        let keys: Vec<String> = (first..first + 1_000)
-            .map(|key| format!("order:{key}"))
-            .collect();
-        timers
-            .schedule_many("pay-by", keys.iter().map(|key| (key, 9 * HOUR, &0)))
-            .wait()?;
+        let keys = (first..first + 1_000).map(|key| format!("order:{key}"));
+        let all = keys.map(|key| (key, 9 * HOUR, 0));
+        timers.schedule_many("pay-by", all).wait()?;
     }
     let scheduler = Scheduler::<u64>::builder().name("requests").build()?;
-    let threads = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    let threads = threads.worker_threads(2).enable_all().build()?;
     let listener = threads.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
     let address = listener.local_addr()?;
-    let page = Page::new()
-        .timers("shop", &timers)
-        .instance(scheduler.handle().clone());
+    let page = Page::new().timers("shop", &timers);
+    let page = page.instance(scheduler.handle().clone());
     let router = page.requests_per_second(2 * VISITS).router();
     threads.spawn(async move { axum::serve(listener, router).await });
 
@@ -84,11 +77,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 // A hundredth of what a second has.
                 for _ in 0..TIMERS / 100 {
                     key += 1;
-                    let (delay, sink) = (
-                        Duration::from_micros(5_000 + key * 7_919 % 200_000),
-                        Arc::clone(&short),
-                    );
-                    let due = Instant::now() + delay;
+                    let delay = Duration::from_micros(5_000 + key * 7_919 % 200_000);
+                    let (due, sink) = (Instant::now() + delay, Arc::clone(&short));
                     let run = move |_: &tourbillon::Firing<'_, u64>| {
                         sink.lock().expect("no panic").push(due.elapsed());
                     };
@@ -96,12 +86,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 }
                 for _ in 0..DURABLE / 100 {
                     key += 1;
-                    drop(timers.schedule(
-                        "mail",
-                        &format!("mail:{key}"),
-                        Duration::from_millis(300),
-                        &key,
-                    ));
+                    let (name, delay) = (format!("mail:{key}"), Duration::from_millis(300));
+                    drop(timers.schedule("mail", &name, delay, &key));
                 }
                 sleep(Duration::from_millis(10));
             }
@@ -117,10 +103,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let names = ["scheduler p99", "durable p50", "durable p99"];
     let [without, with] = figures.map(|all| all.map(median));
     for (name, (without, with)) in names.iter().zip(without.iter().zip(&with)) {
-        say!(
-            "{name}: {without:.3} ms without visits, {with:.3} ms with {VISITS}/s, ratio {:.3}",
-            with / without
-        );
+        let ratio = with / without;
+        let figures = format!("{without:.3} ms without visits, {with:.3} ms with {VISITS}/s");
+        say!("{name}: {figures}, ratio {ratio:.3}");
     }
     say!("{answered} visits were answered in {rounds} rounds of {ROUND:?}");
     timers.stop(ROUND).wait()?;

@@ -65,9 +65,9 @@ impl Driver {
             Language::Java { class, .. } => {
                 let is_library = |file: &str| ["Jdk.java", "Netty.java"].contains(&file);
                 let own = format!("{class}.java");
-                let all = JAVA.iter().copied();
-                all.filter(|(file, _)| !is_library(file) || *file == own)
-                    .collect()
+                let mut all = JAVA.to_vec();
+                all.retain(|(file, _)| !is_library(file) || *file == own);
+                all
             }
         }
     }
@@ -82,9 +82,8 @@ impl Driver {
         if beside.ends_with("deps") {
             beside.pop();
         }
-        Ok(beside
-            .join("drivers")
-            .join(format!("{}-{:016x}", self.name, hasher.finish())))
+        let name = format!("{}-{:016x}", self.name, hasher.finish());
+        Ok(beside.join("drivers").join(name))
     }
 
     /// The versions of what it needs; all of that is there then.
@@ -137,12 +136,9 @@ impl Driver {
             }
             Language::Java { .. } => {
                 let mut javac = Command::new("javac");
-                javac
-                    .args(["--release", "11", "-cp"])
-                    .arg(self.class_path(&part));
-                javac
-                    .args(["-d", "."])
-                    .args(self.sources().iter().map(|(file, _)| file));
+                javac.args(["--release", "11", "-d", "."]);
+                javac.arg("-cp").arg(self.class_path(&part));
+                javac.args(self.sources().iter().map(|(file, _)| file));
                 javac
             }
         };
@@ -198,10 +194,10 @@ fn ask(tool: &str, argument: &str, package: &str) -> Result<String, Trouble> {
             let said = [output.stdout, output.stderr].concat();
             Ok(String::from_utf8_lossy(&said).into_owned())
         }
-        Ok(output) => Err(Trouble::Failed(format!(
-            "{tool} {argument}: {}",
-            output.status
-        ))),
+        Ok(output) => {
+            let how = format!("{tool} {argument}: {}", output.status);
+            Err(Trouble::Failed(how))
+        }
         Err(_) => Err(Trouble::Missing(format!("{tool} (the package {package})"))),
     }
 }
@@ -211,7 +207,5 @@ fn succeed(output: &Output) -> io::Result<()> {
         return Ok(());
     }
     let said = [&output.stdout[..], &output.stderr[..]].concat();
-    Err(io::Error::other(
-        String::from_utf8_lossy(&said).trim().to_owned(),
-    ))
+    Err(io::Error::other(String::from_utf8_lossy(&said).trim()))
 }

@@ -63,10 +63,9 @@ pub(crate) fn no_timer_of_a_round_is_early<F: Foreign>() {
     let filled = pipes.hear::<Filled>().expect("the driver fills");
     assert!(filled.seconds < LIMIT.as_secs_f64());
     let request = Request {
-        case: 0,
         threads: 1,
         amount: millis,
-        seed: 1,
+        ..Request::default()
     };
     // It ends where one is early, or where one is missing.
     pipes.send(&request).expect("the driver runs");
@@ -98,15 +97,13 @@ impl<F: Foreign> Remote<F> {
         let lane = lane();
         let (answer, answered) = mpsc::channel();
         lock(&self.waiting).insert(lane, answer);
-        let delay_ns = delay.as_nanos() as u64;
         let call = Call {
             lane,
             what,
             key,
-            delay_ns,
+            delay_ns: delay.as_nanos() as u64,
         };
-        let mut line = serde_json::to_string(&call).expect("it is plain");
-        line.push('\n');
+        let line = serde_json::to_string(&call).expect("it is plain") + "\n";
         let sent = lock(&self.calls).write_all(line.as_bytes());
         sent.expect("the driver runs");
         answered.recv_timeout(LIMIT).expect("the driver answers")

@@ -20,6 +20,8 @@ pub(super) enum OtherBuild {
 
 use OtherBuild::{Lto, Mimalloc};
 
+const OURS: [&str; 3] = ["tourbillon", "tourbillon-map", "tourbillon-timer"];
+
 static PROGRAMS: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
 
 impl OtherBuild {
@@ -41,10 +43,7 @@ impl OtherBuild {
             // A mass expiry frees boxes on other threads than the one that allocated them.
             Mimalloc => (&["tourbillon"], &["W4", "W4i"]),
             // Calls that take less than a microsecond.
-            Lto => (
-                &["tourbillon", "tourbillon-map", "tourbillon-timer"],
-                &["W1", "W1k", "W2", "W3"],
-            ),
+            Lto => (&OURS, &["W1", "W1k", "W2", "W3"]),
         };
         systems.contains(&system) && workloads.contains(&workload.name)
     }
@@ -66,15 +65,16 @@ impl OtherBuild {
             Mimalloc => ("release", "mimalloc"),
             Lto => ("lto", ""),
         };
+        let manifest = concat!(
+            "--manifest-path=",
+            env!("CARGO_MANIFEST_DIR"),
+            "/Cargo.toml"
+        );
         let status = Command::new(cargo)
-            .args(["build", "--quiet", "--bin", "benches"])
+            .args(["build", "--quiet", "--bin", "benches", manifest])
             // It would put the program into another folder.
             .env_remove("CARGO_BUILD_TARGET")
             .args(["--profile", profile, "--features", features])
-            .args([
-                "--manifest-path",
-                concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
-            ])
             .arg("--target-dir")
             .arg(&folder)
             .status()?;
@@ -84,8 +84,10 @@ impl OtherBuild {
         let file = format!("benches{}", std::env::consts::EXE_SUFFIX);
         let program = folder.join(profile).join(file);
         if !program.is_file() {
-            let error = format!("its build has made no {}", program.display());
-            return Err(io::Error::other(error));
+            return Err(io::Error::other(format!(
+                "no {} was made",
+                program.display()
+            )));
         }
         let _ = PROGRAMS[self as usize].set(program);
         Ok(())

@@ -92,13 +92,18 @@ fn after(delay: Duration) -> u64 {
 
 impl<V: Payload, const STRIPES: usize> ByNumber<V> for Deadlines<V, STRIPES> {
     const NAME: &'static str = "bare";
-    const ABOUT: &'static str = "no timers, a floor: deadlines in locked FxHash maps, the time as one load";
+    const ABOUT: &'static str =
+        "no timers, a floor: deadlines in locked FxHash maps, the time as one load";
     const OF_SESSIONS: &'static str = if STRIPES == 1 {
         "for S2 and S5: all in one map, one lock for a call"
     } else {
         "the same with values of 8 bytes in the map"
     };
-    const FLOOR_OF: &'static [&'static str] = if STRIPES == 1 { &["S2", "S5"] } else { &["W2", "S1"] };
+    const FLOOR_OF: &'static [&'static str] = if STRIPES == 1 {
+        &["S2", "S5"]
+    } else {
+        &["W2", "S1"]
+    };
 
     fn new(_: Tasks) -> Self {
         Deadlines((0..STRIPES).map(|_| Stripe::default()).collect())
@@ -163,6 +168,10 @@ mod tests {
         }
         let sizes = deadlines.0.iter().map(|stripe| stripe.lock().len());
         let few = |size: &usize| *size > 50 && *size < 200;
-        assert!(sizes.clone().all(|size| few(&size)), "{:?}", sizes.collect::<Vec<_>>());
+        assert!(
+            sizes.clone().all(|size| few(&size)),
+            "{:?}",
+            sizes.collect::<Vec<_>>()
+        );
     }
 }

@@ -125,7 +125,8 @@ fn run<V: Payload>(timers: &Weak<Shared<V>>) {
 
 impl<V: Payload> ByNumber<V> for Arc<Shared<V>> {
     const NAME: &'static str = "hash-wheel";
-    const ABOUT: &'static str = "hierarchical_hash_wheel_timer's wheels + FxHash map in a mutex, 1 ms ticks";
+    const ABOUT: &'static str =
+        "hierarchical_hash_wheel_timer's wheels + FxHash map in a mutex, 1 ms ticks";
 
     fn new(_: Tasks) -> Self {
         let shared = Arc::new(Shared {

@@ -125,23 +125,20 @@ pub(crate) trait Local: Payload {
     fn local() -> &'static LocalKey<RefCell<Option<Producer<Self>>>>;
 }
 
-impl Local for () {
-    fn local() -> &'static LocalKey<RefCell<Option<Producer<()>>>> {
-        thread_local! {
-            static LOCAL: RefCell<Option<Producer<()>>> = const { RefCell::new(None) };
+macro_rules! local {
+    ($payload:ty) => {
+        impl Local for $payload {
+            fn local() -> &'static LocalKey<RefCell<Option<Producer<$payload>>>> {
+                thread_local! {
+                    static LOCAL: RefCell<Option<Producer<$payload>>> = const { RefCell::new(None) };
+                }
+                &LOCAL
+            }
         }
-        &LOCAL
-    }
+    };
 }
-
-impl Local for u64 {
-    fn local() -> &'static LocalKey<RefCell<Option<Producer<u64>>>> {
-        thread_local! {
-            static LOCAL: RefCell<Option<Producer<u64>>> = const { RefCell::new(None) };
-        }
-        &LOCAL
-    }
-}
+local!(());
+local!(u64);
 
 impl<V: Payload> Producer<V> {
     fn schedule(&mut self, delay: Duration, state: Once<V>) {
@@ -209,7 +206,8 @@ impl<V: Payload> Drop for Timers<V> {
 
 impl<V: Local> System for Timers<V> {
     const NAME: &'static str = "hash-wheel-thread";
-    const ABOUT: &'static str = "hierarchical_hash_wheel_timer's thread_timer, which a channel leads to";
+    const ABOUT: &'static str =
+        "hierarchical_hash_wheel_timer's thread_timer, which a channel leads to";
     const MAY_BE_EARLY: bool = true;
 
     fn pending(&self) -> usize {

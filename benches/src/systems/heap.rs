@@ -193,7 +193,8 @@ impl<V: Payload> Shared<V> {
 
 impl<V: Payload> ByNumber<V> for Arc<Shared<V>> {
     const NAME: &'static str = "heap";
-    const ABOUT: &'static str = "BinaryHeap + FxHash map in a mutex, touched lazily, a sleeping thread";
+    const ABOUT: &'static str =
+        "BinaryHeap + FxHash map in a mutex, touched lazily, a sleeping thread";
     const MANY_BY_KEY: bool = true;
 
     fn new(_: Tasks) -> Self {

@@ -40,11 +40,9 @@ impl SetUp {
     /// Each of the one with each of the other. One of the defaults if nothing is chosen.
     pub(crate) fn all(shards: &[usize], stripes: &[usize]) -> Vec<Self> {
         let chosen = |counts: &[usize]| -> Vec<Option<usize>> {
-            let counts: Vec<_> = counts.iter().copied().map(Some).collect();
-            if counts.is_empty() {
-                vec![None]
-            } else {
-                counts
+            match counts {
+                [] => vec![None],
+                counts => counts.iter().copied().map(Some).collect(),
             }
         };
         let with = |shards| {
@@ -81,16 +79,13 @@ pub(crate) struct Entry {
     pub(crate) most_keys: u64,
     floor_of: &'static [&'static str],
     may_be_early: bool,
-    keyed: Option<Serve>,
-    handles: Option<Serve>,
-    sessions: Option<Serve>,
-    sleeps: Option<Serve>,
-    pooled: Option<Serve>,
+    /// How it serves workloads, by how these name their timers.
+    served: &'static [(By, Serve)],
     /// It runs in another language, if what that needs is installed.
     pub(crate) driver: Option<&'static Driver>,
     /// What every system must do.
     #[cfg(test)]
-    checks: [Option<tests::Check>; 2],
+    checks: &'static [tests::Check],
 }
 
 /// Serves a child's workload.
@@ -105,14 +100,8 @@ impl Entry {
         if self.driver.is_some() && !Driver::does(workload.name) {
             return None;
         }
-        match workload.by {
-            By::Key => self.keyed,
-            By::Handle => self.handles,
-            By::Session => self.sessions,
-            By::Sleep => self.sleeps,
-            By::Pool => self.pooled,
-            By::Server => None,
-        }
+        let mut served = self.served.iter();
+        served.find_map(|(by, serve)| (*by == workload.by).then_some(*serve))
     }
 
     const fn is_floor(&self) -> bool {
@@ -126,14 +115,10 @@ impl Entry {
             most_keys: u64::MAX,
             floor_of: &[],
             may_be_early: false,
-            keyed: None,
-            handles: None,
-            sessions: None,
-            sleeps: None,
-            pooled: None,
+            served: &[],
             driver: None,
             #[cfg(test)]
-            checks: [None; 2],
+            checks: &[],
         }
     }
 }
@@ -149,25 +134,28 @@ const fn system<S: System>() -> Entry {
 
 const fn keyed<S: Keyed>() -> Entry {
     Entry {
-        keyed: Some(workloads::serve_keyed::<S>),
+        served: &[(By::Key, workloads::serve_keyed::<S>)],
         #[cfg(test)]
-        checks: [Some(tests::keyed::<S>), None],
+        checks: &[tests::keyed::<S>],
         ..system::<S>()
     }
 }
 
 const fn pooled<S: Pooled>() -> Entry {
     Entry {
-        pooled: Some(workloads::serve_pooled::<S>),
+        served: &[
+            (By::Key, workloads::serve_keyed::<S>),
+            (By::Pool, workloads::serve_pooled::<S>),
+        ],
         ..keyed::<S>()
     }
 }
 
 const fn handles<S: Handles>() -> Entry {
     Entry {
-        handles: Some(workloads::serve_handles::<S>),
+        served: &[(By::Handle, workloads::serve_handles::<S>)],
         #[cfg(test)]
-        checks: [Some(tests::handles::<S>), None],
+        checks: &[tests::handles::<S>],
         ..system::<S>()
     }
 }
@@ -175,38 +163,43 @@ const fn handles<S: Handles>() -> Entry {
 /// A system whose two faces go by one name.
 const fn both<K: Keyed, H: Handles>() -> Entry {
     Entry {
-        handles: handles::<H>().handles,
+        served: &[
+            (By::Key, workloads::serve_keyed::<K>),
+            (By::Handle, workloads::serve_handles::<H>),
+        ],
         #[cfg(test)]
-        checks: [Some(tests::keyed::<K>), Some(tests::handles::<H>)],
+        checks: &[tests::keyed::<K>, tests::handles::<H>],
         ..keyed::<K>()
     }
 }
 
 const fn sessions<S: Sessions>() -> Entry {
     Entry {
-        sessions: Some(workloads::serve_sessions::<S>),
+        served: &[(By::Session, workloads::serve_sessions::<S>)],
         #[cfg(test)]
-        checks: [Some(tests::sessions::<S>), None],
+        checks: &[tests::sessions::<S>],
         ..system::<S>()
     }
 }
 
 const fn sleeps<S: Sleeps>() -> Entry {
     Entry {
-        sleeps: Some(workloads::serve_sleeps::<S>),
+        served: &[(By::Sleep, workloads::serve_sleeps::<S>)],
         #[cfg(test)]
-        checks: [Some(tests::sleeps::<S>), None],
+        checks: &[tests::sleeps::<S>],
         ..Entry::of(S::NAME, S::ABOUT)
     }
 }
 
 const fn foreign<F: Foreign>() -> Entry {
     Entry {
-        keyed: Some(foreign::serve::<F>),
-        handles: Some(foreign::serve::<F>),
+        served: &[
+            (By::Key, foreign::serve::<F>),
+            (By::Handle, foreign::serve::<F>),
+        ],
         driver: Some(&F::DRIVER),
         #[cfg(test)]
-        checks: [Some(tests::foreign::<F>), None],
+        checks: &[tests::foreign::<F>],
         ..Entry::of(F::DRIVER.name, F::DRIVER.about)
     }
 }

@@ -25,8 +25,8 @@ use moka::notification::RemovalCause;
 use moka::sync::Cache;
 use rustc_hash::FxBuildHasher;
 
-use crate::system::{Keyed, Sessions, System, Tasks};
 use crate::recorder::fired;
+use crate::system::{Keyed, Sessions, System, Tasks};
 
 /// Between two rounds of housekeeping.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -34,14 +34,20 @@ const PERIOD: Duration = Duration::from_millis(100);
 type Map = Cache<u64, u64, FxBuildHasher>;
 
 /// A cache and its thread.
-struct Kept {
+pub(crate) struct Kept<const SESSIONS: bool> {
     cache: Map,
     /// The thread of housekeeping ends when the last reference is dropped.
     _alive: Arc<()>,
 }
 
-impl Kept {
-    fn new(cache: Map) -> Self {
+/// By key.
+pub(crate) type ByKey = Kept<false>;
+
+/// With a time to idle for all.
+pub(crate) type SessionMap = Kept<true>;
+
+impl<const SESSIONS: bool> Kept<SESSIONS> {
+    fn keep(cache: Map) -> Self {
         let alive = Arc::new(());
         let (kept, until) = (cache.clone(), Arc::downgrade(&alive));
         thread::spawn(move || keep_house(&kept, &until));
@@ -50,6 +56,24 @@ impl Kept {
             _alive: alive,
         }
     }
+}
+
+fn keep_house(cache: &Map, alive: &Weak<()>) {
+    while alive.strong_count() > 0 {
+        cache.run_pending_tasks();
+        thread::sleep(PERIOD);
+    }
+}
+
+impl<const SESSIONS: bool> System for Kept<SESSIONS> {
+    const NAME: &'static str = "moka";
+    const ABOUT: &'static str = if SESSIONS {
+        "moka::sync::Cache, time_to_idle, a listener, housekeeping every 100 ms"
+    } else {
+        "moka::sync::Cache, a delay per entry by Expiry, housekeeping every 100 ms"
+    };
+    /// Ten million by key take 3.5 GB and twenty seconds to insert.
+    const MOST_KEYS: u64 = if SESSIONS { u64::MAX } else { 1_000_000 };
 
     fn pending(&self) -> usize {
         self.settle();
@@ -60,12 +84,6 @@ impl Kept {
         self.cache.run_pending_tasks();
     }
 }
-
-/// By key.
-pub(crate) struct ByKey(Kept);
-
-/// With a time to idle for all.
-pub(crate) struct SessionMap(Kept);
 
 /// A value is a delay, in nanoseconds.
 struct DelayIsValue;
@@ -97,21 +115,6 @@ impl Expiry<u64, u64> for DelayIsValue {
     }
 }
 
-impl System for ByKey {
-    const NAME: &'static str = SessionMap::NAME;
-    const ABOUT: &'static str = "moka::sync::Cache, a delay per entry by Expiry, housekeeping every 100 ms";
-    /// Ten million take 3.5 GB and twenty seconds to insert.
-    const MOST_KEYS: u64 = 1_000_000;
-
-    fn pending(&self) -> usize {
-        self.0.pending()
-    }
-
-    fn settle(&self) {
-        self.0.settle();
-    }
-}
-
 impl Keyed for ByKey {
     fn new(_: Tasks) -> Self {
         let listen = |key: Arc<u64>, _, cause| {
@@ -120,45 +123,27 @@ impl Keyed for ByKey {
                 fired(*key);
             }
         };
-        let cache = Cache::builder().expire_after(DelayIsValue).eviction_listener(listen);
-        ByKey(Kept::new(cache.build_with_hasher(FxBuildHasher)))
+        let cache = Cache::builder()
+            .expire_after(DelayIsValue)
+            .eviction_listener(listen);
+        Kept::keep(cache.build_with_hasher(FxBuildHasher))
     }
 
     fn start(&self, key: u64, delay: Duration) {
-        self.0.cache.insert(key, delay.as_nanos() as u64);
+        self.cache.insert(key, delay.as_nanos() as u64);
     }
 
     fn stop(&self, key: u64) -> bool {
-        self.0.cache.remove(&key).is_some()
+        self.cache.remove(&key).is_some()
     }
 
     fn touch(&self, key: u64, delay: Duration) -> bool {
         let wanted = delay.as_nanos() as u64;
-        let found = self.0.cache.get(&key);
+        let found = self.cache.get(&key);
         if found.is_some_and(|value| value != wanted) {
-            self.0.cache.insert(key, wanted);
+            self.cache.insert(key, wanted);
         }
         found.is_some()
-    }
-}
-
-impl System for SessionMap {
-    const NAME: &'static str = "moka";
-    const ABOUT: &'static str = "moka::sync::Cache, time_to_idle, a listener, housekeeping every 100 ms";
-
-    fn pending(&self) -> usize {
-        self.0.pending()
-    }
-
-    fn settle(&self) {
-        self.0.settle();
-    }
-}
-
-fn keep_house(cache: &Map, alive: &Weak<()>) {
-    while alive.strong_count() > 0 {
-        cache.run_pending_tasks();
-        thread::sleep(PERIOD);
     }
 }
 
@@ -170,23 +155,25 @@ impl Sessions for SessionMap {
                 fired(value);
             }
         };
-        let cache = Cache::builder().time_to_idle(idle).eviction_listener(listen);
-        SessionMap(Kept::new(cache.build_with_hasher(FxBuildHasher)))
+        let cache = Cache::builder()
+            .time_to_idle(idle)
+            .eviction_listener(listen);
+        Kept::keep(cache.build_with_hasher(FxBuildHasher))
     }
 
     fn insert(&self, key: u64, value: u64) {
-        self.0.cache.insert(key, value);
+        self.cache.insert(key, value);
     }
 
     fn get(&self, key: u64) -> Option<u64> {
-        self.0.cache.get(&key)
+        self.cache.get(&key)
     }
 
     fn touch(&self, key: u64) -> bool {
-        self.0.cache.get(&key).is_some()
+        self.cache.get(&key).is_some()
     }
 
     fn remove(&self, key: u64) -> Option<u64> {
-        self.0.cache.remove(&key)
+        self.cache.remove(&key)
     }
 }

@@ -81,7 +81,11 @@ impl<V: Payload> Inner<V> {
         match self.armed.entry(key) {
             Entry::Vacant(vacant) => {
                 let queued = self.wheel.file(key, deadline);
-                vacant.insert(Armed { deadline, queued, value });
+                vacant.insert(Armed {
+                    deadline,
+                    queued,
+                    value,
+                });
             }
             Entry::Occupied(mut armed) => {
                 armed.get_mut().value = value;
@@ -161,7 +165,11 @@ fn ticks(nanos: u64) -> u64 {
 }
 
 impl<V: Payload, const PUBLISHED: bool> ByNumber<V> for Sharded<V, PUBLISHED> {
-    const NAME: &'static str = if PUBLISHED { "sharded-published" } else { "sharded" };
+    const NAME: &'static str = if PUBLISHED {
+        "sharded-published"
+    } else {
+        "sharded"
+    };
     const ABOUT: &'static str = if PUBLISHED {
         "sharded with a time that a thread publishes: a floor, since it may be early"
     } else {

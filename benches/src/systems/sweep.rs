@@ -42,7 +42,8 @@ fn after(delay: Duration) -> u64 {
 
 impl<V: Payload> ByNumber<V> for Sweep<V> {
     const NAME: &'static str = "sweep";
-    const ABOUT: &'static str = "deadlines in a DashMap with FxHash, which is searched once a second";
+    const ABOUT: &'static str =
+        "deadlines in a DashMap with FxHash, which is searched once a second";
 
     fn new(_: Tasks) -> Self {
         let map = DashMap::with_hasher_and_shard_amount(FxBuildHasher, SHARDS);

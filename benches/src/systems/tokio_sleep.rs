@@ -266,7 +266,9 @@ impl Handles for ByHandle {
         let (runtime, elapsed) = run(async move |mut receiver: UnboundedReceiver<Arc<Once>>| {
             let mut batch = Vec::with_capacity(BATCH);
             while receiver.recv_many(&mut batch, BATCH).await > 0 {
-                batch.drain(..).for_each(|once| on_tokio::fire(once.value, tasks));
+                batch
+                    .drain(..)
+                    .for_each(|once| on_tokio::fire(once.value, tasks));
             }
         });
         ByHandle {

@@ -82,7 +82,8 @@ impl ByKey {
 
 impl System for ByKey {
     const NAME: &'static str = NAME;
-    const ABOUT: &'static str = "a tokio task per timer in a DashMap with FxHash, aborted to stop it";
+    const ABOUT: &'static str =
+        "a tokio task per timer in a DashMap with FxHash, aborted to stop it";
     const MOST_KEYS: u64 = MOST_KEYS;
 
     fn pending(&self) -> usize {
@@ -112,9 +113,7 @@ impl Keyed for ByKey {
                 vacant.insert(self.spawn(key, deadline));
                 None
             }
-            Entry::Occupied(mut occupied) => {
-                Some(occupied.insert(self.spawn(key, deadline)))
-            }
+            Entry::Occupied(mut occupied) => Some(occupied.insert(self.spawn(key, deadline))),
         };
         if let Some(former) = former {
             former.abort();

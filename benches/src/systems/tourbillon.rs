@@ -10,8 +10,8 @@ use tourbillon::{
 };
 
 use super::SetUp;
-use crate::system::{Handles, Keyed, Pooled, Sessions, Sleeps, System, Tasks};
 use crate::recorder::fired;
+use crate::system::{Handles, Keyed, Pooled, Sessions, Sleeps, System, Tasks};
 
 /// A builder, with the shards and stripes that a sweep chooses.
 macro_rules! set_up {
@@ -46,7 +46,9 @@ impl System for Boxed {
 impl Keyed for Boxed {
     /// The pool takes tasks of either kind.
     fn new(_: Tasks) -> Self {
-        let scheduler = set_up!(Scheduler::builder()).build().expect("the set-up is fine");
+        let scheduler = set_up!(Scheduler::builder())
+            .build()
+            .expect("the set-up is fine");
         Boxed {
             timers: scheduler.handle(),
             _scheduler: scheduler,
@@ -75,12 +77,18 @@ impl Keyed for Boxed {
             (key, *delay, move |_: &Firing<'_, u64>| fired(key))
         };
         let scheduled = self.timers.schedule_many(timers.iter().map(timer));
-        assert!(scheduled.iter().all(Result::is_ok), "open and without a bound");
+        assert!(
+            scheduled.iter().all(Result::is_ok),
+            "open and without a bound"
+        );
     }
 
     fn stop_many(&self, keys: &[u64]) -> usize {
         let answers = self.timers.cancel_many(keys);
-        answers.iter().filter(|answer| answer.is_cancelled()).count()
+        answers
+            .iter()
+            .filter(|answer| answer.is_cancelled())
+            .count()
     }
 
     fn touch_many(&self, keys: &[u64], delay: Duration) -> usize {
@@ -96,11 +104,19 @@ impl Pooled for Boxed {
     }
 }
 
-pub(crate) struct Map(ExpiryMap<u64, u64>);
+/// With delays of their own, and as sessions.
+pub(crate) struct Entries<const SESSIONS: bool>(ExpiryMap<u64, u64>);
 
-impl System for Map {
+pub(crate) type Map = Entries<false>;
+pub(crate) type SessionMap = Entries<true>;
+
+impl<const SESSIONS: bool> System for Entries<SESSIONS> {
     const NAME: &'static str = "tourbillon-map";
-    const ABOUT: &'static str = "ExpiryMap<u64, u64>, values of 8 bytes in its entries";
+    const ABOUT: &'static str = if SESSIONS {
+        "the same with one time to idle for all"
+    } else {
+        "ExpiryMap<u64, u64>, values of 8 bytes in its entries"
+    };
 
     fn pending(&self) -> usize {
         self.0.len()
@@ -110,11 +126,15 @@ impl System for Map {
 impl Keyed for Map {
     fn new(_: Tasks) -> Self {
         let map = set_up!(ExpiryMap::builder()).build(|_, expired| fired(expired.value));
-        Map(map.expect("the set-up is fine"))
+        Entries(map.expect("the set-up is fine"))
     }
 
     fn start(&self, key: u64, delay: Duration) {
-        let inserted = self.0.entry(key).expiry(Expiry::NEVER.time_to_idle(delay)).insert(key);
+        let inserted = self
+            .0
+            .entry(key)
+            .expiry(Expiry::NEVER.time_to_idle(delay))
+            .insert(key);
         assert!(inserted.is_ok(), "open and without a bound");
     }
 
@@ -124,18 +144,9 @@ impl Keyed for Map {
 
     /// Delays differ from touch to touch, so each is a time to idle of its own.
     fn touch(&self, key: u64, delay: Duration) -> bool {
-        self.0.set_expiry(&key, Expiry::NEVER.time_to_idle(delay)).is_alive()
-    }
-}
-
-pub(crate) struct SessionMap(ExpiryMap<u64, u64>);
-
-impl System for SessionMap {
-    const NAME: &'static str = Map::NAME;
-    const ABOUT: &'static str = "the same with one time to idle for all";
-
-    fn pending(&self) -> usize {
-        self.0.len()
+        self.0
+            .set_expiry(&key, Expiry::NEVER.time_to_idle(delay))
+            .is_alive()
     }
 }
 
@@ -143,7 +154,7 @@ impl Sessions for SessionMap {
     fn new(idle: Duration) -> Self {
         let map = set_up!(ExpiryMap::builder()).time_to_idle(idle);
         let map = map.build(|_, expired| fired(expired.value));
-        SessionMap(map.expect("the set-up is fine"))
+        Entries(map.expect("the set-up is fine"))
     }
 
     fn insert(&self, key: u64, value: u64) {
@@ -166,7 +177,10 @@ impl Sessions for SessionMap {
 
     fn insert_many(&self, keys: &[u64]) {
         let inserted = self.0.insert_many(keys.iter().map(|key| (*key, *key)));
-        assert!(inserted.iter().all(Result::is_ok), "open and without a bound");
+        assert!(
+            inserted.iter().all(Result::is_ok),
+            "open and without a bound"
+        );
     }
 
     fn remove_many(&self, keys: &[u64]) -> usize {
@@ -194,7 +208,11 @@ impl Handles for Keyless {
     type Timeout = TimerHandle;
 
     fn new(_: Tasks) -> Self {
-        Keyless(set_up!(Timer::builder()).build().expect("the set-up is fine"))
+        Keyless(
+            set_up!(Timer::builder())
+                .build()
+                .expect("the set-up is fine"),
+        )
     }
 
     fn start(&self, value: u64, delay: Duration) -> TimerHandle {
@@ -207,39 +225,35 @@ impl Handles for Keyless {
     }
 }
 
-/// A sleep that ended well.
-async fn slept(sleep: tourbillon::Sleep) {
-    sleep.await.expect("open and without a bound");
-}
+/// Sleeps whose tasks are woken by the timer's workers, or inline by its tickers.
+pub(crate) struct Sleeping<const INLINE: bool>(Timer);
 
-pub(crate) struct SleepByWorkers(Timer);
+pub(crate) type SleepByWorkers = Sleeping<false>;
+pub(crate) type SleepInline = Sleeping<true>;
 
-impl Sleeps for SleepByWorkers {
-    const NAME: &'static str = "tourbillon-sleep";
-    const ABOUT: &'static str = "Timer::sleep, tasks are woken by its workers";
+impl<const INLINE: bool> Sleeps for Sleeping<INLINE> {
+    const NAME: &'static str = if INLINE {
+        "tourbillon-sleep-inline"
+    } else {
+        "tourbillon-sleep"
+    };
+    const ABOUT: &'static str = if INLINE {
+        "the same of a timer built inline: its tickers wake"
+    } else {
+        "Timer::sleep, tasks are woken by its workers"
+    };
     const RUNTIME_WITH_TIME: bool = false;
 
     fn new() -> Self {
-        SleepByWorkers(Timer::new().expect("the defaults are fine"))
+        let timer = match INLINE {
+            true => Timer::builder().inline().build(),
+            false => Timer::new(),
+        };
+        Sleeping(timer.expect("the defaults are fine"))
     }
 
     fn sleep(&'static self, delay: Duration) -> impl Future<Output = ()> + Send + 'static {
-        slept(self.0.sleep(delay))
-    }
-}
-
-pub(crate) struct SleepInline(Timer);
-
-impl Sleeps for SleepInline {
-    const NAME: &'static str = "tourbillon-sleep-inline";
-    const ABOUT: &'static str = "the same of a timer built inline: its tickers wake";
-    const RUNTIME_WITH_TIME: bool = false;
-
-    fn new() -> Self {
-        SleepInline(Timer::builder().inline().build().expect("the defaults are fine"))
-    }
-
-    fn sleep(&'static self, delay: Duration) -> impl Future<Output = ()> + Send + 'static {
-        slept(self.0.sleep(delay))
+        let sleep = self.0.sleep(delay);
+        async move { sleep.await.expect("open and without a bound") }
     }
 }

@@ -64,10 +64,8 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
             ..Paced::TYPICAL
         };
         let (began, count) = paced.run(&system, request, LIMIT);
-        assert!(
-            Instant::now() < first,
-            "the round has to end before the others come due"
-        );
+        let is_over = Instant::now() < first;
+        assert!(is_over, "the round has to end before the others come due");
         let lateness = lateness_of::<S>(count);
         Measured::since(began, lateness.figures(&[500, 990, 999]))
     })

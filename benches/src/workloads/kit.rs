@@ -49,11 +49,8 @@ pub(super) fn fill_sessions<S: Sessions>(system: &S, keys: u64) {
 /// Waits for the end of a fill, and looks at it.
 pub(super) fn filled<S: System>(system: &S, keys: u64) {
     system.settle();
-    assert_eq!(
-        system.pending() as u64,
-        keys,
-        "nothing fires while it fills"
-    );
+    let pending = system.pending() as u64;
+    assert_eq!(pending, keys, "nothing fires while it fills");
 }
 
 /// Evenly from `from` to `to`.
@@ -82,12 +79,9 @@ pub(super) fn producers<S: System, R: Send>(
         })
     };
     let results: Vec<_> = thread::scope(|scope| {
-        let running: Vec<_> = (0..threads as u64)
-            .map(|number| {
-                let timed = &timed;
-                scope.spawn(move || timed(number))
-            })
-            .collect();
+        let timed = &timed;
+        let start = |number| scope.spawn(move || timed(number));
+        let running: Vec<_> = (0..threads as u64).map(start).collect();
         let ended = running.into_iter().map(|thread| thread.join());
         ended.map(|result| result.expect("no call fails")).collect()
     });
@@ -96,9 +90,8 @@ pub(super) fn producers<S: System, R: Send>(
     let settled = settling.elapsed();
     let began = results.iter().map(|(began, ..)| *began).min();
     let ended = results.iter().map(|(_, ended, _)| *ended).max();
-    let took = began
-        .zip(ended)
-        .map_or(settled, |(began, ended)| ended - began + settled);
+    let ran = began.zip(ended).map(|(began, ended)| ended - began);
+    let took = ran.unwrap_or_default() + settled;
     let results = results.into_iter().map(|(.., result)| result);
     (took, results.collect())
 }
@@ -107,11 +100,8 @@ pub(super) fn producers<S: System, R: Send>(
 pub(super) fn lateness_of<S: System>(count: u64) -> Lateness {
     let lateness = take_lateness();
     assert_eq!(lateness.count(), count, "each of them fires once");
-    assert!(
-        S::MAY_BE_EARLY || lateness.early().is_zero(),
-        "{} ran a timer {:?} before it was due",
-        S::NAME,
-        lateness.early()
-    );
+    let (name, early) = (S::NAME, lateness.early());
+    let right = S::MAY_BE_EARLY || early.is_zero();
+    assert!(right, "{name} ran a timer {early:?} before it was due");
     lateness
 }

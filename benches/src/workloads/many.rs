@@ -91,12 +91,9 @@ fn serve<S: System>(
                 }
                 done as u64
             });
-            assert_eq!(
-                done.iter().sum::<u64>(),
-                each * threads,
-                "every key is there"
-            );
-            took.push((time, each * threads));
+            let count = each * threads;
+            assert_eq!(done.iter().sum::<u64>(), count, "every key is there");
+            took.push((time, count));
         };
         phase(keys, Some(0), &|system, keys, rng| {
             insert(system, keys, rng);

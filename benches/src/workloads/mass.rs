@@ -63,31 +63,30 @@ const LEAD_EACH: Duration = Duration::from_nanos(2_000);
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn serve_spread<S: Keyed>(child: &mut Child) -> io::Result<()> {
-    serve::<S>(child, SPAN, |lateness, _| lateness.figures(&[500, 990]))
+    let figures = |lateness: &Lateness, _| lateness.figures(&[500, 990]);
+    serve(child, &S::new(Tasks::Short), SPAN, S::start, figures)
 }
 
 pub(super) fn serve_instant<S: Keyed>(child: &mut Child) -> io::Result<()> {
-    serve::<S>(child, Duration::ZERO, |lateness, instant| {
-        vec![Some(lateness.last_ran_after(instant))]
-    })
+    serve_at_once(child, &S::new(Tasks::Short), S::start)
 }
 
 pub(super) fn serve_instant_by_handle<S: Handles>(child: &mut Child) -> io::Result<()> {
     // A handle that is dropped lets its timer run.
     let start = |system: &S, key, delay| drop(system.start(key, delay));
-    let figures = |lateness: &Lateness, instant| vec![Some(lateness.last_ran_after(instant))];
-    measure(child, &S::new(Tasks::Short), Duration::ZERO, start, figures)
+    serve_at_once(child, &S::new(Tasks::Short), start)
 }
 
-fn serve<S: Keyed>(
+fn serve_at_once<S: System>(
     child: &mut Child,
-    span: Duration,
-    figures: impl Fn(&Lateness, Instant) -> Vec<Option<f64>>,
+    system: &S,
+    start: impl Fn(&S, u64, Duration),
 ) -> io::Result<()> {
-    measure(child, &S::new(Tasks::Short), span, S::start, figures)
+    let figures = |lateness: &Lateness, instant| vec![Some(lateness.last_ran_after(instant))];
+    serve(child, system, Duration::ZERO, start, figures)
 }
 
-fn measure<S: System>(
+fn serve<S: System>(
     child: &mut Child,
     system: &S,
     span: Duration,

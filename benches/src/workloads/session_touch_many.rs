@@ -70,9 +70,6 @@ pub(super) fn serve<S: Sessions>(child: &mut Child) -> io::Result<()> {
 fn touch<S: Sessions>(system: &S, keys: &[u64], in_a_call: Option<usize>) -> usize {
     match in_a_call {
         None => keys.iter().filter(|key| system.touch(**key)).count(),
-        Some(count) => {
-            let calls = keys.chunks(count);
-            calls.map(|keys| system.touch_many(keys)).sum()
-        }
+        Some(count) => keys.chunks(count).map(|keys| system.touch_many(keys)).sum(),
     }
 }

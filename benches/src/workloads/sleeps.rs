@@ -39,10 +39,9 @@ pub(super) const ABOUT: Workload = Workload {
 };
 
 fn runtime<S: Sleeps>(threads: usize) -> Runtime {
-    let mut builder = if threads == 1 {
-        Builder::new_current_thread()
-    } else {
-        Builder::new_multi_thread()
+    let mut builder = match threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
     };
     if S::RUNTIME_WITH_TIME {
         builder.enable_time();
@@ -64,10 +63,8 @@ async fn sleep<S: Sleeps>(system: &'static S, delay: Duration, number: u32) {
 
 /// Starts a task for each, on the runtime that this runs on, and waits for all of them.
 async fn sleep_all<S: Sleeps>(system: &'static S, delays: Vec<Duration>) {
-    let tasks: Vec<_> = (0..)
-        .zip(delays)
-        .map(|(number, delay)| tokio::spawn(sleep(system, delay, number)))
-        .collect();
+    let spawn = |(number, delay)| tokio::spawn(sleep(system, delay, number));
+    let tasks: Vec<_> = (0..).zip(delays).map(spawn).collect();
     for task in tasks {
         task.await.expect("no task fails");
     }

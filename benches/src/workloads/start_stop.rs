@@ -57,19 +57,13 @@ pub(super) fn serve_keyed<S: Keyed>(
 ) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
-    child.filled(|| {
-        fill(&system, (0..keys).map(key_of), |rng| {
-            between(rng, minutes(60), minutes(120))
-        });
-    })?;
+    let delay = |rng: &mut _| between(rng, minutes(60), minutes(120));
+    child.filled(|| fill(&system, (0..keys).map(key_of), delay))?;
     let guard = u64::MAX;
     child.rounds(|request| {
-        let guarded = |on| {
-            if on {
-                system.start(guard, minutes(30));
-            } else {
-                system.stop(guard);
-            }
+        let guarded = |on| match on {
+            true => system.start(guard, minutes(30)),
+            false => drop(system.stop(guard)),
         };
         pairs(&system, request, guarded, |pair, delay| {
             // The pairs of a thread have numbers of their own.
