@@ -26,16 +26,18 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
+    pub(crate) fn of(figures: Vec<Option<f64>>, took: Duration) -> Self {
+        Measured { figures, took }
+    }
+
     /// Of a workload with one metric.
     pub(crate) fn one(figure: f64, took: Duration) -> Self {
-        let figures = vec![Some(figure)];
-        Measured { figures, took }
+        Measured::of(vec![Some(figure)], took)
     }
 
     /// Of a round that ends now.
     pub(crate) fn since(began: Instant, figures: Vec<Option<f64>>) -> Self {
-        let took = began.elapsed();
-        Measured { figures, took }
+        Measured::of(figures, began.elapsed())
     }
 }
 
@@ -52,10 +54,9 @@ impl Child {
         let before = resident_bytes();
         let began = Instant::now();
         fill();
-        let filled = Filled {
-            seconds: began.elapsed().as_secs_f64(),
-            bytes: grown_since(before),
-        };
+        let seconds = began.elapsed().as_secs_f64();
+        let bytes = grown_since(before);
+        let filled = Filled { seconds, bytes };
         say(&filled)?;
         Ok(filled)
     }

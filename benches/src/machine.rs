@@ -44,10 +44,9 @@ fn cores() -> usize {
 
 fn field(file: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
-    text.lines()
-        .filter_map(|line| line.split_once(':'))
-        .find(|(key, _)| key.trim() == name)
-        .map(|(_, value)| value.trim().to_owned())
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = fields.find(|(key, _)| key.trim() == name)?;
+    Some(value.trim().to_owned())
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -262,12 +261,30 @@ impl Busy {
 
 /// What a process has used of the CPU.
 fn ticks_of(process: &str) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name in parentheses may hold anything.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(11);
-    let mut next = || times.next()?.parse::<u64>().ok();
-    Some(next()? + next()?)
+    Some(Process::look(process)?.ticks)
+}
+
+/// What Linux says of a process. CPU times are in hundredths of a second.
+pub(crate) struct Process {
+    pub(crate) parent: u64,
+    pub(crate) ticks: u64,
+    pub(crate) ticks_of_ended_children: u64,
+}
+
+impl Process {
+    /// The one with this number. `None` if it has ended.
+    pub(crate) fn look(number: &str) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+        // The name in parentheses may hold anything.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let field = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some(Process {
+            parent: field(1)?,
+            ticks: field(11)? + field(12)?,
+            ticks_of_ended_children: field(13)? + field(14)?,
+        })
+    }
 }
 
 /// What others did in some time.

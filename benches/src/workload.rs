@@ -52,26 +52,24 @@ pub(crate) struct Metric {
 impl Metric {
     /// Of which less is better and the median counts.
     pub(crate) const fn less(name: &'static str, unit: &'static str) -> Self {
-        Metric {
-            name,
-            unit,
-            less_is_better: true,
-            least: false,
-        }
+        Metric::of(name, unit, true, false)
     }
 
     pub(crate) const fn more(name: &'static str, unit: &'static str) -> Self {
-        Metric {
-            less_is_better: false,
-            ..Metric::less(name, unit)
-        }
+        Metric::of(name, unit, false, false)
     }
 
     /// A maximum, of which the least counts.
     pub(crate) const fn longest(name: &'static str, unit: &'static str) -> Self {
+        Metric::of(name, unit, true, true)
+    }
+
+    const fn of(name: &'static str, unit: &'static str, less_is_better: bool, least: bool) -> Self {
         Metric {
-            least: true,
-            ..Metric::less(name, unit)
+            name,
+            unit,
+            less_is_better,
+            least,
         }
     }
 }

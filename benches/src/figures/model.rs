@@ -323,17 +323,11 @@ mod tests {
         assert_eq!(points.len(), 24);
         let fitted = Model::fit(&points, 76.0).expect("everything is there");
         let near = |one: f64, other: f64| (one / other - 1.0).abs() < 0.05;
-        let contended = [
-            fitted.transfer_ns / TRUE.transfer_ns,
-            fitted.hold_ns / TRUE.hold_ns,
-        ];
-        let alone = [
-            fitted.cpu_ns / TRUE.cpu_ns,
-            fitted.decade_ns / TRUE.decade_ns,
-        ];
-        let cache = [fitted.cache_bytes / TRUE.cache_bytes];
-        let mut ratios = [&contended[..], &alone, &cache].concat().into_iter();
-        assert!(ratios.all(|ratio| near(ratio, 1.0)), "{fitted:?}");
+        let alone = |m: &Model| [m.cpu_ns, m.decade_ns, m.cache_bytes];
+        let together = |m: &Model| [m.transfer_ns, m.hold_ns];
+        let all = |m: &Model| alone(m).into_iter().chain(together(m));
+        let mut both = all(&fitted).zip(all(&TRUE));
+        assert!(both.all(|(one, other)| near(one, other)), "{fitted:?}");
         for point in points {
             let ns = fitted.ns(point.keys, point.threads, point.stripes);
             assert!(near(ns, point.ns), "{point:?}: {ns}");

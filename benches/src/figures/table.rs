@@ -191,10 +191,8 @@ fn line(row: &Row, lead: Option<&Row>, metric: &Metric) -> Cells {
         .and_then(|lead| lead.over(row, metric))
         .map(|ratio| format!("{ratio:.2}x"));
     let [typical, range, ratio] = [typical, range, ratio].map(Option::unwrap_or_default);
-    let (system, rounds) = (
-        row.system.clone() + &floor.unwrap_or_default(),
-        rounds_in_words(row),
-    );
+    let system = row.system.clone() + &floor.unwrap_or_default();
+    let rounds = rounds_in_words(row);
     [point, system, typical, range, ratio, rounds]
 }
 

@@ -125,10 +125,8 @@ pub(super) fn standings(run: &Run) -> Vec<Standing> {
         return Vec::new();
     }
     let mut all: Vec<Standing> = ALL.iter().map(|target| target.standing(run)).collect();
-    if all
-        .iter()
-        .all(|standing| standing.verdict == Verdict::NotMeasured)
-    {
+    let mut verdicts = all.iter().map(|standing| standing.verdict);
+    if verdicts.all(|verdict| verdict == Verdict::NotMeasured) {
         all.clear();
     }
     all

@@ -31,10 +31,7 @@ pub(crate) fn serve<F: Foreign>(child: &mut Child) -> io::Result<()> {
     child.rounds(|request| match ask(request) {
         Ok(driven) => {
             recorder::fired_elsewhere(driven.fired);
-            Measured {
-                figures: driven.figures,
-                took: Duration::from_secs_f64(driven.seconds),
-            }
+            Measured::of(driven.figures, Duration::from_secs_f64(driven.seconds))
         }
         // Its reason is on stderr already; the parent sees that this child has ended.
         Err(error) => {

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use tourbillon_durable::{Due, Durable, Paging};
+use tourbillon_durable::{Due, Durable, DurableBuilder, Paging};
 
 use super::here::{BATCH, FULL, Here, Lateness, QUICK, SMOKE, Sizes};
 use super::here::{cpu_time, schedule_all, wait_for};
 use super::place::{self, Place};
-use super::{Failure, Order, Other, Sheet, at_once, quantiles, queues};
+use super::{Failure, Order, Other, Sheet, at_once, forever, joined, quantiles, queues};
 
 /// Connections and threads where users' calls come from many.
 const THREADS: u64 = 16;
@@ -199,28 +199,28 @@ fn sqlite(here: &Here, sheet: &mut Sheet, sizes: &Sizes) -> Result<(), Failure> 
     Ok(())
 }
 
+/// A node with a lease.
+fn node(place: &Place, lease: Duration) -> Result<DurableBuilder, Failure> {
+    let node = Durable::builder(place.store()?).node_lease(lease);
+    Ok(node.poll_interval(lease / 15))
+}
+
 /// A process that claims all timers of `held` and never ends a run, until it is killed.
 pub(super) fn hold(
     place: &str,
     node_lease: Duration,
     say: &dyn Fn(Vec<u64>),
 ) -> Result<(), Failure> {
-    let timers = Durable::builder(Place::of_argument(place).store()?)
-        .node_lease(node_lease)
-        .poll_interval(node_lease / 15);
-    let never = |_: &Due<u64>| -> () {
-        loop {
-            std::thread::park();
-        }
-    };
-    let timers = timers.handle("held", never).running(8).start()?;
+    let timers = node(&Place::of_argument(place), node_lease)?;
+    let timers = timers
+        .handle("held", |_: &Due<u64>| -> () { forever() })
+        .running(8)
+        .start()?;
     while timers.stats().runs < 8 {
         std::thread::sleep(Duration::from_millis(5));
     }
     say(Vec::new());
-    loop {
-        std::thread::park();
-    }
+    forever()
 }
 
 fn takeover(here: &Here, sheet: &mut Sheet, node_lease: Duration) -> Result<(), Failure> {
@@ -242,9 +242,7 @@ fn takeover(here: &Here, sheet: &mut Sheet, node_lease: Duration) -> Result<(), 
             0..8 => *seen.lock().expect("no panic under the lock") = Some(Instant::now()),
             _ => handler(due),
         };
-        let timers = Durable::builder(place.store()?)
-            .node_lease(node_lease)
-            .poll_interval(node_lease / 15);
+        let timers = node(&place, node_lease)?;
         let timers = timers.handle("held", taken_over).running(64).start()?;
         std::thread::sleep(node_lease * 2);
         // Due within the seconds after the death, in the shards of both nodes.
@@ -370,7 +368,7 @@ fn held_open(here: &Here, sheet: &mut Sheet, time: Duration) -> Result<(), Failu
             let load = scope.spawn(|| load(&timers, &stop));
             std::thread::sleep(time);
             stop.store(true, Ordering::Relaxed);
-            load.join().map_err(|_| "a thread has panicked")?
+            joined(load)
         })?;
         let rate = (timers.stats().succeeded - before) as f64 / start.elapsed().as_secs_f64();
         // The last quarter has the most that is dead and can't be removed.

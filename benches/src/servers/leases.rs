@@ -11,7 +11,7 @@ use chaos::servers::redis::Server;
 use tourbillon::Clock;
 use tourbillon_leases::{LeaseGuard, Leases, RedisStore};
 
-use super::{Failure, Order, Other, Sheet, at_once, millis};
+use super::{Failure, Order, Other, Sheet, at_once, forever, millis};
 use crate::machine::{Used, grown_since, resident_bytes};
 use crate::workload::Form;
 
@@ -219,9 +219,7 @@ fn emptied(leases: &Leases) -> Result<(), Failure> {
 pub(super) fn hold(url: &str, lease: Duration, say: &dyn Fn(Vec<u64>)) -> Result<(), Failure> {
     let guard = leases(url, lease)?.lock("crash")?;
     say(vec![guard.fencing_token()]);
-    loop {
-        std::thread::park();
-    }
+    forever()
 }
 
 /// Measures how long after the kill of a holder a waiting process has the lock.

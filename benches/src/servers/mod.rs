@@ -12,6 +12,7 @@ mod timed;
 use std::io;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use chaos::crew::{self, Heard, Process};
@@ -92,11 +93,9 @@ impl Sheet {
         let metrics = self.workload.metrics.iter().enumerate();
         let of = |at: usize| rounds.iter().map(|round| Some(round[at])).collect();
         let figures = metrics.map(|(at, metric)| (metric.name.to_owned(), of(at)));
-        let row = Row::new(self.workload, (case.into(), 1), keys, system.into());
-        self.run.rows.push(Row {
-            figures: figures.collect(),
-            ..row
-        });
+        let mut row = Row::new(self.workload, (case.into(), 1), keys, system.into());
+        row.figures = figures.collect();
+        self.run.rows.push(row);
     }
 
     /// For each of the rounds.
@@ -151,6 +150,18 @@ pub(super) fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
+/// Until the process is killed.
+pub(super) fn forever() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The answer of a thread.
+pub(super) fn joined(thread: ScopedJoinHandle<'_, Result<(), Failure>>) -> Result<(), Failure> {
+    thread.join().map_err(|_| "a thread has panicked")?
+}
+
 /// Threads that each do their part, at the same time. Returns how long the slowest one took.
 pub(super) fn at_once(
     threads: u64,
@@ -159,11 +170,9 @@ pub(super) fn at_once(
     let start = Instant::now();
     std::thread::scope(|scope| {
         let part = &part;
-        let all: Vec<_> = (0..threads)
-            .map(|thread| scope.spawn(move || part(thread)))
-            .collect();
-        all.into_iter()
-            .try_for_each(|one| one.join().map_err(|_| "a thread has panicked")?)
+        let start = |thread| scope.spawn(move || part(thread));
+        let all: Vec<_> = (0..threads).map(start).collect();
+        all.into_iter().try_for_each(joined)
     })?;
     Ok(start.elapsed())
 }

@@ -9,7 +9,8 @@ use tourbillon_durable::Durable;
 
 use super::here::{BATCH, Here, Lateness, Sizes, cpu_time, schedule_all, wait_for};
 use super::place::{Place, client};
-use super::{Failure, Sheet, quantiles};
+use super::{Failure, Sheet, joined, quantiles};
+use crate::machine::Process;
 
 /// Timers that another client schedules ahead, one in a queue.
 const AHEAD: u64 = 100;
@@ -97,9 +98,8 @@ const WAITS: &str = "select count(*) from pg_stat_activity where datname = curre
 /// Returns the rate, the processor time of a timer, the share of waits, and the size of the index.
 fn writes(place: &Place, writers: u64, round: usize, timers: u64) -> Result<[f64; 4], Failure> {
     let client_of = |_| Ok(Durable::builder(place.store()?).start()?);
-    let clients = (0..writers)
-        .map(client_of)
-        .collect::<Result<Vec<Durable>, Failure>>()?;
+    let clients = (0..writers).map(client_of);
+    let clients = clients.collect::<Result<Vec<Durable>, Failure>>()?;
     let batches = (timers / 4 / writers / BATCH).max(1);
     let (mut session, server) = (client(&place.argument())?, Server::of(place)?);
     let (mut samples, mut waits) = (0, 0);
@@ -114,16 +114,14 @@ fn writes(place: &Place, writers: u64, round: usize, timers: u64) -> Result<[f64
             Ok(())
         };
         let clients = clients.iter().enumerate();
-        let all: Vec<_> = clients
-            .map(|(number, client)| scope.spawn(move || write(number, client)))
-            .collect();
+        let start = |(number, client)| scope.spawn(move || write(number, client));
+        let all: Vec<_> = clients.map(start).collect();
         while !all.iter().all(|one| one.is_finished()) {
             waits += session.query_one(WAITS, &[])?.get::<_, i64>(0);
             samples += writers;
             std::thread::sleep(Duration::from_millis(10));
         }
-        all.into_iter()
-            .try_for_each(|one| one.join().map_err(|_| "a thread has panicked")?)
+        all.into_iter().try_for_each(joined)
     })?;
     let count = (batches * writers * BATCH) as f64;
     let cpu = server.cpu_time()? - before;
@@ -133,19 +131,18 @@ fn writes(place: &Place, writers: u64, round: usize, timers: u64) -> Result<[f64
     Ok([rate, cpu * 1e6 / count, waiting, size])
 }
 
-/// The processes of a server, or none.
-struct Server(Option<u32>);
+/// The number of a server's first process, or none.
+struct Server(Option<u64>);
 
 impl Server {
     fn of(place: &Place) -> Result<Self, Failure> {
         let Place::Postgres(url) = place else {
             return Ok(Server(None));
         };
-        let mut session = client(url)?;
-        let row = session.query_one("select pg_backend_pid()", &[])?;
+        let row = client(url)?.query_one("select pg_backend_pid()", &[])?;
         let backend: i32 = row.get(0);
-        let (server, ..) = parent_and_time(u32::try_from(backend)?)?;
-        Ok(Server(Some(server)))
+        let backend = Process::look(&backend.to_string()).ok_or("its session has ended")?;
+        Ok(Server(Some(backend.parent)))
     }
 
     /// The CPU time of the server's processes, in seconds.
@@ -156,33 +153,18 @@ impl Server {
         let mut ticks = 0;
         for entry in fs::read_dir("/proc")? {
             let name = entry?.file_name();
-            let Some(process) = name.to_str().and_then(|name| name.parse().ok()) else {
+            let name = name.to_str().unwrap_or_default();
+            // Not all files are processes, and it may have ended since.
+            let Some(process) = Process::look(name) else {
                 continue;
             };
-            // It may have ended since.
-            let Ok((parent, own, of_ended_children)) = parent_and_time(process) else {
-                continue;
-            };
-            if process == postmaster {
-                ticks += own + of_ended_children;
-            } else if parent == postmaster {
-                ticks += own;
+            if name.parse() == Ok(postmaster) {
+                ticks += process.ticks + process.ticks_of_ended_children;
+            } else if process.parent == postmaster {
+                ticks += process.ticks;
             }
         }
         // Linux counts in hundredths of a second.
         Ok(ticks as f64 / 100.0)
     }
-}
-
-/// The parent of a process, and its CPU time and that of its children that have ended, in ticks.
-fn parent_and_time(process: u32) -> Result<(u32, u64, u64), Failure> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let (_, fields) = stat.rsplit_once(')').ok_or("no name")?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let number = |index: usize| -> Result<u64, Failure> {
-        Ok(fields.get(index).ok_or("too few fields")?.parse()?)
-    };
-    let own = number(11)? + number(12)?;
-    let of_ended_children = number(13)? + number(14)?;
-    Ok((u32::try_from(number(1)?)?, own, of_ended_children))
 }

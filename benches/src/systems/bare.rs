@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use super::by_number::{self, ByNumber};
+use super::by_number::{self, ByNumber, WITH_VALUES};
 use crate::system::{Payload, Tasks};
 
 /// Two threads rarely meet at one of them.
@@ -97,7 +97,7 @@ impl<V: Payload, const STRIPES: usize> ByNumber<V> for Deadlines<V, STRIPES> {
     const OF_SESSIONS: &'static str = if STRIPES == 1 {
         "for S2 and S5: all in one map, one lock for a call"
     } else {
-        "the same with values of 8 bytes in the map"
+        WITH_VALUES
     };
     const FLOOR_OF: &'static [&'static str] = if STRIPES == 1 {
         &["S2", "S5"]

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use crate::system::{Handles, Keyed, Payload, Sessions, System, Tasks};
 
+pub(super) const WITH_VALUES: &str = "the same with values of 8 bytes in the map";
+
 /// Timers by number, which store `V` beside.
 pub(crate) trait ByNumber<V: Payload>: Sync + Sized + 'static {
     const NAME: &'static str;
     const ABOUT: &'static str;
-    const OF_SESSIONS: &'static str = "the same with values of 8 bytes in the map";
+    const OF_SESSIONS: &'static str = WITH_VALUES;
     const MAY_BE_EARLY: bool = false;
     const FLOOR_OF: &'static [&'static str] = &[];
     /// Whether callers by key use [`touch_many`](Self::touch_many), as sessions do.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::bare::{published, read};
-use super::by_number::{self, ByNumber};
+use super::by_number::{self, ByNumber, WITH_VALUES};
 use crate::recorder::fired;
 use crate::system::{Payload, Tasks};
 
@@ -174,6 +174,11 @@ impl<V: Payload, const PUBLISHED: bool> ByNumber<V> for Sharded<V, PUBLISHED> {
         "sharded with a time that a thread publishes: a floor, since it may be early"
     } else {
         "128 mutexes, an FxHash map and a wheel in each, touched lazily, 1 ms ticks"
+    };
+    const OF_SESSIONS: &'static str = if PUBLISHED {
+        <Self as ByNumber<V>>::ABOUT
+    } else {
+        WITH_VALUES
     };
     const MAY_BE_EARLY: bool = PUBLISHED;
     const FLOOR_OF: &'static [&'static str] = if PUBLISHED { &["W2", "S1"] } else { &[] };

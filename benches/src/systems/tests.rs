@@ -24,15 +24,13 @@ struct Promise {
     early: Duration,
 }
 
-const EXACT: Promise = Promise {
-    answers: true,
-    early: Duration::ZERO,
-};
+const EXACT: Promise = promise(true, Duration::ZERO);
 /// A tick is a millisecond: one for where in the tick the command comes, one for rounding down.
-const ROUGH: Promise = Promise {
-    answers: false,
-    early: millis(2),
-};
+const ROUGH: Promise = promise(false, millis(2));
+
+const fn promise(answers: bool, early: Duration) -> Promise {
+    Promise { answers, early }
+}
 
 const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -50,6 +48,12 @@ fn wait(what: &str, condition: impl Fn() -> bool) {
         assert!(began.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
         thread::sleep(millis(1));
     }
+}
+
+/// How many timers there are, all calls done.
+fn pending_in<S: System>(system: &S) -> usize {
+    system.settle();
+    system.pending()
 }
 
 fn wait_fired(value: u64) {
@@ -84,14 +88,31 @@ fn pass<S: Keyed>(system: &S, delay: Duration) {
     system.settle();
 }
 
+/// Starts the timer of a new key by `work`, which is over before `first`. It fires once, and `last`
+/// after the moment that `work` returns at the earliest. Returns the key.
+fn fires_once<S: Keyed>(
+    system: &S,
+    promise: Promise,
+    (first, last): (Duration, Duration),
+    work: impl Fn(u64) -> Instant,
+) -> u64 {
+    let (key, since) = in_time(promise, first, || {
+        let key = fresh();
+        (key, work(key))
+    });
+    wait_fired(key);
+    pass(system, first.max(last).min(millis(30)));
+    assert!(fired_at(key) + promise.early >= since + last);
+    key
+}
+
 fn fires_once_and_not_early<S: Keyed>(system: &S, promise: Promise) {
     for delay in [0, 1_000, 2_700, 20_000].map(Duration::from_micros) {
-        let key = fresh();
-        let began = Instant::now();
-        system.start(key, delay);
-        wait_fired(key);
-        pass(system, delay);
-        assert!(fired_at(key) + promise.early >= began + delay);
+        let key = fires_once(system, promise, (HOUR, delay), |key| {
+            let began = Instant::now();
+            system.start(key, delay);
+            began
+        });
         if promise.answers {
             assert!(!system.stop(key), "it has fired");
             assert!(!system.touch(key, delay), "it has fired");
@@ -115,29 +136,24 @@ fn what_is_stopped_never_fires<S: Keyed>(system: &S, promise: Promise) {
 
 fn a_touch_moves_later<S: Keyed>(system: &S, promise: Promise) {
     let (delay, moved) = (millis(15), millis(30));
-    let (key, touched) = in_time(promise, delay, || {
-        let key = fresh();
+    fires_once(system, promise, (delay, moved), |key| {
         system.start(key, delay);
         let mut touched = Instant::now();
         for _ in 0..20 {
             touched = Instant::now();
             system.touch(key, moved);
         }
-        (key, touched)
+        touched
     });
-    wait_fired(key);
-    pass(system, moved);
-    assert!(fired_at(key) + promise.early >= touched + moved);
 }
 
 fn a_touch_moves_earlier<S: Keyed>(system: &S, promise: Promise) {
-    let key = fresh();
-    system.start(key, HOUR);
-    let touched = Instant::now();
-    assert!(system.touch(key, millis(10)));
-    wait_fired(key);
-    pass(system, millis(10));
-    assert!(fired_at(key) + promise.early >= touched + millis(10));
+    fires_once(system, promise, (HOUR, millis(10)), |key| {
+        system.start(key, HOUR);
+        let touched = Instant::now();
+        assert!(system.touch(key, millis(10)));
+        touched
+    });
     if promise.answers {
         assert!(!system.touch(fresh(), HOUR), "there is none");
     }
@@ -145,49 +161,34 @@ fn a_touch_moves_earlier<S: Keyed>(system: &S, promise: Promise) {
 }
 
 fn a_key_that_is_replaced_fires_once<S: Keyed>(system: &S, promise: Promise) {
-    for (first, second) in [
-        (HOUR, millis(10)),
-        (millis(15), millis(30)),
-        (millis(15), millis(15)),
-        (millis(15), Duration::ZERO),
-    ] {
-        let (key, replaced) = in_time(promise, first, || {
-            let key = fresh();
+    let (soon, now) = (millis(15), Duration::ZERO);
+    for (first, second) in [(HOUR, soon), (soon, millis(30)), (soon, soon), (soon, now)] {
+        fires_once(system, promise, (first, second), |key| {
             system.start(key, first);
             let replaced = Instant::now();
             system.start(key, second);
-            (key, replaced)
+            replaced
         });
-        wait_fired(key);
-        pass(system, first.max(second).min(millis(30)));
-        assert!(fired_at(key) + promise.early >= replaced + second);
     }
     wait("none is left", || system.pending() == 0);
 }
 
 fn a_key_that_comes_back_is_not_its_former_self<S: Keyed>(system: &S, promise: Promise) {
     let (first, second) = (millis(15), millis(30));
-    let (key, again) = in_time(promise, first, || {
-        let key = fresh();
+    fires_once(system, promise, (first, second), |key| {
         for delay in [first, second, first] {
             system.start(key, delay);
             system.stop(key);
         }
         let again = Instant::now();
         system.start(key, second);
-        (key, again)
+        again
     });
-    wait_fired(key);
-    pass(system, second);
-    assert!(fired_at(key) + promise.early >= again + second);
 }
 
 fn pending_counts_keys<S: Keyed>(system: &S, _: Promise) {
     let keys: Vec<u64> = (0..10).map(|_| fresh()).collect();
-    let pending = || {
-        system.settle();
-        system.pending()
-    };
+    let pending = || pending_in(system);
     assert_eq!(pending(), 0);
     keys.iter().for_each(|key| system.start(*key, HOUR));
     assert_eq!(pending(), 10);
@@ -270,10 +271,7 @@ fn a_handle_is_of_its_timer<S: Handles>(system: &S, promise: Promise) {
 }
 
 fn pending_counts_handles<S: Handles>(system: &S, _: Promise) {
-    let pending = || {
-        system.settle();
-        system.pending()
-    };
+    let pending = || pending_in(system);
     assert_eq!(pending(), 0);
     let mut timeouts: Vec<_> = (0..10).map(|_| system.start(fresh(), HOUR)).collect();
     assert_eq!(pending(), 10);

@@ -65,10 +65,8 @@ impl Keyed for Boxed {
     }
 
     fn touch(&self, key: u64, delay: Duration) -> bool {
-        matches!(
-            self.timers.reschedule(&key, delay),
-            Reschedule::Moved { .. }
-        )
+        let answer = self.timers.reschedule(&key, delay);
+        matches!(answer, Reschedule::Moved { .. })
     }
 
     fn start_many(&self, timers: &[(u64, Duration)]) {
@@ -85,10 +83,8 @@ impl Keyed for Boxed {
 
     fn stop_many(&self, keys: &[u64]) -> usize {
         let answers = self.timers.cancel_many(keys);
-        answers
-            .iter()
-            .filter(|answer| answer.is_cancelled())
-            .count()
+        let cancelled = answers.iter().filter(|answer| answer.is_cancelled());
+        cancelled.count()
     }
 
     fn touch_many(&self, keys: &[u64], delay: Duration) -> usize {

@@ -14,22 +14,17 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::kit::{between, filled, lateness_of};
-use super::paced::Paced;
+use super::paced::{LATENESS, Paced};
 use crate::child::{Child, Measured};
 use crate::recorder::expect_stamps;
 use crate::system::{Keyed, Tasks};
-use crate::workload::{Case, Metric, Workload};
+use crate::workload::{Case, Workload};
 use chaos::random::Random;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W9",
     about: "10,000 timers/s beside slots that cascade (in ours; the peers' lie still): lateness of those",
-    metrics: &[
-        Metric::less("p50", "ms"),
-        Metric::less("p99", "ms"),
-        Metric::less("p99.9", "ms"),
-        Metric::longest("max", "ms"),
-    ],
+    metrics: LATENESS,
     cases: &[Case::of("10,000 timers/s beside", 1)],
     keys: [&[10_000_000], &[1_000_000], &[1_000]],
     // Milliseconds.

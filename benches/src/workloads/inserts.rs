@@ -61,9 +61,9 @@ pub(super) fn serve<S: Keyed>(
         });
         filled(&system, each * threads as u64);
         let longest = longest.into_iter().max().unwrap_or_default();
-        Measured {
-            figures: vec![Some(took.as_secs_f64()), Some(longest.as_secs_f64() * 1e3)],
+        Measured::of(
+            vec![Some(took.as_secs_f64()), Some(longest.as_secs_f64() * 1e3)],
             took,
-        }
+        )
     })
 }

@@ -10,21 +10,16 @@ use std::io;
 use std::time::Duration;
 
 use super::kit::lateness_of;
-use super::paced::Paced;
+use super::paced::{LATENESS, Paced};
 use crate::child::{Child, Measured};
 use crate::recorder::{LONG, expect_stamps};
 use crate::system::{Keyed, Tasks};
-use crate::workload::{Case, Metric, Workload};
+use crate::workload::{Case, Workload};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W5",
     about: "10,000 timers/s, some tasks take 500 ms: lateness of the others",
-    metrics: &[
-        Metric::less("p50", "ms"),
-        Metric::less("p99", "ms"),
-        Metric::less("p99.9", "ms"),
-        Metric::longest("max", "ms"),
-    ],
+    metrics: LATENESS,
     cases: &[Case::of("10,000 timers/s", 1), Case::of(NONE_IS_LONG, 1)],
     // Milliseconds.
     amount: [5_000, 500, 50],

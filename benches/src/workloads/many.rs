@@ -106,10 +106,10 @@ fn serve<S: System>(
             remove(system, keys)
         });
         let each = |(time, count): &(Duration, u64)| Some(time.as_nanos() as f64 / *count as f64);
-        Measured {
-            figures: took.iter().map(each).collect(),
-            took: took.iter().map(|(time, _)| *time).sum(),
-        }
+        Measured::of(
+            took.iter().map(each).collect(),
+            took.iter().map(|(time, _)| *time).sum(),
+        )
     })
 }
 

@@ -43,8 +43,5 @@ fn serve(child: &mut Child, fill: impl FnOnce(u64)) -> io::Result<()> {
     let filled = child.filled(|| fill(keys))?;
     let took = Duration::from_secs_f64(filled.seconds);
     let each = filled.bytes.map(|bytes| bytes as f64 / keys as f64);
-    child.rounds(|_| Measured {
-        figures: vec![each],
-        took,
-    })
+    child.rounds(|_| Measured::of(vec![each], took))
 }

@@ -8,7 +8,16 @@ use super::kit::between;
 use crate::recorder::{Stamp, fired_so_far, wait_until_fired};
 use crate::system::Keyed;
 use crate::wire::Request;
+use crate::workload::Metric;
 use chaos::random::Random;
+
+/// How late such timers are.
+pub(super) const LATENESS: &[Metric] = &[
+    Metric::less("p50", "ms"),
+    Metric::less("p99", "ms"),
+    Metric::less("p99.9", "ms"),
+    Metric::longest("max", "ms"),
+];
 
 /// What the producer does.
 pub(super) struct Paced {

@@ -60,10 +60,7 @@ pub(super) fn serve<S: Sessions>(child: &mut Child) -> io::Result<()> {
         });
         let touched = (turns * TURN as u64) as f64;
         let figure = |took: &Duration| Some(touched / took.as_secs_f64() / 1e6);
-        Measured {
-            figures: took.iter().map(figure).collect(),
-            took: took.iter().sum(),
-        }
+        Measured::of(took.iter().map(figure).collect(), took.iter().sum())
     })
 }
 

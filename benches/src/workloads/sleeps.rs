@@ -97,9 +97,9 @@ pub(super) fn serve<S: Sleeps>(child: &mut Child) -> io::Result<()> {
         assert_eq!(lateness.count(), count, "each sleeps once");
         let early = lateness.early();
         assert!(early.is_zero(), "{} woke {early:?} too early", S::NAME);
-        Measured {
-            figures: vec![cpu, Some(lateness.per_mille(990)), Some(lateness.max())],
+        Measured::of(
+            vec![cpu, Some(lateness.per_mille(990)), Some(lateness.max())],
             took,
-        }
+        )
     })
 }

@@ -72,9 +72,9 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
         // What was neither stopped nor is left has fired, or is about to.
         let gone = started.saturating_sub(stopped + threads as u64 * WINDOW);
         wait_until_fired(fired_before + gone, Duration::from_secs(60));
-        Measured {
-            figures: vec![Some(started as f64 / took.as_secs_f64() / 1e6), grown],
+        Measured::of(
+            vec![Some(started as f64 / took.as_secs_f64() / 1e6), grown],
             took,
-        }
+        )
     })
 }

@@ -112,9 +112,6 @@ pub(super) fn serve_single<S: Keyed>(child: &mut Child) -> io::Result<()> {
         calls.sort_unstable();
         let at = |per_mille: usize| f64::from(calls[(calls.len() - 1) * per_mille / 1_000]);
         let figures = [at(500), at(990), at(999), at(1_000) / 1e3];
-        Measured {
-            figures: figures.map(Some).to_vec(),
-            took,
-        }
+        Measured::of(figures.map(Some).to_vec(), took)
     })
 }
