@@ -1,11 +1,22 @@
 //! The systems that are compared. One file and one line in `systems!` each; how to add one is
 //! told in the README of this package.
 
+mod bare;
+mod by_number;
+mod delay_queue;
+mod drivers;
+mod hash_wheel;
+mod hash_wheel_thread;
+mod heap;
+mod moka;
+mod on_tokio;
+mod sharded;
+mod sweep;
 #[cfg(test)]
 mod tests;
-
-mod by_number;
-mod on_tokio;
+mod tokio_sleep;
+mod tokio_task;
+mod tourbillon;
 
 use std::io;
 use std::sync::OnceLock;
@@ -207,8 +218,6 @@ const fn foreign<F: Foreign>() -> Entry {
 /// A line for each file: the types in it that are systems, and what they are.
 macro_rules! systems {
     ($($file:ident: $($kind:ident($($system:ident),+)),+;)+) => {
-        $(mod $file;)+
-
         /// Ours first: the others are compared with them.
         pub(crate) const ALL: &[Entry] = &[$($($kind::<$($file::$system),+>(),)+)+];
     };
