@@ -12,7 +12,7 @@ use tourbillon_durable::{
 use tourbillon_leases::{LeaseStore, RedisStore};
 use tourbillon_web::json as of;
 use tourbillon_web::times::{Moment, distance, short, time};
-use tourbillon_web::why;
+use tourbillon_web::{schedules, why};
 
 use crate::args::{Args, Command, DeadArgs, LettersArgs, TimersArgs};
 use crate::failure::Failure;
@@ -209,6 +209,7 @@ impl Session {
     fn show(&self, out: &mut impl Write, timer: &StoredTimer) -> Done {
         if self.json {
             let mut object = of::timer(timer);
+            object["schedule"] = schedules::json(timer, Some(SystemTime::now()));
             object["payload"] = of::parsed(&timer.payload);
             object["meta"] = timer
                 .meta
@@ -225,6 +226,9 @@ impl Session {
             "due",
             &format!("{} ({})", time(timer.due), distance(timer.due, now)),
         )?;
+        for (name, text) in schedules::facts(timer, now) {
+            line(&name.to_lowercase(), &text)?;
+        }
         if timer.planned != timer.due {
             line("planned", &time(timer.planned))?;
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use tourbillon_durable::{DeadTimer, QueueCounts, StoredNode, StoredTimer};
 
 use crate::table;
+use tourbillon_web::schedules;
 use tourbillon_web::times::{distance, short, time};
 
 /// So wide that no line is cut: others may search the output.
@@ -74,10 +75,10 @@ pub(crate) fn write_timers(
                 timer.state.as_str().to_owned(),
                 timer.queue.clone(),
                 timer.key.clone(),
-                if timer.fails > 0 {
-                    format!("{} errors", timer.fails)
-                } else {
-                    String::new()
+                match (timer.fails, schedules::expression(timer)) {
+                    (0, schedule) => schedule,
+                    (fails, schedule) if schedule.is_empty() => format!("{fails} errors"),
+                    (fails, schedule) => format!("{fails} errors, {schedule}"),
                 },
                 timer.node.clone().unwrap_or_default(),
             ]

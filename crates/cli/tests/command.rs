@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use kit::wait;
 use serde_json::Value;
-use tourbillon_durable::{Due, Durable, DurableEvent, RetryPolicy, Sqlite};
+use tourbillon_durable::{Cron, Due, Durable, DurableEvent, RetryPolicy, Sqlite, rusqlite};
 
 use command::{call, code, command, text};
 
@@ -258,6 +258,65 @@ fn a_file_that_somebody_writes_to_is_read_and_a_change_is_an_error_in_time() {
     }
     file.execute_batch("rollback").expect("it ends");
     shop.ok(&["pause", "q"]);
+}
+
+#[test]
+fn schedules_are_shown_in_words_whatever_sql_has_written() {
+    let shop = Shop::new();
+    let timers = shop.timers();
+    let daily = Cron::new("0 6 * * *", "Europe/Berlin").expect("it is good");
+    timers
+        .schedule("invoices", "daily", daily, &())
+        .wait()
+        .expect("it is accepted");
+    let list = shop.ok(&["list"]);
+    assert!(list.contains("daily  0 6 * * * in Europe/Berlin"), "{list}");
+    let shown = shop.ok(&["show", "invoices", "daily"]);
+    for line in [
+        "schedule    0 6 * * * in Europe/Berlin",
+        "occurrence  20",
+        "then        20",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    assert!(!shown.contains("last run"), "{shown}");
+    let schedule = &shop.json(&["show", "invoices", "daily"])["schedule"];
+    assert_eq!(schedule["zone"], "Europe/Berlin");
+    assert_eq!(schedule["then"].as_array().expect("dates").len(), 4);
+    let file = rusqlite::Connection::open(shop.file()).expect("it opens");
+    let write = |cron: Value| {
+        let meta = serde_json::json!({ "cron": cron }).to_string();
+        file.execute("update tourbillon_timer set meta = ?1", [meta])
+            .expect("written");
+        let list = shop.ok(&["list"]);
+        let shown = shop.ok(&["show", "invoices", "daily"]);
+        let json = shop.ok(&["show", "invoices", "daily", "--json"]);
+        assert!(
+            !format!("{list}{shown}{json}").contains('\u{1b}'),
+            "{shown}"
+        );
+        list + &shown
+    };
+    let last = serde_json::json!({ "at": "2026-12-01T05:00:00Z", "ended": "2026-12-01T05:00:07Z", "outcome": "\u{1b}[2J" });
+    let shown = write(serde_json::json!({ "expression": "@daily", "zone": "UTC", "last": last }));
+    assert!(
+        shown
+            .contains("last run    that of 2026-12-01T05:00:00Z: \\u{1b}[2J, 2026-12-01T05:00:07Z"),
+        "{shown}"
+    );
+    for cron in [
+        serde_json::json!({ "expression": "\u{1b}[2J\r\n", "zone": "UTC" }),
+        serde_json::json!({ "expression": [1], "zone": {} }),
+        serde_json::json!({ "expression": "@daily", "zone": "\u{202e}/\u{1b}" }),
+    ] {
+        let shown = write(cron);
+        assert!(shown.contains("unreadable schedule"), "{shown}");
+        assert!(
+            shown.contains("its schedule can't be followed: "),
+            "{shown}"
+        );
+    }
+    assert!(!write(serde_json::json!("@daily")).contains("schedule "));
 }
 
 #[test]

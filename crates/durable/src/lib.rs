@@ -224,7 +224,7 @@ pub use store::due_at::DueAt;
 pub use store::schedule::Schedule;
 #[cfg(feature = "cron")]
 #[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
-pub use store::schedule::{CronSchedule, Overlap};
+pub use store::schedule::{CronSchedule, LastRun, Overlap, StoredSchedule, UnreadableSchedule};
 pub use store::time::WallClock;
 #[doc(inline)]
 pub use store::{Meta, QueueCounts, Revived, Store, StoreError, StoredNode, StoredState};

@@ -267,6 +267,7 @@ async fn timer(
             return Value::Null;
         };
         let mut object = json::timer(timer);
+        object["schedule"] = crate::schedules::json(timer, Some(SystemTime::now()));
         let counts = counts
             .get()
             .and_then(|all| all.iter().find(|counts| counts.queue == timer.queue));

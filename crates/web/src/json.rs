@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tourbillon_durable::{DeadTimer, QueueCounts, StoredNode, StoredTimer};
 use tourbillon_leases::HeldLock;
 
+use crate::schedules;
 use crate::times::time;
 
 /// JSON of the store, or the text itself if it is none.
@@ -20,13 +21,13 @@ pub fn queue(counts: &QueueCounts) -> Value {
         "dead": counts.dead, "oldest": counts.oldest.map(time), "paused": counts.paused})
 }
 
-/// A timer, without its payload and meta data.
+/// A timer with its schedule, without its payload and meta data.
 #[must_use]
 pub fn timer(timer: &StoredTimer) -> Value {
     json!({"queue": timer.queue, "key": timer.key, "state": timer.state.as_str(), "due": time(timer.due),
         "planned": time(timer.planned), "attempts": timer.attempt, "errors": timer.fails, "crashes": timer.crashes,
         "node": timer.node, "running_since": timer.running.map(time), "cancelled": timer.cancelled,
-        "follows": timer.follows})
+        "follows": timer.follows, "schedule": schedules::json(timer, None)})
 }
 
 /// A dead letter, without its payload and meta data.

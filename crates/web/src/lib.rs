@@ -97,6 +97,8 @@ mod live;
 mod orders;
 mod page;
 mod samples;
+#[doc(hidden)]
+pub mod schedules;
 mod snapshots;
 mod sources;
 #[doc(hidden)]

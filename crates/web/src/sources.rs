@@ -219,10 +219,12 @@ impl Store {
             };
             let found = timers.list(filter, &paging).within(LIMIT);
             let mut found = found.await.map_err(words)?;
-            // Lists show no payloads, and many lists are kept.
+            // Lists show no payloads, and of metas the schedules alone. Many lists are kept.
             for timer in &mut found {
                 timer.payload = String::new();
-                timer.meta = None;
+                if timer.schedule().is_none() {
+                    timer.meta = None;
+                }
             }
             Ok(found)
         };

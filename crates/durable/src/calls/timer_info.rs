@@ -4,6 +4,8 @@ use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 
+#[cfg(feature = "cron")]
+use crate::store::schedule::{StoredSchedule, UnreadableSchedule};
 use crate::store::{DeadLetter, Meta, StoredState, Timer};
 
 /// A timer as it was when it was read.
@@ -85,6 +87,39 @@ impl StoredTimer {
     /// ```
     pub fn payload_as<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(&self.payload)
+    }
+
+    /// Returns the schedule of a timer that runs each time that a calendar says. `None`: it runs once.
+    ///
+    /// # Errors
+    ///
+    /// The schedule can't be followed: a user of SQL has written it so, or this machine has no data of
+    /// its zone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_durable::{Cron, Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// let hourly = Cron::new("0 * * * *", "UTC")?;
+    /// timers.schedule("sync", "shop", hourly, &7).wait()?;
+    /// let timer = timers.get("sync", "shop").wait()?.expect("it was scheduled");
+    /// match timer.schedule() {
+    ///     Some(Ok(schedule)) => println!("{} {}", schedule.cron.expression(), schedule.cron.zone()),
+    ///     Some(Err(unreadable)) => println!("{unreadable}"),
+    ///     None => println!("once"),
+    /// }
+    /// # assert!(timer.schedule().is_some_and(|schedule| schedule.is_ok()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "cron")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
+    #[doc(alias("next run", "last run", "recurring"))]
+    #[must_use]
+    pub fn schedule(&self) -> Option<Result<StoredSchedule, UnreadableSchedule>> {
+        StoredSchedule::of(self.meta.as_ref())
     }
 }
 

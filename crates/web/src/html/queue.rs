@@ -13,6 +13,7 @@ use crate::access::Action;
 use crate::guard::{Visit, Visitor};
 use crate::orders::{Pairs, value};
 use crate::page::Shared;
+use crate::schedules;
 use crate::sources::{ListQuery, Store};
 use crate::times::micros;
 
@@ -192,7 +193,11 @@ fn table(visit: &Visit, store: &Store, query: &ListQuery, timers: &[StoredTimer]
                     tr {
                         td { (ago(timer.due)) }
                         @if query.queue.is_none() { td { (timer.queue) } }
-                        td.key { (link(visit, store, timer)) }
+                        td.key {
+                            (link(visit, store, timer))
+                            @let schedule = schedules::expression(timer);
+                            @if !schedule.is_empty() { small { " " (schedule) } }
+                        }
                         td {
                             (state(timer.state))
                             @if timer.fails > 0 { small.late { " " (timer.fails) @if timer.fails == 1 { " error" } @else { " errors" } } }

@@ -15,7 +15,7 @@ use crate::guard::{Visit, Visitor};
 use crate::orders::{Pairs, value};
 use crate::page::Shared;
 use crate::times::time;
-use crate::why;
+use crate::{schedules, why};
 
 pub(super) async fn page(
     State(shared): State<Arc<Shared>>,
@@ -90,6 +90,9 @@ fn facts(shared: &Shared, timer: &StoredTimer) -> Markup {
         dl {
             dt { "State" } dd { (state(timer.state)) }
             dt { "Due" } dd { (ago(timer.due)) small { " " (time(timer.due)) } }
+            @for (name, text) in schedules::facts(timer, SystemTime::now()) {
+                dt { (name) } dd { (text) }
+            }
             @if timer.planned != timer.due {
                 dt { "Planned" } dd { (ago(timer.planned)) small { " " (time(timer.planned)) } }
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use tourbillon::{ExpiryMap, Scheduler, Timer};
-use tourbillon_durable::{Due, Durable, Memory, RetryPolicy};
+use tourbillon_durable::{Cron, Due, Durable, Memory, RetryPolicy};
 use tourbillon_leases::{Leases, MemoryStore};
 use tourbillon_web::{Access, Page};
 
@@ -71,6 +71,43 @@ async fn hostile_names_are_shown_as_text() {
     }
     get(&router, "/process").await.page();
     get(&router, "/locks").await.page();
+}
+
+#[tokio::test]
+async fn schedules_are_shown_in_words() {
+    let timers = idle();
+    let daily = Cron::new("0 6 * * *", "Europe/Berlin").unwrap();
+    let key = HOSTILE[0];
+    timers.schedule("invoices", key, daily, &()).wait().unwrap();
+    timers
+        .schedule("invoices", "once", HOUR, &())
+        .wait()
+        .unwrap();
+    let router = full(&timers);
+    let names = [("queue", "invoices"), ("key", key)];
+    let page = get(&router, &link("/timer", &names)).await;
+    for text in [
+        "0 6 * * * in Europe/Berlin",
+        "<dt>Occurrence</dt>",
+        "<dt>Then</dt>",
+    ] {
+        assert!(page.page().contains(text), "{text}: {}", page.text);
+    }
+    let queue = get(&router, "/queue?queue=invoices").await;
+    assert!(
+        queue.page().contains("0 6 * * * in Europe/Berlin"),
+        "{}",
+        queue.text
+    );
+    let timer = &get(&router, &link("/api/v1/timer", &names)).await.json()["stores"][0]["timer"];
+    assert_eq!(timer["schedule"]["expression"], "0 6 * * *");
+    assert_eq!(timer["schedule"]["then"].as_array().unwrap().len(), 4);
+    let list = get(&router, "/api/v1/timers?queue=invoices").await.json();
+    let list = list["stores"][0]["timers"].as_array().unwrap();
+    let once = list.iter().find(|timer| timer["key"] == "once").unwrap();
+    assert!(once["schedule"].is_null());
+    let schedule = list.iter().find(|timer| timer["key"] == key).unwrap();
+    assert_eq!(schedule["schedule"]["zone"], "Europe/Berlin");
 }
 
 #[tokio::test]

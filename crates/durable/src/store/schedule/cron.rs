@@ -65,9 +65,9 @@ const MOST_MADE_UP: u64 = 1_000;
 #[must_use]
 pub struct CronSchedule {
     pub(super) cron: Cron,
-    missed: Missed,
-    grace: Option<Duration>,
-    overlap: Overlap,
+    pub(super) missed: Missed,
+    pub(super) grace: Option<Duration>,
+    pub(super) overlap: Overlap,
     revision: u32,
 }
 

@@ -19,6 +19,8 @@ mod argument;
 mod cron;
 #[cfg(feature = "cron")]
 mod plan;
+#[cfg(feature = "cron")]
+mod stored;
 
 use serde_json::{Map, Value, json};
 
@@ -26,6 +28,8 @@ use serde_json::{Map, Value, json};
 pub use self::cron::{CronSchedule, Overlap};
 #[cfg(feature = "cron")]
 pub(crate) use self::plan::{Begin, CronRun, scheduled_for};
+#[cfg(feature = "cron")]
+pub use self::stored::{LastRun, StoredSchedule, UnreadableSchedule};
 use super::{DueAt, Meta, StoreTime};
 
 /// The member of a meta that has the schedule.

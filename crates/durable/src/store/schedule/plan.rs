@@ -108,7 +108,7 @@ fn timestamp(time: StoreTime) -> Timestamp {
     Timestamp::from_microsecond(time.as_micros()).unwrap_or(Timestamp::MAX)
 }
 
-fn time_of(members: &Members, name: &str) -> Result<Option<Timestamp>, String> {
+pub(super) fn time_of(members: &Members, name: &str) -> Result<Option<Timestamp>, String> {
     match members.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => match text.parse() {

@@ -1,0 +1,106 @@
+//! Schedules in words, for the page and the command, and as JSON.
+
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use tourbillon_durable::{LastRun, Missed, Overlap, StoredSchedule, StoredTimer};
+
+use crate::times::{distance, time};
+
+/// How many dates are told that follow the next occurrence.
+const FURTHER: usize = 4;
+
+/// The expression and the zone, or what is wrong. Empty for a timer that runs once.
+#[must_use]
+pub fn expression(timer: &StoredTimer) -> String {
+    match timer.schedule() {
+        None => String::new(),
+        Some(Ok(schedule)) => of(&schedule),
+        Some(Err(_)) => "unreadable schedule".to_owned(),
+    }
+}
+
+/// What people ask about the schedule of a timer, as names and texts. Nothing for a timer that runs
+/// once.
+#[must_use]
+pub fn facts(timer: &StoredTimer, now: SystemTime) -> Vec<(&'static str, String)> {
+    let schedule = match timer.schedule() {
+        None => return Vec::new(),
+        Some(Err(unreadable)) => return vec![("Schedule", unreadable.to_string())],
+        Some(Ok(schedule)) => schedule,
+    };
+    let next = match schedule.occurrence {
+        Some(next) => format!("{} ({})", time(next), distance(next, now)),
+        None => "the next process that claims the timer reckons it".to_owned(),
+    };
+    let mut facts = vec![
+        ("Schedule", of(&schedule)),
+        ("Policies", policies(&schedule)),
+        ("Occurrence", next),
+        ("Then", further(&schedule, now).join(", ")),
+    ];
+    if let Some(last) = &schedule.last {
+        facts.push(("Last run", ended(last)));
+    }
+    facts
+}
+
+/// The schedule of a timer, or null. With `dates` it has the next ones.
+#[must_use]
+pub fn json(timer: &StoredTimer, dates: Option<SystemTime>) -> Value {
+    let schedule = match timer.schedule() {
+        None => return Value::Null,
+        Some(Err(unreadable)) => return json!({ "error": unreadable.to_string() }),
+        Some(Ok(schedule)) => schedule,
+    };
+    let last = schedule.last.as_ref().map(|last| {
+        json!({"scheduled_for": last.scheduled_for.map(time), "ended": last.ended.map(time),
+            "outcome": last.outcome})
+    });
+    let mut object = json!({"expression": schedule.cron.expression(), "zone": schedule.cron.zone(),
+        "revision": schedule.revision, "occurrence": schedule.occurrence.map(time), "last": last});
+    if let Some(now) = dates {
+        object["then"] = json!(further(&schedule, now));
+    }
+    object
+}
+
+fn of(schedule: &StoredSchedule) -> String {
+    format!("{} in {}", schedule.cron.expression(), schedule.cron.zone())
+}
+
+fn further(schedule: &StoredSchedule, now: SystemTime) -> Vec<String> {
+    let dates = schedule
+        .cron
+        .times_after(schedule.occurrence.unwrap_or(now));
+    dates.take(FURTHER).map(time).collect()
+}
+
+fn policies(schedule: &StoredSchedule) -> String {
+    let missed = match schedule.missed {
+        Missed::Once => "the last missed occurrence is made up".to_owned(),
+        Missed::AtMost(most) => format!("up to {most} missed occurrences are made up"),
+        Missed::All => "all missed occurrences are made up".to_owned(),
+        _ => "missed occurrences are left out".to_owned(),
+    };
+    let overlap = match schedule.overlap {
+        Overlap::Skip => "one that comes during a run is left out",
+        Overlap::Replace => "one that comes during a run replaces it",
+        _ => "one that comes during a run waits",
+    };
+    let grace = schedule.grace.map_or(String::new(), |grace| {
+        format!(", those later than {} s are missed", grace.as_secs())
+    });
+    format!("{missed}{grace}, {overlap}; revision {}", schedule.revision)
+}
+
+fn ended(last: &LastRun) -> String {
+    let of = last.scheduled_for.map_or("the first one".to_owned(), |of| {
+        format!("that of {}", time(of))
+    });
+    match (&last.outcome, last.ended) {
+        (Some(outcome), Some(ended)) => format!("{of}: {outcome}, {}", time(ended)),
+        (Some(outcome), None) => format!("{of}: {outcome}"),
+        (None, _) => format!("{of}: how it ended was not told"),
+    }
+}
