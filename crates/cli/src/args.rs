@@ -65,6 +65,9 @@ pub(crate) enum Command {
         /// Only timers in this state
         #[arg(long)]
         state: Option<State>,
+        /// Only schedules, and whether a process that runs names them
+        #[arg(long)]
+        schedules: bool,
         /// The greatest number of timers
         #[arg(long, default_value_t = 50, value_name = "N")]
         limit: u32,
@@ -89,10 +92,10 @@ pub(crate) enum Command {
         #[command(flatten)]
         timers: TimersArgs,
     },
-    /// Stop a queue: its timers wait until it is resumed
-    Pause { queue: String },
-    /// Let a queue go on
-    Resume { queue: String },
+    /// Stop a queue, or the schedule of one key: its timers wait until it is resumed
+    Pause { queue: String, key: Option<String> },
+    /// Let a queue go on, or the schedule of one key
+    Resume { queue: String, key: Option<String> },
     /// Timers that were given up
     Dead {
         #[command(flatten)]

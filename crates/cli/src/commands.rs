@@ -77,6 +77,7 @@ impl Session {
                 queue,
                 keys,
                 state,
+                schedules: alone,
                 limit: most,
             } => {
                 let filter = queue
@@ -87,13 +88,25 @@ impl Session {
                     Some(state) => filter.state((*state).into()),
                     None => filter,
                 };
+                let (filter, nodes) = match alone {
+                    true => (filter.schedules(), Some(self.nodes()?)),
+                    false => (filter, None),
+                };
+                let nodes = nodes.as_deref();
                 let found = timers
                     .list(filter, &Paging::first(*most))
                     .within(limit)
                     .wait()?;
                 match self.json {
-                    true => self.objects(out, found.iter().map(of::timer)),
-                    false => Ok(write_timers(out, &found, ANY_WIDTH)?),
+                    true => self.objects(
+                        out,
+                        found.iter().map(|timer| {
+                            let mut object = of::timer(timer);
+                            object["schedule"] = schedules::json(timer, nodes, None);
+                            object
+                        }),
+                    ),
+                    false => Ok(write_timers(out, &found, nodes, ANY_WIDTH)?),
                 }
             }
             Command::Show { queue, key } => {
@@ -130,7 +143,29 @@ impl Session {
                     })
                 })
             }
-            Command::Pause { queue } => {
+            Command::Pause {
+                queue,
+                key: Some(key),
+            } => match timers.pause_schedule(queue, key).within(limit).wait()? {
+                true => self.said(
+                    out,
+                    &json!({"queue": queue, "key": key, "paused": true}),
+                    &format!("{queue} {key} is paused"),
+                ),
+                false => Err(no_schedule(queue, key)),
+            },
+            Command::Resume {
+                queue,
+                key: Some(key),
+            } => match timers.resume_schedule(queue, key).within(limit).wait()? {
+                true => self.said(
+                    out,
+                    &json!({"queue": queue, "key": key, "paused": false}),
+                    &format!("{queue} {key} goes on"),
+                ),
+                false => Err(no_schedule(queue, key)),
+            },
+            Command::Pause { queue, key: None } => {
                 timers.pause(queue).within(limit).wait()?;
                 self.said(
                     out,
@@ -138,7 +173,7 @@ impl Session {
                     &format!("{queue} is paused"),
                 )
             }
-            Command::Resume { queue } => {
+            Command::Resume { queue, key: None } => {
                 timers.resume(queue).within(limit).wait()?;
                 self.said(
                     out,
@@ -209,7 +244,8 @@ impl Session {
     fn show(&self, out: &mut impl Write, timer: &StoredTimer) -> Done {
         if self.json {
             let mut object = of::timer(timer);
-            object["schedule"] = schedules::json(timer, Some(SystemTime::now()));
+            let nodes = self.nodes()?;
+            object["schedule"] = schedules::json(timer, Some(&nodes), Some(SystemTime::now()));
             object["payload"] = of::parsed(&timer.payload);
             object["meta"] = timer
                 .meta
@@ -217,7 +253,7 @@ impl Session {
                 .map_or(Value::Null, |meta| of::parsed(meta.as_str()));
             return write_json(out, &object);
         }
-        let now = SystemTime::now();
+        let (now, nodes) = (SystemTime::now(), self.nodes()?);
         let mut line = |name: &str, value: &str| writeln!(out, "{name:<12}{}", table::plain(value));
         line("queue", &timer.queue)?;
         line("key", &timer.key)?;
@@ -226,7 +262,7 @@ impl Session {
             "due",
             &format!("{} ({})", time(timer.due), distance(timer.due, now)),
         )?;
-        for (name, text) in schedules::facts(timer, now) {
+        for (name, text) in schedules::facts(timer, &nodes, now) {
             line(&name.to_lowercase(), &text)?;
         }
         if timer.planned != timer.due {
@@ -256,7 +292,7 @@ impl Session {
         }
         let counts = self.counts()?;
         let counts = counts.iter().find(|counts| counts.queue == timer.queue);
-        for (number, reason) in why(timer, counts, &self.nodes()?, now).iter().enumerate() {
+        for (number, reason) in why(timer, counts, &nodes, now).iter().enumerate() {
             line(if number == 0 { "why" } else { "" }, reason)?;
         }
         Ok(())
@@ -525,6 +561,12 @@ fn dead_filter(args: &DeadArgs) -> DeadFilter {
 fn none(queue: &str, key: &str) -> Failure {
     Failure::Not(format!(
         "{queue} {key}: there is no such timer. It has run, was cancelled, or is a dead letter: see `tourbillon dead --queue {queue}`"
+    ))
+}
+
+fn no_schedule(queue: &str, key: &str) -> Failure {
+    Failure::Not(format!(
+        "{queue} {key}: there is no such schedule. A timer that runs once can't be paused alone: see `tourbillon list --schedules`"
     ))
 }
 

@@ -64,6 +64,7 @@ pub(crate) fn write_queues(
 pub(crate) fn write_timers(
     out: &mut impl Write,
     timers: &[StoredTimer],
+    nodes: Option<&[StoredNode]>,
     width: usize,
 ) -> io::Result<()> {
     let now = SystemTime::now();
@@ -75,11 +76,7 @@ pub(crate) fn write_timers(
                 timer.state.as_str().to_owned(),
                 timer.queue.clone(),
                 timer.key.clone(),
-                match (timer.fails, schedules::expression(timer)) {
-                    (0, schedule) => schedule,
-                    (fails, schedule) if schedule.is_empty() => format!("{fails} errors"),
-                    (fails, schedule) => format!("{fails} errors, {schedule}"),
-                },
+                notes(timer, nodes),
                 timer.node.clone().unwrap_or_default(),
             ]
         })
@@ -90,6 +87,18 @@ pub(crate) fn write_timers(
         &rows,
         width,
     )
+}
+
+fn notes(timer: &StoredTimer, nodes: Option<&[StoredNode]>) -> String {
+    let mut notes = Vec::new();
+    if timer.fails > 0 {
+        notes.push(format!("{} errors", timer.fails));
+    }
+    notes.extend(Some(schedules::expression(timer)).filter(|schedule| !schedule.is_empty()));
+    if nodes.is_some_and(|nodes| timer.is_unnamed(nodes)) {
+        notes.push("no process that runs names it".to_owned());
+    }
+    notes.join(", ")
 }
 
 pub(crate) fn write_letters(out: &mut impl Write, letters: &[DeadTimer]) -> io::Result<()> {

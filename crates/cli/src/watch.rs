@@ -76,7 +76,7 @@ fn draw(session: &Session, out: &mut Vec<u8>, width: usize, height: usize) -> Re
     let used = out.iter().filter(|byte| **byte == b'\n').count();
     let left = height.saturating_sub(used + 2).clamp(1, 1_000);
     let next = session.next(u32::try_from(left).unwrap_or(1_000))?;
-    write_timers(out, &next, width)?;
+    write_timers(out, &next, None, width)?;
     Ok(())
 }
 

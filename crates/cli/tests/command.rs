@@ -283,6 +283,36 @@ fn schedules_are_shown_in_words_whatever_sql_has_written() {
     let schedule = &shop.json(&["show", "invoices", "daily"])["schedule"];
     assert_eq!(schedule["zone"], "Europe/Berlin");
     assert_eq!(schedule["then"].as_array().expect("dates").len(), 4);
+    shop.ok(&["pause", "invoices", "daily"]);
+    assert_eq!(shop.json(&["show", "invoices", "daily"])["state"], "paused");
+    let shown = shop.ok(&["show", "invoices", "daily"]);
+    assert!(
+        shown.contains("occurrence  none until the schedule is resumed"),
+        "{shown}"
+    );
+    assert!(shown.contains("This schedule is paused"), "{shown}");
+    timers
+        .schedule("invoices", "once", HOUR, &())
+        .wait()
+        .expect("it is accepted");
+    let list = shop.ok(&["list", "--schedules"]);
+    assert!(
+        list.contains("in Europe/Berlin, paused") && !list.contains("once"),
+        "{list}"
+    );
+    assert_eq!(
+        shop.json(&["list", "--schedules"])[0]["schedule"]["unnamed"],
+        false
+    );
+    shop.ok(&["resume", "invoices", "daily"]);
+    assert_eq!(
+        shop.json(&["show", "invoices", "daily"])["state"],
+        "waiting"
+    );
+    for verb in ["pause", "resume"] {
+        let (_, error) = shop.fails(&[verb, "invoices", "once"]);
+        assert!(error.contains("there is no such schedule"), "{error}");
+    }
     let file = rusqlite::Connection::open(shop.file()).expect("it opens");
     let write = |cron: Value| {
         let meta = serde_json::json!({ "cron": cron }).to_string();
@@ -304,6 +334,10 @@ fn schedules_are_shown_in_words_whatever_sql_has_written() {
             .contains("last run    that of 2026-12-01T05:00:00Z: \\u{1b}[2J, 2026-12-01T05:00:07Z"),
         "{shown}"
     );
+    let named = serde_json::json!({ "expression": "@daily", "zone": "UTC", "declared": true });
+    assert!(write(named).contains("named by    no process that runs"));
+    let list = shop.ok(&["list", "--schedules"]);
+    assert!(list.contains("no process that runs names it"), "{list}");
     for cron in [
         serde_json::json!({ "expression": "\u{1b}[2J\r\n", "zone": "UTC" }),
         serde_json::json!({ "expression": [1], "zone": {} }),

@@ -267,7 +267,8 @@ async fn timer(
             return Value::Null;
         };
         let mut object = json::timer(timer);
-        object["schedule"] = crate::schedules::json(timer, Some(SystemTime::now()));
+        let known = nodes.get().map(Vec::as_slice);
+        object["schedule"] = crate::schedules::json(timer, known, Some(SystemTime::now()));
         let counts = counts
             .get()
             .and_then(|all| all.iter().find(|counts| counts.queue == timer.queue));

@@ -27,7 +27,7 @@ pub fn timer(timer: &StoredTimer) -> Value {
     json!({"queue": timer.queue, "key": timer.key, "state": timer.state.as_str(), "due": time(timer.due),
         "planned": time(timer.planned), "attempts": timer.attempt, "errors": timer.fails, "crashes": timer.crashes,
         "node": timer.node, "running_since": timer.running.map(time), "cancelled": timer.cancelled,
-        "follows": timer.follows, "schedule": schedules::json(timer, None)})
+        "follows": timer.follows, "schedule": schedules::json(timer, None, None)})
 }
 
 /// A dead letter, without its payload and meta data.

@@ -70,11 +70,11 @@
 //! | `/api/v1/queues`, `nodes`, `timers`, `timer`, `dead`, `locks`, `process` | the pages as JSON: `{"stores": [{"store", "as_of", "error", ..}]}` |
 //! | `POST /api/v1/do` | an action, as JSON: `{"action": "cancel", "store": "shop", "queue": "mail", "key": "7"}` |
 //!
-//! `timers` takes the parameters `store`, `queue`, `keys` (how the keys begin), `state`, and `limit` up
-//! to 500. Its answer has the parameters of the next page as `next`, which is null behind the last one. `dead` takes `older_than` instead of `state`. `locks` takes `names` (how the names begin).
+//! `timers` takes the parameters `store`, `queue`, `keys` (how the keys begin), `state`, `schedules` (1: only
+//! timers with a schedule), and `limit` up to 500. Its answer has the parameters of the next page as `next`, which is null behind the last one. `dead` takes `older_than` instead of `state`. `locks` takes `names` (how the names begin).
 //! A user who may not read still gets an answer of `/healthz` and `/readyz`, of one or two words.
 //!
-//! `do` takes `store`, `queue`, `key`, `when`, `ids`, and for all dead letters of a filter `all`,
+//! `pause` and `resume` are for a queue, and with a `key` for one schedule. `do` takes `store`, `queue`, `key`, `when`, `ids`, and for all dead letters of a filter `all`,
 //! `queue`, `keys` and `older_than`. An action that gets a parameter which it does not take is refused,
 //! so that a mistyped filter deletes nothing.
 //!

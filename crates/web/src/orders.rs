@@ -80,7 +80,13 @@ impl Order {
             found => Ok(found.to_owned()),
         };
         let target = match action {
-            Action::Pause | Action::Resume => Target::Queue(needed("queue")?),
+            Action::Pause | Action::Resume if value(pairs, "key").is_empty() => {
+                Target::Queue(needed("queue")?)
+            }
+            Action::Pause | Action::Resume => Target::Timer {
+                queue: needed("queue")?,
+                key: needed("key")?,
+            },
             Action::RunNow | Action::Cancel => Target::Timer {
                 queue: needed("queue")?,
                 key: needed("key")?,
@@ -257,6 +263,18 @@ impl Order {
                     ),
                 }
             }
+            (Target::Timer { queue, key }, Action::Pause) => {
+                match timers.pause_schedule(queue, key).within(LIMIT).await? {
+                    true => Outcome::Done("the schedule is paused".to_owned()),
+                    false => no_schedule(),
+                }
+            }
+            (Target::Timer { queue, key }, Action::Resume) => {
+                match timers.resume_schedule(queue, key).within(LIMIT).await? {
+                    true => Outcome::Done("the schedule goes on".to_owned()),
+                    false => no_schedule(),
+                }
+            }
             (Target::Timer { queue, key }, _) => {
                 moved(timers.run_now(queue, key).within(LIMIT).await?)
             }
@@ -363,6 +381,12 @@ async fn letters(
     })
 }
 
+fn no_schedule() -> Outcome {
+    Outcome::Not(
+        "there is no such schedule: a timer that runs once can't be paused alone".to_owned(),
+    )
+}
+
 fn none() -> Outcome {
     Outcome::Not(
         "there is no such timer: it has run, was cancelled, or is a dead letter".to_owned(),
@@ -393,6 +417,8 @@ mod tests {
     fn an_order_is_read_as_it_was_written() {
         for target in [
             json!({"action": "pause", "queue": "a b&c=d"}),
+            json!({"action": "pause", "queue": "q", "key": "k"}),
+            json!({"action": "resume", "queue": "q", "key": "\u{0}\n<b>"}),
             json!({"action": "run-now", "queue": "q", "key": "k"}),
             json!({"action": "cancel", "queue": "q", "key": "\u{0}\n<b>"}),
             json!({"action": "move", "queue": "q", "key": "k", "when": "15m"}),

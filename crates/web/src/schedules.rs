@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use tourbillon_durable::{LastRun, Missed, Overlap, StoredSchedule, StoredTimer};
+use tourbillon_durable::{LastRun, Missed, Overlap, StoredNode, StoredSchedule, StoredTimer};
 
 use crate::times::{distance, time};
 
@@ -15,6 +15,7 @@ const FURTHER: usize = 4;
 pub fn expression(timer: &StoredTimer) -> String {
     match timer.schedule() {
         None => String::new(),
+        Some(Ok(schedule)) if schedule.paused => format!("{}, paused", of(&schedule)),
         Some(Ok(schedule)) => of(&schedule),
         Some(Err(_)) => "unreadable schedule".to_owned(),
     }
@@ -23,13 +24,18 @@ pub fn expression(timer: &StoredTimer) -> String {
 /// What people ask about the schedule of a timer, as names and texts. Nothing for a timer that runs
 /// once.
 #[must_use]
-pub fn facts(timer: &StoredTimer, now: SystemTime) -> Vec<(&'static str, String)> {
+pub fn facts(
+    timer: &StoredTimer,
+    nodes: &[StoredNode],
+    now: SystemTime,
+) -> Vec<(&'static str, String)> {
     let schedule = match timer.schedule() {
         None => return Vec::new(),
         Some(Err(unreadable)) => return vec![("Schedule", unreadable.to_string())],
         Some(Ok(schedule)) => schedule,
     };
     let next = match schedule.occurrence {
+        _ if schedule.paused => "none until the schedule is resumed".to_owned(),
         Some(next) => format!("{} ({})", time(next), distance(next, now)),
         None => "the next process that claims the timer reckons it".to_owned(),
     };
@@ -42,12 +48,16 @@ pub fn facts(timer: &StoredTimer, now: SystemTime) -> Vec<(&'static str, String)
     if let Some(last) = &schedule.last {
         facts.push(("Last run", ended(last)));
     }
+    if timer.is_unnamed(nodes) {
+        facts.push(("Named by", "no process that runs".to_owned()));
+    }
     facts
 }
 
-/// The schedule of a timer, or null. With `dates` it has the next ones.
+/// The schedule of a timer, or null. With `nodes` it says whether no process names it, and with `dates`
+/// it has the next ones.
 #[must_use]
-pub fn json(timer: &StoredTimer, dates: Option<SystemTime>) -> Value {
+pub fn json(timer: &StoredTimer, nodes: Option<&[StoredNode]>, dates: Option<SystemTime>) -> Value {
     let schedule = match timer.schedule() {
         None => return Value::Null,
         Some(Err(unreadable)) => return json!({ "error": unreadable.to_string() }),
@@ -58,7 +68,11 @@ pub fn json(timer: &StoredTimer, dates: Option<SystemTime>) -> Value {
             "outcome": last.outcome})
     });
     let mut object = json!({"expression": schedule.cron.expression(), "zone": schedule.cron.zone(),
-        "revision": schedule.revision, "occurrence": schedule.occurrence.map(time), "last": last});
+        "revision": schedule.revision, "occurrence": schedule.occurrence.map(time), "last": last,
+        "paused": schedule.paused});
+    if let Some(nodes) = nodes {
+        object["unnamed"] = json!(timer.is_unnamed(nodes));
+    }
     if let Some(now) = dates {
         object["then"] = json!(further(&schedule, now));
     }

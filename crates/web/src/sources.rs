@@ -112,6 +112,8 @@ pub(crate) struct ListQuery {
     pub(crate) queue: Option<String>,
     pub(crate) keys: String,
     pub(crate) state: Option<StoredState>,
+    /// Only timers with a schedule.
+    pub(crate) schedules: bool,
     /// The last timer of the page before: due, in microseconds since 1970, queue and key.
     pub(crate) after: Option<(i64, String, String)>,
     pub(crate) limit: u32,
@@ -210,6 +212,9 @@ impl Store {
             let mut filter = filter.prefix(&asked.keys);
             if let Some(state) = asked.state {
                 filter = filter.state(state);
+            }
+            if asked.schedules {
+                filter = filter.schedules();
             }
             let paging = match asked.after {
                 Some((due, queue, key)) => {

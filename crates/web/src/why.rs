@@ -26,8 +26,9 @@ pub fn why(
         .iter()
         .filter(|node| node.queues.contains(&timer.queue));
     let handlers: Vec<&StoredNode> = handlers.collect();
-    let is_paused =
-        timer.state == StoredState::Paused || counts.is_some_and(|counts| counts.paused);
+    let schedule_is_paused = matches!(timer.schedule(), Some(Ok(schedule)) if schedule.paused);
+    let is_paused = !schedule_is_paused && timer.state == StoredState::Paused
+        || counts.is_some_and(|counts| counts.paused);
     // Nodes join and beat by the store's clock, so a join that lies ahead tells of a clock that was
     // set back.
     let ahead = nodes
@@ -66,6 +67,9 @@ pub fn why(
         }
         return why;
     }
+    if schedule_is_paused {
+        why.push("This schedule is paused: it has no occurrence until it is resumed.".to_owned());
+    }
     if is_paused {
         why.push("The queue is paused: its timers wait until it is resumed.".to_owned());
     }
@@ -99,7 +103,16 @@ pub fn why(
             times(timer.crashes)
         ));
     }
+    if timer.is_unnamed(nodes) && !nodes.is_empty() {
+        why.push(
+            "A program has named this schedule, and no process that runs does. If it was removed from the program, \
+             cancel it."
+                .to_owned(),
+        );
+    }
     match now.duration_since(timer.due) {
+        // The end of all times.
+        Err(_) if schedule_is_paused => {}
         Err(ahead) => why.push(format!("It is due in {}.", short(ahead.duration()))),
         Ok(late) if why.is_empty() && late < ON_ITS_WAY => {
             why.push("It is due now, and starts within moments.".to_owned());

@@ -33,6 +33,7 @@ pub struct TimerFilter {
     prefix: String,
     due: (Bound<SystemTime>, Bound<SystemTime>),
     state: Option<StoredState>,
+    schedules: bool,
 }
 
 impl TimerFilter {
@@ -44,6 +45,7 @@ impl TimerFilter {
             prefix: String::new(),
             due: (Bound::Unbounded, Bound::Unbounded),
             state: None,
+            schedules: false,
         }
     }
 
@@ -80,6 +82,28 @@ impl TimerFilter {
         self
     }
 
+    /// Only timers with a schedule: those that run each time that a calendar says. The stores read all
+    /// timers of the filter to find them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory, Paging, TimerFilter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// timers.schedule("remind", "customer:7", Duration::from_secs(60), &7).wait()?; // once
+    /// let schedules = TimerFilter::queue("remind").schedules();
+    /// assert_eq!(timers.list(schedules, &Paging::first(100)).wait()?, []);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn schedules(mut self) -> Self {
+        self.schedules = true;
+        self
+    }
+
     /// Checks the filter.
     pub(crate) fn page(self, paging: &Paging) -> Result<Page, Invalid> {
         if let Some(queue) = &self.queue {
@@ -92,6 +116,7 @@ impl TimerFilter {
             queue: self.queue,
             prefix: self.prefix,
             state: self.state,
+            schedules: self.schedules,
             from: match self.due.0 {
                 Bound::Included(time) => StoreTime::from(time),
                 Bound::Excluded(time) => behind(time),

@@ -5,7 +5,9 @@ use std::time::SystemTime;
 use serde::de::DeserializeOwned;
 
 #[cfg(feature = "cron")]
-use crate::store::schedule::{StoredSchedule, UnreadableSchedule};
+use crate::store::StoredNode;
+#[cfg(feature = "cron")]
+use crate::store::schedule::{StoredSchedule, UnreadableSchedule, is_declared};
 use crate::store::{DeadLetter, Meta, StoredState, Timer};
 
 /// A timer as it was when it was read.
@@ -120,6 +122,42 @@ impl StoredTimer {
     #[must_use]
     pub fn schedule(&self) -> Option<Result<StoredSchedule, UnreadableSchedule>> {
         StoredSchedule::of(self.meta.as_ref())
+    }
+
+    /// Whether a program has named the schedule of this timer, and none that runs now does: perhaps it
+    /// was removed from the program. The schedule goes on until it is
+    /// [cancelled](crate::Durable::cancel). `nodes` are [those of the store](crate::Durable::nodes).
+    ///
+    /// While all processes of a program are down, this holds for each of its schedules.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::{Cron, Due, Durable, Memory, Paging, TimerFilter};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle("report", |due: &Due<u64>| println!("{}", due.payload()))
+    ///     .cron("daily", Cron::new("30 2 * * *", "UTC")?, &7)
+    ///     .start()?;
+    /// # while timers.nodes().wait()?.is_empty() { std::thread::yield_now(); }
+    /// let nodes = timers.nodes().wait()?;
+    /// for timer in timers.list(TimerFilter::all().schedules(), &Paging::first(100)).wait()? {
+    ///     assert!(!timer.is_unnamed(&nodes)); // this process names it
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "cron")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
+    #[doc(alias("orphan", "orphaned"))]
+    #[must_use]
+    pub fn is_unnamed(&self, nodes: &[StoredNode]) -> bool {
+        let names = |node: &StoredNode| {
+            let keys = node.schedules.get(&self.queue);
+            node.gone.is_none() && keys.is_some_and(|keys| keys.contains(&self.key))
+        };
+        is_declared(self.meta.as_ref()) && !nodes.iter().any(names)
     }
 }
 

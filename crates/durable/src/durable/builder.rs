@@ -580,6 +580,7 @@ impl DurableBuilder {
             queues,
             #[cfg(feature = "cron")]
             named: self.named,
+            schedules: Default::default(),
         })
     }
 }

@@ -208,7 +208,7 @@ impl Durable {
         let is_stepped = plan.hand.is_some();
         let store = Arc::clone(&plan.store);
         #[cfg(feature = "cron")]
-        let named = std::mem::take(&mut plan.named);
+        let named = plan.take_named();
         let (payload_limit, node_lease) = (plan.payload_limit, plan.node_lease);
         let label = std::mem::take(&mut plan.label);
         let trace_context = plan.trace_context.take();
@@ -280,6 +280,7 @@ fn start_node(
     });
     let config = NodeConfig {
         name: plan.name,
+        schedules: plan.schedules,
         node_lease: plan.node_lease,
         poll_interval: plan.poll_interval,
         queues: queues.collect(),

@@ -173,6 +173,83 @@ impl Durable {
         self.set_paused(queue, false)
     }
 
+    /// Pauses one schedule for all nodes, until it is [resumed](Self::resume_schedule), and returns
+    /// whether there is a schedule with this key. A run that is under way goes on; one that waits to be
+    /// tried again waits for the end of the pause. A start with another definition leaves it paused.
+    /// [`run_now`](Self::run_now) runs it once in addition.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says whether it may have been paused all the same.
+    ///
+    /// # Blocking
+    ///
+    /// Never. The answer comes when the store has committed it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "cron")]
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use tourbillon_durable::{Cron, Durable, Memory, StoredState};
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// timers.schedule("remind", "customer:7", Cron::new("0 9 * * *", "UTC")?, &7).wait()?;
+    /// assert!(timers.pause_schedule("remind", "customer:7").wait()?); // while the customer is away
+    /// let timer = timers.get("remind", "customer:7").wait()?.expect("it is kept");
+    /// assert_eq!(timer.state, StoredState::Paused);
+    /// assert!(!timers.pause_schedule("remind", "customer:8").wait()?); // there is none
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "cron"))]
+    /// # fn main() {}
+    /// ```
+    pub fn pause_schedule(&self, queue: &str, key: &str) -> Sent<bool> {
+        self.set_schedule_paused(queue, key, true)
+    }
+
+    /// Resumes a schedule that was [paused](Self::pause_schedule), and returns whether there is a
+    /// schedule with this key. What it has missed meanwhile is made up as its policy says, as after an
+    /// outage.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says whether it may have been resumed all the same.
+    ///
+    /// # Blocking
+    ///
+    /// Never. The answer comes when the store has committed it: see [`Sent::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "cron")]
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use tourbillon_durable::{Cron, Durable, Memory, StoredState};
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// timers.schedule("remind", "customer:7", Cron::new("0 9 * * *", "UTC")?, &7).wait()?;
+    /// timers.pause_schedule("remind", "customer:7").wait()?;
+    /// assert!(timers.resume_schedule("remind", "customer:7").wait()?); // the customer is back
+    /// let timer = timers.get("remind", "customer:7").wait()?.expect("it is kept");
+    /// assert_eq!(timer.state, StoredState::Waiting);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "cron"))]
+    /// # fn main() {}
+    /// ```
+    pub fn resume_schedule(&self, queue: &str, key: &str) -> Sent<bool> {
+        self.set_schedule_paused(queue, key, false)
+    }
+
+    fn set_schedule_paused(&self, queue: &str, key: &str, paused: bool) -> Sent<bool> {
+        let node = self.node_sender();
+        let checked = names::queue(queue).and_then(|queue| Ok((queue, names::key(key)?)));
+        self.read(checked, move |(queue, key), connection| {
+            let found = connection.pause_schedule(&queue, &key, paused)?;
+            poll_now(node);
+            Ok(found)
+        })
+    }
+
     fn set_paused(&self, queue: &str, paused: bool) -> Sent<()> {
         let node = self.node_sender();
         self.read(names::queue(queue), move |queue, connection| {

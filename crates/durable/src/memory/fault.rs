@@ -55,6 +55,15 @@ pub enum MemoryCall<'a> {
         /// Whether it is to be paused.
         paused: bool,
     },
+    /// A schedule is paused or resumed.
+    PauseSchedule {
+        /// The queue.
+        queue: &'a str,
+        /// The key.
+        key: &'a str,
+        /// Whether it is to be paused.
+        paused: bool,
+    },
     /// A node joins, or sets its queues.
     Join(#[doc(hidden)] &'a NewNode),
     /// A node shows that it lives.

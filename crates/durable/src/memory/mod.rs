@@ -248,6 +248,13 @@ impl Connection for Memory {
         })
     }
 
+    fn pause_schedule(&mut self, queue: &str, key: &str, paused: bool) -> Result<bool, StoreError> {
+        let call = MemoryCall::PauseSchedule { queue, key, paused };
+        self.call(&call, |state, now| {
+            state.pause_schedule(queue, key, paused, now)
+        })
+    }
+
     fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
         self.call(&MemoryCall::Join(node), |state, now| state.join(node, now))
     }

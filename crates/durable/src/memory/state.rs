@@ -1,5 +1,7 @@
 //! The tables of the store in memory. All calls happen under one lock.
 
+mod counts;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
@@ -8,9 +10,9 @@ use super::queue_row::QueueRow;
 use crate::row::{self, Change, Claiming, Row, StoreContext, shard};
 use crate::store::{
     Answer, Band, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, DeadPage, Epoch,
-    Horizon, MOST_COUNTED, NewNode, PAGE_BYTES, Page, Payload, Poll, QueueCounts, Range, Revived,
-    Run, SHARDS, Seen, SeenNode, Settle, Settled, Settlement, StoreSnapshot, StoreTime, StoredNode,
-    Survey, SurveyedPart, Timer, schedule,
+    Horizon, NamedSchedules, NewNode, PAGE_BYTES, Page, Payload, Poll, Range, Revived, Run, SHARDS,
+    Seen, SeenNode, Settle, Settled, Settlement, StoreSnapshot, StoreTime, StoredNode, Survey,
+    SurveyedPart, Timer, schedule,
 };
 use crate::sync::Arc;
 
@@ -40,6 +42,7 @@ struct NodeRow {
     beat: i64,
     beat_at: StoreTime,
     queues: Arc<[String]>,
+    schedules: NamedSchedules,
     gone: Option<StoreTime>,
 }
 
@@ -100,7 +103,8 @@ impl MemoryState {
                             })
                     })
                     .filter_map(|(key, row)| self.timer(name, key, row, now))
-                    .filter(|timer| page.state.is_none_or(|state| timer.state == state));
+                    .filter(|timer| page.state.is_none_or(|state| timer.state == state))
+                    .filter(|timer| !page.schedules || schedule::is_schedule(timer.meta.as_ref()));
                 timers.extend(rows.take(limit));
             }
         }
@@ -108,50 +112,6 @@ impl MemoryState {
         timers.truncate(limit);
         end_page(&mut timers, |timer| timer.payload.len());
         timers
-    }
-
-    pub(super) fn counts(&self, now: StoreTime) -> Vec<QueueCounts> {
-        const MINUTE: Duration = Duration::from_secs(60);
-        let mut counts: BTreeMap<&str, QueueCounts> = BTreeMap::new();
-        for (name, queue) in &self.queues {
-            for row in queue.rows.values() {
-                let held = row
-                    .claim
-                    .is_some_and(|hold| is_live(&self.nodes, hold.epoch));
-                if row.cancelled && !held {
-                    continue;
-                }
-                let counts = counts.entry(name).or_default();
-                if held {
-                    counts.running += 1;
-                    continue;
-                }
-                let due = row.due.into();
-                counts.oldest = Some(counts.oldest.map_or(due, |oldest| oldest.min(due)));
-                counts.overdue += u64::from(row.due <= now);
-                counts.waiting += u64::from(row.due > now);
-                let within = |span| u64::from(row.due > now && row.due <= now + span);
-                counts.within_minute += within(MINUTE);
-                counts.within_ten_minutes += within(10 * MINUTE);
-            }
-        }
-        for letter in self.letters.values() {
-            counts.entry(&letter.queue).or_default().dead += 1;
-        }
-        for queue in &self.paused {
-            counts.entry(queue).or_default().paused = true;
-        }
-        let named = counts.into_iter().map(|(queue, counts)| QueueCounts {
-            queue: queue.to_owned(),
-            waiting: counts.waiting.min(MOST_COUNTED),
-            within_minute: counts.within_minute.min(MOST_COUNTED),
-            within_ten_minutes: counts.within_ten_minutes.min(MOST_COUNTED),
-            overdue: counts.overdue.min(MOST_COUNTED),
-            running: counts.running.min(MOST_COUNTED),
-            dead: counts.dead.min(MOST_COUNTED),
-            ..counts
-        });
-        named.collect()
     }
 
     pub(super) fn dead(&self, page: &DeadPage, now: StoreTime) -> Vec<DeadLetter> {
@@ -222,6 +182,25 @@ impl MemoryState {
         };
     }
 
+    pub(super) fn pause_schedule(
+        &mut self,
+        queue: &str,
+        key: &str,
+        paused: bool,
+        now: StoreTime,
+    ) -> bool {
+        self.writes += 1;
+        let row = self.row(queue, key).cloned();
+        let change = self.decide(now, |context| row::pause(row, paused, context));
+        match change {
+            Some(change) => {
+                self.change(queue, key, change, now);
+                true
+            }
+            None => false,
+        }
+    }
+
     // === nodes ===
 
     pub(super) fn join(&mut self, node: &NewNode, now: StoreTime) {
@@ -236,6 +215,7 @@ impl MemoryState {
                 beat: 0,
                 beat_at: now,
                 queues,
+                schedules: node.schedules.clone(),
                 gone: None,
             });
     }
@@ -248,6 +228,7 @@ impl MemoryState {
             joined: node.joined.into(),
             silent_for: now.since(node.beat_at),
             gone: node.gone.map(Into::into),
+            schedules: node.schedules.clone(),
         });
         let mut nodes: Vec<StoredNode> = nodes.collect();
         nodes.sort_by_key(|node| (node.joined, node.id));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::store::schedule::NamedSchedules;
 use crate::store::{
     Beat, Claim, Claimed, ClaimedRun, Connection, Epoch, NewNode, Outcome, Poll, Run, Settle,
     Settled, StoreError, StoreSnapshot, StoreTime,
@@ -25,6 +26,8 @@ pub(crate) struct NodeConfig {
     pub(crate) poll_interval: Duration,
     /// The queues that it handles.
     pub(crate) queues: Vec<QueueConfig>,
+    /// The schedules that its program names.
+    pub(crate) schedules: NamedSchedules,
     /// The greatest number of parts that are all awake. With more of them those sleep that have
     /// nothing due.
     pub(crate) most_awake: usize,

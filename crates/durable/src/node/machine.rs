@@ -14,7 +14,7 @@ use super::queue::Queue;
 use super::runs::HeldRuns;
 use super::stopping::Stopping;
 use super::upcoming::Expected;
-use crate::store::{Epoch, NewNode, Outcome, Run, Settle, StoreTime};
+use crate::store::{Epoch, NamedSchedules, NewNode, Outcome, Run, Settle, StoreTime};
 use crate::sync::Arc;
 
 /// The greatest number of settlements in a call.
@@ -27,6 +27,8 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(super) name: String,
+    /// The schedules that the program names.
+    pub(super) schedules: NamedSchedules,
     pub(super) poll_interval: Duration,
     pub(super) names: Vec<Arc<str>>,
     pub(super) numbers_of: BTreeMap<Arc<str>, usize>,
@@ -76,6 +78,7 @@ impl Node {
         let numbers_of: BTreeMap<Arc<str>, usize> = names.iter().cloned().zip(0..).collect();
         Node {
             name: config.name,
+            schedules: config.schedules,
             poll_interval: config.poll_interval,
             polls: Polls::new(
                 config.poll_interval,
@@ -276,6 +279,7 @@ impl Node {
             epoch: self.membership.epoch,
             name: self.name.clone(),
             queues,
+            schedules: self.schedules.clone(),
         })
     }
 

@@ -14,11 +14,12 @@ use super::rows::{
 };
 use super::statements::{
     BEAT, CLAIM, CLAIM_EACH, COUNTS, DEAD, DEAD_ALL, DECLARE_GONE, DISCARD, DISCARD_OLD, FORGET,
-    GET, JOIN, LEAVE, LIST, LIST_ALL, LIST_KEYS, NODES, NUMBER, OLD_NODES, PAUSE, REVIVE, ROW,
-    SETTLE, SETTLE_EACH,
+    GET, JOIN, LEAVE, LIST, LIST_ALL, LIST_KEYS, NODES, NUMBER, OLD_NODES, PAUSE, PAUSE_SCHEDULE,
+    REVIVE, ROW, SETTLE, SETTLE_EACH,
 };
 use super::values::{SentEnds, int, order, text};
 use super::wire::{Span, Time};
+use crate::store::schedule::{names_of_json, names_to_json};
 use crate::store::{
     self, Answer, Beat, Beats, Call, Claim, Claimed, Connection, DeadLetter, DeadPage, Epoch,
     FoundRow, Horizon, MOST_COUNTED, NewNode, Page, Poll, QueueCounts, RefusedClaim, Revived, Run,
@@ -149,7 +150,7 @@ impl Connection for PostgresConnection {
         let limit = i64::from(page.limit);
         let state = page.state.map(StoredState::as_str);
         let end = end_of_prefix(&page.prefix);
-        let values: [&(dyn ToSql + Sync); 11] = [
+        let values: [&(dyn ToSql + Sync); 12] = [
             &page.queue,
             &from,
             &until,
@@ -161,6 +162,7 @@ impl Connection for PostgresConnection {
             &after_queue,
             &page.prefix,
             &end,
+            &page.schedules,
         ];
         let sql = match (&page.queue, page.prefix.is_empty()) {
             (Some(_), true) => LIST,
@@ -168,7 +170,8 @@ impl Connection for PostgresConnection {
             (_, false) => LIST_KEYS,
         };
         // These may read all timers.
-        let reads_much = sql == LIST_KEYS || page.state == Some(StoredState::Running);
+        let reads_much =
+            sql == LIST_KEYS || page.schedules || page.state == Some(StoredState::Running);
         let rows = match reads_much {
             true => {
                 let limit = self.link.scan_limit();
@@ -257,6 +260,7 @@ impl Connection for PostgresConnection {
             joined: time(row, 3).into(),
             silent_for: time(row, 6).since(time(row, 4)),
             gone: row.get::<_, Option<Time>>(5).map(|time| time.0.into()),
+            schedules: names_of_json(row.get(7)),
         });
         Ok(nodes.collect())
     }
@@ -289,12 +293,28 @@ impl Connection for PostgresConnection {
         Ok(())
     }
 
+    fn pause_schedule(&mut self, queue: &str, key: &str, paused: bool) -> Result<bool, StoreError> {
+        self.beats().are_right()?;
+        let notify = self.link.settings().notify;
+        let values: [&(dyn ToSql + Sync); 4] = [&queue, &key, &paused, &notify];
+        let result = self.link.query(Effect::Writes, PAUSE_SCHEDULE, &values);
+        let rows = match result {
+            // Its row has met the limit.
+            Err(failure) if failure.is_limit() && !self.is_at_its_limit() => {
+                return Err(failure.of_the_row());
+            }
+            result => result?,
+        };
+        Ok(one(&rows)?.get(0))
+    }
+
     fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
         let queues: Vec<&str> = node.queues.iter().map(|queue| &**queue).collect();
         let name = text(&node.name);
         self.beats().are_right()?;
         let sent = Instant::now();
-        let values: [&(dyn ToSql + Sync); 3] = [&node.epoch.0, &name, &queues];
+        let schedules = names_to_json(&node.schedules);
+        let values: [&(dyn ToSql + Sync); 4] = [&node.epoch.0, &name, &queues, &schedules];
         let rows = self.link.query(Effect::Writes, JOIN, &values)?;
         let row = one(&rows)?;
         self.beats()

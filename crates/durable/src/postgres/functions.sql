@@ -31,6 +31,25 @@ create function tourbillon.is_schedule_1(p_meta jsonb) returns boolean
 language sql immutable security invoker
 as $$ select coalesce(p_meta operator(pg_catalog.->) 'cron' operator(pg_catalog.?) 'expression', false) $$;
 
+-- Whether the schedule of a timer is paused.
+create function tourbillon.is_paused_1(p_meta jsonb) returns boolean
+language sql immutable security invoker
+as $$ select coalesce(p_meta operator(pg_catalog.->) 'cron' operator(pg_catalog.?) 'expression'
+  and p_meta operator(pg_catalog.#>) '{cron,paused}' operator(pg_catalog.=) 'true', false) $$;
+
+-- A meta whose schedule is paused as that of the other meta is.
+create function tourbillon.with_pause_1(p_meta jsonb, p_of jsonb) returns jsonb
+language sql immutable security invoker
+as $$ select case when tourbillon.is_paused_1(p_of) then pg_catalog.jsonb_set(p_meta, '{cron,paused}', 'true')
+  else p_meta operator(pg_catalog.#-) '{cron,paused}' end $$;
+
+-- The number of the definition of a schedule. One that is no number counts as 0.
+create function tourbillon.revision_1(p_meta jsonb) returns numeric
+language sql immutable security invoker
+set search_path = pg_catalog, pg_temp
+as $$ select case when jsonb_typeof(p_meta #> '{cron,revision}') = 'number' and p_meta #>> '{cron,revision}' ~ '^[0-9]{1,19}$'
+  then (p_meta #>> '{cron,revision}')::numeric else 0 end $$;
+
 -- The schedule of a meta with what is known of its last occurrence.
 create function tourbillon.with_last_1(p_meta jsonb, p_last jsonb) returns jsonb
 language sql immutable security invoker
@@ -188,12 +207,12 @@ begin
       case
         when u.action <> 4 or t.gen is null or not tourbillon.is_schedule_1(t.meta) then u.meta
         when t.claim is not null and t.claim = any (v_living) and not t.follows
-          then tourbillon.with_last_1(u.meta, jsonb_build_object('at', t.meta #> '{cron,at}'))
-        else tourbillon.with_last_1(u.meta, t.meta #> '{cron,last}') end as new_meta,
+          then tourbillon.with_pause_1(tourbillon.with_last_1(u.meta, jsonb_build_object('at', t.meta #> '{cron,at}')), t.meta)
+        else tourbillon.with_pause_1(tourbillon.with_last_1(u.meta, t.meta #> '{cron,last}'), t.meta) end as new_meta,
       u.action = 4 and tourbillon.is_schedule_1(t.meta) and (
         t.payload = u.payload
-          and (t.meta -> 'cron') - '{at,offset,last}'::text[] = (u.meta -> 'cron') - '{at,offset,last}'::text[]
-        or coalesce((u.meta #>> '{cron,revision}')::numeric, 0) < coalesce((t.meta #>> '{cron,revision}')::numeric, 0)
+          and (t.meta -> 'cron') - '{at,offset,last,paused}'::text[] = (u.meta -> 'cron') - '{at,offset,last,paused}'::text[]
+        or tourbillon.revision_1(u.meta) < tourbillon.revision_1(t.meta)
       ) as stays,
       t.shard, t.due, t.attempt, t.claimed, t.cancelled, t.follows,
       case
@@ -232,7 +251,9 @@ begin
     update tourbillon.timer t set
       -- What followed a run that is cancelled now has no due time any more. The next poll shows the row to its node,
       -- which may not know that it holds it.
-      due = case when d.change <> 'mark' then d.new_due when t.follows then v_now else t.due end,
+      due = case
+        when d.action = 4 and d.change in ('fresh', 'follow') and tourbillon.is_paused_1(d.new_meta) then v_end
+        when d.change <> 'mark' then d.new_due when t.follows then v_now else t.due end,
       planned = case when d.change <> 'mark' then d.new_due when t.follows then v_now else t.planned end,
       -- What followed the run of a gone node is a new timer.
       gen = case when d.change = 'fresh' or d.change = 'move' and t.follows then v_gen else t.gen end,
@@ -341,6 +362,7 @@ set jit = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
+  v_end constant timestamptz := '9999-12-31 23:59:59.999999+00';
   v_number bigint;
   v_now timestamptz;
   v_live boolean;
@@ -409,7 +431,7 @@ begin
         when t.cancelled then 'delete'
         -- Only a node knows how a schedule goes on. It gets the run, and gives it up without a start.
         when not t.follows and t.crashes + 1 >= u.crash_limit and not tourbillon.is_schedule_1(t.meta) then 'bury'
-        when t.due <= v_now then 'run'
+        when t.due <= v_now and not tourbillon.is_paused_1(t.meta) then 'run'
         else 'free' end as change
     from unnest(p_queue, p_key, p_crash_limit) with ordinality u(queue, key, crash_limit, n)
     cross join lateral (
@@ -420,6 +442,7 @@ begin
     where u.n = any (v_other) and u.queue <> all (v_paused)
   ), changed as (
     update tourbillon.timer t set
+      due = case when d.change = 'free' and tourbillon.is_paused_1(d.meta) then v_end else t.due end,
       gen = d.gen,
       attempt = case d.change when 'run' then d.attempt + 1 else d.attempt end,
       fails = d.fails, crashes = d.crashes,
@@ -531,7 +554,9 @@ begin
     select u.n, u.queue, u.key, u.outcome, u.error,
       least(v_end, v_now + u.delay) as later,
       t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.bytes, t.payload, t.meta,
-      coalesce(u.next, v_now) as next, coalesce(u.meta, tourbillon.ended_1(t.meta)) as next_meta,
+      coalesce(u.next, v_now) as next, tourbillon.is_paused_1(t.meta) as paused,
+      -- It may have been paused or resumed since it was claimed.
+      tourbillon.with_pause_1(coalesce(u.meta, tourbillon.ended_1(t.meta)), t.meta) as next_meta,
       case
         when not v_live or t.gen is null then 'fenced'
         when u.n <> all (coalesce(v_locked, '{}')) then 'locked'
@@ -558,6 +583,7 @@ begin
       -- The planned time stays, for whoever asks how late the run is.
       due = case
         when o.change = 'follow' then greatest(t.due, v_now)
+        when o.paused then v_end
         when o.change = 'give back' then greatest(t.due, o.later)
         when o.change in ('next', 'bury next') then greatest(o.next, v_now)
         else o.later end,
@@ -730,6 +756,48 @@ begin
     end;
     return next;
   end loop;
+end
+$$;
+
+-- Pauses or resumes a schedule. False: there is none with this key. A run that is under way goes on.
+create function tourbillon.pause_1(p_queue text, p_key text, p_paused boolean, p_notify boolean) returns boolean
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+declare
+  v_end constant timestamptz := '9999-12-31 23:59:59.999999+00';
+  v_now timestamptz;
+  v_meta jsonb;
+  v_due timestamptz;
+begin
+  perform pg_current_xact_id();
+  lock table tourbillon.timer in row exclusive mode;
+  select t.meta into v_meta from tourbillon.timer t
+  where t.queue = p_queue and t.key = p_key and not t.cancelled and tourbillon.is_schedule_1(t.meta) for update;
+  if not found then
+    return false;
+  end if;
+  if tourbillon.is_paused_1(v_meta) = p_paused then
+    return true;
+  end if;
+  v_now := clock_timestamp();
+  v_meta := case when p_paused then jsonb_set(v_meta, '{cron,paused}', 'true') else v_meta #- '{cron,paused}' end;
+  update tourbillon.timer t set
+    meta = v_meta, bytes = tourbillon.bytes_1(t.payload, v_meta),
+    -- The planned time stays, and is the due time again when the schedule is resumed.
+    due = case
+      -- The end of the run looks at the mark.
+      when t.claim is not null and not t.follows then t.due
+      when p_paused then v_end
+      when t.due = v_end then greatest(t.planned, v_now)
+      else t.due end
+  where t.queue = p_queue and t.key = p_key
+  returning t.due into v_due;
+  if p_notify and not p_paused then
+    perform tourbillon.ring_1(array[p_queue], array[2::smallint], array[null::interval], array[v_due]);
+  end if;
+  return true;
 end
 $$;
 

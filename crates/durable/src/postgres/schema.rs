@@ -33,7 +33,7 @@ pub(super) const ALL: &str = concat!(
 const COLUMNS: &str = "select t.queue, t.key, t.shard, t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, \
      t.bytes, t.claim, t.claimed, t.cancelled, t.follows, t.payload, t.meta, \
      d.id, d.queue, d.key, d.gen, d.planned, d.at, d.attempt, d.fails, d.crashes, d.error, d.bytes, d.payload, d.meta, \
-     n.epoch, n.name, n.queues, n.list, n.beat, n.beat_at, n.joined, n.gone, q.name, q.paused \
+     n.epoch, n.name, n.queues, n.schedules, n.list, n.beat, n.beat_at, n.joined, n.gone, q.name, q.paused \
      from tourbillon.timer t, tourbillon.dead d, tourbillon.node n, tourbillon.queue q";
 
 /// The schema of a store.

@@ -46,7 +46,8 @@ macro_rules! rows {
     () => {
         "select t.queue, t.key, t.due, t.planned, t.attempt, t.fails, t.crashes, t.claimed, \
          t.cancelled, t.follows, t.bytes, t.payload, t.meta, n.node, case when n.node is not null then 'running' \
-         when t.queue in (select q.name from tourbillon.queue q where q.paused) then 'paused' \
+         when t.queue in (select q.name from tourbillon.queue q where q.paused) or tourbillon.is_paused_1(t.meta) \
+         then 'paused' \
          when t.due <= (select now from now) then 'overdue' else 'waiting' end as state \
          from tourbillon.timer t cross join lateral (select case when t.claim is not null \
          then (select l.name from living l where l.epoch = t.claim) end as node) n "
@@ -85,10 +86,11 @@ macro_rules! list {
              and t.due < least($3::timestamptz, \
              case when $8 = 'overdue' then (select now from now) + interval '1 microsecond' end) \
              and ($4::timestamptz is null or (t.due, t.queue, t.key) > ($4, $9::text, $5::text)) \
+             and (not $12::boolean or tourbillon.is_schedule_1(t.meta)) \
              and (n.node is not null or not t.cancelled) and ($8 <> 'running' or t.claim is not null or $8 is null) \
              ) t where $8::text is null or t.state = $8 \
              order by t.due, t.queue, t.key limit $6) t order by t.due, t.queue, t.key limit $6) t) t \
-             where t.before < $7 and (select tourbillon.same_1($12)) order by t.due, t.queue, t.key"
+             where t.before < $7 and (select tourbillon.same_1($13)) order by t.due, t.queue, t.key"
         )
     };
 }
@@ -194,7 +196,7 @@ pub(super) const DISCARD_OLD: &str = "with discarded as (delete from tourbillon.
      where o.at <= clock_timestamp() - $1::interval) and (select tourbillon.same_1($3)) returning d.id) \
      select count(*) from discarded";
 
-pub(super) const NODES: &str = "select d.epoch, d.name, d.queues, d.joined, d.beat_at, d.gone, clock_timestamp() \
+pub(super) const NODES: &str = "select d.epoch, d.name, d.queues, d.joined, d.beat_at, d.gone, clock_timestamp(), d.schedules::text \
      from tourbillon.node d where (select tourbillon.same_1($1)) order by d.joined, d.epoch";
 
 pub(super) const REVIVE: &str = "select answer, queue, key from tourbillon.revive_1($1, $2) \
@@ -204,8 +206,11 @@ pub(super) const PAUSE: &str = "insert into tourbillon.queue (name, paused) \
      select $1::text, $2::boolean where (select tourbillon.same_1($3)) \
      on conflict (name) do update set paused = excluded.paused";
 
-pub(super) const JOIN: &str = "insert into tourbillon.node (epoch, name, queues) \
-     select $1::bigint, $2::text, $3::text[] where (select tourbillon.same_1($4)) \
+pub(super) const PAUSE_SCHEDULE: &str =
+    "select tourbillon.pause_1($1, $2, $3, $4) where (select tourbillon.same_1($5))";
+
+pub(super) const JOIN: &str = "insert into tourbillon.node (epoch, name, queues, schedules) \
+     select $1::bigint, $2::text, $3::text[], $4::text::jsonb where (select tourbillon.same_1($5)) \
      on conflict (epoch) do update set queues = excluded.queues, list = node.list + 1 \
      returning beat, clock_timestamp()";
 

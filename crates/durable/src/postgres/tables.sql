@@ -14,6 +14,8 @@ create table tourbillon.node (
   epoch bigint primary key,
   name text not null,
   queues text[] not null,
+  -- The schedules that its program names: the keys by their queues.
+  schedules jsonb not null default '{}',
   -- The number of the list of queues. Whoever has read this list need not read it again.
   list int not null default 0,
   beat bigint not null default 0,
@@ -99,6 +101,7 @@ select t.queue, t.key, t.due,
   case
     when n.epoch is not null then 'running'
     when exists (select from tourbillon.queue q where q.name = t.queue and q.paused) then 'paused'
+    when t.meta -> 'cron' ? 'expression' and t.meta #> '{cron,paused}' = 'true' then 'paused'
     when t.due <= clock_timestamp() then 'overdue'
     else 'waiting'
   end as state,
@@ -134,3 +137,15 @@ from (
 create view tourbillon.nodes as
 select n.epoch as id, n.name, n.queues, n.joined, clock_timestamp() - n.beat_at as silent_for, n.gone
 from tourbillon.node n;
+
+-- Whatever a user of SQL has written into the meta, it is shown as text.
+create view tourbillon.schedules as
+select t.queue, t.key, t.meta #>> '{cron,expression}' as expression, t.meta #>> '{cron,zone}' as zone, t.state,
+  case when t.due < '9999-12-31 23:59:59.999999+00' then t.due end as next,
+  t.meta #>> '{cron,last,at}' as last, t.meta #>> '{cron,last,ended}' as last_ended,
+  t.meta #>> '{cron,last,outcome}' as last_outcome, t.meta #>> '{cron,revision}' as revision,
+  coalesce(t.meta #> '{cron,paused}' = 'true', false) as paused,
+  -- A program has named it, and none that runs does.
+  coalesce(t.meta #> '{cron,declared}' = 'true', false) and not exists (
+    select from tourbillon.node n where n.gone is null and n.schedules -> t.queue ? t.key) as unnamed
+from tourbillon.timers t where t.meta -> 'cron' ? 'expression';

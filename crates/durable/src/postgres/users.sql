@@ -278,3 +278,26 @@ begin
   update tourbillon.queue q set paused = false where q.name = $1;
 end
 $$;
+
+-- Pauses one schedule: it has no occurrence until it is resumed. A run that is under way goes on. False: there is no
+-- schedule with this key.
+create function tourbillon.pause(queue text, key text) returns boolean
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform tourbillon.check_1($1, $2);
+  return tourbillon.pause_1($1, $2, true, false);
+end
+$$;
+
+-- Resumes one schedule. Its policy for missed occurrences decides about those that have passed.
+create function tourbillon.resume(queue text, key text) returns boolean
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform tourbillon.check_1($1, $2);
+  return tourbillon.pause_1($1, $2, false, tourbillon.rings_1());
+end
+$$;

@@ -32,10 +32,13 @@
 //!   due time. So one that was scheduled for later is found then, and one that was cancelled is due
 //!   at once.
 
+mod pause;
 pub(crate) mod shard;
 
 use std::time::Duration;
 
+use self::pause::held_back;
+pub use self::pause::pause;
 use crate::store::{
     Action, Answer, Epoch, Meta, Next, Outcome, Payload, Settled, StoreTime, StoredState, Timer,
     schedule,
@@ -272,7 +275,12 @@ fn declare(
     }
     // What follows a run knows of it already.
     let meta = schedule::inherit(new, old, runs && !row.follows);
-    schedule(state, shard, due, Payload { meta, ..payload }, context)
+    let is_paused = schedule::is_paused(meta.as_ref());
+    let (change, answer) = schedule(state, shard, due, Payload { meta, ..payload }, context);
+    match change {
+        Change::Put(row) if is_paused => (Change::Put(held_back(row)), answer),
+        change => (change, answer),
+    }
 }
 
 fn reschedule(
@@ -371,6 +379,9 @@ pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, context: &mut StoreContex
             return Claiming::Not(Change::Bury(row, error));
         }
     }
+    if was_left && schedule::is_paused(row.payload.meta.as_ref()) {
+        row = held_back(row);
+    }
     if row.due > context.now {
         // What was decided about a gone node's claim is written all the same.
         let change = match was_left {
@@ -403,6 +414,22 @@ pub fn may_start(row: &Row) -> bool {
 
 /// Ends a run that the fence has let through.
 pub fn settle(row: Row, outcome: &Outcome, context: &mut StoreContext<'_>) -> (Change, Settled) {
+    // It may have been paused or resumed since it was claimed.
+    let is_paused = !row.follows && schedule::is_paused(row.payload.meta.as_ref());
+    let (change, settled) = end(row, outcome, context);
+    let change = match change {
+        Change::Put(row) if is_paused => Change::Put(held_back(row)),
+        Change::BuryThen { dead, error, row } if is_paused => Change::BuryThen {
+            dead,
+            error,
+            row: held_back(row),
+        },
+        change => change,
+    };
+    (change, settled)
+}
+
+fn end(row: Row, outcome: &Outcome, context: &mut StoreContext<'_>) -> (Change, Settled) {
     if row.cancelled {
         return (Change::Delete, Settled::Ended);
     }
@@ -471,9 +498,15 @@ fn buried(row: Row, error: &str, next: Option<Row>) -> Change {
 /// The timer of a schedule at its next occurrence.
 fn stepped(row: &Row, next: &Next, context: &mut StoreContext<'_>) -> Row {
     let due = next.due.max(context.now);
+    // As it is now, and not as it was when the run began.
+    let paused = schedule::is_paused(row.payload.meta.as_ref());
+    let meta = match schedule::is_paused(Some(&next.meta)) == paused {
+        true => None,
+        false => schedule::with_pause(Some(&next.meta), paused),
+    };
     let payload = Payload {
         json: row.payload.json.clone(),
-        meta: Some(next.meta.clone()),
+        meta: Some(meta.unwrap_or_else(|| next.meta.clone())),
     };
     Row {
         planned: next.due,
@@ -533,7 +566,10 @@ pub fn timer(
     let count = |count| if is_new { 0 } else { count };
     let state = match hold {
         Some(_) => StoredState::Running,
-        None => StoredState::of_idle(is_paused, row.due, now),
+        None => {
+            let is_paused = is_paused || schedule::is_paused(row.payload.meta.as_ref());
+            StoredState::of_idle(is_paused, row.due, now)
+        }
     };
     let (running, node) = hold.unzip();
     Some(Timer {

@@ -9,9 +9,9 @@ use super::run_event::RunEvent;
 #[cfg(feature = "cron")]
 use crate::calls::Invalid;
 use crate::events::Listener;
-use crate::store::Store;
 #[cfg(feature = "cron")]
 use crate::store::schedule::CronSchedule;
+use crate::store::{NamedSchedules, Store};
 use crate::sync::{Arc, RunsOn};
 
 /// A closure of the user, which returns the trace context of the caller.
@@ -39,6 +39,20 @@ pub(crate) struct Plan {
     /// The schedules that the program has by name.
     #[cfg(feature = "cron")]
     pub(crate) named: Vec<Named>,
+    /// Their names, which the node tells.
+    pub(crate) schedules: NamedSchedules,
+}
+
+#[cfg(feature = "cron")]
+impl Plan {
+    /// Takes the schedules, and leaves their names.
+    pub(crate) fn take_named(&mut self) -> Vec<Named> {
+        for named in &self.named {
+            let keys = self.schedules.entry(named.queue.clone()).or_default();
+            keys.insert(named.key.clone());
+        }
+        std::mem::take(&mut self.named)
+    }
 }
 
 /// A schedule that the program has by name.

@@ -12,7 +12,7 @@ use crate::row::{self, Change, Claiming, Row, shard};
 use crate::store::{
     Answer, Beat, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, DeadPage, Epoch,
     NewNode, Page, Poll, QueueCounts, RefusedClaim, Revived, Run, Settle, Settled, Settlement,
-    StoreError, StoreSnapshot, StoreTime, StoredNode, Timer,
+    StoreError, StoreSnapshot, StoreTime, StoredNode, Timer, schedule,
 };
 use crate::sync::Arc;
 
@@ -160,15 +160,29 @@ impl Connection for SqliteConnection {
         })
     }
 
+    fn pause_schedule(&mut self, queue: &str, key: &str, paused: bool) -> Result<bool, StoreError> {
+        self.0.is_right()?;
+        self.0.write(|tables| {
+            let (before, row) = tables.row(queue, key)?.unzip();
+            let Some(change) = tables.decide(|context| row::pause(row, paused, context)) else {
+                return Ok(false);
+            };
+            tables.change(queue, key, before.map(Before::whole), &change)?;
+            Ok(true)
+        })
+    }
+
     fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
         let queues = tables::names_to_json(&node.queues);
+        let schedules = schedule::names_to_json(&node.schedules);
         self.0.is_right()?;
         let sent = Instant::now();
         let (beat, now) = self.0.write(|tables| {
-            let sql = "insert into tourbillon_node(epoch, name, queues, joined, beat_at)
-                       values (?1, ?2, ?3, ?4, ?4)
+            let sql = "insert into tourbillon_node(epoch, name, queues, joined, beat_at, schedules)
+                       values (?1, ?2, ?3, ?4, ?4, ?5)
                        on conflict (epoch) do update set queues = excluded.queues returning beat";
-            let values = (node.epoch.0, &node.name, &queues, tables.now.as_micros());
+            let joined = tables.now.as_micros();
+            let values = (node.epoch.0, &node.name, &queues, joined, &schedules);
             let beat = tables.prepare(sql)?.query_row(values, |row| row.get(0))?;
             Ok((beat, tables.now))
         })?;

@@ -11,7 +11,7 @@ use crate::row;
 use crate::store::{
     DeadLetter, DeadPage, Epoch, MOST_COUNTED, PAGE_BYTES, Page, Poll, QueueCounts, Range, SHARDS,
     Seen, SeenNode, StoreError, StoreSnapshot, StoreTime, StoredNode, StoredState, Survey,
-    SurveyedPart, Timer, end_of_prefix,
+    SurveyedPart, Timer, end_of_prefix, schedule,
 };
 use crate::sync::Arc;
 
@@ -38,21 +38,29 @@ order by due limit ?5";
 const NODES: &str =
     "select epoch, beat, queues from tourbillon_node where gone is null order by epoch";
 
+/// Whether the schedule of a timer is paused.
+macro_rules! paused {
+    () => {
+        "(json_type(meta, '$.cron.expression') is not null and coalesce(json_type(meta, '$.cron.paused') = 'true', 0))"
+    };
+}
+
 /// What a timer must be to be in a list, beside its due time and its key: `?7` is a state of
 /// [`StoredState`], or nothing.
 macro_rules! shown {
     () => {
-        "
+        concat!("
   and not (cancelled and claim not in (select epoch from tourbillon_node where gone is null))
   and case ?7
       when 'running' then claim in (select epoch from tourbillon_node where gone is null)
-      when 'paused' then queue in (select name from tourbillon_queue where paused)
-      when 'overdue' then due <= ?8 and queue not in (select name from tourbillon_queue where paused)
-      when 'waiting' then due > ?8 and queue not in (select name from tourbillon_queue where paused)
+      when 'paused' then queue in (select name from tourbillon_queue where paused) or ", paused!(), "
+      when 'overdue' then due <= ?8 and queue not in (select name from tourbillon_queue where paused) and not ", paused!(), "
+      when 'waiting' then due > ?8 and queue not in (select name from tourbillon_queue where paused) and not ", paused!(), "
       else 1 end
+  and (not ?13 or json_type(meta, '$.cron.expression') is not null)
   and (?7 is null or ?7 = 'running' or claim is null
        or claim not in (select epoch from tourbillon_node where gone is null))
-order by due, queue, key limit ?9"
+order by due, queue, key limit ?9")
     };
 }
 
@@ -62,7 +70,7 @@ const LIST_QUEUE: &str = concat!(
     "
 select due, queue, key
 from tourbillon_timer
-where queue = ?1 and shard = ?2 and due >= ?3 and due < ?4 and (due, queue, key) > (?5, ?10, ?6) and ?11 is not null",
+where queue = ?1 and shard = ?2 and due >= ?3 and due < ?4 and (due, queue, key) > (?5, ?10, ?6) and ?11 is not null and ?12 is not null",
     shown!()
 );
 
@@ -71,7 +79,7 @@ const LIST_ALL: &str = concat!(
     "
 select due, queue, key
 from tourbillon_timer
-where ?1 is null and shard + 0 = ?2 and due >= ?3 and due < ?4 and (due, queue, key) > (?5, ?10, ?6) and ?11 is not null",
+where ?1 is null and shard + 0 = ?2 and due >= ?3 and due < ?4 and (due, queue, key) > (?5, ?10, ?6) and ?11 is not null and ?12 is not null",
     shown!()
 );
 
@@ -193,7 +201,7 @@ fn find(
     );
     let (last_due, last_queue, last_key) = page.after.as_ref().unwrap_or(&first);
     let mut statement = tables.prepare(sql)?;
-    let mut values: Vec<&dyn ToSql> = Vec::with_capacity(12);
+    let mut values: Vec<&dyn ToSql> = Vec::with_capacity(13);
     let (mut from, mut until) = (page.from.max(*last_due), page.until);
     // So that the index is read no further than the state reaches.
     let soon = tables.now + Duration::from_micros(1);
@@ -219,9 +227,8 @@ fn find(
         last_queue,
         &page.prefix,
     ]);
-    if sql == LIST_PREFIX {
-        values.push(&end);
-    }
+    values.push(&end);
+    values.push(&page.schedules);
     let mut rows = statement.query(&*values)?;
     while let Some(row) = rows.next()? {
         found.push((row.get(0)?, row.get(1)?, row.get(2)?));
@@ -345,7 +352,7 @@ pub(super) fn dead(tables: &mut Tables<'_>, page: &DeadPage) -> Result<Vec<DeadL
 }
 
 pub(super) fn stored_nodes(tables: &mut Tables<'_>) -> Result<Vec<StoredNode>, Failure> {
-    let sql = "select epoch, name, queues, joined, beat_at, gone from tourbillon_node order by joined, epoch";
+    let sql = "select epoch, name, queues, joined, beat_at, gone, schedules from tourbillon_node order by joined, epoch";
     let mut statement = tables.prepare(sql)?;
     let mut rows = statement.query(())?;
     let mut nodes = Vec::new();
@@ -358,6 +365,7 @@ pub(super) fn stored_nodes(tables: &mut Tables<'_>) -> Result<Vec<StoredNode>, F
             joined: time(row.get(3)?),
             silent_for: tables.now.since(StoreTime::from_micros(row.get(4)?)),
             gone: row.get::<_, Option<i64>>(5)?.map(time),
+            schedules: schedule::names_of_json(&row.get::<_, String>(6)?),
         });
     }
     Ok(nodes)

@@ -110,6 +110,7 @@ create table tourbillon_node(
     epoch integer primary key,
     name text not null,
     queues text not null,
+    schedules text not null default '{}',
     beat integer not null default 0,
     beat_at integer not null,
     joined integer not null,
@@ -146,6 +147,7 @@ create view tourbillon_timers as select
     case
         when n.epoch is not null then 'running'
         when exists (select 1 from tourbillon_queue q where q.name = t.queue and q.paused) then 'paused'
+        when json_type(t.meta, '$.cron.expression') is not null and json_type(t.meta, '$.cron.paused') = 'true' then 'paused'
         when t.due / 1000 <= cast((julianday('now') - 2440587.5) * 86400000.0 as integer) then 'overdue'
         else 'waiting'
     end as state,
@@ -256,13 +258,51 @@ create view tourbillon_nodes as select
     (cast((julianday('now') - 2440587.5) * 86400000.0 as integer) - n.beat_at / 1000) / 1000.0 as silent_seconds,
     strftime('%Y-%m-%d %H:%M:%S', n.gone / 1000000, 'unixepoch') as gone_utc
 from tourbillon_node n;
+
+drop view if exists tourbillon_schedules;
+create view tourbillon_schedules as select
+    t.queue,
+    t.key,
+    json_extract(t.meta, '$.cron.expression') as expression,
+    json_extract(t.meta, '$.cron.zone') as zone,
+    t.state,
+    case when t.due_utc < '9999-12-31 23:59:59' then t.due_utc end as next_utc,
+    json_extract(t.meta, '$.cron.last.at') as last,
+    json_extract(t.meta, '$.cron.last.ended') as last_ended,
+    json_extract(t.meta, '$.cron.last.outcome') as last_outcome,
+    json_extract(t.meta, '$.cron.revision') as revision,
+    coalesce(json_type(t.meta, '$.cron.paused') = 'true', 0) as paused,
+    -- A program has named it, and none that runs does.
+    coalesce(json_type(t.meta, '$.cron.declared') = 'true', 0) and not exists (
+        select 1 from tourbillon_node n, json_each(n.schedules) q, json_each(q.value) k
+        where n.gone is null and q.key = t.queue and k.value = t.key) as unnamed
+from tourbillon_timers t where json_type(t.meta, '$.cron.expression') is not null;
+
+create trigger tourbillon_schedules_pause instead of update of paused on tourbillon_schedules
+when (new.paused <> 0) <> old.paused
+begin
+    update tourbillon_timer set
+        meta = case when new.paused then json_set(meta, '$.cron.paused', json('true')) else json_remove(meta, '$.cron.paused') end,
+        due = case
+            when claim is not null and not follows then due
+            when new.paused then 253402300799999999
+            when due = 253402300799999999
+                then max(planned, 1000 * cast((julianday('now') - 2440587.5) * 86400000.0 as integer))
+            else due end
+    where queue = old.queue and key = old.key and not cancelled;
+end;
+
+create trigger tourbillon_schedules_cancel instead of delete on tourbillon_schedules
+begin
+    delete from tourbillon_timers where queue = old.queue and key = old.key;
+end;
 ";
 
 /// Names all columns that this version uses.
 const COLUMNS: &str = "select
     t.queue, t.key, t.shard, t.due, t.planned, t.generation, t.attempt, t.fails, t.crashes, t.claim, t.since,
     t.cancelled, t.follows, t.payload, t.meta,
-    n.epoch, n.name, n.queues, n.beat, n.beat_at, n.joined, n.gone,
+    n.epoch, n.name, n.queues, n.schedules, n.beat, n.beat_at, n.joined, n.gone,
     d.id, d.queue, d.key, d.shard, d.planned, d.at, d.attempt, d.fails, d.crashes, d.error, d.payload, d.meta,
     q.name, q.paused
 from tourbillon_timer t, tourbillon_node n, tourbillon_dead d, tourbillon_queue q";

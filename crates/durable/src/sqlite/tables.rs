@@ -31,6 +31,8 @@ pub(super) struct Before {
     generation: i64,
     cancelled: bool,
     follows: bool,
+    /// Whether all columns are to be written.
+    whole: bool,
 }
 
 impl Before {
@@ -42,13 +44,23 @@ impl Before {
             generation: row.generation,
             cancelled: row.cancelled,
             follows: row.follows,
+            whole: false,
+        }
+    }
+
+    /// For a change of what the timer carries within its generation.
+    pub(super) fn whole(self) -> Self {
+        Before {
+            whole: true,
+            ..self
         }
     }
 
     /// Whether the row differs from this one in its run at most. Within a generation the payload
     /// stays, unless another timer follows the run.
     fn differs_in_run_only(&self, row: &Row) -> bool {
-        self.due == row.due
+        !self.whole
+            && self.due == row.due
             && self.planned == row.planned
             && self.generation == row.generation
             && self.cancelled == row.cancelled

@@ -61,7 +61,7 @@ pub use self::reads::{
     DeadLetter, DeadPage, MOST_COUNTED, PAGE_BYTES, Page, QueueCounts, Revived, StoredNode,
     StoredState, Timer,
 };
-pub use self::schedule::Next;
+pub use self::schedule::{NamedSchedules, Next};
 pub use self::time::StoreTime;
 pub(crate) use self::time::{WallClock, micros};
 
@@ -315,6 +315,14 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError>;
 
+    /// Pauses or resumes the schedule of a timer, and returns whether there is one. A paused schedule is
+    /// due at [`StoreTime::LATEST`], and its planned time stays. A run that is under way goes on.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn pause_schedule(&mut self, queue: &str, key: &str, paused: bool) -> Result<bool, StoreError>;
+
     /// Adds a node. Another call with the same epoch sets its queues, and changes nothing else: a
     /// node that stops handles none, so that the others take its part at once.
     ///
@@ -500,6 +508,8 @@ pub struct NewNode {
     pub name: String,
     /// The queues that it handles.
     pub queues: Vec<Arc<str>>,
+    /// The schedules that its program names: the keys by their queues.
+    pub schedules: NamedSchedules,
 }
 
 /// A good beat.

@@ -1,5 +1,6 @@
 //! What users and operators read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
@@ -110,6 +111,8 @@ pub struct Page {
     pub prefix: String,
     /// The state, or `None` for all of them.
     pub state: Option<StoredState>,
+    /// Only timers with a schedule.
+    pub schedules: bool,
     /// The least due time.
     pub from: StoreTime,
     /// Timers that are due at this time or later are not read.
@@ -138,6 +141,7 @@ impl Page {
             queue: None,
             prefix: String::new(),
             state: None,
+            schedules: false,
             from: StoreTime::from_micros(i64::MIN),
             until: StoreTime::from_micros(i64::MAX),
             after: None,
@@ -298,4 +302,6 @@ pub struct StoredNode {
     pub silent_for: Duration,
     /// Since when it has been gone: it has left, or others have declared it gone.
     pub gone: Option<SystemTime>,
+    /// The schedules that its program names, with `QueueBuilder::cron`: the keys by their queues.
+    pub schedules: BTreeMap<String, BTreeSet<String>>,
 }

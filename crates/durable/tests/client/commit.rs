@@ -152,6 +152,10 @@ impl Connection for WatchedConnection {
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
         self.1.revive(letter)
     }
+    fn pause_schedule(&mut self, queue: &str, key: &str, paused: bool) -> Result<bool, StoreError> {
+        self.1.pause_schedule(queue, key, paused)
+    }
+
     fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError> {
         self.1.set_paused(queue, paused)
     }

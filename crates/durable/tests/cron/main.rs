@@ -12,5 +12,6 @@ mod folder;
 mod killed;
 #[cfg(feature = "postgres")]
 mod on_postgres;
+mod pauses;
 mod runs;
 mod worlds;

@@ -92,6 +92,10 @@ impl Connection for WatchedConnection {
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
         self.connection.revive(letter)
     }
+    fn pause_schedule(&mut self, queue: &str, key: &str, paused: bool) -> Result<bool, StoreError> {
+        self.connection.pause_schedule(queue, key, paused)
+    }
+
     fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError> {
         self.connection.set_paused(queue, paused)
     }

@@ -355,6 +355,7 @@ fn the_rows_of_old_nodes_have_half_a_second_and_may_stay() {
         epoch: Epoch(1),
         name: "me".to_owned(),
         queues: vec!["q".into()],
+        schedules: Default::default(),
     };
     connection.join(&me).expect("the store answers");
     let old = "insert into tourbillon.node (epoch, name, queues, gone) \

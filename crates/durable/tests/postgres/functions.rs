@@ -332,6 +332,7 @@ fn a_run_shows_in_the_answers_and_ends_by_complete() {
         epoch: Epoch(5),
         name: "n".to_owned(),
         queues: vec!["q".into()],
+        schedules: Default::default(),
     };
     connection.join(&node).expect("the store answers");
     let claim = |now| Claim {

@@ -25,6 +25,7 @@ mod refused;
 mod replaced;
 mod replica;
 mod same;
+mod schedules;
 mod schemas;
 mod slow_polls;
 mod stepped;

@@ -150,6 +150,7 @@ fn poll_beside_backlogs(rows: u32) {
         epoch: Epoch(1),
         name: "plans".to_owned(),
         queues: [QUEUE, PAUSED, PACED].map(Into::into).into(),
+        schedules: Default::default(),
     };
     planned.connection.join(&node).expect("the store answers");
     let empty = planned.poll();
@@ -221,6 +222,7 @@ fn a_survey_of_ten_thousand_queues_reads_what_is_due_and_not_each_queue() {
         epoch: Epoch(1),
         name: "plans".to_owned(),
         queues: (0..QUEUES).map(|number| name(number).into()).collect(),
+        schedules: Default::default(),
     };
     planned.connection.join(&node).expect("the store answers");
     let insert = format!(
@@ -289,6 +291,7 @@ fn claim_of_a_backlog(rows: u32, claimed: u32) -> (Planned, Claim) {
         epoch: Epoch(1),
         name: "plans".to_owned(),
         queues: vec![BACKLOG.into()],
+        schedules: Default::default(),
     };
     planned.connection.join(&node).expect("the store answers");
     planned.backlog(BACKLOG, rows);
@@ -364,6 +367,7 @@ fn beside_runs(runs: u32) -> Planned {
         epoch: Epoch(2),
         name: "busy".to_owned(),
         queues: vec![BACKLOG.into()],
+        schedules: Default::default(),
     };
     planned.connection.join(&node).expect("the store answers");
     let run = "update tourbillon.timer set claim = 2, claimed = due, attempt = 1";

@@ -26,6 +26,7 @@ fn join(connection: &mut dyn Connection, epoch: Epoch) {
         epoch,
         name: "a node".into(),
         queues: vec!["q".into()],
+        schedules: Default::default(),
     };
     connection.join(&node).expect("the store answers");
 }

@@ -190,6 +190,7 @@ fn every_call_of_an_open_connection_notices_other_tables_and_changes_nothing_in_
         epoch: Epoch(7),
         name: "n".to_owned(),
         queues: vec!["q".into()],
+        schedules: Default::default(),
     };
     let mut open = store.connect().expect("the cluster answers");
     open.join(&node).expect("it joins");
@@ -482,6 +483,7 @@ fn joined(database: &Database, loss: Duration) -> (Postgres, Box<dyn Connection>
         epoch: ME,
         name: "n".to_owned(),
         queues: vec!["q".into()],
+        schedules: Default::default(),
     })
     .expect("it joins");
     for _ in 0..10 {

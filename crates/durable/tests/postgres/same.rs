@@ -255,6 +255,7 @@ impl Side {
                     epoch: Epoch(*node),
                     name: "n".to_owned(),
                     queues: QUEUES.map(Into::into).into(),
+                    schedules: Default::default(),
                 };
                 show(&self.connection.join(&node).expect("the store answers"))
             }

@@ -245,6 +245,7 @@ fn join(connection: &mut dyn Connection, journal: &Journal) -> Epoch {
         epoch,
         name: "stress".to_owned(),
         queues: vec![QUEUE.into()],
+        schedules: Default::default(),
     };
     connection.join(&node).expect("the store answers");
     epoch

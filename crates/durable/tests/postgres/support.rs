@@ -29,6 +29,7 @@ fn node(database: &Database) -> Box<dyn Connection> {
         epoch: NODE,
         name: "shop-1".into(),
         queues: vec!["q".into()],
+        schedules: Default::default(),
     };
     connection.join(&node).expect("joined");
     connection
@@ -184,11 +185,12 @@ fn a_person_who_reads_and_one_who_helps_need_these_rights() {
     schedule(&database, "q", "k", "1 h");
     let grants = "drop role if exists reader; drop role if exists helper; create role reader login; create role helper login; \
         grant usage on schema tourbillon to reader, helper; \
-        grant select on tourbillon.timers, tourbillon.dead_letters, tourbillon.queues, tourbillon.nodes to reader, helper; \
+        grant select on tourbillon.timers, tourbillon.dead_letters, tourbillon.queues, tourbillon.nodes, \
+          tourbillon.schedules to reader, helper; \
         grant select, insert, update, delete on tourbillon.timer, tourbillon.dead, tourbillon.queue to helper; \
         grant select on tourbillon.node to helper";
     ok(&database, grants);
-    for view in ["timers", "dead_letters", "queues", "nodes"] {
+    for view in ["timers", "dead_letters", "queues", "nodes", "schedules"] {
         let sql = format!("select count(*) >= 0 from tourbillon.{view}");
         assert_eq!(
             database.psql_as("reader", &sql).as_deref(),
@@ -200,6 +202,8 @@ fn a_person_who_reads_and_one_who_helps_need_these_rights() {
         "run_now('q', 'k')",
         "pause('q')",
         "resume('q')",
+        "pause('q', 'k')",
+        "resume('q', 'k')",
         "revive(1)",
         "discard(1)",
         "cancel('q', 'k')",

@@ -35,6 +35,7 @@ pub(crate) fn bench() -> Bench {
         epoch: ME,
         name: "n".to_owned(),
         queues: vec!["q".into()],
+        schedules: Default::default(),
     };
     connection.join(&node).expect("the store answers");
     Bench {

@@ -245,7 +245,7 @@ fn tables_of_an_earlier_version_are_refused_with_the_column_that_they_lack() {
     let all: Vec<(String, String)> = all.expect("rows").map(|row| row.expect("texts")).collect();
     assert!(all.contains(&("tourbillon_node".to_owned(), "beat_at".to_owned())));
     // Those of an earlier version name other columns.
-    for view in ["timers", "dead_letters", "queues", "nodes"] {
+    for view in ["schedules", "timers", "dead_letters", "queues", "nodes"] {
         let drop = format!("drop view tourbillon_{view}");
         plain.execute_batch(&drop).expect("dropped");
     }

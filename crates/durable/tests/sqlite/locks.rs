@@ -27,6 +27,7 @@ fn join(connection: &mut Conn, epoch: Epoch) {
         epoch,
         name: "a node".into(),
         queues: vec!["q".into()],
+        schedules: Default::default(),
     };
     connection.join(&node).expect("joined");
 }

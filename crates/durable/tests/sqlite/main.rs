@@ -12,6 +12,7 @@ mod refused;
 #[cfg(unix)]
 mod replaced;
 mod same;
+mod schedules;
 mod support;
 #[path = "../kit/told.rs"]
 mod told;

@@ -21,6 +21,7 @@ fn join(connection: &mut dyn Connection) {
         epoch: NODE,
         name: "a node".into(),
         queues: vec!["q".into()],
+        schedules: Default::default(),
     };
     connection.join(&node).expect("joined");
 }

@@ -274,6 +274,7 @@ fn joined(folder: &Folder) -> (Sqlite, Box<dyn store::Connection>, Connection) {
         epoch: ME,
         name: "a node".into(),
         queues: vec!["q".into()],
+        schedules: Default::default(),
     };
     open.join(&node).expect("joined");
     for _ in 0..10 {

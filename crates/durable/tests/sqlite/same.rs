@@ -230,6 +230,7 @@ impl Pair {
                     epoch: self.epoch(node),
                     name: "a node".to_owned(),
                     queues: QUEUES.map(Into::into).to_vec(),
+                    schedules: Default::default(),
                 };
                 if !self.over.contains(&node.epoch) {
                     self.both(|connection| connection.join(&node));

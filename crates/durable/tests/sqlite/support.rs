@@ -31,6 +31,7 @@ impl Shop {
                 epoch,
                 name: name.into(),
                 queues: vec!["q".into()],
+                schedules: Default::default(),
             };
             connection.join(&node).expect("joined");
         }

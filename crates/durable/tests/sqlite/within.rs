@@ -47,6 +47,7 @@ fn claimed(store: &Sqlite) -> Run {
         epoch: NODE,
         name: "a node".into(),
         queues: vec!["pay".into()],
+        schedules: Default::default(),
     };
     connection.join(&node).expect("joined");
     let answers = connection.write(&[schedule_in("pay", "7", Duration::ZERO)]);
@@ -93,6 +94,34 @@ fn an_order_and_its_timer_are_committed_together() {
     assert_eq!(SystemTime::from(timer.due), scheduled.due);
     assert_eq!(timer.payload, "7");
     assert_eq!(orders(&shop), 1);
+}
+
+#[cfg(feature = "cron")]
+#[test]
+fn a_schedule_is_made_with_the_order_or_not_at_all() {
+    let (_folder, store, mut shop) = shop();
+    let hourly = tourbillon_durable::Cron::new("@hourly", "UTC").expect("it is good");
+    for commits in [false, true] {
+        let tx = immediate(&mut shop);
+        order(&tx, 7);
+        let scheduled = store
+            .in_transaction(&tx)
+            .schedule("remind", "7", hourly.clone(), &7)
+            .expect("scheduled");
+        match commits {
+            true => tx.commit().expect("a commit"),
+            false => tx.rollback().expect("a rollback"),
+        }
+        let mut connection = store.connect().expect("a connection");
+        let timer = connection.get("remind", "7").expect("the store reads");
+        assert_eq!(timer.is_some(), commits);
+        if let Some(timer) = timer {
+            assert_eq!(SystemTime::from(timer.due), scheduled.due);
+            let meta: serde_json::Value = timer.meta.expect("it has one").parse().expect("JSON");
+            assert_eq!(meta["cron"]["expression"], "@hourly");
+            assert!(meta["cron"]["declared"].is_null());
+        }
+    }
 }
 
 #[test]

@@ -268,6 +268,7 @@ impl Client {
             epoch: Epoch(epoch),
             name: format!("node {epoch}"),
             queues: queues.iter().map(|queue| Arc::from(*queue)).collect(),
+            schedules: Default::default(),
         };
         self.connection.join(&node).expect("the store writes");
         node.epoch

@@ -9,6 +9,7 @@ mod claims;
 mod client;
 mod letters;
 mod nodes;
+mod pauses;
 mod polls;
 mod races;
 mod reads;
@@ -153,6 +154,17 @@ macro_rules! cases {
                 a_declaration_during_a_run_follows_it,
                 a_declaration_lifts_a_cancel,
                 schedules_and_other_ends_share_a_batch,
+            ]
+            pauses: [
+                a_paused_schedule_waits_until_it_is_resumed,
+                only_a_schedule_is_paused,
+                a_pause_during_a_run_holds_what_follows,
+                a_resume_during_a_run_holds_nothing,
+                what_a_gone_node_left_paused_is_held,
+                a_declaration_leaves_a_pause,
+                a_revision_that_is_no_number_counts_as_none,
+                a_list_has_the_schedules_alone,
+                a_node_tells_the_schedules_of_its_program,
             ]
             nodes: [
                 a_second_join_sets_the_queues_and_nothing_else,

@@ -17,8 +17,14 @@ use crate::orders::{Order, Outcome, Pairs, Target, value};
 use crate::page::Shared;
 
 /// What the action means, in a question.
-fn question(action: Action) -> &'static str {
-    match action {
+fn question(order: &Order) -> &'static str {
+    match order.action {
+        Action::Pause if matches!(order.target, Target::Timer { .. }) => {
+            "Pause this schedule? It has no occurrence until it is resumed. A run that has begun goes on."
+        }
+        Action::Resume if matches!(order.target, Target::Timer { .. }) => {
+            "Resume this schedule? Its policy decides about the occurrences that it has missed."
+        }
         Action::Pause => {
             "Pause this queue? Its timers wait until it is resumed. Runs that have begun go on."
         }
@@ -46,7 +52,7 @@ pub(super) async fn ask(
     }
     store_of(&shared, &visit, &pairs)?;
     let content = html! {
-        p { (question(order.action)) }
+        p { (question(&order)) }
         p.target { (order.target_in_words()) }
         form method="post" action=(visit.link("/do", &[])) {
             @for (name, value) in order.pairs() { input type="hidden" name=(name) value=(value); }

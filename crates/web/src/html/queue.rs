@@ -50,6 +50,7 @@ pub(crate) fn list_query(pairs: &Pairs) -> Result<ListQuery, String> {
         queue: Some(value(pairs, "queue").to_owned()).filter(|queue| !queue.is_empty()),
         keys: value(pairs, "keys").to_owned(),
         state,
+        schedules: value(pairs, "schedules") == "1",
         after,
         limit,
     })
@@ -76,6 +77,13 @@ pub(super) async fn page(
                     @for state in STATES {
                         option value=(state.as_str()) selected[query.state == Some(state)] { (state.as_str()) }
                     }
+                }
+            }
+            label {
+                "Timers "
+                select name="schedules" {
+                    option value="" { "all" }
+                    option value="1" selected[query.schedules] { "schedules" }
                 }
             }
             button { "Search" }
@@ -106,7 +114,7 @@ pub(super) async fn part(shared: &Shared, visit: &Visit, pairs: &Pairs) -> Marku
         limit: RUNNING,
         ..query.clone()
     };
-    let wants_running = query.after.is_none() && query.state.is_none();
+    let wants_running = query.after.is_none() && query.state.is_none() && !query.schedules;
     let counts = store.counts().await;
     let running = match wants_running {
         true => Some(store.list(running).await),
@@ -174,6 +182,7 @@ fn table(visit: &Visit, store: &Store, query: &ListQuery, timers: &[StoredTimer]
                 ("queue", query.queue.as_deref().unwrap_or_default()),
                 ("keys", &query.keys),
                 ("state", query.state.map_or("", StoredState::as_str)),
+                ("schedules", if query.schedules { "1" } else { "" }),
                 ("after", &due),
                 ("after_queue", &last.queue),
                 ("after_key", &last.key),

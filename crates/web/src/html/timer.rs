@@ -7,7 +7,7 @@ use axum::Extension;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
-use tourbillon_durable::StoredTimer;
+use tourbillon_durable::{StoredNode, StoredTimer};
 
 use super::{View, ago, button, frame, live, state, store_of, trouble};
 use crate::access::Action;
@@ -29,12 +29,19 @@ pub(super) async fn page(
         ("queue", queue),
         ("key", key),
     ];
+    let seen = store.timer(queue, key).await;
+    let timer = seen.get().and_then(Option::as_ref);
+    let has_schedule = timer.is_some_and(|timer| timer.schedule().is_some());
     let content = html! {
         p { "Queue " a href=(visit.link("/queue", &names[..2])) { (queue) } }
         (live(&visit, View::Timer, &pairs, &part(&shared, &visit, &pairs).await))
         p.actions {
             (button(&visit, Action::RunNow, "Run now", &names))
             (button(&visit, Action::Cancel, "Cancel", &names))
+            @if has_schedule {
+                (button(&visit, Action::Pause, "Pause the schedule", &names))
+                (button(&visit, Action::Resume, "Resume the schedule", &names))
+            }
         }
         @if visit.access.may(Action::Move) {
             form.search method="get" action=(visit.link("/confirm", &[])) {
@@ -79,18 +86,18 @@ pub(super) async fn part(shared: &Shared, visit: &Visit, pairs: &Pairs) -> Marku
                     },
                     None => (trouble(&nodes)),
                 }
-                (facts(shared, timer))
+                (facts(shared, timer, nodes.get().map_or(&[], Vec::as_slice)))
             }
         }
     }
 }
 
-fn facts(shared: &Shared, timer: &StoredTimer) -> Markup {
+fn facts(shared: &Shared, timer: &StoredTimer, nodes: &[StoredNode]) -> Markup {
     html! {
         dl {
             dt { "State" } dd { (state(timer.state)) }
             dt { "Due" } dd { (ago(timer.due)) small { " " (time(timer.due)) } }
-            @for (name, text) in schedules::facts(timer, SystemTime::now()) {
+            @for (name, text) in schedules::facts(timer, nodes, SystemTime::now()) {
                 dt { (name) } dd { (text) }
             }
             @if timer.planned != timer.due {

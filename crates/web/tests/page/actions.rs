@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use axum::Router;
 use axum::http::StatusCode;
 use serde_json::json;
-use tourbillon_durable::{Durable, Memory};
+use tourbillon_durable::{Cron, Durable, Memory, StoredState};
 use tourbillon_web::{Access, Page};
 
 use crate::support::{
@@ -288,4 +288,58 @@ async fn a_form_for_a_store_that_is_not_there_changes_nothing() {
     assert_eq!(answer.status, StatusCode::NOT_FOUND);
     assert!(answer.text.contains("There is no store"), "{}", answer.text);
     answer.is_clean();
+}
+
+#[tokio::test]
+async fn a_schedule_is_paused_and_resumed() {
+    let timers = idle();
+    let key = HOSTILE[1];
+    let daily = Cron::new("0 6 * * *", "UTC").unwrap();
+    timers.schedule("invoices", key, daily, &()).wait().unwrap();
+    timers
+        .schedule("invoices", "once", HOUR, &())
+        .wait()
+        .unwrap();
+    let router = full(&timers);
+    let asked = |action, key| {
+        [
+            ("action", action),
+            ("store", "shop"),
+            ("queue", "invoices"),
+            ("key", key),
+        ]
+    };
+    let confirm = get(&router, &link("/confirm", &asked("pause", key))).await;
+    assert!(
+        confirm.page().contains("Pause this schedule?"),
+        "{}",
+        confirm.text
+    );
+    let state = || timers.get("invoices", key).wait().unwrap().unwrap().state;
+    for (action, expected) in [
+        ("pause", StoredState::Paused),
+        ("resume", StoredState::Waiting),
+    ] {
+        let done = confirmed(&router, &asked(action, key)).await;
+        assert!(done.page().contains("the schedule"), "{}", done.text);
+        assert_eq!(state(), expected);
+        assert!(!timers.counts().wait().unwrap()[0].paused);
+    }
+    let not = confirmed(&router, &asked("pause", "once")).await;
+    assert_eq!(not.status, StatusCode::CONFLICT);
+    assert!(
+        not.text.contains("there is no such schedule"),
+        "{}",
+        not.text
+    );
+    timers.pause_schedule("invoices", key).wait().unwrap();
+    let names = [("queue", "invoices"), ("key", key)];
+    let page = get(&full(&timers), &link("/timer", &names)).await;
+    for text in [
+        "This schedule is paused",
+        "none until the schedule is resumed",
+        "Resume the schedule",
+    ] {
+        assert!(page.page().contains(text), "{text}: {}", page.text);
+    }
 }

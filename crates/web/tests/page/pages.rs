@@ -108,6 +108,14 @@ async fn schedules_are_shown_in_words() {
     assert!(once["schedule"].is_null());
     let schedule = list.iter().find(|timer| timer["key"] == key).unwrap();
     assert_eq!(schedule["schedule"]["zone"], "Europe/Berlin");
+    let alone = get(&router, "/api/v1/timers?queue=invoices&schedules=1")
+        .await
+        .json();
+    let alone = alone["stores"][0]["timers"].as_array().unwrap();
+    assert_eq!(alone.len(), 1);
+    assert_eq!(alone[0]["key"], key);
+    let page = get(&router, "/queue?queue=invoices&schedules=1").await;
+    assert!(!page.page().contains(">once<"), "{}", page.text);
 }
 
 #[tokio::test]

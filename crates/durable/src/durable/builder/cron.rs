@@ -6,7 +6,7 @@ use super::{DurableBuilder, QueueBuilder};
 use crate::calls::{CallError, IfAbsentAnswer, StartError, names};
 use crate::durable::Durable;
 use crate::run::Named;
-use crate::store::schedule::{CronSchedule, Schedule};
+use crate::store::schedule::{self, CronSchedule, Schedule};
 use crate::store::{Action, Payload};
 
 impl QueueBuilder {
@@ -20,8 +20,9 @@ impl QueueBuilder {
     /// theirs for the start alone. [`CronSchedule::revision`] keeps those of them that start again
     /// from going back.
     ///
-    /// A schedule that no process names any more goes on. [`cancel`](Durable::cancel) removes it, and
-    /// the next start of a process that names it stores it again.
+    /// A schedule that no process names any more goes on, and is
+    /// [flagged](crate::StoredTimer::is_unnamed). [`cancel`](Durable::cancel) removes it, and the next
+    /// start of a process that names it stores it again.
     ///
     /// # Errors
     ///
@@ -91,9 +92,10 @@ impl Durable {
                     if json.len() > limit {
                         return Err(names::Invalid::PayloadSize(limit));
                     }
-                    let schedule = Schedule::from(named.schedule);
+                    let when = Schedule::from(named.schedule);
                     let now = || self.inner().wall_clock();
-                    let (when, meta) = names::when_scheduled(schedule, None, now)?;
+                    let (when, meta) = names::when_scheduled(when, None, now)?;
+                    let meta = meta.as_ref().map(schedule::declared);
                     let payload = Payload { json, meta };
                     Ok(Action::Declare { when, payload })
                 });

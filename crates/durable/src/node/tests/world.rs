@@ -188,6 +188,7 @@ pub(super) fn options(queues: &[(&str, usize, Option<u32>)]) -> NodeConfig {
             .collect(),
         most_awake: MOST_AWAKE,
         seed: 0,
+        schedules: Default::default(),
     }
 }
 

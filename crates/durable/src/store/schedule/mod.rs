@@ -12,6 +12,9 @@
 //!   occurrence has ended. The next process that claims it, and knows the zone, steps on.
 //! - **CRON-4** Only a node computes times by the calendar. So the functions of this module, which
 //!   stores use, need no zone data, and PostgreSQL has the same ones in SQL.
+//! - **CRON-5** A paused schedule has the mark `paused`, which the row alone decides about: a step takes
+//!   the mark that the row has at that moment. What comes back to be polled is due at the end of
+//!   all times, and its planned time stays, so that the end of the pause knows it.
 
 #[cfg(feature = "cron")]
 mod argument;
@@ -21,6 +24,8 @@ mod cron;
 mod plan;
 #[cfg(feature = "cron")]
 mod stored;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
@@ -36,7 +41,29 @@ use super::{DueAt, Meta, StoreTime};
 pub(crate) const MEMBER: &str = "cron";
 
 /// The members of a schedule that are not its definition.
-const STATE: [&str; 3] = ["at", "offset", "last"];
+const STATE: [&str; 4] = ["at", "offset", "last", PAUSED];
+
+/// The member that says that the schedule is paused.
+const PAUSED: &str = "paused";
+
+/// The member that says that a program has named the schedule.
+#[cfg(feature = "cron")]
+const DECLARED: &str = "declared";
+
+/// The keys of schedules by their queues: those that a program names.
+pub type NamedSchedules = BTreeMap<String, BTreeSet<String>>;
+
+/// Schedules as they are kept in the table of nodes.
+#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
+pub(crate) fn names_to_json(schedules: &NamedSchedules) -> String {
+    serde_json::to_string(schedules).expect("names are text")
+}
+
+/// Reads them. What is none of them is left out.
+#[cfg(any(feature = "sqlite", feature = "tokio-postgres"))]
+pub(crate) fn names_of_json(json: &str) -> NamedSchedules {
+    serde_json::from_str(json).unwrap_or_default()
+}
 
 type Members = Map<String, Value>;
 
@@ -73,6 +100,28 @@ pub(crate) fn is_schedule(meta: Option<&Meta>) -> bool {
     open(meta).is_some_and(|(_, schedule)| schedule.contains_key("expression"))
 }
 
+fn has_pause(schedule: &Members) -> bool {
+    schedule.contains_key("expression") && schedule.get(PAUSED) == Some(&Value::Bool(true))
+}
+
+/// Whether a timer with this meta has a schedule that is paused.
+pub(crate) fn is_paused(meta: Option<&Meta>) -> bool {
+    open(meta).is_some_and(|(_, schedule)| has_pause(&schedule))
+}
+
+/// The meta with its schedule paused, or not. `None` if it has none.
+pub(crate) fn with_pause(meta: Option<&Meta>, paused: bool) -> Option<Meta> {
+    let (others, mut schedule) = open(meta)?;
+    if !schedule.contains_key("expression") {
+        return None;
+    }
+    match paused {
+        true => schedule.insert(PAUSED.to_owned(), Value::Bool(true)),
+        false => schedule.remove(PAUSED),
+    };
+    Some(close(others, schedule))
+}
+
 /// The meta without a schedule.
 pub(crate) fn without(meta: Option<&Meta>) -> Option<Meta> {
     match open(meta) {
@@ -107,6 +156,24 @@ pub(crate) fn stays(new: Option<&Meta>, old: Option<&Meta>, same_payload: bool) 
     same_payload && definition(&new) == definition(&old) || revision(&new) < revision(&old)
 }
 
+/// The meta of a schedule that a program names.
+#[cfg(feature = "cron")]
+pub(crate) fn declared(meta: &Meta) -> Meta {
+    let Some((others, mut schedule)) = open(Some(meta)) else {
+        return meta.clone();
+    };
+    schedule.insert(DECLARED.to_owned(), Value::Bool(true));
+    close(others, schedule)
+}
+
+/// Whether a program has named the schedule of this meta.
+#[cfg(feature = "cron")]
+pub(crate) fn is_declared(meta: Option<&Meta>) -> bool {
+    open(meta).is_some_and(|(_, schedule)| {
+        schedule.contains_key("expression") && schedule.get(DECLARED) == Some(&Value::Bool(true))
+    })
+}
+
 /// The meta of a schedule that takes the place of another one. It keeps what that one knows of its
 /// last occurrence (CRON-2). One that runs at this moment counts as ended.
 pub(crate) fn inherit(new: Option<&Meta>, old: Option<&Meta>, runs: bool) -> Option<Meta> {
@@ -119,6 +186,9 @@ pub(crate) fn inherit(new: Option<&Meta>, old: Option<&Meta>, runs: bool) -> Opt
     };
     if let Some(last) = last {
         schedule.insert("last".to_owned(), last);
+    }
+    if has_pause(&old) {
+        schedule.insert(PAUSED.to_owned(), Value::Bool(true));
     }
     Some(close(others, schedule))
 }

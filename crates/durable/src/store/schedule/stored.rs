@@ -8,7 +8,7 @@ use serde_json::Value;
 use tourbillon::{Cron, Missed};
 
 use super::plan::time_of;
-use super::{CronSchedule, Members, Overlap, open, revision};
+use super::{CronSchedule, Members, Overlap, has_pause, open, revision};
 use crate::store::Meta;
 
 /// The schedule of a [`StoredTimer`](crate::StoredTimer), as it was when the timer was read.
@@ -53,6 +53,8 @@ pub struct StoredSchedule {
     pub occurrence: Option<SystemTime>,
     /// The last run that has ended.
     pub last: Option<LastRun>,
+    /// Whether it is [paused](crate::Durable::pause_schedule).
+    pub paused: bool,
 }
 
 /// How the last run of a [`StoredSchedule`] ended.
@@ -135,6 +137,7 @@ impl StoredSchedule {
         Ok(StoredSchedule {
             occurrence: time_of(members, "at")?.map(SystemTime::from),
             last,
+            paused: has_pause(members),
             revision: revision(members),
             missed: schedule.missed,
             grace: schedule.grace,
