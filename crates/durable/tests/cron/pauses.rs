@@ -130,7 +130,7 @@ fn a_schedule_that_no_process_names_goes_on_and_is_flagged() {
         let later = world
             .node()
             .handle("report", move |due: &Due<()>| {
-                tells.add(due.scheduled_for())
+                tells.add(due.scheduled_for());
             })
             .start()
             .unwrap();
