@@ -558,9 +558,8 @@ impl DurableBuilder {
             });
         }
         let label = self.name.clone().unwrap_or_else(nameless);
-        let name = self
-            .name
-            .unwrap_or_else(|| format!("process {}", std::process::id()));
+        let process = || format!("process {}", std::process::id());
+        let name = self.name.unwrap_or_else(process);
         Ok(Plan {
             store: self.store,
             label,
