@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tourbillon::reentrancy::{self, when_unlocked};
 
+use super::drop_wait;
 use super::error::ReleaseError;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::releases::UserHandle;
 use crate::keep_alive::{KeepGuard, KeepOptions, Loss, Lost};
-use crate::store::{OwnedSecret, Released};
+use crate::store::{OwnedSecret, Released, StoreError};
 use crate::sync::channel::bounded;
 use crate::sync::{Arc, OnceLock};
 
@@ -23,7 +24,9 @@ use crate::sync::{Arc, OnceLock};
 ///
 /// - The renewals end at once.
 /// - A worker asks the store to release the lock. The drop waits for at most a tenth of a second,
-///   or not at all if the guard was acquired by an async call.
+///   or not at all if the guard was acquired by an async call. Drops that follow each other on one
+///   thread share this tenth of a second, until the thread acquires a lock or drops no guard for
+///   as long. [`release_many`](crate::Leases::release_many) releases many locks at once.
 /// - If this is the last guard, and all clones of its [`Leases`](crate::Leases) are gone, the drop
 ///   waits [longer](crate::LeasesBuilder::end_limit).
 /// - If the store fails, it is asked again until the lease would have run out.
@@ -72,6 +75,10 @@ impl Lease {
         self.kept.key()
     }
 
+    pub(super) fn is_of(&self, inner: &Arc<LeasesInner>) -> bool {
+        Arc::ptr_eq(&self.inner, inner)
+    }
+
     /// Ends the lease and asks the store to release the lock. The calling thread must be allowed to
     /// block.
     pub(super) fn give_back(&self) -> Result<(), ReleaseError> {
@@ -91,7 +98,9 @@ impl Lease {
         let limit = self.inner.drop_limit;
         if held && self.waits && !limit.is_zero() {
             // Nothing is sent on this channel. Its sender is dropped after the first attempt.
-            let _ = tried.recv_timeout(limit);
+            drop_wait::wait_at_most(limit, |limit| {
+                let _ = tried.recv_timeout(limit);
+            });
         }
     }
 
@@ -111,6 +120,15 @@ impl Lease {
             return Err(ReleaseError::Lost(loss));
         }
         let released = self.inner.release_once(id);
+        self.released(released)
+    }
+
+    /// Returns the result of a release by the answer of the store. The renewals have ended before.
+    pub(super) fn released(
+        &self,
+        released: Result<Released, StoreError>,
+    ) -> Result<(), ReleaseError> {
+        let later = |sure| self.inner.give_back_later(self.id().back(sure));
         // The wait for a renewal under way comes after the release. So a renewal that gets no
         // answer does not keep the lock from others.
         self.kept.settled();
@@ -161,7 +179,7 @@ impl LeaseGuard {
     }
 
     pub(super) fn belongs_to(&self, inner: &Arc<LeasesInner>) -> bool {
-        Arc::ptr_eq(&self.lease.inner, inner)
+        self.lease.is_of(inner)
     }
 
     /// Returns the id of this held lock.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tourbillon::reentrancy;
 
 use super::awaiting::on_worker;
+use super::drop_wait;
 use super::error::LockError;
 use super::guard::{Lease, LeaseGuard};
 use super::id::{LeaseId, nanos};
@@ -321,6 +322,7 @@ impl Leases {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn resume(&self, ticket: &LeaseTicket) -> Result<LeaseGuard, LockError> {
+        drop_wait::acquires();
         self.inner.resume(ticket, true)
     }
 

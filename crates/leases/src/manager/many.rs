@@ -1,23 +1,57 @@
-//! Acquires many locks at once.
+//! Acquires and releases many locks at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tourbillon::Time;
+use tourbillon::{Time, reentrancy};
 
-use super::attempt::Attempt;
-use super::awaiting::on_worker_or;
-use super::error::LockError;
-use super::guard::LeaseGuard;
+use super::attempt::{Attempt, LEAST_CALL};
+use super::awaiting::{on_worker, on_worker_or};
+use super::drop_wait;
+use super::error::{LockError, ReleaseError};
+use super::guard::{Lease, LeaseGuard};
 use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
-use super::request::{AttemptOptions, Request};
+use super::request::{AttemptOptions, PendingRelease, Request};
+use crate::keep_alive::Loss;
 use crate::store::{Acquired, Destination, StoreError};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, catch_panic};
 
 /// The result for each name.
 type Answers = Vec<Result<LeaseGuard, LockError>>;
+/// The attempt to acquire a name, or why it was not asked for.
+type Asked = Result<Attempt, StoreError>;
+/// The leases of guards that are released, and how their renewals have ended.
+type Ended = Vec<(Option<Arc<Lease>>, Result<(), Loss>)>;
+
+/// Whether somebody waits for the answer of a call.
+#[derive(Clone)]
+struct Wanted(Arc<AtomicBool>);
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Wanted(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Wanted {
+    fn is_true(&self) -> bool {
+        // Relaxed: it only saves calls.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A future that waits for the answer. Its drop ends the call.
+struct WantedEnd(Wanted);
+
+impl Drop for WantedEnd {
+    fn drop(&mut self) {
+        // Relaxed: as above.
+        self.0.0.store(false, Ordering::Relaxed);
+    }
+}
 
 impl Leases {
     /// Acquires those of the locks that are free. Returns one result for each name, in their order.
@@ -25,18 +59,23 @@ impl Leases {
     /// It does for each name what [`try_lock`](Self::try_lock) does, but the names of one
     /// destination of the store travel together: on a Redis server 100 locks take one round trip.
     /// Nothing waits for a lock, so there is no deadlock, whatever the order. To hold all or none,
-    /// collect into a `Result`: the first error then drops all guards.
+    /// collect into a `Result`: the first error then drops all guards. To give them back together,
+    /// pass them to [`release_many`](Self::release_many).
     ///
     /// If a name stands there twice, the second one is [held](LockError::Held) by the first one.
     ///
     /// # Errors
     ///
-    /// For each name those of [`try_lock`](Self::try_lock).
+    /// For each name those of [`try_lock`](Self::try_lock). If a destination of the store does not
+    /// answer, [`LockError::Store`] for the names of it that are left; they are not asked for. The
+    /// same for names whose turn does not come in time.
     ///
     /// # Blocking
     ///
-    /// Blocks for one call after the other, at most a third of the lease each: one call for each
-    /// destination and [batch](crate::LeasesBuilder::batch) of names.
+    /// Blocks for one call after the other: one call for each destination and
+    /// [batch](crate::LeasesBuilder::batch) of names. All of them together take at most a third of
+    /// the lease. Each destination gets an equal share of what is left, so that one which does not
+    /// answer leaves time for the others.
     ///
     /// # Examples
     ///
@@ -51,12 +90,14 @@ impl Leases {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn try_lock_many<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Answers {
+        drop_wait::acquires();
         let requests = self.requests(names);
-        self.inner.acquire_many(requests, true)
+        self.inner.acquire_many(requests, true, &Wanted::default())
     }
 
     /// Acquires those of the locks that are free, like [`try_lock_many`](Self::try_lock_many), as a
-    /// future. If the future is dropped, locks that are granted after that are given back at once.
+    /// future. If the future is dropped, no further call is made, and locks that are granted after
+    /// that are given back at once.
     ///
     /// # Errors
     ///
@@ -72,7 +113,9 @@ impl Leases {
                 return leases.try_lock_many(&names);
             };
             let (own, asked) = (Arc::clone(&leases.inner), leases.requests(&names));
-            let task = move || Ok(own.acquire_many(asked, false));
+            let wanted = Wanted::default();
+            let _ends = WantedEnd(wanted.clone());
+            let task = move || Ok(own.acquire_many(asked, false, &wanted));
             match on_worker_or(&leases.inner, first, task).await {
                 Ok(answers) => answers,
                 // No call was made.
@@ -93,6 +136,96 @@ impl Leases {
         })
     }
 
+    /// Releases many locks, each as [`LeaseGuard::release`] does. Returns one result for each guard,
+    /// in their order.
+    ///
+    /// The locks of one destination of the store travel together: on a Redis server 100 locks take
+    /// one round trip. First the renewals of all of them end.
+    ///
+    /// # Errors
+    ///
+    /// For each guard those of [`LeaseGuard::release`]. A lock whose turn does not come in time, or
+    /// whose destination does not answer, fails with [`ReleaseError::Store`], and is released in the
+    /// background.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks for one call after the other: one call for each destination and
+    /// [batch](crate::LeasesBuilder::batch) of locks. All of them together take at most a third of
+    /// the default lease, of which each destination gets an equal share. A renewal that is under way
+    /// may add its limit, a sixth of its lease. Guards of other `Leases` are released one by one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{LeaseGuard, Leases, LockError, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let accounts = ["account/1", "account/2"];
+    /// let guards: Result<Vec<LeaseGuard>, LockError> =
+    ///     leases.try_lock_many(accounts).into_iter().collect();
+    /// for released in leases.release_many(guards?) {
+    ///     released?; // an error if it was not held to the end
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn release_many(
+        &self,
+        guards: impl IntoIterator<Item = LeaseGuard>,
+    ) -> Vec<Result<(), ReleaseError>> {
+        let ended = self.ended(guards.into_iter().collect());
+        self.inner.release_ended(ended)
+    }
+
+    /// Releases many locks, like [`release_many`](Self::release_many), as a future. The renewals
+    /// end with the first poll. If the future is dropped after that, the release goes on.
+    ///
+    /// # Errors
+    ///
+    /// For each guard those of [`LeaseGuard::release`].
+    pub fn release_many_async(
+        &self,
+        guards: impl IntoIterator<Item = LeaseGuard>,
+    ) -> LeaseFuture<Vec<Result<(), ReleaseError>>> {
+        let (guards, leases) = (guards.into_iter().collect::<Vec<_>>(), self.clone());
+        LeaseFuture::new(async move {
+            let Some(first) = guards.first() else {
+                return Vec::new();
+            };
+            let destination = leases.inner.destination(first.name());
+            let count = guards.len();
+            let (inner, ended) = (Arc::clone(&leases.inner), leases.ended(guards));
+            let own = Arc::clone(&inner);
+            let answer = on_worker(&inner, destination, move || own.release_ended(ended), false);
+            answer.await.unwrap_or_else(|| {
+                let error = match inner.keep_alive.is_forked() {
+                    true => ReleaseError::Lost(Loss::Forked),
+                    false => {
+                        let what = "no worker is left".to_owned();
+                        ReleaseError::Store(StoreError::Unavailable(what))
+                    }
+                };
+                vec![Err(error); count]
+            })
+        })
+    }
+
+    /// Ends the renewals of guards that are to be released. Those that are not the last ones of
+    /// their locks have no lease in the result.
+    fn ended(&self, guards: Vec<LeaseGuard>) -> Ended {
+        // Under a lock of the crate this panics before anything changes, as in `release`. The drops
+        // of the guards then release the locks.
+        let _ = reentrancy::check();
+        let end = |mut guard: LeaseGuard| match guard.is_last() {
+            true => {
+                let lease = Arc::clone(guard.lease());
+                let ended = lease.kept.end();
+                (Some(lease), ended)
+            }
+            false => (None, guard.lost().loss().map_or(Ok(()), Err)),
+        };
+        guards.into_iter().map(end).collect()
+    }
+
     /// Checks the names and makes their requests.
     fn requests<N: AsRef<str>>(
         &self,
@@ -111,14 +244,9 @@ impl LeasesInner {
         self: &Arc<Self>,
         requests: Vec<Result<Request, LockError>>,
         drop_waits: bool,
+        wanted: &Wanted,
     ) -> Answers {
-        let how = AttemptOptions {
-            waits: false,
-            waited: Duration::ZERO,
-            until: Time::MAX,
-            unsure: false,
-            drop_waits,
-        };
+        let end = self.clock.now() + self.lease / 3;
         let mut answers: Vec<_> = requests.iter().map(|_| None).collect();
         let mut routed: BTreeMap<Destination, Vec<(usize, Request)>> = BTreeMap::new();
         for (at, request) in requests.into_iter().enumerate() {
@@ -131,11 +259,25 @@ impl LeasesInner {
                 Err(error) => answers[at] = Some(Err(error)),
             }
         }
+        let mut destinations = u32::try_from(routed.len()).unwrap_or(u32::MAX);
         for (destination, requests) in routed {
+            let how = AttemptOptions {
+                waits: false,
+                waited: Duration::ZERO,
+                until: self.share(end, destinations),
+                unsure: false,
+                drop_waits,
+            };
+            destinations -= 1;
+            let mut over = None;
             for batch in requests.chunks(self.keep_alive.most()) {
-                let attempts = self.acquire_batch(destination, batch, how);
-                for ((at, request), attempt) in batch.iter().zip(attempts) {
-                    let answer = self.ended(request, attempt);
+                over = over.or_else(|| self.is_over(how.until, wanted));
+                let asked = match &over {
+                    None => self.acquire_batch(destination, batch, how, wanted, &mut over),
+                    Some(error) => batch.iter().map(|_| Err(error.clone())).collect(),
+                };
+                for ((at, request), asked) in batch.iter().zip(asked) {
+                    let answer = self.ended(request, asked);
                     self.asks.end(&answer);
                     answers[*at] = Some(answer);
                 }
@@ -147,29 +289,59 @@ impl LeasesInner {
             .collect()
     }
 
-    /// Asks for the names of one batch.
+    /// Returns until when the next of some destinations may take, of the time until `end`.
+    fn share(&self, end: Time, destinations: u32) -> Time {
+        let now = self.clock.now();
+        now + end.since(now) / destinations.max(1)
+    }
+
+    /// Returns why no further name of a destination is asked for, if that is so.
+    fn is_over(&self, end: Time, wanted: &Wanted) -> Option<StoreError> {
+        if !wanted.is_true() {
+            let why = "nobody waits for the answer any more";
+            return Some(StoreError::Unavailable(why.to_owned()));
+        }
+        self.is_late(end)
+    }
+
+    fn is_late(&self, end: Time) -> Option<StoreError> {
+        (self.clock.now() >= end).then(StoreError::batch_too_slow)
+    }
+
+    /// Asks for the names of one batch. Sets `over` if the destination does not answer.
     fn acquire_batch(
         self: &Arc<Self>,
         destination: Destination,
         batch: &[(usize, Request)],
         how: AttemptOptions,
-    ) -> Vec<Attempt> {
+        wanted: &Wanted,
+        over: &mut Option<StoreError>,
+    ) -> Vec<Asked> {
         // The leases count from before the request is sent.
         let sent = self.clock.now();
         let claims: Vec<_> = batch
             .iter()
             .map(|(_, request)| request.claim().with_data(&self.holder_data))
             .collect();
-        let limit = self.lease / 3;
+        let limit = how.until.since(sent).max(LEAST_CALL);
         let answer = catch_panic(|| self.store.acquire_many(destination, &claims, limit));
         let mut answers: Vec<Result<Acquired, StoreError>> = match answer {
             Ok(Ok(answers)) => answers,
             // One bad name may be the reason, so each one is tried alone.
             Ok(Err(StoreError::Refused(_))) => {
-                let alone = batch.iter().map(|(_, request)| self.attempt(request, how));
+                let alone = batch.iter().map(|one| {
+                    *over = over.take().or_else(|| self.is_over(how.until, wanted));
+                    match &*over {
+                        None => Ok(self.attempt(&one.1, how)),
+                        Some(error) => Err(error.clone()),
+                    }
+                });
                 return alone.collect();
             }
-            Ok(Err(error)) => vec![Err(error); batch.len()],
+            Ok(Err(error)) => {
+                *over = error.leaves_open().then(|| error.clone());
+                vec![Err(error); batch.len()]
+            }
             Err(panic) => {
                 let what = format!("the store panicked: {panic}");
                 vec![Err(StoreError::Unavailable(what)); batch.len()]
@@ -181,26 +353,77 @@ impl LeasesInner {
         let requests = batch.iter().map(|(_, request)| request);
         requests
             .zip(answers)
-            .map(|(request, answer)| self.answered_acquire(request, how, sent, answer))
+            .map(|(request, answer)| Ok(self.answered_acquire(request, how, sent, answer)))
             .collect()
     }
 
+    /// Releases the locks whose renewals have ended.
+    fn release_ended(self: &Arc<Self>, ended: Ended) -> Vec<Result<(), ReleaseError>> {
+        let end = self.clock.now() + self.lease / 3;
+        let mut routed: BTreeMap<Destination, Vec<(usize, PendingRelease)>> = BTreeMap::new();
+        for (at, (lease, ended)) in ended.iter().enumerate() {
+            let own = lease.as_ref().filter(|lease| lease.is_of(self));
+            if let (Some(lease), Ok(())) = (own, ended)
+                && !lease.kept.is_forked()
+            {
+                let back = lease.kept.key().back(true);
+                let destination = self.destination(&back.name);
+                routed.entry(destination).or_default().push((at, back));
+            }
+        }
+        let mut released: Vec<_> = ended.iter().map(|_| None).collect();
+        let mut destinations = u32::try_from(routed.len()).unwrap_or(u32::MAX);
+        for (destination, backs) in routed {
+            let end = self.share(end, destinations);
+            destinations -= 1;
+            let mut over: Option<StoreError> = None;
+            for batch in backs.chunks(self.keep_alive.most()) {
+                over = over.or_else(|| self.is_late(end));
+                let answers = match &over {
+                    Some(error) => vec![Err(error.clone()); batch.len()],
+                    None => {
+                        let limit = end.since(self.clock.now()).max(LEAST_CALL);
+                        let backs: Vec<_> = batch.iter().map(|(_, back)| back).collect();
+                        self.release_batch(destination, &backs, limit)
+                    }
+                };
+                // If all have failed, the destination does not answer.
+                let failed = |answer: &Result<_, StoreError>| {
+                    answer.as_ref().is_err_and(StoreError::leaves_open)
+                };
+                if answers.iter().all(failed) {
+                    over = answers.first().and_then(|answer| answer.clone().err());
+                }
+                for ((at, _), answer) in batch.iter().zip(answers) {
+                    if let Ok(answer) = &answer {
+                        self.count_released(*answer);
+                    }
+                    released[*at] = Some(answer);
+                }
+            }
+        }
+        let all = ended.into_iter().zip(released);
+        all.map(|((lease, ended), released)| match (lease, released) {
+            (None, _) => ended.map_err(ReleaseError::Lost),
+            (Some(lease), Some(released)) => lease.released(released),
+            (Some(lease), None) => lease.answer(ended),
+        })
+        .collect()
+    }
+
     /// Returns the result of an attempt, and gives the name back if it may have been granted.
-    fn ended(
-        self: &Arc<Self>,
-        request: &Request,
-        attempt: Attempt,
-    ) -> Result<LeaseGuard, LockError> {
+    fn ended(self: &Arc<Self>, request: &Request, asked: Asked) -> Result<LeaseGuard, LockError> {
         let name = request.name.clone();
-        let (error, unsure) = match attempt {
-            Attempt::Granted(guard) => return Ok(guard),
-            Attempt::Held(remaining) => (LockError::Held { name, remaining }, false),
-            Attempt::Failed(error) => {
+        let (error, unsure) = match asked {
+            Ok(Attempt::Granted(guard)) => return Ok(guard),
+            Ok(Attempt::Held(remaining)) => (LockError::Held { name, remaining }, false),
+            Ok(Attempt::Failed(error)) => {
                 let unsure = error.leaves_open();
                 (LockError::Store { name, error }, unsure)
             }
             // It was granted and can't be kept.
-            Attempt::Ended(error) => (error, true),
+            Ok(Attempt::Ended(error)) => (error, true),
+            Err(error) => (LockError::Store { name, error }, false),
         };
         if unsure {
             self.give_back_later(request.give_back());

@@ -16,6 +16,7 @@ mod attempt;
 mod awaiting;
 mod background;
 mod builder;
+mod drop_wait;
 mod error;
 mod extending;
 mod fence;

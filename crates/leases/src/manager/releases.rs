@@ -108,17 +108,14 @@ impl LeasesInner {
     }
 
     /// Asks the store to give a batch back. Returns one answer for each item, in the same order.
-    fn release_all(
+    pub(super) fn release_batch(
         &self,
         destination: Destination,
-        batch: &[Queued],
+        batch: &[&PendingRelease],
         limit: Duration,
     ) -> Vec<Result<Released, StoreError>> {
         let now = self.clock.now();
-        let holdings: Vec<_> = batch
-            .iter()
-            .map(|release| release.back.holding(now))
-            .collect();
+        let holdings: Vec<_> = batch.iter().map(|back| back.holding(now)).collect();
         let answer = catch_panic(|| self.store.release_many(destination, &holdings, limit));
         // One bad name may be the reason for a refusal or a panic. So the items are tried alone,
         // and a batch of one gets its own error.
@@ -130,16 +127,12 @@ impl LeasesInner {
                 // count as failed and are tried again.
                 let until = self.clock.now() + limit;
                 let mut answers = Vec::with_capacity(batch.len());
-                for release in batch {
+                for back in batch {
                     let left = until.since(self.clock.now());
                     if left.is_zero() {
                         break;
                     }
-                    answers.extend(self.release_all(
-                        destination,
-                        std::slice::from_ref(release),
-                        left,
-                    ));
+                    answers.extend(self.release_batch(destination, &[*back], left));
                 }
                 answers
             }
@@ -288,7 +281,8 @@ impl Carrier<Queued> for Arc<LeasesInner> {
     }
 
     fn send(&self, queue_key: QueueKey, mut batch: Vec<Queued>, limit: Duration) {
-        let answers = self.release_all(queue_key.destination, &batch, limit);
+        let backs: Vec<_> = batch.iter().map(|release| &release.back).collect();
+        let answers = self.release_batch(queue_key.destination, &backs, limit);
         // Releases with the same pause share a timer, so that they share a batch again.
         let mut later: Vec<(Duration, Vec<Queued>)> = Vec::new();
         for (mut release, answer) in batch.drain(..).zip(answers) {

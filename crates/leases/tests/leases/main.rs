@@ -24,6 +24,7 @@ mod leaving;
 mod listing;
 mod loss;
 mod many;
+mod many_limits;
 mod metrics;
 mod own_stores;
 mod release;
