@@ -59,6 +59,10 @@ fn the_texts_of_errors_are_those_that_were_read() {
             error: down(),
         },
         LockError::EmptyName,
+        LockError::LongName {
+            start: name(),
+            bytes: 1_025,
+        },
         LockError::TooShort {
             name: name(),
             lease: s,
@@ -154,6 +158,9 @@ fn the_texts_of_errors_are_those_that_were_read() {
         StoreError::Emptied {
             wait: 30 * s,
             evicted: true,
+        },
+        StoreError::Evicts {
+            policy: "allkeys-lru".to_owned(),
         },
     ];
     add(&mut texts, "StoreError", store);

@@ -18,6 +18,7 @@ use std::time::Duration;
 use tourbillon::{ClockParker, Time};
 
 use super::attempt::Attempt;
+use super::drop_wait;
 use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
@@ -26,7 +27,7 @@ use super::lease_future::LeaseFuture;
 use super::releases::UserHandle;
 use super::request::{AttemptOptions, Request};
 use crate::keep_alive::{FIRST_WAIT, KeepOptions, Waits, spread};
-use crate::store::{Claim, OwnedSecret, StoreError, Watch};
+use crate::store::{OwnedSecret, StoreError, Watch};
 use crate::sync::{Arc, catch_panic};
 
 /// The options of an acquire. Made by [`Leases::acquire`](crate::Leases::acquire).
@@ -370,7 +371,7 @@ impl AcquireLoop {
         let waits = self.watch.is_some() && now < self.end();
         let since = self.watch.as_ref().map(|watch| watch.since);
         let waited = since.map_or(Duration::ZERO, |since| now.since(since));
-        self.noted |= waits && waited >= Claim::TURN;
+        self.noted |= waits;
         AttemptOptions {
             waits,
             waited,
@@ -541,6 +542,7 @@ impl AcquireLoop {
 
     /// Acquires the lock on this thread, and counts the result.
     fn go(mut self) -> Result<LeaseGuard, LockError> {
+        drop_wait::acquires();
         let answer = self.run();
         self.ended(&answer);
         answer

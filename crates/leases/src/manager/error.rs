@@ -7,12 +7,15 @@ use std::time::Duration;
 use tourbillon::BuildError;
 
 use crate::keep_alive::{KeepError, Loss};
-use crate::store::StoreError;
+use crate::store::{LONGEST_NAME, StoreError};
+
+/// The number of bytes that an error shows of a name that is too long.
+const SHOWN: usize = 64;
 
 /// The reason why a lock was not acquired.
 ///
-/// All variants except [`EmptyName`](Self::EmptyName) have the name of the lock, and their messages
-/// begin with it.
+/// All variants except [`EmptyName`](Self::EmptyName) have the name of the lock, or its beginning, and
+/// their messages begin with it.
 ///
 /// # Examples
 ///
@@ -56,6 +59,14 @@ pub enum LockError {
     },
     /// The name is empty.
     EmptyName,
+    /// The name is longer than [`Leases::LONGEST_NAME`](crate::Leases::LONGEST_NAME).
+    #[non_exhaustive]
+    LongName {
+        /// Its beginning. An error that had all of it could be of any size.
+        start: String,
+        /// The length of the name in bytes.
+        bytes: usize,
+    },
     /// The lease is zero, or too short to be renewed in time.
     #[non_exhaustive]
     TooShort {
@@ -173,6 +184,7 @@ impl LockError {
     pub fn name(&self) -> &str {
         match self {
             LockError::EmptyName => "",
+            LockError::LongName { start, .. } => start,
             LockError::Held { name, .. }
             | LockError::TimedOut { name }
             | LockError::Unanswered { name, .. }
@@ -189,6 +201,21 @@ impl LockError {
             | LockError::Spawn { name, .. }
             | LockError::Runtime { name, .. } => name,
         }
+    }
+
+    /// Checks the length of a name, or of the beginning of names.
+    pub(super) fn check_length(name: &str) -> Result<(), Self> {
+        if name.len() <= LONGEST_NAME {
+            return Ok(());
+        }
+        let start = name.char_indices().map_while(|(at, character)| {
+            let is_shown = at + character.len_utf8() <= SHOWN;
+            is_shown.then_some(character)
+        });
+        Err(LockError::LongName {
+            start: start.collect(),
+            bytes: name.len(),
+        })
     }
 
     /// Turns an error of the keep-alive into an error of this lock.
@@ -225,6 +252,11 @@ impl fmt::Display for LockError {
                 "not acquired in time, and whether somebody else holds it is unknown: {error}"
             ),
             LockError::EmptyName => f.write_str("a lock needs a name"),
+            LockError::LongName { bytes, .. } => write!(
+                f,
+                "this is the beginning of a name of {bytes} bytes: choose one of at most {}",
+                LONGEST_NAME
+            ),
             LockError::TooShort { lease, least, .. } => {
                 write!(
                     f,

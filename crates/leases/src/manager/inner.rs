@@ -88,6 +88,7 @@ impl LeasesInner {
         if name.is_empty() {
             return Err(LockError::EmptyName);
         }
+        LockError::check_length(name)?;
         let most = self.store.longest_lease();
         if lease > most {
             let name = name.to_owned();
@@ -128,6 +129,7 @@ impl LeasesInner {
         if name.is_empty() {
             return Err(LockError::EmptyName);
         }
+        LockError::check_length(name)?;
         let limit = self.lease / 3;
         self.ask_store(name, |store| store.holder_of(name, limit))
     }

@@ -66,6 +66,7 @@ impl Leases {
 
 impl LeasesInner {
     fn list(&self, prefix: &str, most: usize) -> Result<Vec<HeldLock>, LockError> {
+        LockError::check_length(prefix)?;
         let limit = self.lease / 3;
         let mut held = self.ask_store(prefix, |store| store.list(prefix, most, limit))?;
         held.truncate(most);

@@ -13,7 +13,7 @@ use super::inner::LeasesInner;
 use super::releases::UserHandle;
 use super::stats::LeaseStats;
 use crate::keep_alive::Event;
-use crate::store::Holder;
+use crate::store::{Holder, LONGEST_NAME};
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
 
@@ -83,6 +83,9 @@ pub struct Leases {
 }
 
 impl Leases {
+    /// The length of the longest name of a lock, in bytes.
+    pub const LONGEST_NAME: usize = LONGEST_NAME;
+
     pub(super) fn of(inner: LeasesInner) -> Self {
         Leases {
             inner: UserHandle::new(&Arc::new(inner)),

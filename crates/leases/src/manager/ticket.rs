@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::store::OwnedSecret;
+use crate::store::{LONGEST_NAME, OwnedSecret};
 use crate::sync::{Arc, Mutex};
 
 /// A lock on its way to another process. Made by [`LeaseGuard::detach`](crate::LeaseGuard::detach),
@@ -149,7 +149,8 @@ impl FromStr for LeaseTicket {
         };
         let secret = OwnedSecret::read(secret);
         let secret = secret.ok_or(ParseTicketError("its secret is not one of this crate"))?;
-        let name = decode(name).filter(|name| !name.is_empty());
+        let possible = |name: &String| (1..=LONGEST_NAME).contains(&name.len());
+        let name = decode(name).filter(possible);
         let name = name.ok_or(ParseTicketError("its name is invalid"))?;
         Ok(LeaseTicket::new(name, secret))
     }

@@ -3,8 +3,8 @@
 -- KEYS: lock, token, and the marker if it is checked in the same step.
 -- ARGV: 1 owner, 2 lease in ms, 3 life of the token in ms, 4 longest lease in us, or 0 for a server
 -- that forgets nothing, 5 is 1 if the caller goes on to wait, 6 is 1 if the server starts empty on
--- purpose, 7 how many ms the caller has waited if that is a turn or longer, else 0, 8 the store,
--- 9 what the caller says about itself, 10 the secret.
+-- purpose, 7 how many ms the caller has waited, 8 the store,
+-- 9 what the caller says about itself, 10 the secret, 11 how many ms are a turn.
 -- Answers {0, ms left}: held; {1, token}: granted; {2, us, why}: nothing is granted yet.
 local found = redis.call('HMGET', KEYS[1], 'owner', 'waited', 'lease', 'next', 'since', 'secret')
 local owner, turn, waited = found[1], found[4], tonumber(ARGV[7])
@@ -12,24 +12,27 @@ local held = owner and found[6] ~= ARGV[10]
 -- The lock is released, but reserved for a store in which a caller has waited for a turn. If the
 -- clock was set back, a reservation may last longer than any release makes it. Then it does not
 -- count.
-if not owner and turn and (waited == 0 or turn ~= ARGV[8]) then
+if not owner and turn and (waited < tonumber(ARGV[11]) or turn ~= ARGV[8]) then
   local left = redis.call('PTTL', KEYS[1])
   held = left >= 0 and left <= 25
 end
 if held then
   local waits = ARGV[5] == '1'
-  -- Only the first waiting caller writes, since each write goes to the replicas and the append-only
-  -- file. If a server without free memory does not write it, the release is not announced, and the
-  -- callers find it by asking again.
-  if waits and not found[2] then redis.pcall('HSET', KEYS[1], 'waited', 1) end
-  -- The next turn goes to the store whose caller has waited longest. A difference of less than 5 ms
-  -- may come from reading the clock twice, and is not worth a write.
-  if owner and waits and waited > 0 then
+  -- The release is announced, and the next turn goes to the store whose caller has waited longest. The
+  -- others write nothing, since each write goes to the replicas and the append-only file. So a
+  -- difference of less than 5 ms, which may come from reading the clock twice, is not written. The
+  -- release decides whether that wait was a turn by then. If a server without free memory does not
+  -- write it, the callers find the release by asking again.
+  if owner and waits then
     local time = redis.call('TIME')
-    local since = time[1] * 1000 + math.floor(time[2] / 1000) - waited
+    -- Rounded up. So the caller, which counts from the same moment, is due when the release says so.
+    local since = time[1] * 1000 + math.ceil(time[2] / 1000) - waited
     if not found[5] or since + 5 <= tonumber(found[5]) then
       redis.pcall('HSET', KEYS[1], 'next', ARGV[8], 'since', string.format('%.0f', since))
     end
+  -- The reservation is another store's. So the next holder's release is announced for this caller.
+  elseif waits and not found[2] then
+    redis.pcall('HSET', KEYS[1], 'waited', 1)
   end
   local left, lease = redis.call('PTTL', KEYS[1]), tonumber(found[3])
   -- If the clock was set back, more than the whole lease is left. The holder relies on its lease

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::errors::answered;
+use super::errors::{answered, cut};
 use crate::store::{Holder, Released, StoreError};
 
 /// Turns the answer to a release into its result.
@@ -64,7 +64,6 @@ pub(super) fn strange(answer: &Value) -> StoreError {
 }
 
 pub(super) fn unexpected(answer: &Value) -> StoreError {
-    StoreError::Refused(format!(
-        "an answer that none of the scripts gives: {answer:?}"
-    ))
+    let shown = cut(&format!("{answer:?}"));
+    StoreError::Refused(format!("an answer that none of the scripts gives: {shown}"))
 }

@@ -4,6 +4,7 @@ use std::{fmt, io};
 
 use redis::ServerError;
 
+use super::scripts;
 use crate::store::{OwnedSecret, StoreError};
 
 /// The codes of errors that pass by themselves:
@@ -83,17 +84,37 @@ pub(super) fn answered(error: &ServerError) -> StoreError {
     // Cut the position in the script, which does not help the reader of the message.
     let said = details.split(" script: ").next().unwrap_or_default();
     let said = without_secrets(said);
+    // A server names the place in a script, but not always the command.
+    let command = scripts::commands_at(details);
+    let command = command.map_or(String::new(), |command| format!(" ({command})"));
     let hint = match error.code() {
+        "ERR" if said.contains("nknown") && said.contains("ommand") => {
+            "; it may be renamed or disabled (rename-command), and the docs of `RedisStore` list the \
+             commands that are needed"
+        }
+        "ERR" if said.contains("can't run this command") => RIGHTS,
         "NOAUTH" | "WRONGPASS" => "; put user and password into the URL",
-        "NOPERM" => "; the docs of `RedisStore` list the rights that are needed",
+        "NOPERM" => RIGHTS,
         "WRONGTYPE" => "; a key of this prefix is somebody else's: choose another prefix",
         _ => "",
     };
-    let why = format!("{} {said}{hint}", error.code());
+    let why = format!("{} {}{command}{hint}", error.code(), cut(&said));
     if may_pass(error.code(), details) {
         StoreError::Unavailable(why)
     } else {
         StoreError::Refused(why)
+    }
+}
+
+/// What to do about missing rights.
+const RIGHTS: &str = "; the docs of `RedisStore` list the rights that are needed";
+
+/// Returns the beginning of what a server said, which may be of any length.
+pub(super) fn cut(said: &str) -> String {
+    const MOST: usize = 400;
+    match said.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}..", &said[..end]),
+        None => said.to_owned(),
     }
 }
 

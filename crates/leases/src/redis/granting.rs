@@ -3,7 +3,7 @@
 use redis::{ServerError, Value};
 
 use super::answers::{strange, time_left, unexpected, waits};
-use super::errors::{answered, is_cross_slot};
+use super::errors::{answered, cut, is_cross_slot};
 use super::link::Limit;
 use super::pool::Whose;
 use super::scripts::Call;
@@ -47,15 +47,37 @@ impl RedisStore {
         longest.map_or(Ok(()), |(_, error)| Err(error))
     }
 
+    /// Checks that no server of these markers deletes keys when its memory is full.
+    pub(super) fn evicts_nothing(
+        &self,
+        markers: &[String],
+        limit: Limit,
+    ) -> Result<(), StoreError> {
+        let script = &self.0.scripts.policy;
+        let calls: Vec<_> = markers
+            .iter()
+            .map(|marker| Call::new(script, [marker.clone()]))
+            .collect();
+        let whose = Whose::User(Destination::default());
+        for answer in self.0.pool.call(whose, &calls, limit)? {
+            match answer {
+                Value::BulkString(none) if none.is_empty() => {}
+                Value::BulkString(policy) => {
+                    let policy = cut(&String::from_utf8_lossy(&policy));
+                    return Err(StoreError::Evicts { policy });
+                }
+                Value::ServerError(error) => return Err(answered(&error)),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the call that asks for a name. With `marker` the same step checks it.
     fn asking_for(&self, claim: &Claim<'_>, marker: bool) -> Call<'_> {
         let keys = &self.0.options.keys;
         let marker = marker.then(|| keys.marker(claim.name).to_owned());
         let names = [keys.lock(claim.name), keys.token(claim.name)];
-        let waited = match claim.is_due() {
-            true => millis(claim.waited),
-            false => 0,
-        };
         Call::new(&self.0.scripts.acquire, names.into_iter().chain(marker))
             .arg(claim.owner)
             .arg(&millis(claim.lease))
@@ -63,10 +85,11 @@ impl RedisStore {
             .arg(&self.guard_micros())
             .arg(&u8::from(claim.waits))
             .arg(&u8::from(self.0.options.starts_empty))
-            .arg(&waited)
+            .arg(&claim.waited.as_millis())
             .arg(self.0.listener.own())
             .arg(claim.data)
             .arg(claim.secret.reveal())
+            .arg(&Claim::TURN.as_millis())
     }
 
     /// Asks for a name, and returns the answer unchanged.

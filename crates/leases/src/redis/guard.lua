@@ -21,6 +21,10 @@ local function guard(marker, longest, starts_empty, time)
   if longest == 0 then return nil end
   local info = redis.pcall('INFO', 'server')
   if type(info) ~= 'string' then
+    if string.find(info.err or '', 'nknown') then
+      return {err = 'ERR this server has no command INFO, which tells when it started: it may be renamed or ' ..
+        'disabled (rename-command). Allow it, or build the store as durable if the server loses nothing'}
+    end
     return {err = 'NOPERM this user may not call INFO, which tells when the server started: allow ' ..
       'it (ACL SETUSER name +info), or build the store as durable if the server loses nothing'}
   end

@@ -4,6 +4,8 @@ local held = redis.call('HMGET', KEYS[1], 'owner', 'next')
 if held[2] ~= ARGV[1] then return 0 end
 if held[1] then
   redis.call('HDEL', KEYS[1], 'next', 'since')
+  -- Callers of other stores, who have waited for less, have written nothing.
+  redis.pcall('HSET', KEYS[1], 'waited', 1)
 else
   -- The name is free from now on, also for those who were refused meanwhile.
   redis.call('DEL', KEYS[1])

@@ -9,8 +9,8 @@ use redis::{ServerError, Value};
 use tourbillon::Clock;
 
 use crate::store::{
-    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore, Outcome,
-    Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
+    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LONGEST_NAME,
+    LeaseStore, Outcome, Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
 };
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, unique_number};
@@ -81,8 +81,8 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 /// | `data` | what the holder [says about itself](crate::LeasesBuilder::holder_data), if it says something |
 /// | `ticket` | while it is [detached](crate::LeaseGuard::detach), the secret of its ticket |
 /// | `detached`, `terms` | since it was detached, how long its lease becomes when it is resumed, in milliseconds, and its options |
-/// | `waited` | `1` if somebody has waited since the grant; then the release is announced |
-/// | `next` | the store whose turn is next, since one of its callers has waited for 20 ms; after the release no other store gets the name for 5 to 25 ms |
+/// | `waited` | `1` if the next release has to be announced for others than `next` |
+/// | `next` | the store whose caller has waited longest; the release is announced, and if that wait was 20 ms or more by then, no other store gets the name for another 5 to 25 ms |
 /// | `since` | when the wait of that caller began, in milliseconds of the server's clock |
 ///
 /// The channel `tourbillon:released` announces releases that somebody waits for: a number that the
@@ -147,8 +147,8 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 /// - **A failover to a replica loses the writes that were not replicated yet.** The replica has the
 ///   marker, so it may grant a lock that is held. If its clock is behind, tokens may repeat, too.
 ///   `WAIT` would make that rarer but not impossible, so the store does not use it.
-/// - Eviction may remove a lock and leave the marker: `maxmemory-policy` must be `noeviction`, or
-///   one of the volatile ones with enough memory. Deleting single keys has the same effect.
+/// - Eviction may remove a lock and leave the marker: `maxmemory-policy` must be `noeviction`.
+///   [`check`](Self::check) reports another one. Deleting single keys has the same effect.
 /// - Leases and uptime are counted by the server's clock. If it jumps forward, leases end early. If
 ///   it is set back, no lease ends early, and nobody waits for longer than one lease: a waiting
 ///   caller cuts the rest of a lease to its full length.
@@ -171,8 +171,8 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///   `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `NOSCRIPT`, `OOM`, `MISCONF`,
 ///   too many clients.
 /// - [`StoreError::Refused`]: all other errors, such as `NOAUTH`, `WRONGPASS`, `NOPERM`, `MOVED`,
-///   `WRONGTYPE`, a certificate that is not accepted, an empty name, and a lease that is zero or
-///   longer than the longest.
+///   `WRONGTYPE`, a command that is renamed or disabled, a certificate that is not accepted, a name
+///   that is empty or longer than 1,024 bytes, and a lease that is zero or longer than the longest.
 ///
 /// A thread with one connection listens for releases while callers wait. It ends some seconds
 /// after the last waiting caller, or a second after the store. If it misses a release, waiting
@@ -272,11 +272,14 @@ impl RedisStore {
     ///
     /// [`StoreError::Unavailable`] if there is no server, [`StoreError::Restarted`] if it started
     /// too recently, [`StoreError::Emptied`] if it is new or has lost its data,
-    /// [`StoreError::Refused`] if it does not accept the user.
+    /// [`StoreError::Refused`] if it does not accept the user, and [`StoreError::Evicts`] if it has a
+    /// `maxmemory` and a `maxmemory-policy` that deletes keys. The last one comes only if there is no
+    /// other error. Whoever accepts it may go on: the store works all the same.
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
         // The markers may belong to several destinations, but are sent in one round trip.
-        let markers = self.0.options.keys.markers();
-        self.ready(Destination::default(), markers, Limit::new(limit))
+        let (markers, limit) = (self.0.options.keys.markers(), Limit::new(limit));
+        self.ready(Destination::default(), markers, limit)?;
+        self.evicts_nothing(markers, limit)
     }
 
     fn call_one(&self, name: &str, call: Call<'_>, limit: Limit) -> Result<Value, StoreError> {
@@ -309,6 +312,7 @@ impl RedisStore {
         .arg(self.0.options.keys.channel())
         .arg(&self.0.listener.message(held.name))
         .arg(&millis(held.rest))
+        .arg(&Claim::TURN.as_millis())
     }
 
     /// Returns how long nothing may be granted after a restart or a loss, or 0.
@@ -325,6 +329,12 @@ impl RedisStore {
         let longest = self.0.options.longest_lease;
         let why = if name.is_empty() {
             "an empty name".to_owned()
+        } else if name.len() > LONGEST_NAME {
+            format!(
+                "a name of {} bytes: choose one of at most {}",
+                name.len(),
+                LONGEST_NAME
+            )
         } else if lease.is_zero() {
             "a lease of zero".to_owned()
         } else if lease > longest {

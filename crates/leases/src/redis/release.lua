@@ -1,6 +1,6 @@
 -- Releases a lock.
--- KEYS: lock. ARGV: secret, channel, message, and for how many ms it stays locked. Answers 1: released; 0: it is not held with this
--- secret.
+-- KEYS: lock. ARGV: 1 secret, 2 channel, 3 message, 4 for how many ms it stays locked, 5 how many ms
+-- are a turn. Answers 1: released; 0: it is not held with this secret.
 -- With an empty channel the release is not announced and nothing is reserved: the lock could not be
 -- granted to anybody now.
 local held = redis.call('HMGET', KEYS[1], 'secret', 'waited', 'next', 'since', 'owner')
@@ -24,7 +24,7 @@ if held[3] then
   local time = redis.call('TIME')
   local waited = time[1] * 1000 + time[2] / 1000 - held[4]
   local rest = math.floor(math.max(5, math.min(waited / 4, 25)))
-  if type(redis.pcall('HSET', KEYS[1], 'next', held[3])) == 'number' then
+  if waited >= tonumber(ARGV[5]) and type(redis.pcall('HSET', KEYS[1], 'next', held[3])) == 'number' then
     redis.call('PEXPIRE', KEYS[1], rest)
   end
 end

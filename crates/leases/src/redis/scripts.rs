@@ -12,6 +12,7 @@ pub(super) struct Scripts {
     pub(super) renew: Text,
     pub(super) release: Text,
     pub(super) ready: Text,
+    pub(super) policy: Text,
     pub(super) holder: Text,
     pub(super) scan: Text,
     pub(super) leave: Text,
@@ -33,6 +34,21 @@ impl Text {
 }
 
 impl Scripts {
+    fn each(&self) -> [&Text; 10] {
+        [
+            &self.acquire,
+            &self.renew,
+            &self.release,
+            &self.ready,
+            &self.policy,
+            &self.holder,
+            &self.scan,
+            &self.leave,
+            &self.detach,
+            &self.resume,
+        ]
+    }
+
     pub(super) fn new() -> Self {
         Scripts {
             acquire: Text::new(concat!(
@@ -45,6 +61,7 @@ impl Scripts {
                 include_str!("guard.lua"),
                 include_str!("ready.lua")
             )),
+            policy: Text::new(include_str!("policy.lua")),
             holder: Text::new(include_str!("holder.lua")),
             scan: Text::new(include_str!("scan.lua")),
             leave: Text::new(include_str!("leave.lua")),
@@ -52,6 +69,23 @@ impl Scripts {
             resume: Text::new(include_str!("resume.lua")),
         }
     }
+}
+
+/// Returns the commands in the line of a script at which it has failed, by what the server says: it
+/// has the hash of the script and `user_script:LINE`.
+pub(super) fn commands_at(details: &str) -> Option<String> {
+    let (_, place) = details.split_once("user_script:")?;
+    let digits = place.split(|c: char| !c.is_ascii_digit()).next()?;
+    let line: usize = digits.parse().ok()?;
+    let all = Scripts::new();
+    let script = all
+        .each()
+        .into_iter()
+        .find(|one| details.contains(&one.hash))?;
+    let line = script.text.lines().nth(line.checked_sub(1)?)?;
+    let after = line.split("call('").skip(1);
+    let commands: Vec<_> = after.filter_map(|rest| rest.split('\'').next()).collect();
+    (!commands.is_empty()).then(|| commands.join(" or "))
 }
 
 /// One call of a script.

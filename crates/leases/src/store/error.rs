@@ -44,6 +44,12 @@ pub enum StoreError {
         /// Whether the store has evicted keys to save memory, which may be the reason.
         evicted: bool,
     },
+    /// The store works, but may delete locks that are held, to save memory. Only a
+    /// check of a `RedisStore` returns this.
+    Evicts {
+        /// The policy by which it chooses what it deletes.
+        policy: String,
+    },
 }
 
 impl StoreError {
@@ -77,7 +83,10 @@ impl StoreError {
     /// Returns whether the same call may succeed later.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        !matches!(self, StoreError::Refused(_) | StoreError::Forked)
+        !matches!(
+            self,
+            StoreError::Refused(_) | StoreError::Forked | StoreError::Evicts { .. }
+        )
     }
 
     /// Returns whether the call may have been executed all the same.
@@ -113,6 +122,12 @@ impl fmt::Display for StoreError {
                      the server starts empty on purpose"
                 )
             }
+            StoreError::Evicts { policy } => write!(
+                f,
+                "the store may delete locks that are held when its memory is full: its \
+                 maxmemory-policy is {policy}; set it to noeviction, or give the locks a server of \
+                 their own"
+            ),
         }
     }
 }

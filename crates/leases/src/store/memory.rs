@@ -81,7 +81,7 @@ struct Held {
     token: u64,
     /// What the holder says about itself, if it says something.
     data: Option<Box<str>>,
-    /// When the longest wait began, of the callers that are due.
+    /// When the longest wait for it began.
     next: Option<Time>,
     /// The last time that it was detached. It stays for a resume that is repeated.
     detached: Option<Box<DetachedHold>>,
@@ -278,8 +278,8 @@ impl MemoryStore {
             && now < held.until
             && !held.is_held_with(claim.secret)
         {
-            // The release needs the longest wait to choose the length of the reservation.
-            if claim.waits && claim.is_due() {
+            // The release decides by the longest wait whether it reserves the name, and how long.
+            if claim.waits {
                 let since = now - claim.waited;
                 held.next = Some(held.next.map_or(since, |next| next.min(since)));
             }
@@ -368,7 +368,9 @@ impl MemoryStore {
             }
             Some(held) if held.is_held_with(holding.secret) => {
                 let in_time = now < held.until;
-                let reserved = held.next.map(|since| now + reservation(now.since(since)));
+                let waited = held.next.map(|since| now.since(since));
+                let due = waited.filter(|waited| *waited >= Claim::TURN);
+                let reserved = due.map(|waited| now + reservation(waited));
                 let gone = state.held.remove(name);
                 // Under the same lock as the removal, so that no other caller takes the name first.
                 if let Some(until) = reserved.filter(|_| in_time) {

@@ -28,6 +28,9 @@ pub use secret::Secret;
 pub use tokio_store::{AsyncLeaseStore, TokioStore};
 pub(crate) use wait_queue::WaitQueue;
 
+/// The length of the longest name, in bytes.
+pub(crate) const LONGEST_NAME: usize = 1_024;
+
 /// A backend that stores leases: which owner holds which name, and until when.
 ///
 /// [`MemoryStore`](crate::MemoryStore) keeps leases in memory. The example `sqlite_store` is a
@@ -49,6 +52,8 @@ pub(crate) use wait_queue::WaitQueue;
 ///   later does not delay calls to other destinations, but it occupies a worker. At most 240
 ///   calls for renewals run at one time, 64 for batches of releases, and 192 awaited calls. One
 ///   destination gets at most 64 of the awaited calls.
+///
+/// A name has at most 1,024 bytes, [`Leases`](crate::Leases) sees to that.
 ///
 /// An owner and a secret are never used twice: every acquire of a [`Leases`](crate::Leases) has its
 /// own.
@@ -415,9 +420,11 @@ pub struct Claim<'a> {
     /// Whether the caller will wait if somebody holds the name. If so, the store announces the
     /// release.
     pub waits: bool,
-    /// How long the caller has waited. A fair store reserves a released name, for a few
-    /// milliseconds, for callers that [are due](Claim::is_due). Otherwise a caller that asks again
-    /// right after its own release is always faster than callers that have to be woken.
+    /// How long the caller has waited. A fair store notes since when a caller
+    /// [waits](Self::waits), from its first such claim on. If that is a [turn](Claim::TURN) or
+    /// longer when the name is released, the store reserves the name, for a few milliseconds, for
+    /// callers that [are due](Claim::is_due). Otherwise a caller that asks again right after its
+    /// own release is always faster than callers that have to be woken.
     pub waited: Duration,
     /// What the caller says about itself, for people who ask who [holds](Holder::data) the name.
     pub data: &'a str,
@@ -465,8 +472,7 @@ impl<'a> Claim<'a> {
     }
 
     /// Returns whether the caller has waited for a [turn](Claim::TURN) or longer. A reserved name
-    /// is granted to such a caller. If it goes on [waiting](Claim::waits), the next release
-    /// reserves the name for it.
+    /// is granted to such a caller.
     #[must_use]
     pub fn is_due(&self) -> bool {
         self.waited >= Claim::TURN

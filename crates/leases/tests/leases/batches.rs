@@ -259,7 +259,7 @@ fn r14_what_goes_wrong_in_a_pass_ends_no_series() {
 #[test]
 fn r16_every_name_goes_where_it_belongs_whatever_it_is_made_of() {
     let world = world_of(1, 5, |builder| builder);
-    let long = "x".repeat(100_000);
+    let long = "x".repeat(Leases::LONGEST_NAME);
     let names = [
         " ",
         "\0",

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    BuildError, Fault, KeepAlive, Leases, LockError, MemoryStore, Secret, StoreCall, StoreError,
+    BuildError, Fault, KeepAlive, LeaseTicket, Leases, LockError, MemoryStore, Secret, StoreCall,
+    StoreError,
 };
 
 use crate::double::StoreDouble;
@@ -42,6 +43,37 @@ fn what_can_not_be_is_refused_before_the_store_is_asked() {
     let shortest = leases.acquire(name).lease(50 * MS).try_lock().unwrap();
     world.steps.advance(S);
     assert!(shortest.is_held());
+}
+
+#[test]
+fn a_name_that_is_too_long_is_refused_and_its_beginning_is_told() {
+    let world = world(1);
+    let log = log(&world.store, &world.clock, no_fault);
+    let leases = &world.leases;
+    let bytes = Leases::LONGEST_NAME + 1;
+    // The last character that is shown would not be whole.
+    let name = format!("{}{}", "n".repeat(63), "ü".repeat((bytes - 63) / 2));
+    assert_eq!(name.len(), bytes);
+    #[track_caller]
+    fn is_refused<T: Debug>(answer: Result<T, LockError>, name: &str) {
+        let error = answer.unwrap_err();
+        assert_eq!(error.name(), &name[..63]);
+        assert!(matches!(error, LockError::LongName { bytes, .. } if bytes == name.len()));
+    }
+    is_refused(leases.lock(&name), &name);
+    is_refused(leases.try_lock(&name), &name);
+    is_refused(leases.try_lock_many([&name]).remove(0), &name);
+    is_refused(leases.holder(&name), &name);
+    is_refused(leases.is_locked(&name), &name);
+    is_refused(leases.list(&name, 1), &name);
+    is_refused(leases.elector(&name).leader(), &name);
+    assert_eq!(log.len(), 0);
+    // Nor does a ticket have such a name.
+    let ticket = leases.lock("a").unwrap().detach().unwrap().to_string();
+    let (start, _) = ticket.rsplit_once(',').unwrap();
+    let read = |name| format!("{start},{name}").parse::<LeaseTicket>();
+    assert!(read("n".repeat(bytes - 1)).is_ok());
+    assert!(read("n".repeat(bytes)).is_err());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon::{Clock, ManualClock};
+use tourbillon::{Clock, ManualClock, Time};
 use tourbillon_leases::{
     Acquired, Claim, Fault, LeaseStore, Leases, LockError, MemoryStore, Released, Secret, StoreCall,
 };
@@ -25,7 +25,7 @@ fn leavers(store: &MemoryStore) -> Arc<Mutex<Vec<String>>> {
 }
 
 #[test]
-fn a_caller_that_waited_for_a_turn_and_gives_up_is_reported_to_the_store() {
+fn a_caller_that_waited_and_gives_up_is_reported_to_the_store() {
     let world = threads();
     let _guard = world.leases.acquire("a").lease(600 * S).try_lock().unwrap();
     let left = leavers(&world.store);
@@ -75,7 +75,7 @@ fn a_caller_that_gets_the_lock_is_not_reported() {
 
 #[test]
 fn nothing_is_reserved_after_the_last_waiting_caller_has_left() {
-    let hand = ManualClock::new();
+    let hand = ManualClock::starting_at(Time::from_nanos(1 << 60));
     let store = MemoryStore::with_clock(Clock::manual(&hand));
     let limit = S;
     let acquire = |claim: Claim<'_>| store.acquire(&claim, limit).unwrap();

@@ -780,7 +780,7 @@ fn locks_of_two_processes_are_handed_over_by_the_server() {
             move || tell.send(to.lock("x"))
         });
         wait::until("somebody waits", || {
-            server.cli(&["HEXISTS", "tourbillon:{x}:lock", "waited"]) == "(integer) 1"
+            server.cli(&["HEXISTS", "tourbillon:{x}:lock", "next"]) == "(integer) 1"
         });
         assert!(guard.is_held());
         guard.release().unwrap();
@@ -989,17 +989,17 @@ fn the_store_with_the_longest_wait_is_next() {
     let [one, other, third] = [(); 3].map(|()| at(&server.url()));
     granted(&one, "x", "a:1");
     let next = || server.cli(&["HGET", "tourbillon:{x}:lock", "next"]);
-    let short = Claim::new("x", "b:1", Secret::new("b:1"), LEASE)
-        .waiting()
-        .waited(Claim::TURN - Duration::from_millis(1));
-    assert!(is_held(&other.acquire(&short, LIMIT).unwrap()));
     assert_eq!(next(), "(nil)");
+    let short = Claim::new("x", "b:1", Secret::new("b:1"), LEASE).waiting();
+    assert!(is_held(&one.acquire(&short, LIMIT).unwrap()));
+    let own = next();
     let seconds = Duration::from_secs;
     assert!(is_held(&due_after(&other, "x", "b:1", seconds(1))));
     let first = next();
     assert!(is_held(&due_after(&third, "x", "c:1", seconds(1_000))));
     let second = next();
     assert!(first != second && second != "(nil)", "{first} {second}");
+    assert!(own != first && own != "(nil)", "{own} {first}");
     assert!(is_held(&due_after(&other, "x", "b:1", seconds(2))));
     assert_eq!(next(), second);
 }

@@ -354,6 +354,34 @@ fn many_names_are_granted_by_one_call_with_what_the_holder_says() {
 
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_caller_that_has_waited_for_a_turn_is_first_though_it_asks_no_more() {
+    let server = Server::start();
+    let (store, other) = (store(&server), Leases::new(store(&server)).unwrap());
+    let claim = Claim::new("x", "holder", Secret::new("holder"), LEASE);
+    let answer = store.acquire(&claim, LIMIT).unwrap();
+    assert!(matches!(answer, Acquired::Granted { .. }));
+    let waiting = std::thread::spawn(move || other.lock("x").unwrap().fencing_token());
+    let field = |field| server.cli(&["HGET", "tourbillon:{x}:lock", field]);
+    wait::until("its second claim is noted", || field("since") != "(nil)");
+    let next = field("next");
+    std::thread::sleep(Claim::TURN);
+    // The release, and what it leaves, in one step: the caller may be fast.
+    let release = include_str!("../../src/redis/release.lua");
+    let script = format!(
+        "local function release() {release} end\n\
+         return {{release(), redis.call('HGET', KEYS[1], 'next')}}"
+    );
+    let turn = Claim::TURN.as_millis().to_string();
+    let key = "tourbillon:{x}:lock";
+    let channel = "tourbillon:released";
+    let args = [&script, "1", key, "holder", channel, "0 x", "0", &turn];
+    let eval: Vec<_> = ["EVAL"].into_iter().chain(args).collect();
+    assert_eq!(server.cli(&eval), format!("1) (integer) 1\n2) {next}"));
+    assert!(waiting.join().unwrap() > 1);
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn nothing_is_reserved_for_a_store_whose_caller_has_left() {
     let server = Server::start();
     let (one, other) = (store(&server), store(&server));

@@ -7,6 +7,7 @@ mod cluster;
 mod elector;
 mod faults;
 mod holding;
+mod refusals;
 mod releases;
 mod store;
 #[cfg(feature = "redis-tls")]

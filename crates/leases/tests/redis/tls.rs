@@ -205,9 +205,9 @@ fn locks_are_had_and_released_over_tls_and_waiters_are_woken() {
         let marked = || {
             server
                 .server
-                .cli(&["HGET", "tourbillon:{x}:lock", "waited"])
+                .cli(&["HEXISTS", "tourbillon:{x}:lock", "next"])
         };
-        wait::until("it has asked", || marked() == "\"1\"");
+        wait::until("it has asked", || marked() == "(integer) 1");
         let released = first.release();
         assert_eq!(released, Ok(()));
         waits.join().unwrap()
