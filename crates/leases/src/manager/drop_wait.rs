@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 thread_local! {
     /// The last drop of this thread that followed no acquire.
-    static LAST: Cell<Option<Last>> = const { Cell::new(None) };
+    static LAST: Cell<Option<LastDrop>> = const { Cell::new(None) };
 }
 
 #[derive(Clone, Copy)]
-struct Last {
+struct LastDrop {
     end: Instant,
     /// How long it and the drops before it have waited.
     waited: Duration,
@@ -31,7 +31,7 @@ pub(super) fn wait_at_most(limit: Duration, wait: impl FnOnce(Duration)) {
     }
     let end = Instant::now();
     let waited = before + (end - begin);
-    LAST.set(Some(Last { end, waited }));
+    LAST.set(Some(LastDrop { end, waited }));
 }
 
 /// Gives the next drop its own limit. A thread that acquires may want the very lock that it has

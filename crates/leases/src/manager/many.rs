@@ -24,7 +24,7 @@ type Answers = Vec<Result<LeaseGuard, LockError>>;
 /// The attempt to acquire a name, or why it was not asked for.
 type Asked = Result<Attempt, StoreError>;
 /// The leases of guards that are released, and how their renewals have ended.
-type Ended = Vec<(Option<Arc<Lease>>, Result<(), Loss>)>;
+type EndedLeases = Vec<(Option<Arc<Lease>>, Result<(), Loss>)>;
 
 /// Whether somebody waits for the answer of a call.
 #[derive(Clone)]
@@ -211,7 +211,7 @@ impl Leases {
 
     /// Ends the renewals of guards that are to be released. Those that are not the last ones of
     /// their locks have no lease in the result.
-    fn ended(&self, guards: Vec<LeaseGuard>) -> Ended {
+    fn ended(&self, guards: Vec<LeaseGuard>) -> EndedLeases {
         // Under a lock of the crate this panics before anything changes, as in `release`. The drops
         // of the guards then release the locks.
         let _ = reentrancy::check();
@@ -358,7 +358,7 @@ impl LeasesInner {
     }
 
     /// Releases the locks whose renewals have ended.
-    fn release_ended(self: &Arc<Self>, ended: Ended) -> Vec<Result<(), ReleaseError>> {
+    fn release_ended(self: &Arc<Self>, ended: EndedLeases) -> Vec<Result<(), ReleaseError>> {
         let end = self.clock.now() + self.lease / 3;
         let mut routed: BTreeMap<Destination, Vec<(usize, PendingRelease)>> = BTreeMap::new();
         for (at, (lease, ended)) in ended.iter().enumerate() {

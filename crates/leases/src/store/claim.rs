@@ -1,0 +1,111 @@
+//! The arguments and the result of an acquire.
+
+use std::time::Duration;
+
+use super::Secret;
+
+/// The length of the longest name, in bytes.
+pub(crate) const LONGEST_NAME: usize = 1_024;
+
+/// The arguments of an acquire.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{Acquired, Claim, LeaseStore, MemoryStore, Secret};
+///
+/// let store = MemoryStore::new();
+/// let claim = Claim::new("report", "owner 1", Secret::new("u7Hq"), Duration::from_secs(30));
+/// let acquired = store.acquire(&claim, Duration::from_secs(5))?;
+/// assert!(matches!(acquired, Acquired::Granted { .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Claim<'a> {
+    /// The name to acquire.
+    pub name: &'a str,
+    /// The owner that will hold the name. It is shown to everybody, and proves nothing.
+    pub owner: &'a str,
+    /// The secret that proves from now on who holds the name.
+    pub secret: Secret<'a>,
+    /// The length of the lease, from the moment of the grant.
+    pub lease: Duration,
+    /// Whether the caller will wait if somebody holds the name. If so, the store announces the
+    /// release.
+    pub waits: bool,
+    /// How long the caller has waited. A fair store notes since when a caller
+    /// [waits](Self::waits), from its first such claim on. If that is a [turn](Claim::TURN) or
+    /// longer when the name is released, the store reserves the name, for a few milliseconds, for
+    /// callers that [are due](Claim::is_due). Otherwise a caller that asks again right after its
+    /// own release is always faster than callers that have to be woken.
+    pub waited: Duration,
+    /// What the caller says about itself, for people who ask who [holds](crate::Holder::data) the name.
+    pub data: &'a str,
+}
+
+impl<'a> Claim<'a> {
+    /// The wait after which a caller is due: 20 ms. Until then the caller that asks first gets the
+    /// name, which is fast. From then on callers take turns. 20 ms is long compared with the cost
+    /// of handing a name over, so the throughput stays high, and short for a caller that waits.
+    pub const TURN: Duration = Duration::from_millis(20);
+
+    /// Creates a claim of a caller that does not wait.
+    #[must_use]
+    pub fn new(name: &'a str, owner: &'a str, secret: Secret<'a>, lease: Duration) -> Self {
+        Claim {
+            name,
+            owner,
+            secret,
+            lease,
+            waits: false,
+            waited: Duration::ZERO,
+            data: "",
+        }
+    }
+
+    /// Returns the same claim, by a caller that will wait.
+    #[must_use]
+    pub fn waiting(self) -> Self {
+        Claim {
+            waits: true,
+            ..self
+        }
+    }
+
+    /// Returns the same claim, by a caller that has waited for `waited`.
+    #[must_use]
+    pub fn waited(self, waited: Duration) -> Self {
+        Claim { waited, ..self }
+    }
+
+    /// Returns the same claim, by a caller that says this about itself.
+    #[must_use]
+    pub fn with_data(self, data: &'a str) -> Self {
+        Claim { data, ..self }
+    }
+
+    /// Returns whether the caller has waited for a [turn](Claim::TURN) or longer. A reserved name
+    /// is granted to such a caller.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.waited >= Claim::TURN
+    }
+}
+
+/// The result of an acquire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Acquired {
+    /// The owner holds the name for a full lease.
+    Granted {
+        /// The token, which is greater than that of every earlier grant of the name.
+        token: u64,
+    },
+    /// Somebody else holds the name.
+    Held {
+        /// How long that lease still lasts, unless it is renewed.
+        remaining: Duration,
+    },
+}
