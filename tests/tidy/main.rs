@@ -173,6 +173,11 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
         "tests/repeat/cron.rs",
         "dates_are_those_of_a_search_minute_by_minute_over_years",
     ),
+    // A measurement, with figures in the guide.
+    (
+        "crates/durable/tests/cron/million.rs",
+        "many_schedules_cost_little_more_than_timers",
+    ),
     // Simulations by the hour and of a day: short ones run always.
     (
         "crates/durable/src/node/tests/days.rs",

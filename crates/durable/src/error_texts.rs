@@ -85,3 +85,27 @@ fn the_texts_of_errors_are_those_that_were_read() {
     add(&mut texts, "StoreError", store);
     expect_file!["error_texts.txt"].assert_eq(&texts);
 }
+
+#[cfg(feature = "cron")]
+#[test]
+fn the_texts_of_errors_of_schedules_are_those_that_were_read() {
+    let (queue, key) = ("orders".to_owned(), "daily".to_owned());
+    let same = StartError::SameSchedule {
+        queue: queue.clone(),
+        key: key.clone(),
+    };
+    let error = CallError::Refused("the table is read-only".to_owned());
+    let refused = StartError::Schedule { queue, key, error };
+    let unreadable = crate::UnreadableSchedule("\"zone\" is no text".to_owned());
+    let texts = [
+        same.to_string(),
+        refused.to_string(),
+        unreadable.to_string(),
+    ];
+    let expected = [
+        "two schedules of the queue \"orders\" have the key \"daily\": keep one",
+        "the schedule \"daily\" of the queue \"orders\": the store refuses the call: the table is read-only",
+        "its schedule can't be followed: \"zone\" is no text; schedule the timer anew, or cancel it",
+    ];
+    assert_eq!(texts, expected);
+}

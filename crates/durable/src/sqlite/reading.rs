@@ -506,7 +506,7 @@ mod tests {
     fn polls_and_lists_go_straight_to_their_part_of_the_index() {
         let connection = Connection::open_in_memory().expect("a connection");
         schema::migrate(&connection, &Prefix::default(), schema::MIGRATIONS).expect("tables");
-        for (sql, parameters) in [(POLL, 6), (LIST_QUEUE, 11)] {
+        for (sql, parameters) in [(POLL, 6), (LIST_QUEUE, 13)] {
             let mut statement = connection
                 .prepare(&format!("explain query plan {sql}"))
                 .expect("a statement");

@@ -10,6 +10,7 @@ mod cluster;
 mod folder;
 #[cfg(feature = "postgres")]
 mod killed;
+mod million;
 #[cfg(feature = "postgres")]
 mod on_postgres;
 mod pauses;

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use kit::wait;
+use tourbillon_durable::store::{Claim, Epoch, NewNode, StoreTime, Wanted};
 use tourbillon_durable::{
     Cron, CronSchedule, Due, Durable, Missed, Paging, StoredState, TimerFilter,
 };
@@ -182,5 +183,64 @@ fn schedules_are_made_in_batches() {
                 ("Asia/Tokyo", nine(24))
             ]
         );
+    });
+}
+
+#[test]
+fn an_occurrence_whose_processes_die_is_given_up_and_the_schedule_goes_on() {
+    each(|world| {
+        let client = world.client();
+        client
+            .schedule("report", "daily", daily(), &())
+            .wait()
+            .unwrap();
+        world.clock.advance(6 * HOUR);
+        let mut connection = world.store().connect().unwrap();
+        for epoch in [Epoch(1), Epoch(2)] {
+            let node = NewNode {
+                epoch,
+                name: "dies".into(),
+                queues: vec!["report".into()],
+                schedules: Default::default(),
+            };
+            connection.join(&node).unwrap();
+            let claim = Claim {
+                epoch,
+                deadline: StoreTime::LATEST,
+                timers: vec![Wanted {
+                    queue: "report".into(),
+                    key: "daily".into(),
+                    crash_limit: 10,
+                }],
+                adopt: Vec::new(),
+            };
+            assert_eq!(connection.claim(&claim).unwrap().runs.len(), 1);
+            connection.leave(epoch).unwrap();
+        }
+        let told = Told::default();
+        let tells = told.clone();
+        let node = world
+            .node()
+            .handle("report", move |due: &Due<()>| {
+                tells.add(due.scheduled_for());
+            })
+            .crash_limit(2)
+            .start()
+            .unwrap();
+        waits_for(&client, morning(1));
+        let letters = client.dead("report", 0, 10).wait().unwrap();
+        assert_eq!(letters.len(), 1, "{letters:?}");
+        assert!(
+            letters[0].key.starts_with("daily@2026-12-01T06:00:00"),
+            "{letters:?}"
+        );
+        assert!(letters[0].error.contains("ended 2 times"), "{letters:?}");
+        let timer = client.get("report", "daily").wait().unwrap().unwrap();
+        let last = timer.schedule().unwrap().unwrap().last.unwrap();
+        assert_eq!(last.scheduled_for, Some(morning(0)));
+        assert_eq!(last.outcome.as_deref(), Some("dead"));
+        world.clock.advance(DAY);
+        assert_eq!(told.wait_for(1), [morning(1)]);
+        drop(node);
     });
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{CronSchedule, Members, Next, close, open};
 use crate::store::{Meta, StoreTime};
+use crate::sync::OnceLock;
 
 /// A schedule with the data of its zone.
 #[derive(Clone, Debug)]
@@ -146,6 +147,9 @@ pub(crate) struct CronRun {
     at: Timestamp,
     /// When it was planned, if that is before its occurrence: it runs in addition (CRON-1).
     extra: Option<StoreTime>,
+    /// The time from which on another occurrence is due, once somebody has asked. A handler that may
+    /// be replaced asks often.
+    following: OnceLock<Option<Timestamp>>,
 }
 
 impl CronRun {
@@ -183,6 +187,7 @@ impl CronRun {
                 members,
                 at: planned_at,
                 extra: None,
+                following: OnceLock::new(),
             };
             return run.wait_for(run.calendar.first_after(planned_at));
         };
@@ -196,6 +201,7 @@ impl CronRun {
             members,
             at,
             extra: (planned_at < at).then_some(planned),
+            following: OnceLock::new(),
         };
         if let Some(last) = last.filter(|last| at <= *last) {
             return run.wait_for(run.calendar.first_after(run.end().max(last)));
@@ -232,10 +238,10 @@ impl CronRun {
 
     /// The time from which on another occurrence is due.
     fn following(&self) -> Option<Timestamp> {
-        match self.extra {
+        *self.following.get_or_init(|| match self.extra {
             Some(_) => Some(self.at),
             None => self.calendar.first_after(self.end()),
-        }
+        })
     }
 
     /// Whether this run has to give way at that time.
@@ -456,6 +462,8 @@ mod tests {
             assert_eq!(member(&next.meta, "last")["at"], occurrence);
             assert_eq!(member(&next.meta, "last")["outcome"], "dead");
             assert!(!run.is_replaced(store_time(at("2026-12-02T05:59:59Z"))));
+            // It is reckoned once for all questions.
+            assert_eq!(run.following.get(), Some(&Some(at("2026-12-02T06:00:00Z"))));
             assert_eq!(
                 run.is_replaced(store_time(at("2026-12-02T06:00:00Z"))),
                 replaced
