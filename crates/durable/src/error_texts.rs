@@ -11,6 +11,8 @@ use expect_test::expect_file;
 
 use crate::calls::{CallError, CompleteError, Invalid, StartError};
 use crate::store::StoreError;
+#[cfg(feature = "cron")]
+use crate::store::schedule::UnreadableSchedule;
 
 /// Adds the values, their texts, and the texts of their sources.
 fn add<E: Error>(texts: &mut String, name: &str, errors: impl IntoIterator<Item = E>) {
@@ -96,7 +98,7 @@ fn the_texts_of_errors_of_schedules_are_those_that_were_read() {
     };
     let error = CallError::Refused("the table is read-only".to_owned());
     let refused = StartError::Schedule { queue, key, error };
-    let unreadable = crate::UnreadableSchedule("\"zone\" is no text".to_owned());
+    let unreadable = UnreadableSchedule("\"zone\" is no text".to_owned());
     let texts = [
         same.to_string(),
         refused.to_string(),
