@@ -91,6 +91,7 @@ fn the_texts_of_errors_are_those_that_were_read() {
             error: down(),
         },
         LockError::Closed { name: name() },
+        LockError::Stopped { name: name() },
         LockError::Spawn {
             name: name(),
             error: io(),

@@ -25,7 +25,8 @@ use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::releases::UserHandle;
-use super::request::{AttemptOptions, Request};
+use super::request::{AttemptOptions, Request, WaitPolicy};
+use super::stop::StopSignal;
 use crate::keep_alive::{FIRST_WAIT, KeepOptions, Waits, spread};
 use crate::store::{OwnedSecret, StoreError, Watch};
 use crate::sync::{Arc, catch_panic};
@@ -57,6 +58,8 @@ pub struct Acquisition<'a> {
     leases: &'a UserHandle,
     name: &'a str,
     terms: AcquireTerms,
+    /// Ends the wait from outside, if there is somebody who may.
+    stop: Option<Arc<StopSignal>>,
 }
 
 /// What is asked for, apart from the name.
@@ -81,6 +84,7 @@ impl<'a> Acquisition<'a> {
                 max_hold: None,
                 at_least: Duration::ZERO,
             },
+            stop: None,
         }
     }
 
@@ -184,6 +188,11 @@ impl<'a> Acquisition<'a> {
         self
     }
 
+    pub(crate) fn stopped_by(mut self, stop: &Arc<StopSignal>) -> Self {
+        self.stop = Some(Arc::clone(stop));
+        self
+    }
+
     /// Acquires the lock and waits for it, like [`Leases::lock`](crate::Leases::lock).
     ///
     /// # Errors
@@ -227,7 +236,8 @@ impl<'a> Acquisition<'a> {
     where
         F: Future<Output = Result<LeaseGuard, LockError>> + Send + 'static,
     {
-        let (leases, name, terms) = (self.leases.clone(), self.name.to_owned(), self.terms);
+        let (leases, name) = (self.leases.clone(), self.name.to_owned());
+        let (terms, stop) = (self.terms, self.stop);
         LeaseFuture::new(async move {
             let acquire_loop = {
                 let (leases, name) = (&leases, &*name);
@@ -235,6 +245,7 @@ impl<'a> Acquisition<'a> {
                     leases,
                     name,
                     terms,
+                    stop,
                 };
                 own.acquire_loop(wait_policy(&own))?
             };
@@ -278,6 +289,7 @@ impl<'a> Acquisition<'a> {
         let mut acquire_loop = AcquireLoop {
             request: Arc::new(self.request()?),
             inner: Arc::clone(inner),
+            stop: self.stop.clone(),
             wait_policy,
             asked: 0,
             watch: None,
@@ -295,15 +307,6 @@ impl<'a> Acquisition<'a> {
     }
 }
 
-/// How long a caller waits for a lock.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum WaitPolicy {
-    /// It asks once and does not wait.
-    None,
-    Until(Time),
-    Endless,
-}
-
 /// What a caller does next.
 #[derive(Debug)]
 pub(super) enum AcquireStep {
@@ -316,6 +319,7 @@ pub(super) enum AcquireStep {
 pub(super) struct AcquireLoop {
     pub(super) inner: Arc<LeasesInner>,
     pub(super) request: Arc<Request>,
+    stop: Option<Arc<StopSignal>>,
     wait_policy: WaitPolicy,
     /// The number of attempts.
     asked: u64,
@@ -352,6 +356,7 @@ struct Watching {
     told: Option<Box<dyn Watch>>,
     /// Wakes the caller when the leases are closed.
     _closed: Box<dyn Watch>,
+    _stopped: Option<Box<dyn Watch>>,
 }
 
 impl AcquireLoop {
@@ -450,9 +455,13 @@ impl AcquireLoop {
         AcquireStep::Wait((now + pause.max(Duration::from_millis(1))).min(end))
     }
 
-    /// Whether the leases are closed. A waiting caller is woken then and asks no more.
+    fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.is_stopped())
+    }
+
+    /// Whether the leases are closed or the wait is stopped, which both wake a waiting caller.
     pub(super) fn is_closed(&self) -> bool {
-        self.inner.keep_alive.is_closed()
+        self.inner.keep_alive.is_closed() || self.is_stopped()
     }
 
     /// Returns the error for a wait that is over, by the last answer of the store.
@@ -467,7 +476,11 @@ impl AcquireLoop {
     }
 
     pub(super) fn closed(&self) -> LockError {
-        LockError::Closed { name: self.name() }
+        let name = self.name();
+        match self.is_stopped() {
+            true => LockError::Stopped { name },
+            false => LockError::Closed { name },
+        }
     }
 
     fn name(&self) -> String {
@@ -524,6 +537,7 @@ impl AcquireLoop {
                 since: self.inner.clock.now(),
                 told: told.ok().flatten(),
                 _closed: self.inner.waiting.watch(&self.request.owner, waker),
+                _stopped: self.stop.as_ref().map(|stop| stop.watch(waker)),
             });
         }
     }

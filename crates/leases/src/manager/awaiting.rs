@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tourbillon::{Time, reentrancy};
 
-use super::acquire::{AcquireLoop, AcquireStep, Acquisition, WaitPolicy};
+use super::acquire::{AcquireLoop, AcquireStep, Acquisition};
 use super::attempt::{Attempt, LEAST_CALL};
 use super::error::{LockError, ReleaseError};
 use super::guard::LeaseGuard;
@@ -17,7 +17,7 @@ use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use super::oneshot::{OneshotWaker, oneshot};
-use super::request::Request;
+use super::request::{Request, WaitPolicy};
 use crate::keep_alive::{KeepAlive, Loss};
 use crate::store::{Destination, Holder, StoreError};
 use crate::sync::Arc;
@@ -340,7 +340,12 @@ impl Drop for AttemptAnswer {
 }
 
 /// Waits until `until`, or until the bell rings.
-async fn sleep(inner: &LeasesInner, bell: &Arc<OneshotWaker>, waker: &Waker, until: Time) {
+pub(super) async fn sleep(
+    inner: &LeasesInner,
+    bell: &Arc<OneshotWaker>,
+    waker: &Waker,
+    until: Time,
+) {
     let delay = until.since(inner.clock.now());
     // Without workers the next attempt fails at once, so there is no need to wait.
     if let Some(_alarm) = alarm(inner, delay, waker.clone()) {

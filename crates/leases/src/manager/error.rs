@@ -144,6 +144,12 @@ pub enum LockError {
         /// The lock.
         name: String,
     },
+    /// The candidate of an election was [stopped](crate::Elector::stop), for good.
+    #[non_exhaustive]
+    Stopped {
+        /// The election.
+        name: String,
+    },
     /// The threads for renewals could not be started. Nothing was acquired.
     #[non_exhaustive]
     Spawn {
@@ -198,6 +204,7 @@ impl LockError {
             | LockError::Lost { name, .. }
             | LockError::Store { name, .. }
             | LockError::Closed { name }
+            | LockError::Stopped { name }
             | LockError::Spawn { name, .. }
             | LockError::Runtime { name, .. } => name,
         }
@@ -289,6 +296,7 @@ impl fmt::Display for LockError {
             LockError::Lost { loss, .. } => write!(f, "its lease is lost: {loss}"),
             LockError::Store { error, .. } => error.fmt(f),
             LockError::Closed { .. } => f.write_str("the leases are closed"),
+            LockError::Stopped { .. } => f.write_str("its candidate was stopped"),
             LockError::Spawn { error, .. } => {
                 write!(f, "a thread could not be started: {error}")
             }

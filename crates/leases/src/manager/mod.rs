@@ -4,9 +4,9 @@
 //! | file | what |
 //! |---|---|
 //! | `builder.rs`, `locks.rs`, `inner.rs` | [`Leases`], its options, and what handles and guards share |
-//! | `acquire.rs`, `attempt.rs`, `many.rs` | how a lock is acquired: the loop, one attempt, many names at once |
+//! | `acquire.rs`, `attempt.rs`, `many.rs`, `stop.rs` | how a lock is acquired: the loop, one attempt, many names at once, and how a wait is ended |
 //! | `guard.rs`, `id.rs`, `extending.rs` | the guard of a held lock |
-//! | `releases.rs`, `background.rs`, `request.rs` | how a lock is given back, also when nobody waits for it |
+//! | `releases.rs`, `background.rs`, `request.rs`, `drop_wait.rs` | how a lock is given back, also when nobody waits for it |
 //! | `hand_over.rs`, `ticket.rs` | how a lock goes to another process |
 //! | `awaiting.rs`, `lease_future.rs`, `oneshot.rs`, `turns.rs` | the async calls |
 //! | `error.rs`, `fence.rs`, `listing.rs`, `stats.rs`, `metrics.rs`, `health.rs` | what a user is told, and may check |
@@ -34,6 +34,7 @@ mod oneshot;
 mod releases;
 mod request;
 mod stats;
+mod stop;
 mod ticket;
 mod turns;
 
@@ -47,4 +48,5 @@ pub use id::LeaseId;
 pub use lease_future::LeaseFuture;
 pub use locks::Leases;
 pub use stats::LeaseStats;
+pub(crate) use stop::StopSignal;
 pub use ticket::{LeaseTicket, ParseTicketError};

@@ -40,6 +40,15 @@ impl Request {
     }
 }
 
+/// How long a caller waits for a lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum WaitPolicy {
+    /// It asks once and does not wait.
+    None,
+    Until(Time),
+    Endless,
+}
+
 /// The options of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttemptOptions {

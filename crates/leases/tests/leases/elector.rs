@@ -6,12 +6,14 @@ use std::thread;
 use std::time::Duration;
 
 use kit::wait;
+use kit::wait::until;
 use kit::wakes::yields;
+use tourbillon::Clock;
 use tourbillon_leases::{
     Change, Elector, Fault, Leases, LockError, Loss, MemoryStore, StoreCall, TermEnd,
 };
 
-use crate::worlds::{LEASE, MARGIN, S, down, march, no_renewals, threads, together, world};
+use crate::worlds::{LEASE, MARGIN, MS, S, down, march, no_renewals, threads, together, world};
 
 /// Awaits on this thread, without a runtime that could help.
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -94,7 +96,8 @@ fn a_resignation_stops_the_leader_and_keeps_the_others_out_until_its_work_has_en
     let next = other.0.try_lock("e").unwrap();
     assert!(next.fencing_token() > term.result);
     next.release().unwrap();
-    // The next term has not resigned.
+    // The next term has not resigned. Nobody else leads for a lease.
+    world.steps.advance(LEASE);
     let next = elector.run_while_leader(|leadership| leadership.is_leader());
     assert!(next.unwrap().result);
 }
@@ -311,17 +314,174 @@ fn a_term_that_is_over_gives_the_runtime_its_turns_and_begins_no_work() {
     yields("over", async || leadership.over().await);
     drop(leadership);
     // As many terms as there are answers between two turns, and each is over when it begins.
-    let resigns = elector.clone();
-    let elector = elector.on_change(move |change| {
-        if matches!(change, Change::Elected { .. }) {
-            resigns.resign();
-        }
-    });
     for term in 0..130 {
+        // Each has another candidate: one that has resigned lets the others go first.
+        let resigns = leases.elector("scheduler");
+        let elector = resigns.clone().on_change(move |change| {
+            if matches!(change, Change::Elected { .. }) {
+                resigns.resign();
+            }
+        });
         let term = async || {
             let worked = elector.run_while_leader_async(async |_| panic!("term {term}"));
             worked.await.unwrap().end
         };
         assert_eq!(block_on(term()), TermEnd::Resigned);
     }
+}
+
+#[test]
+fn a_candidate_that_has_resigned_comes_after_those_who_wait() {
+    for _ in 0..10 {
+        let world = threads();
+        let other = Leases::builder(world.store.clone()).clock(Clock::manual(&world.hand));
+        let other = other.build().unwrap();
+        let first = world.leases.elector("e");
+        let leadership = first.campaign().unwrap();
+        let token = leadership.token();
+        let candidate = other.elector("e");
+        let waits = thread::spawn(move || candidate.campaign().unwrap());
+        until("it waits", || other.stats().waiting == 1);
+        // What a candidate in a loop does.
+        assert!(first.resign());
+        assert_eq!(leadership.end(), TermEnd::Resigned);
+        let again = thread::spawn({
+            let first = first.clone();
+            move || first.campaign().map(|term| term.token())
+        });
+        // The clock stands still, so no time can decide.
+        let second = waits.join().unwrap();
+        assert_eq!(second.token(), token + 1);
+        second.end();
+        until("it leads again", || {
+            world.hand.advance(S);
+            again.is_finished()
+        });
+        assert_eq!(again.join().unwrap().unwrap(), token + 2);
+    }
+}
+
+#[test]
+fn a_candidate_that_has_resigned_leads_again_after_a_lease_without_another_leader() {
+    for asks in [false, true] {
+        let world = threads();
+        let elector = world.leases.elector("e").lease(10 * S);
+        let leadership = elector.campaign().unwrap();
+        elector.resign();
+        // Also if the term is dropped.
+        drop(leadership);
+        if !asks {
+            // The time decides if the store can't tell who leads.
+            world.store.inject(|call| match call {
+                StoreCall::Holder { .. } => Fault::Fail(down()),
+                _ => Fault::None,
+            });
+        }
+        let again = thread::spawn({
+            let elector = elector.clone();
+            move || elector.campaign().map(|term| term.token())
+        });
+        let began = world.leases.now();
+        until("it leads again", || {
+            world.hand.advance(100 * MS);
+            again.is_finished()
+        });
+        assert!(world.leases.now() >= began + 10 * S);
+        assert!(again.join().unwrap().is_ok());
+        // A term that ends with its work is none of this.
+        elector.campaign().unwrap().end();
+        elector.campaign().unwrap().end();
+    }
+}
+
+#[test]
+fn a_stop_ends_the_wait_of_a_candidate_and_nothing_else() {
+    let world = threads();
+    let unrelated = world.leases.try_lock("unrelated").unwrap();
+    let leader = world.leases.elector("e");
+    let leadership = leader.campaign().unwrap();
+    let candidate = world.leases.elector("e");
+    let waits = [false, true].map(|awaits| {
+        let candidate = candidate.clone();
+        thread::spawn(move || match awaits {
+            true => block_on(candidate.campaign_async()).map(drop),
+            false => candidate.campaign().map(drop),
+        })
+    });
+    until("they wait", || world.leases.stats().waiting == 2);
+    candidate.stop();
+    for waits in waits {
+        let error = waits.join().unwrap().unwrap_err();
+        assert!(matches!(error, LockError::Stopped { .. }));
+        assert_eq!(error.name(), "e");
+    }
+    assert!(matches!(
+        candidate.campaign(),
+        Err(LockError::Stopped { .. })
+    ));
+    let worked = block_on(candidate.run_while_leader_async(async |_| ()));
+    assert!(matches!(worked, Err(LockError::Stopped { .. })));
+    // The other candidate of the same leases, and their locks.
+    assert!(leadership.is_leader() && unrelated.is_held());
+    // One that leads is asked to stop, and its clones are the same candidate.
+    leader.clone().stop();
+    assert!(!leadership.is_leader() && world.store.holder("e").is_some());
+    assert_eq!(leadership.end(), TermEnd::Resigned);
+    assert_eq!(world.store.holder("e"), None);
+    assert!(matches!(leader.campaign(), Err(LockError::Stopped { .. })));
+    assert!(unrelated.is_held());
+}
+
+#[test]
+fn a_stop_or_a_close_ends_the_wait_after_a_resignation() {
+    for closes in [false, true] {
+        let world = threads();
+        let elector = world.leases.elector("e");
+        let leadership = elector.campaign().unwrap();
+        elector.resign();
+        leadership.end();
+        let waits = [false, true].map(|awaits| {
+            let elector = elector.clone();
+            thread::spawn(move || match awaits {
+                true => block_on(elector.campaign_async()).map(drop),
+                false => elector.campaign().map(drop),
+            })
+        });
+        match closes {
+            true => drop(world.leases.close(S)),
+            false => elector.stop(),
+        }
+        for waits in waits {
+            match waits.join().unwrap() {
+                Err(LockError::Closed { .. }) => assert!(closes),
+                Err(LockError::Stopped { .. }) => assert!(!closes),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_term_ends_if_its_leader_hangs_or_leads_for_too_long() {
+    let world = world(9);
+    let fed = world.leases.elector("fed").fed_every(60 * S).campaign();
+    let fed = fed.unwrap();
+    let brief = world.leases.elector("brief").max_hold(100 * S).campaign();
+    let brief = brief.unwrap();
+    for _ in 0..3 {
+        world.steps.advance(30 * S);
+        assert!(fed.feed() && fed.is_leader() && brief.is_leader());
+    }
+    world.steps.advance(30 * S);
+    assert!(fed.is_leader() && !brief.is_leader());
+    world.steps.advance(31 * S);
+    assert!(!fed.is_leader() && !fed.feed());
+    assert_eq!(fed.end(), TermEnd::Lost(Loss::NotFed));
+    assert_eq!(brief.end(), TermEnd::Lost(Loss::HeldTooLong));
+    let refused = world
+        .leases
+        .elector("e")
+        .fed_every(Duration::ZERO)
+        .campaign();
+    assert!(matches!(refused, Err(LockError::ZeroFeed { .. })));
 }

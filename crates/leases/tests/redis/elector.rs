@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_leases::{Claim, LeaseStore, Leases, RedisStore, Secret, TermEnd};
+use tourbillon_leases::{Claim, LeaseStore, Leases, RedisStore, Secret};
 
 use chaos::servers::redis::Server;
 
@@ -64,10 +64,7 @@ fn candidate() {
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        // The resigned leader leaves the next term to the others.
-        if term.expect("the server is there").end == TermEnd::Resigned {
-            std::thread::sleep(LEASE / 2);
-        }
+        term.expect("the server is there");
     }
 }
 

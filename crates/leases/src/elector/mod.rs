@@ -8,21 +8,28 @@
 //! - **ELECT-2** A resignation does not release the lock. It asks the leader's work to stop, and
 //!   the guard is released when the work has returned. So the work of two leaders never overlaps,
 //!   unless it goes on after its lease was lost.
+//! - **ELECT-3** A candidate that has resigned steps back: it asks for the lock again when it has
+//!   seen another leader, or when a lease has passed without one. Otherwise it would be elected
+//!   again, since it asks first.
+//! - **ELECT-4** A stop ends the wait of a candidate, or asks its work to stop. The lock is released
+//!   as after a resignation, and nothing else of the same leases ends.
+
+mod leadership;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use tourbillon::Health;
-use tourbillon::coop::YieldPoint;
+use tourbillon::{Health, Time};
 
-use crate::keep_alive::{Loss, Lost};
-use crate::manager::{LeaseFuture, LeaseGuard, Leases, LockError, ReleaseError};
-use crate::store::Holder;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, Mutex, catch_panic};
+use crate::keep_alive::Loss;
+use crate::manager::{Acquisition, LeaseFuture, LeaseGuard, Leases, LockError, StopSignal};
+use crate::store::{Holder, StoreError};
+use crate::sync::{Arc, Mutex};
+use leadership::TermState;
+pub use leadership::{Leadership, Over};
 
 /// A candidate in an election: among all candidates of one name, one leads at a time.
 ///
@@ -78,67 +85,43 @@ pub struct Elector {
     leases: Leases,
     name: String,
     on_change: Option<Arc<OnChange>>,
-    terms: Arc<Terms>,
+    options: ElectionOptions,
+    candidate: Arc<Candidate>,
+}
+
+/// The options of the lock, where they are not the defaults.
+#[derive(Clone, Copy, Default)]
+struct ElectionOptions {
+    lease: Option<Duration>,
+    feed: Option<Duration>,
+    max_hold: Option<Duration>,
 }
 
 type OnChange = dyn Fn(&Change) + Send + Sync;
 
-/// The present terms of a candidate. There is one at most, except that a candidate may be elected
-/// again while the work of a lost term still goes on.
+/// What the clones of an elector share.
 #[derive(Default)]
-struct Terms(Mutex<Vec<Arc<TermState>>>);
-
-/// The part of a term that its candidate can reach.
-#[derive(Default)]
-struct TermState {
-    resigned: AtomicBool,
-    wakers: Mutex<Wakers>,
+struct Candidate {
+    /// The present terms. There is one at most, except that a candidate may be elected again while
+    /// the work of a lost term still goes on.
+    terms: Mutex<Vec<Arc<TermState>>>,
+    /// Why the candidate does not ask for the lock (ELECT-3).
+    steps_back: Mutex<Option<StepBack>>,
+    /// Ends waits. An `Arc`, since waiting callers keep it.
+    stop: Arc<StopSignal>,
 }
 
-/// The tasks that await the end of a term, by the places of their futures.
-#[derive(Default)]
-struct Wakers {
-    next: u64,
-    waiting: Vec<(u64, Waker)>,
+/// A resignation that the candidate still respects.
+#[derive(Clone, Copy)]
+struct StepBack {
+    /// The token of the term that ended by it. A leader with a greater one is another one.
+    token: u64,
+    /// When the candidate may lead again though nobody else does.
+    until: Time,
 }
 
-impl TermState {
-    fn is_resigned(&self) -> bool {
-        // Acquire: pairs with the Release in `resign`.
-        self.resigned.load(Ordering::Acquire)
-    }
-
-    fn resign(&self) {
-        // Release: the leader's work sees what was done before the resignation. The flag is set
-        // before the wakers are taken, and a task leaves its waker before it reads the flag. The
-        // lock puts the two in an order, so the task is woken or sees the flag.
-        self.resigned.store(true, Ordering::Release);
-        let wakers = std::mem::take(&mut self.wakers.lock().waiting);
-        // Wakers are user code, so they run without the lock.
-        for (_, waker) in wakers {
-            waker.wake();
-        }
-    }
-
-    fn leave_waker(&self, place: &mut Option<u64>, waker: &Waker) {
-        let mut wakers = self.wakers.lock();
-        let number = *place.get_or_insert(wakers.next);
-        wakers.next = wakers.next.max(number + 1);
-        match wakers.waiting.iter_mut().find(|(of, _)| *of == number) {
-            Some((_, left)) => left.clone_from(waker),
-            None => wakers.waiting.push((number, waker.clone())),
-        }
-    }
-
-    fn take_waker(&self, place: u64) {
-        let mut wakers = self.wakers.lock();
-        let at = wakers.waiting.iter().position(|(of, _)| *of == place);
-        let taken = at.map(|at| wakers.waiting.swap_remove(at));
-        // The drop of a waker is user code, too.
-        drop(wakers);
-        drop(taken);
-    }
-}
+/// The first pause between two looks at who leads, and the longest one.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// How a term ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,7 +194,8 @@ impl Leases {
             leases: self.clone(),
             name: name.into(),
             on_change: None,
-            terms: Arc::default(),
+            options: ElectionOptions::default(),
+            candidate: Arc::default(),
         }
     }
 }
@@ -224,6 +208,41 @@ impl Elector {
     /// term ends.
     pub fn on_change(mut self, tell: impl Fn(&Change) + Send + Sync + 'static) -> Self {
         self.on_change = Some(Arc::new(tell));
+        self
+    }
+
+    /// Sets the length of the leader's lease, as [`Acquisition::lease`] does. The default is that of
+    /// the leases.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = Some(lease);
+        self
+    }
+
+    /// Demands that the leader calls [`Leadership::feed`] at least once in each `period`, as
+    /// [`Acquisition::fed_every`] does. The term of a leader that hangs then ends by itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let elector = leases.elector("scheduler").fed_every(Duration::from_secs(60));
+    /// let leadership = elector.campaign()?;
+    /// for portion in 1..=3 {
+    ///     println!("portion {portion}");
+    ///     assert!(leadership.feed()); // the leader is alive
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fed_every(mut self, period: Duration) -> Self {
+        self.options.feed = Some(period);
+        self
+    }
+
+    /// Sets the longest term, as [`Acquisition::max_hold`] does.
+    pub fn max_hold(mut self, most: Duration) -> Self {
+        self.options.max_hold = Some(most);
         self
     }
 
@@ -323,7 +342,11 @@ impl Elector {
     ///
     /// Blocks until the candidate is elected.
     pub fn campaign(&self) -> Result<Leadership, LockError> {
-        Ok(self.elected(self.leases.lock(&self.name)?))
+        let mut looks = LOOKS.0;
+        while self.is_back() && self.steps_back(&mut looks, self.leader())? {
+            self.leases.pause(looks, &self.candidate.stop);
+        }
+        Ok(self.elected(self.acquisition().lock()?))
     }
 
     /// Waits until this candidate is elected, like [`campaign`](Self::campaign), as a future.
@@ -335,8 +358,19 @@ impl Elector {
     pub fn campaign_async(&self) -> LeaseFuture<Result<Leadership, LockError>> {
         let elector = self.clone();
         LeaseFuture::new(async move {
-            let guard = elector.leases.lock_async(&elector.name).await?;
-            Ok(elector.elected(guard))
+            let mut looks = LOOKS.0;
+            while elector.is_back() {
+                let leader = elector.leader_async().await;
+                if !elector.steps_back(&mut looks, leader)? {
+                    break;
+                }
+                elector
+                    .leases
+                    .pause_async(looks, &elector.candidate.stop)
+                    .await;
+            }
+            let lock = elector.acquisition().lock_async();
+            Ok(elector.elected(lock.await?))
         })
     }
 
@@ -345,14 +379,42 @@ impl Elector {
     /// From now on [`Leadership::is_leader`] is false, and the future of
     /// [`run_while_leader_async`](Self::run_while_leader_async) is dropped. The next leader is
     /// elected when the work has returned, and not before. A campaign that still waits goes on.
+    ///
+    /// This candidate then comes last: its next campaign begins to ask for the lock when another
+    /// candidate has been elected, or when a lease has passed without one.
     pub fn resign(&self) -> bool {
-        let terms = self.terms.0.lock().clone();
+        let terms = self.candidate.terms.lock().clone();
         let mut led = false;
         for term in terms {
             led = true;
             term.resign();
         }
         led
+    }
+
+    /// Stops this candidate and its clones, for good. A campaign that waits fails with
+    /// [`LockError::Stopped`], also each one that begins later. A leader is asked to stop, as by
+    /// [`resign`](Self::resign). Nothing else of the same leases changes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, LockError, MemoryStore};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let _leader = leases.elector("scheduler").campaign()?;
+    /// let candidate = leases.elector("scheduler");
+    /// let waits = std::thread::spawn({
+    ///     let candidate = candidate.clone();
+    ///     move || candidate.campaign()
+    /// });
+    /// candidate.stop(); // the program ends
+    /// assert!(matches!(waits.join().unwrap(), Err(LockError::Stopped { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stop(&self) {
+        self.candidate.stop.stop();
+        self.resign();
     }
 
     /// Returns whether the leases of this candidate are alive and ready: see
@@ -393,16 +455,76 @@ impl Elector {
         self.leases.holder_async(&self.name)
     }
 
+    /// Whether the candidate has resigned, and nobody else is known to have led since.
+    fn is_back(&self) -> bool {
+        self.candidate.steps_back.lock().is_some()
+    }
+
+    /// Decides whether the candidate still leaves the lead to others, by who leads now. Doubles the
+    /// pause until it looks again.
+    fn steps_back(
+        &self,
+        looks: &mut Duration,
+        leader: Result<Option<Holder>, LockError>,
+    ) -> Result<bool, LockError> {
+        let mut steps_back = self.candidate.steps_back.lock();
+        let Some(back) = *steps_back else {
+            return Ok(false);
+        };
+        let other = match leader {
+            Ok(leader) => leader.is_some_and(|leader| leader.token > back.token),
+            Err(
+                error @ LockError::Store {
+                    error: StoreError::Forked,
+                    ..
+                },
+            ) => return Err(error),
+            // A store that can't tell: the time decides.
+            Err(_) => false,
+        };
+        // A stopped candidate goes on to the acquire, which says so.
+        let now = self.leases.now();
+        if other || now >= back.until || self.leases.is_over(&self.candidate.stop) {
+            *steps_back = None;
+            return Ok(false);
+        }
+        *looks = (*looks * 2).min(LOOKS.1).min(back.until.since(now));
+        Ok(true)
+    }
+
+    /// Notes that a term has ended by a resignation.
+    fn resigned(&self, token: u64) {
+        let lease = self.options.lease.unwrap_or(self.leases.default_lease());
+        let until = self.leases.now() + lease;
+        *self.candidate.steps_back.lock() = Some(StepBack { token, until });
+    }
+
+    /// Returns the acquire of a term's lock.
+    fn acquisition(&self) -> Acquisition<'_> {
+        let options = self.options;
+        let mut acquisition = self.leases.acquire(&self.name);
+        if let Some(lease) = options.lease {
+            acquisition = acquisition.lease(lease);
+        }
+        if let Some(period) = options.feed {
+            acquisition = acquisition.fed_every(period);
+        }
+        if let Some(most) = options.max_hold {
+            acquisition = acquisition.max_hold(most);
+        }
+        acquisition.stopped_by(&self.candidate.stop)
+    }
+
     fn elected(&self, guard: LeaseGuard) -> Leadership {
         let state = Arc::new(TermState::default());
-        self.terms.0.lock().push(Arc::clone(&state));
+        self.candidate.terms.lock().push(Arc::clone(&state));
         let token = guard.fencing_token();
         // Made before the callback, so that the term ends if that panics.
-        let leadership = Leadership {
-            guard: Some(guard),
-            state,
-            elector: self.clone(),
-        };
+        let leadership = Leadership::new(guard, Arc::clone(&state), self.clone());
+        // A stop that came before the term was in the list has not reached it.
+        if self.candidate.stop.is_stopped() {
+            state.resign();
+        }
         self.tell(&Change::Elected { token });
         leadership
     }
@@ -418,182 +540,7 @@ impl fmt::Debug for Elector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Elector")
             .field("name", &self.name)
-            .field("leads", &!self.terms.0.lock().is_empty())
+            .field("leads", &!self.candidate.terms.lock().is_empty())
             .finish_non_exhaustive()
-    }
-}
-
-/// A term of this candidate. Dropping it ends the term.
-///
-/// An [`Elector`] creates it when its candidate is elected.
-#[must_use = "dropping it ends the term"]
-pub struct Leadership {
-    /// Taken when the term ends.
-    guard: Option<LeaseGuard>,
-    state: Arc<TermState>,
-    elector: Elector,
-}
-
-impl Leadership {
-    fn guard(&self) -> &LeaseGuard {
-        let guard = self.guard.as_ref();
-        guard.expect("only the calls that consume the leadership take it")
-    }
-
-    /// Returns whether this candidate leads, by the clock of this machine. This calls nobody, and
-    /// costs about as much as [`LeaseGuard::is_held`].
-    ///
-    /// It is false once the lease is lost or the candidate has [resigned](Elector::resign). The
-    /// lease is lost here before anybody else can be elected.
-    #[must_use]
-    pub fn is_leader(&self) -> bool {
-        !self.state.is_resigned() && self.guard().is_held()
-    }
-
-    /// Returns the token of the term. It is greater than that of every earlier term of the
-    /// election. Send it with every write, so that a [`Fence`](crate::Fence) can refuse those of
-    /// former leaders.
-    #[must_use]
-    pub fn token(&self) -> u64 {
-        self.guard().fencing_token()
-    }
-
-    /// Returns how long the term lasts at least, if nobody resigns. It is renewed in the
-    /// background.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.guard().remaining()
-    }
-
-    /// Returns a future that is ready when this candidate does not lead any more. After a loss of
-    /// the lease it is ready with the next tick, as [`Lost`](crate::Lost) says, and after a
-    /// resignation at once.
-    pub fn over(&self) -> Over {
-        Over {
-            lost: self.guard().lost(),
-            state: Arc::clone(&self.state),
-            place: None,
-            yield_point: YieldPoint::default(),
-        }
-    }
-
-    /// Ends the term, and returns how it ended. Another candidate can be elected when this returns,
-    /// or when the lease has run out if the store fails.
-    ///
-    /// # Blocking
-    ///
-    /// As for [`LeaseGuard::release`].
-    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
-    pub fn end(mut self) -> TermEnd {
-        let token = self.token();
-        let released = self.guard.take().map(LeaseGuard::release);
-        self.ended(token, released.as_ref())
-    }
-
-    /// Ends the term like [`end`](Self::end), as a future.
-    pub fn end_async(mut self) -> LeaseFuture<TermEnd> {
-        LeaseFuture::new(async move {
-            let token = self.token();
-            let released = match self.guard.take() {
-                Some(guard) => Some(guard.release_async().await),
-                None => None,
-            };
-            self.ended(token, released.as_ref())
-        })
-    }
-
-    fn ended(&self, token: u64, released: Option<&Result<(), ReleaseError>>) -> TermEnd {
-        let loss = match released {
-            Some(Err(ReleaseError::Lost(loss))) => Some(*loss),
-            Some(Err(ReleaseError::NotHeld)) => Some(Loss::NotHeld),
-            // A release without an answer does not change that the term lasted until then.
-            _ => None,
-        };
-        let end = self.end_by(loss);
-        self.elector.tell(&Change::Ended { token, end });
-        end
-    }
-
-    fn end_by(&self, loss: Option<Loss>) -> TermEnd {
-        match loss {
-            Some(loss) => TermEnd::Lost(loss),
-            None if self.state.is_resigned() => TermEnd::Resigned,
-            None => TermEnd::Completed,
-        }
-    }
-}
-
-impl Drop for Leadership {
-    fn drop(&mut self) {
-        let elector = &self.elector;
-        let mut terms = elector.terms.0.lock();
-        terms.retain(|term| !Arc::ptr_eq(term, &self.state));
-        drop(terms);
-        // The work has panicked, or the user has dropped the term.
-        if let Some(guard) = self.guard.take() {
-            let (token, end) = (guard.fencing_token(), self.end_by(guard.lost().loss()));
-            drop(guard);
-            // A second panic would end the process.
-            let _ = catch_panic(|| elector.tell(&Change::Ended { token, end }));
-        }
-    }
-}
-
-/// The end of a term, as a future. See [`Leadership::over`].
-#[must_use = "futures do nothing unless they are awaited"]
-pub struct Over {
-    lost: Lost,
-    state: Arc<TermState>,
-    /// The number under which this future has left its waker.
-    place: Option<u64>,
-    yield_point: YieldPoint,
-}
-
-impl Future for Over {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut yield_point = std::mem::take(&mut self.yield_point);
-        let over = yield_point.poll(context, |context| self.poll_over(context));
-        self.yield_point = yield_point;
-        over
-    }
-}
-
-impl Over {
-    /// Polls for the end, which is never put off.
-    fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.state.leave_waker(&mut self.place, context.waker());
-        if self.state.is_resigned() {
-            return Poll::Ready(());
-        }
-        self.lost.poll_loss(context).map(|_| ())
-    }
-}
-
-impl Drop for Over {
-    fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.state.take_waker(place);
-        }
-    }
-}
-
-impl fmt::Debug for Over {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Over")
-            .field("lost", &self.lost)
-            .field("resigned", &self.state.is_resigned())
-            .finish()
-    }
-}
-
-impl fmt::Debug for Leadership {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leadership")
-            .field("election", &self.elector.name)
-            .field("guard", &self.guard)
-            .field("resigned", &self.state.is_resigned())
-            .finish()
     }
 }

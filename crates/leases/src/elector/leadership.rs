@@ -1,0 +1,266 @@
+//! A term of a candidate, while it lasts.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tourbillon::coop::YieldPoint;
+
+use super::{Change, Elector, TermEnd};
+use crate::keep_alive::{Loss, Lost};
+use crate::manager::{LeaseFuture, LeaseGuard, ReleaseError};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Mutex, catch_panic};
+
+/// The part of a term that its candidate can reach.
+#[derive(Default)]
+pub(super) struct TermState {
+    resigned: AtomicBool,
+    wakers: Mutex<Wakers>,
+}
+
+/// The tasks that await the end of a term, by the places of their futures.
+#[derive(Default)]
+struct Wakers {
+    next: u64,
+    waiting: Vec<(u64, Waker)>,
+}
+
+impl TermState {
+    fn is_resigned(&self) -> bool {
+        // Acquire: pairs with the Release in `resign`.
+        self.resigned.load(Ordering::Acquire)
+    }
+
+    pub(super) fn resign(&self) {
+        // Release: the leader's work sees what was done before the resignation. The flag is set
+        // before the wakers are taken, and a task leaves its waker before it reads the flag. The
+        // lock puts the two in an order, so the task is woken or sees the flag.
+        self.resigned.store(true, Ordering::Release);
+        let wakers = std::mem::take(&mut self.wakers.lock().waiting);
+        // Wakers are user code, so they run without the lock.
+        for (_, waker) in wakers {
+            waker.wake();
+        }
+    }
+
+    fn leave_waker(&self, place: &mut Option<u64>, waker: &Waker) {
+        let mut wakers = self.wakers.lock();
+        let number = *place.get_or_insert(wakers.next);
+        wakers.next = wakers.next.max(number + 1);
+        match wakers.waiting.iter_mut().find(|(of, _)| *of == number) {
+            Some((_, left)) => left.clone_from(waker),
+            None => wakers.waiting.push((number, waker.clone())),
+        }
+    }
+
+    fn take_waker(&self, place: u64) {
+        let mut wakers = self.wakers.lock();
+        let at = wakers.waiting.iter().position(|(of, _)| *of == place);
+        let taken = at.map(|at| wakers.waiting.swap_remove(at));
+        // The drop of a waker is user code, too.
+        drop(wakers);
+        drop(taken);
+    }
+}
+
+/// A term of this candidate. Dropping it ends the term.
+///
+/// An [`Elector`] creates it when its candidate is elected.
+#[must_use = "dropping it ends the term"]
+pub struct Leadership {
+    /// Taken when the term ends.
+    guard: Option<LeaseGuard>,
+    state: Arc<TermState>,
+    elector: Elector,
+}
+
+impl Leadership {
+    pub(super) fn new(guard: LeaseGuard, state: Arc<TermState>, elector: Elector) -> Self {
+        Leadership {
+            guard: Some(guard),
+            state,
+            elector,
+        }
+    }
+
+    fn guard(&self) -> &LeaseGuard {
+        let guard = self.guard.as_ref();
+        guard.expect("only the calls that consume the leadership take it")
+    }
+
+    /// Returns whether this candidate leads, by the clock of this machine. This calls nobody, and
+    /// costs about as much as [`LeaseGuard::is_held`].
+    ///
+    /// It is false once the lease is lost or the candidate has [resigned](Elector::resign). The
+    /// lease is lost here before anybody else can be elected.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        !self.state.is_resigned() && self.guard().is_held()
+    }
+
+    /// Returns the token of the term. It is greater than that of every earlier term of the
+    /// election. Send it with every write, so that a [`Fence`](crate::Fence) can refuse those of
+    /// former leaders.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.guard().fencing_token()
+    }
+
+    /// Reports that the leader is alive; see [`Elector::fed_every`]. Returns false if the lease is
+    /// lost.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn feed(&self) -> bool {
+        self.guard().feed()
+    }
+
+    /// Returns how long the term lasts at least, if nobody resigns. It is renewed in the
+    /// background.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guard().remaining()
+    }
+
+    /// Returns a future that is ready when this candidate does not lead any more. After a loss of
+    /// the lease it is ready with the next tick, as [`Lost`](crate::Lost) says, and after a
+    /// resignation at once.
+    pub fn over(&self) -> Over {
+        Over {
+            lost: self.guard().lost(),
+            state: Arc::clone(&self.state),
+            place: None,
+            yield_point: YieldPoint::default(),
+        }
+    }
+
+    /// Ends the term, and returns how it ended. Another candidate can be elected when this returns,
+    /// or when the lease has run out if the store fails.
+    ///
+    /// # Blocking
+    ///
+    /// As for [`LeaseGuard::release`].
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn end(mut self) -> TermEnd {
+        let token = self.token();
+        let released = self.guard.take().map(LeaseGuard::release);
+        self.ended(token, released.as_ref())
+    }
+
+    /// Ends the term like [`end`](Self::end), as a future.
+    pub fn end_async(mut self) -> LeaseFuture<TermEnd> {
+        LeaseFuture::new(async move {
+            let token = self.token();
+            let released = match self.guard.take() {
+                Some(guard) => Some(guard.release_async().await),
+                None => None,
+            };
+            self.ended(token, released.as_ref())
+        })
+    }
+
+    fn ended(&self, token: u64, released: Option<&Result<(), ReleaseError>>) -> TermEnd {
+        let loss = match released {
+            Some(Err(ReleaseError::Lost(loss))) => Some(*loss),
+            Some(Err(ReleaseError::NotHeld)) => Some(Loss::NotHeld),
+            // A release without an answer does not change that the term lasted until then.
+            _ => None,
+        };
+        let end = self.end_by(loss);
+        self.steps_back(token, end);
+        self.elector.tell(&Change::Ended { token, end });
+        end
+    }
+
+    /// Lets the others go first after a resignation (ELECT-3).
+    fn steps_back(&self, token: u64, end: TermEnd) {
+        if end == TermEnd::Resigned {
+            self.elector.resigned(token);
+        }
+    }
+
+    fn end_by(&self, loss: Option<Loss>) -> TermEnd {
+        match loss {
+            Some(loss) => TermEnd::Lost(loss),
+            None if self.state.is_resigned() => TermEnd::Resigned,
+            None => TermEnd::Completed,
+        }
+    }
+}
+
+impl Drop for Leadership {
+    fn drop(&mut self) {
+        let elector = &self.elector;
+        let mut terms = elector.candidate.terms.lock();
+        terms.retain(|term| !Arc::ptr_eq(term, &self.state));
+        drop(terms);
+        // The work has panicked, or the user has dropped the term.
+        if let Some(guard) = self.guard.take() {
+            let (token, end) = (guard.fencing_token(), self.end_by(guard.lost().loss()));
+            drop(guard);
+            self.steps_back(token, end);
+            // A second panic would end the process.
+            let _ = catch_panic(|| elector.tell(&Change::Ended { token, end }));
+        }
+    }
+}
+
+/// The end of a term, as a future. See [`Leadership::over`].
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Over {
+    lost: Lost,
+    state: Arc<TermState>,
+    /// The number under which this future has left its waker.
+    place: Option<u64>,
+    yield_point: YieldPoint,
+}
+
+impl Future for Over {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut yield_point = std::mem::take(&mut self.yield_point);
+        let over = yield_point.poll(context, |context| self.poll_over(context));
+        self.yield_point = yield_point;
+        over
+    }
+}
+
+impl Over {
+    /// Polls for the end, which is never put off.
+    pub(super) fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.state.leave_waker(&mut self.place, context.waker());
+        if self.state.is_resigned() {
+            return Poll::Ready(());
+        }
+        self.lost.poll_loss(context).map(|_| ())
+    }
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.state.take_waker(place);
+        }
+    }
+}
+
+impl fmt::Debug for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Over")
+            .field("lost", &self.lost)
+            .field("resigned", &self.state.is_resigned())
+            .finish()
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leadership")
+            .field("election", &self.elector.name)
+            .field("guard", &self.guard)
+            .field("resigned", &self.state.is_resigned())
+            .finish()
+    }
+}
