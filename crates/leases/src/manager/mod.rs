@@ -4,7 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `builder.rs`, `locks.rs`, `inner.rs` | [`Leases`], its options, and what handles and guards share |
-//! | `acquire.rs`, `attempt.rs`, `many.rs`, `stop.rs` | how a lock is acquired: the loop, one attempt, many names at once, and how a wait is ended |
+//! | `acquire.rs`, `attempt.rs`, `many.rs`, `stop.rs`, `pausing.rs` | how a lock is acquired: the loop, one attempt, many names at once, and how a wait is ended |
 //! | `guard.rs`, `id.rs`, `extending.rs` | the guard of a held lock |
 //! | `releases.rs`, `background.rs`, `request.rs`, `drop_wait.rs` | how a lock is given back, also when nobody waits for it |
 //! | `hand_over.rs`, `ticket.rs` | how a lock goes to another process |
@@ -31,6 +31,7 @@ mod locks;
 mod many;
 mod metrics;
 mod oneshot;
+mod pausing;
 mod releases;
 mod request;
 mod stats;
