@@ -8,6 +8,7 @@
 //! Teeth:
 //! - `teeth/reservation-is-not-made.patch`
 //! - `teeth/reservation-in-a-second-hold.patch`: a newcomer takes the name in between.
+//! - `teeth/reservation-for-who-asks-late.patch`: the first claim of a waiting caller is not noted.
 //! - `teeth/reservation-has-no-end.patch`
 //! - `teeth/reservation-wakes-nobody.patch`
 
@@ -67,10 +68,12 @@ fn waiter(store: &MemoryStore) -> (Parker, Box<dyn Watch>) {
 #[test]
 fn the_name_goes_to_the_one_who_is_due() {
     check(3, || {
-        let (store, _hand) = store();
+        let (store, hand) = store();
         assert!(is_granted(&ask(&store, "holder")));
         let (parker, watch) = waiter(&store);
-        assert!(!is_granted(&ask_waiting(&store, "due", Claim::TURN)));
+        // It has told since when it waits, and does not ask again before it is woken.
+        assert!(!is_granted(&ask_waiting(&store, "due", Duration::ZERO)));
+        hand.advance(Claim::TURN);
         let newcomer = {
             let store = store.clone();
             thread::spawn(move || ask(&store, "newcomer"))
