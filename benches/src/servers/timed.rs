@@ -79,6 +79,7 @@ impl Connection for TimedConnection {
         nodes() -> Vec<StoredNode>;
         revive(letter: i64) -> Revived;
         set_paused(queue: &str, paused: bool) -> ();
+        pause_schedule(queue: &str, key: &str, paused: bool) -> bool;
         join(node: &NewNode) -> ();
         claim(claim: &Claim) -> Claimed;
         settle(settle: &Settle) -> Vec<Result<Settled, StoreError>>;

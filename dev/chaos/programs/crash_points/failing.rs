@@ -149,6 +149,10 @@ impl Connection for FailingConnection {
         self.opened.connection.set_paused(queue, paused)
     }
 
+    fn pause_schedule(&mut self, queue: &str, key: &str, paused: bool) -> Result<bool, StoreError> {
+        self.opened.connection.pause_schedule(queue, key, paused)
+    }
+
     fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
         self.opened.connection.join(node)
     }
