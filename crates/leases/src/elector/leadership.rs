@@ -73,16 +73,21 @@ impl TermState {
 pub struct Leadership {
     /// Taken when the term ends.
     guard: Option<LeaseGuard>,
+    token: u64,
     state: Arc<TermState>,
     elector: Elector,
+    /// Whether the candidate has told its end.
+    told: bool,
 }
 
 impl Leadership {
     pub(super) fn new(guard: LeaseGuard, state: Arc<TermState>, elector: Elector) -> Self {
         Leadership {
+            token: guard.fencing_token(),
             guard: Some(guard),
             state,
             elector,
+            told: false,
         }
     }
 
@@ -106,7 +111,7 @@ impl Leadership {
     /// former leaders.
     #[must_use]
     pub fn token(&self) -> u64 {
-        self.guard().fencing_token()
+        self.token
     }
 
     /// Reports that the leader is alive; see [`Elector::fed_every`]. Returns false if the lease is
@@ -143,41 +148,32 @@ impl Leadership {
     /// As for [`LeaseGuard::release`].
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn end(mut self) -> TermEnd {
-        let token = self.token();
         let released = self.guard.take().map(LeaseGuard::release);
-        self.ended(token, released.as_ref())
+        self.ended(released.as_ref())
     }
 
     /// Ends the term like [`end`](Self::end), as a future.
     pub fn end_async(mut self) -> LeaseFuture<TermEnd> {
         LeaseFuture::new(async move {
-            let token = self.token();
             let released = match self.guard.take() {
                 Some(guard) => Some(guard.release_async().await),
                 None => None,
             };
-            self.ended(token, released.as_ref())
+            self.ended(released.as_ref())
         })
     }
 
-    fn ended(&self, token: u64, released: Option<&Result<(), ReleaseError>>) -> TermEnd {
+    fn ended(&mut self, released: Option<&Result<(), ReleaseError>>) -> TermEnd {
         let loss = match released {
             Some(Err(ReleaseError::Lost(loss))) => Some(*loss),
             Some(Err(ReleaseError::NotHeld)) => Some(Loss::NotHeld),
             // A release without an answer does not change that the term lasted until then.
             _ => None,
         };
-        let end = self.end_by(loss);
-        self.steps_back(token, end);
+        let (token, end) = (self.token, self.end_by(loss));
+        self.told = true;
         self.elector.tell(&Change::Ended { token, end });
         end
-    }
-
-    /// Lets the others go first after a resignation (ELECT-3).
-    fn steps_back(&self, token: u64, end: TermEnd) {
-        if end == TermEnd::Resigned {
-            self.elector.resigned(token);
-        }
     }
 
     fn end_by(&self, loss: Option<Loss>) -> TermEnd {
@@ -195,11 +191,16 @@ impl Drop for Leadership {
         let mut terms = elector.candidate.terms.lock();
         terms.retain(|term| !Arc::ptr_eq(term, &self.state));
         drop(terms);
-        // The work has panicked, or the user has dropped the term.
-        if let Some(guard) = self.guard.take() {
-            let (token, end) = (guard.fencing_token(), self.end_by(guard.lost().loss()));
-            drop(guard);
-            self.steps_back(token, end);
+        // The work has panicked, or the user has dropped the term or the future that ends it.
+        let guard = self.guard.take();
+        let loss = guard.as_ref().and_then(|guard| guard.lost().loss());
+        drop(guard);
+        // The others go first after a resignation (ELECT-3), however the term has ended.
+        if self.state.is_resigned() {
+            elector.resigned(self.token);
+        }
+        if !self.told {
+            let (token, end) = (self.token, self.end_by(loss));
             // A second panic would end the process.
             let _ = catch_panic(|| elector.tell(&Change::Ended { token, end }));
         }

@@ -9,8 +9,8 @@
 //!   the guard is released when the work has returned. So the work of two leaders never overlaps,
 //!   unless it goes on after its lease was lost.
 //! - **ELECT-3** A candidate that has resigned steps back: it asks for the lock again when it has
-//!   seen another leader, or when a lease has passed without one. Otherwise it would be elected
-//!   again, since it asks first.
+//!   seen another leader, or when two seconds have passed without one. Otherwise it would be elected
+//!   again, since it asks first. It looks now and then, so it may miss a term that is shorter.
 //! - **ELECT-4** A stop ends the wait of a candidate, or asks its work to stop. The lock is released
 //!   as after a resignation, and nothing else of the same leases ends.
 
@@ -121,7 +121,10 @@ struct StepBack {
 }
 
 /// The first pause between two looks at who leads, and the longest one.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// After this time without another leader the candidate leads again. Those who wait ask at least
+/// once a second.
+const ALONE: Duration = Duration::from_secs(2);
 
 /// How a term ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -343,7 +346,7 @@ impl Elector {
     /// Blocks until the candidate is elected.
     pub fn campaign(&self) -> Result<Leadership, LockError> {
         let mut looks = LOOKS.0;
-        while self.is_back() && self.steps_back(&mut looks, self.leader())? {
+        while self.is_back() && self.steps_back(&mut looks, self.leader()) {
             self.leases.pause(looks, &self.candidate.stop);
         }
         Ok(self.elected(self.acquisition().lock()?))
@@ -361,7 +364,7 @@ impl Elector {
             let mut looks = LOOKS.0;
             while elector.is_back() {
                 let leader = elector.leader_async().await;
-                if !elector.steps_back(&mut looks, leader)? {
+                if !elector.steps_back(&mut looks, leader) {
                     break;
                 }
                 elector
@@ -380,9 +383,13 @@ impl Elector {
     /// [`run_while_leader_async`](Self::run_while_leader_async) is dropped. The next leader is
     /// elected when the work has returned, and not before. A campaign that still waits goes on.
     ///
-    /// This candidate then comes last: its next campaign begins to ask for the lock when another
-    /// candidate has been elected, or when a lease has passed without one.
+    /// This candidate then comes last: its next campaign begins to ask for the lock when it sees that
+    /// another candidate leads, or when two seconds (or a shorter lease) have passed without one.
     pub fn resign(&self) -> bool {
+        // As in `stop`.
+        if self.leases.is_forked() {
+            return false;
+        }
         let terms = self.candidate.terms.lock().clone();
         let mut led = false;
         for term in terms {
@@ -393,7 +400,7 @@ impl Elector {
     }
 
     /// Stops this candidate and its clones, for good. A campaign that waits fails with
-    /// [`LockError::Stopped`], also each one that begins later. A leader is asked to stop, as by
+    /// [`LockError::Stopped`], and so do later ones. A leader is asked to stop, as by
     /// [`resign`](Self::resign). Nothing else of the same leases changes.
     ///
     /// # Examples
@@ -413,13 +420,17 @@ impl Elector {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn stop(&self) {
+        // In a forked copy the locks may stay locked for ever, and nothing of this process leads.
+        if self.leases.is_forked() {
+            return;
+        }
         self.candidate.stop.stop();
         self.resign();
     }
 
     /// Returns whether the leases of this candidate are alive and ready: see
-    /// [`Leases::health`](crate::Leases::health). A candidate that waits for its election, or leads, is
-    /// well in both cases.
+    /// [`Leases::health`](crate::Leases::health). Waiting and leading both count
+    /// as healthy.
     ///
     /// # Examples
     ///
@@ -455,47 +466,39 @@ impl Elector {
         self.leases.holder_async(&self.name)
     }
 
-    /// Whether the candidate has resigned, and nobody else is known to have led since.
+    /// Whether the candidate has resigned, and nobody else is known to have led since. One that is
+    /// stopped asks nobody: the acquire says so.
     fn is_back(&self) -> bool {
-        self.candidate.steps_back.lock().is_some()
+        !self.leases.is_over(&self.candidate.stop) && self.candidate.steps_back.lock().is_some()
     }
 
     /// Decides whether the candidate still leaves the lead to others, by who leads now. Doubles the
     /// pause until it looks again.
-    fn steps_back(
-        &self,
-        looks: &mut Duration,
-        leader: Result<Option<Holder>, LockError>,
-    ) -> Result<bool, LockError> {
+    fn steps_back(&self, looks: &mut Duration, leader: Result<Option<Holder>, LockError>) -> bool {
         let mut steps_back = self.candidate.steps_back.lock();
         let Some(back) = *steps_back else {
-            return Ok(false);
+            return false;
         };
-        let other = match leader {
+        let is_over = match leader {
             Ok(leader) => leader.is_some_and(|leader| leader.token > back.token),
-            Err(
-                error @ LockError::Store {
-                    error: StoreError::Forked,
-                    ..
-                },
-            ) => return Err(error),
             // A store that can't tell: the time decides.
-            Err(_) => false,
+            Err(LockError::Store { error, .. }) => error == StoreError::Forked,
+            // The acquire fails in the same way.
+            Err(_) => true,
         };
-        // A stopped candidate goes on to the acquire, which says so.
         let now = self.leases.now();
-        if other || now >= back.until || self.leases.is_over(&self.candidate.stop) {
+        if is_over || now >= back.until {
             *steps_back = None;
-            return Ok(false);
+            return false;
         }
         *looks = (*looks * 2).min(LOOKS.1).min(back.until.since(now));
-        Ok(true)
+        true
     }
 
-    /// Notes that a term has ended by a resignation.
+    /// Notes that a term has ended after a resignation.
     fn resigned(&self, token: u64) {
         let lease = self.options.lease.unwrap_or(self.leases.default_lease());
-        let until = self.leases.now() + lease;
+        let until = self.leases.now() + lease.min(ALONE);
         *self.candidate.steps_back.lock() = Some(StepBack { token, until });
     }
 

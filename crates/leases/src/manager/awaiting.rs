@@ -399,6 +399,7 @@ pub(super) async fn on_worker_or<T: Send + 'static>(
     name: &str,
     task: impl FnOnce() -> Result<T, LockError> + Send + 'static,
 ) -> Result<T, LockError> {
+    LockError::check_length(name)?;
     // In a forked copy nothing would wake the future.
     if inner.keep_alive.is_forked() {
         let (name, error) = (name.to_owned(), StoreError::Forked);

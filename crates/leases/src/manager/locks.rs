@@ -86,6 +86,10 @@ impl Leases {
     /// The length of the longest name of a lock, in bytes.
     pub const LONGEST_NAME: usize = LONGEST_NAME;
 
+    pub(crate) fn is_forked(&self) -> bool {
+        self.inner.keep_alive.is_forked()
+    }
+
     pub(crate) fn default_lease(&self) -> Duration {
         self.inner.lease
     }

@@ -62,20 +62,20 @@ impl Leases {
     /// collect into a `Result`: the first error then drops all guards. To give them back together,
     /// pass them to [`release_many`](Self::release_many).
     ///
-    /// If a name stands there twice, the second one is [held](LockError::Held) by the first one.
+    /// If a name occurs twice, the second result is [`Held`](LockError::Held).
     ///
     /// # Errors
     ///
     /// For each name those of [`try_lock`](Self::try_lock). If a destination of the store does not
-    /// answer, [`LockError::Store`] for the names of it that are left; they are not asked for. The
-    /// same for names whose turn does not come in time.
+    /// answer, its remaining names fail with [`LockError::Store`], and are not sent. Names that run
+    /// out of time fail in the same way.
     ///
     /// # Blocking
     ///
     /// Blocks for one call after the other: one call for each destination and
     /// [batch](crate::LeasesBuilder::batch) of names. All of them together take at most a third of
-    /// the lease. Each destination gets an equal share of what is left, so that one which does not
-    /// answer leaves time for the others.
+    /// the lease. Each destination gets a share of what is left, so that one which does not answer
+    /// leaves time for the others.
     ///
     /// # Examples
     ///
@@ -109,7 +109,8 @@ impl Leases {
         let names = names.into_iter().map(|name| name.as_ref().to_owned());
         let (names, leases) = (names.collect::<Vec<_>>(), self.clone());
         LeaseFuture::new(async move {
-            let Some(first) = names.iter().find(|name| !name.is_empty()) else {
+            let is_possible = |name: &&String| (1..=Self::LONGEST_NAME).contains(&name.len());
+            let Some(first) = names.iter().find(is_possible) else {
                 return leases.try_lock_many(&names);
             };
             let (own, asked) = (Arc::clone(&leases.inner), leases.requests(&names));
@@ -152,7 +153,7 @@ impl Leases {
     ///
     /// Blocks for one call after the other: one call for each destination and
     /// [batch](crate::LeasesBuilder::batch) of locks. All of them together take at most a third of
-    /// the default lease, of which each destination gets an equal share. A renewal that is under way
+    /// the shortest lease, of which each destination gets a share. A renewal that is under way
     /// may add its limit, a sixth of its lease. Guards of other `Leases` are released one by one.
     ///
     /// # Examples
@@ -292,7 +293,10 @@ impl LeasesInner {
     /// Returns until when the next of some destinations may take, of the time until `end`.
     fn share(&self, end: Time, destinations: u32) -> Time {
         let now = self.clock.now();
-        now + end.since(now) / destinations.max(1)
+        let left = end.since(now);
+        // A few destinations that do not answer leave time for the others, and one whose first call
+        // has to connect has time for that.
+        now + (left / destinations.max(1)).max(left.min(self.lease / 12))
     }
 
     /// Returns why no further name of a destination is asked for, if that is so.
@@ -359,7 +363,10 @@ impl LeasesInner {
 
     /// Releases the locks whose renewals have ended.
     fn release_ended(self: &Arc<Self>, ended: EndedLeases) -> Vec<Result<(), ReleaseError>> {
-        let end = self.clock.now() + self.lease / 3;
+        // The renewals have ended. So all calls together end before the shortest lease does.
+        let leases = ended.iter().filter_map(|(lease, _)| lease.as_ref());
+        let shortest = leases.map(|lease| lease.kept.key().lease()).min();
+        let end = self.clock.now() + shortest.unwrap_or(self.lease).min(self.lease) / 3;
         let mut routed: BTreeMap<Destination, Vec<(usize, PendingRelease)>> = BTreeMap::new();
         for (at, (lease, ended)) in ended.iter().enumerate() {
             let own = lease.as_ref().filter(|lease| lease.is_of(self));

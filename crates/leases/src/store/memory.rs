@@ -320,10 +320,12 @@ impl MemoryStore {
 
     /// Ends the reservation of a name for which nobody waits any more.
     fn left(&self, name: &str) {
+        let mut state = self.0.state.lock();
+        // Under the lock: a caller that comes now would otherwise lose what it notes. Nobody takes
+        // this lock under that of the queue.
         if self.0.wait_queue.waits_for(name) {
             return;
         }
-        let mut state = self.0.state.lock();
         if let Some(held) = state.held.get_mut(name) {
             held.next = None;
         }

@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
+use kit::gate::Gate;
 use kit::wait;
 use kit::wait::until;
 use kit::wakes::yields;
@@ -96,7 +98,7 @@ fn a_resignation_stops_the_leader_and_keeps_the_others_out_until_its_work_has_en
     let next = other.0.try_lock("e").unwrap();
     assert!(next.fencing_token() > term.result);
     next.release().unwrap();
-    // The next term has not resigned. Nobody else leads for a lease.
+    // The next term has not resigned. Nobody else leads for two seconds.
     world.steps.advance(LEASE);
     let next = elector.run_while_leader(|leadership| leadership.is_leader());
     assert!(next.unwrap().result);
@@ -362,10 +364,10 @@ fn a_candidate_that_has_resigned_comes_after_those_who_wait() {
 }
 
 #[test]
-fn a_candidate_that_has_resigned_leads_again_after_a_lease_without_another_leader() {
+fn a_candidate_that_has_resigned_leads_again_after_two_seconds_without_another_leader() {
     for asks in [false, true] {
         let world = threads();
-        let elector = world.leases.elector("e").lease(10 * S);
+        let elector = world.leases.elector("e");
         let leadership = elector.campaign().unwrap();
         elector.resign();
         // Also if the term is dropped.
@@ -386,7 +388,7 @@ fn a_candidate_that_has_resigned_leads_again_after_a_lease_without_another_leade
             world.hand.advance(100 * MS);
             again.is_finished()
         });
-        assert!(world.leases.now() >= began + 10 * S);
+        assert!(world.leases.now() >= began + 2 * S);
         assert!(again.join().unwrap().is_ok());
         // A term that ends with its work is none of this.
         elector.campaign().unwrap().end();
@@ -484,4 +486,68 @@ fn a_term_ends_if_its_leader_hangs_or_leads_for_too_long() {
         .fed_every(Duration::ZERO)
         .campaign();
     assert!(matches!(refused, Err(LockError::ZeroFeed { .. })));
+}
+
+#[test]
+fn a_stopped_candidate_does_not_ask_a_store_that_hangs() {
+    let world = threads();
+    let elector = world.leases.elector("e");
+    let leadership = elector.campaign().unwrap();
+    elector.stop();
+    leadership.end();
+    // It has stepped back, and would ask who leads.
+    world
+        .store
+        .inject(|call| panic!("a stopped candidate asks: {call:?}"));
+    assert!(matches!(elector.campaign(), Err(LockError::Stopped { .. })));
+    let stopped = block_on(elector.campaign_async());
+    assert!(matches!(stopped, Err(LockError::Stopped { .. })));
+}
+
+#[test]
+fn the_end_of_a_term_is_told_and_respected_if_its_future_is_dropped() {
+    let world = threads();
+    let (elector, log) = with_log(world.leases.elector("e"));
+    let leadership = elector.campaign().unwrap();
+    let token = leadership.token();
+    let gate = Gate::default();
+    let shut = gate.clone();
+    world.store.inject(move |call| {
+        if matches!(call, StoreCall::GiveBack { .. }) {
+            shut.pass();
+        }
+        Fault::None
+    });
+    elector.resign();
+    let mut end = Box::pin(leadership.end_async());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(end.as_mut().poll(&mut context).is_pending());
+    drop(end);
+    assert!(is_term(&log.lock().unwrap(), token, TermEnd::Resigned));
+    gate.open();
+    world.store.heal();
+    // The time decides when it leads again.
+    let again = thread::spawn({
+        let elector = elector.clone();
+        move || elector.campaign().map(drop)
+    });
+    let began = world.leases.now();
+    until("it leads again", || {
+        world.hand.advance(100 * MS);
+        again.is_finished()
+    });
+    assert!(world.leases.now() >= began + 2 * S);
+    again.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_candidate_whose_leases_end_without_threads_is_told() {
+    let world = world(3);
+    let elector = world.leases.elector("e");
+    let leadership = elector.campaign().unwrap();
+    elector.resign();
+    leadership.end();
+    drop(world.steps);
+    let closed = block_on(elector.campaign_async());
+    assert!(matches!(closed, Err(LockError::Closed { .. })));
 }
