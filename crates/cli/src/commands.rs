@@ -262,7 +262,7 @@ impl Session {
             "due",
             &format!("{} ({})", time(timer.due), distance(timer.due, now)),
         )?;
-        for (name, text) in schedules::facts(timer, &nodes, now) {
+        for (name, text) in schedules::facts(timer, Some(&nodes), now) {
             line(&name.to_lowercase(), &text)?;
         }
         if timer.planned != timer.due {

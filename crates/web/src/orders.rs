@@ -80,7 +80,8 @@ impl Order {
             found => Ok(found.to_owned()),
         };
         let target = match action {
-            Action::Pause | Action::Resume if value(pairs, "key").is_empty() => {
+            // An empty key is a mistake of a script, and must not stop the whole queue.
+            Action::Pause | Action::Resume if !pairs.iter().any(|(name, _)| name == "key") => {
                 Target::Queue(needed("queue")?)
             }
             Action::Pause | Action::Resume => Target::Timer {
@@ -176,7 +177,7 @@ impl Order {
                 Value::Bool(is) => {
                     pairs.push((name.clone(), if *is { "1" } else { "" }.to_owned()));
                 }
-                Value::Null => {}
+                Value::Null => pairs.push((name.clone(), String::new())),
                 value => pairs.push((name.clone(), text(value))),
             }
         }

@@ -26,7 +26,7 @@ pub fn expression(timer: &StoredTimer) -> String {
 #[must_use]
 pub fn facts(
     timer: &StoredTimer,
-    nodes: &[StoredNode],
+    nodes: Option<&[StoredNode]>,
     now: SystemTime,
 ) -> Vec<(&'static str, String)> {
     let schedule = match timer.schedule() {
@@ -48,7 +48,8 @@ pub fn facts(
     if let Some(last) = &schedule.last {
         facts.push(("Last run", ended(last)));
     }
-    if timer.is_unnamed(nodes) {
+    // Without an answer nobody knows.
+    if nodes.is_some_and(|nodes| timer.is_unnamed(nodes)) {
         facts.push(("Named by", "no process that runs".to_owned()));
     }
     facts
@@ -84,9 +85,9 @@ fn of(schedule: &StoredSchedule) -> String {
 }
 
 fn further(schedule: &StoredSchedule, now: SystemTime) -> Vec<String> {
-    let dates = schedule
-        .cron
-        .times_after(schedule.occurrence.unwrap_or(now));
+    // After a long pause the occurrence lies in the past.
+    let from = schedule.occurrence.map_or(now, |at| at.max(now));
+    let dates = schedule.cron.times_after(from);
     dates.take(FURTHER).map(time).collect()
 }
 

@@ -11,6 +11,8 @@ pub(crate) const SILENT: Duration = Duration::from_secs(9);
 
 /// A timer that is overdue for less may be on its way.
 const ON_ITS_WAY: Duration = Duration::from_secs(3);
+/// A due time further ahead than this is the end of all times.
+const ALL_TIMES: Duration = Duration::from_secs(1_000 * 365 * 24 * 3_600);
 
 /// Says in sentences why a timer has not run yet, the most likely reason first. `counts` are those of
 /// its queue, and `nodes` those of the store that are not gone.
@@ -105,14 +107,13 @@ pub fn why(
     }
     if timer.is_unnamed(nodes) && !nodes.is_empty() {
         why.push(
-            "A program has named this schedule, and no process that runs does. If it was removed from the program, \
-             cancel it."
+            "No running process declares this schedule. If it was removed from the program, cancel it."
                 .to_owned(),
         );
     }
     match now.duration_since(timer.due) {
-        // The end of all times.
-        Err(_) if schedule_is_paused => {}
+        // The end of all times, unless somebody has moved it since.
+        Err(ahead) if schedule_is_paused && ahead.duration() > ALL_TIMES => {}
         Err(ahead) => why.push(format!("It is due in {}.", short(ahead.duration()))),
         Ok(late) if why.is_empty() && late < ON_ITS_WAY => {
             why.push("It is due now, and starts within moments.".to_owned());

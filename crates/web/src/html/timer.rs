@@ -86,13 +86,13 @@ pub(super) async fn part(shared: &Shared, visit: &Visit, pairs: &Pairs) -> Marku
                     },
                     None => (trouble(&nodes)),
                 }
-                (facts(shared, timer, nodes.get().map_or(&[], Vec::as_slice)))
+                (facts(shared, timer, nodes.get().map(Vec::as_slice)))
             }
         }
     }
 }
 
-fn facts(shared: &Shared, timer: &StoredTimer, nodes: &[StoredNode]) -> Markup {
+fn facts(shared: &Shared, timer: &StoredTimer, nodes: Option<&[StoredNode]>) -> Markup {
     html! {
         dl {
             dt { "State" } dd { (state(timer.state)) }

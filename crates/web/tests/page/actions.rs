@@ -268,6 +268,9 @@ async fn an_order_that_can_not_be_read_changes_nothing() {
         json!(7),
         json!({"action": "pause"}),
         json!({"action": "pause", "queue": ["a", "b"], "store": "x"}),
+        json!({"action": "pause", "queue": "mail", "key": ""}),
+        json!({"action": "pause", "queue": "mail", "key": null}),
+        json!({"action": "resume", "queue": "mail", "key": false}),
         json!({"action": {"a": 1}}),
         json!({"action": "revive", "ids": [{"a": 1}]}),
     ] {
