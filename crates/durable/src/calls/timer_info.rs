@@ -124,8 +124,8 @@ impl StoredTimer {
         StoredSchedule::of(self.meta.as_ref())
     }
 
-    /// Whether a program has named the schedule of this timer, and none that runs now does: perhaps it
-    /// was removed from the program. The schedule goes on until it is
+    /// Whether a program has declared this schedule, and no running process does. It may have been
+    /// removed from the program. The schedule goes on until it is
     /// [cancelled](crate::Durable::cancel). `nodes` are [those of the store](crate::Durable::nodes).
     ///
     /// While all processes of a program are down, this holds for each of its schedules.

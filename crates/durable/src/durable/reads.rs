@@ -174,8 +174,8 @@ impl Durable {
     }
 
     /// Pauses one schedule for all nodes, until it is [resumed](Self::resume_schedule), and returns
-    /// whether there is a schedule with this key. A run that is under way goes on; one that waits to be
-    /// tried again waits for the end of the pause. A start with another definition leaves it paused.
+    /// whether there is a schedule with this key. A run that is under way goes on. A retry
+    /// waits until the schedule is resumed. A start with another definition leaves it paused.
     /// [`run_now`](Self::run_now) runs it once in addition.
     ///
     /// # Errors

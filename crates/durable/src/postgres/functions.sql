@@ -29,12 +29,13 @@ as $$ select pg_catalog.octet_length(p_payload::pg_catalog.text) + coalesce(pg_c
 -- Whether a timer with this meta has a schedule. Only a node knows its next occurrence.
 create function tourbillon.is_schedule_1(p_meta jsonb) returns boolean
 language sql immutable security invoker
-as $$ select coalesce(p_meta operator(pg_catalog.->) 'cron' operator(pg_catalog.?) 'expression', false) $$;
+as $$ select coalesce(pg_catalog.jsonb_typeof(p_meta operator(pg_catalog.->) 'cron') operator(pg_catalog.=) 'object'
+  and p_meta operator(pg_catalog.->) 'cron' operator(pg_catalog.?) 'expression', false) $$;
 
 -- Whether the schedule of a timer is paused.
 create function tourbillon.is_paused_1(p_meta jsonb) returns boolean
 language sql immutable security invoker
-as $$ select coalesce(p_meta operator(pg_catalog.->) 'cron' operator(pg_catalog.?) 'expression'
+as $$ select coalesce(tourbillon.is_schedule_1(p_meta)
   and p_meta operator(pg_catalog.#>) '{cron,paused}' operator(pg_catalog.=) 'true', false) $$;
 
 -- A meta whose schedule is paused as that of the other meta is.
@@ -203,11 +204,15 @@ begin
   return query
   with old as materialized (
     select u.n, u.queue, u.key, u.action, u.payload as new_payload, w.due as new_due,
-      -- A schedule keeps what is known of its last occurrence. One that runs counts as ended.
+      -- A schedule keeps what is known of its last occurrence. One that runs counts as ended. One that was cancelled
+      -- was paused before that.
       case
-        when u.action <> 4 or t.gen is null or not tourbillon.is_schedule_1(t.meta) then u.meta
+        when u.action <> 4 or t.gen is null or not tourbillon.is_schedule_1(t.meta)
+          or t.cancelled and (t.claim = any (v_living)) is not true then u.meta
         when t.claim is not null and t.claim = any (v_living) and not t.follows
-          then tourbillon.with_pause_1(tourbillon.with_last_1(u.meta, jsonb_build_object('at', t.meta #> '{cron,at}')), t.meta)
+          then tourbillon.with_pause_1(
+            tourbillon.with_last_1(u.meta, jsonb_build_object('at', t.meta #> '{cron,at}')),
+            case when not t.cancelled then t.meta end)
         else tourbillon.with_pause_1(tourbillon.with_last_1(u.meta, t.meta #> '{cron,last}'), t.meta) end as new_meta,
       u.action = 4 and tourbillon.is_schedule_1(t.meta) and (
         t.payload = u.payload
@@ -556,7 +561,8 @@ begin
       t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.bytes, t.payload, t.meta,
       coalesce(u.next, v_now) as next, tourbillon.is_paused_1(t.meta) as paused,
       -- It may have been paused or resumed since it was claimed.
-      tourbillon.with_pause_1(coalesce(u.meta, tourbillon.ended_1(t.meta)), t.meta) as next_meta,
+      case when tourbillon.is_schedule_1(t.meta)
+        then tourbillon.with_pause_1(coalesce(u.meta, tourbillon.ended_1(t.meta)), t.meta) end as next_meta,
       case
         when not v_live or t.gen is null then 'fenced'
         when u.n <> all (coalesce(v_locked, '{}')) then 'locked'

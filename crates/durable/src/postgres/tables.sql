@@ -101,7 +101,8 @@ select t.queue, t.key, t.due,
   case
     when n.epoch is not null then 'running'
     when exists (select from tourbillon.queue q where q.name = t.queue and q.paused) then 'paused'
-    when t.meta -> 'cron' ? 'expression' and t.meta #> '{cron,paused}' = 'true' then 'paused'
+    when jsonb_typeof(t.meta -> 'cron') = 'object' and t.meta -> 'cron' ? 'expression'
+      and t.meta #> '{cron,paused}' = 'true' then 'paused'
     when t.due <= clock_timestamp() then 'overdue'
     else 'waiting'
   end as state,
@@ -148,4 +149,4 @@ select t.queue, t.key, t.meta #>> '{cron,expression}' as expression, t.meta #>> 
   -- A program has named it, and none that runs does.
   coalesce(t.meta #> '{cron,declared}' = 'true', false) and not exists (
     select from tourbillon.node n where n.gone is null and n.schedules -> t.queue ? t.key) as unnamed
-from tourbillon.timers t where t.meta -> 'cron' ? 'expression';
+from tourbillon.timers t where jsonb_typeof(t.meta -> 'cron') = 'object' and t.meta -> 'cron' ? 'expression';

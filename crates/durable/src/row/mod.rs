@@ -274,7 +274,11 @@ fn declare(
         return (Change::Keep, exists(row, runs));
     }
     // What follows a run knows of it already.
-    let meta = schedule::inherit(new, old, runs && !row.follows);
+    let mut meta = schedule::inherit(new, old, runs && !row.follows);
+    if row.cancelled {
+        // It was paused before that.
+        meta = schedule::with_pause(meta.as_ref(), false).or(meta);
+    }
     let is_paused = schedule::is_paused(meta.as_ref());
     let (change, answer) = schedule(state, shard, due, Payload { meta, ..payload }, context);
     match change {

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use kit::wait;
 use tourbillon_durable::store::{Claim, Epoch, NewNode, StoreTime, Wanted};
 use tourbillon_durable::{
-    Cron, CronSchedule, Due, Durable, Missed, Paging, StoredState, TimerFilter,
+    Cron, CronSchedule, Due, Durable, Missed, Overlap, Paging, StoredState, TimerFilter,
 };
 
 use crate::worlds::{DAY, Told, World, december, each};
@@ -83,6 +83,36 @@ fn a_paused_schedule_runs_once_if_it_is_told_to() {
         world.clock.advance(DAY);
         assert_eq!(told.wait_for(2), [now, morning(0)]);
     });
+}
+
+#[test]
+fn a_run_of_a_paused_schedule_takes_the_place_of_no_missed_occurrence() {
+    for overlap in [Overlap::Wait, Overlap::Skip, Overlap::Replace] {
+        each(|world| {
+            let told = Told::default();
+            let schedule = daily().missed(Missed::All).overlap(overlap);
+            let held = Told::default();
+            let holds = held.clone();
+            let telling = told.clone();
+            let node = world.node().handle("report", move |due: &Due<()>| {
+                holds.add(due.is_held());
+                telling.add(due.scheduled_for());
+            });
+            let timers = node.cron("daily", schedule, &()).start().unwrap();
+            timers.pause_schedule("report", "daily").wait().unwrap();
+            world.clock.advance(DAY);
+            let now: SystemTime = world.clock.now();
+            timers.run_now("report", "daily").wait().unwrap();
+            assert_eq!(told.wait_for(1), [now]);
+            assert_eq!(held.all(), [true]);
+            wait::until("it is held again", || {
+                let timer = timers.get("report", "daily").wait().unwrap().unwrap();
+                timer.state == StoredState::Paused
+            });
+            timers.resume_schedule("report", "daily").wait().unwrap();
+            assert_eq!(told.wait_for(2), [morning(0), now]);
+        });
+    }
 }
 
 #[test]

@@ -159,6 +159,7 @@ macro_rules! cases {
                 a_paused_schedule_waits_until_it_is_resumed,
                 only_a_schedule_is_paused,
                 a_pause_during_a_run_holds_what_follows,
+                a_pause_ends_with_the_cancel_of_its_schedule,
                 a_resume_during_a_run_holds_nothing,
                 what_a_gone_node_left_paused_is_held,
                 a_declaration_leaves_a_pause,

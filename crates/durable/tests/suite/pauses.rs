@@ -112,6 +112,8 @@ pub(crate) fn only_a_schedule_is_paused(bench: &Bench) {
     client.call("plain", schedule_text(NOW, "plain"));
     for (key, cron) in [
         ("text", json!("@daily")),
+        ("name", json!("expression")),
+        ("names", json!(["expression"])),
         ("list", json!([{ "expression": "@daily" }])),
         (
             "letter",
@@ -120,12 +122,18 @@ pub(crate) fn only_a_schedule_is_paused(bench: &Bench) {
     ] {
         client.call(key, scheduled(NOW, &cron));
     }
-    for key in ["plain", "text", "list", "letter"] {
+    for key in ["plain", "text", "name", "names", "list", "letter"] {
         let before = client.timer(key);
         assert!(!pause(&mut client, key, true), "{key}");
         assert!(!pause(&mut client, key, false), "{key}");
         assert_eq!(client.timer(key), before);
-        client.run_soon(bench, node, key);
+        // It runs and ends like all others.
+        let run = client.run_soon(bench, node, key).run;
+        let settled = client.settle(node, &run, &Outcome::Retry(Duration::ZERO));
+        assert_eq!(settled, Settled::Waits, "{key}");
+        let run = client.run_soon(bench, node, key).run;
+        assert_eq!(client.settle(node, &run, &Outcome::Done), Settled::Ended);
+        assert_eq!(client.get(key), None, "{key}");
     }
     client.call("k", scheduled(NOW, &daily()));
     client.run(node, "k");
@@ -140,6 +148,32 @@ pub(crate) fn only_a_schedule_is_paused(bench: &Bench) {
     assert_ne!(client.timer("odd").state, StoredState::Paused);
     assert!(pause(&mut client, "odd", true));
     assert_held(&mut client, "odd", planned);
+}
+
+pub(crate) fn a_pause_ends_with_the_cancel_of_its_schedule(bench: &Bench) {
+    let mut client = bench.client();
+    for (epoch, key, dies) in [(1, "lives", false), (2, "dies", true)] {
+        let node = client.join(epoch);
+        client.call(key, scheduled(NOW, &daily()));
+        let run = client.run(node, key).run;
+        assert!(pause(&mut client, key, true));
+        client.call(key, Action::Cancel);
+        if dies {
+            client.leave(node);
+        }
+        let due = client.now() + HOUR;
+        client.call(key, declared(due.into(), &daily()));
+        if !dies {
+            client.settle(node, &run, &Outcome::Done);
+        }
+        let timer = client.timer(key);
+        assert_eq!(
+            (timer.due, timer.state),
+            (due, StoredState::Waiting),
+            "{key}"
+        );
+        assert_eq!(cron(&mut client, key)["paused"], Value::Null);
+    }
 }
 
 pub(crate) fn a_pause_during_a_run_holds_what_follows(bench: &Bench) {

@@ -7,7 +7,7 @@ use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::{CronSchedule, Members, Next, close, open};
+use super::{CronSchedule, Members, Next, close, has_pause, open};
 use crate::store::{Meta, StoreTime};
 use crate::sync::OnceLock;
 
@@ -195,14 +195,19 @@ impl CronRun {
             Some(Value::Object(last)) => time_of(last, "at")?,
             _ => None,
         };
+        // Whoever runs a paused schedule wants a run now, and its occurrence when it is resumed.
+        let is_paused = has_pause(&members);
         let run = CronRun {
             calendar,
             others,
             members,
             at,
-            extra: (planned_at < at).then_some(planned),
+            extra: (is_paused || planned_at < at).then_some(planned),
             following: OnceLock::new(),
         };
+        if is_paused {
+            return Ok(Begin::Run(run));
+        }
         if let Some(last) = last.filter(|last| at <= *last) {
             return run.wait_for(run.calendar.first_after(run.end().max(last)));
         }
@@ -244,9 +249,11 @@ impl CronRun {
         })
     }
 
-    /// Whether this run has to give way at that time.
+    /// Whether this run has to give way at that time. What is paused when it is claimed has nothing to
+    /// give way to.
     pub(crate) fn is_replaced(&self, now: StoreTime) -> bool {
         self.calendar.schedule.is_replaced()
+            && !has_pause(&self.members)
             && self
                 .following()
                 .is_some_and(|following| store_time(following) <= now)
@@ -255,7 +262,8 @@ impl CronRun {
     /// What follows the run if it ends now. `None` if no date is left, or the zone's data have gone.
     pub(crate) fn next(&self, now: StoreTime, outcome: &str) -> Option<Next> {
         let mut next = self.following()?;
-        if self.calendar.schedule.skips_overlaps() && store_time(next) <= now {
+        let skips = self.calendar.schedule.skips_overlaps() && !has_pause(&self.members);
+        if skips && store_time(next) <= now {
             next = self.calendar.first_after(timestamp(now))?;
         }
         let mut last = Members::from_iter([

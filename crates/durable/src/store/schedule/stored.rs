@@ -48,8 +48,8 @@ pub struct StoredSchedule {
     pub overlap: Overlap,
     /// The number of the definition.
     pub revision: u64,
-    /// The occurrence that the timer waits for, or runs. `None` if no process has reckoned it yet: the
-    /// schedule was made by SQL.
+    /// The occurrence that the timer waits for, or runs. `None` if it was made by SQL, and no process
+    /// has claimed it yet.
     pub occurrence: Option<SystemTime>,
     /// The last run that has ended.
     pub last: Option<LastRun>,
@@ -75,8 +75,8 @@ pub struct StoredSchedule {
 pub struct LastRun {
     /// The last occurrence that has ended. A run in addition to the occurrences leaves it as it is.
     pub scheduled_for: Option<SystemTime>,
-    /// When the run ended. `None` if its end was told without a next occurrence, or the schedule was
-    /// replaced during the run.
+    /// When the run ended. `None` if it ended without naming the next occurrence, or a new schedule
+    /// replaced it during the run.
     pub ended: Option<SystemTime>,
     /// How it ended: `done`, or `dead` if it was given up.
     pub outcome: Option<String>,
