@@ -265,7 +265,7 @@ impl LeasesInner {
             let how = AttemptOptions {
                 waits: false,
                 waited: Duration::ZERO,
-                until: self.share(end, destinations),
+                until: self.share(end, self.lease / 12, destinations),
                 unsure: false,
                 drop_waits,
             };
@@ -290,13 +290,14 @@ impl LeasesInner {
             .collect()
     }
 
-    /// Returns until when the next of some destinations may take, of the time until `end`.
-    fn share(&self, end: Time, destinations: u32) -> Time {
+    /// Returns until when the next of some destinations may take, of the time until `end`: at least
+    /// `least`, if so much is left.
+    fn share(&self, end: Time, least: Duration, destinations: u32) -> Time {
         let now = self.clock.now();
         let left = end.since(now);
         // A few destinations that do not answer leave time for the others, and one whose first call
         // has to connect has time for that.
-        now + (left / destinations.max(1)).max(left.min(self.lease / 12))
+        now + (left / destinations.max(1)).max(left.min(least))
     }
 
     /// Returns why no further name of a destination is asked for, if that is so.
@@ -366,7 +367,8 @@ impl LeasesInner {
         // The renewals have ended. So all calls together end before the shortest lease does.
         let leases = ended.iter().filter_map(|(lease, _)| lease.as_ref());
         let shortest = leases.map(|lease| lease.kept.key().lease()).min();
-        let end = self.clock.now() + shortest.unwrap_or(self.lease).min(self.lease) / 3;
+        let shortest = shortest.unwrap_or(self.lease).min(self.lease);
+        let end = self.clock.now() + shortest / 3;
         let mut routed: BTreeMap<Destination, Vec<(usize, PendingRelease)>> = BTreeMap::new();
         for (at, (lease, ended)) in ended.iter().enumerate() {
             let own = lease.as_ref().filter(|lease| lease.is_of(self));
@@ -381,7 +383,7 @@ impl LeasesInner {
         let mut released: Vec<_> = ended.iter().map(|_| None).collect();
         let mut destinations = u32::try_from(routed.len()).unwrap_or(u32::MAX);
         for (destination, backs) in routed {
-            let end = self.share(end, destinations);
+            let end = self.share(end, shortest / 12, destinations);
             destinations -= 1;
             let mut over: Option<StoreError> = None;
             for batch in backs.chunks(self.keep_alive.most()) {

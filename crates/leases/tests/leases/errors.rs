@@ -64,6 +64,9 @@ fn a_name_that_is_too_long_is_refused_and_its_beginning_is_told() {
     is_refused(leases.try_lock(&name), &name);
     is_refused(leases.try_lock_many([&name]).remove(0), &name);
     is_refused(leases.holder(&name), &name);
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let awaited = leases.holder_async(&name);
+    is_refused(runtime.unwrap().block_on(awaited), &name);
     is_refused(leases.is_locked(&name), &name);
     is_refused(leases.list(&name, 1), &name);
     is_refused(leases.elector(&name).leader(), &name);

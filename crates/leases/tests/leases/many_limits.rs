@@ -201,6 +201,32 @@ fn a_destination_that_does_not_answer_leaves_time_for_the_others() {
 }
 
 #[test]
+fn a_release_of_many_asks_each_destination_before_the_shortest_lease_ends() {
+    let hand = ManualClock::new();
+    let clock = Clock::manual(&hand);
+    let store = OneIsDead {
+        store: MemoryStore::with_destinations(clock.clone(), 2),
+        hand: hand.clone(),
+        calls: Arc::default(),
+    };
+    let of = |number| {
+        let lies = |name: &String| store.destination(name) == Destination::new(number);
+        names(100).into_iter().find(lies).unwrap()
+    };
+    let (dead, healthy) = (of(0), of(1));
+    let builder = Leases::builder(store).clock(clock);
+    let (leases, _steps) = builder.build_stepped(1).unwrap();
+    let lock = |name: &str| leases.acquire(name).lease(2 * S).try_lock().unwrap();
+    let began = leases.now();
+    let released = leases.release_many([lock(&dead), lock(&healthy)]);
+    // By a third of 30 s the name of the other one would have run out.
+    assert!(matches!(released[0], Err(ReleaseError::Store(_))));
+    assert_eq!(released[1], Ok(()));
+    // Half of a third of 2 s.
+    assert!(leases.now() <= began + 2 * S / 6);
+}
+
+#[test]
 fn a_future_that_is_dropped_makes_no_further_call() {
     let world = threads();
     let gate = Gate::default();
