@@ -35,7 +35,7 @@ impl Measured {
         Measured::of(vec![Some(figure)], took)
     }
 
-    /// Of a round that ends now.
+    /// The figures of a round that has just ended.
     pub(crate) fn since(began: Instant, figures: Vec<Option<f64>>) -> Self {
         Measured::of(figures, began.elapsed())
     }

@@ -45,7 +45,7 @@ pub(super) fn published() -> u64 {
     NOW.load(Ordering::Relaxed)
 }
 
-/// Deadlines in so many stripes, with values beside.
+/// Deadlines and their values, in this number of stripes.
 pub(crate) struct Deadlines<V, const STRIPES: usize>(Box<[Stripe<V>]>);
 
 pub(crate) type ByKey = by_number::ByKey<Deadlines<(), STRIPES>>;

@@ -37,8 +37,8 @@ pub(crate) trait ByNumber<V: Payload>: Sync + Sized + 'static {
         touched.count()
     }
 
-    /// Every call is done when it returns, but for what waits for its old time, which nobody can
-    /// hurry.
+    /// There is nothing to wait for: each call is done when it returns. A timer that was moved stays
+    /// at its old time until then, and nobody can hurry it.
     fn settle(&self) {}
 
     fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {

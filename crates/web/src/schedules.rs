@@ -7,7 +7,7 @@ use tourbillon_durable::{LastRun, Missed, Overlap, StoredNode, StoredSchedule, S
 
 use crate::times::{distance, time};
 
-/// How many dates are told that follow the next occurrence.
+/// The number of dates that are shown after the next occurrence.
 const FURTHER: usize = 4;
 
 /// The expression and the zone, or what is wrong. Empty for a timer that runs once.

@@ -119,7 +119,7 @@ fn the_duration_is_that_of_the_handler_also_after_a_stop(fresh: Fresh<'_>) {
         .unwrap();
     timers.schedule("q", "k", NOW, &()).wait().unwrap();
     let run = started(&events);
-    // The start is told before the handler is called and its time begins.
+    // The event of the start comes before the call of the handler, which begins the time.
     gate.crowd(1);
     let began = std::time::Instant::now();
     // The stop does not wait for the handler, whose end comes after it.
