@@ -42,6 +42,8 @@ pub(crate) use queue_options::QueueOptions;
 pub use retry::RetryPolicy;
 pub use run_event::{RunEvent, RunOutcome};
 pub use run_info::RunInfo;
+#[cfg(feature = "test-util")]
+pub(crate) use shell::Rest;
 pub(crate) use shell::{Message, NodeEnd, NodeParts, NodeSender, start};
 pub(crate) use signs::NodeSigns;
 #[cfg(feature = "test-util")]

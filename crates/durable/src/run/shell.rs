@@ -31,6 +31,8 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::{Arc, Origin, RunsOn, Weak, catch_panic, thread};
 #[cfg(feature = "test-util")]
+pub(crate) use stepped::Rest;
+#[cfg(feature = "test-util")]
 use stepped::{Steps, Turn};
 
 /// How many closures the pool may run at one time at least, whatever the queues allow.

@@ -1,12 +1,12 @@
 //! The thread that moves the clocks of a test, and lets nodes work in turn.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use tourbillon::ManualClock;
 
 use crate::node::Mono;
-use crate::run::NodeSender;
+use crate::run::{NodeSender, Rest};
 use crate::store::{Connection, Epoch, Poll, Store, StoreError, StoreTime};
 use crate::sync::channel::Receiver;
 use crate::sync::{Arc, catch_panic};
@@ -18,17 +18,18 @@ pub(super) type Order = Box<dyn FnOnce(&mut Drive) + Send>;
 pub(super) struct DrivenNode {
     pub(super) sender: NodeSender,
     pub(super) queues: Arc<HashSet<Arc<str>>>,
-    next_wake: Option<Mono>,
-    began: u64,
+    lease: Duration,
+    /// What it was after its last turn.
+    rest: Option<Rest>,
 }
 
 impl DrivenNode {
-    pub(super) fn new(sender: NodeSender, queues: Arc<HashSet<Arc<str>>>) -> Self {
+    pub(super) fn new(sender: NodeSender, queues: Arc<HashSet<Arc<str>>>, lease: Duration) -> Self {
         DrivenNode {
             sender,
             queues,
-            next_wake: None,
-            began: 0,
+            lease,
+            rest: None,
         }
     }
 }
@@ -41,7 +42,10 @@ pub(super) struct Drive {
     hand: ManualClock,
     /// The store's clock, as it was seen or set last.
     now: StoreTime,
-    pub(super) nodes: Vec<DrivenNode>,
+    nodes: Vec<DrivenNode>,
+    /// The nodes in the store that are not driven, and the local time at which each was first seen.
+    /// They may have died, and the driven ones find that out by their local clock.
+    strangers: BTreeMap<i64, Mono>,
 }
 
 /// What the store has for the nodes.
@@ -67,10 +71,19 @@ impl Drive {
             hand,
             now: StoreTime::default(),
             nodes: Vec::new(),
+            strangers: BTreeMap::new(),
         };
         drive.now = drive.read_clock()?;
         drive.set(drive.now)?;
         Ok(drive)
+    }
+
+    /// Drives this node as well.
+    pub(super) fn join(&mut self, node: DrivenNode) {
+        self.nodes.push(node);
+        // It has not observed anybody so far.
+        self.strangers.clear();
+        self.settle(false);
     }
 
     /// Carries out orders until nobody can send one any more.
@@ -117,7 +130,8 @@ impl Drive {
         let to = to.min(StoreTime::LATEST);
         self.settle(waits);
         while self.now < to {
-            match self.work_left() {
+            let left = self.work_left().filter(|_| !self.awaits_takeover());
+            match left {
                 // Nothing happens before the next timer is due. For the nodes the store's clock is
                 // set forward: they need not poll and beat meanwhile.
                 Some(Work {
@@ -129,7 +143,8 @@ impl Drive {
                     self.set(next.min(to))?;
                     self.turns(true, waits);
                 }
-                // Something waits for the local clock of a node, or the store fails.
+                // Something waits for the local clock of a node, or a node for the silence of another
+                // one, or the store fails.
                 _ => {
                     let span = self.until_wake().clamp(LEAST, to.since(self.now));
                     // First the store's: the nodes must not take it for later than it is.
@@ -142,14 +157,40 @@ impl Drive {
         Ok(())
     }
 
+    /// Whether a node may have died whose timers the driven ones have not taken over yet. Two leases
+    /// after it was first seen they have, or it lives and somebody else drives it.
+    fn awaits_takeover(&mut self) -> bool {
+        let Some(lease) = self.nodes.iter().map(|node| node.lease).max() else {
+            return false;
+        };
+        let stored = self.call(|connection| connection.nodes());
+        let rests = self.nodes.iter().filter_map(|node| node.rest);
+        let driven: HashSet<i64> = rests.map(|rest| rest.epoch.0).collect();
+        let mut strangers = stored.unwrap_or_default();
+        strangers.retain(|node| node.gone.is_none() && !driven.contains(&node.id));
+        let now = self.local_now();
+        let first_seen = strangers.iter().map(|node| {
+            let seen = self.strangers.get(&node.id).copied();
+            (node.id, seen.unwrap_or(now))
+        });
+        self.strangers = first_seen.collect();
+        let mut seen = self.strangers.values();
+        seen.any(|seen| now.saturating_sub(*seen) < lease * 2)
+    }
+
+    fn local_now(&self) -> Mono {
+        self.hand.now().since(tourbillon::Time::ZERO)
+    }
+
     /// The time until a node has something to do, in whole microseconds.
     fn until_wake(&self) -> Duration {
-        let now = self.hand.now().since(tourbillon::Time::ZERO);
-        let wakes = self.nodes.iter().filter_map(|node| node.next_wake);
-        let span = wakes
+        let rests = self.nodes.iter().filter_map(|node| node.rest);
+        let wakes = rests.filter_map(|rest| rest.wakes_in);
+        let micros = wakes
             .min()
-            .map_or(Duration::MAX, |wake| wake.saturating_sub(now));
-        let micros = span.as_nanos().div_ceil(1_000);
+            .unwrap_or(Duration::MAX)
+            .as_nanos()
+            .div_ceil(1_000);
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
@@ -163,8 +204,8 @@ impl Drive {
                 let Some(rest) = node.sender.turn(polls, waits) else {
                     return false;
                 };
-                began |= rest.began > node.began;
-                (node.began, node.next_wake) = (rest.began, rest.next_wake);
+                began |= rest.began > node.rest.map_or(0, |rest| rest.began);
+                node.rest = Some(rest);
                 true
             });
             if !began {

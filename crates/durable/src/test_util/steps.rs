@@ -351,12 +351,12 @@ impl DurableSteps {
     fn start_node(&self, mut plan: crate::run::Plan) -> Result<Durable, StartError> {
         // Old dead letters are looked for by the clock of the machine.
         plan.keep_dead_for = Duration::MAX;
+        let lease = plan.node_lease;
         let timers = Durable::start(plan)?;
         if let Some((sender, queues)) = timers.node_and_queues() {
             let (joined, has_joined) = bounded(1);
             let join: Order = Box::new(move |drive| {
-                drive.nodes.push(DrivenNode::new(sender, queues));
-                drive.settle(false);
+                drive.join(DrivenNode::new(sender, queues, lease));
                 // The caller waits for it.
                 let _ = joined.send(());
             });

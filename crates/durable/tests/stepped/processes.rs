@@ -53,6 +53,48 @@ fn after_a_crash_the_timers_of_a_process_are_those_of_others() {
 }
 
 #[test]
+fn what_a_dead_process_would_have_run_later_is_run_by_others_when_it_is_due() {
+    // The ids of the nodes decide which of them would own the timer.
+    for round in 0..12 {
+        let store = memory();
+        let (told, seen) = channel();
+        let builder = || Durable::builder(store.clone()).handle("q", telling(&told));
+        let (timers, steps) = builder().start_stepped().expect("the clock is the test's");
+        schedule(&timers, "a", 2 * HOUR);
+        steps.crash(&timers);
+        if round % 2 == 0 {
+            // Nobody is there who could observe the dead one.
+            advance(&steps, HOUR);
+        }
+        let other = builder().start_beside(&steps).expect("the store is there");
+        advance(&steps, 2 * HOUR);
+        let runs: Vec<Seen> = seen.try_iter().collect();
+        assert_eq!(runs.len(), 1, "{round}: {runs:?}");
+        assert_eq!((runs[0].due, runs[0].late), (at(2 * HOUR), Duration::ZERO));
+        drop(other);
+    }
+}
+
+#[test]
+fn processes_may_die_one_after_the_other_each_after_its_run() {
+    let store = memory();
+    let (told, seen) = channel();
+    let builder = || Durable::builder(store.clone()).handle("q", telling(&told));
+    let (first, steps) = builder().start_stepped().expect("the clock is the test's");
+    schedule(&first, "a", MINUTE);
+    steps.crash_after_run(&first);
+    advance(&steps, MINUTE);
+    let second = builder().start_beside(&steps).expect("the store is there");
+    steps.crash_after_run(&second);
+    advance(&steps, MINUTE);
+    let third = builder().start_beside(&steps).expect("the store is there");
+    advance(&steps, MINUTE);
+    let crashes: Vec<u32> = seen.try_iter().map(|seen| seen.crashes).collect();
+    assert_eq!(crashes, [0, 1, 2]);
+    assert_eq!(third.stats().succeeded, 1);
+}
+
+#[test]
 fn several_processes_run_each_timer_once() {
     let store = memory();
     let (told, seen) = channel();

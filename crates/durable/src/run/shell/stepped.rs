@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::{Message, NodeSender, Shell};
 use crate::node::{Input, Mono, Stopped};
+use crate::store::Epoch;
 use crate::sync::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 /// A call to the store that takes longer, by a clock that nobody moves, is left alone until it has
@@ -31,10 +32,12 @@ pub(crate) struct Turn {
 /// The state of a node after a turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rest {
-    /// When the node has something to do if nothing else happens.
-    pub(crate) next_wake: Option<Mono>,
+    /// The time until the node has something to do if nothing else happens. Each node counts its
+    /// time from its own start.
+    pub(crate) wakes_in: Option<Duration>,
     /// How many runs have begun so far.
     pub(crate) began: u64,
+    pub(crate) epoch: Epoch,
 }
 
 /// What a node remembers of its turns.
@@ -125,9 +128,11 @@ impl Shell {
             self.take_one(message, receiver)?;
         }
         self.show();
+        let (now, wake) = (self.clock.now(), self.node.next_wake());
         let rest = Rest {
-            next_wake: self.node.next_wake(),
+            wakes_in: wake.map(|wake| wake.saturating_sub(now)),
             began: self.steps().began,
+            epoch: self.node.epoch(),
         };
         // Nobody waits for it if the test has ended.
         let _ = turn.reply.send(rest);
