@@ -7,5 +7,7 @@ mod processes;
 mod runs;
 #[cfg(feature = "cron")]
 mod schedules;
+#[cfg(feature = "cron")]
+mod simulated;
 mod support;
 mod troubles;

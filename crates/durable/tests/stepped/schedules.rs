@@ -64,3 +64,44 @@ fn a_failing_occurrence_is_tried_again_while_the_next_one_waits() {
     assert_eq!(first[..6], of([1, 1, 1, 2, 2, 2]));
     drop((timers, steps));
 }
+
+#[test]
+fn a_changed_definition_repeats_nothing_after_a_step_back_of_the_clock() {
+    let store = memory();
+    let (told, seen) = channel();
+    let builder = |expression: &str, payload: u64| {
+        let told = told.clone();
+        Durable::builder(store.clone())
+            .handle("report", move |due: &Due<u64>| {
+                let told = told.send((due.scheduled_for(), *due.payload()));
+                told.expect("the test listens");
+            })
+            .cron("hourly", Cron::new(expression, "UTC").unwrap(), &payload)
+    };
+    let (old, steps) = builder("@hourly", 1)
+        .start_stepped()
+        .expect("the clock is the test's");
+    advance(&steps, HOUR * 3);
+    steps
+        .jump_to(at(HOUR))
+        .wait()
+        .expect("the clock is the test's");
+    let new = builder("@hourly", 2)
+        .start_beside(&steps)
+        .expect("the store is there");
+    advance(&steps, HOUR * 3);
+    let newer = builder("*/30 * * * *", 3)
+        .start_beside(&steps)
+        .expect("the store is there");
+    steps
+        .jump_to(at(HOUR))
+        .wait()
+        .expect("the clock is the test's");
+    advance(&steps, HOUR * 4);
+    let ran: Vec<_> = seen.try_iter().collect();
+    let dates: Vec<_> = ran.iter().map(|(date, _)| *date).collect();
+    assert!(dates.is_sorted_by(|one, next| one < next), "{ran:?}");
+    let payloads: Vec<_> = ran.iter().map(|(_, payload)| *payload).collect();
+    assert_eq!(payloads, [1, 1, 1, 2, 3, 3]);
+    drop((old, new, newer));
+}
