@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tourbillon::{Clock, ManualClock};
 
-use crate::calls::{CompleteError, CompletesRun, Completion};
+use crate::calls::{Awaited, CompleteError, CompletesRun, Completion};
 use crate::run::{Due, LocalClock, NodeLease, RunInfo, Token};
 use crate::store::{ClaimedRun, Epoch, Meta, Payload, Run, StoreTime};
 use crate::sync::{Arc, Mutex};
@@ -262,18 +262,68 @@ impl CompletionRecord {
     pub fn completed(&self) -> Vec<Token> {
         self.completed.lock().clone()
     }
+
+    /// Returns what stands for a transaction whose calls are awaited, for handlers that are futures.
+    /// It notes a run when the answer is awaited.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::test_util::{CompletionRecord, DueBuilder};
+    /// use tourbillon_durable::{Awaited, CompleteError, CompletesRun, Due};
+    ///
+    /// async fn cancel_unpaid<'t, X>(due: &Due<u64>, tx: X) -> Result<(), CompleteError>
+    /// where
+    ///     X: CompletesRun<Answer = Awaited<'t, Result<(), CompleteError>>>,
+    /// {
+    ///     // .. cancel the order in the transaction ..
+    ///     due.complete_in(tx).await
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let due = DueBuilder::new("pay-by", "order:7", 7).build();
+    /// let record = CompletionRecord::new();
+    /// assert_eq!(cancel_unpaid(&due, record.awaited()).await, Ok(()));
+    /// assert_eq!(record.completed(), [due.token()]);
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn awaited(
+        &self,
+    ) -> impl CompletesRun<Answer = Awaited<'static, Result<(), CompleteError>>> + use<> {
+        AwaitedRecord(self.clone())
+    }
+
+    fn note(&self, token: Token) -> Result<(), CompleteError> {
+        self.completed.lock().push(token);
+        match &self.refusal {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn token_of(run: &Completion<'_>) -> Token {
+    Token::new(&Arc::from(run.queue), Box::from(run.key), run.generation)
 }
 
 impl CompletesRun for &CompletionRecord {
     type Answer = Result<(), CompleteError>;
 
     fn complete(self, run: &Completion<'_>) -> Self::Answer {
-        let token = Token::new(&Arc::from(run.queue), Box::from(run.key), run.generation);
-        self.completed.lock().push(token);
-        match &self.refusal {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        }
+        self.note(token_of(run))
+    }
+}
+
+struct AwaitedRecord(CompletionRecord);
+
+impl CompletesRun for AwaitedRecord {
+    type Answer = Awaited<'static, Result<(), CompleteError>>;
+
+    fn complete(self, run: &Completion<'_>) -> Self::Answer {
+        let token = token_of(run);
+        Awaited::new(async move { self.0.note(token) })
     }
 }
 
