@@ -116,7 +116,7 @@ pub enum DurableEvent {
         queue: String,
         /// The key.
         key: String,
-        /// What is wrong with it.
+        /// Why it can't be read.
         error: String,
     },
     /// The store refuses to claim or to settle a timer, for instance since a trigger or a

@@ -91,8 +91,8 @@ impl Postgres {
     ///
     /// The parameters are those of [`Due::completion`](crate::Due::completion): queue `text`, key
     /// `text`, generation `bigint`, epoch `bigint`, attempt `int`, next `timestamptz` and next_meta
-    /// `text`, which are null but for a timer with a schedule. The row has `completed boolean`.
-    /// If it is `false` the run is no longer that of the node, and the transaction must be rolled
+    /// `text`. Only a timer with a schedule has the last two; for others they are null. The row has
+    /// `completed boolean`. If it is `false` the run is no longer that of the node, and the transaction must be rolled
     /// back.
     pub const COMPLETE: &'static str = "select tourbillon.complete($1::text, $2::text, $3::bigint, $4::bigint, $5::int, \
          $6::timestamptz, $7::text::jsonb) as completed";

@@ -103,7 +103,7 @@ impl Drive {
     pub(super) fn settle(&mut self, waits: bool) {
         self.look_at_clock();
         self.turns(false, waits);
-        // What was scheduled without these nodes is found by a poll.
+        // Only a poll finds timers that other processes have scheduled.
         while self.work_left().is_some_and(|work| work.overdue > 0) {
             if !self.turns(true, waits) {
                 return;

@@ -88,7 +88,7 @@ impl<T: Clone + Ord + std::fmt::Debug + Send + 'static> Told<T> {
         all
     }
 
-    /// Waits for so many, and returns them.
+    /// Waits for this number of runs, and returns them.
     #[track_caller]
     pub(crate) fn wait_for(&self, number: usize) -> Vec<T> {
         wait::until("the runs have ended", || self.all().len() >= number);

@@ -47,7 +47,7 @@ pub(crate) fn telling(told: &Sender<Seen>) -> impl Fn(&Due<u64>) + Clone + Send 
     move |due| told.send(Seen::of(due)).expect("the test listens")
 }
 
-/// Timers with the queue `q`, whose runs are told.
+/// Starts timers with the queue `q`. The receiver gets each run.
 pub(crate) fn timers() -> (Durable, DurableSteps, Receiver<Seen>) {
     let (told, seen) = channel();
     let builder = Durable::builder(memory()).handle("q", telling(&told));
