@@ -1,6 +1,6 @@
 //! A future that awaits the answer of a worker. It is woken by the answer, or when there will be
 //! none. The drop of the future leaves no answer behind. `crates/leases/src/manager/oneshot.rs` has
-//! the rules, ONESHOT-1 and ONESHOT-2.
+//! the rules, ONESHOT-1 to ONESHOT-3.
 //!
 //! If a waiting task is not woken, loom reports a deadlock.
 //!
@@ -70,6 +70,23 @@ fn an_answer_that_nobody_takes_is_dropped() {
         let answers = worker.join().unwrap();
         assert_eq!(drops.load(Relaxed), 1);
         drop(answers);
+    });
+}
+
+#[test]
+fn an_answer_is_taken_or_withdrawn() {
+    check(3, || {
+        let (answers, end) = oneshot();
+        let drops = Arc::new(Count::new(0));
+        let late = answers.withdrawal();
+        answers.leave(Answer(Arc::clone(&drops)));
+        drop(answers);
+        let timer = thread::spawn(move || late.withdraw());
+        let taken = block_on(poll_fn(|context| end.poll(context)));
+        timer.join().unwrap();
+        assert_eq!(end.is_withdrawn(), taken.is_none());
+        drop((taken, end));
+        assert_eq!(drops.load(Relaxed), 1);
     });
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tourbillon::{ClockParker, Time};
 
-use super::attempt::Attempt;
+use super::attempt::{AcquireStep, Attempt, Last, RUSHED};
 use super::drop_wait;
 use super::error::LockError;
 use super::guard::LeaseGuard;
@@ -307,14 +307,6 @@ impl<'a> Acquisition<'a> {
     }
 }
 
-/// What a caller does next.
-#[derive(Debug)]
-pub(super) enum AcquireStep {
-    Ask,
-    Wait(Time),
-    Done(Result<LeaseGuard, LockError>),
-}
-
 /// The attempts of one caller to acquire a lock. It knows neither threads nor tasks.
 pub(super) struct AcquireLoop {
     pub(super) inner: Arc<LeasesInner>,
@@ -337,16 +329,6 @@ pub(super) struct AcquireLoop {
     /// Whether the result has been counted.
     ended: bool,
 }
-
-/// The last answer of the store.
-enum Last {
-    None,
-    Held,
-    Failed(StoreError),
-}
-
-/// A call that has less time than this may fail although the store works.
-const RUSHED: Duration = Duration::from_millis(100);
 
 /// What wakes a waiting caller in addition to the clock.
 struct Watching {
@@ -453,6 +435,22 @@ impl AcquireLoop {
             return AcquireStep::Done(Err(self.timed_out()));
         }
         AcquireStep::Wait((now + pause.max(Duration::from_millis(1))).min(end))
+    }
+
+    /// Begins anew after a grant that was given back, since nobody took it in time.
+    ///
+    /// The release of that grant may be sent again later. So what follows has another secret.
+    pub(super) fn begin_again(&mut self) {
+        self.request = Arc::new(Request {
+            owner: self.inner.owner(),
+            secret: OwnedSecret::random(),
+            ..Request::clone(&self.request)
+        });
+        // The time before the grant does not count as a wait.
+        self.watch = None;
+        // The guard has given the name back for the earlier attempts, too.
+        self.unsure = false;
+        self.noted = false;
     }
 
     fn is_stopped(&self) -> bool {

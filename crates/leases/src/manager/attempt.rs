@@ -1,4 +1,4 @@
-//! One attempt to acquire a name.
+//! One attempt to acquire a name, and what may follow it.
 
 use std::time::Duration;
 
@@ -15,6 +15,9 @@ use crate::sync::{Arc, catch_panic};
 /// The shortest limit of a call, however little time the caller has left to wait.
 pub(super) const LEAST_CALL: Duration = Duration::from_millis(10);
 
+/// A call that has less time than this may fail although the store works.
+pub(super) const RUSHED: Duration = Duration::from_millis(100);
+
 /// The result of an attempt.
 #[derive(Debug)]
 pub(super) enum Attempt {
@@ -24,6 +27,21 @@ pub(super) enum Attempt {
     Failed(StoreError),
     /// The name was granted but could not be kept.
     Ended(LockError),
+}
+
+/// The last answer of the store.
+pub(super) enum Last {
+    None,
+    Held,
+    Failed(StoreError),
+}
+
+/// What a caller does next.
+#[derive(Debug)]
+pub(super) enum AcquireStep {
+    Ask,
+    Wait(Time),
+    Done(Result<LeaseGuard, LockError>),
 }
 
 impl LeasesInner {

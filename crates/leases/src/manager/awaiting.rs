@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tourbillon::{Time, reentrancy};
 
-use super::acquire::{AcquireLoop, AcquireStep, Acquisition};
-use super::attempt::{Attempt, LEAST_CALL};
+use super::acquire::{AcquireLoop, Acquisition};
+use super::attempt::{AcquireStep, Attempt, LEAST_CALL};
 use super::error::{LockError, ReleaseError};
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
@@ -18,7 +18,7 @@ use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use super::oneshot::{OneshotWaker, oneshot};
 use super::request::{Request, WaitPolicy};
-use crate::keep_alive::{KeepAlive, Loss};
+use crate::keep_alive::{KeepAlive, Loss, TimerKey};
 use crate::store::{Destination, Holder, StoreError};
 use crate::sync::Arc;
 
@@ -31,6 +31,12 @@ impl Leases {
     ///
     /// **Dropping the future** ends the wait. If a call that is in flight is granted after that,
     /// the lock is given back at once.
+    ///
+    /// **A future that is kept and not polled** holds nothing for long. If the lock is granted, and
+    /// half of its lease has passed before the next poll, the lock is given back, and that poll asks
+    /// again. If the lock was lost meanwhile since it was [not fed](Acquisition::fed_every) or held
+    /// [too long](Acquisition::max_hold), the poll returns [`LockError::Lost`]. So no poll returns
+    /// a guard whose lease has ended.
     ///
     /// **Dropping the guard** does not block, unless it is the last guard and no `Leases` are left:
     /// see [`LeasesBuilder::end_limit`]. A process that exits without this last drop may end before
@@ -139,21 +145,22 @@ impl Leases {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn holder_async(&self, name: &str) -> LeaseFuture<Result<Option<Holder>, LockError>> {
-        self.on_worker(name, |inner, name| inner.holder(name))
+        self.on_worker(name, |inner, name| inner.holder(name), |_| None)
     }
 
-    /// Runs a call about a lock on a worker.
+    /// Runs a call about a lock on a worker. `lease_of` is that of [`on_worker_or`].
     pub(super) fn on_worker<T: Send + 'static>(
         &self,
         name: &str,
         call: impl FnOnce(&Arc<LeasesInner>, &str) -> Result<T, LockError> + Send + 'static,
+        lease_of: fn(&Result<T, LockError>) -> Option<Duration>,
     ) -> LeaseFuture<Result<T, LockError>> {
         let (leases, name) = (self.inner.clone(), name.to_owned());
         LeaseFuture::new(async move {
             // Under a lock of the crate this panics before the store is asked.
             let _ = reentrancy::check();
             let (own, asked) = (Arc::clone(&leases), name.clone());
-            on_worker_or(&leases, &name, move || call(&own, &asked)).await
+            on_worker_or(&leases, &name, move || call(&own, &asked), lease_of).await
         })
     }
 }
@@ -265,17 +272,7 @@ async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
     // present task, whichever that is.
     let bell = Arc::new(OneshotWaker::default());
     let waker = Waker::from(Arc::clone(&bell));
-    // If all workers are busy with hanging calls, this caller's own call does not even begin. Then
-    // only this alarm ends the wait. It comes after the end, so that a call which begins at the
-    // end has time for its answer.
-    let alarm_bell = Arc::new(OneshotWaker::default());
-    let _alarm = match acquire_loop.end() {
-        Time::MAX => None,
-        end => {
-            let left = (end + 2 * LEAST_CALL).since(inner.clock.now());
-            alarm(&inner, left, Waker::from(Arc::clone(&alarm_bell)))
-        }
-    };
+    let mut last_alarm = LastAlarm::new(&inner, acquire_loop.end());
     loop {
         if acquire_loop.is_closed() {
             return Err(acquire_loop.closed());
@@ -289,18 +286,44 @@ async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
             request,
         };
         // Waits for the answer or the alarm. The answer comes first if both are there.
-        let mut answer = pin!(on_worker(&inner, destination, attempt, true));
+        let mut answer = pin!(run(
+            &inner,
+            destination,
+            attempt,
+            true,
+            AttemptAnswer::lease
+        ));
         let answer = poll_fn(|context| {
             if let Poll::Ready(answer) = answer.as_mut().poll(context) {
                 return Poll::Ready(Some(answer));
             }
-            alarm_bell.poll(context).map(|()| None)
+            last_alarm.bell.poll(context).map(|()| None)
         });
         let answer = match answer.await {
-            Some(Some(answer)) => answer.take(),
-            Some(None) => Attempt::Ended(acquire_loop.closed()),
+            Some(Fetched::Answer(answer)) => answer.take(),
+            Some(Fetched::TooLate) => {
+                acquire_loop.begin_again();
+                last_alarm = LastAlarm::new(&inner, acquire_loop.end());
+                continue;
+            }
+            Some(Fetched::NoWorker) => Attempt::Ended(acquire_loop.closed()),
             None => return Err(acquire_loop.timed_out()),
         };
+        // A lease may also end while its grant waits for this poll.
+        if let Attempt::Granted(guard) = &answer
+            && !guard.is_held()
+        {
+            let loss = guard.lost().loss();
+            drop(answer);
+            acquire_loop.begin_again();
+            if let Some(loss @ (Loss::NotFed | Loss::HeldTooLong)) = loss {
+                // These options would end the next lease, too.
+                let name = acquire_loop.request.name.clone();
+                return Err(LockError::Lost { name, loss });
+            }
+            last_alarm = LastAlarm::new(&inner, acquire_loop.end());
+            continue;
+        }
         match acquire_loop.after(answer, &waker) {
             AcquireStep::Ask => {}
             AcquireStep::Wait(until) => sleep(&inner, &bell, &waker, until).await,
@@ -320,6 +343,14 @@ struct AttemptAnswer {
 }
 
 impl AttemptAnswer {
+    /// Returns the lease of a lock that was granted.
+    fn lease(&self) -> Option<Duration> {
+        match &self.attempt {
+            Some(Attempt::Granted(guard)) => Some(guard.id().lease()),
+            _ => None,
+        }
+    }
+
     fn take(mut self) -> Attempt {
         let attempt = self.attempt.take();
         attempt.expect("`take` consumes the answer, so the attempt is still there")
@@ -361,6 +392,32 @@ fn alarm(inner: &LeasesInner, delay: Duration, waker: Waker) -> Option<WakeUp<'_
     Some(WakeUp { keep_alive, number })
 }
 
+/// Ends a wait of limited time if nothing else does.
+///
+/// If all workers are busy with hanging calls, the caller's own call does not even begin. The alarm
+/// comes after the end of the wait, so that a call which begins at the end has time for its answer.
+struct LastAlarm<'a> {
+    bell: Arc<OneshotWaker>,
+    _alarm: Option<WakeUp<'a>>,
+}
+
+impl<'a> LastAlarm<'a> {
+    fn new(inner: &'a LeasesInner, end: Time) -> Self {
+        let bell = Arc::new(OneshotWaker::default());
+        let alarm = match end {
+            Time::MAX => None,
+            end => {
+                let left = end.since(inner.clock.now()) + 2 * LEAST_CALL;
+                alarm(inner, left, Waker::from(Arc::clone(&bell)))
+            }
+        };
+        LastAlarm {
+            bell,
+            _alarm: alarm,
+        }
+    }
+}
+
 /// A wake-up by a timer. The drop cancels the timer.
 struct WakeUp<'a> {
     keep_alive: &'a KeepAlive<LeaseId>,
@@ -373,11 +430,13 @@ impl Drop for WakeUp<'_> {
     }
 }
 
-/// A task that waits for a worker or a turn. The drop removes it, unless it has begun.
+/// A task that waits for a worker or a turn. The drop removes it, unless it has begun, and the timer
+/// that would withdraw its answer.
 struct AwaitedTurn<'a> {
     inner: &'a LeasesInner,
     destination: Destination,
     number: u64,
+    withdrawal: TimerKey,
 }
 
 impl Drop for AwaitedTurn<'_> {
@@ -389,15 +448,29 @@ impl Drop for AwaitedTurn<'_> {
         }
         self.inner.keep_alive.cancel_call(self.number);
         self.inner.turns.leave(self.destination, self.number);
+        self.inner.keep_alive.cancel(self.withdrawal);
     }
+}
+
+/// The answer of a worker, or why there is none.
+enum Fetched<T> {
+    Answer(T),
+    /// It held a lock for too long, and was dropped.
+    TooLate,
+    /// No worker is left.
+    NoWorker,
 }
 
 /// Runs a call about a lock on a worker, like [`on_worker`]. Without workers the leases are closed.
 /// If the future is dropped before the call has begun, the call is not made.
+///
+/// `lease_of` returns the lease of the locks that an answer holds. Such an answer waits for the next
+/// poll for half of that lease. If it is dropped then, the error is [`LockError::Lost`].
 pub(super) async fn on_worker_or<T: Send + 'static>(
     inner: &Arc<LeasesInner>,
     name: &str,
     task: impl FnOnce() -> Result<T, LockError> + Send + 'static,
+    lease_of: fn(&Result<T, LockError>) -> Option<Duration>,
 ) -> Result<T, LockError> {
     LockError::check_length(name)?;
     // In a forked copy nothing would wake the future.
@@ -409,11 +482,15 @@ pub(super) async fn on_worker_or<T: Send + 'static>(
     let started = inner.keep_alive.start();
     started.map_err(|error| LockError::of_keep(name, error))?;
     let destination = inner.destination(name);
-    let answer = on_worker(inner, destination, task, true).await;
-    answer.unwrap_or_else(|| {
-        let name = name.to_owned();
-        Err(LockError::Closed { name })
-    })
+    let own_name = || name.to_owned();
+    match run(inner, destination, task, true, lease_of).await {
+        Fetched::Answer(answer) => answer,
+        Fetched::TooLate => Err(LockError::Lost {
+            name: own_name(),
+            loss: Loss::Expired,
+        }),
+        Fetched::NoWorker => Err(LockError::Closed { name: own_name() }),
+    }
 }
 
 /// Runs `task` on a worker of the leases when its destination has a free turn. Returns `None` if no
@@ -427,25 +504,59 @@ pub(super) async fn on_worker<T: Send + 'static>(
     task: impl FnOnce() -> T + Send + 'static,
     may_be_left: bool,
 ) -> Option<T> {
+    match run(inner, destination, task, may_be_left, |_| None).await {
+        Fetched::Answer(answer) => Some(answer),
+        Fetched::TooLate | Fetched::NoWorker => None,
+    }
+}
+
+/// Runs `task` like [`on_worker`]. An answer that holds locks, by `lease_of`, is dropped if the
+/// future has not taken it after half of their lease: nobody knows whether it is polled ever again.
+async fn run<T: Send + 'static>(
+    inner: &Arc<LeasesInner>,
+    destination: Destination,
+    task: impl FnOnce() -> T + Send + 'static,
+    may_be_left: bool,
+    lease_of: fn(&T) -> Option<Duration>,
+) -> Fetched<T> {
     let (sender, receiver) = oneshot();
     let number = inner.keep_alive.number();
-    let own = Arc::clone(inner);
+    let withdrawal = TimerKey::Call(inner.keep_alive.number());
+    let (own, timers) = (Arc::clone(inner), Arc::clone(inner));
     let task = Box::new(move || {
         // The future may have been dropped while the task was on its way to its turn.
         if may_be_left && !sender.are_awaited() {
             return;
         }
         let answer = task();
+        let Some(lease) = lease_of(&answer) else {
+            return sender.leave(answer);
+        };
+        // Armed before the answer is there, so that whoever takes it finds the timer.
+        let late = sender.withdrawal();
+        let keep_alive = &timers.keep_alive;
+        keep_alive.after(withdrawal, lease / 2, move || late.withdraw());
         sender.leave(answer);
+        // The future may have been dropped before the timer was armed.
+        if !sender.are_awaited() {
+            keep_alive.cancel(withdrawal);
+        }
     });
     let turn = move || own.turns.run(destination, number, task);
     if !inner.keep_alive.call(number, turn) {
-        return None;
+        return Fetched::NoWorker;
     }
     let _left = may_be_left.then(|| AwaitedTurn {
         inner,
         destination,
         number,
+        withdrawal,
     });
-    poll_fn(|context| receiver.poll(context)).await
+    // It is dropped before the turn: a worker that still finds it leaves the timer to that drop.
+    let receiver = receiver;
+    match poll_fn(|context| receiver.poll(context)).await {
+        Some(answer) => Fetched::Answer(answer),
+        None if receiver.is_withdrawn() => Fetched::TooLate,
+        None => Fetched::NoWorker,
+    }
 }

@@ -122,7 +122,8 @@ pub enum LockError {
         /// The lock.
         name: String,
     },
-    /// The lease that was to be entered again, extended or resumed is lost.
+    /// The lease that was to be entered again, extended or resumed is lost, or one that was granted
+    /// to a future that was not [polled in time](crate::Leases::lock_async).
     #[non_exhaustive]
     Lost {
         /// The lock.

@@ -65,7 +65,7 @@ impl LeaseGuard {
             let _ = reentrancy::check();
             let called = Arc::clone(&own);
             let name = own.kept.key().name();
-            on_worker_or(&own.inner, name, move || called.extend(lease)).await
+            on_worker_or(&own.inner, name, move || called.extend(lease), |_| None).await
         })
     }
 }

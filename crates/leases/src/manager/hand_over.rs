@@ -327,14 +327,29 @@ impl Leases {
     }
 
     /// Takes over a lock like [`resume`](Self::resume), as a future. If the future is dropped while
-    /// its call is under way, the lock is released.
+    /// its call is under way, the lock is released. So it is if the call has succeeded, and half of
+    /// the lease has passed before the next poll, which then fails with [`LockError::Lost`].
     ///
     /// # Errors
     ///
     /// As for [`resume`](Self::resume).
     pub fn resume_async(&self, ticket: &LeaseTicket) -> LeaseFuture<Result<LeaseGuard, LockError>> {
         let copy = ticket.copy();
-        self.on_worker(ticket.name(), move |inner, _| inner.resume(&copy, false))
+        let resume = move |inner: &Arc<LeasesInner>, _: &str| inner.resume(&copy, false);
+        let call = self.on_worker(ticket.name(), resume, |resumed| {
+            resumed.as_ref().ok().map(|guard| guard.id().lease())
+        });
+        LeaseFuture::new(async move {
+            let guard = call.await?;
+            match guard.lost().loss() {
+                None => Ok(guard),
+                // It has ended while nobody polled.
+                Some(loss) => {
+                    let name = guard.name().to_owned();
+                    Err(LockError::Lost { name, loss })
+                }
+            }
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use crate::store::HeldLock;
+use crate::sync::Arc;
 
 impl Leases {
     /// Asks the store which locks are held whose names begin with `prefix`, and by whom. Returns at
@@ -60,7 +61,8 @@ impl Leases {
         prefix: &str,
         most: usize,
     ) -> LeaseFuture<Result<Vec<HeldLock>, LockError>> {
-        self.on_worker(prefix, move |inner, prefix| inner.list(prefix, most))
+        let list = move |inner: &Arc<LeasesInner>, prefix: &str| inner.list(prefix, most);
+        self.on_worker(prefix, list, |_| None)
     }
 }
 

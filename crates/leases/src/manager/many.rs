@@ -26,6 +26,12 @@ type Asked = Result<Attempt, StoreError>;
 /// The leases of guards that are released, and how their renewals have ended.
 type EndedLeases = Vec<(Option<Arc<Lease>>, Result<(), Loss>)>;
 
+/// Returns the lease of the locks that are held by this answer.
+fn lease_of(answers: &Result<Answers, LockError>) -> Option<Duration> {
+    let first = answers.as_ref().ok()?.iter().flatten().next()?;
+    Some(first.id().lease())
+}
+
 /// Whether somebody waits for the answer of a call.
 #[derive(Clone)]
 struct Wanted(Arc<AtomicBool>);
@@ -97,7 +103,8 @@ impl Leases {
 
     /// Acquires those of the locks that are free, like [`try_lock_many`](Self::try_lock_many), as a
     /// future. If the future is dropped, no further call is made, and locks that are granted after
-    /// that are given back at once.
+    /// that are given back at once. If locks are granted, and half of their lease has passed before
+    /// the next poll, they are given back, and that poll asks for all names again.
     ///
     /// # Errors
     ///
@@ -113,27 +120,32 @@ impl Leases {
             let Some(first) = names.iter().find(is_possible) else {
                 return leases.try_lock_many(&names);
             };
-            let (own, asked) = (Arc::clone(&leases.inner), leases.requests(&names));
-            let wanted = Wanted::default();
-            let _ends = WantedEnd(wanted.clone());
-            let task = move || Ok(own.acquire_many(asked, false, &wanted));
-            match on_worker_or(&leases.inner, first, task).await {
-                Ok(answers) => answers,
-                // No call was made.
-                Err(error) => {
-                    let none = |name: &String| {
-                        let name = name.clone();
-                        Err(match &error {
-                            LockError::Store { error, .. } => LockError::Store {
-                                name,
-                                error: error.clone(),
-                            },
-                            _ => LockError::Closed { name },
-                        })
-                    };
-                    names.iter().map(none).collect()
+            let error = loop {
+                let (own, asked) = (Arc::clone(&leases.inner), leases.requests(&names));
+                let wanted = Wanted::default();
+                let _ends = WantedEnd(wanted.clone());
+                let task = move || Ok(own.acquire_many(asked, false, &wanted));
+                match on_worker_or(&leases.inner, first, task, lease_of).await {
+                    // A lease may have ended while its grant waited for this poll.
+                    Ok(answers) if answers.iter().flatten().all(LeaseGuard::is_held) => {
+                        return answers;
+                    }
+                    Ok(_) | Err(LockError::Lost { .. }) => {}
+                    Err(error) => break error,
                 }
-            }
+            };
+            // No call was made.
+            let none = |name: &String| {
+                let name = name.clone();
+                Err(match &error {
+                    LockError::Store { error, .. } => LockError::Store {
+                        name,
+                        error: error.clone(),
+                    },
+                    _ => LockError::Closed { name },
+                })
+            };
+            names.iter().map(none).collect()
         })
     }
 

@@ -5,6 +5,8 @@
 //! - **ONESHOT-2** The sender is dropped when there is an answer, and when there never will be one.
 //!   Either way the future is woken, since it leaves its waker under the lock under which it has
 //!   checked for an answer.
+//! - **ONESHOT-3** An answer that is withdrawn was not taken, and is not taken after that: both
+//!   happen under the lock, and only one of them finds it.
 
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -16,6 +18,7 @@ pub(crate) fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
         answer: None,
         gone: false,
         abandoned: false,
+        withdrawn: false,
         waker: None,
     }));
     (
@@ -30,6 +33,8 @@ struct OneshotState<T> {
     gone: bool,
     /// Whether the receiver was dropped.
     abandoned: bool,
+    /// Whether the answer was there, and was dropped since nobody took it.
+    withdrawn: bool,
     waker: Option<Waker>,
 }
 
@@ -57,6 +62,27 @@ impl<T> OneshotSender<T> {
             return;
         }
         state.answer = Some(answer);
+    }
+
+    /// Returns what can withdraw the answer later.
+    pub(crate) fn withdrawal(&self) -> Withdrawal<T> {
+        Withdrawal(Arc::clone(&self.0))
+    }
+}
+
+/// Drops an answer that nobody has taken. It keeps nobody waiting: it is no sender.
+pub(crate) struct Withdrawal<T>(Arc<Mutex<OneshotState<T>>>);
+
+impl<T> Withdrawal<T> {
+    pub(crate) fn withdraw(self) {
+        let answer = {
+            let mut state = self.0.lock();
+            let answer = state.answer.take();
+            state.withdrawn |= answer.is_some();
+            answer
+        };
+        // Without the lock, as in `leave`.
+        drop(answer);
     }
 }
 
@@ -91,6 +117,11 @@ impl<T> OneshotReceiver<T> {
         drop(state);
         drop(before);
         Poll::Pending
+    }
+
+    /// Whether there was an answer, which nobody took in time.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        !self.1.is_elsewhere() && self.0.lock().withdrawn
     }
 }
 

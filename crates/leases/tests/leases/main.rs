@@ -32,4 +32,5 @@ mod releases;
 mod renewal;
 mod tokens;
 mod under_lock;
+mod unpolled;
 mod waiting;
