@@ -95,6 +95,10 @@ pub(super) fn answered(error: &ServerError) -> StoreError {
         "ERR" if said.contains("can't run this command") => RIGHTS,
         "NOAUTH" | "WRONGPASS" => "; put user and password into the URL",
         "NOPERM" => RIGHTS,
+        "MOVED" => {
+            "; this is one node of a cluster, which the store can't follow: put a proxy before the \
+             cluster that hides it, or use a server that is no cluster"
+        }
         "WRONGTYPE" => "; a key of this prefix is somebody else's: choose another prefix",
         _ => "",
     };

@@ -57,6 +57,12 @@ impl Keys {
         &self.markers
     }
 
+    /// Returns keys of this prefix all over the slots. They need not exist.
+    pub(super) fn all_over(&self) -> Vec<String> {
+        let key = |tag| format!("{}:{{{tag}}}:marker", self.prefix);
+        tags(16).map(key).collect()
+    }
+
     /// Returns the number of the range of slots in which a name lies.
     pub(super) fn destination(&self, name: &str) -> u16 {
         let destinations = u16::try_from(self.markers.len()).expect("there are fewer than slots");

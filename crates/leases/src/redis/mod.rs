@@ -188,8 +188,8 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 /// of the URL, by an authority that the system trusts or that was passed to the builder
 /// (`tls_root_certificate_pem`).
 ///
-/// This client talks to one server and does not follow `MOVED`. A cluster needs a proxy that hides
-/// it; that is tested with three nodes. A cluster refuses a call with keys of two slots. Then a
+/// This client talks to one server and does not follow `MOVED`. So it refuses a node of a cluster at
+/// the first call. A cluster needs a proxy that hides it; that is tested with three nodes. A cluster refuses a call with keys of two slots. Then a
 /// second call checks the marker, and releases the lock if nothing may be granted yet. Each
 /// node also checks its own uptime. If the proxy has no `SUBSCRIBE`, waiting callers find a
 /// release by asking again.
@@ -244,7 +244,7 @@ impl RedisStore {
     }
 
     fn new(server: Server, options: Options) -> Self {
-        let server = Arc::new(server);
+        let server = Arc::new(server.with_probes(&options.keys.all_over()));
         // The id includes the process id, since a forked copy draws the same random keys.
         let own = RandomState::new().hash_one((std::process::id(), unique_number()));
         RedisStore(Arc::new(RedisInner {

@@ -130,6 +130,40 @@ fn encode(value: &Value, to: &mut Vec<u8>) {
 
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn one_node_of_a_cluster_is_refused_for_each_name() {
+    let nodes = cluster();
+    for node in &nodes {
+        // Also for a name whose slot it has.
+        for name in ["a", "b", "c", "d", "e", "f"] {
+            let store = RedisStore::builder(&node.url()).durable().build().unwrap();
+            let refused = store.acquire(&Claim::new(name, "a:1", Secret::new("a:1"), LEASE), LIMIT);
+            let Err(StoreError::Refused(said)) = refused else {
+                panic!("{refused:?}");
+            };
+            for word in ["MOVED", "one node of a cluster", "proxy"] {
+                assert!(said.contains(word), "{said}");
+            }
+        }
+        let store = RedisStore::open(&node.url()).unwrap();
+        assert!(matches!(store.check(LIMIT), Err(StoreError::Refused(_))));
+        assert_eq!(node.cli(&["KEYS", "*"]).trim(), "(empty array)");
+    }
+    // A cluster of one node sends nobody away.
+    let alone = Server::with(&["--save", "", "--cluster-enabled", "yes"]);
+    let store = RedisStore::builder(&alone.url()).durable().build().unwrap();
+    let ask = || store.acquire(&Claim::new("a", "a:1", Secret::new("a:1"), LEASE), LIMIT);
+    // Nor one that has no slots yet, which may pass.
+    let unready = ask();
+    assert!(
+        matches!(unready, Err(StoreError::Unavailable(_))),
+        "{unready:?}"
+    );
+    alone.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    wait::until("it has its slots", || ask().is_ok());
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
     let nodes = cluster();
     let url = format!("redis://127.0.0.1:{}/", hidden(&nodes));
