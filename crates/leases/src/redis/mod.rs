@@ -147,6 +147,10 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 /// - **A failover to a replica loses the writes that were not replicated yet.** The replica has the
 ///   marker, so it may grant a lock that is held. If its clock is behind, tokens may repeat, too.
 ///   `WAIT` would make that rarer but not impossible, so the store does not use it.
+/// - **A master that stands still during a failover goes on granting when it wakes**, until it learns
+///   that it was replaced. `min-replicas-to-write 1` with a short `min-replicas-max-lag` in its
+///   configuration makes that rarer, not impossible: a master without replicas then answers
+///   `NOREPLICAS`, which callers take for an outage.
 /// - Eviction may remove a lock and leave the marker: `maxmemory-policy` must be `noeviction`.
 ///   [`check`](Self::check) reports another one. Deleting single keys has the same effect.
 /// - Leases and uptime are counted by the server's clock. If it jumps forward, leases end early. If
