@@ -566,6 +566,7 @@ fn run(queue: &Arc<str>, key: &str, row: &Row) -> ClaimedRun {
         planned: row.planned,
         fails: row.fails,
         crashes: row.crashes,
+        stepped: false,
         payload: row.payload.clone(),
     }
 }

@@ -325,10 +325,25 @@ impl Node {
         outcome: &Outcome,
         settled: Settled,
     ) {
+        self.polls.touch(|| [place.clone()].into());
+        if let (Settled::Stepped, Outcome::Step(run)) = (settled, outcome) {
+            let run = ClaimedRun {
+                stepped: true,
+                ..ClaimedRun::clone(run)
+            };
+            self.runs.wait_again(place.clone(), run);
+            if self.stopping.is_some() {
+                self.give_back(now);
+            }
+            return;
+        }
         let Some(held) = self.runs.release(place) else {
             return;
         };
-        self.polls.touch(|| [place.clone()].into());
+        if matches!(outcome, Outcome::Step(_)) {
+            // It does not start after all.
+            self.queues[place.0].running -= 1;
+        }
         let after = match (settled, outcome) {
             (Settled::Waits, Outcome::Again(after) | Outcome::Retry(after)) => Some(*after),
             _ => None,

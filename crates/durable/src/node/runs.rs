@@ -162,7 +162,7 @@ impl HeldRuns {
             .collect()
     }
 
-    /// A run has ended. Returns whether it counted as running until now.
+    /// A run has ended. Returns whether it counts as running no more.
     pub(super) fn finish(&mut self, place: Place, run: &Run, outcome: Outcome, now: Mono) -> bool {
         let dropped = (place.0, place.1.clone(), run.generation, run.attempt);
         if self.dropped.remove(&dropped) {
@@ -173,11 +173,29 @@ impl HeldRuns {
                 && held.generation == run.generation
                 && held.attempt == run.attempt
         });
-        if is_this {
-            self.going_on -= 1;
-            self.end(place, outcome, now);
+        if !is_this {
+            return false;
         }
-        is_this
+        // It keeps its place until the store has said whether it starts after all.
+        let is_over = !matches!(outcome, Outcome::Step(_));
+        self.going_on -= 1;
+        self.end(place, outcome, now);
+        is_over
+    }
+
+    /// The store has moved a run to a later occurrence, and the node still holds it.
+    pub(super) fn wait_again(&mut self, place: Place, run: ClaimedRun) {
+        let Some(held) = self.held.get_mut(&place) else {
+            return;
+        };
+        held.tries = 0;
+        held.bytes = run.payload.bytes() as u64;
+        held.state = RunState::Waits(run);
+        self.suspects += usize::from(held.suspect);
+        if let Some(unsettled) = self.unsettled.get_mut(&place.0) {
+            *unsettled -= 1;
+        }
+        self.waiting.push_back(place);
     }
 
     fn end(&mut self, place: Place, outcome: Outcome, now: Mono) {
@@ -273,13 +291,13 @@ impl HeldRuns {
         Some(held)
     }
 
-    /// Drops all: their claims count as none any more. Returns, for each run that has not started,
-    /// its queue. Those that go on are counted until they end.
+    /// Drops all: their claims count as none any more. Returns, for each run that has not started
+    /// and counts as running, its queue. Those that go on are counted until they end.
     pub(super) fn drop_all(&mut self) -> Vec<usize> {
         let mut freed = Vec::new();
         for ((queue, key), held) in std::mem::take(&mut self.held) {
             match held.state {
-                RunState::Waits(_) => freed.push(queue),
+                RunState::Waits(_) | RunState::Ended(Outcome::Step(_)) => freed.push(queue),
                 RunState::Runs => {
                     self.dropped
                         .insert((queue, key, held.generation, held.attempt));

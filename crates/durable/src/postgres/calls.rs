@@ -421,6 +421,7 @@ impl Connection for PostgresConnection {
                 2 => Ok(Settled::Buried),
                 3 => Ok(Settled::Fenced),
                 4 => Ok(Settled::Locked),
+                6 => Ok(Settled::Stepped),
                 _ => refused(row).map_or(Ok(Settled::Locked), |(_, error)| Err(error)),
             };
         }

@@ -486,9 +486,9 @@ begin
 end
 $$;
 
--- Outcomes: 0 done, 1 again, 2 retry, 3 dead, 4 give back. A timer with a schedule is never deleted by its end:
+-- Outcomes: 0 done, 1 again, 2 retry, 3 dead, 4 give back, 5 step to an occurrence that is due, with the claim. A timer with a schedule is never deleted by its end:
 -- it goes on to p_next with p_meta, or without them is due at once, with the mark that its occurrence has ended.
--- Answers: 0 ended, 1 waits, 2 buried, 3 fenced, 4 locked by others.
+-- Answers: 0 ended, 1 waits, 2 buried, 3 fenced, 4 locked by others, 6 stepped.
 create function tourbillon.settle_1(
   p_epoch bigint, p_queue text[], p_key text[], p_gen bigint[], p_attempt int[], p_outcome smallint[],
   p_delay interval[], p_error text[], p_next timestamptz[], p_meta jsonb[], p_wait boolean
@@ -571,6 +571,9 @@ begin
           when t.cancelled then 'delete'
           when u.outcome in (0, 3) and tourbillon.is_schedule_1(t.meta) then
             case u.outcome when 0 then 'next' else 'bury next' end
+          -- The clock may have been set back since the claim, and the schedule paused.
+          when u.outcome = 5 and u.meta is not null and tourbillon.is_schedule_1(t.meta) then
+            case when u.next > v_now or tourbillon.is_paused_1(t.meta) then 'next' else 'step' end
           when u.outcome = 0 then 'delete'
           when u.outcome = 1 then 'again'
           when u.outcome = 2 then 'retry'
@@ -590,20 +593,22 @@ begin
       due = case
         when o.change = 'follow' then greatest(t.due, v_now)
         when o.paused then v_end
+        when o.change = 'step' then o.next
         when o.change = 'give back' then greatest(t.due, o.later)
         when o.change in ('next', 'bury next') then greatest(o.next, v_now)
         else o.later end,
-      planned = case when o.change = 'again' then o.later when o.change in ('next', 'bury next') then o.next else t.planned end,
+      planned = case when o.change = 'again' then o.later when o.change in ('next', 'bury next', 'step') then o.next else t.planned end,
       gen = case when o.change in ('follow', 'again', 'next', 'bury next') then v_gen else t.gen end,
       attempt = case when o.change in ('follow', 'again', 'next', 'bury next') then 0 else t.attempt end,
-      fails = case o.change when 'retry' then t.fails + 1 when 'give back' then t.fails else 0 end,
+      fails = case o.change when 'retry' then t.fails + 1 when 'give back' then t.fails when 'step' then t.fails else 0 end,
       crashes = case when o.change in ('follow', 'again', 'next', 'bury next') then 0 else t.crashes end,
-      bytes = case when o.change in ('next', 'bury next') then tourbillon.bytes_1(t.payload, o.next_meta) else t.bytes end,
-      meta = case when o.change in ('next', 'bury next') then o.next_meta else t.meta end,
-      claim = null, claimed = null, cancelled = false, follows = false
+      bytes = case when o.change in ('next', 'bury next', 'step') then tourbillon.bytes_1(t.payload, o.next_meta) else t.bytes end,
+      meta = case when o.change in ('next', 'bury next', 'step') then o.next_meta else t.meta end,
+      claim = case o.change when 'step' then t.claim end, claimed = case o.change when 'step' then t.claimed end,
+      cancelled = false, follows = false
     from old o
     where t.queue = o.queue and t.key = o.key
-      and o.change in ('follow', 'again', 'retry', 'give back', 'next', 'bury next')
+      and o.change in ('follow', 'again', 'retry', 'give back', 'next', 'bury next', 'step')
   ), deleted as (
     delete from tourbillon.timer t using old o
     where t.queue = o.queue and t.key = o.key and o.change in ('delete', 'bury')
@@ -622,6 +627,7 @@ begin
     when o.change in ('again', 'retry', 'give back', 'next') then 1
     when o.change in ('bury', 'bury next') then 2
     when o.change = 'fenced' then 3
+    when o.change = 'step' then 6
     else 4 end)::smallint
   from old o;
 end

@@ -183,6 +183,7 @@ pub(super) fn run(row: &Row, queue: &Arc<str>, key: &str) -> ClaimedRun {
         planned: time(row, 7),
         fails: number(row, 8),
         crashes: number(row, 9),
+        stepped: false,
         payload: Payload {
             json: row.get::<_, String>(10).into_boxed_str(),
             meta: meta(row, 12),

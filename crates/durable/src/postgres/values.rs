@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 
 use super::wire::{Json, Span, Time};
-use crate::store::{Action, Call, DueAt, Next, Outcome};
+use crate::store::{Action, Call, DueAt, Meta, Outcome, StoreTime};
 
 /// The values of some calls.
 pub(super) struct SentCalls<'a> {
@@ -107,20 +107,27 @@ impl<'a> SentEnds<'a> {
         let mut ends = SentEnds::default();
         for outcome in outcomes {
             let none = Duration::ZERO;
-            let (number, delay, error, next): (_, _, _, Option<&Next>) = match outcome {
+            let (number, delay, error, next): (_, _, _, Option<(StoreTime, &Meta)>) = match outcome
+            {
                 Outcome::Done => (0, none, None, None),
                 Outcome::Again(after) => (1, *after, None, None),
                 Outcome::Retry(after) => (2, *after, None, None),
                 Outcome::Dead(error) => (3, none, Some(text(error)), None),
                 Outcome::GiveBack(after) => (4, *after, None, None),
-                Outcome::Next(next) => (0, none, None, Some(next)),
-                Outcome::DeadThen(error, next) => (3, none, Some(text(error)), Some(next)),
+                Outcome::Next(next) => (0, none, None, Some((next.due, &next.meta))),
+                Outcome::DeadThen(error, next) => {
+                    (3, none, Some(text(error)), Some((next.due, &next.meta)))
+                }
+                Outcome::Step(run) => {
+                    let meta = run.payload.meta.as_ref();
+                    (5, none, None, meta.map(|meta| (run.due, meta)))
+                }
             };
             ends.outcomes.push(number);
             ends.delays.push(Span(delay));
             ends.errors.push(error);
-            ends.nexts.push(next.map(|next| Time(next.due)));
-            ends.metas.push(next.map(|next| Json(next.meta.as_str())));
+            ends.nexts.push(next.map(|(due, _)| Time(due)));
+            ends.metas.push(next.map(|(_, meta)| Json(meta.as_str())));
         }
         ends
     }

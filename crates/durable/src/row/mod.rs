@@ -34,14 +34,15 @@
 
 mod pause;
 pub(crate) mod shard;
+mod step;
 
 use std::time::Duration;
 
 use self::pause::held_back;
 pub use self::pause::pause;
+use self::step::{marked, step_to, stepped};
 use crate::store::{
-    Action, Answer, Epoch, Meta, Next, Outcome, Payload, Settled, StoreTime, StoredState, Timer,
-    schedule,
+    Action, Answer, Epoch, Outcome, Payload, Settled, StoreTime, StoredState, Timer, schedule,
 };
 
 /// A timer as a row of the table, without its primary key, which is queue and key.
@@ -452,6 +453,10 @@ fn end(row: Row, outcome: &Outcome, context: &mut StoreContext<'_>) -> (Change, 
             let next = stepped(&row, next, context);
             (Change::Put(next), Settled::Waits)
         }
+        Outcome::Step(run) => match step_to(&row, run, context.now) {
+            Ok(row) => (Change::Put(row), Settled::Stepped),
+            Err(instead) => end(row, &instead, context),
+        },
         Outcome::Again(after) => {
             let due = later(context.now, *after);
             let row = fresh(row.shard, due, (context.generation)(), row.payload);
@@ -497,31 +502,6 @@ fn buried(row: Row, error: &str, next: Option<Row>) -> Change {
         Some(row) => Change::BuryThen { dead, error, row },
         None => Change::Bury(dead, error),
     }
-}
-
-/// The timer of a schedule at its next occurrence.
-fn stepped(row: &Row, next: &Next, context: &mut StoreContext<'_>) -> Row {
-    let due = next.due.max(context.now);
-    // As it is now, and not as it was when the run began.
-    let paused = schedule::is_paused(row.payload.meta.as_ref());
-    let meta = match schedule::is_paused(Some(&next.meta)) == paused {
-        true => None,
-        false => schedule::with_pause(Some(&next.meta), paused),
-    };
-    let payload = Payload {
-        json: row.payload.json.clone(),
-        meta: Some(meta.unwrap_or_else(|| next.meta.clone())),
-    };
-    Row {
-        planned: next.due,
-        ..fresh(row.shard, due, (context.generation)(), payload)
-    }
-}
-
-/// The timer of a schedule whose occurrence has ended, and whose next one nobody has told.
-fn marked(row: &Row, meta: Meta, context: &mut StoreContext<'_>) -> Row {
-    let due = context.now;
-    stepped(row, &Next { due, meta }, context)
 }
 
 fn later(now: StoreTime, span: Duration) -> StoreTime {

@@ -5,7 +5,7 @@
 //! has to be the same.
 
 use super::*;
-use crate::store::DueAt;
+use crate::store::{DueAt, Meta, Next};
 
 /// The node that dies. Its next life has the next epoch.
 const MORTAL: Epoch = Epoch(10);
@@ -170,6 +170,13 @@ impl Sides {
             Outcome::GiveBack(after) => {
                 self.waits = Some(Plain {
                     due: run.due.max(now + *after),
+                    ..run
+                });
+            }
+            // What has no schedule is given back.
+            Outcome::Step(_) => {
+                self.waits = Some(Plain {
+                    due: run.due.max(now),
                     ..run
                 });
             }

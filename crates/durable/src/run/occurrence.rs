@@ -6,8 +6,8 @@ pub(crate) use NoOccurrence as Occurrence;
 pub(crate) use with_cron::Occurrence;
 
 #[cfg(not(feature = "cron"))]
-use crate::store::{ClaimedRun, schedule};
-use crate::store::{Next, Outcome, StoreTime};
+use crate::store::{ClaimedRun, Next, schedule};
+use crate::store::{Outcome, StoreTime};
 
 /// What becomes of a timer that was claimed.
 pub(crate) enum Start {
@@ -19,9 +19,10 @@ pub(crate) enum Start {
         expect(dead_code, reason = "only a schedule ends without a run")
     )]
     Not(Outcome),
-    /// The same, since occurrences were missed: the first of them, and the one to wait for.
+    /// The same, since occurrences were missed: the first of them, when the later one is due, and the
+    /// end.
     #[cfg(feature = "cron")]
-    Missed(StoreTime, Box<Next>),
+    Missed(StoreTime, StoreTime, Outcome),
     /// This process can't tell, for this reason.
     Unreadable(String),
 }
@@ -45,6 +46,19 @@ mod with_cron {
         completing: OnceLock<Option<Next>>,
     }
 
+    /// The end of a claim whose occurrence was missed. If the later one is due, it keeps the claim:
+    /// under a constant overload that one would be missed too until it is claimed again, and no
+    /// occurrence would ever run.
+    fn after_missed(claimed: &ClaimedRun, next: Next, now: StoreTime) -> Outcome {
+        if next.due > now {
+            return Outcome::Next(Box::new(next));
+        }
+        let mut later = claimed.clone();
+        (later.due, later.planned) = (next.due, next.due);
+        later.payload.meta = Some(next.meta);
+        Outcome::Step(Arc::new(later))
+    }
+
     impl Occurrence {
         pub(crate) fn start(
             claimed: &ClaimedRun,
@@ -52,7 +66,7 @@ mod with_cron {
             clock: &Arc<StoreClock>,
             now: StoreTime,
         ) -> Start {
-            let is_new = claimed.fails == 0 && claimed.crashes == 0;
+            let is_new = claimed.fails == 0 && claimed.crashes == 0 && !claimed.stepped;
             let meta = claimed.payload.meta.as_ref();
             let run = match CronRun::begin(meta, claimed.planned, is_new, now) {
                 None => return Start::Run(None),
@@ -61,7 +75,8 @@ mod with_cron {
                 }
                 Some(Ok(Begin::Wait(next))) => return Start::Not(Outcome::Next(Box::new(next))),
                 Some(Ok(Begin::Missed(first, next))) => {
-                    return Start::Missed(first, Box::new(next));
+                    let due = next.due;
+                    return Start::Missed(first, due, after_missed(claimed, next, now));
                 }
                 Some(Ok(Begin::Run(run))) => run,
             };

@@ -231,14 +231,14 @@ impl Task {
                 return None;
             }
             #[cfg(feature = "cron")]
-            Start::Missed(first, next) => {
+            Start::Missed(first, due, outcome) => {
                 runs.events.send(|| DurableEvent::Missed {
                     queue: claimed.run.queue.to_string(),
                     key: claimed.run.key.to_string(),
                     scheduled_for: first.into(),
-                    next: next.due.into(),
+                    next: due.into(),
                 });
-                (runs.finish)(claimed.run, Outcome::Next(next));
+                (runs.finish)(claimed.run, outcome);
                 return None;
             }
             Start::Unreadable(why) => {

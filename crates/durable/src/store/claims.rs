@@ -87,6 +87,11 @@ pub struct ClaimedRun {
     pub fails: u32,
     /// The number of runs whose node died.
     pub crashes: u32,
+    /// Whether it was moved here from an occurrence that was missed, by [`Outcome::Step`]. Then it
+    /// was decided that this one runs.
+    ///
+    /// [`Outcome::Step`]: super::Outcome::Step
+    pub stepped: bool,
     /// What it carries.
     pub payload: Payload,
 }

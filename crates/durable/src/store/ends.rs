@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Epoch, Next, Run};
+use super::{ClaimedRun, Epoch, Next, Run};
+use crate::sync::Arc;
 
 /// The ends of runs of one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,6 +42,10 @@ pub enum Outcome {
     /// It failed, and becomes a dead letter with this error. The timer has a schedule, and goes on to
     /// the next occurrence.
     DeadThen(String, Box<Next>),
+    /// It has not started, since its occurrence was missed, and a later one is due. The node still
+    /// holds the row, as this run of the later occurrence. If that is not due by the store's clock, or
+    /// the schedule is paused, the same holds as for [`Next`](Outcome::Next).
+    Step(Arc<ClaimedRun>),
     /// It has not started. Others may have it after this span.
     GiveBack(Duration),
 }
@@ -53,6 +58,8 @@ pub enum Settled {
     Ended,
     /// The timer waits for another run.
     Waits,
+    /// The node still holds the timer, for the later occurrence of its schedule.
+    Stepped,
     /// The timer is a dead letter.
     Buried,
     /// The run is no longer the node's: nothing was changed.

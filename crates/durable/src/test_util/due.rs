@@ -192,6 +192,7 @@ impl<T> DueBuilder<T> {
             planned: self.planned.map_or(due, StoreTime::from),
             fails: before - self.crashes,
             crashes: self.crashes,
+            stepped: false,
             payload: Payload {
                 json: Box::default(),
                 meta: self.meta,

@@ -13,6 +13,9 @@ mod killed;
 mod million;
 #[cfg(feature = "postgres")]
 mod on_postgres;
+mod overload;
 mod pauses;
 mod runs;
+#[path = "../kit/watched.rs"]
+mod watched;
 mod worlds;

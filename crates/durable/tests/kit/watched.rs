@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tourbillon_durable::store::{
     Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, DeadPage, Epoch, NewNode, Page,
@@ -52,6 +52,10 @@ impl<S: Store + Clone> Store for Watched<S> {
             see: Arc::clone(&self.see),
             connection,
         }))
+    }
+
+    fn wall_clock(&self) -> Option<SystemTime> {
+        self.store.wall_clock()
     }
 
     fn writers(&self) -> usize {

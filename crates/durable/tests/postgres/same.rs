@@ -15,7 +15,7 @@ use tourbillon_durable::store::{
 use tourbillon_durable::{DueAt, Memory, Meta, Postgres};
 
 use crate::cluster;
-use crate::random::{outcome, places, writes};
+use crate::random::{meta, outcome, placed, places, writes};
 
 const QUEUES: [&str; 2] = ["a", "b"];
 const KEYS: usize = 4;
@@ -153,11 +153,8 @@ impl Side {
     }
 
     fn call(&self, queue: usize, key: usize, doing: &Doing) -> Call {
-        // Every third one has a meta.
         let payload = |payload: &u8| Payload {
-            meta: payload
-                .is_multiple_of(3)
-                .then(|| Meta::new(&BTreeMap::from([("of", payload)])).expect("an object")),
+            meta: meta(*payload),
             ..Payload::from(payload.to_string())
         };
         let action = match doing {
@@ -297,7 +294,7 @@ impl Side {
                     if !settlements.iter().any(same) {
                         settlements.push(Settlement {
                             run: run.clone(),
-                            outcome: outcome.clone(),
+                            outcome: placed(outcome, |hours| self.at(hours)),
                         });
                     }
                 }
@@ -501,6 +498,6 @@ proptest! {
 
 /// The spaces of a meta are the store's.
 fn carried(payload: &str, meta: Option<&Meta>) -> String {
-    let meta = meta.map(|meta| meta.parse::<BTreeMap<String, u8>>().expect("a map"));
+    let meta = meta.map(|meta| meta.parse::<serde_json::Value>().expect("it is JSON"));
     format!("{payload} {meta:?}")
 }

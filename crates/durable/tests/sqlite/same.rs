@@ -1,6 +1,6 @@
 //! The file and the memory answer the same to the same calls, whatever they are.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use tourbillon_durable::store::{
     Outcome, Page, Payload, Poll, Range, Run, SHARDS, Settle, Settlement, Store, StoreError,
     StoreSnapshot, StoreTime, Wanted,
 };
-use tourbillon_durable::{DueAt, Memory, Meta, WallClock};
+use tourbillon_durable::{DueAt, Memory, WallClock};
 
 use crate::folder::{Folder, call};
-use crate::random::{outcome, places, writes};
+use crate::random::{meta, outcome, placed, places, writes};
 
 const QUEUES: [&str; 2] = ["a", "b"];
 const KEYS: usize = 5;
@@ -88,8 +88,8 @@ fn when() -> impl Strategy<Value = DueAt> {
 }
 
 fn payload() -> impl Strategy<Value = Payload> {
-    (0..100_u8, any::<bool>()).prop_map(|(number, has_meta)| Payload {
-        meta: has_meta.then(|| Meta::new(&BTreeMap::from([("of", number)])).expect("an object")),
+    (0..100_u8).prop_map(|number| Payload {
+        meta: meta(number),
         ..Payload::from(number.to_string())
     })
 }
@@ -387,6 +387,7 @@ impl Pair {
             if file.iter().any(is_same) {
                 continue;
             }
+            let outcome = placed(&outcome, from_start);
             memory.push(Settlement {
                 run: of_memory,
                 outcome: outcome.clone(),

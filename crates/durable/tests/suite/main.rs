@@ -15,6 +15,7 @@ mod races;
 mod reads;
 mod schedules;
 mod settles;
+mod steps;
 mod stores;
 
 #[cfg(feature = "postgres")]
@@ -154,6 +155,15 @@ macro_rules! cases {
                 a_declaration_during_a_run_follows_it,
                 a_declaration_lifts_a_cancel,
                 schedules_and_other_ends_share_a_batch,
+            ]
+            steps: [
+                a_step_keeps_the_claim_for_a_later_occurrence,
+                a_run_that_was_stepped_ends_as_the_later_occurrence,
+                a_step_to_what_is_not_due_or_paused_waits,
+                what_follows_or_a_cancel_wins_over_a_step,
+                a_crash_after_a_step_is_one_of_the_later_occurrence,
+                a_step_needs_the_whole_fence_and_a_schedule,
+                steps_and_other_ends_share_a_batch,
             ]
             pauses: [
                 a_paused_schedule_waits_until_it_is_resumed,

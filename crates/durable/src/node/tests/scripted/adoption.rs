@@ -196,6 +196,7 @@ fn adopted(run: &Run) -> ClaimedRun {
         planned: START,
         fails: 0,
         crashes: 0,
+        stepped: false,
         payload: "0".into(),
     }
 }

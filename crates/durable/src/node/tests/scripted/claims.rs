@@ -426,6 +426,7 @@ fn ends_of_runs_with_huge_payloads_are_settled_in_small_calls() {
     let (id, claim) = script.claim(secs(1));
     script.rows.clear();
     let with_payload = |wanted| ClaimedRun {
+        stepped: false,
         payload: "x".repeat(900 * 1024).into(),
         ..claimed(wanted, 1)
     };

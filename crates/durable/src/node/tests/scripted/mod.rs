@@ -6,4 +6,5 @@ mod ends;
 mod membership;
 mod polls;
 mod script;
+mod steps;
 mod stop;

@@ -239,6 +239,7 @@ pub(super) fn claimed(wanted: &Wanted, attempt: u32) -> ClaimedRun {
         planned: START,
         fails: 0,
         crashes: 0,
+        stepped: false,
         payload: "null".into(),
     }
 }
