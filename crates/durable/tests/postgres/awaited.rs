@@ -393,3 +393,31 @@ fn a_handler_ends_its_run_by_a_future_exactly_once() {
     // The first run is rolled back.
     bench.has_one_effect_after_failures(&timers, 1);
 }
+
+#[test]
+#[cfg(feature = "cron")]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_schedule_is_awaited_with_the_order_or_not_at_all() {
+    let bench = bench();
+    let hourly = tourbillon_durable::Cron::new("@hourly", "UTC").expect("it is good");
+    on_one_thread(async {
+        let mut client = client(&bench.database).await;
+        let tx = client.transaction().await.expect("it begins");
+        let undone = bench.store.in_transaction(&tx);
+        let undone = undone.schedule("q", "a", hourly.clone(), &1).await;
+        undone.expect("it is accepted");
+        tx.rollback().await.expect("it ends");
+        assert_eq!(bench.timers(), "");
+        let tx = client.transaction().await.expect("it begins");
+        let made = bench.store.in_transaction(&tx);
+        let made = made.schedule_if_absent("q", "a", hourly.clone(), &1).await;
+        assert!(made.expect("it is accepted").is_scheduled());
+        tx.commit().await.expect("it ends");
+    });
+    let shown =
+        "select queue || ' ' || key || ' ' || expression || ' ' || zone from tourbillon.schedules";
+    assert_eq!(
+        bench.database.psql(shown).expect("it reads"),
+        "q a @hourly UTC"
+    );
+}

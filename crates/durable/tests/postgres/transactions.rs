@@ -460,3 +460,44 @@ fn a_snapshot_does_not_find_a_timer_that_is_younger() {
         "{conflict:?}"
     );
 }
+
+#[test]
+#[cfg(feature = "cron")]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_schedule_is_made_with_the_order_or_not_at_all() {
+    let mut bench = bench();
+    let hourly = tourbillon_durable::Cron::new("@hourly", "UTC").expect("it is good");
+    for commits in [false, true] {
+        let mut tx = bench.client.transaction().expect("it begins");
+        let scheduled = bench
+            .store
+            .in_transaction(&mut tx)
+            .schedule("remind", "7", hourly.clone(), &7)
+            .expect("it is accepted");
+        match commits {
+            true => tx.commit().expect("it ends"),
+            false => tx.rollback().expect("it ends"),
+        }
+        let timer = bench.connection.get("remind", "7").expect("it reads");
+        assert_eq!(timer.is_some(), commits);
+        if let Some(timer) = timer {
+            let due = std::time::SystemTime::from(timer.due);
+            assert_eq!(due, scheduled.due);
+            assert_eq!(hourly.times_after(due - MINUTE).next(), Some(due));
+            let meta: serde_json::Value = timer.meta.expect("it has one").parse().expect("JSON");
+            assert_eq!(meta["cron"]["expression"], "@hourly");
+            assert!(meta["cron"]["declared"].is_null());
+        }
+    }
+    // A time takes the place of the schedule, within a transaction too.
+    let mut tx = bench.client.transaction().expect("it begins");
+    let once = bench
+        .store
+        .in_transaction(&mut tx)
+        .schedule("remind", "7", MINUTE, &8)
+        .expect("it is accepted");
+    assert!(once.replaced.is_some());
+    tx.commit().expect("it ends");
+    let timer = bench.connection.get("remind", "7").expect("it reads");
+    assert_eq!(timer.expect("it is there").meta, None);
+}
