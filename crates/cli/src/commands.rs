@@ -1,5 +1,6 @@
 //! What each command does.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +10,7 @@ use tourbillon_durable::{
     CallError, CancelAnswer, DeadFilter, DeadTimer, Durable, Paging, Postgres, QueueCounts,
     RescheduleAnswer, Revived, StoredNode, StoredTimer, TimerFilter,
 };
-use tourbillon_leases::{LeaseStore, RedisStore};
+use tourbillon_leases::{LeaseStore, LockPaging, RedisStore};
 use tourbillon_web::json as of;
 use tourbillon_web::times::{Moment, distance, short, time};
 use tourbillon_web::{schedules, why};
@@ -498,11 +499,19 @@ fn locks(out: &mut impl Write, args: &Args, redis: &str, names: &str, most: u32)
     let store = RedisStore::open(redis).map_err(|error| Failure::Store(error.to_string()))?;
     let (limit, names) = (args.store.timeout, names.to_owned());
     let most = usize::try_from(most).unwrap_or(usize::MAX);
-    let mut held = within(limit, move || {
-        let held = store.list(&names, most, limit);
-        held.map_err(|error| Failure::Store(error.to_string()))
-    })?;
-    held.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    // By name: a name may come in several pages.
+    let (mut held, mut paging) = (BTreeMap::new(), Some(LockPaging::first(most)));
+    // The time limit holds for each page: a server with many other keys takes several.
+    while let Some(of) = paging.filter(|_| held.len() < most) {
+        let (store, names) = (store.clone(), names.clone());
+        let page = within(limit, move || {
+            let page = store.list(&names, &of, limit);
+            page.map_err(|error| Failure::Store(error.to_string()))
+        })?;
+        held.extend(page.locks.into_iter().map(|lock| (lock.name.clone(), lock)));
+        paging = page.next;
+    }
+    let held: Vec<_> = held.into_values().take(most).collect();
     if args.json {
         return write_json(out, &Value::Array(held.iter().map(of::lock).collect()));
     }

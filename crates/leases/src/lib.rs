@@ -243,7 +243,8 @@ pub use manager::{
 };
 pub use store::{
     Acquired, Claim, Destination, Detach, Detached, Fault, HeldLock, Holder, Holding, LeaseStore,
-    MemoryStore, Outcome, Released, Renewal, Resume, Resumed, Secret, StoreCall, StoreError, Watch,
+    LockPage, LockPaging, MemoryStore, Outcome, Released, Renewal, Resume, Resumed, Secret,
+    StoreCall, StoreError, Watch,
 };
 
 #[cfg(feature = "tokio")]

@@ -1,8 +1,9 @@
 //! What a page shows: stores of durable timers, locks, and parts of this process.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 use tourbillon::metrics::Metrics;
@@ -11,7 +12,7 @@ use tourbillon_durable::{
     CallError, DeadFilter, DeadTimer, Durable, Paging, QueueCounts, StoredNode, StoredState,
     StoredTimer, TimerFilter,
 };
-use tourbillon_leases::{HeldLock, Leases};
+use tourbillon_leases::{HeldLock, Leases, LockPaging};
 
 use crate::samples::Samples;
 use crate::snapshots::{Seen, Snapshots};
@@ -288,10 +289,21 @@ impl Locks {
     pub(crate) async fn held(&self, names: &str, most: usize) -> Seen<Vec<HeldLock>> {
         let (leases, prefix) = (self.leases.clone(), names.to_owned());
         let ask = async move || {
-            leases
-                .list_async(&prefix, most)
-                .await
-                .map_err(|error| format!("The server does not answer: {error}"))
+            // By name: a name may come in several pages.
+            let (began, mut held) = (Instant::now(), BTreeMap::new());
+            let mut paging = LockPaging::first(most);
+            loop {
+                let page = leases.list_async(&prefix, &paging).await;
+                let page = page.map_err(|error| format!("The server does not answer: {error}"))?;
+                held.extend(page.locks.into_iter().map(|lock| (lock.name.clone(), lock)));
+                let next = page.next.filter(|_| held.len() < most);
+                // The reader waits. What was found until then is shown.
+                let Some(next) = next.filter(|_| began.elapsed() < LIMIT) else {
+                    break;
+                };
+                paging = next;
+            }
+            Ok(held.into_values().take(most).collect())
         };
         self.held
             .get((names.to_owned(), most), &self.turns, ask)

@@ -1,54 +1,66 @@
 //! Lists the locks that are held.
 
+use std::time::Duration;
+
 use tourbillon::reentrancy;
 
 use super::error::LockError;
 use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
-use crate::store::HeldLock;
+use crate::store::{LockPage, LockPaging};
 use crate::sync::Arc;
 
 impl Leases {
-    /// Asks the store which locks are held whose names begin with `prefix`, and by whom. Returns at
-    /// most `most` of them, sorted by name. If there are more, it is not said which ones are
-    /// returned. The empty prefix is that of all locks.
+    /// How long a call of [`list`](Self::list) takes at most. It has nothing to do with the lease.
+    pub const LIST_LIMIT: Duration = Duration::from_secs(5);
+
+    /// Asks the store which locks are held whose names begin with `prefix`, and by whom. Returns one
+    /// page of them, sorted by name, and [how to ask for the next one](LockPage::next). The empty
+    /// prefix is that of all locks.
+    ///
+    /// A page may be short, or empty, although others follow: the store looks at a bounded number of
+    /// its keys for each page. A memory store returns the pages in the order of the names, and a
+    /// Redis server in no particular order. There a name may come in several pages, mainly if the store
+    /// has several destinations: each of them is a walk over the keys of its node.
     ///
     /// Like that of [`holder`](Self::holder), the answer may be outdated when it arrives, and
-    /// nothing may be decided by it. Locks that are acquired or released during the call may be
-    /// left out.
+    /// nothing may be decided by it. Locks that are acquired or released between the first page and
+    /// the last one may be left out.
     ///
     /// # Errors
     ///
     /// [`LockError::Store`], with the prefix as the name, if the store could not be asked,
-    /// [can't tell](crate::LeaseStore::list), or did not come to the end in time.
+    /// [can't tell](crate::LeaseStore::list), or does not know the place of the page.
     ///
     /// # Blocking
     ///
-    /// Blocks for at most a third of the default lease.
+    /// Blocks for at most [`LIST_LIMIT`](Self::LIST_LIMIT). A Redis store returns what it has found
+    /// after half of that time.
     ///
     /// # Complexity
     ///
-    /// A memory store looks at all of its names. A Redis server looks at all of its keys, in steps,
-    /// between which it serves others.
+    /// A memory store looks at all of its names. For all pages together a Redis server looks at all
+    /// of its keys, a thousand in a step, and serves others between the steps.
     ///
     /// # Examples
     ///
     /// ```
-    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # use tourbillon_leases::{Leases, LockPaging, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
     /// let guard = leases.lock("orders/42")?;
     /// let _other = leases.lock("invoices/7")?;
-    /// let held = leases.list("orders/", 100)?;
-    /// assert_eq!(held.len(), 1);
-    /// assert_eq!(held[0].name, "orders/42");
-    /// assert_eq!(held[0].holder.owner, guard.id().owner());
+    /// let page = leases.list("orders/", &LockPaging::first(100))?;
+    /// assert_eq!(page.locks.len(), 1);
+    /// assert_eq!(page.locks[0].name, "orders/42");
+    /// assert_eq!(page.locks[0].holder.owner, guard.id().owner());
+    /// assert_eq!(page.next, None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn list(&self, prefix: &str, most: usize) -> Result<Vec<HeldLock>, LockError> {
+    pub fn list(&self, prefix: &str, paging: &LockPaging) -> Result<LockPage, LockError> {
         // Under a lock of the crate this panics before the store is asked.
         let _ = reentrancy::check();
-        self.inner.list(prefix, most)
+        self.inner.list(prefix, paging)
     }
 
     /// Lists the locks that are held, like [`list`](Self::list), as a future.
@@ -59,20 +71,21 @@ impl Leases {
     pub fn list_async(
         &self,
         prefix: &str,
-        most: usize,
-    ) -> LeaseFuture<Result<Vec<HeldLock>, LockError>> {
-        let list = move |inner: &Arc<LeasesInner>, prefix: &str| inner.list(prefix, most);
+        paging: &LockPaging,
+    ) -> LeaseFuture<Result<LockPage, LockError>> {
+        let paging = paging.clone();
+        let list = move |inner: &Arc<LeasesInner>, prefix: &str| inner.list(prefix, &paging);
         self.on_worker(prefix, list, |_| None)
     }
 }
 
 impl LeasesInner {
-    fn list(&self, prefix: &str, most: usize) -> Result<Vec<HeldLock>, LockError> {
+    fn list(&self, prefix: &str, paging: &LockPaging) -> Result<LockPage, LockError> {
         LockError::check_length(prefix)?;
-        let limit = self.lease / 3;
-        let mut held = self.ask_store(prefix, |store| store.list(prefix, most, limit))?;
-        held.truncate(most);
-        held.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        Ok(held)
+        let limit = Leases::LIST_LIMIT;
+        let mut page = self.ask_store(prefix, |store| store.list(prefix, paging, limit))?;
+        let locks = &mut page.locks;
+        locks.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        Ok(page)
     }
 }

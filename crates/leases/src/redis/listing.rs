@@ -3,8 +3,17 @@
 //! A script walks over the keys of a node in steps. It is sent with the marker of a destination,
 //! which leads a proxy to the node of that destination. The holders are asked for by one call for
 //! each name, since a script of a cluster may only read keys of one slot.
+//!
+//! - **LIST-1** A page ends between two steps, and the next page begins with the step that follows.
+//!   The server promises that a walk from cursor to cursor finds each key that is there all the
+//!   time. A page that ended within a step would have to skip names of it, and the server may have
+//!   moved its keys meanwhile.
+//! - **LIST-2** If a step finds more than the page has room for, it is made again with fewer keys, or
+//!   left to the next page. It is taken as it is only if the page is empty, and the step is the
+//!   smallest one.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 
@@ -14,59 +23,114 @@ use super::errors::answered;
 use super::link::Limit;
 use super::pool::Whose;
 use super::scripts::Call;
-use crate::store::{Destination, HeldLock, StoreError};
+use crate::store::{Destination, HeldLock, LockPage, LockPaging, StoreError};
 
 /// The number of holders that one round trip asks for.
 const BATCH: usize = 100;
+/// The number of keys that one step looks at. The server serves nobody else meanwhile, for some
+/// tenths of a millisecond.
+const STEP: usize = 1_000;
+
+/// Where a walk goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Place {
+    destination: u16,
+    cursor: String,
+}
+
+impl Place {
+    fn begin(destination: u16) -> Self {
+        let cursor = "0".to_owned();
+        Place {
+            destination,
+            cursor,
+        }
+    }
+
+    /// Reads the text of a place, as [`text`](Self::text) writes it.
+    fn read(text: &str, destinations: usize) -> Option<Self> {
+        let (destination, cursor) = text.split_once('.')?;
+        let place = Place {
+            destination: destination.parse().ok()?,
+            // A cursor is a number of 64 bits.
+            cursor: cursor.parse::<u64>().ok()?.to_string(),
+        };
+        (usize::from(place.destination) < destinations).then_some(place)
+    }
+
+    fn text(&self) -> String {
+        format!("{}.{}", self.destination, self.cursor)
+    }
+}
 
 impl RedisStore {
     pub(super) fn list_held(
         &self,
         prefix: &str,
-        most: usize,
-        limit: Limit,
-    ) -> Result<Vec<HeldLock>, StoreError> {
+        paging: &LockPaging,
+        limit: Duration,
+    ) -> Result<LockPage, StoreError> {
         let keys = &self.0.options.keys;
+        let mut place = match &paging.after {
+            None => Place::begin(0),
+            Some(text) => Place::read(text, keys.markers().len()).ok_or_else(|| {
+                let what = "it knows no such place in a list; ask for the first page";
+                StoreError::Refused(what.to_owned())
+            })?,
+        };
         let pattern = keys.pattern(prefix);
+        let most = paging.limit.max(1);
+        let (start, whole) = (Instant::now(), Limit::new(limit));
         let mut found = Vec::new();
-        // A walk may find a key twice, and several destinations may lie on one node.
+        // A walk may find a key twice. Several destinations may lie on one node, and the slots of one
+        // destination on several nodes. So the walk of each destination takes whatever it finds.
         let mut seen = HashSet::new();
-        for (destination, marker) in (0_u64..).map(Destination::new).zip(keys.markers()) {
-            let mut cursor = "0".to_owned();
-            while found.len() < most {
-                let names;
-                (cursor, names) = self.step(destination, marker, &cursor, &pattern, limit)?;
-                let new: Vec<_> = names
-                    .into_iter()
-                    .filter(|name| seen.insert(name.clone()))
-                    .collect();
-                for some in new.chunks(BATCH) {
-                    if found.len() < most {
-                        self.add_held(destination, some, &mut found, limit)?;
-                    }
+        let mut count = STEP;
+        loop {
+            let (cursor, mut names) = self.step(&place, &pattern, count, whole)?;
+            names.retain(|name| !seen.contains(name));
+            let room = most - found.len();
+            if names.len() > room && (count > 1 || !found.is_empty()) {
+                // With the last locks of a page smaller steps would find little.
+                if count == 1 || found.len() > most / 2 {
+                    return Ok(LockPage::new(found, Some(place.text()), paging));
                 }
-                if cursor == "0" {
-                    break;
+                count = (count * room / names.len()).clamp(1, count / 2);
+                continue;
+            }
+            for some in names.chunks(BATCH) {
+                self.add_held(&place, some, &mut found, whole)?;
+            }
+            seen.extend(names);
+            place.cursor = cursor;
+            if place.cursor == "0" {
+                place = Place::begin(place.destination + 1);
+                if usize::from(place.destination) >= keys.markers().len() {
+                    return Ok(LockPage::new(found, None, paging));
                 }
             }
+            // What is found is returned before the time is over.
+            if found.len() >= most || start.elapsed() >= limit / 2 {
+                return Ok(LockPage::new(found, Some(place.text()), paging));
+            }
         }
-        found.truncate(most);
-        Ok(found)
     }
 
-    /// Makes one step of a walk. Returns the next cursor, and the names that were found.
+    /// Makes one step of a walk, over about `count` keys. Returns the next cursor, and the names that
+    /// were found.
     fn step(
         &self,
-        destination: Destination,
-        marker: &str,
-        cursor: &str,
+        place: &Place,
         pattern: &str,
+        count: usize,
         limit: Limit,
     ) -> Result<(String, Vec<String>), StoreError> {
-        let call = Call::new(&self.0.scripts.scan, [marker.to_owned()])
-            .arg(cursor)
-            .arg(pattern);
-        let whose = Whose::User(destination);
+        let marker = &self.0.options.keys.markers()[usize::from(place.destination)];
+        let call = Call::new(&self.0.scripts.scan, [marker.clone()])
+            .arg(&place.cursor)
+            .arg(pattern)
+            .arg(&count);
+        let whose = Whose::User(Destination::new(place.destination.into()));
         let answer = self.0.pool.call(whose, &[call], limit)?.into_iter().next();
         let answer = match answer {
             Some(Value::ServerError(error)) => return Err(answered(&error)),
@@ -91,7 +155,7 @@ impl RedisStore {
     /// Adds those of the names that are held.
     fn add_held(
         &self,
-        destination: Destination,
+        place: &Place,
         names: &[String],
         found: &mut Vec<HeldLock>,
         limit: Limit,
@@ -101,7 +165,8 @@ impl RedisStore {
             .iter()
             .map(|name| Call::new(&scripts.holder, [self.0.options.keys.lock(name)]))
             .collect();
-        let answers = self.0.pool.call(Whose::User(destination), &calls, limit)?;
+        let whose = Whose::User(Destination::new(place.destination.into()));
+        let answers = self.0.pool.call(whose, &calls, limit)?;
         for (name, answer) in names.iter().zip(answers) {
             if let Value::ServerError(error) = &answer {
                 return Err(answered(error));
@@ -112,5 +177,33 @@ impl RedisStore {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_from_its_text_and_nothing_else() {
+        let place = Place {
+            destination: 2,
+            cursor: u64::MAX.to_string(),
+        };
+        assert_eq!(Place::read(&place.text(), 3), Some(place.clone()));
+        assert_eq!(Place::read(&place.text(), 2), None);
+        for wrong in [
+            "",
+            ".",
+            "0",
+            "0.",
+            ".0",
+            "0.x",
+            "0.-1",
+            "70000.0",
+            "0.0 MATCH *",
+        ] {
+            assert_eq!(Place::read(wrong, 3), None, "{wrong}");
+        }
     }
 }

@@ -9,8 +9,8 @@ use redis::{ServerError, Value};
 use tourbillon::Clock;
 
 use crate::store::{
-    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LONGEST_NAME,
-    LeaseStore, Outcome, Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
+    Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LONGEST_NAME, LeaseStore,
+    LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
 };
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, unique_number};
@@ -482,10 +482,10 @@ impl LeaseStore for RedisStore {
     fn list(
         &self,
         prefix: &str,
-        most: usize,
+        paging: &LockPaging,
         limit: Duration,
-    ) -> Result<Vec<HeldLock>, StoreError> {
-        self.list_held(prefix, most, Limit::new(limit))
+    ) -> Result<LockPage, StoreError> {
+        self.list_held(prefix, paging, limit)
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

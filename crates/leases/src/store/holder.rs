@@ -1,4 +1,4 @@
-//! Who holds a name, as a store tells it.
+//! Who holds a name, and pages of the names that are held, as a store tells it.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Holder {
     }
 }
 
-/// A name that is held, and who holds it. Returned by [`Leases::list`](crate::Leases::list).
+/// A name that is held, and who holds it. One of a page of [`Leases::list`](crate::Leases::list).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct HeldLock {
@@ -73,5 +73,93 @@ impl HeldLock {
     #[must_use]
     pub fn new(name: String, holder: Holder) -> Self {
         HeldLock { name, holder }
+    }
+}
+
+/// Which locks a page has, of all those that [`Leases::list`](crate::Leases::list) finds.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Leases, LockPaging, MemoryStore};
+///
+/// # let leases = Leases::new(MemoryStore::new())?;
+/// let guards = leases.try_lock_many(["orders/1", "orders/2", "orders/3"]);
+/// let mut paging = LockPaging::first(2);
+/// let mut found = 0;
+/// loop {
+///     let page = leases.list("orders/", &paging)?;
+///     found += page.locks.len();
+///     match page.next {
+///         Some(next) => paging = next,
+///         None => break,
+///     }
+/// }
+/// assert_eq!(found, guards.len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct LockPaging {
+    /// Where the page before has ended, in the words of the store. `None` for the first page.
+    pub after: Option<String>,
+    /// The greatest number of locks, at least one.
+    pub limit: usize,
+}
+
+impl LockPaging {
+    /// The first locks, at most this number. Zero counts as one.
+    #[must_use]
+    pub fn first(limit: usize) -> Self {
+        LockPaging {
+            after: None,
+            limit: limit.max(1),
+        }
+    }
+
+    /// The locks that follow the page with this [`next`](LockPage::next), at most this number: for a
+    /// page whose address holds the place. Zero counts as one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, LockPaging, MemoryStore};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let _guards = leases.try_lock_many(["a", "b"]);
+    /// let first = leases.list("", &LockPaging::first(1))?;
+    /// let place = first.next.and_then(|next| next.after).expect("there is another lock");
+    /// let second = leases.list("", &LockPaging::behind(place, 10))?;
+    /// assert_eq!(second.locks[0].name, "b");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn behind(place: impl Into<String>, limit: usize) -> Self {
+        LockPaging {
+            after: Some(place.into()),
+            ..LockPaging::first(limit)
+        }
+    }
+}
+
+/// A page of the locks that are held. Returned by [`Leases::list`](crate::Leases::list).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct LockPage {
+    /// The locks of this page, sorted by name. There may be none although more follow.
+    pub locks: Vec<HeldLock>,
+    /// How to ask for the next page, or `None` if this is the last one.
+    pub next: Option<LockPaging>,
+}
+
+impl LockPage {
+    /// Creates the answer of a store: the page that was asked for by `paging`, and where the next one
+    /// begins, if there may be more.
+    #[must_use]
+    pub fn new(locks: Vec<HeldLock>, next: Option<String>, paging: &LockPaging) -> Self {
+        LockPage {
+            locks,
+            next: next.map(|place| LockPaging::behind(place, paging.limit)),
+        }
     }
 }

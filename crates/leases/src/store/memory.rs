@@ -11,8 +11,8 @@ use tourbillon::{Clock, Time};
 pub use super::fault::{Fault, StoreCall};
 use super::wait_queue::WaitQueue;
 use super::{
-    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore, Outcome,
-    Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
+    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore,
+    LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
 };
 use crate::sync::{Arc, Mutex, Origin};
 
@@ -532,21 +532,35 @@ impl LeaseStore for MemoryStore {
         self.execute(&StoreCall::Holder { name }, |_, _| self.find(name))
     }
 
-    /// Takes time linear in the number of all names, under the lock of the store.
+    /// The pages are in the order of the names. Takes time linear in the number of all names, under
+    /// the lock of the store.
     fn list(
         &self,
         prefix: &str,
-        most: usize,
+        paging: &LockPaging,
         _limit: Duration,
-    ) -> Result<Vec<HeldLock>, StoreError> {
+    ) -> Result<LockPage, StoreError> {
         self.execute(&StoreCall::List { prefix }, |_, _| {
             let state = self.0.state.lock();
             let now = self.0.clock.now();
+            let after = paging.after.as_deref();
+            let is_of_page =
+                |name: &str| name.starts_with(prefix) && after.is_none_or(|after| name > after);
             let held = state.held.iter();
-            held.filter(|(name, held)| name.starts_with(prefix) && now < held.until)
-                .take(most)
-                .map(|(name, held)| HeldLock::new(name.clone(), held.shown(now)))
-                .collect()
+            let mut found: Vec<_> = held
+                .filter(|(name, held)| is_of_page(name) && now < held.until)
+                .collect();
+            let limit = paging.limit.max(1);
+            let more = found.len() > limit;
+            if more {
+                found.select_nth_unstable_by(limit, |one, other| one.0.cmp(other.0));
+                found.truncate(limit);
+            }
+            found.sort_unstable_by(|one, other| one.0.cmp(other.0));
+            let next = found.last().filter(|_| more).map(|last| last.0.clone());
+            let shown =
+                |(name, held): (&String, &Held)| HeldLock::new(name.clone(), held.shown(now));
+            LockPage::new(found.into_iter().map(shown).collect(), next, paging)
         })
     }
 

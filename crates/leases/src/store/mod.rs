@@ -23,7 +23,7 @@ pub(crate) use claim::LONGEST_NAME;
 pub use claim::{Acquired, Claim};
 pub use error::StoreError;
 pub use handed::{Detach, Detached, Resume, Resumed};
-pub use holder::{HeldLock, Holder};
+pub use holder::{HeldLock, Holder, LockPage, LockPaging};
 pub use memory::{Fault, MemoryStore, StoreCall};
 pub(crate) use secret::OwnedSecret;
 pub use secret::Secret;
@@ -235,21 +235,25 @@ pub trait LeaseStore: Send + Sync + 'static {
         Err(StoreError::no_holder(name))
     }
 
-    /// Returns names that begin with `prefix` and are held by the store's clock, with their
-    /// holders: at most `most` of them, in no particular order. An empty prefix is that of all
-    /// names. A name that is acquired or released meanwhile may be left out. The default refuses
-    /// the call: this backend can't tell.
+    /// Returns a page of the names that begin with `prefix` and are held by the store's clock, with
+    /// their holders. An empty prefix is that of all names. The pages may come in any order, and
+    /// [`LockPaging::after`] is whatever the store has put into the page before. Each name that is
+    /// held all the time is in at least one of the pages.
+    ///
+    /// A backend that has to look at much returns what it has found when about half of `limit` has
+    /// passed, and where it goes on. So the number of its other keys makes no call fail. The default
+    /// refuses the call: this backend can't tell.
     ///
     /// # Errors
     ///
-    /// If the backend could not be asked, can't tell, or did not come to the end within `limit`.
+    /// If the backend could not be asked, can't tell, or does not know the place.
     fn list(
         &self,
         prefix: &str,
-        most: usize,
+        paging: &LockPaging,
         limit: Duration,
-    ) -> Result<Vec<HeldLock>, StoreError> {
-        let _ = (most, limit);
+    ) -> Result<LockPage, StoreError> {
+        let _ = (paging, limit);
         Err(StoreError::no_list(prefix))
     }
 
@@ -349,10 +353,10 @@ macro_rules! pass_on {
             fn list(
                 &self,
                 prefix: &str,
-                most: usize,
+                paging: &LockPaging,
                 limit: Duration,
-            ) -> Result<Vec<HeldLock>, StoreError> {
-                (**self).list(prefix, most, limit)
+            ) -> Result<LockPage, StoreError> {
+                (**self).list(prefix, paging, limit)
             }
 
             fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use super::{
-    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore, Outcome,
-    Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
+    Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LeaseStore, LockPage,
+    LockPaging, Outcome, Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
 };
 use crate::sync::catch_panic;
 
@@ -240,10 +240,10 @@ pub trait AsyncLeaseStore: Send + Sync + 'static {
     fn list(
         &self,
         prefix: &str,
-        most: usize,
+        paging: &LockPaging,
         limit: Duration,
-    ) -> impl Future<Output = Result<Vec<HeldLock>, StoreError>> + Send {
-        let _ = (most, limit);
+    ) -> impl Future<Output = Result<LockPage, StoreError>> + Send {
+        let _ = (paging, limit);
         ready(Err(StoreError::no_list(prefix)))
     }
 
@@ -374,10 +374,10 @@ impl<S: AsyncLeaseStore> LeaseStore for TokioStore<S> {
     fn list(
         &self,
         prefix: &str,
-        most: usize,
+        paging: &LockPaging,
         limit: Duration,
-    ) -> Result<Vec<HeldLock>, StoreError> {
-        self.wait(self.store.list(prefix, most, limit))
+    ) -> Result<LockPage, StoreError> {
+        self.wait(self.store.list(prefix, paging, limit))
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

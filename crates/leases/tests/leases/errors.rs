@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    BuildError, Fault, KeepAlive, LeaseTicket, Leases, LockError, MemoryStore, Secret, StoreCall,
-    StoreError,
+    BuildError, Fault, KeepAlive, LeaseTicket, Leases, LockError, LockPaging, MemoryStore, Secret,
+    StoreCall, StoreError,
 };
 
 use crate::double::StoreDouble;
@@ -68,7 +68,7 @@ fn a_name_that_is_too_long_is_refused_and_its_beginning_is_told() {
     let awaited = leases.holder_async(&name);
     is_refused(runtime.unwrap().block_on(awaited), &name);
     is_refused(leases.is_locked(&name), &name);
-    is_refused(leases.list(&name, 1), &name);
+    is_refused(leases.list(&name, &LockPaging::first(1)), &name);
     is_refused(leases.elector(&name).leader(), &name);
     assert_eq!(log.len(), 0);
     // Nor does a ticket have such a name.

@@ -3,8 +3,8 @@
 use std::future::Future;
 
 use tourbillon_leases::{
-    Acquired, Claim, DetachError, Fault, LeaseStore, LeaseTicket, Leases, LockError, Loss,
-    MemoryStore, Secret, StoreCall, StoreError,
+    Acquired, Claim, DetachError, Fault, LeaseStore, LeaseTicket, Leases, LockError, LockPaging,
+    Loss, MemoryStore, Secret, StoreCall, StoreError,
 };
 
 use crate::double::StoreDouble;
@@ -230,7 +230,10 @@ fn no_text_but_that_of_the_ticket_shows_a_secret() {
     assert!(secrets[0] != secrets[1] && secrets[1] != secrets[2] && secrets[0] != secrets[2]);
     shown.push(format!("{:?}", world.leases.resume(&ticket).unwrap_err()));
     shown.push(format!("{:?}", world.leases.holder("a").unwrap()));
-    shown.push(format!("{:?}", world.leases.list("", 9).unwrap()));
+    shown.push(format!(
+        "{:?}",
+        world.leases.list("", &LockPaging::first(9)).unwrap()
+    ));
     shown.push(format!("{:?} {:?}", world.leases, world.store));
     shown.push(format!("{:?}", world.leases.try_lock("a").unwrap_err()));
     // What an injected function sees of each call.

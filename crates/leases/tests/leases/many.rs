@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    BuildError, Claim, Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError, MemoryStore,
-    Secret, StoreCall, StoreError,
+    BuildError, Claim, Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError, LockPaging,
+    MemoryStore, Secret, StoreCall, StoreError,
 };
 
 use crate::double::{Forgetful, StoreDouble};
@@ -176,7 +176,9 @@ fn the_holder_data_are_shown_while_the_lock_is_held() {
     let _many = world.leases.try_lock_many(["b", "c"]);
     assert_eq!(data("c"), "version 7");
     assert_eq!(
-        world.leases.list("b", 1).unwrap()[0].holder.data,
+        world.leases.list("b", &LockPaging::first(1)).unwrap().locks[0]
+            .holder
+            .data,
         "version 7"
     );
     guard.release().unwrap();

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseFuture, LeaseGuard, LeaseStore, Leases, LockError, Outcome,
-    Released, Renewal, Secret,
+    Acquired, Claim, Destination, LeaseFuture, LeaseGuard, LeaseStore, Leases, LockError, LockPage,
+    LockPaging, Outcome, Released, Renewal, Secret,
 };
 
 use crate::worlds::{LEASE, MS, S};
@@ -150,7 +150,7 @@ mod on_tokio {
     use tokio::runtime::{Builder, Handle, Runtime};
     use tokio::task::yield_now;
     use tourbillon_leases::{
-        AsyncLeaseStore, HeldLock, Holder, Holding, MemoryStore, StoreError, TokioStore,
+        AsyncLeaseStore, Holder, Holding, MemoryStore, StoreError, TokioStore,
     };
 
     use super::*;
@@ -316,7 +316,7 @@ mod on_tokio {
         assert_eq!(store.leave("a", "x", S), Ok(()));
         let holder: Result<Option<Holder>, _> = store.holder_of("a", S);
         assert!(matches!(holder, Err(StoreError::Refused(_))));
-        let list: Result<Vec<HeldLock>, _> = store.list("", 9, S);
+        let list: Result<LockPage, _> = store.list("", &LockPaging::first(9), S);
         assert!(matches!(list, Err(StoreError::Refused(_))));
         assert_eq!(store.longest_lease(), Duration::MAX);
         assert!(store.watch("a", std::task::Waker::noop()).is_none());

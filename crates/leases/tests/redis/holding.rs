@@ -6,8 +6,8 @@ use std::time::Duration;
 use kit::wait;
 use redis::Value;
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Holding, LeaseStore, Leases, LockError, Outcome, RedisStore,
-    Released, Renewal, Secret,
+    Acquired, Claim, Destination, Holding, LeaseStore, Leases, LockError, LockPaging, Outcome,
+    RedisStore, Released, Renewal, Secret,
 };
 
 use crate::tickets;
@@ -204,16 +204,12 @@ fn the_held_locks_of_a_prefix_are_listed_among_many_other_keys() {
     let leases = Leases::new(store.clone()).unwrap();
     let names = ["a*{x}", "a*{y}", "ab", "a", "b%"];
     let _guards = names.map(|name| leases.lock(name).unwrap());
-    let listed = |prefix: &str, most| -> Vec<String> {
-        let held = leases.list(prefix, most).unwrap();
-        held.into_iter().map(|held| held.name).collect()
-    };
-    assert_eq!(listed("a*", 10), ["a*{x}", "a*{y}"]);
-    assert_eq!(listed("a", 10), ["a", "a*{x}", "a*{y}", "ab"]);
-    assert_eq!(listed("", 10), ["a", "a*{x}", "a*{y}", "ab", "b%"]);
-    assert_eq!(listed("a", 2).len(), 2);
-    assert_eq!(listed("a", 0), [""; 0]);
-    let held = leases.list("b", 10).unwrap().remove(0);
+    let listed = |prefix| all_pages(&leases, prefix, 10);
+    assert_eq!(listed("a*"), ["a*{x}", "a*{y}"]);
+    assert_eq!(listed("a"), ["a", "a*{x}", "a*{y}", "ab"]);
+    assert_eq!(listed(""), ["a", "a*{x}", "a*{y}", "ab", "b%"]);
+    let all = LockPaging::first(10);
+    let held = leases.list("b", &all).unwrap().locks.remove(0);
     let holder = leases.holder("b%").unwrap().unwrap();
     assert_eq!(
         (&held.holder.owner, held.holder.token),
@@ -221,9 +217,9 @@ fn the_held_locks_of_a_prefix_are_listed_among_many_other_keys() {
     );
     // A name that is only reserved has no holder, and one of another type is an error.
     server.cli(&["HSET", "tourbillon:{c}:lock", "next", "1"]);
-    assert_eq!(listed("c", 10), [""; 0]);
+    assert_eq!(listed("c"), [""; 0]);
     server.cli(&["SET", "tourbillon:{d}:lock", "1"]);
-    let error = leases.list("d", 10).unwrap_err();
+    let error = leases.list("d", &all).unwrap_err();
     assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     // More names than one round trip asks for.
     for at in 0..250 {
@@ -231,9 +227,96 @@ fn the_held_locks_of_a_prefix_are_listed_among_many_other_keys() {
         let claim = Claim::new(&claim, "me:1", Secret::new("me:1"), LEASE);
         assert!(store.acquire(&claim, LIMIT).is_ok());
     }
-    assert_eq!(listed("e", 1_000).len(), 250);
-    assert_eq!(listed("e", 120).len(), 120);
-    assert!(store.list("e", 10, Duration::ZERO).is_err());
+    for limit in [1, 7, 120, 1_000, usize::MAX] {
+        assert_eq!(all_pages(&leases, "e", limit).len(), 250);
+    }
+    assert!(store.list("e", &all, Duration::ZERO).is_err());
+    // Places that this store has not made.
+    for place in [
+        "",
+        "x",
+        "0",
+        "0.x",
+        "1.0",
+        "0.0 COUNT 1",
+        "18446744073709551616.0",
+    ] {
+        let error = leases
+            .list("e", &LockPaging::behind(place, 10))
+            .unwrap_err();
+        assert!(error.to_string().contains("first page"), "{error}");
+    }
+}
+
+/// Returns the names of all pages, sorted.
+fn all_pages(leases: &Leases, prefix: &str, limit: usize) -> Vec<String> {
+    let mut paging = LockPaging::first(limit);
+    let mut found = std::collections::BTreeSet::new();
+    loop {
+        let page = leases.list(prefix, &paging).unwrap();
+        // Keys of one row of the server's table come together.
+        assert!(page.locks.len() <= limit.max(16));
+        found.extend(page.locks.into_iter().map(|held| held.name));
+        match page.next {
+            Some(next) => paging = next,
+            None => return found.into_iter().collect(),
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_page_ends_in_time_whatever_the_number_of_other_keys() {
+    let server = Server::start();
+    let store = store(&server);
+    let many = "for i = 1, 300000 do redis.call('SET', 'other' .. i, i) end";
+    server.cli(&["EVAL", many, "0"]);
+    let leases = Leases::new(store.clone()).unwrap();
+    let _guards = ["a", "b"].map(|name| leases.lock(name).unwrap());
+    // The time is too short for all keys, and long enough for some steps.
+    let limit = Duration::from_millis(20);
+    let mut paging = LockPaging::first(10);
+    let (mut pages, mut found) = (0, Vec::new());
+    loop {
+        // A busy machine may answer no step in time. The page is then asked for again.
+        let Ok(page) = store.list("", &paging, limit) else {
+            continue;
+        };
+        pages += 1;
+        found.extend(page.locks.into_iter().map(|held| held.name));
+        match page.next {
+            Some(next) => paging = next,
+            None => break,
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    assert_eq!(found, ["a", "b"]);
+    assert!(pages > 1, "{pages}");
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn what_is_held_all_the_time_is_found_while_the_table_grows_and_shrinks() {
+    let server = Server::start();
+    let store = store(&server);
+    let leases = Leases::new(store.clone()).unwrap();
+    let names: Vec<String> = (100..200).map(|at| format!("n{at}")).collect();
+    let guards: Result<Vec<_>, _> = leases.try_lock_many(&names).into_iter().collect();
+    let guards = guards.unwrap();
+    let grow = "for i = 1, 30000 do redis.call('SET', 'other' .. i, i) end";
+    let shrink = "for i = 1, 30000 do redis.call('DEL', 'other' .. i) end";
+    let mut paging = LockPaging::first(7);
+    let mut found = std::collections::BTreeSet::new();
+    for change in [grow, shrink].into_iter().cycle() {
+        let page = leases.list("n", &paging).unwrap();
+        found.extend(page.locks.into_iter().map(|held| held.name));
+        let Some(next) = page.next else { break };
+        paging = next;
+        server.cli(&["EVAL", change, "0"]);
+    }
+    assert!(found.iter().eq(&names));
+    drop(guards);
 }
 
 /// Returns a field of the hash of a lock.
@@ -265,7 +348,7 @@ fn processes_of_the_earlier_version_share_the_locks() {
     let store = store(&server);
     // What it has written is read.
     assert_eq!(acquire_before(&server, "x", "old:1", 0)[0], 1);
-    let held = store.list("", 10, LIMIT).unwrap();
+    let held = store.list("", &LockPaging::first(10), LIMIT).unwrap().locks;
     assert_eq!(held[0].holder.owner, "old:1");
     assert!(matches!(
         store.acquire(
@@ -340,7 +423,7 @@ fn many_names_are_granted_by_one_call_with_what_the_holder_says() {
     for name in ["n7", "n8"] {
         assert_eq!(leases.holder(name).unwrap().unwrap().data, "version 7");
     }
-    let listed = leases.list("n", 100).unwrap();
+    let listed = leases.list("n", &LockPaging::first(100)).unwrap().locks;
     assert_eq!(listed.len(), 50);
     assert!(listed.iter().all(|lock| lock.holder.data == "version 7"));
     // A name that is not valid does not disturb the others, and nothing stays for the next holder.

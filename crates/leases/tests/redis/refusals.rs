@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, LeaseTicket, Leases, LockError, Outcome, RedisStore,
-    Renewal, Secret, StoreError,
+    Acquired, Claim, Destination, LeaseStore, LeaseTicket, Leases, LockError, LockPaging, Outcome,
+    RedisStore, Renewal, Secret, StoreError,
 };
 
 use chaos::servers::redis::Server;
@@ -134,7 +134,10 @@ fn a_name_of_any_length_is_sent_or_refused_in_few_words() {
     let leases = Leases::new(store.clone()).unwrap();
     let longest = "ü".repeat(Leases::LONGEST_NAME / 2);
     let guard = leases.try_lock(&longest).unwrap();
-    assert_eq!(leases.list(&longest, 9).unwrap()[0].name, longest);
+    assert_eq!(
+        leases.list(&longest, &LockPaging::first(9)).unwrap().locks[0].name,
+        longest
+    );
     let ticket = guard.detach().unwrap().to_string();
     let ticket: LeaseTicket = ticket.parse().unwrap();
     leases.resume(&ticket).unwrap().release().unwrap();
