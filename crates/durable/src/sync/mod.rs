@@ -5,6 +5,8 @@ mod panics;
 mod runs_on;
 
 use std::sync::PoisonError;
+#[cfg(feature = "cron")]
+use std::sync::TryLockError;
 
 pub(crate) use panics::catch_panic;
 pub(crate) use runs_on::RunsOn;
@@ -48,6 +50,16 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock, unless a thread has it.
+    #[cfg(feature = "cron")]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tourbillon::{Cron, CronError, Missed};
 
-use super::{Members, Schedule, When};
+use super::{Members, Schedule, When, parsed};
 
 /// The greatest number of missed occurrences that are made up, unless all are. Each claim counts them.
 const MOST_MADE_UP: u64 = 1_000;
@@ -175,8 +175,8 @@ impl CronSchedule {
             Some(Value::String(text)) => Ok(text.as_str()),
             _ => Err(format!("its member \"{name}\" is no text")),
         };
-        let schedule = Self::new(text("expression")?, text("zone")?);
-        let mut schedule = schedule.map_err(|error| error.to_string())?;
+        let cron = parsed::read(text("expression")?, text("zone")?);
+        let mut schedule = Self::from(cron.map_err(|error| error.to_string())?);
         schedule.missed = match members.get("missed") {
             None => Missed::Skip,
             Some(Value::Number(most)) if most.is_u64() => {

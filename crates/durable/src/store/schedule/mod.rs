@@ -21,6 +21,8 @@ mod argument;
 #[cfg(feature = "cron")]
 mod cron;
 #[cfg(feature = "cron")]
+mod parsed;
+#[cfg(feature = "cron")]
 mod plan;
 #[cfg(feature = "cron")]
 mod stored;
