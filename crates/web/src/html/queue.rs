@@ -6,7 +6,7 @@ use axum::Extension;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
-use tourbillon_durable::{StoredState, StoredTimer};
+use tourbillon_durable::{StoredNode, StoredState, StoredTimer};
 
 use super::{ROWS, View, ago, bad, button, frame, limit, live, number, state, store_of, trouble};
 use crate::access::Action;
@@ -121,6 +121,16 @@ pub(super) async fn part(shared: &Shared, visit: &Visit, pairs: &Pairs) -> Marku
         false => None,
     };
     let found = store.list(query.clone()).await;
+    // Only a flag of a schedule needs the processes.
+    let lists_schedules = found.get().is_some_and(|timers| {
+        let mut timers = timers.iter();
+        timers.any(|timer| timer.is_unnamed(&[]))
+    });
+    let nodes = match lists_schedules {
+        true => Some(store.nodes().await),
+        false => None,
+    };
+    let nodes = nodes.as_ref().and_then(|nodes| nodes.get());
     let numbers = counts.get().and_then(|all| {
         all.iter()
             .find(|one| Some(&one.queue) == query.queue.as_ref())
@@ -157,7 +167,7 @@ pub(super) async fn part(shared: &Shared, visit: &Visit, pairs: &Pairs) -> Marku
         @match found.get() {
             None => {}
             Some(timers) if timers.is_empty() => p.empty { "There are none." },
-            Some(timers) => (table(visit, store, &query, timers)),
+            Some(timers) => (table(visit, store, &query, timers, nodes.map(Vec::as_slice))),
         }
     }
 }
@@ -171,7 +181,13 @@ fn link(visit: &Visit, store: &Store, timer: &StoredTimer) -> Markup {
     html! { a href=(visit.link("/timer", &names)) { (timer.key) } }
 }
 
-fn table(visit: &Visit, store: &Store, query: &ListQuery, timers: &[StoredTimer]) -> Markup {
+fn table(
+    visit: &Visit,
+    store: &Store,
+    query: &ListQuery,
+    timers: &[StoredTimer],
+    nodes: Option<&[StoredNode]>,
+) -> Markup {
     let next = timers.last().filter(|_| timers.len() as u32 >= query.limit);
     let next = next.map(|last| {
         let (due, limit) = (micros(last.due).to_string(), query.limit.to_string());
@@ -206,6 +222,10 @@ fn table(visit: &Visit, store: &Store, query: &ListQuery, timers: &[StoredTimer]
                             (link(visit, store, timer))
                             @let schedule = schedules::expression(timer);
                             @if !schedule.is_empty() { small { " " (schedule) } }
+                            // Without an answer nobody knows.
+                            @if nodes.is_some_and(|nodes| timer.is_unnamed(nodes)) {
+                                small.late title="No process that runs names this schedule." { " unnamed" }
+                            }
                         }
                         td {
                             (state(timer.state))

@@ -119,6 +119,38 @@ async fn schedules_are_shown_in_words() {
 }
 
 #[tokio::test]
+async fn a_schedule_that_no_process_names_is_flagged_in_the_list() {
+    let store = Memory::new();
+    let node = || {
+        let node = Durable::builder(store.clone());
+        node.handle("invoices", |_: &Due<()>| ())
+    };
+    let daily = || Cron::new("0 6 * * *", "UTC").unwrap();
+    let named = node().cron("daily", daily(), &()).start().unwrap();
+    let made = named.schedule("invoices", HOSTILE[0], daily(), &());
+    made.wait().unwrap();
+    let flagged = async |timers: &Durable| {
+        let queue = get(&full(timers), "/queue?queue=invoices").await;
+        let parts = queue.page().matches(">daily<").count();
+        assert_eq!(parts, 1, "{}", queue.text);
+        queue.text.matches("unnamed</small>").count()
+    };
+    // It is told when the process joins.
+    until(async || flagged(&named).await == 0).await;
+    let other = node().start().unwrap();
+    assert_eq!(flagged(&other).await, 0);
+    drop(named);
+    // Those that were made at run time never have the flag.
+    until(async || flagged(&other).await == 1).await;
+    assert_eq!(flagged(&idle_on(&store)).await, 1);
+}
+
+/// A process without handlers.
+fn idle_on(store: &Memory) -> Durable {
+    Durable::builder(store.clone()).start().unwrap()
+}
+
+#[tokio::test]
 async fn errors_of_handlers_are_shown_as_text() {
     let timers = with_dead(&[HOSTILE[0], "order:7"], HOSTILE[1]);
     let router = full(&timers);
