@@ -316,7 +316,10 @@ async fn locks(State(shared): State<Arc<Shared>>, Query(pairs): Query<Pairs>) ->
     let mut stores = Vec::new();
     for locks in &shared.locks {
         let seen = locks.held(value(&pairs, "names"), crate::html::LOCKS).await;
-        stores.push(of_store(&locks.name, &seen, "locks", all(json::lock)));
+        let show = all(json::lock);
+        let mut store = of_store(&locks.name, &seen, "locks", |(held, _)| show(held));
+        store["more"] = json!(seen.get().is_some_and(|(_, more)| *more));
+        stores.push(store);
     }
     answer(&stores)
 }

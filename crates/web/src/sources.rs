@@ -273,7 +273,8 @@ pub(crate) struct Locks {
     pub(crate) name: String,
     pub(crate) leases: Leases,
     turns: Arc<Semaphore>,
-    held: Snapshots<(String, usize), Vec<HeldLock>>,
+    /// With the locks, whether there are more.
+    held: Snapshots<(String, usize), (Vec<HeldLock>, bool)>,
 }
 
 impl Locks {
@@ -286,24 +287,26 @@ impl Locks {
         }
     }
 
-    pub(crate) async fn held(&self, names: &str, most: usize) -> Seen<Vec<HeldLock>> {
+    pub(crate) async fn held(&self, names: &str, most: usize) -> Seen<(Vec<HeldLock>, bool)> {
         let (leases, prefix) = (self.leases.clone(), names.to_owned());
         let ask = async move || {
             // By name: a name may come in several pages.
             let (began, mut held) = (Instant::now(), BTreeMap::new());
             let mut paging = LockPaging::first(most);
-            loop {
+            let more = loop {
                 let page = leases.list_async(&prefix, &paging).await;
                 let page = page.map_err(|error| format!("The server does not answer: {error}"))?;
                 held.extend(page.locks.into_iter().map(|lock| (lock.name.clone(), lock)));
-                let next = page.next.filter(|_| held.len() < most);
-                // The reader waits. What was found until then is shown.
-                let Some(next) = next.filter(|_| began.elapsed() < LIMIT) else {
-                    break;
+                let Some(next) = page.next else {
+                    break held.len() > most;
                 };
+                // The reader waits. What was found until then is shown.
+                if held.len() >= most || began.elapsed() >= LIMIT {
+                    break true;
+                }
                 paging = next;
-            }
-            Ok(held.into_values().take(most).collect())
+            };
+            Ok((held.into_values().take(most).collect(), more))
         };
         self.held
             .get((names.to_owned(), most), &self.turns, ask)

@@ -451,6 +451,7 @@ impl AcquireLoop {
         // The guard has given the name back for the earlier attempts, too.
         self.unsure = false;
         self.noted = false;
+        self.last = Last::None;
     }
 
     fn is_stopped(&self) -> bool {

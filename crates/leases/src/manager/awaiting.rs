@@ -532,12 +532,12 @@ async fn run<T: Send + 'static>(
         let Some(lease) = lease_of(&answer) else {
             return sender.leave(answer);
         };
-        // Armed before the answer is there, so that whoever takes it finds the timer.
         let late = sender.withdrawal();
         let keep_alive = &timers.keep_alive;
-        keep_alive.after(withdrawal, lease / 2, move || late.withdraw());
         sender.leave(answer);
-        // The future may have been dropped before the timer was armed.
+        // Only now: a timer that came before the answer would withdraw nothing.
+        keep_alive.after(withdrawal, lease / 2, move || late.withdraw());
+        // The answer may have been taken, or the future dropped, before the timer was armed.
         if !sender.are_awaited() {
             keep_alive.cancel(withdrawal);
         }

@@ -1,5 +1,7 @@
 //! Asks for locks, and checks whether any may be granted.
 
+use std::time::Duration;
+
 use redis::{ServerError, Value};
 
 use super::answers::{strange, time_left, unexpected, waits};
@@ -10,6 +12,9 @@ use super::scripts::Call;
 use super::{RedisStore, millis};
 use crate::store::{Acquired, Claim, Destination, LeaseStore, StoreError};
 use crate::sync::atomic::Ordering;
+
+/// How long the question may take whether a server has all slots.
+const SLOTS_LIMIT: Duration = Duration::from_secs(1);
 
 impl RedisStore {
     /// Checks whether the destinations of these markers grant. Returns the longest of several
@@ -112,16 +117,59 @@ impl RedisStore {
             .arg("")
     }
 
-    /// Checks the marker of a name that was granted without it. Releases the name if the marker
-    /// forbids the grant.
+    /// Checks what the step of a grant has not: the marker, if it is `apart`, and once for each store
+    /// that the server has all slots.
+    fn confirmed(
+        &self,
+        destination: Destination,
+        name: &str,
+        apart: bool,
+        limit: Limit,
+    ) -> Result<(), StoreError> {
+        if apart {
+            let marker = self.0.options.keys.marker(name).to_owned();
+            self.ready(destination, &[marker], limit)?;
+        }
+        self.has_all_slots(limit)
+    }
+
+    /// Refuses a server that sends the client to another one for some names. A program that tries
+    /// one of the others would believe that it works.
     ///
-    /// The check comes *after* the grant. If nothing was lost in the time of the longest lease
+    /// Only that refusal counts: behind a proxy a node may hang, and names of the others are granted.
+    pub(super) fn has_all_slots(&self, limit: Limit) -> Result<(), StoreError> {
+        // Relaxed: if two calls ask at one time, both get an answer.
+        if self.0.has_all_slots.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let keys = self.0.options.keys.all_over().into_iter();
+        let calls: Vec<_> = keys
+            .map(|key| Call::new(&self.0.scripts.holder, [key]))
+            .collect();
+        let limit = Limit::new(limit.left().unwrap_or_default().min(SLOTS_LIMIT));
+        let whose = Whose::User(Destination::default());
+        let answers = self.0.pool.call(whose, &calls, limit);
+        for answer in answers.unwrap_or_default() {
+            match answer {
+                Value::ServerError(error) if error.code() == "MOVED" => {
+                    return Err(answered(&error));
+                }
+                _ => {}
+            }
+        }
+        // Relaxed: as above.
+        self.0.has_all_slots.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Checks a grant. Releases the name if it must not be held.
+    ///
+    /// The check of the marker comes *after* the grant. If nothing was lost in the time of the longest lease
     /// before the check, no lock that counts was lost before the grant either. A later loss is
     /// found by the next caller. A check before the grant would miss a loss between the two.
-    fn confirm(&self, claim: &Claim<'_>, limit: Limit) -> Result<(), StoreError> {
-        let keys = &self.0.options.keys;
-        let marker = keys.marker(claim.name).to_owned();
-        let Err(error) = self.ready(self.destination(claim.name), &[marker], limit) else {
+    fn confirm(&self, claim: &Claim<'_>, apart: bool, limit: Limit) -> Result<(), StoreError> {
+        let destination = self.destination(claim.name);
+        let Err(error) = self.confirmed(destination, claim.name, apart, limit) else {
             return Ok(());
         };
         let call = self.taking_back(claim);
@@ -150,8 +198,8 @@ impl RedisStore {
             answer = self.ask_for(claim, false, limit)?;
         }
         let acquired = self.acquired(&answer.map_err(|error| answered(&error))?)?;
-        if guarded && apart && matches!(acquired, Acquired::Granted { .. }) {
-            self.confirm(claim, limit)?;
+        if matches!(acquired, Acquired::Granted { .. }) {
+            self.confirm(claim, guarded && apart, limit)?;
         }
         Ok(acquired)
     }
@@ -207,20 +255,18 @@ impl RedisStore {
                 answer => self.acquired(&answer),
             })
             .collect();
-        if apart {
-            self.confirm_batch(destination, batch, &mut acquired, limit);
-        }
+        self.confirm_batch(destination, batch, &mut acquired, (apart, limit));
         Ok(acquired)
     }
 
-    /// Checks the marker of a batch that was granted without it, as [`confirm`](Self::confirm) does
-    /// for one name. Releases what was granted if the marker forbids it.
+    /// Checks the grants of a batch, as [`confirm`](Self::confirm) does for one name. Releases them if
+    /// they must not be held.
     fn confirm_batch(
         &self,
         destination: Destination,
         batch: &[Claim<'_>],
         acquired: &mut [Result<Acquired, StoreError>],
-        limit: Limit,
+        (apart, limit): (bool, Limit),
     ) {
         let granted: Vec<_> = (0..batch.len())
             .filter(|&at| matches!(acquired[at], Ok(Acquired::Granted { .. })))
@@ -228,8 +274,7 @@ impl RedisStore {
         let Some(&first) = granted.first() else {
             return;
         };
-        let marker = self.0.options.keys.marker(batch[first].name).to_owned();
-        let Err(error) = self.ready(destination, &[marker], limit) else {
+        let Err(error) = self.confirmed(destination, batch[first].name, apart, limit) else {
             return;
         };
         let calls: Vec<_> = granted

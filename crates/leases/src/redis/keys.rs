@@ -57,10 +57,9 @@ impl Keys {
         &self.markers
     }
 
-    /// Returns keys of this prefix all over the slots. They need not exist.
+    /// Returns the keys of locks all over the slots. The locks need not exist.
     pub(super) fn all_over(&self) -> Vec<String> {
-        let key = |tag| format!("{}:{{{tag}}}:marker", self.prefix);
-        tags(16).map(key).collect()
+        tags(16).map(|tag| self.lock(&tag.to_string())).collect()
     }
 
     /// Returns the number of the range of slots in which a name lies.

@@ -24,9 +24,6 @@ pub(super) struct Server {
     keepalive: Option<Duration>,
     /// The first commands on each connection, and the number of their answers.
     greeting: (Vec<u8>, usize),
-    /// Commands after them, and the number of their answers: a node of a cluster answers `MOVED` to
-    /// some.
-    probes: (Vec<u8>, usize),
 }
 
 enum Address {
@@ -63,19 +60,7 @@ impl Server {
             tls: None,
             keepalive,
             greeting,
-            probes: (Vec::new(), 0),
         })
-    }
-
-    /// Refuses a server that sends the client to another one for one of these keys: it would grant
-    /// some names, and refuse others.
-    pub(super) fn with_probes(mut self, keys: &[String]) -> Self {
-        for key in keys {
-            let mut probe = redis::cmd("PTTL");
-            probe.arg(key).write_packed_command(&mut self.probes.0);
-        }
-        self.probes.1 = keys.len();
-        self
     }
 
     /// Returns the host, or `None` for a Unix socket.
@@ -197,20 +182,13 @@ impl Link {
 
     /// Sends the first commands.
     fn greet(&mut self, server: &Server, limit: Limit) -> Result<(), CallFault> {
-        let ((greeting, greetings), (probes, number)) = (&server.greeting, &server.probes);
-        let answers = greetings + number;
-        if answers == 0 {
+        let (greeting, answers) = &server.greeting;
+        if *answers == 0 {
             return Ok(());
         }
-        let commands = [&greeting[..], probes].concat();
-        let answers = self.exchange(server, &commands, answers, limit)?;
-        for (place, answer) in answers.into_iter().enumerate() {
-            match answer {
-                // A proxy may not know the command, and a user need not have the right.
-                Value::ServerError(error) if place < *greetings || error.code() == "MOVED" => {
-                    return Err(CallFault::Other(answered(&error)));
-                }
-                _ => {}
+        for answer in self.exchange(server, greeting, *answers, limit)? {
+            if let Value::ServerError(error) = answer {
+                return Err(CallFault::Other(answered(&error)));
             }
         }
         Ok(())

@@ -87,7 +87,13 @@ impl RedisStore {
         let mut seen = HashSet::new();
         let mut count = STEP;
         loop {
-            let (cursor, mut names) = self.step(&place, &pattern, count, whole)?;
+            let (cursor, mut names) = match self.step(&place, &pattern, count, whole) {
+                // The next page begins with this step, and fails if it fails again.
+                Err(_) if !found.is_empty() => {
+                    return Ok(LockPage::new(found, Some(place.text()), paging));
+                }
+                step => step?,
+            };
             names.retain(|name| !seen.contains(name));
             let room = most - found.len();
             if names.len() > room && (count > 1 || !found.is_empty()) {

@@ -192,8 +192,9 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 /// of the URL, by an authority that the system trusts or that was passed to the builder
 /// (`tls_root_certificate_pem`).
 ///
-/// This client talks to one server and does not follow `MOVED`. So it refuses a node of a cluster at
-/// the first call. A cluster needs a proxy that hides it; that is tested with three nodes. A cluster refuses a call with keys of two slots. Then a
+/// This client talks to one server and does not follow `MOVED`. So it refuses a node of a cluster, by
+/// [`check`](Self::check) and before the first lock is held: it asks for names all over the slots
+/// then. A cluster needs a proxy that hides it; that is tested with three nodes. A cluster refuses a call with keys of two slots. Then a
 /// second call checks the marker, and releases the lock if nothing may be granted yet. Each
 /// node also checks its own uptime. If the proxy has no `SUBSCRIBE`, waiting callers find a
 /// release by asking again.
@@ -217,6 +218,8 @@ struct RedisInner {
     listener: Arc<Listener>,
     /// Set when a call with a name's keys and the marker was refused: they lie in different slots.
     apart: AtomicBool,
+    /// Set when the server has been asked whether it has all slots.
+    has_all_slots: AtomicBool,
 }
 
 /// The options, which the builder has checked.
@@ -248,7 +251,7 @@ impl RedisStore {
     }
 
     fn new(server: Server, options: Options) -> Self {
-        let server = Arc::new(server.with_probes(&options.keys.all_over()));
+        let server = Arc::new(server);
         // The id includes the process id, since a forked copy draws the same random keys.
         let own = RandomState::new().hash_one((std::process::id(), unique_number()));
         RedisStore(Arc::new(RedisInner {
@@ -262,6 +265,7 @@ impl RedisStore {
             server,
             options,
             apart: AtomicBool::new(false),
+            has_all_slots: AtomicBool::new(false),
         }))
     }
 
@@ -283,6 +287,7 @@ impl RedisStore {
         // The markers may belong to several destinations, but are sent in one round trip.
         let (markers, limit) = (self.0.options.keys.markers(), Limit::new(limit));
         self.ready(Destination::default(), markers, limit)?;
+        self.has_all_slots(limit)?;
         self.evicts_nothing(markers, limit)
     }
 

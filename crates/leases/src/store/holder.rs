@@ -108,7 +108,8 @@ pub struct LockPaging {
 }
 
 impl LockPaging {
-    /// The first locks, at most this number. Zero counts as one.
+    /// The first locks, at most this number. Zero counts as one. A page of Redis may have a few more,
+    /// since it ends between two steps over the keys.
     #[must_use]
     pub fn first(limit: usize) -> Self {
         LockPaging {

@@ -238,7 +238,8 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Returns a page of the names that begin with `prefix` and are held by the store's clock, with
     /// their holders. An empty prefix is that of all names. The pages may come in any order, and
     /// [`LockPaging::after`] is whatever the store has put into the page before. Each name that is
-    /// held all the time is in at least one of the pages.
+    /// held all the time is in at least one of the pages, unless the server of the names restarts, or
+    /// is replaced, between two pages.
     ///
     /// A backend that has to look at much returns what it has found when about half of `limit` has
     /// passed, and where it goes on. So the number of its other keys makes no call fail. The default

@@ -41,8 +41,8 @@ pub(super) async fn part(shared: &Shared, pairs: &Pairs) -> Markup {
                 (trouble(&held))
                 @match held.get() {
                     None => {}
-                    Some(held) if held.is_empty() => p.empty { "No lock is held." },
-                    Some(held) => {
+                    Some((held, false)) if held.is_empty() => p.empty { "No lock is held." },
+                    Some((held, more)) => {
                         table {
                             thead { tr {
                                 th { "Name" } th { "Owner" } th.n { "Token" } th { "Time left" } th.wide { "Data" }
@@ -59,7 +59,7 @@ pub(super) async fn part(shared: &Shared, pairs: &Pairs) -> Markup {
                                 }
                             }
                         }
-                        @if held.len() >= LOCKS { p { "There are more: search by the beginning of the name." } }
+                        @if *more { p { "There may be more: search by the beginning of the name." } }
                     }
                 }
             }

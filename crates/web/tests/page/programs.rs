@@ -45,7 +45,35 @@ async fn the_pages_as_json() {
     assert_eq!(timer["why"][0], "It is due in 59m 59s.");
     let dead = ask("dead").await["dead"][0].clone();
     assert_eq!((&dead["key"], &dead["error"]), (&json!("a"), &json!("no")));
-    assert_eq!(ask("locks").await["locks"][0]["name"], "orders/7");
+    let locks = ask("locks").await;
+    assert_eq!(
+        (&locks["locks"][0]["name"], &locks["more"]),
+        (&json!("orders/7"), &json!(false))
+    );
+}
+
+#[tokio::test]
+async fn a_list_of_locks_says_that_there_are_more() {
+    let leases = Leases::new(MemoryStore::new()).unwrap();
+    let names: Vec<String> = (0..201).map(|number| format!("n{number:03}")).collect();
+    let guards = leases.try_lock_many(&names);
+    assert!(guards.iter().all(Result::is_ok));
+    let router = Page::new().locks("memory", &leases).router();
+    for (path, count, more) in [
+        ("/api/v1/locks", 200, true),
+        ("/api/v1/locks?names=n0", 100, false),
+    ] {
+        let store = get(&router, path).await.json()["stores"][0].clone();
+        assert_eq!(store["locks"].as_array().unwrap().len(), count);
+        assert_eq!(store["more"], json!(more), "{path}");
+    }
+    let says = async |path| {
+        get(&router, path)
+            .await
+            .page()
+            .contains("There may be more")
+    };
+    assert!(says("/locks").await && !says("/locks?names=n0").await);
 }
 
 #[tokio::test]
