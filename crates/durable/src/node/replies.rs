@@ -286,10 +286,12 @@ impl Node {
                 for (place, outcome) in ends {
                     match answers.next() {
                         Some(Ok(Settled::Locked)) | None => {
+                            self.step_failed(&place);
                             self.runs.settle_later(place, now, self.poll_interval);
                         }
                         Some(Ok(settled)) => self.settled(now, call, &place, &outcome, settled),
                         Some(Err(_)) => {
+                            self.step_failed(&place);
                             let longest = LONGEST_REFUSED.max(self.poll_interval);
                             self.runs.settle_later(place, now, longest);
                         }
@@ -306,6 +308,7 @@ impl Node {
                     _ => self.poll_interval,
                 };
                 for (place, _) in ends {
+                    self.step_failed(&place);
                     match is_alone {
                         true => self.runs.settle_later(place, now, longest),
                         false => self.runs.settle_again(place, now),
@@ -313,6 +316,13 @@ impl Node {
                 }
             }
             None => {}
+        }
+    }
+
+    /// An end was not taken. A step keeps its place for one call alone.
+    fn step_failed(&mut self, place: &Place) {
+        if self.runs.step_failed(place) {
+            self.queues[place.0].running -= 1;
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::adoption::Orphan;
 use super::interface::{Mono, Place};
 use super::load::Load;
-use crate::store::{ClaimedRun, Outcome, Run, Settlement, StoreTime};
+use crate::store::{ClaimedRun, Next, Outcome, Run, Settlement, StoreTime};
 use crate::sync::Arc;
 
 /// The first pause after which the end of a run is asked for again whose row is locked or refused.
@@ -181,6 +181,29 @@ impl HeldRuns {
         self.going_on -= 1;
         self.end(place, outcome, now);
         is_over
+    }
+
+    /// A step was not taken at once. Then the row waits for the later occurrence, and what is asked
+    /// for says so, whether the store has taken the step or not. Returns whether it was a step, whose
+    /// place is free now.
+    pub(super) fn step_failed(&mut self, place: &Place) -> bool {
+        let Some(held) = self.held.get_mut(place) else {
+            return false;
+        };
+        let RunState::Ended(Outcome::Step(run)) = &held.state else {
+            return false;
+        };
+        let next = run
+            .payload
+            .meta
+            .clone()
+            .map(|meta| Next { due: run.due, meta });
+        // Its meta has the schedule, so there is one.
+        let next = next.map_or(Outcome::GiveBack(Duration::ZERO), |next| {
+            Outcome::Next(Box::new(next))
+        });
+        held.state = RunState::Ended(next);
+        true
     }
 
     /// The store has moved a run to a later occurrence, and the node still holds it.

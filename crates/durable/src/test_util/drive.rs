@@ -130,7 +130,9 @@ impl Drive {
         let to = to.min(StoreTime::LATEST);
         self.settle(waits);
         while self.now < to {
-            let left = self.work_left().filter(|_| !self.awaits_takeover());
+            let left = self.work_left();
+            let next = left.and_then(|left| left.next);
+            let left = left.filter(|_| !self.awaits_takeover());
             match left {
                 // Nothing happens before the next timer is due. For the nodes the store's clock is
                 // set forward: they need not poll and beat meanwhile.
@@ -147,6 +149,9 @@ impl Drive {
                 // one, or the store fails.
                 _ => {
                     let span = self.until_wake().clamp(LEAST, to.since(self.now));
+                    // What a node does not know of yet is found by the poll of the turn that follows.
+                    let until_due = next.filter(|next| *next > self.now);
+                    let span = until_due.map_or(span, |next| span.min(next.since(self.now)));
                     // First the store's: the nodes must not take it for later than it is.
                     self.set(self.now + span)?;
                     self.hand.advance(span);
@@ -163,10 +168,11 @@ impl Drive {
         let Some(lease) = self.nodes.iter().map(|node| node.lease).max() else {
             return false;
         };
-        let stored = self.call(|connection| connection.nodes());
+        let Ok(mut strangers) = self.call(|connection| connection.nodes()) else {
+            return true;
+        };
         let rests = self.nodes.iter().filter_map(|node| node.rest);
         let driven: HashSet<i64> = rests.map(|rest| rest.epoch.0).collect();
-        let mut strangers = stored.unwrap_or_default();
         strangers.retain(|node| node.gone.is_none() && !driven.contains(&node.id));
         let now = self.local_now();
         let first_seen = strangers.iter().map(|node| {

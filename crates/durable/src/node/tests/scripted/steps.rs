@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::node::tests::scripted::script::{Script, claimed, millis, row, secs};
 use crate::node::tests::world::{START, options};
-use crate::node::{Input, Reply};
-use crate::store::{Outcome, Run, Settled, Settlement, Wanted};
+use crate::node::{Input, Reply, StoreCall};
+use crate::store::{Meta, Outcome, Run, Settled, Settlement, Wanted};
 use crate::sync::Arc;
 
 /// A node whose only run has found that its occurrence was missed. Another timer is due.
@@ -15,7 +15,7 @@ fn stepping() -> (Script, Run) {
     let run = script.run_all(millis(1)).remove(0);
     script.rows.retain(|row| row.key != run.key);
     assert_eq!(script.starts, std::slice::from_ref(&run));
-    let later = claimed(
+    let mut later = claimed(
         &Wanted {
             queue: run.queue.clone(),
             key: run.key.clone(),
@@ -23,6 +23,7 @@ fn stepping() -> (Script, Run) {
         },
         1,
     );
+    later.payload.meta = Some(Meta::of_json(r#"{"cron": {}}"#));
     script.finish(&run, Outcome::Step(Arc::new(later)));
     (script, run)
 }
@@ -37,7 +38,7 @@ fn a_step_keeps_its_place_and_starts_the_run() {
     // No other timer of the queue is claimed meanwhile: one may run.
     let mut calls = script.quiet(secs(3));
     let (id, call) = calls.remove(0);
-    assert!(matches!(call, crate::node::StoreCall::Settle(settle) if steps(&settle.settlements)));
+    assert!(matches!(call, StoreCall::Settle(settle) if steps(&settle.settlements)));
     assert!(calls.is_empty(), "{calls:?}");
     script.reply(id, Reply::Settled(vec![Ok(Settled::Stepped)]));
     assert_eq!(script.starts, [run.clone(), run.clone()]);
@@ -62,17 +63,33 @@ fn a_step_that_starts_nothing_frees_its_place() {
 }
 
 #[test]
-fn a_step_that_is_locked_or_lost_is_asked_for_again() {
-    let (mut script, run) = stepping();
-    let (id, _) = script.settle(secs(1));
-    script.reply(id, Reply::Settled(vec![Ok(Settled::Locked)]));
-    let (id, settle) = script.settle(secs(2));
-    assert!(steps(&settle.settlements));
-    script.fail(id);
-    let (id, settle) = script.settle(secs(4));
-    assert!(steps(&settle.settlements));
-    script.reply(id, Reply::Settled(vec![Ok(Settled::Stepped)]));
-    assert_eq!(script.starts, [run.clone(), run]);
+fn a_step_that_is_locked_or_lost_frees_its_place_and_waits() {
+    for is_lost in [false, true] {
+        let (mut script, run) = stepping();
+        let (id, _) = script.settle(secs(1));
+        match is_lost {
+            true => script.fail(id),
+            false => script.reply(id, Reply::Settled(vec![Ok(Settled::Locked)])),
+        }
+        let (mut asked, mut claimed) = (None, None);
+        for (id, call) in script.quiet(secs(3)) {
+            match call {
+                StoreCall::Settle(settle) => asked = Some((id, settle)),
+                StoreCall::Claim(claim) => claimed = Some(claim),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_ne!(claimed.expect("the place is free").timers[0].key, run.key);
+        // If the store has taken the step after all, this takes it back.
+        let (id, settle) = asked.expect("it is asked again");
+        let outcome = &settle.settlements[0].outcome;
+        assert!(
+            matches!(outcome, Outcome::Next(next) if next.due == START),
+            "{outcome:?}"
+        );
+        script.reply(id, Reply::Settled(vec![Ok(Settled::Waits)]));
+        assert_eq!(script.starts, [run]);
+    }
 }
 
 #[test]
@@ -102,7 +119,7 @@ fn a_node_that_is_gone_forgets_a_step() {
         let mut beat = None;
         for (id, call) in asks {
             match call {
-                crate::node::StoreCall::Beat(_) => beat = Some(id),
+                StoreCall::Beat(_) => beat = Some(id),
                 call => script.answer(id, &call),
             }
         }
