@@ -152,3 +152,54 @@ impl NoOccurrence {
         match *self {}
     }
 }
+
+#[cfg(all(test, feature = "cron", not(loom)))]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use serde_json::json;
+    use tourbillon::{Clock, ManualClock};
+
+    use super::super::node_lease::{LocalClock, StoreClock};
+    use super::*;
+    use crate::store::{ClaimedRun, Meta, Payload, Run};
+    use crate::sync::Arc;
+
+    #[test]
+    fn what_was_stepped_runs_however_long_the_step_took() {
+        let clock = LocalClock::on(Clock::manual(&ManualClock::new()));
+        let clock = Arc::new(StoreClock::new(clock));
+        let cron = json!({"expression": "@hourly", "zone": "UTC", "grace": 60, "offset": 0,
+            "at": "1970-01-01T01:00:00Z"});
+        let due = StoreTime::from(UNIX_EPOCH + Duration::from_secs(3_600));
+        let late = due + Duration::from_secs(120);
+        let start = |stepped, fails, crashes| {
+            let claimed = ClaimedRun {
+                run: Run {
+                    queue: "q".into(),
+                    key: "k".into(),
+                    generation: 1,
+                    attempt: 1,
+                },
+                due,
+                planned: due,
+                fails,
+                crashes,
+                stepped,
+                payload: Payload {
+                    json: "null".into(),
+                    meta: Some(Meta::of_json(json!({ "cron": cron }).to_string())),
+                },
+            };
+            Occurrence::start(&claimed, 3, &clock, late)
+        };
+        assert!(matches!(start(false, 0, 0), Start::Missed(first, ..) if first == due));
+        // Neither is what has begun to run before.
+        for (stepped, fails, crashes) in [(true, 0, 0), (false, 1, 0), (false, 0, 1)] {
+            let Start::Run(Some(run)) = start(stepped, fails, crashes) else {
+                panic!("{stepped} {fails} {crashes}");
+            };
+            assert_eq!(run.scheduled_for(), due);
+        }
+    }
+}
