@@ -198,7 +198,7 @@ impl HeldRuns {
             .meta
             .clone()
             .map(|meta| Next { due: run.due, meta });
-        // Its meta has the schedule, so there is one.
+        // A step always has a meta: its schedule is there.
         let next = next.map_or(Outcome::GiveBack(Duration::ZERO), |next| {
             Outcome::Next(Box::new(next))
         });

@@ -173,7 +173,7 @@ impl Sides {
                     ..run
                 });
             }
-            // What has no schedule is given back.
+            // A timer without a schedule is given back.
             Outcome::Step(_) => {
                 self.waits = Some(Plain {
                     due: run.due.max(now),

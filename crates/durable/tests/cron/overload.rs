@@ -51,7 +51,7 @@ fn overloaded<S: Store + Clone>(store: S, clock: &WallClock, schedule: CronSched
         assert_eq!(*times, [times[0]; 3], "{runs:?}");
         assert_eq!((*attempt, *crashes), (1, 0));
     }
-    // Each of them is another occurrence, and what was left out between them is told.
+    // Each run is of another occurrence. An event tells of those between two runs.
     let distinct: std::collections::BTreeSet<_> = runs.iter().map(|run| run.0[0]).collect();
     assert_eq!(distinct.len(), runs.len(), "{runs:?}");
     assert!(runs[9].0[0] >= december() + 9 * 5 * SECOND, "{runs:?}");

@@ -343,7 +343,7 @@ fn check(world: &World, runs: &[&Begun], (key, missed): (&str, Missed), at: &str
         let is_next = |other: &&Begun| other.date == begun.date && other.attempt > 1;
         assert!(runs.iter().any(is_next), "{at}: not tried again: {begun:?}");
     }
-    // What is made up holds up what follows.
+    // Occurrences that are made up delay the ones after them.
     let punctual = match missed {
         Missed::All => &[],
         _ => world.punctual[key].as_slice(),

@@ -115,7 +115,7 @@ impl RedisStore {
                     return Ok(LockPage::new(found, None, paging));
                 }
             }
-            // What is found is returned before the time is over.
+            // The page ends before the limit does.
             if found.len() >= most || start.elapsed() >= limit / 2 {
                 return Ok(LockPage::new(found, Some(place.text()), paging));
             }

@@ -1,4 +1,4 @@
-//! Who holds a name, and pages of the names that are held, as a store tells it.
+//! The holder of a name, and pages of held names.
 
 use std::time::Duration;
 

@@ -135,7 +135,7 @@ async fn a_schedule_that_no_process_names_is_flagged_in_the_list() {
         assert_eq!(parts, 1, "{}", queue.text);
         queue.text.matches("unnamed</small>").count()
     };
-    // It is told when the process joins.
+    // The process writes it when it joins.
     until(async || flagged(&named).await == 0).await;
     let other = node().start().unwrap();
     assert_eq!(flagged(&other).await, 0);

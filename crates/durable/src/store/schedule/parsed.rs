@@ -17,7 +17,7 @@ const MOST: usize = 1_024;
 /// The length of expression and zone from which on they are not kept.
 const LONG: usize = 256;
 
-/// What was read, by expression and zone.
+/// The expressions that were read, each with its zone.
 #[derive(Default)]
 struct Kept(HashMap<(Box<str>, Box<str>), Cron>);
 
