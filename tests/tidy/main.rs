@@ -168,11 +168,6 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
         "tests/examples/sessions.rs",
         "the_replay_of_the_large_log_is_the_offline_computation",
     ),
-    // A search of each minute of two years in all zones: samples run always.
-    (
-        "tests/repeat/cron.rs",
-        "dates_are_those_of_a_search_minute_by_minute_over_years",
-    ),
     // A measurement, with figures in the guide.
     (
         "crates/durable/tests/cron/million.rs",
