@@ -14,6 +14,7 @@
 //! - **ELECT-4** A stop ends the wait of a candidate, or asks its work to stop. The lock is released
 //!   as after a resignation, and nothing else of the same leases ends.
 
+mod change;
 mod leadership;
 
 use std::fmt;
@@ -24,10 +25,10 @@ use std::time::Duration;
 
 use tourbillon::{Health, Time};
 
-use crate::keep_alive::Loss;
 use crate::manager::{Acquisition, LeaseFuture, LeaseGuard, Leases, LockError, StopSignal};
 use crate::store::{Holder, StoreError};
 use crate::sync::{Arc, Mutex};
+pub use change::{Change, Term, TermEnd};
 use leadership::TermState;
 pub use leadership::{Leadership, Over};
 
@@ -125,67 +126,6 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_m
 /// After this time without another leader the candidate leads again. Those who wait ask at least
 /// once a second.
 const ALONE: Duration = Duration::from_secs(2);
-
-/// How a term ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum TermEnd {
-    /// The work has returned.
-    Completed,
-    /// The candidate has [resigned](Elector::resign).
-    Resigned,
-    /// The lease was lost, so another candidate may lead since then.
-    Lost(Loss),
-}
-
-impl fmt::Display for TermEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TermEnd::Completed => f.write_str("ended with its work"),
-            TermEnd::Resigned => f.write_str("ended by a resignation"),
-            TermEnd::Lost(loss) => write!(f, "lost its lease: {loss}"),
-        }
-    }
-}
-
-/// A term that is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Term<R> {
-    /// The result of the work.
-    pub result: R,
-    /// How the term ended.
-    pub end: TermEnd,
-}
-
-/// A change that a candidate reports to its [callback](Elector::on_change).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Change {
-    /// The candidate leads.
-    #[non_exhaustive]
-    Elected {
-        /// The token of the term, which is greater than that of every earlier term of the election.
-        token: u64,
-    },
-    /// The candidate does not lead any more, and its work has ended.
-    #[non_exhaustive]
-    Ended {
-        /// The token of the term.
-        token: u64,
-        /// How it ended.
-        end: TermEnd,
-    },
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Change::Elected { token } => write!(f, "elected with token {token}"),
-            Change::Ended { token, end } => write!(f, "the term with token {token} has {end}"),
-        }
-    }
-}
 
 impl Leases {
     /// Returns a candidate in the election of this name. This does not call the store.

@@ -1,0 +1,66 @@
+//! What a candidate reports: its changes, and how its terms end.
+
+use std::fmt;
+
+use crate::keep_alive::Loss;
+
+/// How a term ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TermEnd {
+    /// The work has returned.
+    Completed,
+    /// The candidate has [resigned](Elector::resign).
+    Resigned,
+    /// The lease was lost, so another candidate may lead since then.
+    Lost(Loss),
+}
+
+impl fmt::Display for TermEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TermEnd::Completed => f.write_str("ended with its work"),
+            TermEnd::Resigned => f.write_str("ended by a resignation"),
+            TermEnd::Lost(loss) => write!(f, "lost its lease: {loss}"),
+        }
+    }
+}
+
+/// A term that is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Term<R> {
+    /// The result of the work.
+    pub result: R,
+    /// How the term ended.
+    pub end: TermEnd,
+}
+
+/// A change that a candidate reports to its [callback](Elector::on_change).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Change {
+    /// The candidate leads.
+    #[non_exhaustive]
+    Elected {
+        /// The token of the term, which is greater than that of every earlier term of the election.
+        token: u64,
+    },
+    /// The candidate does not lead any more, and its work has ended.
+    #[non_exhaustive]
+    Ended {
+        /// The token of the term.
+        token: u64,
+        /// How it ended.
+        end: TermEnd,
+    },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Elected { token } => write!(f, "elected with token {token}"),
+            Change::Ended { token, end } => write!(f, "the term with token {token} has {end}"),
+        }
+    }
+}
