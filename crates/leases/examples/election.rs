@@ -1,5 +1,5 @@
-//! Three candidates, one of which leads at a time. The leader does its portion of work and resigns,
-//! or dies without a word. The next one has a higher token.
+//! Three candidates, one of which leads at a time. The leader does its work and ends its service. The
+//! next one has a higher token.
 //!
 //! ```sh
 //! cargo run --release -p tourbillon-leases --example election
@@ -19,25 +19,31 @@ enum Said {
     Failed(LockError),
 }
 
-/// A process that leads once, for as long as its work takes.
+/// A process that takes part in the election until its work is done.
 fn candidate(name: &'static str, store: MemoryStore, said: &mpsc::Sender<Said>) {
     let lead = || {
         let leases = Leases::builder(store)
             .instance(name)
             .lease(Duration::from_secs(1))
             .build()?;
-        // Waits until this candidate is elected. The token goes with every write of the leader.
-        leases.elector("scheduler").run_while_leader(|leadership| {
-            let mut portions = 0;
+        let elector = leases.elector("scheduler");
+        let mut portions = 0;
+        // Waits until this candidate is elected, and again when a term is over. The token goes with
+        // every write of the leader.
+        elector.serve(|leadership| {
             // False as soon as the lease is lost, before anybody else can lead.
             while leadership.is_leader() && portions < 3 {
                 portions += 1;
                 thread::sleep(Duration::from_millis(20));
             }
-            let _ = said.send(Said::Leads(name, leadership.token()));
+            if portions == 3 {
+                let _ = said.send(Said::Leads(name, leadership.token()));
+                // Ends the service when this closure returns. A program that ends calls it, too.
+                elector.stop();
+            }
         })?;
-        // The term ends with the closure, so the next candidate is elected at once. A leader that
-        // is killed is followed when its lease has run out.
+        // The last term has ended with the closure, so the next candidate is elected at once. A
+        // leader that is killed is followed when its lease has run out.
         Ok::<(), Box<dyn Error>>(())
     };
     if let Err(error) = lead() {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::keep_alive::Loss;
+use crate::store::StoreError;
 
 /// How a term ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,7 +11,7 @@ use crate::keep_alive::Loss;
 pub enum TermEnd {
     /// The work has returned.
     Completed,
-    /// The candidate has [resigned](Elector::resign).
+    /// The candidate has [resigned](crate::Elector::resign).
     Resigned,
     /// The lease was lost, so another candidate may lead since then.
     Lost(Loss),
@@ -36,8 +37,8 @@ pub struct Term<R> {
     pub end: TermEnd,
 }
 
-/// A change that a candidate reports to its [callback](Elector::on_change).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A change that a candidate reports to its [callback](crate::Elector::on_change).
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Change {
     /// The candidate leads.
@@ -54,6 +55,13 @@ pub enum Change {
         /// How it ended.
         end: TermEnd,
     },
+    /// The store has refused the candidate, which [serves](crate::Elector::serve) and will try
+    /// again. The same error is told once until the store answers otherwise.
+    #[non_exhaustive]
+    Failed {
+        /// How the store has failed.
+        error: StoreError,
+    },
 }
 
 impl fmt::Display for Change {
@@ -61,6 +69,7 @@ impl fmt::Display for Change {
         match self {
             Change::Elected { token } => write!(f, "elected with token {token}"),
             Change::Ended { token, end } => write!(f, "the term with token {token} has {end}"),
+            Change::Failed { error } => write!(f, "not elected, and tries again: {error}"),
         }
     }
 }

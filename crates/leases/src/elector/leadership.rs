@@ -6,19 +6,25 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tourbillon::Time;
 use tourbillon::coop::YieldPoint;
 
 use super::{Change, Elector, TermEnd};
 use crate::keep_alive::{Loss, Lost};
 use crate::manager::{LeaseFuture, LeaseGuard, ReleaseError};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, Mutex, catch_panic};
+use crate::sync::{Arc, Mutex, Origin, catch_panic};
 
 /// The part of a term that its candidate can reach.
-#[derive(Default)]
 pub(super) struct TermState {
+    pub(super) token: u64,
+    /// When the candidate was elected.
+    pub(super) since: Time,
+    lost: Lost,
     resigned: AtomicBool,
     wakers: Mutex<Wakers>,
+    /// In a forked copy of the process the lock may stay locked for ever.
+    origin: Origin,
 }
 
 /// The tasks that await the end of a term, by the places of their futures.
@@ -29,6 +35,22 @@ struct Wakers {
 }
 
 impl TermState {
+    pub(super) fn new(guard: &LeaseGuard, since: Time) -> Self {
+        TermState {
+            token: guard.fencing_token(),
+            since,
+            lost: guard.lost(),
+            resigned: AtomicBool::new(false),
+            wakers: Mutex::default(),
+            origin: Origin::here(),
+        }
+    }
+
+    /// Whether the candidate leads.
+    pub(super) fn leads(&self) -> bool {
+        !self.is_resigned() && !self.lost.is_lost()
+    }
+
     fn is_resigned(&self) -> bool {
         // Acquire: pairs with the Release in `resign`.
         self.resigned.load(Ordering::Acquire)
@@ -47,6 +69,9 @@ impl TermState {
     }
 
     fn leave_waker(&self, place: &mut Option<u64>, waker: &Waker) {
+        if self.origin.is_elsewhere() {
+            return;
+        }
         let mut wakers = self.wakers.lock();
         let number = *place.get_or_insert(wakers.next);
         wakers.next = wakers.next.max(number + 1);
@@ -57,6 +82,9 @@ impl TermState {
     }
 
     fn take_waker(&self, place: u64) {
+        if self.origin.is_elsewhere() {
+            return;
+        }
         let mut wakers = self.wakers.lock();
         let at = wakers.waiting.iter().position(|(of, _)| *of == place);
         let taken = at.map(|at| wakers.waiting.swap_remove(at));
@@ -188,16 +216,18 @@ impl Leadership {
 impl Drop for Leadership {
     fn drop(&mut self) {
         let elector = &self.elector;
-        let mut terms = elector.candidate.terms.lock();
-        terms.retain(|term| !Arc::ptr_eq(term, &self.state));
-        drop(terms);
+        let is_forked = self.state.origin.is_elsewhere();
+        if !is_forked {
+            let mut terms = elector.candidate.terms.lock();
+            terms.retain(|term| !Arc::ptr_eq(term, &self.state));
+        }
         // The work has panicked, or the user has dropped the term or the future that ends it.
         let guard = self.guard.take();
         let loss = guard.as_ref().and_then(|guard| guard.lost().loss());
         drop(guard);
         // The others go first after a resignation (ELECT-3), however the term has ended.
-        if self.state.is_resigned() {
-            elector.resigned(self.token);
+        if self.state.is_resigned() && !is_forked {
+            elector.comes_last(self.token);
         }
         if !self.told {
             let (token, end) = (self.token, self.end_by(loss));

@@ -8,14 +8,17 @@
 //! - **ELECT-2** A resignation does not release the lock. It asks the leader's work to stop, and
 //!   the guard is released when the work has returned. So the work of two leaders never overlaps,
 //!   unless it goes on after its lease was lost.
-//! - **ELECT-3** A candidate that has resigned steps back: it asks for the lock again when it has
-//!   seen another leader, or when two seconds have passed without one. Otherwise it would be elected
-//!   again, since it asks first. It looks now and then, so it may miss a term that is shorter.
+//! - **ELECT-3** A candidate that has resigned, or lets the others lead first (SERVE-2), steps back:
+//!   it asks for the lock again when it has seen another leader, or when two seconds have passed
+//!   without one. Otherwise it would be elected again, since it asks first. It looks now and then,
+//!   so it may miss a term that is shorter.
 //! - **ELECT-4** A stop ends the wait of a candidate, or asks its work to stop. The lock is released
 //!   as after a resignation, and nothing else of the same leases ends.
 
 mod change;
 mod leadership;
+mod serving;
+mod status;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -23,7 +26,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use tourbillon::{Health, Time};
+use tourbillon::Time;
 
 use crate::manager::{Acquisition, LeaseFuture, LeaseGuard, Leases, LockError, StopSignal};
 use crate::store::{Holder, StoreError};
@@ -31,15 +34,20 @@ use crate::sync::{Arc, Mutex};
 pub use change::{Change, Term, TermEnd};
 use leadership::TermState;
 pub use leadership::{Leadership, Over};
+use serving::until_over;
+use status::Campaigns;
+pub use status::{ElectorRole, ElectorStatus};
 
 /// A candidate in an election: among all candidates of one name, one leads at a time.
 ///
-/// [`run_while_leader`](Self::run_while_leader) waits until this candidate is elected, and then
-/// runs work. A leader that dies, is cut off or stands still is replaced when its lease has run
-/// out. A leader that still exists learns of that first, by its own clock: see
-/// [`Leadership::is_leader`]. As with locks, a leader that was paused in the middle of a write
-/// can't know that another one was elected. Its [token](Leadership::token) lets the resource
-/// [refuse](crate::Fence) the write.
+/// [`serve`](Self::serve) takes part in the election for as long as the program wants: it waits
+/// until this candidate is elected, runs work, and campaigns again when the term is over. For work
+/// of one term there is [`run_while_leader`](Self::run_while_leader).
+///
+/// A leader that dies, is cut off or stands still is replaced when its lease has run out. A leader
+/// that still exists learns of that first, by its own clock: see [`Leadership::is_leader`]. As with
+/// locks, a leader that was paused in the middle of a write can't know that another one was elected.
+/// Its [token](Leadership::token) lets the resource [refuse](crate::Fence) the write.
 ///
 /// Clones are the same candidate. An elector has no threads of its own.
 ///
@@ -53,35 +61,21 @@ pub use leadership::{Leadership, Over};
 /// let leases = Leases::builder(MemoryStore::new()).lease(Duration::from_secs(10)).build()?;
 /// let elector = leases.elector("scheduler").on_change(|change| println!("{change}"));
 ///
-/// let term = elector.run_while_leader(|leadership| {
-///     let mut plans = 0;
-///     while leadership.is_leader() && plans < 3 {
+/// let mut plans = 0;
+/// elector.serve(|leadership| {
+///     while leadership.is_leader() {
 ///         plans += 1; // .. a portion of work, with leadership.token()
+///         if plans == 3 {
+///             elector.stop(); // usually from another thread, when the program ends
+///         }
 ///     }
-///     plans
 /// })?;
-/// println!("{} plans, and the term has {}", term.result, term.end);
-/// # assert_eq!(term.result, 3);
+/// # assert_eq!(plans, 3);
 /// # Ok(())
 /// # }
 /// ```
-///
-/// A candidate that wants to lead for as long as it lives calls it in a loop:
-///
-/// ```no_run
-/// # use tourbillon_leases::{Elector, LockError};
-/// # fn serve(elector: &Elector) -> Result<(), LockError> {
-/// loop {
-///     elector.run_while_leader(|leadership| {
-///         while leadership.is_leader() {
-///             // .. a portion of work ..
-///         }
-///     })?;
-/// }
-/// # }
-/// ```
 #[derive(Clone)]
-#[must_use = "it is elected only while `run_while_leader` or a `campaign` runs"]
+#[must_use = "it is elected only while it serves or campaigns"]
 pub struct Elector {
     leases: Leases,
     name: String,
@@ -106,10 +100,11 @@ struct Candidate {
     /// The present terms. There is one at most, except that a candidate may be elected again while
     /// the work of a lost term still goes on.
     terms: Mutex<Vec<Arc<TermState>>>,
-    /// Why the candidate does not ask for the lock (ELECT-3).
+    /// Why the candidate does not ask for the lock (ELECT-3, SERVE-2).
     steps_back: Mutex<Option<StepBack>>,
     /// Ends waits. An `Arc`, since waiting callers keep it.
     stop: Arc<StopSignal>,
+    campaigns: Mutex<Campaigns>,
 }
 
 /// A resignation that the candidate still respects.
@@ -145,7 +140,8 @@ impl Leases {
 
 impl Elector {
     /// Sets a callback that is called when this candidate is elected, before its work begins, and
-    /// when its term has ended, after its work.
+    /// when its term has ended, after its work. A candidate that [serves](Self::serve) also reports
+    /// that the store refuses it.
     ///
     /// It runs on the thread or task that campaigns. If it panics, the campaign panics, and the
     /// term ends.
@@ -195,7 +191,9 @@ impl Elector {
         &self.name
     }
 
-    /// Waits until this candidate is elected, and runs `work`. The term ends when `work` returns.
+    /// Waits until this candidate is elected, and runs `work`, for one term. The term ends when
+    /// `work` returns. A service calls [`serve`](Self::serve), which goes on after the term and
+    /// after refusals of the store.
     ///
     /// `work` should ask [`Leadership::is_leader`] before each portion, and return when it is not
     /// the leader any more. Nothing can stop it from outside. If it panics, the term ends and the
@@ -208,6 +206,20 @@ impl Elector {
     /// # Blocking
     ///
     /// Blocks until the candidate is elected, and then for as long as `work` runs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore, TermEnd};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// // One of the processes migrates the tables. The others find them migrated.
+    /// let term = leases.elector("migration").run_while_leader(|leadership| {
+    ///     println!("migrating with token {}", leadership.token());
+    /// })?;
+    /// assert_eq!(term.end, TermEnd::Completed);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn run_while_leader<R>(
         &self,
         work: impl FnOnce(&Leadership) -> R,
@@ -258,18 +270,7 @@ impl Elector {
         work: impl AsyncFnOnce(&Leadership) -> R,
     ) -> Result<Term<Option<R>>, LockError> {
         let leadership = self.campaign_async().await?;
-        let result = {
-            let mut work = pin!(work(&leadership));
-            let mut over = leadership.over();
-            poll_fn(|context| {
-                // The end of the term comes first, so that no work begins after it.
-                if over.poll_over(context).is_ready() {
-                    return Poll::Ready(None);
-                }
-                work.as_mut().poll(context).map(Some)
-            })
-            .await
-        };
+        let result = until_over(&leadership, work(&leadership)).await;
         let end = leadership.end_async().await;
         Ok(Term { result, end })
     }
@@ -285,6 +286,7 @@ impl Elector {
     ///
     /// Blocks until the candidate is elected.
     pub fn campaign(&self) -> Result<Leadership, LockError> {
+        let _waits = self.waits()?;
         let mut looks = LOOKS.0;
         while self.is_back() && self.steps_back(&mut looks, self.leader()) {
             self.leases.pause(looks, &self.candidate.stop);
@@ -301,16 +303,14 @@ impl Elector {
     pub fn campaign_async(&self) -> LeaseFuture<Result<Leadership, LockError>> {
         let elector = self.clone();
         LeaseFuture::new(async move {
+            let _waits = elector.waits()?;
             let mut looks = LOOKS.0;
             while elector.is_back() {
                 let leader = elector.leader_async().await;
                 if !elector.steps_back(&mut looks, leader) {
                     break;
                 }
-                elector
-                    .leases
-                    .pause_async(looks, &elector.candidate.stop)
-                    .await;
+                elector.rest(looks).await;
             }
             let lock = elector.acquisition().lock_async();
             Ok(elector.elected(lock.await?))
@@ -320,6 +320,7 @@ impl Elector {
     /// Asks this candidate to stop leading. Returns whether it had a term.
     ///
     /// From now on [`Leadership::is_leader`] is false, and the future of
+    /// [`serve_async`](Self::serve_async) or
     /// [`run_while_leader_async`](Self::run_while_leader_async) is dropped. The next leader is
     /// elected when the work has returned, and not before. A campaign that still waits goes on.
     ///
@@ -339,9 +340,10 @@ impl Elector {
         led
     }
 
-    /// Stops this candidate and its clones, for good. A campaign that waits fails with
-    /// [`LockError::Stopped`], and so do later ones. A leader is asked to stop, as by
-    /// [`resign`](Self::resign). Nothing else of the same leases changes.
+    /// Stops this candidate and its clones, for good. [`serve`](Self::serve) returns, at once or
+    /// when its work has. A campaign that waits fails with [`LockError::Stopped`], and so do later
+    /// ones. A leader is asked to stop, as by [`resign`](Self::resign). Nothing else of the same
+    /// leases changes.
     ///
     /// # Examples
     ///
@@ -368,25 +370,6 @@ impl Elector {
         self.resign();
     }
 
-    /// Returns whether the leases of this candidate are alive and ready: see
-    /// [`Leases::health`](crate::Leases::health). Waiting and leading both count
-    /// as healthy.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use tourbillon_leases::{Leases, MemoryStore};
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let elector = leases.elector("scheduler");
-    /// let leadership = elector.campaign()?;
-    /// assert!(elector.health().is_ready());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn health(&self) -> Health {
-        self.leases.health()
-    }
-
     /// Asks the store who leads. Returns `None` if nobody does. Everything that
     /// [`Leases::holder`] says holds here, too.
     ///
@@ -407,9 +390,22 @@ impl Elector {
     }
 
     /// Whether the candidate has resigned, and nobody else is known to have led since. One that is
-    /// stopped asks nobody: the acquire says so.
+    /// stopped asks nobody: the acquire says so. So it is in a forked copy of the process.
     fn is_back(&self) -> bool {
-        !self.leases.is_over(&self.candidate.stop) && self.candidate.steps_back.lock().is_some()
+        !self.leases.is_forked()
+            && !self.leases.is_over(&self.candidate.stop)
+            && self.candidate.steps_back.lock().is_some()
+    }
+
+    /// Waits for `pause`, or until a stop or a close. In a forked copy of the process nothing would
+    /// wake the future, so each poll checks for that.
+    async fn rest(&self, pause: Duration) {
+        let mut resting = pin!(self.leases.pause_async(pause, &self.candidate.stop));
+        poll_fn(|context| match self.leases.is_forked() {
+            true => Poll::Ready(()),
+            false => resting.as_mut().poll(context),
+        })
+        .await;
     }
 
     /// Decides whether the candidate still leaves the lead to others, by who leads now. Doubles the
@@ -435,11 +431,15 @@ impl Elector {
         true
     }
 
-    /// Notes that a term has ended after a resignation.
-    fn resigned(&self, token: u64) {
-        let lease = self.options.lease.unwrap_or(self.leases.default_lease());
-        let until = self.leases.now() + lease.min(ALONE);
+    /// Notes that a term has ended after which the others lead first.
+    fn comes_last(&self, token: u64) {
+        let until = self.leases.now() + self.lease_length().min(ALONE);
         *self.candidate.steps_back.lock() = Some(StepBack { token, until });
+    }
+
+    /// Returns the length of the leader's lease.
+    fn lease_length(&self) -> Duration {
+        self.options.lease.unwrap_or(self.leases.default_lease())
     }
 
     /// Returns the acquire of a term's lock.
@@ -459,7 +459,9 @@ impl Elector {
     }
 
     fn elected(&self, guard: LeaseGuard) -> Leadership {
-        let state = Arc::new(TermState::default());
+        let now = self.leases.now();
+        self.candidate.stop.failing().note(None, now);
+        let state = Arc::new(TermState::new(&guard, now));
         self.candidate.terms.lock().push(Arc::clone(&state));
         let token = guard.fencing_token();
         // Made before the callback, so that the term ends if that panics.

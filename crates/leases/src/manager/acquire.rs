@@ -491,6 +491,7 @@ impl AcquireLoop {
         if let Some(waits) = &self.waits {
             waits.answered(error.clone());
         }
+        StopSignal::hears(self.stop.as_deref(), error.as_ref(), self.inner.clock.now());
         self.last = match error {
             None => Last::Held,
             // An earlier answer says more than a failure of a rushed call.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tourbillon::{FindingKind, Health};
+use tourbillon::{Finding, FindingKind, Health, Time};
 
 use super::locks::Leases;
 use crate::keep_alive::fails;
@@ -58,5 +58,14 @@ impl Leases {
             health.extend([finding]);
         }
         health
+    }
+
+    /// Makes a finding about a store that fails since then.
+    pub(crate) fn store_fails(&self, since: Time, detail: String) -> Finding {
+        let since = self.inner.clock.now().since(since);
+        let (kind, impact) = (FindingKind::StoreFails, fails(since));
+        let mut finding = self.inner.keep_alive.finding(kind, impact, Some(since));
+        finding.detail = detail;
+        finding
     }
 }

@@ -12,7 +12,7 @@ use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::releases::UserHandle;
 use super::stats::LeaseStats;
-use crate::keep_alive::Event;
+use crate::keep_alive::{Event, spread};
 use crate::store::{Holder, LONGEST_NAME};
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
@@ -92,6 +92,12 @@ impl Leases {
 
     pub(crate) fn default_lease(&self) -> Duration {
         self.inner.lease
+    }
+
+    /// Returns a pause around `mean`, so that many do not ask at one moment.
+    pub(crate) fn spread(&self, mean: Duration) -> Duration {
+        let keep_alive = &self.inner.keep_alive;
+        spread(mean, keep_alive.random(keep_alive.number()))
     }
 
     pub(super) fn of(inner: LeasesInner) -> Self {

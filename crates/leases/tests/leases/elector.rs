@@ -27,7 +27,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 fn with_log(elector: Elector) -> (Elector, Arc<Mutex<Vec<Change>>>) {
     let log = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&log);
-    let elector = elector.on_change(move |change| told.lock().unwrap().push(*change));
+    let elector = elector.on_change(move |change| told.lock().unwrap().push(change.clone()));
     (elector, log)
 }
 

@@ -1,11 +1,12 @@
 //! Locks and elections in virtual time, under the paused clock of tokio.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tourbillon::{Clock, ManualClock};
-use tourbillon_leases::{Fault, Leases, LockError, MemoryStore, StoreError};
+use tourbillon_leases::{Fault, Leases, LockError, MemoryStore, StoreCall, StoreError};
 
 const LEASE: Duration = Duration::from_secs(30);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -141,4 +142,46 @@ async fn work_of_a_leader_is_dropped_when_the_store_is_cut_off() {
         started.elapsed()
     );
     cut.await.expect("no panic");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_is_a_task_whose_pauses_grow_while_the_store_refuses_it() {
+    let (store, leases, _) = first();
+    let elector = leases.elector("scheduler");
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    store.inject(move |call| match call {
+        StoreCall::Claim(_) => {
+            log.lock().unwrap().push(Instant::now());
+            Fault::Fail(StoreError::Refused("WRONGPASS".into()))
+        }
+        _ => Fault::None,
+    });
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    // A task has to be `Send`.
+    let service = tokio::spawn(elector.serve_async(async move |leadership| {
+        let _ = tell.send(leadership.token());
+        std::future::pending::<()>().await;
+    }));
+    sleep(Duration::from_secs(10)).await;
+    let asked = std::mem::take(&mut *asked.lock().unwrap());
+    let pauses: Vec<_> = (asked.windows(2))
+        .map(|pair| (pair[1] - pair[0]).as_millis())
+        .collect();
+    let means = [50, 100, 200, 400];
+    for (pause, mean) in pauses
+        .iter()
+        .zip(means.into_iter().chain(std::iter::repeat(800)))
+    {
+        // A timer fires at the next millisecond.
+        let (least, most) = (mean * 4 / 5, mean * 6 / 5 + 2);
+        assert!((least..=most).contains(pause), "{pauses:?}");
+    }
+    assert!(pauses.len() >= 10, "{pauses:?}");
+    store.heal();
+    let healed = Instant::now();
+    told.recv().await.expect("it leads");
+    assert!(healed.elapsed() < Duration::from_secs(1));
+    elector.stop();
+    service.await.expect("no panic").expect("it was stopped");
 }

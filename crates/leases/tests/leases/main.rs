@@ -30,6 +30,7 @@ mod own_stores;
 mod release;
 mod releases;
 mod renewal;
+mod serving;
 mod tokens;
 mod under_lock;
 mod unpolled;

@@ -52,20 +52,18 @@ fn candidate() {
     let mut connection = client.get_connection().expect("the server is there");
     let own = std::process::id().to_string();
     let write = redis::Script::new(WRITE);
-    loop {
-        let term = elector.run_while_leader(|leadership| {
-            while leadership.is_leader() {
-                let mut write = write.prepare_invoke();
-                write.arg(leadership.token()).arg(&own);
-                let written: i32 = write.invoke(&mut connection).expect("the server is there");
-                if written == 0 {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(2));
+    let served = elector.serve(|leadership| {
+        while leadership.is_leader() {
+            let mut write = write.prepare_invoke();
+            write.arg(leadership.token()).arg(&own);
+            let written: i32 = write.invoke(&mut connection).expect("the server is there");
+            if written == 0 {
+                break;
             }
-        });
-        term.expect("the server is there");
-    }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    served.expect("nothing ends it but the process");
 }
 
 /// The candidates, which end with the test.
