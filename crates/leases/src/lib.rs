@@ -40,6 +40,7 @@
 //! | keep it locked for a while after a short job | [`Acquisition::at_least`] |
 //! | hand it over to another process | [`LeaseGuard::detach`], [`Leases::resume`] |
 //! | let one of several processes lead | [`Leases::elector`], which returns an [`Elector`]; [`Elector::serve`] |
+//! | follow the process that leads | [`Elector::leaders`] |
 //! | lock it in async code | [`Leases::lock_async`], [`LeaseGuard::release_async`] |
 //! | keep the locks in this process | [`MemoryStore`] |
 //! | keep the locks on a Redis server | `RedisStore` (feature `redis`) |
@@ -230,7 +231,9 @@ mod sync;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};
-pub use elector::{Change, Elector, ElectorRole, ElectorStatus, Leadership, Over, Term, TermEnd};
+pub use elector::{
+    Change, Elector, ElectorRole, ElectorStatus, Leader, Leadership, Over, Term, TermEnd,
+};
 #[cfg(any(test, feature = "test-util"))]
 pub use keep_alive::Steps;
 pub use keep_alive::{

@@ -16,6 +16,7 @@
 //!   as after a resignation, and nothing else of the same leases ends.
 
 mod change;
+mod leaders;
 mod leadership;
 mod serving;
 mod status;
@@ -32,6 +33,8 @@ use crate::manager::{Acquisition, LeaseFuture, LeaseGuard, Leases, LockError, St
 use crate::store::{Holder, StoreError};
 use crate::sync::{Arc, Mutex};
 pub use change::{Change, Term, TermEnd};
+pub use leaders::Leader;
+use leaders::Lookout;
 use leadership::TermState;
 pub use leadership::{Leadership, Over};
 use serving::until_over;
@@ -42,7 +45,8 @@ pub use status::{ElectorRole, ElectorStatus};
 ///
 /// [`serve`](Self::serve) takes part in the election for as long as the program wants: it waits
 /// until this candidate is elected, runs work, and campaigns again when the term is over. For work
-/// of one term there is [`run_while_leader`](Self::run_while_leader).
+/// of one term there is [`run_while_leader`](Self::run_while_leader). Processes that only follow
+/// hear from [`leaders`](Self::leaders) who leads.
 ///
 /// A leader that dies, is cut off or stands still is replaced when its lease has run out. A leader
 /// that still exists learns of that first, by its own clock: see [`Leadership::is_leader`]. As with
@@ -105,6 +109,8 @@ struct Candidate {
     /// Ends waits. An `Arc`, since waiting callers keep it.
     stop: Arc<StopSignal>,
     campaigns: Mutex<Campaigns>,
+    /// Who wants to know who leads.
+    lookout: Lookout,
 }
 
 /// A resignation that the candidate still respects.
@@ -343,7 +349,7 @@ impl Elector {
     /// Stops this candidate and its clones, for good. [`serve`](Self::serve) returns, at once or
     /// when its work has. A campaign that waits fails with [`LockError::Stopped`], and so do later
     /// ones. A leader is asked to stop, as by [`resign`](Self::resign). Nothing else of the same
-    /// leases changes.
+    /// leases changes, and [`leaders`](Self::leaders) goes on.
     ///
     /// # Examples
     ///

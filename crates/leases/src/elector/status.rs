@@ -69,7 +69,8 @@ pub struct ElectorStatus {
     pub role: ElectorRole,
     /// When it began to do so, by the clock of the leases. `None` if it is idle.
     pub since: Option<Time>,
-    /// How the store has last failed its campaign. `None` if the store has answered since.
+    /// How the store has last failed its campaign, or the looks for
+    /// [`leaders`](Elector::leaders). `None` if the store has answered since.
     pub error: Option<StoreError>,
     /// When the first of the failures was that no answer has interrupted.
     pub failing_since: Option<Time>,
@@ -113,7 +114,8 @@ impl Elector {
             (None, Some(since)) => (ElectorRole::Waiting, Some(since)),
             (None, None) => (ElectorRole::Idle, None),
         };
-        let failure = candidate.stop.failing().get();
+        let campaign = candidate.stop.failing().get();
+        let failure = campaign.or_else(|| candidate.lookout.failing().get());
         ElectorStatus {
             role,
             since,
@@ -125,8 +127,8 @@ impl Elector {
     /// Returns whether this candidate and its leases are alive and ready, and the reasons if not:
     /// those of [`Leases::health`](crate::Leases::health), and
     ///
-    /// - [`StoreFails`](crate::FindingKind::StoreFails): the store fails the campaign. A warning,
-    ///   and not ready after 10 s.
+    /// - [`StoreFails`](crate::FindingKind::StoreFails): the store fails the campaign, or the looks
+    ///   for [`leaders`](Self::leaders). A warning, and not ready after 10 s.
     ///
     /// Waiting and leading are both well; [`status`](Self::status) tells which it is.
     ///
@@ -147,10 +149,16 @@ impl Elector {
             return health;
         }
         let (name, candidate) = (&self.name, &self.candidate);
-        health.extend(candidate.stop.failing().get().map(|failure| {
-            let detail = format!("campaigns of {name:?} fail: {}", failure.error);
-            self.leases.store_fails(failure.since, detail)
-        }));
+        let failures = [
+            ("campaigns", candidate.stop.failing().get()),
+            ("looks for leaders", candidate.lookout.failing().get()),
+        ];
+        for (what, failure) in failures {
+            health.extend(failure.map(|failure| {
+                let detail = format!("{what} of {name:?} fail: {}", failure.error);
+                self.leases.store_fails(failure.since, detail)
+            }));
+        }
         health
     }
 }

@@ -9,6 +9,7 @@
 //! | `releases.rs`, `background.rs`, `request.rs`, `drop_wait.rs` | how a lock is given back, also when nobody waits for it |
 //! | `hand_over.rs`, `ticket.rs` | how a lock goes to another process |
 //! | `awaiting.rs`, `lease_future.rs`, `oneshot.rs`, `turns.rs` | the async calls |
+//! | `unowned.rs` | what runs in the background and does not keep the leases |
 //! | `error.rs`, `fence.rs`, `listing.rs`, `stats.rs`, `metrics.rs`, `health.rs` | what a user is told, and may check |
 
 mod acquire;
@@ -38,6 +39,7 @@ mod stats;
 mod stop;
 mod ticket;
 mod turns;
+mod unowned;
 
 pub use acquire::Acquisition;
 pub use builder::LeasesBuilder;
@@ -49,5 +51,6 @@ pub use id::LeaseId;
 pub use lease_future::LeaseFuture;
 pub use locks::Leases;
 pub use stats::LeaseStats;
-pub(crate) use stop::StopSignal;
+pub(crate) use stop::{StopSignal, StoreFailures};
 pub use ticket::{LeaseTicket, ParseTicketError};
+pub(crate) use unowned::UnownedLeases;

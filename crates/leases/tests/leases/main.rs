@@ -19,6 +19,7 @@ mod hand_over;
 mod health;
 mod keep_alive;
 mod keys;
+mod leaders;
 mod least_hold;
 mod leaving;
 mod listing;

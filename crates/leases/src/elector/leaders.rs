@@ -1,0 +1,254 @@
+//! Who leads, for those who follow.
+//!
+//! All receivers of a candidate share one look at the store in each second. It is a task in the
+//! background, and has no handle of the leases.
+//!
+//! - **LEADERS-1** A receiver gets the newest state in the end. A state for which it has no room is
+//!   not kept: each look compares the newest state with the one that this receiver was sent last,
+//!   and sends it if they differ.
+//! - **LEADERS-2** While there are channels, a task runs that looks. One is spawned with the first
+//!   channel. A task that ends drops the channels, under the lock under which a new one is added,
+//!   unless a later task has begun.
+
+use std::time::Duration;
+
+use tourbillon::Time;
+
+use super::{Candidate, Elector};
+use crate::manager::{LockError, StoreFailures, UnownedLeases};
+use crate::store::{Holder, StoreError};
+use crate::sync::channel::{Receiver, Sender, TrySendError, bounded};
+use crate::sync::{Arc, Mutex, Weak};
+
+/// The number of states for which a receiver has room.
+const ROOM: usize = 16;
+/// The longest pause between two looks at the store.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Who leads an election; see [`Elector::leaders`].
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Leader, Leases, MemoryStore};
+///
+/// # let store = MemoryStore::new();
+/// let leases = Leases::builder(store).holder_data("http://10.0.0.7:8080").build()?;
+/// let elector = leases.elector("scheduler");
+/// let leaders = elector.leaders()?;
+/// let leadership = elector.campaign()?;
+/// // The first state may be that nobody leads.
+/// let leader: Leader = leaders.iter().flatten().next().expect("it is told");
+/// assert_eq!((leader.data.as_str(), leader.token), ("http://10.0.0.7:8080", leadership.token()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Leader {
+    /// The owner, which begins with the [instance](crate::LeasesBuilder::instance) of its leases.
+    pub owner: String,
+    /// What the leader says about itself, such as its address; see
+    /// [`LeasesBuilder::holder_data`](crate::LeasesBuilder::holder_data).
+    pub data: String,
+    /// The token of the term. A later term has a greater one.
+    pub token: u64,
+}
+
+impl Leader {
+    fn of(holder: Holder) -> Self {
+        Leader {
+            owner: holder.owner,
+            data: holder.data,
+            token: holder.token,
+        }
+    }
+}
+
+impl Elector {
+    /// Returns a channel of who leads: the present leader or `None`, and then each change. It needs
+    /// no campaign, so processes that only follow may call it, too.
+    ///
+    /// The leases look at the store once in a second, or in each third of a shorter lease. The
+    /// channel gets a state that differs from the last one that it got. A term that is shorter than
+    /// that may be missed. While the channel is full, the states in between are left out, and the
+    /// newest one follows when there is room. A look that fails changes nothing;
+    /// [`health`](Self::health) tells of it.
+    ///
+    /// The answer may be outdated when it arrives, as that of [`leader`](Self::leader). A leader
+    /// asks [`is_leader`](crate::Leadership::is_leader).
+    ///
+    /// The channel is disconnected when the last clone of this elector is dropped, and within a
+    /// second when the leases are closed. A receiver that is dropped is noticed at the next change.
+    /// Without receivers nobody looks. So make one receiver for a process, and not one for each
+    /// request.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`] for a name that no lock can have, in a forked copy of the process, or if the
+    /// leases are closed or have no threads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let elector = leases.elector("scheduler"); // keep it for as long as you follow
+    /// let leaders = elector.leaders()?;
+    /// match leaders.recv()? {
+    ///     Some(leader) => println!("{} leads with token {}", leader.owner, leader.token),
+    ///     None => println!("nobody leads"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn leaders(&self) -> Result<Receiver<Option<Leader>>, LockError> {
+        // First, so that a copy of the process takes no lock.
+        let leases = self.leases.unowned(&self.name)?;
+        let (sender, receiver) = bounded(ROOM);
+        if let Some(run) = self.candidate.lookout.add(sender) {
+            let watcher = Watcher {
+                candidate: Arc::downgrade(&self.candidate),
+                run,
+            };
+            let pause = PAUSE.min(self.lease_length() / 3);
+            let looks = look(leases.clone(), watcher, self.name.clone(), pause);
+            if !leases.spawn(looks) {
+                let name = self.name.clone();
+                return Err(LockError::Closed { name });
+            }
+        }
+        Ok(receiver)
+    }
+}
+
+/// Looks who leads, until nobody wants to know it.
+async fn look(leases: UnownedLeases, watcher: Watcher, name: String, pause: Duration) {
+    while let Some(seen) = leases.holder(&name).await {
+        let seen = match seen {
+            Ok(holder) => Ok(holder.map(Leader::of)),
+            Err(LockError::Store { error, .. }) if error != StoreError::Forked => Err(error),
+            // It can never succeed, or there are no workers any more.
+            Err(_) => return,
+        };
+        let Some(now) = leases.now() else {
+            return;
+        };
+        // Held for this moment only: the drop of the last elector ends the channels.
+        let Some(candidate) = watcher.candidate.upgrade() else {
+            return;
+        };
+        let is_wanted = candidate.lookout.saw(seen, now);
+        drop(candidate);
+        if !is_wanted || !leases.sleep(pause).await {
+            return;
+        }
+    }
+}
+
+/// A task that looks. Its drop ends the channels, also if it never runs again (LEADERS-2).
+struct Watcher {
+    candidate: Weak<Candidate>,
+    run: u64,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        if let Some(candidate) = self.candidate.upgrade() {
+            candidate.lookout.end(self.run);
+        }
+    }
+}
+
+/// The receivers of a candidate, and what they know.
+#[derive(Default)]
+pub(super) struct Lookout {
+    state: Mutex<LookoutState>,
+    /// What the looks hear of the store.
+    failing: StoreFailures,
+}
+
+#[derive(Default)]
+struct LookoutState {
+    /// The number of the task that looks, or that looked last.
+    run: u64,
+    /// What the last look has seen. `None` before the first one.
+    present: Option<Option<Leader>>,
+    channels: Vec<Told>,
+}
+
+/// A channel, and the state that it was sent last.
+struct Told {
+    sender: Sender<Option<Leader>>,
+    last: Option<Option<Leader>>,
+}
+
+impl Told {
+    /// Sends the present state, unless it was sent last. Returns false if the receiver is gone.
+    fn tell(&mut self, present: &Option<Leader>) -> bool {
+        if self.last.as_ref() == Some(present) {
+            return true;
+        }
+        match self.sender.try_send(present.clone()) {
+            Ok(()) => self.last = Some(present.clone()),
+            // The next look tries again (LEADERS-1).
+            Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Disconnected(_)) => return false,
+        }
+        true
+    }
+}
+
+impl Lookout {
+    /// Adds a channel, and tells it what is known. Returns the number of the task to spawn, if none
+    /// looks.
+    fn add(&self, sender: Sender<Option<Leader>>) -> Option<u64> {
+        let mut state = self.state.lock();
+        let mut told = Told { sender, last: None };
+        if let Some(present) = &state.present {
+            told.tell(present);
+        }
+        let is_first = state.channels.is_empty();
+        state.channels.push(told);
+        is_first.then(|| {
+            state.run += 1;
+            state.run
+        })
+    }
+
+    /// Tells all channels what a look has seen. Returns whether there are any.
+    fn saw(&self, seen: Result<Option<Leader>, StoreError>, now: Time) -> bool {
+        self.failing.note(seen.as_ref().err(), now);
+        let mut state = self.state.lock();
+        let LookoutState {
+            present, channels, ..
+        } = &mut *state;
+        if let Ok(leader) = seen {
+            *present = Some(leader);
+        }
+        // Also after a look that failed: a channel may have room again.
+        if let Some(present) = present {
+            channels.retain_mut(|told| told.tell(present));
+        }
+        if channels.is_empty() {
+            // The next task may look much later.
+            *present = None;
+            self.failing.note(None, now);
+        }
+        !channels.is_empty()
+    }
+
+    /// Ends the channels of a task, unless a later one has begun.
+    fn end(&self, run: u64) {
+        let mut state = self.state.lock();
+        if state.run == run {
+            state.channels.clear();
+            state.present = None;
+            self.failing.note(None, Time::default());
+        }
+    }
+
+    /// Returns how the store fails the looks.
+    pub(super) fn failing(&self) -> &StoreFailures {
+        &self.failing
+    }
+}

@@ -1,0 +1,300 @@
+//! Followers of an election: what they hear of leaders, when, and at which cost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use tourbillon_leases::channel::{Receiver, TryRecvError};
+use tourbillon_leases::{
+    Elector, Fault, FindingKind, Impact, Leader, Leases, LockError, MemoryStore, StoreCall,
+};
+
+use crate::worlds::{LEASE, S, World, down, threads, world, world_of};
+
+type Leaders = Receiver<Option<Leader>>;
+
+/// Counts the looks at a store. While `fails`, they fail.
+fn count_looks(store: &MemoryStore, fails: bool) -> Arc<AtomicUsize> {
+    let looks = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&looks);
+    store.inject(move |call| match call {
+        StoreCall::Holder { .. } => {
+            counted.fetch_add(1, SeqCst);
+            match fails {
+                true => Fault::Fail(down()),
+                false => Fault::None,
+            }
+        }
+        _ => Fault::None,
+    });
+    looks
+}
+
+/// A candidate and one that only follows, and what it has heard so far.
+fn followed(world: &World) -> (Elector, Elector, Leaders) {
+    let follower = world.leases.elector("e");
+    let leaders = follower.leaders().expect("a good name");
+    world.steps.settle();
+    assert_eq!(leaders.try_recv(), Ok(None));
+    (world.leases.elector("e"), follower, leaders)
+}
+
+fn tokens(leaders: &Leaders) -> Vec<Option<u64>> {
+    let heard = leaders.try_iter();
+    heard.map(|leader| Some(leader?.token)).collect()
+}
+
+#[test]
+fn each_state_is_told_once_at_the_cost_of_a_look_a_second() {
+    let world = world_of(1, 1, |builder| {
+        builder.instance("a").holder_data("http://a/")
+    });
+    let (candidate, follower, leaders) = followed(&world);
+    let looks = count_looks(&world.store, false);
+    let leadership = candidate.campaign().unwrap();
+    world.steps.advance(60 * S);
+    let leader = leaders.try_recv().unwrap().expect("it leads");
+    assert_eq!(
+        (leader.data.as_str(), leader.token),
+        ("http://a/", leadership.token())
+    );
+    assert!(leader.owner.starts_with("a-"), "{leader:?}");
+    assert_eq!(leaders.try_recv(), Err(TryRecvError::Empty));
+    assert_eq!(looks.load(SeqCst), 60);
+    leadership.end();
+    world.steps.advance(S);
+    assert_eq!(tokens(&leaders), [None]);
+    // Not a candidate itself, and told of no error.
+    assert_eq!(world.leases.stats().waiting, 0);
+    assert!(follower.health().is_ready() && follower.status().since.is_none());
+}
+
+#[test]
+fn a_short_lease_is_looked_at_more_often() {
+    let world = world(1);
+    let looks = count_looks(&world.store, false);
+    let elector = world
+        .leases
+        .elector("e")
+        .lease(Duration::from_millis(1_500));
+    let _leaders = elector.leaders().unwrap();
+    world.steps.advance(60 * S);
+    assert_eq!(looks.load(SeqCst), 121);
+}
+
+#[test]
+fn a_full_channel_gets_the_newest_state_when_it_has_room() {
+    let world = world(1);
+    let (candidate, _follower, leaders) = followed(&world);
+    let mut last = 0;
+    for _ in 0..20 {
+        let leadership = candidate.campaign().unwrap();
+        last = leadership.token();
+        world.steps.advance(S);
+        leadership.end();
+        world.steps.advance(S);
+    }
+    let leadership = candidate.campaign().unwrap();
+    world.steps.advance(S);
+    let heard = tokens(&leaders);
+    assert_eq!(heard.len(), 16);
+    assert!(!heard.contains(&Some(last)));
+    // All in between is left out.
+    world.steps.advance(S);
+    assert_eq!(tokens(&leaders), [Some(leadership.token())]);
+    world.steps.advance(10 * S);
+    assert_eq!(tokens(&leaders), []);
+}
+
+#[test]
+fn a_full_channel_gets_the_newest_state_although_looks_fail_by_then() {
+    let world = world(1);
+    let (candidate, _follower, leaders) = followed(&world);
+    for _ in 0..8 {
+        let leadership = candidate.campaign().unwrap();
+        world.steps.advance(S);
+        leadership.end();
+        world.steps.advance(S);
+    }
+    let leadership = candidate.campaign().unwrap();
+    world.steps.advance(S);
+    count_looks(&world.store, true);
+    assert_eq!(tokens(&leaders).len(), 16);
+    world.steps.advance(S);
+    assert_eq!(tokens(&leaders), [Some(leadership.token())]);
+}
+
+#[test]
+fn receivers_of_a_candidate_share_a_look_and_begin_with_the_present_state() {
+    let world = world(1);
+    let (candidate, follower, first) = followed(&world);
+    let leadership = candidate.campaign().unwrap();
+    let led = [Some(leadership.token())];
+    world.steps.advance(S);
+    let looks = count_looks(&world.store, false);
+    let second = follower.clone().leaders().unwrap();
+    assert_eq!((tokens(&first), tokens(&second)), (led.into(), led.into()));
+    world.steps.advance(10 * S);
+    assert_eq!(looks.load(SeqCst), 10);
+    drop(first);
+    leadership.end();
+    world.steps.advance(10 * S);
+    assert_eq!(tokens(&second), [None]);
+    assert_eq!(looks.load(SeqCst), 20);
+}
+
+#[test]
+fn looks_end_at_the_next_change_after_the_last_receiver_is_dropped() {
+    let world = world(1);
+    let (candidate, follower, leaders) = followed(&world);
+    let looks = count_looks(&world.store, false);
+    drop(leaders);
+    let leadership = candidate.campaign().unwrap();
+    world.steps.advance(100 * S);
+    assert_eq!(looks.load(SeqCst), 1);
+    // A later receiver gets what is true then, and not what was seen before.
+    leadership.end();
+    let again = follower.leaders().unwrap();
+    assert_eq!(tokens(&again), []);
+    world.steps.advance(10 * S);
+    assert_eq!((tokens(&again), looks.load(SeqCst)), (vec![None], 12));
+}
+
+#[test]
+fn the_channel_ends_with_the_last_clone_of_its_elector() {
+    let world = world(1);
+    let (_candidate, follower, leaders) = followed(&world);
+    let clone = follower.clone();
+    drop(follower);
+    world.steps.advance(S);
+    assert_eq!(leaders.try_recv(), Err(TryRecvError::Empty));
+    let looks = count_looks(&world.store, false);
+    drop(clone);
+    assert_eq!(leaders.try_recv(), Err(TryRecvError::Disconnected));
+    world.steps.advance(100 * S);
+    assert!(looks.load(SeqCst) <= 1);
+}
+
+#[test]
+fn the_channel_ends_within_a_second_when_the_leases_are_closed() {
+    let world = world(1);
+    let (_candidate, follower, leaders) = followed(&world);
+    let looks = count_looks(&world.store, false);
+    world.leases.close(S);
+    world.steps.advance(S);
+    assert_eq!(leaders.try_recv(), Err(TryRecvError::Disconnected));
+    world.steps.advance(100 * S);
+    assert_eq!(looks.load(SeqCst), 0);
+    let closed = follower.leaders();
+    assert!(matches!(closed, Err(LockError::Closed { .. })));
+}
+
+#[test]
+fn the_channel_ends_with_the_threads_of_its_leases() {
+    let world = world(1);
+    let (_candidate, follower, leaders) = followed(&world);
+    drop(world.steps);
+    assert_eq!(leaders.try_recv(), Err(TryRecvError::Disconnected));
+    let closed = follower.leaders();
+    assert!(matches!(closed, Err(LockError::Closed { .. })));
+}
+
+#[test]
+fn a_candidate_that_is_stopped_still_follows() {
+    let world = world(1);
+    let (candidate, follower, leaders) = followed(&world);
+    follower.stop();
+    let leadership = candidate.campaign().unwrap();
+    world.steps.advance(S);
+    assert_eq!(tokens(&leaders), [Some(leadership.token())]);
+}
+
+#[test]
+fn looks_that_fail_change_nothing_and_are_told_by_the_health() {
+    let world = world(1);
+    let (candidate, follower, leaders) = followed(&world);
+    let leadership = candidate.campaign().unwrap();
+    world.steps.advance(S);
+    let looks = count_looks(&world.store, true);
+    let token = leadership.token();
+    leadership.end();
+    world.steps.advance(6 * S);
+    assert_eq!(tokens(&leaders), [Some(token)]);
+    let impacts = [(5 * S, Impact::Warning), (6 * S, Impact::NotReady)];
+    for (later, impact) in impacts {
+        let health = follower.health();
+        let finding = &health.findings()[0];
+        assert_eq!(
+            (finding.kind, finding.impact),
+            (FindingKind::StoreFails, impact)
+        );
+        assert!(
+            finding
+                .detail
+                .starts_with("looks for leaders of \"e\" fail: "),
+            "{health}"
+        );
+        assert_eq!(follower.status().error, Some(down()));
+        world.steps.advance(later);
+    }
+    assert_eq!(looks.load(SeqCst), 17);
+    // The other candidate of the same leases asks nobody.
+    assert!(candidate.health().is_ready());
+    world.store.heal();
+    world.steps.advance(S);
+    assert_eq!(tokens(&leaders), [None]);
+    assert!(follower.health().is_ready() && follower.status().error.is_none());
+}
+
+#[test]
+fn a_leader_whose_process_stands_still_is_followed_by_none_and_the_next_one() {
+    let world = world(1);
+    let (others, steps) = Leases::builder(world.store.clone())
+        .clock(world.clock.clone())
+        .build_stepped(2)
+        .unwrap();
+    let leadership = others.elector("e").campaign().unwrap();
+    let (first, second) = (leadership.token(), leadership.token() + 1);
+    let follower = world.leases.elector("e");
+    let leaders = follower.leaders().unwrap();
+    // Only the follower's process goes on.
+    world.steps.advance(LEASE + 2 * S);
+    assert_eq!(tokens(&leaders), [Some(first), None]);
+    let next = world.leases.elector("e").campaign().unwrap();
+    world.steps.advance(S);
+    assert_eq!(
+        (tokens(&leaders), next.token()),
+        (vec![Some(second)], second)
+    );
+    drop(steps);
+}
+
+#[test]
+fn what_can_never_be_followed_is_refused() {
+    let world = world(1);
+    let empty = world.leases.elector("").leaders();
+    assert!(matches!(empty, Err(LockError::EmptyName)));
+    let long = "x".repeat(Leases::LONGEST_NAME + 1);
+    let long = world.leases.elector(long).leaders();
+    assert!(matches!(long, Err(LockError::LongName { .. })));
+}
+
+/// With threads, where the look is on its way when everything ends.
+#[test]
+fn the_channel_ends_with_the_last_handle_also_while_a_look_hangs() {
+    let threads = threads();
+    let gate = kit::gate::Gate::default();
+    let shut = gate.clone();
+    threads.store.inject(move |call| {
+        if matches!(call, StoreCall::Holder { .. }) {
+            shut.pass();
+        }
+        Fault::None
+    });
+    let elector = threads.leases.elector("e");
+    let leaders = elector.leaders().unwrap();
+    gate.crowd(1);
+    drop((elector, threads.leases));
+    assert_eq!(leaders.try_recv(), Err(TryRecvError::Disconnected));
+    gate.open();
+}
