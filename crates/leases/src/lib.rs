@@ -212,6 +212,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `test-util` | `Steps`, which drive leases from a test's own thread; with `tokio`, by tokio's paused clock; no dependency |
+//! | `tokio` | `TokioStore`: a store of your own whose calls need a tokio runtime; the async calls of leases need no feature |
 //! | `metrics` | counters and gauges for the recorder of the crate `metrics`: `leases.metrics().publish()` |
 //! | `tracing` | warnings of lost, late and failed renewals and of long waits, with the name and the token of the lock, for a subscriber of the crate `tracing` that is there when the leases are built |
 //! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
@@ -247,11 +248,11 @@ pub use manager::{
 pub use store::{
     Acquired, Claim, Destination, Detach, Detached, Fault, HeldLock, Holder, Holding, LeaseStore,
     LockPage, LockPaging, MemoryStore, Outcome, Released, Renewal, Resume, Resumed, Secret,
-    StoreCall, StoreError, Watch,
+    StoreCall, StoreError, StoreFuture, Watch,
 };
 
 #[cfg(feature = "tokio")]
-pub use store::{AsyncLeaseStore, TokioStore};
+pub use store::TokioStore;
 pub use tourbillon::{Finding, FindingKind, Health, Impact, channel, metrics};
 
 /// Compiles the README's examples.

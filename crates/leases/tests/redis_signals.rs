@@ -8,8 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use kit::wait;
+#[path = "kit/calls.rs"]
+mod calls;
+
+use calls::Calls;
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal, Secret,
+    Acquired, Claim, Destination, Outcome, RedisStore, Released, Renewal, Secret,
 };
 
 use chaos::servers::redis::Server;

@@ -14,6 +14,7 @@ use tourbillon_leases::{
     Loss, Outcome, ReleaseError, Renewal, Secret, StoreError,
 };
 
+use crate::calls::Calls;
 use crate::child::{Report, in_copy};
 use crate::core::poll;
 
@@ -274,15 +275,16 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
 
     // The store's own calls.
     let claim = Claim::new("new", "me", Secret::new("me"), LEASE);
-    let asked = store.acquire(&claim, LEASE);
+    let asked = Calls::acquire(&store, &claim, LEASE);
     check("acquire", asked == Err(StoreError::Forked), &asked);
-    let asked = store.renew(
+    let asked = Calls::renew(
+        &store,
         Destination::default(),
         &[Renewal::new("new", Secret::new("me"), LEASE)],
         LEASE,
     );
     check("renew", asked == Err(StoreError::Forked), &asked);
-    let asked = store.release("new", Secret::new("me"), LEASE);
+    let asked = Calls::release(&store, "new", Secret::new("me"), LEASE);
     check("release", asked == Err(StoreError::Forked), &asked);
     let watched = store.watch("new", Waker::noop());
     check("watch", watched.is_none(), &store);

@@ -9,6 +9,9 @@
 //! Prints `FORKS copies, all as they should be` and ends with 0, or prints what was wrong.
 
 #[cfg(unix)]
+#[path = "../../../crates/leases/tests/kit/calls.rs"]
+mod calls;
+#[cfg(unix)]
 mod child;
 #[cfg(unix)]
 mod core;

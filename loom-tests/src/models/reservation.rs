@@ -20,7 +20,10 @@ use loom::thread;
 use super::check;
 use crate::clock::{Clock, ManualClock};
 use crate::leases::store::MemoryStore;
-use crate::leases::store::{Acquired, Claim, LeaseStore, Released, Secret, Watch};
+use crate::leases::store::{
+    Acquired, Claim, Destination, Holding, LeaseStore, Released, Secret, StoreError, StoreFuture,
+    Watch, complete, only,
+};
 use crate::rig::{START, at};
 use crate::sync::{Arc, Parker, Unparker};
 
@@ -32,16 +35,28 @@ fn store() -> (MemoryStore, ManualClock) {
     (MemoryStore::with_clock(Clock::manual(&hand)), hand)
 }
 
+/// Returns the answer to a batch of one, which is there at the first poll.
+fn answer<T>(call: StoreFuture<'_, Vec<Result<T, StoreError>>>) -> Result<T, StoreError> {
+    let clock = Clock::manual(&ManualClock::starting_at(at(START)));
+    complete(&clock, LIMIT, call).and_then(only)
+}
+
+fn release(store: &MemoryStore) -> Result<Released, StoreError> {
+    let batch = [Holding::new("x", Secret::new("holder"))];
+    answer(store.release(Destination::default(), &batch, LIMIT))
+}
+
 fn ask(store: &MemoryStore, owner: &str) -> Acquired {
-    let claim = Claim::new("x", owner, Secret::new(owner), LEASE);
-    store.acquire(&claim, LIMIT).unwrap()
+    let batch = [Claim::new("x", owner, Secret::new(owner), LEASE)];
+    let call = store.acquire(Destination::default(), &batch, LIMIT);
+    answer(call).unwrap()
 }
 
 fn ask_waiting(store: &MemoryStore, owner: &str, waited: Duration) -> Acquired {
-    let claim = Claim::new("x", owner, Secret::new(owner), LEASE)
-        .waiting()
-        .waited(waited);
-    store.acquire(&claim, LIMIT).unwrap()
+    let claim = Claim::new("x", owner, Secret::new(owner), LEASE).waiting();
+    let batch = [claim.waited(waited)];
+    let call = store.acquire(Destination::default(), &batch, LIMIT);
+    answer(call).unwrap()
 }
 
 fn is_granted(answer: &Acquired) -> bool {
@@ -81,7 +96,7 @@ fn the_name_goes_to_the_one_who_is_due() {
         let holder = {
             let store = store.clone();
             thread::spawn(move || {
-                let released = store.release("x", Secret::new("holder"), LIMIT);
+                let released = release(&store);
                 assert_eq!(released, Ok(Released::Released));
                 ask(&store, "holder-again")
             })
@@ -110,7 +125,7 @@ fn a_turn_that_nobody_takes_passes() {
         let holder = {
             let store = store.clone();
             thread::spawn(move || {
-                let released = store.release("x", Secret::new("holder"), LIMIT);
+                let released = release(&store);
                 assert_eq!(released, Ok(Released::Released));
                 // A reservation ends within this time; the lease lasts longer.
                 hand.advance(Duration::from_millis(25));

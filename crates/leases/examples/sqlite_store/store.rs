@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Detach, Detached, Holder, LeaseStore, Outcome, Released, Renewal,
-    Resume, Resumed, Secret, StoreError,
+    Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LeaseStore, Outcome, Released,
+    Renewal, Resume, Resumed, StoreError, StoreFuture,
 };
 
 // A row stays when its lease is over, so the next token is greater. The owner is for people. Only
 // the secret proves who holds the name. `ticket`, `lease` and `terms` are those of the last detach.
 const TABLE: &str = "create table if not exists leases
-    (name text primary key, owner text not null, secret text not null, token integer not null,
+    (name text primary key, owner text not null, secret text, token integer not null,
     until integer not null, ticket text, lease integer, terms text)";
 const ACQUIRE: &str = "insert into leases (name, owner, secret, token, until)
     values (:name, :owner, :secret, 1, :until)
@@ -22,7 +22,9 @@ const ACQUIRE: &str = "insert into leases (name, owner, secret, token, until)
     where until <= :now or secret = :secret returning token";
 const RENEW: &str =
     "update leases set until = :until where name = :name and secret = :secret and until > :now";
-const RELEASE: &str = "update leases set until = 0, ticket = null
+// It may stay locked for a rest.
+const RELEASE: &str = "update leases
+    set until = :until, secret = null, ticket = null, owner = owner || ' (released)'
     where name = :name and secret = :secret and until > :now";
 const DETACH: &str = "update leases set ticket = :ticket, lease = :lease, terms = :terms
     where name = :name and secret = :secret and until > :now";
@@ -45,8 +47,17 @@ impl SqliteStore {
         Ok(SqliteStore(Mutex::new(db)))
     }
 
-    /// Makes a call at `now`, in milliseconds. After an error it is unknown what came of it.
-    fn call<T>(
+    /// Makes a call at `now`, in milliseconds, when it is polled. It blocks. After an error it is
+    /// unknown what came of it.
+    fn call<'a, T: Send + 'a>(
+        &'a self,
+        limit: Duration,
+        call: impl FnOnce(&Connection, i64) -> rusqlite::Result<T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        Box::pin(async move { self.call_now(limit, call) })
+    }
+
+    fn call_now<T>(
         &self,
         limit: Duration,
         call: impl FnOnce(&Connection, i64) -> rusqlite::Result<T>,
@@ -64,31 +75,39 @@ impl SqliteStore {
 }
 
 impl LeaseStore for SqliteStore {
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        self.call(limit, |db, now| {
-            let (name, until) = (claim.name, now + millis(claim.lease));
-            let (owner, secret) = (claim.owner, claim.secret.reveal());
-            let row = named_params! {
-                ":name": name, ":owner": owner, ":secret": secret, ":until": until, ":now": now,
+    fn acquire<'a>(
+        &'a self,
+        _destination: Destination,
+        batch: &'a [Claim<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+        self.call(limit, move |db, now| {
+            let acquire = |claim: &Claim<'_>| {
+                let (name, until) = (claim.name, now + millis(claim.lease));
+                let (owner, secret) = (claim.owner, claim.secret.reveal());
+                let row = named_params! {
+                    ":name": name, ":owner": owner, ":secret": secret, ":until": until, ":now": now,
+                };
+                let token: Option<i64> = db.query_row(ACQUIRE, row, |row| row.get(0)).optional()?;
+                if let Some(token) = token.map(i64::unsigned_abs) {
+                    return Ok(Ok(Acquired::Granted { token }));
+                }
+                let until = "select until from leases where name = ?";
+                let until: i64 = db.query_row(until, [name], |row| row.get(0))?;
+                let remaining = Duration::from_millis(u64::try_from(until - now).unwrap_or(0));
+                Ok(Ok(Acquired::Held { remaining }))
             };
-            let token: Option<i64> = db.query_row(ACQUIRE, row, |row| row.get(0)).optional()?;
-            if let Some(token) = token.map(i64::unsigned_abs) {
-                return Ok(Acquired::Granted { token });
-            }
-            let until = "select until from leases where name = ?";
-            let until: i64 = db.query_row(until, [name], |row| row.get(0))?;
-            let remaining = Duration::from_millis(u64::try_from(until - now).unwrap_or(0));
-            Ok(Acquired::Held { remaining })
+            batch.iter().map(acquire).collect()
         })
     }
 
-    fn renew(
-        &self,
+    fn renew<'a>(
+        &'a self,
         _destination: Destination,
-        batch: &[Renewal<'_>],
+        batch: &'a [Renewal<'a>],
         limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        self.call(limit, |db, now| {
+    ) -> StoreFuture<'a, Vec<Outcome>> {
+        self.call(limit, move |db, now| {
             let renew = |renewal: &Renewal<'_>| {
                 let (name, secret) = (renewal.name, renewal.secret.reveal());
                 let until = now + millis(renewal.lease);
@@ -105,25 +124,31 @@ impl LeaseStore for SqliteStore {
         })
     }
 
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
+    fn release<'a>(
+        &'a self,
+        _destination: Destination,
+        batch: &'a [Holding<'a>],
         limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.call(limit, |db, now| {
-            let row = named_params! {":name": name, ":secret": secret.reveal(), ":now": now};
-            let released = db.execute(RELEASE, row)? == 1;
-            Ok(if released {
-                Released::Released
-            } else {
-                Released::NotHeld
-            })
+    ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+        self.call(limit, move |db, now| {
+            let release = |held: &Holding<'_>| {
+                let (name, secret) = (held.name, held.secret.reveal());
+                let until = now + millis(held.rest);
+                let row =
+                    named_params! {":name": name, ":secret": secret, ":until": until, ":now": now};
+                let released = db.execute(RELEASE, row)? == 1;
+                Ok(Ok(if released {
+                    Released::Released
+                } else {
+                    Released::NotHeld
+                }))
+            };
+            batch.iter().map(release).collect()
         })
     }
 
-    fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
-        self.call(limit, |db, now| {
+    fn detach<'a>(&'a self, detach: &'a Detach<'a>, limit: Duration) -> StoreFuture<'a, Detached> {
+        self.call(limit, move |db, now| {
             let row = named_params! {
                 ":name": detach.name, ":secret": detach.secret.reveal(), ":now": now,
                 ":ticket": detach.ticket.reveal(), ":lease": millis(detach.lease),
@@ -138,8 +163,12 @@ impl LeaseStore for SqliteStore {
         })
     }
 
-    fn resume(&self, resume: &Resume<'_>, limit: Duration) -> Result<Option<Resumed>, StoreError> {
-        self.call(limit, |db, now| {
+    fn resume<'a>(
+        &'a self,
+        resume: &'a Resume<'a>,
+        limit: Duration,
+    ) -> StoreFuture<'a, Option<Resumed>> {
+        self.call(limit, move |db, now| {
             let row = named_params! {
                 ":name": resume.name, ":ticket": resume.ticket.reveal(), ":now": now,
                 ":owner": resume.owner, ":secret": resume.secret.reveal(),
@@ -152,8 +181,8 @@ impl LeaseStore for SqliteStore {
         })
     }
 
-    fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
-        self.call(limit, |db, now| {
+    fn holder_of<'a>(&'a self, name: &'a str, limit: Duration) -> StoreFuture<'a, Option<Holder>> {
+        self.call(limit, move |db, now| {
             let row = named_params! {":name": name, ":now": now};
             let holder = db.query_row(HOLDER, row, |row| {
                 let (token, until): (i64, i64) = (row.get(1)?, row.get(2)?);

@@ -9,7 +9,7 @@ use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::request::{AttemptOptions, Request};
-use crate::store::{Acquired, StoreError};
+use crate::store::{Acquired, StoreError, only};
 use crate::sync::{Arc, catch_panic};
 
 /// The shortest limit of a call, however little time the caller has left to wait.
@@ -69,8 +69,9 @@ impl LeasesInner {
         let limit = (request.lease / 3)
             .min(how.until.since(sent))
             .max(LEAST_CALL);
-        let answer = self.store.acquire(&claim, limit);
-        self.answered_acquire(request, how, sent, answer)
+        let (destination, batch) = (self.destination(&request.name), [claim]);
+        let answer = self.complete(limit, |store| store.acquire(destination, &batch, limit));
+        self.answered_acquire(request, how, sent, answer.and_then(only))
     }
 
     /// Keeps the name if the store has granted it to a request that was sent at `sent`.

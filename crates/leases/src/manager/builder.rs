@@ -295,12 +295,12 @@ impl LeasesBuilder {
     /// [`BuildError`] names the invalid value.
     pub fn build(self) -> Result<Leases, BuildError> {
         self.check()?;
-        let store = Arc::clone(&self.store);
+        let (store, clock) = (Arc::clone(&self.store), self.clock.clone());
         let keep_alive = self.keep_alive.clock(self.clock.clone());
         let store_of = Arc::clone(&self.store);
         let keep_alive = keep_alive
             .destination(move |id: &LeaseId| store_of.destination(id.name()))
-            .build(move |batch| LeasesInner::renew(store.as_ref(), batch))?;
+            .build(move |batch| LeasesInner::renew(store.as_ref(), &clock, batch))?;
         let instance = instance(self.instance.as_deref(), random(), random());
         Ok(Leases::of(LeasesInner {
             store: self.store,
@@ -354,12 +354,14 @@ impl LeasesBuilder {
         seed: u64,
     ) -> Result<(Leases, crate::keep_alive::Steps), BuildError> {
         self.check()?;
-        let store = Arc::clone(&self.store);
+        let (store, clock) = (Arc::clone(&self.store), self.clock.clone());
         let keep_alive = self.keep_alive.clock(self.clock.clone());
         let store_of = Arc::clone(&self.store);
         let (keep_alive, steps) = keep_alive
             .destination(move |id: &LeaseId| store_of.destination(id.name()))
-            .build_stepped(seed, move |batch| LeasesInner::renew(store.as_ref(), batch))?;
+            .build_stepped(seed, move |batch| {
+                LeasesInner::renew(store.as_ref(), &clock, batch)
+            })?;
         let inner = LeasesInner {
             store: self.store,
             keep_alive,

@@ -9,8 +9,8 @@ use super::error::LockError;
 use super::guard::{Lease, LeaseGuard};
 use super::lease_future::LeaseFuture;
 use crate::keep_alive::{Unextended, call_limit};
-use crate::store::{Outcome, Renewal, StoreError};
-use crate::sync::{Arc, catch_panic};
+use crate::store::{Outcome, Renewal, StoreError, only};
+use crate::sync::Arc;
 
 impl LeaseGuard {
     /// Extends a [fixed lease](crate::Acquisition::fixed_lease): from now on it lasts for `lease`.
@@ -96,19 +96,13 @@ impl Lease {
         let call = || {
             // Before the call: even without an answer the store may hold the lock for this long.
             id.may_last(lease);
-            let renewal = Renewal::new(id.name(), id.secret(), lease).never_shortening();
-            let store = &self.inner.store;
-            let asked =
-                catch_panic(|| store.renew(store.destination(id.name()), &[renewal], limit));
-            match asked {
-                Ok(Ok(mut outcomes)) if !outcomes.is_empty() => outcomes.swap_remove(0),
-                Ok(Ok(_)) => Outcome::Failed(StoreError::no_answer()),
-                Ok(Err(error)) => Outcome::Failed(error),
-                Err(panic) => {
-                    let what = format!("the store panicked: {panic}");
-                    Outcome::Failed(StoreError::Unavailable(what))
-                }
-            }
+            let renewal = [Renewal::new(id.name(), id.secret(), lease).never_shortening()];
+            let destination = self.inner.destination(id.name());
+            let inner = &self.inner;
+            let outcomes =
+                inner.call_store(limit, |store| store.renew(destination, &renewal, limit));
+            let first = outcomes.and_then(|all| only(all.into_iter().map(Ok).collect()));
+            first.unwrap_or_else(Outcome::Failed)
         };
         let extended = self.kept.extend(lease, limit, call);
         extended.map_err(|why| match why {

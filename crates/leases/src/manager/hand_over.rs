@@ -204,7 +204,8 @@ impl Lease {
         let detach = Detach::new(id.name(), id.secret(), ticket.get(), terms.lease);
         let detach = detach.with_terms(&text);
         let limit = call_limit(id.lease());
-        self.inner.call_store(|store| store.detach(&detach, limit))
+        self.inner
+            .call_store(limit, |store| store.detach(&detach, limit))
     }
 }
 
@@ -393,7 +394,7 @@ impl LeasesInner {
         let resume = resume.with_data(&self.holder_data);
         // The lease counts from before the request is sent.
         let (sent, limit) = (self.clock.now(), self.lease / 3);
-        let resumed = self.ask_store(name, |store| store.resume(&resume, limit))?;
+        let resumed = self.ask_store(name, limit, |store| store.resume(&resume, limit))?;
         let Some(Resumed { token, terms, .. }) = resumed else {
             let loss = Loss::NotHeld;
             let name = name.to_owned();

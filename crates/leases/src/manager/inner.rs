@@ -12,7 +12,9 @@ use super::request::Queued;
 use super::stats::{AcquireFailures, Asks, LeaseStats};
 use super::turns::Turns;
 use crate::keep_alive::{Batch, KeepAlive, KeepAliveStats, KeepOptions};
-use crate::store::{Destination, Holder, LeaseStore, Outcome, Renewal, StoreError, WaitQueue};
+use crate::store::{
+    Destination, Holder, LeaseStore, Outcome, Renewal, StoreError, StoreFuture, WaitQueue, complete,
+};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, catch_panic};
 
@@ -99,29 +101,42 @@ impl LeasesInner {
     }
 
     /// Calls the store about a name, as [`call_store`](Self::call_store) does.
-    pub(super) fn ask_store<T>(
-        &self,
+    pub(super) fn ask_store<'a, T>(
+        &'a self,
         name: &str,
-        call: impl FnOnce(&dyn LeaseStore) -> Result<T, StoreError>,
+        limit: Duration,
+        call: impl FnOnce(&'a dyn LeaseStore) -> StoreFuture<'a, T>,
     ) -> Result<T, LockError> {
-        self.call_store(call).map_err(|error| LockError::Store {
+        let answer = self.call_store(limit, call);
+        answer.map_err(|error| LockError::Store {
             name: name.to_owned(),
             error,
         })
     }
 
-    /// Calls the store, but not in a forked copy of the process. A panic counts as an error.
-    pub(super) fn call_store<T>(
-        &self,
-        call: impl FnOnce(&dyn LeaseStore) -> Result<T, StoreError>,
+    /// Calls the store, but not in a forked copy of the process, and waits for the answer until
+    /// `limit`. A panic counts as an error.
+    pub(super) fn call_store<'a, T>(
+        &'a self,
+        limit: Duration,
+        call: impl FnOnce(&'a dyn LeaseStore) -> StoreFuture<'a, T>,
     ) -> Result<T, StoreError> {
         if self.keep_alive.is_forked() {
             return Err(StoreError::Forked);
         }
-        catch_panic(|| call(self.store.as_ref())).unwrap_or_else(|panic| {
+        catch_panic(|| self.complete(limit, call)).unwrap_or_else(|panic| {
             let what = format!("the store panicked: {panic}");
             Err(StoreError::Unavailable(what))
         })
+    }
+
+    /// Calls the store, and waits for the answer until `limit`. May panic with the store.
+    pub(super) fn complete<'a, T>(
+        &'a self,
+        limit: Duration,
+        call: impl FnOnce(&'a dyn LeaseStore) -> StoreFuture<'a, T>,
+    ) -> Result<T, StoreError> {
+        complete(&self.clock, limit, call(self.store.as_ref()))
     }
 
     /// Asks the store who holds a name.
@@ -131,12 +146,13 @@ impl LeasesInner {
         }
         LockError::check_length(name)?;
         let limit = self.lease / 3;
-        self.ask_store(name, |store| store.holder_of(name, limit))
+        self.ask_store(name, limit, |store| store.holder_of(name, limit))
     }
 
     /// Renews a batch by a call to the store. This is the renewal function of the `KeepAlive`.
     pub(super) fn renew(
         store: &dyn LeaseStore,
+        clock: &Clock,
         batch: &Batch<'_, LeaseId>,
     ) -> Result<Vec<Outcome>, StoreError> {
         let renewals: Vec<_> = batch
@@ -149,7 +165,8 @@ impl LeasesInner {
                 renewal
             })
             .collect();
-        store.renew(batch.destination(), &renewals, batch.limit())
+        let call = store.renew(batch.destination(), &renewals, batch.limit());
+        complete(clock, batch.limit(), call)
     }
 
     pub(super) fn stats(&self) -> LeaseStats {

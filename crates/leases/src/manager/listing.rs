@@ -83,7 +83,7 @@ impl LeasesInner {
     fn list(&self, prefix: &str, paging: &LockPaging) -> Result<LockPage, LockError> {
         LockError::check_length(prefix)?;
         let limit = Leases::LIST_LIMIT;
-        let mut page = self.ask_store(prefix, |store| store.list(prefix, paging, limit))?;
+        let mut page = self.ask_store(prefix, limit, |store| store.list(prefix, paging, limit))?;
         let locks = &mut page.locks;
         locks.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         Ok(page)

@@ -341,7 +341,9 @@ impl LeasesInner {
             .map(|(_, request)| request.claim().with_data(&self.holder_data))
             .collect();
         let limit = how.until.since(sent).max(LEAST_CALL);
-        let answer = catch_panic(|| self.store.acquire_many(destination, &claims, limit));
+        let answer = catch_panic(|| {
+            self.complete(limit, |store| store.acquire(destination, &claims, limit))
+        });
         let mut answers: Vec<Result<Acquired, StoreError>> = match answer {
             Ok(Ok(answers)) => answers,
             // One bad name may be the reason, so each one is tried alone.

@@ -17,7 +17,7 @@ use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::request::{PendingRelease, Queued, Request};
 use crate::keep_alive::{DestinationQueue, QueueKey, TimerKey, call_limit};
-use crate::store::{Destination, Holding, Released, StoreError};
+use crate::store::{Destination, Released, StoreError, complete, only};
 use crate::sync::atomic::Ordering;
 use crate::sync::channel::Sender;
 use crate::sync::{Arc, catch_panic};
@@ -116,7 +116,9 @@ impl LeasesInner {
     ) -> Vec<Result<Released, StoreError>> {
         let now = self.clock.now();
         let holdings: Vec<_> = batch.iter().map(|back| back.holding(now)).collect();
-        let answer = catch_panic(|| self.store.release_many(destination, &holdings, limit));
+        let answer = catch_panic(|| {
+            self.complete(limit, |store| store.release(destination, &holdings, limit))
+        });
         // One bad name may be the reason for a refusal or a panic. So the items are tried alone,
         // and a batch of one gets its own error.
         let whole = batch.len() > 1;
@@ -192,26 +194,14 @@ impl LeasesInner {
     /// Asks the store once to give a name back. A panic counts as an error.
     pub(super) fn release_once(&self, id: &LeaseId) -> Result<Released, StoreError> {
         let limit = call_limit(id.lease());
-        let held = id.holding(|| self.clock.now());
-        let answer = catch_panic(|| self.release_now(&held, limit)).unwrap_or_else(|panic| {
-            let what = format!("the store panicked: {panic}");
-            Err(StoreError::Unavailable(what))
-        });
+        let destination = self.destination(id.name());
+        let held = [id.holding(|| self.clock.now())];
+        let answers = self.call_store(limit, |store| store.release(destination, &held, limit));
+        let answer = answers.and_then(only);
         if let Ok(answer) = &answer {
             self.count_released(*answer);
         }
         answer
-    }
-
-    /// Asks the store to release one name. May panic with the store.
-    fn release_now(&self, held: &Holding<'_>, limit: Duration) -> Result<Released, StoreError> {
-        if held.rest.is_zero() {
-            return self.store.release(held.name, held.secret, limit);
-        }
-        let destination = self.store.destination(held.name);
-        let answers = self.store.release_many(destination, &[*held], limit)?;
-        let none = || Err(StoreError::no_answer());
-        answers.into_iter().next().unwrap_or_else(none)
     }
 
     /// Notes in the store, on a worker, that a caller which waited has given up. If that fails, or
@@ -227,11 +217,12 @@ impl LeasesInner {
             let (number, own) = (keep_alive.number(), Arc::clone(&inner));
             keep_alive.call(number, move || {
                 let destination = own.destination(&request.name);
-                let store = Arc::clone(&own.store);
+                let (store, clock) = (Arc::clone(&own.store), own.clock.clone());
                 let limit = call_limit(request.lease);
                 let task = move || {
+                    let call = store.leave(&request.name, &request.owner, limit);
                     // The outcome does not matter.
-                    let _ = store.leave(&request.name, &request.owner, limit);
+                    let _ = complete(&clock, limit, call);
                 };
                 own.turns.run(destination, number, Box::new(task));
             });

@@ -10,7 +10,8 @@ use tourbillon::Clock;
 
 use crate::store::{
     Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LONGEST_NAME, LeaseStore,
-    LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
+    LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError, StoreFuture,
+    Watch,
 };
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, unique_number};
@@ -359,30 +360,23 @@ impl RedisStore {
     }
 }
 
-impl LeaseStore for RedisStore {
-    fn destination(&self, name: &str) -> Destination {
-        Destination::new(u64::from(self.0.options.keys.destination(name)))
-    }
-
-    fn longest_lease(&self) -> Duration {
-        self.0.options.longest_lease
-    }
-
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        self.valid(claim.name, claim.lease)?;
-        self.acquire_one(claim, Limit::new(limit))
-    }
-
-    fn acquire_many(
+/// The calls, each of which blocks.
+impl RedisStore {
+    /// Asks for names of one destination. A batch of one checks the marker in the same step.
+    fn acquire_now(
         &self,
         destination: Destination,
         batch: &[Claim<'_>],
-        limit: Duration,
+        limit: Limit,
     ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
-        self.acquire_batch(destination, batch, Limit::new(limit))
+        let [claim] = batch else {
+            return self.acquire_batch(destination, batch, limit);
+        };
+        let valid = self.valid(claim.name, claim.lease);
+        Ok(vec![valid.and_then(|()| self.acquire_one(claim, limit))])
     }
 
-    fn leave(&self, name: &str, _owner: &str, limit: Duration) -> Result<(), StoreError> {
+    fn leave_now(&self, name: &str, limit: Limit) -> Result<(), StoreError> {
         if self.0.pool.is_forked() {
             return Err(StoreError::Forked);
         }
@@ -394,15 +388,10 @@ impl LeaseStore for RedisStore {
             .arg(self.0.listener.own())
             .arg(self.0.options.keys.channel())
             .arg(&self.0.listener.message(name));
-        self.call_one(name, call, Limit::new(limit)).map(|_| ())
+        self.call_one(name, call, limit).map(|_| ())
     }
 
-    fn renew(
-        &self,
-        _destination: Destination,
-        batch: &[Renewal<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
+    fn renew_now(&self, batch: &[Renewal<'_>], limit: Limit) -> Result<Vec<Outcome>, StoreError> {
         let mut outcomes = vec![Outcome::Renewed; batch.len()];
         let mut calls = Vec::with_capacity(batch.len());
         let mut places = Vec::with_capacity(batch.len());
@@ -424,7 +413,7 @@ impl LeaseStore for RedisStore {
         if calls.is_empty() {
             return Ok(outcomes);
         }
-        let answers = self.0.pool.call(Whose::Flush, &calls, Limit::new(limit))?;
+        let answers = self.0.pool.call(Whose::Flush, &calls, limit)?;
         for (at, answer) in places.into_iter().zip(answers) {
             outcomes[at] = match answer {
                 Value::Int(1) => Outcome::Renewed,
@@ -436,65 +425,112 @@ impl LeaseStore for RedisStore {
         Ok(outcomes)
     }
 
-    fn release(
+    fn release_now(
         &self,
-        name: &str,
-        secret: Secret<'_>,
-        limit: Duration,
-    ) -> Result<Released, StoreError> {
+        batch: &[Holding<'_>],
+        limit: Limit,
+    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
         if self.0.pool.is_forked() {
             return Err(StoreError::Forked);
         }
-        let answer = self.call_one(
-            name,
-            self.giving_back(&Holding::new(name, secret)),
-            Limit::new(limit),
-        );
-        // Wake a caller of this process. It may have come after the last acquire that was refused,
-        // so the release was not announced. Even without an answer the name may be free.
-        self.0.listener.wait_queue.released(name);
-        given_back(answer?)
-    }
-
-    fn release_many(
-        &self,
-        _destination: Destination,
-        batch: &[Holding<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
-        let calls: Vec<_> = batch.iter().map(|held| self.giving_back(held)).collect();
-        if calls.is_empty() {
-            return Ok(Vec::new());
-        }
-        let answers = self.0.pool.call(Whose::Flush, &calls, Limit::new(limit));
-        // For the same reason as in `release`.
+        let released = match batch {
+            [] => return Ok(Vec::new()),
+            // Somebody may wait for it, so it does not queue behind renewals.
+            [held] => {
+                let answer = self.call_one(held.name, self.giving_back(held), limit);
+                Ok(vec![answer.and_then(given_back)])
+            }
+            _ => {
+                let calls: Vec<_> = batch.iter().map(|held| self.giving_back(held)).collect();
+                let answers = self.0.pool.call(Whose::Flush, &calls, limit);
+                answers.map(|answers| answers.into_iter().map(given_back).collect())
+            }
+        };
+        // Wake callers of this process. They may have come after the last acquire that was refused,
+        // so the release was not announced. Even without an answer the names may be free.
         for held in batch {
             self.0.listener.wait_queue.released(held.name);
         }
-        Ok(answers?.into_iter().map(given_back).collect())
+        released
     }
 
-    fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
-        self.detach_held(detach, Limit::new(limit))
-    }
-
-    fn resume(&self, resume: &Resume<'_>, limit: Duration) -> Result<Option<Resumed>, StoreError> {
-        self.resume_detached(resume, Limit::new(limit))
-    }
-
-    fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
+    fn holder_now(&self, name: &str, limit: Limit) -> Result<Option<Holder>, StoreError> {
         let call = Call::new(&self.0.scripts.holder, [self.0.options.keys.lock(name)]);
-        let answer = self.call_one(name, call, Limit::new(limit))?;
+        let answer = self.call_one(name, call, limit)?;
         holder(&answer, self.0.options.longest_lease)
     }
+}
 
-    fn list(
-        &self,
-        prefix: &str,
-        paging: &LockPaging,
+impl LeaseStore for RedisStore {
+    fn destination(&self, name: &str) -> Destination {
+        Destination::new(u64::from(self.0.options.keys.destination(name)))
+    }
+
+    fn longest_lease(&self) -> Duration {
+        self.0.options.longest_lease
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Claim<'a>],
         limit: Duration,
-    ) -> Result<LockPage, StoreError> {
-        self.list_held(prefix, paging, limit)
+    ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+        let limit = Limit::new(limit);
+        Box::pin(async move { self.acquire_now(destination, batch, limit) })
+    }
+
+    fn leave<'a>(&'a self, name: &'a str, _owner: &'a str, limit: Duration) -> StoreFuture<'a, ()> {
+        let limit = Limit::new(limit);
+        Box::pin(async move { self.leave_now(name, limit) })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        _destination: Destination,
+        batch: &'a [Renewal<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Outcome>> {
+        let limit = Limit::new(limit);
+        Box::pin(async move { self.renew_now(batch, limit) })
+    }
+
+    fn release<'a>(
+        &'a self,
+        _destination: Destination,
+        batch: &'a [Holding<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+        let limit = Limit::new(limit);
+        Box::pin(async move { self.release_now(batch, limit) })
+    }
+
+    fn detach<'a>(&'a self, detach: &'a Detach<'a>, limit: Duration) -> StoreFuture<'a, Detached> {
+        let limit = Limit::new(limit);
+        Box::pin(async move { self.detach_held(detach, limit) })
+    }
+
+    fn resume<'a>(
+        &'a self,
+        resume: &'a Resume<'a>,
+        limit: Duration,
+    ) -> StoreFuture<'a, Option<Resumed>> {
+        let limit = Limit::new(limit);
+        Box::pin(async move { self.resume_detached(resume, limit) })
+    }
+
+    fn holder_of<'a>(&'a self, name: &'a str, limit: Duration) -> StoreFuture<'a, Option<Holder>> {
+        let limit = Limit::new(limit);
+        Box::pin(async move { self.holder_now(name, limit) })
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        paging: &'a LockPaging,
+        limit: Duration,
+    ) -> StoreFuture<'a, LockPage> {
+        Box::pin(async move { self.list_held(prefix, paging, limit) })
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

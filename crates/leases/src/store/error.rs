@@ -58,6 +58,11 @@ impl StoreError {
         StoreError::Unavailable("its answer is missing".to_owned())
     }
 
+    /// A call was dropped at its limit.
+    pub(crate) fn unanswered(limit: Duration) -> Self {
+        StoreError::Unavailable(format!("no answer within {limit:?}"))
+    }
+
     /// An item of a batch was not sent.
     pub(crate) fn batch_too_slow() -> Self {
         let why = "the items before it in the batch took all of its time";

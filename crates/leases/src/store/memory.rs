@@ -12,7 +12,8 @@ pub use super::fault::{Fault, StoreCall};
 use super::wait_queue::WaitQueue;
 use super::{
     Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore,
-    LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, Secret, StoreError, Watch,
+    LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, Secret, StoreError,
+    StoreFuture, Watch,
 };
 use crate::sync::{Arc, Mutex, Origin};
 
@@ -242,6 +243,15 @@ impl MemoryStore {
         fault.map_or(Fault::None, |fault| fault(call))
     }
 
+    /// Returns the future of a call, which [executes](Self::execute) it when it is polled.
+    fn call<'a, T: Send + 'a>(
+        &'a self,
+        call: StoreCall<'a>,
+        execute: impl FnOnce(&[usize], Option<StoreError>) -> T + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        Box::pin(async move { self.execute(&call, execute) })
+    }
+
     /// Executes a call as the injected fault says. `execute` gets the positions that fail, and
     /// their error.
     fn execute<T>(
@@ -432,6 +442,30 @@ impl MemoryStore {
     }
 }
 
+impl MemoryStore {
+    fn page(&self, prefix: &str, paging: &LockPaging) -> LockPage {
+        let state = self.0.state.lock();
+        let now = self.0.clock.now();
+        let after = paging.after.as_deref();
+        let is_of_page =
+            |name: &str| name.starts_with(prefix) && after.is_none_or(|after| name > after);
+        let held = state.held.iter();
+        let mut found: Vec<_> = held
+            .filter(|(name, held)| is_of_page(name) && now < held.until)
+            .collect();
+        let limit = paging.limit.max(1);
+        let more = found.len() > limit;
+        if more {
+            found.select_nth_unstable_by(limit, |one, other| one.0.cmp(other.0));
+            found.truncate(limit);
+        }
+        found.sort_unstable_by(|one, other| one.0.cmp(other.0));
+        let next = found.last().filter(|_| more).map(|last| last.0.clone());
+        let shown = |(name, held): (&String, &Held)| HeldLock::new(name.clone(), held.shown(now));
+        LockPage::new(found.into_iter().map(shown).collect(), next, paging)
+    }
+}
+
 impl LeaseStore for MemoryStore {
     fn destination(&self, name: &str) -> Destination {
         if self.0.destinations == 1 {
@@ -442,21 +476,17 @@ impl LeaseStore for MemoryStore {
         Destination::new(hasher.hash_one(name) % self.0.destinations)
     }
 
-    fn acquire(&self, claim: &Claim<'_>, _limit: Duration) -> Result<Acquired, StoreError> {
-        self.execute(&StoreCall::Claim(claim), |_, _| self.grant(claim))
-    }
-
-    fn acquire_many(
-        &self,
+    fn acquire<'a>(
+        &'a self,
         destination: Destination,
-        batch: &[Claim<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
-        if let [claim] = batch {
-            return Ok(vec![self.acquire(claim, limit)]);
-        }
-        let call = StoreCall::ClaimMany { destination, batch };
-        self.execute(&call, |fail, error| {
+        batch: &'a [Claim<'a>],
+        _limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+        let call = match batch {
+            [claim] => StoreCall::Claim(claim),
+            _ => StoreCall::ClaimMany { destination, batch },
+        };
+        self.call(call, |fail, error| {
             let answer = |(at, claim): (usize, &Claim<'_>)| match &error {
                 Some(error) if fail.contains(&at) => Err(error.clone()),
                 _ => Ok(self.grant(claim)),
@@ -465,17 +495,17 @@ impl LeaseStore for MemoryStore {
         })
     }
 
-    fn leave(&self, name: &str, owner: &str, _limit: Duration) -> Result<(), StoreError> {
-        self.execute(&StoreCall::Leave { name, owner }, |_, _| self.left(name))
+    fn leave<'a>(&'a self, name: &'a str, owner: &'a str, _limit: Duration) -> StoreFuture<'a, ()> {
+        self.call(StoreCall::Leave { name, owner }, |_, _| self.left(name))
     }
 
-    fn renew(
-        &self,
+    fn renew<'a>(
+        &'a self,
         destination: Destination,
-        batch: &[Renewal<'_>],
+        batch: &'a [Renewal<'a>],
         _limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        self.execute(&StoreCall::Renew { destination, batch }, |fail, error| {
+    ) -> StoreFuture<'a, Vec<Outcome>> {
+        self.call(StoreCall::Renew { destination, batch }, |fail, error| {
             let outcome = |(at, renewal): (usize, &Renewal<'_>)| match &error {
                 Some(error) if fail.contains(&at) => Outcome::Failed(error.clone()),
                 _ => self.prolong(renewal),
@@ -484,84 +514,53 @@ impl LeaseStore for MemoryStore {
         })
     }
 
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
+    fn release<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Holding<'a>],
         _limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.execute(&StoreCall::GiveBack { name, secret }, |_, _| {
-            self.free(&Holding::new(name, secret))
+    ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+        let call = match batch {
+            [held] => StoreCall::GiveBack {
+                name: held.name,
+                secret: held.secret,
+            },
+            _ => StoreCall::GiveBackMany { destination, batch },
+        };
+        self.call(call, |fail, error| {
+            let answer = |(at, held): (usize, &Holding<'_>)| match &error {
+                Some(error) if fail.contains(&at) => Err(error.clone()),
+                _ => Ok(self.free(held)),
+            };
+            batch.iter().enumerate().map(answer).collect()
         })
     }
 
-    fn release_many(
-        &self,
-        destination: Destination,
-        batch: &[Holding<'_>],
+    fn detach<'a>(&'a self, detach: &'a Detach<'a>, _limit: Duration) -> StoreFuture<'a, Detached> {
+        self.call(StoreCall::Detach(detach), |_, _| self.detached(detach))
+    }
+
+    fn resume<'a>(
+        &'a self,
+        resume: &'a Resume<'a>,
         _limit: Duration,
-    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
-        if let [held] = batch {
-            let call = StoreCall::GiveBack {
-                name: held.name,
-                secret: held.secret,
-            };
-            return Ok(vec![self.execute(&call, |_, _| self.free(held))]);
-        }
-        self.execute(
-            &StoreCall::GiveBackMany { destination, batch },
-            |fail, error| {
-                let answer = |(at, held): (usize, &Holding<'_>)| match &error {
-                    Some(error) if fail.contains(&at) => Err(error.clone()),
-                    _ => Ok(self.free(held)),
-                };
-                batch.iter().enumerate().map(answer).collect()
-            },
-        )
+    ) -> StoreFuture<'a, Option<Resumed>> {
+        self.call(StoreCall::Resume(resume), |_, _| self.resumed(resume))
     }
 
-    fn detach(&self, detach: &Detach<'_>, _limit: Duration) -> Result<Detached, StoreError> {
-        self.execute(&StoreCall::Detach(detach), |_, _| self.detached(detach))
-    }
-
-    fn resume(&self, resume: &Resume<'_>, _limit: Duration) -> Result<Option<Resumed>, StoreError> {
-        self.execute(&StoreCall::Resume(resume), |_, _| self.resumed(resume))
-    }
-
-    fn holder_of(&self, name: &str, _limit: Duration) -> Result<Option<Holder>, StoreError> {
-        self.execute(&StoreCall::Holder { name }, |_, _| self.find(name))
+    fn holder_of<'a>(&'a self, name: &'a str, _limit: Duration) -> StoreFuture<'a, Option<Holder>> {
+        self.call(StoreCall::Holder { name }, |_, _| self.find(name))
     }
 
     /// The pages are in the order of the names. Takes time linear in the number of all names, under
     /// the lock of the store.
-    fn list(
-        &self,
-        prefix: &str,
-        paging: &LockPaging,
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        paging: &'a LockPaging,
         _limit: Duration,
-    ) -> Result<LockPage, StoreError> {
-        self.execute(&StoreCall::List { prefix }, |_, _| {
-            let state = self.0.state.lock();
-            let now = self.0.clock.now();
-            let after = paging.after.as_deref();
-            let is_of_page =
-                |name: &str| name.starts_with(prefix) && after.is_none_or(|after| name > after);
-            let held = state.held.iter();
-            let mut found: Vec<_> = held
-                .filter(|(name, held)| is_of_page(name) && now < held.until)
-                .collect();
-            let limit = paging.limit.max(1);
-            let more = found.len() > limit;
-            if more {
-                found.select_nth_unstable_by(limit, |one, other| one.0.cmp(other.0));
-                found.truncate(limit);
-            }
-            found.sort_unstable_by(|one, other| one.0.cmp(other.0));
-            let next = found.last().filter(|_| more).map(|last| last.0.clone());
-            let shown =
-                |(name, held): (&String, &Held)| HeldLock::new(name.clone(), held.shown(now));
-            LockPage::new(found.into_iter().map(shown).collect(), next, paging)
-        })
+    ) -> StoreFuture<'a, LockPage> {
+        self.call(StoreCall::List { prefix }, |_, _| self.page(prefix, paging))
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

@@ -1,10 +1,12 @@
 //! The interface between leases and the backend that stores them, and what backends share: the
-//! store in memory, the queue of waiting callers, and the adapter for async clients. A store knows
+//! store in memory, the queue of waiting callers, and the context of a runtime. A store knows
 //! nothing of those who use it. It may use `sync` alone.
 
+mod call;
 mod claim;
 mod error;
 mod fault;
+mod forward;
 mod handed;
 mod holder;
 mod memory;
@@ -14,11 +16,12 @@ mod secret;
 mod tokio_store;
 mod wait_queue;
 
+use std::future::ready;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::sync::Arc;
-
+pub use call::StoreFuture;
+pub(crate) use call::{complete, only};
 pub(crate) use claim::LONGEST_NAME;
 pub use claim::{Acquired, Claim};
 pub use error::StoreError;
@@ -28,14 +31,28 @@ pub use memory::{Fault, MemoryStore, StoreCall};
 pub(crate) use secret::OwnedSecret;
 pub use secret::Secret;
 #[cfg(all(feature = "tokio", not(loom)))]
-pub use tokio_store::{AsyncLeaseStore, TokioStore};
+pub use tokio_store::TokioStore;
 pub(crate) use wait_queue::WaitQueue;
 
 /// A backend that stores leases: which owner holds which name, and until when.
 ///
 /// [`MemoryStore`](crate::MemoryStore) keeps leases in memory. The example `sqlite_store` is a
-/// backend of some hundred lines, on a table of SQLite. A backend whose client is async implements
-/// `AsyncLeaseStore` instead (feature `tokio`).
+/// backend of some hundred lines, on a table of SQLite.
+///
+/// # Calls
+///
+/// Each call is a [future](StoreFuture), and most calls have a batch: all items of one destination.
+/// `Box::pin(async move { .. })` makes such a future.
+///
+/// - A future is polled on threads of the leases and of their callers. If it needs the I/O or the
+///   timers of a tokio runtime, `TokioStore` (feature `tokio`) polls it in the context of that
+///   runtime.
+/// - A poll may block. A call that hangs in a poll does not delay calls to other destinations, but it
+///   occupies a worker. At most 240 calls for renewals run at one time, 64 for batches of releases,
+///   and 192 awaited calls. One destination gets at most 64 of the awaited calls.
+/// - A future that is pending when its `limit` is over is dropped, and the call counts as
+///   [`StoreError::Unavailable`]. A dropped future sends nothing more, and neither does a poll after
+///   the limit.
 ///
 /// # What a backend promises
 ///
@@ -48,10 +65,6 @@ pub(crate) use wait_queue::WaitQueue;
 /// - Renewals, releases and detaches change only what is held with their secret. The owner proves
 ///   nothing, since [`holder_of`](Self::holder_of) and [`list`](Self::list) show it to everybody.
 ///   No call and no error shows a secret.
-/// - A call sends nothing after its `limit`, and returns soon after it. A call that returns much
-///   later does not delay calls to other destinations, but it occupies a worker. At most 240
-///   calls for renewals run at one time, 64 for batches of releases, and 192 awaited calls. One
-///   destination gets at most 64 of the awaited calls.
 ///
 /// A name has at most 1,024 bytes, [`Leases`](crate::Leases) sees to that.
 ///
@@ -79,42 +92,21 @@ pub trait LeaseStore: Send + Sync + 'static {
         Duration::MAX
     }
 
-    /// Acquires a name if nobody holds it.
+    /// Acquires those names of one destination that nobody holds. Returns one answer for each item of
+    /// `batch`, in the same order. A missing answer counts as a failure.
     ///
     /// # Errors
     ///
-    /// After [`StoreError::Unavailable`] it is unknown whether the name was granted, so the caller
-    /// releases it. After any other error the name was not granted.
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError>;
-
-    /// Acquires names of one destination, each as [`acquire`](Self::acquire) does. Returns one
-    /// answer for each item of `batch`, in the same order. A missing answer counts as a failure.
-    ///
-    /// The default calls [`acquire`](Self::acquire) for one item after the other, until `limit` is
-    /// over. A backend on a network should send them together.
-    ///
-    /// # Errors
-    ///
-    /// If all items have failed. After [`StoreError::Unavailable`] any of them may have been
-    /// granted all the same, and is released. After [`StoreError::Refused`] each item is tried
-    /// alone.
-    fn acquire_many(
-        &self,
+    /// If all items have failed. After [`StoreError::Unavailable`] it is unknown whether names were
+    /// granted, so the caller releases them. After any other error none was granted. If several
+    /// items are [refused](StoreError::Refused) together, each one is tried alone. The same is true
+    /// for the error of one item.
+    fn acquire<'a>(
+        &'a self,
         destination: Destination,
-        batch: &[Claim<'_>],
+        batch: &'a [Claim<'a>],
         limit: Duration,
-    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
-        let _ = destination;
-        let start = Instant::now();
-        let acquire = |claim: &Claim<'_>| {
-            let left = limit.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return Err(StoreError::batch_too_slow());
-            }
-            self.acquire(claim, left)
-        };
-        Ok(batch.iter().map(acquire).collect())
-    }
+    ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>>;
 
     /// Notes that a caller which was [waiting](Claim::waits) for `name` gives up. A store that
     /// reserves names for such callers need not reserve this one for `owner` any more. The default
@@ -123,9 +115,9 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// # Errors
     ///
     /// If the backend could not be asked. The reservation then runs out.
-    fn leave(&self, name: &str, owner: &str, limit: Duration) -> Result<(), StoreError> {
+    fn leave<'a>(&'a self, name: &'a str, owner: &'a str, limit: Duration) -> StoreFuture<'a, ()> {
         let _ = (name, owner, limit);
-        Ok(())
+        Box::pin(ready(Ok(())))
     }
 
     /// Renews leases of one destination, each for its full length from now on. Returns one outcome
@@ -134,62 +126,30 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// # Errors
     ///
     /// If all renewals have failed. After [`StoreError::Refused`] each one is tried alone.
-    fn renew(
-        &self,
+    fn renew<'a>(
+        &'a self,
         destination: Destination,
-        batch: &[Renewal<'_>],
+        batch: &'a [Renewal<'a>],
         limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError>;
+    ) -> StoreFuture<'a, Vec<Outcome>>;
 
-    /// Releases a name if it is held with this secret, and wakes a caller that
-    /// [watches](Self::watch) it.
+    /// Releases those names of one destination that are held with the secret of their item, and
+    /// wakes callers that [watch](Self::watch) them. Returns one answer for each item of `batch`, in
+    /// the same order. A missing answer counts as a failure.
+    ///
+    /// An item with a [rest](Holding::rest) stays locked for that time, and no longer. The backend
+    /// forgets its secret, so that a renewal that arrives later is [`NotHeld`](Outcome::NotHeld).
     ///
     /// # Errors
     ///
-    /// After an error it is unknown whether the name was released.
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
-        limit: Duration,
-    ) -> Result<Released, StoreError>;
-
-    /// Releases names of one destination, each as [`release`](Self::release) does. Returns one
-    /// answer for each item of `batch`, in the same order. A missing answer counts as a failure.
-    ///
-    /// This call releases the locks of dropped guards and of closed leases, at most
-    /// [`LeasesBuilder::batch`](crate::LeasesBuilder::batch) of them at a time. The default calls
-    /// [`release`](Self::release) for one item after the other, until `limit` is over. A backend on
-    /// a network should send them together. Otherwise each lock costs a round trip.
-    ///
-    /// An item with a [rest](Holding::rest) stays locked for that time, and no longer. The default
-    /// shortens its lease by [`renew`](Self::renew). A backend of several processes should also
-    /// forget the secret, so that a renewal that arrives later is [`NotHeld`](Outcome::NotHeld).
-    ///
-    /// # Errors
-    ///
-    /// If all items have failed. Any of them may have been released all the same. After
-    /// [`StoreError::Refused`] each item is tried again in a batch of its own.
-    fn release_many(
-        &self,
+    /// If all items have failed. Any of them may have been released all the same. If several items
+    /// are [refused](StoreError::Refused) together, each one is tried again alone.
+    fn release<'a>(
+        &'a self,
         destination: Destination,
-        batch: &[Holding<'_>],
+        batch: &'a [Holding<'a>],
         limit: Duration,
-    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
-        let start = Instant::now();
-        let release = |held: &Holding<'_>| {
-            let left = limit.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return Err(StoreError::batch_too_slow());
-            }
-            if held.rest.is_zero() {
-                return self.release(held.name, held.secret, left);
-            }
-            let shorter = Renewal::new(held.name, held.secret, held.rest);
-            Outcome::of_shortened(self.renew(destination, &[shorter], left)?)
-        };
-        Ok(batch.iter().map(release).collect())
-    }
+    ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>>;
 
     /// Detaches a name from the caller that holds it, so that whoever has the ticket can
     /// [resume](Self::resume) it.
@@ -202,9 +162,9 @@ pub trait LeaseStore: Send + Sync + 'static {
     ///
     /// After [`StoreError::Unavailable`] it is unknown whether the name is detached. The caller
     /// still holds it.
-    fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
+    fn detach<'a>(&'a self, detach: &'a Detach<'a>, limit: Duration) -> StoreFuture<'a, Detached> {
         let _ = limit;
-        Err(StoreError::no_hand_over(detach.name))
+        Box::pin(ready(Err(StoreError::no_hand_over(detach.name))))
     }
 
     /// Gives a name that is detached with this ticket to another owner, for the full lease that was
@@ -219,9 +179,13 @@ pub trait LeaseStore: Send + Sync + 'static {
     ///
     /// After [`StoreError::Unavailable`] it is unknown whether the name was resumed. After any
     /// other error the ticket is still of use.
-    fn resume(&self, resume: &Resume<'_>, limit: Duration) -> Result<Option<Resumed>, StoreError> {
+    fn resume<'a>(
+        &'a self,
+        resume: &'a Resume<'a>,
+        limit: Duration,
+    ) -> StoreFuture<'a, Option<Resumed>> {
         let _ = limit;
-        Err(StoreError::no_hand_over(resume.name))
+        Box::pin(ready(Err(StoreError::no_hand_over(resume.name))))
     }
 
     /// Returns who holds `name` by the store's clock, or `None` if nobody does. The answer may be
@@ -230,9 +194,9 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// # Errors
     ///
     /// If the backend could not be asked, or can't tell.
-    fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
+    fn holder_of<'a>(&'a self, name: &'a str, limit: Duration) -> StoreFuture<'a, Option<Holder>> {
         let _ = limit;
-        Err(StoreError::no_holder(name))
+        Box::pin(ready(Err(StoreError::no_holder(name))))
     }
 
     /// Returns a page of the names that begin with `prefix` and are held by the store's clock, with
@@ -248,14 +212,14 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// # Errors
     ///
     /// If the backend could not be asked, can't tell, or does not know the place.
-    fn list(
-        &self,
-        prefix: &str,
-        paging: &LockPaging,
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        paging: &'a LockPaging,
         limit: Duration,
-    ) -> Result<LockPage, StoreError> {
+    ) -> StoreFuture<'a, LockPage> {
         let _ = (paging, limit);
-        Err(StoreError::no_list(prefix))
+        Box::pin(ready(Err(StoreError::no_list(prefix))))
     }
 
     /// Wakes `waker` when `name` may be free, until the returned value is dropped. The default
@@ -278,97 +242,6 @@ pub trait Watch: Send + Sync {
     /// wake-up, and the caller may be woken again from now on.
     fn looks(&self);
 }
-
-/// Implements the trait for a pointer, so that a store can be shared or chosen at run time.
-macro_rules! pass_on {
-    ($pointer:ident) => {
-        impl<S: LeaseStore + ?Sized> LeaseStore for $pointer<S> {
-            fn destination(&self, name: &str) -> Destination {
-                (**self).destination(name)
-            }
-
-            fn longest_lease(&self) -> Duration {
-                (**self).longest_lease()
-            }
-
-            fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-                (**self).acquire(claim, limit)
-            }
-
-            fn acquire_many(
-                &self,
-                destination: Destination,
-                batch: &[Claim<'_>],
-                limit: Duration,
-            ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
-                (**self).acquire_many(destination, batch, limit)
-            }
-
-            fn leave(&self, name: &str, owner: &str, limit: Duration) -> Result<(), StoreError> {
-                (**self).leave(name, owner, limit)
-            }
-
-            fn renew(
-                &self,
-                destination: Destination,
-                batch: &[Renewal<'_>],
-                limit: Duration,
-            ) -> Result<Vec<Outcome>, StoreError> {
-                (**self).renew(destination, batch, limit)
-            }
-
-            fn release(
-                &self,
-                name: &str,
-                secret: Secret<'_>,
-                limit: Duration,
-            ) -> Result<Released, StoreError> {
-                (**self).release(name, secret, limit)
-            }
-
-            fn release_many(
-                &self,
-                destination: Destination,
-                batch: &[Holding<'_>],
-                limit: Duration,
-            ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
-                (**self).release_many(destination, batch, limit)
-            }
-
-            fn detach(&self, detach: &Detach<'_>, limit: Duration) -> Result<Detached, StoreError> {
-                (**self).detach(detach, limit)
-            }
-
-            fn resume(
-                &self,
-                resume: &Resume<'_>,
-                limit: Duration,
-            ) -> Result<Option<Resumed>, StoreError> {
-                (**self).resume(resume, limit)
-            }
-
-            fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
-                (**self).holder_of(name, limit)
-            }
-
-            fn list(
-                &self,
-                prefix: &str,
-                paging: &LockPaging,
-                limit: Duration,
-            ) -> Result<LockPage, StoreError> {
-                (**self).list(prefix, paging, limit)
-            }
-
-            fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
-                (**self).watch(name, waker)
-            }
-        }
-    };
-}
-
-pass_on!(Arc);
-pass_on!(Box);
 
 /// Identifies a part of a backend that can fail on its own, such as a node, a shard or a peer.
 ///
@@ -448,18 +321,6 @@ pub enum Outcome {
     NotHeld,
     /// The result is unknown. The renewal is tried again while the lease lasts.
     Failed(StoreError),
-}
-
-impl Outcome {
-    /// Returns the result of a release that shortens a lease by a renewal.
-    pub(super) fn of_shortened(mut outcomes: Vec<Outcome>) -> Result<Released, StoreError> {
-        match outcomes.pop() {
-            Some(Outcome::Renewed) => Ok(Released::Released),
-            Some(Outcome::NotHeld) => Ok(Released::NotHeld),
-            Some(Outcome::Failed(error)) => Err(error),
-            None => Err(StoreError::no_answer()),
-        }
-    }
 }
 
 /// One name of a batch of releases.

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use tourbillon_leases::{
     Acquired, Claim, Destination, Holding, LeaseStore, MemoryStore, Outcome, Released, Renewal,
-    Secret, StoreError,
+    StoreError, StoreFuture,
 };
 
-/// Has what has no default: it knows nothing of batches of acquires or releases, can't tell of
-/// releases, and can't list or hand over.
+/// Has what has no default: it can't tell of releases, and can't list or hand over.
 pub(crate) struct StoreDouble {
     store: MemoryStore,
     longest: Duration,
@@ -39,21 +38,25 @@ impl StoreDouble {
         self
     }
 
-    /// Forgets all answers to a batch but the first ones.
+    /// Forgets all answers to a batch but the first ones. An acquire of one name is answered.
     pub(crate) fn answers_only(mut self, answers: usize) -> Self {
         self.answers = answers;
         self
     }
 
-    /// Tells of each single call and its limit.
+    /// Tells of each acquire and each release, and its limit.
     pub(crate) fn notes(mut self, note: impl Fn(Called, Duration) + Send + Sync + 'static) -> Self {
         self.note = Box::new(note);
         self
     }
 
-    fn shortened<T>(&self, mut answers: Vec<T>) -> Vec<T> {
-        answers.truncate(self.answers);
-        answers
+    fn shortened<'a, T: 'a>(&self, answers: StoreFuture<'a, Vec<T>>) -> StoreFuture<'a, Vec<T>> {
+        let most = self.answers;
+        Box::pin(async move {
+            let mut answers = answers.await?;
+            answers.truncate(most);
+            Ok(answers)
+        })
     }
 }
 
@@ -62,76 +65,38 @@ impl LeaseStore for StoreDouble {
         self.longest
     }
 
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
+    fn acquire<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Claim<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
         (self.note)(Called::Acquire, limit);
-        self.store.acquire(claim, limit)
+        let answers = self.store.acquire(destination, batch, limit);
+        match batch {
+            [_] => answers,
+            _ => self.shortened(answers),
+        }
     }
 
-    fn renew(
-        &self,
+    fn renew<'a>(
+        &'a self,
         destination: Destination,
-        batch: &[Renewal<'_>],
+        batch: &'a [Renewal<'a>],
         limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        let answers = self.store.renew(destination, batch, limit)?;
-        Ok(self.shortened(answers))
+    ) -> StoreFuture<'a, Vec<Outcome>> {
+        self.shortened(self.store.renew(destination, batch, limit))
     }
 
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
+    fn release<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Holding<'a>],
         limit: Duration,
-    ) -> Result<Released, StoreError> {
+    ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
         (self.note)(Called::Release, limit);
-        self.store.release(name, secret, limit)
-    }
-}
-
-/// A double that takes batches, whose answers it forgets like those of renewals.
-pub(crate) struct Forgetful(pub(crate) StoreDouble);
-
-impl LeaseStore for Forgetful {
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        self.0.acquire(claim, limit)
-    }
-
-    fn acquire_many(
-        &self,
-        destination: Destination,
-        batch: &[Claim<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
-        let answers = self.0.store.acquire_many(destination, batch, limit)?;
-        Ok(self.0.shortened(answers))
-    }
-
-    fn renew(
-        &self,
-        destination: Destination,
-        batch: &[Renewal<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        self.0.renew(destination, batch, limit)
-    }
-
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
-        limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.0.release(name, secret, limit)
-    }
-
-    fn release_many(
-        &self,
-        destination: Destination,
-        batch: &[Holding<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
         // What has no answer is not done, so that a test sees it done later.
-        let batch = &batch[..batch.len().min(self.0.answers)];
-        self.0.store.release_many(destination, batch, limit)
+        let batch = &batch[..batch.len().min(self.answers)];
+        self.store.release(destination, batch, limit)
     }
 }

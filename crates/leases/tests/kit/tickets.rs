@@ -5,9 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Detach, Detached, Holding, LeaseStore, LeaseTicket, Leases,
-    LockError, Loss, Outcome, Released, Renewal, Resume, Secret,
+    Acquired, Claim, Destination, Detach, Detached, Holding, LeaseTicket, Leases, LockError, Loss,
+    Outcome, Released, Renewal, Resume, Secret,
 };
+
+use crate::calls::Calls;
 
 const LEASE: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(10);
@@ -18,13 +20,15 @@ fn is_lost<T>(resumed: &Result<T, LockError>) -> bool {
 }
 
 /// With what everybody can ask the store for, nobody can take, renew or release a lock.
-pub(crate) fn nothing_that_is_shown_proves_anything<S: LeaseStore + Clone>(store: &S) {
+pub(crate) fn nothing_that_is_shown_proves_anything<S: tourbillon_leases::LeaseStore + Clone>(
+    store: &S,
+) {
     let leases = Leases::builder(store.clone())
         .holder_data("data")
         .build()
         .unwrap();
     let guard = leases.lock("shown").unwrap();
-    let shown = store.holder_of("shown", LIMIT).unwrap().unwrap();
+    let shown = Calls::holder_of(store, "shown", LIMIT).unwrap().unwrap();
     let others = Leases::new(store.clone()).unwrap();
     for detached in [false, true] {
         if detached {
@@ -48,19 +52,23 @@ pub(crate) fn nothing_that_is_shown_proves_anything<S: LeaseStore + Clone>(store
             let secret = Secret::new(text);
             for name in ["shown", "beside"] {
                 let resume = Resume::new(name, secret, "thief", Secret::new("thief"));
-                assert_eq!(store.resume(&resume, LIMIT), Ok(None), "{text}");
+                assert_eq!(Calls::resume(store, &resume, LIMIT), Ok(None), "{text}");
                 // What a repeated call has to have is no less secret.
                 let resume = Resume::new(name, Secret::new("guess"), "thief", secret);
-                assert_eq!(store.resume(&resume, LIMIT), Ok(None), "{text}");
+                assert_eq!(Calls::resume(store, &resume, LIMIT), Ok(None), "{text}");
                 let detach = Detach::new(name, secret, Secret::new("mine"), LEASE);
-                assert_eq!(store.detach(&detach, LIMIT), Ok(Detached::NotHeld));
+                assert_eq!(Calls::detach(store, &detach, LIMIT), Ok(Detached::NotHeld));
                 let renewals = [Renewal::new(name, secret, LEASE)];
-                let renewed = store.renew(Destination::default(), &renewals, LIMIT);
+                let renewed = Calls::renew(store, Destination::default(), &renewals, LIMIT);
                 assert_eq!(renewed, Ok(vec![Outcome::NotHeld]));
-                assert_eq!(store.release(name, secret, LIMIT), Ok(Released::NotHeld));
+                assert_eq!(
+                    Calls::release(store, name, secret, LIMIT),
+                    Ok(Released::NotHeld)
+                );
                 for rest in [Duration::ZERO, LEASE] {
                     let batch = [Holding::new(name, secret).after(rest)];
-                    let released = store.release_many(Destination::default(), &batch, LIMIT);
+                    let released =
+                        Calls::release_many(store, Destination::default(), &batch, LIMIT);
                     assert_eq!(released, Ok(vec![Ok(Released::NotHeld)]), "{text}");
                 }
             }
@@ -81,14 +89,18 @@ pub(crate) fn nothing_that_is_shown_proves_anything<S: LeaseStore + Clone>(store
     // A ticket of the right form, for a lock that was never detached.
     let forged = format!("tourbillon-lease-2,{},shown", "0".repeat(32));
     assert!(is_lost(&others.resume(&forged.parse().unwrap())));
-    let now = store.holder_of("shown", LIMIT).unwrap().unwrap();
+    let now = Calls::holder_of(store, "shown", LIMIT).unwrap().unwrap();
     assert_eq!((now.owner, now.token), (shown.owner, shown.token));
     assert!(guard.is_held());
     guard.release().unwrap();
 }
 
 /// The name in a ticket is input, too: with the secret of one lock nobody has another one.
-pub(crate) fn a_ticket_is_of_use_for_its_own_name_alone<S: LeaseStore + Clone>(store: &S) {
+pub(crate) fn a_ticket_is_of_use_for_its_own_name_alone<
+    S: tourbillon_leases::LeaseStore + Clone,
+>(
+    store: &S,
+) {
     let leases = Leases::new(store.clone()).unwrap();
     let ticket = leases.lock("own").unwrap().detach().unwrap();
     let held = leases.lock("held").unwrap();
@@ -131,7 +143,7 @@ pub(crate) fn a_ticket_is_of_use_for_its_own_name_alone<S: LeaseStore + Clone>(s
 }
 
 /// A ticket is of use once, also if many use it at one time.
-pub(crate) fn a_ticket_is_used_by_one_of_many<S: LeaseStore + Clone>(store: &S) {
+pub(crate) fn a_ticket_is_used_by_one_of_many<S: tourbillon_leases::LeaseStore + Clone>(store: &S) {
     const MANY: usize = 4;
     let leases: Vec<_> = (0..MANY)
         .map(|_| Leases::new(store.clone()).unwrap())
@@ -166,7 +178,9 @@ pub(crate) fn a_ticket_is_used_by_one_of_many<S: LeaseStore + Clone>(store: &S) 
         assert_eq!(held.len(), 1, "round {round}");
         assert!(lost.iter().all(is_lost));
         let guard = held.into_iter().next().unwrap().unwrap();
-        let holder = store.holder_of("contested", LIMIT).unwrap().unwrap();
+        let holder = Calls::holder_of(store, "contested", LIMIT)
+            .unwrap()
+            .unwrap();
         assert_eq!(holder.owner, guard.id().owner());
         assert_eq!((guard.fencing_token(), holder.token), (token, token));
         // No ticket from before is of use any more, also while the lock is detached again.
@@ -180,29 +194,36 @@ pub(crate) fn a_ticket_is_used_by_one_of_many<S: LeaseStore + Clone>(store: &S) 
 }
 
 /// The calls themselves, with what each of them must not do.
-pub(crate) fn detach_and_resume_do_what_a_backend_promises<S: LeaseStore>(store: &S) {
+pub(crate) fn detach_and_resume_do_what_a_backend_promises<S: tourbillon_leases::LeaseStore>(
+    store: &S,
+) {
     let [old, new, other] = ["old", "new", "other"].map(Secret::new);
     let [first, second] = ["first", "second"].map(Secret::new);
     let claim = Claim::new("a", "1", old, LEASE);
     let resume = |ticket, secret| {
         let resume = Resume::new("a", ticket, "2", secret);
-        let resumed = store.resume(&resume, LIMIT).unwrap();
+        let resumed = Calls::resume(store, &resume, LIMIT).unwrap();
         resumed.map(|resumed| (resumed.token, resumed.terms))
     };
     let detach = |secret, ticket, terms| {
         let detach = Detach::new("a", secret, ticket, 2 * LEASE).with_terms(terms);
-        store.detach(&detach, LIMIT).unwrap()
+        Calls::detach(store, &detach, LIMIT).unwrap()
     };
     let renew = |secret| {
         let batch = [Renewal::new("a", secret, LEASE)];
-        let outcomes = store.renew(Destination::default(), &batch, LIMIT);
+        let outcomes = Calls::renew(store, Destination::default(), &batch, LIMIT);
         outcomes.unwrap().remove(0)
     };
-    let remaining = || store.holder_of("a", LIMIT).unwrap().unwrap().remaining;
+    let remaining = || {
+        Calls::holder_of(store, "a", LIMIT)
+            .unwrap()
+            .unwrap()
+            .remaining
+    };
     // Nobody holds it.
     assert_eq!(detach(old, first, ""), Detached::NotHeld);
     assert_eq!(resume(first, new), None);
-    store.acquire(&claim, LIMIT).unwrap();
+    Calls::acquire(store, &claim, LIMIT).unwrap();
     // It is not detached. Its holder's secret is no ticket.
     assert_eq!(resume(first, new), None);
     assert_eq!(resume(old, new), None);
@@ -214,10 +235,10 @@ pub(crate) fn detach_and_resume_do_what_a_backend_promises<S: LeaseStore>(store:
     assert_eq!(renew(old), Outcome::Renewed);
     assert!(remaining() <= LEASE);
     assert_eq!(resume(first, new), None);
-    let token = store.holder_of("a", LIMIT).unwrap().unwrap().token;
+    let token = Calls::holder_of(store, "a", LIMIT).unwrap().unwrap().token;
     let resumed = Some((token, "two,ü\n".to_owned()));
     assert_eq!(resume(second, new), resumed);
-    let holder = store.holder_of("a", LIMIT).unwrap().unwrap();
+    let holder = Calls::holder_of(store, "a", LIMIT).unwrap().unwrap();
     assert_eq!((&*holder.owner, holder.token), ("2", token));
     assert!(holder.remaining > LEASE && holder.remaining <= 2 * LEASE);
     // Again by the same secret, and by nobody else.
@@ -226,16 +247,25 @@ pub(crate) fn detach_and_resume_do_what_a_backend_promises<S: LeaseStore>(store:
     // The holder before has nothing left.
     assert_eq!(renew(old), Outcome::NotHeld);
     assert_eq!(detach(old, first, ""), Detached::NotHeld);
-    assert_eq!(store.release("a", old, LIMIT), Ok(Released::NotHeld));
+    assert_eq!(
+        Calls::release(store, "a", old, LIMIT),
+        Ok(Released::NotHeld)
+    );
     assert!(!matches!(
-        store.acquire(&claim, LIMIT),
+        Calls::acquire(store, &claim, LIMIT),
         Ok(Acquired::Granted { .. })
     ));
     // A ticket ends with the release, whatever comes after it.
     assert_eq!(detach(new, first, ""), Detached::Detached);
-    assert_eq!(store.release("a", new, LIMIT), Ok(Released::Released));
+    assert_eq!(
+        Calls::release(store, "a", new, LIMIT),
+        Ok(Released::Released)
+    );
     assert_eq!(resume(first, other), None);
-    store.acquire(&claim, LIMIT).unwrap();
+    Calls::acquire(store, &claim, LIMIT).unwrap();
     assert_eq!(resume(first, other), None);
-    assert_eq!(store.release("a", old, LIMIT), Ok(Released::Released));
+    assert_eq!(
+        Calls::release(store, "a", old, LIMIT),
+        Ok(Released::Released)
+    );
 }

@@ -9,9 +9,10 @@ use std::thread;
 use kit::gate::Gate;
 use kit::quiet;
 use tourbillon_leases::{
-    Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError, Loss, StoreCall, StoreError,
+    Destination, Fault, LeaseGuard, Leases, LockError, Loss, StoreCall, StoreError,
 };
 
+use crate::calls::Calls;
 use crate::worlds::{self, LEASE, MS, S, down, log, march, no_fault, threads_of, world, world_of};
 
 fn lock_all(leases: &Leases, count: usize) -> Vec<LeaseGuard> {

@@ -7,10 +7,11 @@ use kit::gate::Gate;
 use kit::wait;
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Claim, Destination, Fault, LeaseStore, Leases, LockError, Loss, MemoryStore, Outcome, Renewal,
-    Secret, StoreCall,
+    Claim, Destination, Fault, Leases, LockError, Loss, MemoryStore, Outcome, Renewal, Secret,
+    StoreCall,
 };
 
+use crate::calls::Calls;
 use crate::double::StoreDouble;
 use crate::worlds::{LEASE, MS, S, all_down, down, log, no_fault, threads, world};
 

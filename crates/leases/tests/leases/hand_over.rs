@@ -3,10 +3,11 @@
 use std::future::Future;
 
 use tourbillon_leases::{
-    Acquired, Claim, DetachError, Fault, LeaseStore, LeaseTicket, Leases, LockError, LockPaging,
-    Loss, MemoryStore, Secret, StoreCall, StoreError,
+    Acquired, Claim, DetachError, Fault, LeaseTicket, Leases, LockError, LockPaging, Loss,
+    MemoryStore, Secret, StoreCall, StoreError,
 };
 
+use crate::calls::Calls;
 use crate::double::StoreDouble;
 use crate::tickets;
 use crate::worlds::{

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use tourbillon::Time;
 use tourbillon_leases::{
-    Claim, Destination, Holding, LeaseStore, Leases, LockError, MemoryStore, Outcome, Released,
-    Renewal, Secret, StoreError,
+    Destination, Leases, LockError, MemoryStore, Outcome, Released, Renewal, Secret, StoreError,
 };
 
-use crate::double::StoreDouble;
+use crate::calls::Calls;
 use crate::worlds::{LEASE, MS, S, World, all_down, log, next_secret, no_fault, world};
 
 const LEAST: Duration = Duration::from_secs(20);
@@ -189,35 +188,4 @@ fn a_waiting_caller_gets_the_lock_when_the_shortest_hold_is_over() {
         assert!(start.elapsed() >= least);
         next.release().unwrap();
     });
-}
-
-#[test]
-fn a_store_that_knows_nothing_of_it_shortens_the_lease() {
-    let world = world(7);
-    let plain = StoreDouble::of(world.store.clone());
-    let builder = Leases::builder(plain).clock(world.clock.clone());
-    let (leases, steps) = builder.build_stepped(1).unwrap();
-    let start = steps.now();
-    drop(leases.acquire("a").at_least(LEAST).try_lock().unwrap());
-    steps.settle();
-    assert_eq!(free_at(&world), start + LEAST);
-
-    let plain = StoreDouble::of(world.store.clone());
-    let release = |owner| {
-        let batch = [Holding::new("b", Secret::new(owner)).after(S)];
-        plain
-            .release_many(Destination::default(), &batch, S)
-            .unwrap()
-            .remove(0)
-    };
-    plain
-        .acquire(&Claim::new("b", "me", Secret::new("me"), LEASE), S)
-        .unwrap();
-    assert_eq!(release("you"), Ok(Released::NotHeld));
-    world
-        .store
-        .inject(|_| tourbillon_leases::Fault::Some(vec![0], down()));
-    assert_eq!(release("me"), Err(down()));
-    world.store.heal();
-    assert_eq!(release("me"), Ok(Released::Released));
 }

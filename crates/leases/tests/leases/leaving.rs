@@ -6,9 +6,10 @@ use std::time::Duration;
 use kit::wait;
 use tourbillon::{Clock, ManualClock, Time};
 use tourbillon_leases::{
-    Acquired, Claim, Fault, LeaseStore, Leases, LockError, MemoryStore, Released, Secret, StoreCall,
+    Acquired, Claim, Fault, Leases, LockError, MemoryStore, Released, Secret, StoreCall,
 };
 
+use crate::calls::Calls;
 use crate::worlds::{LEASE, MS, S, all_down, threads};
 
 /// Notes who gives up.

@@ -1,9 +1,8 @@
 //! Lists of the locks that are held.
 
-use tourbillon_leases::{
-    Fault, LeaseStore, Leases, LockError, LockPage, LockPaging, MemoryStore, StoreCall,
-};
+use tourbillon_leases::{Fault, Leases, LockError, LockPage, LockPaging, MemoryStore, StoreCall};
 
+use crate::calls::Calls;
 use crate::double::StoreDouble;
 use crate::worlds::{LEASE, S, down, no_renewals, world, world_of};
 

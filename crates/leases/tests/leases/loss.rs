@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use kit::{gate, wait};
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Claim, Fault, Fence, KeepAlive, LeaseStore, LockError, Loss, Outcome, ReleaseError, Secret,
-    StoreCall, StoreError, What,
+    Claim, Fault, Fence, KeepAlive, LockError, Loss, Outcome, ReleaseError, Secret, StoreCall,
+    StoreError, What,
 };
 
+use crate::calls::Calls;
 use crate::worlds::{
     self, LEASE, MARGIN, MS, S, all_down, down, is_lost, log, next_secret, no_fault, no_renewals,
     world,

@@ -1,5 +1,7 @@
 //! Leases on the embedded store.
 
+#[path = "../kit/calls.rs"]
+mod calls;
 #[path = "../kit/double.rs"]
 mod double;
 #[path = "../kit/tickets.rs"]

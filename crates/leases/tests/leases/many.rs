@@ -1,14 +1,12 @@
 //! Many locks at once.
 
-use std::time::Duration;
-
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    BuildError, Claim, Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError, LockPaging,
-    MemoryStore, Secret, StoreCall, StoreError,
+    BuildError, Fault, LeaseGuard, Leases, LockError, LockPaging, MemoryStore, StoreCall,
+    StoreError,
 };
 
-use crate::double::{Forgetful, StoreDouble};
+use crate::double::StoreDouble;
 use crate::worlds::{LEASE, S, Seen, down, log, no_fault, world, world_of};
 
 fn names(count: usize) -> Vec<String> {
@@ -122,28 +120,10 @@ fn a_batch_that_is_refused_is_asked_for_one_by_one() {
 }
 
 #[test]
-fn a_store_without_batches_is_asked_for_one_after_the_other() {
-    let clock = Clock::manual(&ManualClock::new());
-    let store = MemoryStore::with_clock(clock.clone());
-    let builder = Leases::builder(StoreDouble::of(store.clone())).clock(clock);
-    let (leases, _steps) = builder.build_stepped(1).unwrap();
-    let answers = leases.try_lock_many(["a", "b", "a"]);
-    let granted: Vec<bool> = answers.iter().map(Result::is_ok).collect();
-    assert_eq!(granted, [true, true, false]);
-    // Those for which no time is left are not asked for.
-    let claims = [Claim::new("c", "me", Secret::new("me"), LEASE)];
-    let plain = StoreDouble::of(store.clone());
-    let late = plain.acquire_many(Destination::default(), &claims, Duration::ZERO);
-    assert!(matches!(&late.unwrap()[0], Err(StoreError::Unavailable(why)) if why.contains("time")));
-    assert_eq!(store.holder("c"), None);
-}
-
-#[test]
 fn a_missing_answer_is_a_failure_and_its_name_is_given_back() {
     let clock = Clock::manual(&ManualClock::new());
     let store = MemoryStore::with_clock(clock.clone());
-    let builder =
-        Leases::builder(Forgetful(StoreDouble::of(store.clone()).answers_only(1))).clock(clock);
+    let builder = Leases::builder(StoreDouble::of(store.clone()).answers_only(1)).clock(clock);
     let (leases, steps) = builder.build_stepped(1).unwrap();
     let mut answers = leases.try_lock_many(["a", "b"]);
     let missing = answers.pop().unwrap().unwrap_err();

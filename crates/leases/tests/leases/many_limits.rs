@@ -8,8 +8,8 @@ use kit::gate::Gate;
 use kit::wait::until;
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError, Loss,
-    MemoryStore, Outcome, ReleaseError, Released, Renewal, Secret, StoreCall, StoreError,
+    Acquired, Claim, Destination, Fault, Holding, LeaseGuard, LeaseStore, Leases, LockError, Loss,
+    MemoryStore, Outcome, ReleaseError, Released, Renewal, StoreCall, StoreError, StoreFuture,
 };
 
 use crate::worlds::{LEASE, Log, MS, S, Seen, down, log, no_fault, threads, world, world_of};
@@ -114,7 +114,8 @@ fn names_whose_turn_does_not_come_in_time_are_not_asked_for() {
     assert_eq!(sizes(&log, false), [vec![100], vec![1; 8]].concat());
 }
 
-/// One of its destinations does not answer: its calls take all of their time.
+/// One of its destinations does not answer: its calls take all of their time, but for acquires of one
+/// name.
 struct OneIsDead {
     store: MemoryStore,
     hand: ManualClock,
@@ -137,37 +138,39 @@ impl LeaseStore for OneIsDead {
         self.store.destination(name)
     }
 
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        self.store.acquire(claim, limit)
+    fn acquire<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Claim<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+        Box::pin(async move {
+            if batch.len() > 1 {
+                self.answers(destination, limit)?;
+            }
+            self.store.acquire(destination, batch, limit).await
+        })
     }
 
-    fn acquire_many(
-        &self,
+    fn renew<'a>(
+        &'a self,
         destination: Destination,
-        batch: &[Claim<'_>],
+        batch: &'a [Renewal<'a>],
         limit: Duration,
-    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
-        self.answers(destination, limit)?;
-        self.store.acquire_many(destination, batch, limit)
-    }
-
-    fn renew(
-        &self,
-        destination: Destination,
-        batch: &[Renewal<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
+    ) -> StoreFuture<'a, Vec<Outcome>> {
         self.store.renew(destination, batch, limit)
     }
 
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
+    fn release<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Holding<'a>],
         limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.answers(self.destination(name), limit)?;
-        self.store.release(name, secret, limit)
+    ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+        Box::pin(async move {
+            self.answers(destination, limit)?;
+            self.store.release(destination, batch, limit).await
+        })
     }
 }
 

@@ -1,14 +1,19 @@
-//! Stores that users write: the example on SQLite, and one whose calls are futures.
+//! Stores that users write: the example on SQLite, and ones whose calls are pending for a while.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseFuture, LeaseGuard, LeaseStore, Leases, LockError, LockPage,
-    LockPaging, Outcome, Released, Renewal, Secret,
+    Acquired, Claim, Destination, LeaseFuture, LeaseGuard, Leases, LockError, MemoryStore, Outcome,
+    Released, Renewal, Secret,
 };
 
+use crate::calls::Calls as _;
 use crate::worlds::{LEASE, MS, S};
+
+const NS: Duration = Duration::from_nanos(1);
 
 #[path = "../../examples/sqlite_store/store.rs"]
 mod sqlite;
@@ -74,12 +79,13 @@ fn the_store_of_the_example_does_what_a_backend_promises() {
         Ok(Released::NotHeld)
     );
     assert!(token(one.acquire(&claim("a", "x"), S).unwrap()) > next);
-    // The defaults: what is released with a rest stays locked for it.
+    // What is released with a rest stays locked for it.
     let batch = [tourbillon_leases::Holding::new("a", Secret::new("x")).after(LEASE / 2)];
     assert_eq!(
         one.release_many(to, &batch, S),
         Ok(vec![Ok(Released::Released)])
     );
+    assert_eq!(renew("a", "x", LEASE)[0], Outcome::NotHeld);
     assert!(matches!(
         other.acquire(&claim("a", "y"), S),
         Ok(Acquired::Held { .. })
@@ -142,122 +148,155 @@ fn a_future_of_a_lease_owns_what_it_needs() {
     runtime.block_on(is_static(guard.release_async())).unwrap();
 }
 
-#[cfg(feature = "tokio")]
-mod on_tokio {
-    use std::sync::Arc;
+mod after {
+    use std::future::Future;
+    use std::time::Duration;
 
-    use kit::wait;
-    use tokio::runtime::{Builder, Handle, Runtime};
-    use tokio::task::yield_now;
     use tourbillon_leases::{
-        AsyncLeaseStore, Holder, Holding, MemoryStore, StoreError, TokioStore,
+        Acquired, Claim, Destination, Holder, Holding, LeaseStore, MemoryStore, Outcome, Released,
+        Renewal, StoreError, StoreFuture,
     };
 
-    use super::*;
+    /// Asks a store in memory, after a while that `wait` returns for each call.
+    pub(super) struct After<F>(pub(super) MemoryStore, pub(super) F);
 
-    /// Asks a store in memory, and is pending once in each call.
-    struct Yielding {
-        store: MemoryStore,
-        /// Whether it hands on the calls that have a default.
-        whole: bool,
-    }
-
-    impl AsyncLeaseStore for Yielding {
-        async fn acquire(
-            &self,
-            claim: &Claim<'_>,
-            limit: Duration,
-        ) -> Result<Acquired, StoreError> {
-            yield_now().await;
-            self.store.acquire(claim, limit)
-        }
-
-        async fn renew(
-            &self,
+    impl<F, P> LeaseStore for After<F>
+    where
+        F: Fn() -> P + Send + Sync + 'static,
+        P: Future<Output = ()> + Send,
+    {
+        fn acquire<'a>(
+            &'a self,
             destination: Destination,
-            batch: &[Renewal<'_>],
+            batch: &'a [Claim<'a>],
             limit: Duration,
-        ) -> Result<Vec<Outcome>, StoreError> {
-            yield_now().await;
-            self.store.renew(destination, batch, limit)
+        ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+            Box::pin(async move {
+                (self.1)().await;
+                self.0.acquire(destination, batch, limit).await
+            })
         }
 
-        async fn release(
-            &self,
-            name: &str,
-            secret: Secret<'_>,
+        fn renew<'a>(
+            &'a self,
+            destination: Destination,
+            batch: &'a [Renewal<'a>],
             limit: Duration,
-        ) -> Result<Released, StoreError> {
-            yield_now().await;
-            self.store.release(name, secret, limit)
+        ) -> StoreFuture<'a, Vec<Outcome>> {
+            Box::pin(async move {
+                (self.1)().await;
+                self.0.renew(destination, batch, limit).await
+            })
         }
 
-        async fn holder_of(
-            &self,
-            name: &str,
+        fn release<'a>(
+            &'a self,
+            destination: Destination,
+            batch: &'a [Holding<'a>],
             limit: Duration,
-        ) -> Result<Option<Holder>, StoreError> {
-            match self.whole {
-                true => self.store.holder_of(name, limit),
-                false => Err(StoreError::Refused("not here".to_owned())),
+        ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+            Box::pin(async move {
+                (self.1)().await;
+                self.0.release(destination, batch, limit).await
+            })
+        }
+
+        fn holder_of<'a>(
+            &'a self,
+            name: &'a str,
+            limit: Duration,
+        ) -> StoreFuture<'a, Option<Holder>> {
+            Box::pin(async move {
+                (self.1)().await;
+                self.0.holder_of(name, limit).await
+            })
+        }
+    }
+}
+
+use after::After;
+
+/// A future of a call, which is counted while it is there.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Makes a call that is never answered, by leases of its own.
+fn asks_in_vain(limit: Duration, ask: impl FnOnce(&Leases) -> LockError + Send) {
+    let hand = ManualClock::new();
+    let (futures, hangs) = (
+        Arc::<AtomicUsize>::default(),
+        Arc::new(AtomicBool::new(true)),
+    );
+    let (count, hang) = (Arc::clone(&futures), Arc::clone(&hangs));
+    let memory = MemoryStore::with_clock(Clock::manual(&hand));
+    let store = After(memory, move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        let (counted, hang) = (Counted(Arc::clone(&count)), hang.load(Ordering::SeqCst));
+        async move {
+            let _counted = counted;
+            if hang {
+                std::future::pending::<()>().await;
             }
         }
-    }
+    });
+    let builder = Leases::builder(store).clock(Clock::manual(&hand));
+    let leases = builder.lease(LEASE).build().unwrap();
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| ask(&leases));
+        kit::wait::until("the call is pending", || {
+            futures.load(Ordering::SeqCst) == 1
+        });
+        hand.advance(limit - NS);
+        assert!(!asking.is_finished());
+        hand.advance(NS);
+        let error = asking.join().unwrap().to_string();
+        assert!(error.contains("no answer within"), "{error}");
+    });
+    // What may have been granted is given back by a call of its own, as soon as calls are answered.
+    hangs.store(false, Ordering::SeqCst);
+    kit::wait::until("nothing is queued", || {
+        hand.advance(MS);
+        leases.stats().releases_queued == 0
+    });
+    assert_eq!(futures.load(Ordering::SeqCst), 0);
+}
 
-    /// Only what has no default.
-    struct Bare(MemoryStore);
+#[test]
+fn a_call_that_is_pending_at_its_limit_is_dropped_and_fails() {
+    asks_in_vain(LEASE / 3, |leases| leases.try_lock("a").unwrap_err());
+    asks_in_vain(LEASE / 3, |leases| leases.holder("a").unwrap_err());
+    let many = |leases: &Leases| leases.try_lock_many(["a", "b"]).remove(0).unwrap_err();
+    asks_in_vain(LEASE / 3, many);
+}
 
-    impl AsyncLeaseStore for Bare {
-        async fn acquire(
-            &self,
-            claim: &Claim<'_>,
-            limit: Duration,
-        ) -> Result<Acquired, StoreError> {
-            self.0.acquire(claim, limit)
-        }
+#[cfg(feature = "tokio")]
+mod on_tokio {
+    use tokio::runtime::{Builder, Runtime};
+    use tourbillon_leases::TokioStore;
 
-        async fn renew(
-            &self,
-            to: Destination,
-            batch: &[Renewal<'_>],
-            limit: Duration,
-        ) -> Result<Vec<Outcome>, StoreError> {
-            self.0.renew(to, batch, limit)
-        }
-
-        async fn release(
-            &self,
-            name: &str,
-            secret: Secret<'_>,
-            limit: Duration,
-        ) -> Result<Released, StoreError> {
-            self.0.release(name, secret, limit)
-        }
-    }
+    use super::*;
 
     fn runtime() -> Runtime {
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(1).enable_all().build().unwrap()
     }
 
-    fn leases(runtime: &Handle, store: &MemoryStore) -> Leases {
-        let store = Yielding {
-            store: store.clone(),
-            whole: true,
-        };
-        Leases::new(TokioStore::new(store, runtime.clone())).unwrap()
-    }
-
     #[test]
-    fn locks_are_acquired_renewed_and_released_by_futures() {
-        let (runtime, store) = (runtime(), MemoryStore::new());
-        let leases = leases(runtime.handle(), &store);
+    fn calls_use_the_timers_of_a_runtime_that_their_threads_do_not_belong_to() {
+        let (runtime, memory) = (runtime(), MemoryStore::new());
+        let store = After(memory.clone(), || tokio::time::sleep(MS));
+        let leases = Leases::new(TokioStore::new(store, runtime.handle().clone())).unwrap();
         let guard = leases.acquire("a").lease(300 * MS).lock().unwrap();
         assert_eq!(
             leases.holder("a").unwrap().unwrap().token,
             guard.fencing_token()
         );
-        wait::until("it is renewed", || guard.renewals() > 1);
+        kit::wait::until("it is renewed", || guard.renewals() > 1);
         assert!(matches!(leases.try_lock("a"), Err(LockError::Held { .. })));
         guard.release().unwrap();
         runtime.block_on(async {
@@ -266,69 +305,32 @@ mod on_tokio {
             let answers = leases.try_lock_many_async(["a", "b"]).await;
             assert!(answers.iter().all(Result::is_ok));
         });
-        wait::until("dropped guards are released", || {
-            store.holder("b").is_none()
+        kit::wait::until("dropped guards are released", || {
+            memory.holder("b").is_none()
         });
     }
 
     #[test]
-    fn a_thread_that_runs_tasks_is_refused_and_others_of_the_runtime_are_not() {
-        let (runtime, store) = (runtime(), MemoryStore::new());
-        let leases = Arc::new(leases(runtime.handle(), &store));
-        kit::quiet::hush();
-        let refused = runtime.block_on(async { leases.lock("a") }).unwrap_err();
-        assert!(refused.to_string().contains("`_async`"), "{refused}");
-        assert_eq!(store.holder("a"), None);
-        let own = Arc::clone(&leases);
-        let locked = runtime
-            .block_on(async { tokio::task::spawn_blocking(move || own.lock("a").map(drop)).await });
-        locked.unwrap().unwrap();
-    }
-
-    #[test]
-    fn the_defaults_go_one_by_one_until_the_limit() {
-        let (runtime, memory) = (runtime(), MemoryStore::new());
-        let store = TokioStore::new(Bare(memory.clone()), runtime.handle().clone());
-        let to = Destination::default();
-        let claims = [claim("a", "x"), claim("b", "x"), claim("a", "y")];
-        let answers = store.acquire_many(to, &claims, S).unwrap();
-        let granted =
-            |answer: &Result<Acquired, StoreError>| matches!(answer, Ok(Acquired::Granted { .. }));
-        assert_eq!(
-            answers.iter().map(granted).collect::<Vec<_>>(),
-            [true, true, false]
-        );
-        let late = store.acquire_many(to, &claims, Duration::ZERO).unwrap();
-        assert!(matches!(&late[0], Err(StoreError::Unavailable(why)) if why.contains("time")));
-        let held = [
-            Holding::new("a", Secret::new("x")),
-            Holding::new("b", Secret::new("x")).after(LEASE / 2),
-            Holding::new("c", Secret::new("x")),
-        ];
-        let late = store.release_many(to, &held, Duration::ZERO).unwrap();
-        assert!(late.iter().all(Result::is_err));
-        let released = store.release_many(to, &held, S).unwrap();
-        let expected = [Released::Released, Released::Released, Released::NotHeld];
-        assert_eq!(released, expected.map(Ok));
-        assert!(memory.holder("a").is_none());
-        let rest = memory.holder_of("b", S).unwrap().unwrap().remaining;
-        assert!(rest <= LEASE / 2);
-        assert_eq!(store.leave("a", "x", S), Ok(()));
-        let holder: Result<Option<Holder>, _> = store.holder_of("a", S);
-        assert!(matches!(holder, Err(StoreError::Refused(_))));
-        let list: Result<LockPage, _> = store.list("", &LockPaging::first(9), S);
-        assert!(matches!(list, Err(StoreError::Refused(_))));
-        assert_eq!(store.longest_lease(), Duration::MAX);
-        assert!(store.watch("a", std::task::Waker::noop()).is_none());
+    fn a_runtime_without_a_thread_that_runs_is_told_at_the_limit() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let store = After(MemoryStore::new(), || tokio::time::sleep(MS));
+        let leases = Leases::builder(TokioStore::new(store, runtime.handle().clone()))
+            .lease(300 * MS)
+            .build()
+            .unwrap();
+        let error = leases.try_lock("a").unwrap_err().to_string();
+        assert!(error.contains("no answer within"), "{error}");
+        let guard = runtime.block_on(leases.try_lock_async("a")).unwrap();
+        assert!(guard.is_held());
     }
 }
 
-fn store<S: LeaseStore + ?Sized>() {}
+fn store<S: tourbillon_leases::LeaseStore + ?Sized>() {}
 
 /// It can only fail to compile.
 #[test]
 fn a_store_may_be_chosen_at_run_time() {
-    store::<dyn LeaseStore>();
-    store::<Box<dyn LeaseStore>>();
-    store::<std::sync::Arc<dyn LeaseStore>>();
+    store::<dyn tourbillon_leases::LeaseStore>();
+    store::<Box<dyn tourbillon_leases::LeaseStore>>();
+    store::<std::sync::Arc<dyn tourbillon_leases::LeaseStore>>();
 }

@@ -12,11 +12,12 @@ use kit::wait::until;
 use kit::{quiet, wait};
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Destination, Fault, Holding, LeaseGuard, LeaseStore, Leases, LockError, MemoryStore, Released,
-    Secret, StoreCall, StoreError,
+    Destination, Fault, Holding, LeaseGuard, Leases, LockError, MemoryStore, Secret, StoreCall,
+    StoreError,
 };
 
-use crate::double::{Called, Forgetful, StoreDouble};
+use crate::calls::Calls;
+use crate::double::StoreDouble;
 use crate::worlds::{
     LEASE, Log, MS, S, Seen, all_down, down, log, march, no_fault, threads_of, world, world_of,
 };
@@ -42,7 +43,7 @@ fn numbers(upto: usize) -> impl Iterator<Item = String> {
 }
 
 /// Names of a destination.
-fn names_of(store: &impl LeaseStore, destination: u64, count: usize) -> Vec<String> {
+fn names_of(store: &impl Calls, destination: u64, count: usize) -> Vec<String> {
     let of = |name: &String| store.destination(name) == Destination::new(destination);
     (0..)
         .map(|n: usize| n.to_string())
@@ -218,53 +219,10 @@ fn what_is_refused_alone_is_not_tried_again() {
 }
 
 #[test]
-fn a_store_without_batches_gives_back_one_by_one() {
-    let clock = Clock::manual(&ManualClock::new());
-    let store = MemoryStore::with_clock(clock.clone());
-    let released = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&released);
-    let plain = StoreDouble::of(store.clone()).notes(move |called, _| {
-        count.fetch_add(usize::from(called == Called::Release), SeqCst);
-    });
-    let builder = Leases::builder(plain).clock(clock);
-    let (leases, steps) = builder.build_stepped(1).unwrap();
-    drop(lock_all(&leases, numbers(7)));
-    steps.settle();
-    assert_eq!(released.load(SeqCst), 7);
-    assert_eq!(leases.stats().released, 7);
-    assert!(numbers(7).all(|name| store.holder(&name).is_none()));
-
-    // Those for which no time is left are not asked for.
-    let count = Arc::clone(&released);
-    let plain = StoreDouble::of(store).notes(move |_, _| {
-        count.fetch_add(1, SeqCst);
-    });
-    let batch = [
-        Holding::new("a", Secret::new("me")),
-        Holding::new("b", Secret::new("me")),
-    ];
-    let answers = plain.release_many(Destination::default(), &batch, S);
-    assert_eq!(
-        answers,
-        Ok(vec![Ok(Released::NotHeld), Ok(Released::NotHeld)])
-    );
-    let answers = plain.release_many(Destination::default(), &batch, Duration::ZERO);
-    let answers = answers.unwrap();
-    assert_eq!(released.load(SeqCst), 9);
-    for answer in answers {
-        assert!(
-            matches!(&answer, Err(StoreError::Unavailable(why)) if why.contains("time")),
-            "{answer:?}"
-        );
-    }
-}
-
-#[test]
 fn what_got_no_answer_is_tried_again() {
     let clock = Clock::manual(&ManualClock::new());
     let store = MemoryStore::with_clock(clock.clone());
-    let builder =
-        Leases::builder(Forgetful(StoreDouble::of(store.clone()).answers_only(2))).clock(clock);
+    let builder = Leases::builder(StoreDouble::of(store.clone()).answers_only(2)).clock(clock);
     let (leases, steps) = builder.build_stepped(1).unwrap();
     drop(lock_all(&leases, numbers(5)));
     steps.settle();

@@ -7,9 +7,10 @@ use std::thread;
 use kit::quiet;
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Acquired, Claim, Fence, LeaseStore, Leases, MemoryStore, Outcome, Released, Renewal, Secret,
+    Acquired, Claim, Fence, Leases, MemoryStore, Outcome, Released, Renewal, Secret,
 };
 
+use crate::calls::Calls;
 use crate::worlds::{LEASE, MS, S, no_renewals, world};
 
 #[test]
@@ -238,9 +239,10 @@ fn a_fence_goes_on_where_the_one_before_it_ended() {
 #[test]
 fn a_store_that_is_shared_or_chosen_at_run_time_is_one() {
     let memory = MemoryStore::with_destinations(Clock::system(), 7);
-    let shared: std::sync::Arc<dyn LeaseStore> = std::sync::Arc::new(memory.clone());
-    let boxed: Box<dyn LeaseStore> = Box::new(memory.clone());
-    for store in [&shared as &dyn LeaseStore, &boxed] {
+    let shared: std::sync::Arc<dyn tourbillon_leases::LeaseStore> =
+        std::sync::Arc::new(memory.clone());
+    let boxed: Box<dyn tourbillon_leases::LeaseStore> = Box::new(memory.clone());
+    for store in [&shared as &dyn tourbillon_leases::LeaseStore, &boxed] {
         for n in 0..20 {
             let name = n.to_string();
             assert_eq!(store.destination(&name), memory.destination(&name));

@@ -13,10 +13,11 @@ use kit::wait::until;
 use kit::{quiet, wait};
 use tourbillon::{Clock, ManualClock, Time};
 use tourbillon_leases::{
-    Acquired, Claim, Fault, LeaseGuard, LeaseStore, Leases, LockError, MemoryStore, Released,
-    Secret, StoreCall, StoreError, What,
+    Acquired, Claim, Fault, LeaseGuard, Leases, LockError, MemoryStore, Released, Secret,
+    StoreCall, StoreError, What,
 };
 
+use crate::calls::Calls;
 use crate::double::{Called, StoreDouble};
 use crate::worlds::{
     LEASE, Log, MS, S, Seen, Threads, down, log, march, no_fault, threads, threads_of, world,

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use kit::wait;
 use redis::{Connection, Parser, Value};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, Leases, LockPaging, Outcome, RedisStore, Released,
-    Renewal, Secret, StoreError,
+    Acquired, Claim, Destination, Leases, LockPaging, Outcome, RedisStore, Released, Renewal,
+    Secret, StoreError,
 };
+
+use crate::calls::Calls;
 
 use chaos::servers::redis::Server;
 

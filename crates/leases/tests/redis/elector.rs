@@ -6,7 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_leases::{Claim, LeaseStore, Leases, RedisStore, Secret};
+use tourbillon_leases::{Claim, Leases, RedisStore, Secret};
+
+use crate::calls::Calls;
 
 use chaos::servers::redis::Server;
 

@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use kit::wait;
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, Leases, LockError, Outcome, RedisStore, Released,
-    Renewal, Secret, StoreError, What,
+    Acquired, Claim, Destination, Leases, LockError, Outcome, RedisStore, Released, Renewal,
+    Secret, StoreError, What,
 };
+
+use crate::calls::Calls;
 
 use chaos::proxy::{Proxy, Trouble, Way};
 use chaos::servers::redis::Server;

@@ -6,10 +6,11 @@ use std::time::Duration;
 use kit::wait;
 use redis::Value;
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Holding, LeaseStore, Leases, LockError, LockPaging, Outcome,
-    RedisStore, Released, Renewal, Secret,
+    Acquired, Claim, Destination, Holding, Leases, LockError, LockPaging, Outcome, RedisStore,
+    Released, Renewal, Secret,
 };
 
+use crate::calls::Calls;
 use crate::tickets;
 use chaos::servers::redis::Server;
 

@@ -1,5 +1,7 @@
 //! Leases on Redis servers, which the tests start for themselves.
 
+#[path = "../kit/calls.rs"]
+mod calls;
 #[path = "../kit/tickets.rs"]
 mod tickets;
 

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, LeaseTicket, Leases, LockError, LockPaging, Outcome,
-    RedisStore, Renewal, Secret, StoreError,
+    Acquired, Claim, Destination, LeaseTicket, Leases, LockError, LockPaging, Outcome, RedisStore,
+    Renewal, Secret, StoreError,
 };
+
+use crate::calls::Calls;
 
 use chaos::servers::redis::Server;
 

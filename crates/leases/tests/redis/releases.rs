@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use kit::wait;
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Holding, LeaseStore, Leases, RedisStore, Released, Secret,
-    StoreError,
+    Acquired, Claim, Destination, Holding, Leases, RedisStore, Released, Secret, StoreError,
 };
+
+use crate::calls::Calls;
 
 use chaos::proxy::{Proxy, Trouble, Way};
 use chaos::servers::redis::Server;

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use kit::wait;
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal, Secret,
-    StoreError,
+    Acquired, Claim, Destination, Outcome, RedisStore, Released, Renewal, Secret, StoreError,
 };
+
+use crate::calls::Calls;
 
 use chaos::proxy::Proxy;
 use chaos::servers::redis::Server;

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use kit::wait;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use tourbillon_leases::{
-    Claim, LeaseStore, Leases, LockError, RedisBuildError, RedisStore, RedisStoreBuilder, Secret,
-    StoreError,
+    Claim, Leases, LockError, RedisBuildError, RedisStore, RedisStoreBuilder, Secret, StoreError,
 };
+
+use crate::calls::Calls;
 
 use chaos::servers::redis::{Server, free_port};
 

@@ -15,9 +15,10 @@ use chaos::journal::{self, Journal};
 use chaos::random::Random;
 use serde::{Deserialize, Serialize};
 use tourbillon_leases::{
-    Claim, LeaseGuard, LeaseStore, Leases, LockError, RedisStore, RedisStoreBuilder, ReleaseError,
-    Secret,
+    Claim, LeaseGuard, Leases, LockError, RedisStore, RedisStoreBuilder, ReleaseError, Secret,
 };
+
+use crate::calls::Calls;
 
 /// Between two questions whether it is held.
 const ASK: Duration = Duration::from_micros(500);

@@ -24,6 +24,8 @@
 mod say;
 
 mod arena;
+#[path = "../../../../crates/leases/tests/kit/calls.rs"]
+mod calls;
 mod holder;
 mod plan;
 mod run;

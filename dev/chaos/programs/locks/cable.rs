@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use chaos::clock::{Moment, now};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, Secret, StoreError, Watch,
+    Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
+    StoreFuture, Watch,
 };
 
 /// A holder's connection to the store. Clones share one connection.
@@ -72,38 +73,53 @@ impl LeaseStore for Cable {
         self.0.store.longest_lease()
     }
 
-    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        let store = self.through(limit)?;
-        let sent = now();
-        let answer = store.acquire(claim, limit)?;
-        let answered = now();
-        if let Acquired::Granted { token } = answer {
-            let grant = Grant {
-                token,
-                sent,
-                answered,
-            };
-            *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
-        }
-        Ok(answer)
-    }
-
-    fn renew(
-        &self,
+    fn acquire<'a>(
+        &'a self,
         destination: Destination,
-        batch: &[Renewal<'_>],
+        batch: &'a [Claim<'a>],
         limit: Duration,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        self.through(limit)?.renew(destination, batch, limit)
+    ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+        Box::pin(async move {
+            let store = self.through(limit)?;
+            let sent = now();
+            let answers = store.acquire(destination, batch, limit).await?;
+            let answered = now();
+            for answer in &answers {
+                if let Ok(Acquired::Granted { token }) = *answer {
+                    let grant = Grant {
+                        token,
+                        sent,
+                        answered,
+                    };
+                    *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
+                }
+            }
+            Ok(answers)
+        })
     }
 
-    fn release(
-        &self,
-        name: &str,
-        secret: Secret<'_>,
+    fn renew<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Renewal<'a>],
         limit: Duration,
-    ) -> Result<Released, StoreError> {
-        self.through(limit)?.release(name, secret, limit)
+    ) -> StoreFuture<'a, Vec<Outcome>> {
+        Box::pin(async move {
+            let store = self.through(limit)?;
+            store.renew(destination, batch, limit).await
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Holding<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+        Box::pin(async move {
+            let store = self.through(limit)?;
+            store.release(destination, batch, limit).await
+        })
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use gungraun::prelude::*;
 use tourbillon::{Clock, ManualClock};
-use tourbillon_leases::{Claim, LeaseGuard, LeaseStore, Leases, MemoryStore, Secret, Steps};
+use tourbillon_leases::{Claim, LeaseGuard, Leases, MemoryStore, Secret, Steps};
 
+use crate::calls::Calls as _;
 use crate::{KEYS, SEED};
 
 const LEASE: Duration = Duration::from_secs(30);

@@ -14,6 +14,8 @@
 use gungraun::Callgrind;
 use gungraun::prelude::*;
 
+#[path = "../../../../crates/leases/tests/kit/calls.rs"]
+mod calls;
 mod clocks;
 mod handles;
 mod locks;
