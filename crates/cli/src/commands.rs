@@ -505,7 +505,9 @@ fn locks(out: &mut impl Write, args: &Args, redis: &str, names: &str, most: u32)
     while let Some(of) = paging.filter(|_| held.len() < most) {
         let (store, names) = (store.clone(), names.clone());
         let page = within(limit, move || {
-            let page = store.list(&names, &of, limit);
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            let runtime = runtime.map_err(|error| Failure::Store(error.to_string()))?;
+            let page = runtime.block_on(store.list(&names, &of, limit));
             page.map_err(|error| Failure::Store(error.to_string()))
         })?;
         held.extend(page.locks.into_iter().map(|lock| (lock.name.clone(), lock)));

@@ -437,8 +437,11 @@ impl RedisStore {
             [] => return Ok(Vec::new()),
             // Somebody may wait for it, so it does not queue behind renewals.
             [held] => {
-                let answer = self.call_one(held.name, self.giving_back(held), limit);
-                Ok(vec![answer.and_then(given_back)])
+                let answer = self.ask(held.name, self.giving_back(held), limit);
+                answer.map(|answer| {
+                    let answer = answer.map_err(|error| answered(&error));
+                    vec![answer.and_then(given_back)]
+                })
             }
             _ => {
                 let calls: Vec<_> = batch.iter().map(|held| self.giving_back(held)).collect();

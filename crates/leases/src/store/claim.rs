@@ -15,10 +15,14 @@ pub(crate) const LONGEST_NAME: usize = 1_024;
 /// use std::time::Duration;
 /// use tourbillon_leases::{Acquired, Claim, LeaseStore, MemoryStore, Secret};
 ///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let store = MemoryStore::new();
 /// let claim = Claim::new("report", "owner 1", Secret::new("u7Hq"), Duration::from_secs(30));
-/// let acquired = store.acquire(&claim, Duration::from_secs(5))?;
-/// assert!(matches!(acquired, Acquired::Granted { .. }));
+/// let (destination, limit) = (store.destination("report"), Duration::from_secs(5));
+/// let answers = store.acquire(destination, &[claim], limit).await?;
+/// assert!(matches!(answers[..], [Ok(Acquired::Granted { .. })]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]

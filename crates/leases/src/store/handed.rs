@@ -13,17 +13,22 @@ use super::secret::Secret;
 /// use std::time::Duration;
 /// use tourbillon_leases::{Claim, Detach, LeaseStore, MemoryStore, Resume, Secret};
 ///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let (store, limit) = (MemoryStore::new(), Duration::from_secs(5));
 /// let (lease, secret, ticket) = (Duration::from_secs(30), Secret::new("u7Hq"), Secret::new("9vLz"));
-/// store.acquire(&Claim::new("report", "owner 1", secret, lease), limit)?;
-/// store.detach(&Detach::new("report", secret, ticket, lease).with_terms("page 7"), limit)?;
+/// let claim = Claim::new("report", "owner 1", secret, lease);
+/// store.acquire(store.destination("report"), &[claim], limit).await?;
+/// let detach = Detach::new("report", secret, ticket, lease).with_terms("page 7");
+/// store.detach(&detach, limit).await?;
 ///
 /// let resume = Resume::new("report", ticket, "owner 2", Secret::new("e4Wd"));
-/// let resumed = store.resume(&resume, limit)?.expect("it is detached");
+/// let resumed = store.resume(&resume, limit).await?.expect("it is detached");
 /// assert_eq!(resumed.terms, "page 7");
 /// // The ticket is used up.
 /// let resume = Resume::new("report", ticket, "owner 3", Secret::new("m0Xc"));
-/// assert_eq!(store.resume(&resume, limit)?, None);
+/// assert_eq!(store.resume(&resume, limit).await?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy)]

@@ -7,17 +7,13 @@ use std::time::Duration;
 /// # Examples
 ///
 /// ```
-/// use std::time::Duration;
-/// use tourbillon_leases::{Claim, LeaseStore, MemoryStore, Secret};
+/// use tourbillon_leases::{Leases, MemoryStore};
 ///
-/// let store = MemoryStore::new();
-/// let limit = Duration::from_secs(5);
-/// let claim = Claim::new("report", "owner 1", Secret::new("u7Hq"), Duration::from_secs(30));
-/// store.acquire(&claim, limit)?;
-/// let holder = store.holder_of("report", limit)?.expect("it is held");
-/// assert_eq!(holder.owner, "owner 1");
-/// assert!(holder.remaining <= Duration::from_secs(30));
-/// assert_eq!(store.holder_of("other", limit)?, None);
+/// let leases = Leases::new(MemoryStore::new())?;
+/// let guard = leases.lock("report")?;
+/// let holder = leases.holder("report")?.expect("it is held");
+/// assert_eq!(holder.owner, guard.id().owner());
+/// assert_eq!(leases.holder("other")?, None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
