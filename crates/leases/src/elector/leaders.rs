@@ -10,6 +10,7 @@
 //!   channel. A task that ends drops the channels, under the lock under which a new one is added,
 //!   unless a later task has begun.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tourbillon::Time;
@@ -22,6 +23,9 @@ use crate::sync::{Arc, Mutex, Weak};
 
 /// The number of states for which a receiver has room.
 const ROOM: usize = 16;
+/// The number of channels of a candidate. Receivers that are dropped stay until the next change, so
+/// there has to be a bound.
+const MOST_CHANNELS: usize = 1_024;
 /// The longest pause between two looks at the store.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -80,7 +84,7 @@ impl Elector {
     /// The channel is disconnected when the last clone of this elector is dropped, and within a
     /// second when the leases are closed. A receiver that is dropped is noticed at the next change.
     /// Without receivers nobody looks. So make one receiver for a process, and not one for each
-    /// request.
+    /// request. A candidate has at most 1,024 channels, and a further one ends the oldest.
     ///
     /// # Errors
     ///
@@ -173,7 +177,8 @@ struct LookoutState {
     run: u64,
     /// What the last look has seen. `None` before the first one.
     present: Option<Option<Leader>>,
-    channels: Vec<Told>,
+    /// The oldest is the first.
+    channels: VecDeque<Told>,
 }
 
 /// A channel, and the state that it was sent last.
@@ -208,7 +213,10 @@ impl Lookout {
             told.tell(present);
         }
         let is_first = state.channels.is_empty();
-        state.channels.push(told);
+        if state.channels.len() >= MOST_CHANNELS {
+            state.channels.pop_front();
+        }
+        state.channels.push_back(told);
         is_first.then(|| {
             state.run += 1;
             state.run
@@ -229,11 +237,6 @@ impl Lookout {
         if let Some(present) = present {
             channels.retain_mut(|told| told.tell(present));
         }
-        if channels.is_empty() {
-            // The next task may look much later.
-            *present = None;
-            self.failing.note(None, now);
-        }
         !channels.is_empty()
     }
 
@@ -242,6 +245,7 @@ impl Lookout {
         let mut state = self.state.lock();
         if state.run == run {
             state.channels.clear();
+            // The next task may look much later.
             state.present = None;
             self.failing.note(None, Time::default());
         }

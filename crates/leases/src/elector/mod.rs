@@ -491,7 +491,7 @@ impl fmt::Debug for Elector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Elector")
             .field("name", &self.name)
-            .field("leads", &!self.candidate.terms.lock().is_empty())
+            .field("role", &self.status().role)
             .finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tourbillon::Time;
+use tourbillon::{Time, reentrancy};
 
 use super::awaiting::on_worker_or;
 use super::error::LockError;
@@ -26,6 +26,8 @@ impl Leases {
     /// Returns these leases for a task in the background that asks about a name. Starts what it
     /// runs on.
     pub(crate) fn unowned(&self, name: &str) -> Result<UnownedLeases, LockError> {
+        // Under a lock of the crate this panics before anything is changed.
+        let _ = reentrancy::check();
         let inner: &Arc<LeasesInner> = &self.inner;
         let own_name = || name.to_owned();
         if inner.keep_alive.is_forked() {

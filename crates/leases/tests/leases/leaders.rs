@@ -144,6 +144,20 @@ fn receivers_of_a_candidate_share_a_look_and_begin_with_the_present_state() {
 }
 
 #[test]
+fn the_oldest_of_too_many_channels_ends() {
+    let world = world(1);
+    let elector = world.leases.elector("e");
+    let leaders: Vec<_> = (0..1_025).map(|_| elector.leaders().unwrap()).collect();
+    assert_eq!(leaders[0].try_recv(), Err(TryRecvError::Disconnected));
+    world.steps.settle();
+    assert!(
+        leaders[1..]
+            .iter()
+            .all(|leaders| leaders.try_recv() == Ok(None))
+    );
+}
+
+#[test]
 fn looks_end_at_the_next_change_after_the_last_receiver_is_dropped() {
     let world = world(1);
     let (candidate, follower, leaders) = followed(&world);
