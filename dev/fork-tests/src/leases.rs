@@ -3,15 +3,18 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
 use tourbillon::{BuildError, Runtime};
+use tourbillon_leases::channel::Receiver;
 use tourbillon_leases::{
-    Claim, Destination, KeepAlive, KeepError, KeepGuard, LeaseGuard, LeaseStore, Leases, LockError,
-    Loss, Outcome, ReleaseError, Renewal, Secret, StoreError,
+    Claim, Destination, Elector, ElectorRole, KeepAlive, KeepError, KeepGuard, Leader, Leadership,
+    LeaseGuard, LeaseStore, Leases, LockError, Loss, Outcome, ReleaseError, Renewal, Secret,
+    StoreError, TermEnd,
 };
 
 use crate::calls::Calls;
@@ -40,6 +43,65 @@ struct Inherited<S: LeaseStore> {
     kept: KeepGuard<u64>,
     waiting: Pin<Box<dyn Future<Output = Result<LeaseGuard, LockError>>>>,
     dropped: Pin<Box<dyn Future<Output = Result<LeaseGuard, LockError>>>>,
+    elections: Elections,
+}
+
+type Service = Pin<Box<dyn Future<Output = Result<(), LockError>>>>;
+
+/// Candidates and a follower.
+struct Elections {
+    /// Threads use its clones, so that its locks are held now and then.
+    elector: Elector,
+    leadership: Leadership,
+    leaders: Receiver<Option<Leader>>,
+    /// One that waits, one that leads, and one that lets others lead first. Then the same again.
+    services: Vec<Service>,
+}
+
+impl Elections {
+    fn begin(leases: &Leases, number: usize, elector: &Elector) -> Self {
+        let mut services = Vec::new();
+        for again in ["", "-again"] {
+            let candidate = |what: &str| leases.elector(format!("{what}-{number}{again}"));
+            let waits = |role, _| role == ElectorRole::Waiting;
+            services.push(service(&leases.elector(WAITED_FOR), false, waits));
+            let leads = |role, _| matches!(role, ElectorRole::Leading { .. });
+            services.push(service(&candidate("leads"), false, leads));
+            let yields = |role, terms| role == ElectorRole::Waiting && terms > 0;
+            services.push(service(&candidate("yields"), true, yields));
+        }
+        let candidate = leases.elector(format!("elected-{number}"));
+        Elections {
+            leadership: candidate.campaign().expect("nobody else wants it"),
+            leaders: elector.leaders().expect("a good name"),
+            elector: elector.clone(),
+            services,
+        }
+    }
+}
+
+/// Serves, by work that returns at once or never, until the candidate is where it should be.
+fn service(
+    elector: &Elector,
+    returns: bool,
+    is_there: impl Fn(ElectorRole, u64) -> bool,
+) -> Service {
+    let terms = Arc::new(AtomicU64::new(0));
+    let led = Arc::clone(&terms);
+    let mut service: Service = Box::pin(elector.serve_async(async move |_| {
+        led.fetch_add(1, Ordering::SeqCst);
+        if !returns {
+            std::future::pending::<()>().await;
+        }
+    }));
+    loop {
+        let polled = poll(service.as_mut());
+        assert!(polled.is_pending(), "{polled:?}");
+        if is_there(elector.status().role, terms.load(Ordering::SeqCst)) {
+            return service;
+        }
+        thread::park_timeout(Duration::from_micros(100));
+    }
 }
 
 /// What the original has for all copies.
@@ -48,6 +110,7 @@ struct Original<'a> {
     own: &'a Leases,
     runtime: &'a Runtime,
     keep_alive: &'a KeepAlive<u64>,
+    elector: &'a Elector,
 }
 
 /// Forks beside threads that use leases of `store`. Copies get a store of their own by `open`.
@@ -66,7 +129,9 @@ pub(crate) fn run<S: LeaseStore + Clone + Debug>(
         .runtime(&runtime)
         .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]));
     let keep_alive = keep_alive.expect("the options are good");
+    let elector = leases.elector("hammer");
     let original = Original {
+        elector: &elector,
         leases: &leases,
         own: &own,
         runtime: &runtime,
@@ -78,8 +143,8 @@ pub(crate) fn run<S: LeaseStore + Clone + Debug>(
     let rounds = AtomicU64::new(0);
     thread::scope(|scope| {
         for hammer in 0..HAMMERS {
-            let (leases, keep_alive, ended, rounds) = (&leases, &keep_alive, &ended, &rounds);
-            scope.spawn(move || use_them(hammer, leases, keep_alive, ended, rounds));
+            let (original, ended, rounds) = (&original, &ended, &rounds);
+            scope.spawn(move || use_them(hammer, original, ended, rounds));
         }
         let _ends = Ends(&ended);
         let mut wrong = None;
@@ -111,18 +176,19 @@ impl Drop for Ends<'_> {
 }
 
 /// Takes and gives back, as others do while one forks.
-fn use_them(
-    hammer: usize,
-    leases: &Leases,
-    keep_alive: &KeepAlive<u64>,
-    ended: &AtomicBool,
-    rounds: &AtomicU64,
-) {
+fn use_them(hammer: usize, original: &Original<'_>, ended: &AtomicBool, rounds: &AtomicU64) {
+    let Original {
+        leases,
+        keep_alive,
+        elector,
+        ..
+    } = *original;
     let name = format!("hammer-{hammer}");
     while !ended.load(Ordering::SeqCst) {
         let done = leases.try_lock(&name).map(LeaseGuard::release);
         let kept = keep_alive.keep(hammer as u64, LEASE).map(KeepGuard::stop);
         let _ = (leases.stats(), keep_alive.stats());
+        let _ = (elector.status(), elector.leaders(), elector.resign());
         if !matches!(done, Ok(Ok(()))) || !matches!(kept, Ok(Ok(()))) {
             eprintln!("{name}: {done:?}, {kept:?}");
             ended.store(true, Ordering::SeqCst);
@@ -167,6 +233,7 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
         kept: keep_alive.keep(number as u64, LEASE).expect("it lives"),
         waiting: wait(),
         dropped: wait(),
+        elections: Elections::begin(leases, number, original.elector),
     };
     let owner = inherited.guard.id().owner().to_owned();
     let mut inherited = Some(inherited);
@@ -201,7 +268,6 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
 }
 
 fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inherited<S>) {
-    let mut check = |what: &str, holds: bool, seen: &dyn Debug| report.check(what, holds, seen);
     let Inherited {
         store,
         leases,
@@ -214,7 +280,10 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
         kept,
         mut waiting,
         dropped,
+        elections,
     } = inherited;
+    its_elections(report, elections);
+    let mut check = |what: &str, holds: bool, seen: &dyn Debug| report.check(what, holds, seen);
 
     // The locks of the original.
     check("is_held", !guard.is_held() && !fixed.is_held(), &guard);
@@ -317,6 +386,51 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
     let stopped = kept.stop();
     check("stop", stopped == Err(Loss::Forked), &stopped);
     drop(keep_alive);
+}
+
+/// The elections of the original.
+fn its_elections(report: &mut Report, elections: Elections) {
+    let mut check = |what: &str, holds: bool, seen: &dyn Debug| report.check(what, holds, seen);
+    let Elections {
+        elector,
+        leadership,
+        leaders,
+        mut services,
+    } = elections;
+    let is_forked = |answer: &Result<(), LockError>| {
+        matches!(
+            answer,
+            Err(LockError::Store {
+                error: StoreError::Forked,
+                ..
+            })
+        )
+    };
+    // Half of them are dropped without another poll.
+    for service in &mut services[3..] {
+        let served = poll(service.as_mut());
+        let ends = matches!(&served, Poll::Ready(served) if is_forked(served));
+        check("a service of before", ends, &served);
+    }
+    drop(services);
+    check("is_leader", !leadership.is_leader(), &leadership);
+    let over = poll(pin!(leadership.over()));
+    check("over", over.is_ready(), &over);
+    let end = leadership.end();
+    check("end", end == TermEnd::Lost(Loss::Forked), &end);
+    let served = elector.serve(|_| ());
+    check("serve", is_forked(&served), &served);
+    let served = poll(pin!(elector.serve_async(async |_| ())));
+    let ends = matches!(&served, Poll::Ready(served) if is_forked(served));
+    check("serve_async", ends, &served);
+    let heard = elector.leaders().map(drop);
+    check("leaders", is_forked(&heard), &heard);
+    check("role", elector.status().role == ElectorRole::Idle, &elector);
+    let health = elector.health();
+    check("health", crate::core::is_forked(&health), &health);
+    check("resign", !elector.resign(), &"it has resigned");
+    elector.stop();
+    drop((leaders, elector));
 }
 
 /// Leases that are made in the copy work.

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::task::Poll;
 
 use kit::wakes::{Wakes, poll};
-use tourbillon_leases::{LeaseFuture, LeaseGuard, LockError, Loss};
+use tourbillon_leases::{ElectorRole, LeaseFuture, LeaseGuard, LockError, Loss};
 
 use crate::worlds::{LEASE, Log, MS, S, Seen, World, log, no_fault, world};
 
@@ -262,4 +262,26 @@ fn a_candidate_that_nobody_polls_leaves_the_lead_to_others() {
     world.steps.settle();
     let term = finish(&world, &mut campaign).unwrap();
     assert!(term.is_leader() && term.token() > token);
+}
+
+#[test]
+fn a_service_that_nobody_polls_in_time_tries_again() {
+    let world = world(8);
+    let elector = world.leases.elector("a").fed_every(S);
+    let mut service = Box::pin(elector.serve_async(async |_| std::future::pending().await));
+    assert!(poll(&mut service, &Wakes::new()).is_pending());
+    world.steps.settle();
+    assert!(world.store.holder("a").is_some(), "it was granted");
+    // Its term was over before it began.
+    world.steps.advance(2 * S);
+    assert!(poll(&mut service, &Wakes::new()).is_pending());
+    world.steps.settle();
+    assert_eq!(world.store.holder("a"), None);
+    assert_eq!(elector.status().role, ElectorRole::Waiting);
+    // The first pause is of 60 ms at most.
+    world.steps.advance(S / 10);
+    assert!(poll(&mut service, &Wakes::new()).is_pending());
+    world.steps.settle();
+    assert!(poll(&mut service, &Wakes::new()).is_pending());
+    assert!(matches!(elector.status().role, ElectorRole::Leading { .. }));
 }

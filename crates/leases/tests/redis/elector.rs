@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon_leases::{Claim, Leases, RedisStore, Secret};
+use tourbillon_leases::{Change, Claim, Leases, RedisStore, Secret};
 
 use crate::calls::Calls;
 
@@ -195,4 +196,58 @@ fn the_server_tells_who_holds_a_lock() {
     // Other kinds of keys are an error.
     server.cli(&["SET", "tourbillon:{y}:lock", "text"]);
     assert!(store.holder_of("y", LIMIT).is_err());
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_password_that_is_wrong_for_a_while_does_not_end_a_candidacy() {
+    let server = Server::start();
+    let user = ["ACL", "SETUSER", "locks", "on", "~*", "&*", "+@all"];
+    server.cli(&[&user[..], &[">other"]].concat());
+    let url = format!("redis://locks:s3cret@127.0.0.1:{}/", server.port());
+    let leases = Leases::builder(store(&url)).lease(LEASE).build().unwrap();
+    let (tell, told) = mpsc::channel();
+    let elector = leases.elector("e").on_change(move |change| {
+        let _ = tell.send(change.clone());
+    });
+    std::thread::scope(|scope| {
+        let service = scope.spawn(|| {
+            elector.serve(|leadership| {
+                while leadership.is_leader() {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            })
+        });
+        let failed = wait::next(&told);
+        assert!(matches!(failed, Change::Failed { .. }), "{failed}");
+        assert!(failed.to_string().contains("WRONGPASS"), "{failed}");
+        assert!(elector.status().error.is_some());
+        server.cli(&["ACL", "SETUSER", "locks", ">s3cret"]);
+        let elected = wait::next(&told);
+        assert!(matches!(elected, Change::Elected { .. }), "{elected}");
+        assert!(elector.status().error.is_none());
+        elector.stop();
+        service.join().expect("no panic").expect("it was stopped");
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_follower_hears_who_leads_on_a_server() {
+    let server = Server::start();
+    let of = |data: &str| {
+        let builder = Leases::builder(store(&server.url())).lease(LEASE);
+        builder.holder_data(data).build().unwrap()
+    };
+    let elector = of("").elector("e");
+    let leaders = elector.leaders().unwrap();
+    assert_eq!(leaders.recv_timeout(LIMIT).unwrap(), None);
+    for data in ["first", "second"] {
+        let leadership = of(data).elector("e").campaign().unwrap();
+        let leader = leaders.recv_timeout(LIMIT).unwrap().expect("it leads");
+        let own = (data, leadership.token());
+        assert_eq!((leader.data.as_str(), leader.token), own);
+        leadership.end();
+        assert_eq!(leaders.recv_timeout(LIMIT).unwrap(), None);
+    }
 }
