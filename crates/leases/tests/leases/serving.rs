@@ -386,7 +386,11 @@ fn a_service_goes_on_after_a_term_that_was_too_long_or_a_lease_that_ran_out() {
             Some(Change::Ended { end, .. }) => assert_eq!(end, TermEnd::Lost(loss)),
             other => panic!("{other:?}"),
         }
+        let ended = threads.leases.now();
         assert!(elected_later(&threads, &told) > first);
+        // One that has led for too long lets the others lead first.
+        let after = threads.leases.now().since(ended);
+        assert!(loss != Loss::HeldTooLong || after >= S, "{after:?}");
         elector.stop();
         assert!(service.join().unwrap().is_ok());
     }
@@ -539,4 +543,38 @@ fn a_store_that_is_away_while_a_candidate_waits_is_an_error_of_its_status() {
         (elector.status().error, elector.status().since),
         (None, None)
     );
+}
+
+#[test]
+fn a_callback_finds_that_its_candidate_leads_and_that_nothing_fails() {
+    let threads = threads();
+    refuse(&threads);
+    let elector = threads.leases.elector("e");
+    let (tell, told) = mpsc::channel();
+    let own = elector.clone();
+    let elector =
+        elector.on_change(move |change| tell.send((change.clone(), own.status())).unwrap());
+    let service = serves(&elector, false);
+    let (failed, status) = wait::next(&told);
+    assert!(matches!(failed, Change::Failed { .. }), "{failed}");
+    assert_eq!(
+        (status.role, status.error),
+        (ElectorRole::Waiting, Some(refusal()))
+    );
+    threads.store.heal();
+    let mut elected = None;
+    until("it is elected", || {
+        threads.hand.advance(50 * MS);
+        elected = told.try_recv().ok();
+        elected.is_some()
+    });
+    let (elected, status) = elected.expect("it was elected");
+    assert!(matches!(elected, Change::Elected { .. }), "{elected}");
+    assert!(matches!(status.role, ElectorRole::Leading { .. }));
+    assert_eq!((status.error, status.failing_since), (None, None));
+    elector.stop();
+    assert!(service.join().unwrap().is_ok());
+    let (ended, status) = wait::next(&told);
+    assert!(matches!(ended, Change::Ended { .. }), "{ended}");
+    assert_eq!(status.role, ElectorRole::Idle);
 }
