@@ -37,6 +37,7 @@ pub struct RedisStoreBuilder {
     url: String,
     prefix: String,
     longest_lease: Duration,
+    longest_lease_changes: bool,
     durable: bool,
     starts_empty: bool,
     token_life: Option<Duration>,
@@ -53,6 +54,7 @@ impl RedisStoreBuilder {
             url: url.to_owned(),
             prefix: PREFIX.to_owned(),
             longest_lease: LONGEST_LEASE,
+            longest_lease_changes: false,
             durable: false,
             starts_empty: false,
             token_life: None,
@@ -120,11 +122,27 @@ impl RedisStoreBuilder {
     }
 
     /// Sets the longest lease that the store grants; 30 s by default. For the same time nothing is
-    /// granted after the server has started or lost its data. **All stores with this prefix need
-    /// the same value**: a store that waits for less may grant a lock that somebody else still
-    /// relies on.
+    /// granted after the server has started or lost its data.
+    ///
+    /// All stores with this prefix need the same value: one that waits for less might grant a lock
+    /// that somebody else still relies on. So a store with a smaller value than that of another
+    /// store that was granted a lock is [refused](crate::StoreError::Refused). Its renewals and
+    /// releases go on. See [`longest_lease_changes`](Self::longest_lease_changes) for how to change
+    /// the value.
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         self.longest_lease = longest;
+        self
+    }
+
+    /// Declares that stores with another [longest lease](Self::longest_lease) are in use. Of both
+    /// values, the store waits for the greater one, as long as the server knows it.
+    ///
+    /// To make the value greater while processes run: start all of them anew with this option, then
+    /// with the option and the greater value, then without the option. Do not let the server lose its
+    /// data meanwhile. To make it smaller, stop all processes, delete the keys
+    /// `PREFIX:{..}:marker` from the server, and start them with the smaller value.
+    pub fn longest_lease_changes(mut self) -> Self {
+        self.longest_lease_changes = true;
         self
     }
 
@@ -218,6 +236,7 @@ impl RedisStoreBuilder {
             Options {
                 keys: Keys::new(self.prefix, self.destinations),
                 longest_lease: self.longest_lease,
+                longest_lease_changes: self.longest_lease_changes,
                 durable: self.durable,
                 starts_empty: self.starts_empty,
                 token_life,
@@ -289,6 +308,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("url", &without_password(&self.url))
             .field("prefix", &self.prefix)
             .field("longest_lease", &self.longest_lease)
+            .field("longest_lease_changes", &self.longest_lease_changes)
             .field("durable", &self.durable)
             .field("starts_empty", &self.starts_empty)
             .field("token_life", &self.life_of_tokens())

@@ -31,6 +31,7 @@ impl RedisStore {
                 Call::new(&self.0.scripts.ready, [marker.clone()])
                     .arg(&self.guard_micros())
                     .arg(&u8::from(self.0.options.starts_empty))
+                    .arg(&self.least_micros())
             })
             .collect();
         let mut longest = None;
@@ -41,6 +42,7 @@ impl RedisStore {
                 Value::Array(parts) => match parts[..] {
                     [Value::Int(1), Value::Int(0)] => continue,
                     [Value::Int(2), Value::Int(wait), Value::Int(why)] => (wait, waits(wait, why)),
+                    [Value::Int(3), Value::Int(others)] => return Err(self.too_short(others)),
                     _ => return Err(unexpected(&answer)),
                 },
                 other => return Err(unexpected(other)),
@@ -95,6 +97,7 @@ impl RedisStore {
             .arg(claim.data)
             .arg(claim.secret.reveal())
             .arg(&Claim::TURN.as_millis())
+            .arg(&self.least_micros())
     }
 
     /// Asks for a name, and returns the answer unchanged.
@@ -306,6 +309,7 @@ impl RedisStore {
                 token: token.unsigned_abs(),
             }),
             [Value::Int(2), Value::Int(wait), Value::Int(why)] => Err(waits(wait, why)),
+            [Value::Int(3), Value::Int(others)] => Err(self.too_short(others)),
             _ => Err(strange(answer)),
         }
     }

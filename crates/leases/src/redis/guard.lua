@@ -11,13 +11,17 @@ local function rest_of_uptime(info, longest, microseconds)
 end
 
 -- Decides whether locks may be granted. Returns nil if so. Otherwise it returns the answer for the
--- caller: {2, us, why}, or an error. `marker` is a key, or nil if it lies in another slot.
--- `longest` is in us, or 0 for a server that forgets nothing.
+-- caller: {2, us, why}, {3, us}, or an error. `marker` is a key, or nil if it lies in another slot.
+-- `longest` is the greatest longest lease that the store knows of, in us, or 0 for a server that
+-- forgets nothing. `own` is its own one, or 0 if it may differ from that of others.
 --
--- The marker is the text "RUN END WHY". RUN is the id of the server's run. END is the time until
+-- The marker is the text "RUN END WHY LONGEST". RUN is the id of the server's run. END is the time until
 -- which nothing is granted, or 0 when that time has passed. WHY is the reason. A marker of this run
--- with END 0 says that this server has lost nothing since that time; it needs no clock.
-local function guard(marker, longest, starts_empty, time)
+-- with END 0 says that this server has lost nothing since that time; it needs no clock. LONGEST is
+-- the greatest longest lease of all stores that were granted a lock, in us. A store with a smaller one
+-- would wait for too short a time after a loss, when nothing tells it of the others. So it is
+-- granted nothing: {3, LONGEST}.
+local function guard(marker, longest, starts_empty, time, own)
   if longest == 0 then return nil end
   local info = redis.pcall('INFO', 'server')
   if type(info) ~= 'string' then
@@ -38,7 +42,11 @@ local function guard(marker, longest, starts_empty, time)
   -- If a server does not report its run, its uptime is checked each time.
   local run = string.match(info, 'run_id:(%x+)')
   local found = redis.call('GET', marker)
-  local of, ends, why = string.match(found or '', '^(%x+) (%d+) (%a+)$')
+  local of, ends, why, known = string.match(found or '', '^(%x+) (%d+) (%a+) (%d+)$')
+  known = tonumber(known) or 0
+  local raised = longest > known
+  longest = math.max(longest, known)
+  if own > 0 and own < longest then return {3, longest} end
   local rest
   if not WHY[why] then
     -- There is no valid marker: data were lost at an unknown time, perhaps just now.
@@ -49,7 +57,7 @@ local function guard(marker, longest, starts_empty, time)
       why = 'evicted'
     end
   else
-    if of == run and ends == '0' then return nil end
+    if of == run and ends == '0' and not raised then return nil end
     -- No wait has to be longer than the longest lease. More is left if the clock was set back.
     rest = math.max(0, math.min(ends - now, longest))
     if of ~= run then
@@ -58,7 +66,7 @@ local function guard(marker, longest, starts_empty, time)
     end
   end
   -- Write only a change, since each write goes to the replicas and the append-only file.
-  local written = string.format('%s %.0f %s', run or '0', rest > 0 and now + rest or 0, why)
+  local written = string.format('%s %.0f %s %.0f', run or '0', rest > 0 and now + rest or 0, why, longest)
   if written ~= found then redis.call('SET', marker, written) end
   if rest == 0 then return nil end
   return {2, rest, WHY[why]}

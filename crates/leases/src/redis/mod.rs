@@ -13,7 +13,7 @@ use crate::store::{
     LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError, StoreFuture,
     Watch,
 };
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, unique_number};
 use answers::{given_back, holder, unexpected};
 use errors::answered;
@@ -221,12 +221,15 @@ struct RedisInner {
     apart: AtomicBool,
     /// Set when the server has been asked whether it has all slots.
     has_all_slots: AtomicBool,
+    /// The greatest longest lease of other stores that has led to a refusal, in us.
+    met: AtomicU64,
 }
 
 /// The options, which the builder has checked.
 struct Options {
     keys: Keys,
     longest_lease: Duration,
+    longest_lease_changes: bool,
     durable: bool,
     starts_empty: bool,
     token_life: Duration,
@@ -267,6 +270,7 @@ impl RedisStore {
             options,
             apart: AtomicBool::new(false),
             has_all_slots: AtomicBool::new(false),
+            met: AtomicU64::new(0),
         }))
     }
 
@@ -333,9 +337,40 @@ impl RedisStore {
     fn guard_micros(&self) -> u128 {
         match self.0.options.durable {
             true => 0,
-            // The longest lease, rounded up as in a call.
-            false => millis(self.0.options.longest_lease) * 1_000,
+            // That of other stores is waited for, too, if it is known.
+            false => self
+                .own_micros()
+                .max(u128::from(self.0.met.load(Ordering::Relaxed))),
         }
+    }
+
+    /// Returns the longest lease, rounded up as in a call.
+    fn own_micros(&self) -> u128 {
+        millis(self.0.options.longest_lease) * 1_000
+    }
+
+    /// Returns the least that the longest lease of this store has to be for a grant, or 0.
+    fn least_micros(&self) -> u128 {
+        match self.0.options.longest_lease_changes {
+            true => 0,
+            false => self.own_micros(),
+        }
+    }
+
+    /// Returns the error for a store whose longest lease is shorter than that of others, in us. It is
+    /// kept in mind: if the server forgets it, this store waits for as long as those others do, and
+    /// is granted nothing even then.
+    fn too_short(&self, others: i64) -> StoreError {
+        let micros = others.unsigned_abs();
+        // Relaxed: it is only compared.
+        self.0.met.fetch_max(micros, Ordering::Relaxed);
+        let (own, prefix) = (self.0.options.longest_lease, self.0.options.keys.prefix());
+        let others = Duration::from_micros(micros);
+        StoreError::Refused(format!(
+            "a store with the prefix {prefix:?} and a longest lease of {others:?} has used this server, and \
+             this one was built for {own:?}: build all of them with the same longest_lease. To change \
+             it, see RedisStoreBuilder::longest_lease_changes"
+        ))
     }
 
     /// Checks a name and the length of its lease.

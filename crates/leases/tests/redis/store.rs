@@ -18,6 +18,7 @@ use chaos::servers::redis::Server;
 /// Nothing that answers takes so long.
 const LIMIT: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(30);
+const S: Duration = Duration::from_secs(1);
 
 /// A store that grants at once.
 fn store(server: &Server) -> RedisStore {
@@ -775,83 +776,109 @@ fn the_marker_says_what_was_lost_whatever_the_clock_does() {
            if command == 'GET' then return ARGV[2] ~= '' and ARGV[2] end
            if command == 'SET' then written = value return end
            if key == 'stats' then return 'evicted_keys:' .. ARGV[3] end
-           local run = ARGV[2] ~= '0 0 restarted' and 'run_id:bb\\n' or ''
+           local run = ARGV[2] ~= '0 0 restarted 30000000' and 'run_id:bb\\n' or ''
            return run .. 'uptime_in_seconds:' .. ARGV[1]
          end
          local redis = {{call = call, pcall = call}}
          {}
          local marker = ARGV[2] ~= 'none' and 'marker' or nil
-         local wait = guard(marker, 30000000, ARGV[4] == '1', {{'1000', '0'}})
-         local answer = wait and string.format('waits %.0f %d', wait[2], wait[3]) or 'grants'
+         local own = tonumber(ARGV[5] or '30000000')
+         local wait = guard(marker, own > 0 and own or 30000000, ARGV[4] == '1', {{'1000', '0'}}, own)
+         local answer = wait and (wait[1] == 2 and string.format('waits %.0f %d', wait[2], wait[3]) or
+           string.format('refused by %.0f', wait[2])) or 'grants'
          return answer .. ', ' .. (written or 'writes nothing')",
         include_str!("../../src/redis/guard.lua")
     );
     let long = "100000";
     for (uptime, marker, evicted, empty, answer) in [
         // No data, whenever it started; and what is no marker.
-        (long, "", "0", "0", "waits 30000000 2, bb 1030000000 empty"),
-        ("0", "", "0", "0", "waits 30000000 2, bb 1030000000 empty"),
+        (
+            long,
+            "",
+            "0",
+            "0",
+            "waits 30000000 2, bb 1030000000 empty 30000000",
+        ),
+        (
+            "0",
+            "",
+            "0",
+            "0",
+            "waits 30000000 2, bb 1030000000 empty 30000000",
+        ),
         (
             long,
             "",
             "7",
             "0",
-            "waits 30000000 3, bb 1030000000 evicted",
+            "waits 30000000 3, bb 1030000000 evicted 30000000",
         ),
-        (long, "", "0", "1", "grants, bb 0 empty"),
+        (long, "", "0", "1", "grants, bb 0 empty 30000000"),
         (
             long,
-            "bb 0 ?",
+            "bb 0 ? 30000000",
             "0",
             "0",
-            "waits 30000000 2, bb 1030000000 empty",
+            "waits 30000000 2, bb 1030000000 empty 30000000",
         ),
         (
             long,
-            "bb 0 not",
+            "bb 0 not 30000000",
             "0",
             "0",
-            "waits 30000000 2, bb 1030000000 empty",
+            "waits 30000000 2, bb 1030000000 empty 30000000",
         ),
         // Those who come later wait for the same moment.
         (
             long,
-            "bb 1010000000 empty",
+            "bb 1010000000 empty 30000000",
             "0",
             "0",
             "waits 10000000 2, writes nothing",
         ),
         (
             long,
-            "bb 1000000001 evicted",
+            "bb 1000000001 evicted 30000000",
             "9",
             "0",
             "waits 1 3, writes nothing",
         ),
-        (long, "bb 1000000000 empty", "0", "0", "grants, bb 0 empty"),
-        (long, "bb 0 empty", "0", "0", "grants, writes nothing"),
+        (
+            long,
+            "bb 1000000000 empty 30000000",
+            "0",
+            "0",
+            "grants, bb 0 empty 30000000",
+        ),
+        (
+            long,
+            "bb 0 empty 30000000",
+            "0",
+            "0",
+            "grants, writes nothing",
+        ),
         // The clock was set back by an hour: nobody waits for more than the longest lease, and who
         // has nothing to wait for does not.
         (
             long,
-            "bb 4600000000 empty",
+            "bb 4600000000 empty 30000000",
             "0",
             "0",
-            "waits 30000000 2, bb 1030000000 empty",
+            "waits 30000000 2, bb 1030000000 empty 30000000",
         ),
         (
             "-3600",
-            "bb 0 restarted",
+            "bb 0 restarted 30000000",
             "0",
             "0",
             "grants, writes nothing",
         ),
         (
             "-3600",
-            "aa 0 empty",
+            "aa 0 empty 30000000",
             "0",
             "0",
-            "waits 30000000 1, bb 1030000000 restarted",
+            "waits 30000000 1, bb 1030000000 restarted 30000000",
         ),
         (
             "-3600",
@@ -863,42 +890,54 @@ fn the_marker_says_what_was_lost_whatever_the_clock_does() {
         // Another run, with the data of the one before.
         (
             "5",
-            "aa 0 empty",
+            "aa 0 empty 30000000",
             "0",
             "0",
-            "waits 26000000 1, bb 1026000000 restarted",
+            "waits 26000000 1, bb 1026000000 restarted 30000000",
         ),
         (
             "5",
-            "aa 0 empty",
+            "aa 0 empty 30000000",
             "0",
             "1",
-            "waits 26000000 1, bb 1026000000 restarted",
+            "waits 26000000 1, bb 1026000000 restarted 30000000",
         ),
         (
             "0",
-            "aa 0 empty",
+            "aa 0 empty 30000000",
             "0",
             "0",
-            "waits 30000000 1, bb 1030000000 restarted",
+            "waits 30000000 1, bb 1030000000 restarted 30000000",
         ),
-        (long, "aa 0 restarted", "0", "0", "grants, bb 0 restarted"),
+        (
+            long,
+            "aa 0 restarted 30000000",
+            "0",
+            "0",
+            "grants, bb 0 restarted 30000000",
+        ),
         // A replica took over while nothing was granted.
         (
             long,
-            "aa 1020000000 empty",
+            "aa 1020000000 empty 30000000",
             "0",
             "0",
-            "waits 20000000 2, bb 1020000000 empty",
+            "waits 20000000 2, bb 1020000000 empty 30000000",
         ),
         // A server that does not name its run.
-        (long, "0 0 restarted", "0", "0", "grants, writes nothing"),
+        (
+            long,
+            "0 0 restarted 30000000",
+            "0",
+            "0",
+            "grants, writes nothing",
+        ),
         (
             "5",
-            "0 0 restarted",
+            "0 0 restarted 30000000",
             "0",
             "0",
-            "waits 26000000 1, 0 1026000000 restarted",
+            "waits 26000000 1, 0 1026000000 restarted 30000000",
         ),
         // The marker lies elsewhere.
         ("5", "none", "0", "0", "waits 26000000 1, writes nothing"),
@@ -908,6 +947,103 @@ fn the_marker_says_what_was_lost_whatever_the_clock_does() {
         let case = format!("{uptime} {marker:?} {evicted} {empty}");
         assert_eq!(said, format!("\"{answer}\""), "{case}");
     }
+    // Stores with other longest leases: a smaller one is refused, unless it may be smaller, and a
+    // greater one is written. All of them wait for the greatest one.
+    for (own, marker, uptime, answer) in [
+        (
+            "20000000",
+            "bb 0 empty 30000000",
+            long,
+            "refused by 30000000, writes nothing",
+        ),
+        (
+            "20000000",
+            "aa 0 empty 30000000",
+            "5",
+            "refused by 30000000, writes nothing",
+        ),
+        (
+            "30000000",
+            "bb 0 empty 20000000",
+            long,
+            "grants, bb 0 empty 30000000",
+        ),
+        (
+            "30000000",
+            "aa 0 empty 20000000",
+            "5",
+            "waits 26000000 1, bb 1026000000 restarted 30000000",
+        ),
+        ("0", "bb 0 empty 40000000", long, "grants, writes nothing"),
+        (
+            "0",
+            "aa 0 empty 40000000",
+            "5",
+            "waits 36000000 1, bb 1036000000 restarted 40000000",
+        ),
+    ] {
+        let said = server.cli(&["EVAL", &script, "0", uptime, marker, "0", "0", own]);
+        assert_eq!(said, format!("\"{answer}\""), "{own} {marker:?} {uptime}");
+    }
+}
+
+/// With 20 s in one process and 1 s in another, two could believe after a loss that they hold a lock.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_store_that_would_wait_for_too_short_a_time_is_granted_nothing() {
+    let server = Server::start();
+    let of = |longest| {
+        let builder = RedisStore::builder(&server.url()).starts_empty();
+        builder.longest_lease(longest * S)
+    };
+    let (long, short) = (of(20).build().unwrap(), of(1).build().unwrap());
+    // Before it meets the other one, it is as good as any.
+    let own = Claim::new("own", "b:1", Secret::new("b:1"), S);
+    assert!(matches!(
+        short.acquire(&own, LIMIT),
+        Ok(Acquired::Granted { .. })
+    ));
+    assert!(acquire_short(&long, "x", "a:1").is_ok());
+    let refused = |store: &RedisStore, name: &str| {
+        let claim = Claim::new(name, "b:2", Secret::new("b:2"), S);
+        match store.acquire(&claim, LIMIT) {
+            Err(StoreError::Refused(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    };
+    let why = refused(&short, "y");
+    assert!(why.contains("20s") && why.contains("1s"), "{why}");
+    let check = short.check(LIMIT).unwrap_err().to_string();
+    assert!(check.contains("longest_lease_changes"), "{check}");
+    // A batch, too.
+    let batch = ["y", "z"].map(|name| Claim::new(name, "b:2", Secret::new("b:2"), S));
+    let answers =
+        tourbillon_leases::LeaseStore::acquire(&short, Destination::default(), &batch, LIMIT);
+    let answers = crate::calls::wait(answers).unwrap();
+    assert!(
+        answers
+            .iter()
+            .all(|answer| matches!(answer, Err(StoreError::Refused(_))))
+    );
+    // What it holds it keeps, and gives back.
+    let renewal = Renewal::new("own", Secret::new("b:1"), S);
+    assert_eq!(renew(&short, &[renewal]), [Outcome::Renewed]);
+    assert_eq!(
+        short.release("own", Secret::new("b:1"), LIMIT),
+        Ok(Released::Released)
+    );
+    // Nothing tells of the other one after a loss, but it is kept in mind.
+    server.cli(&["FLUSHALL"]);
+    refused(&short, "x");
+    assert!(acquire_short(&long, "x", "a:2").is_ok());
+    // One that may be smaller is granted, whatever the marker says.
+    let changes = of(1).longest_lease_changes().build().unwrap();
+    let claim = Claim::new("y", "c:1", Secret::new("c:1"), S);
+    assert!(matches!(
+        changes.acquire(&claim, LIMIT),
+        Ok(Acquired::Granted { .. })
+    ));
+    refused(&of(1).build().unwrap(), "z");
 }
 
 /// A store with a guard, on a server that grants.
