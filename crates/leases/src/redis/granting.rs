@@ -184,12 +184,22 @@ impl RedisStore {
         }
     }
 
-    /// Asks for a name, and checks the marker in the same step or after it.
-    pub(super) fn acquire_one(
+    /// Asks for names of one destination. A batch of one checks the marker in the same step.
+    pub(super) fn acquire_now(
         &self,
-        claim: &Claim<'_>,
+        destination: Destination,
+        batch: &[Claim<'_>],
         limit: Limit,
-    ) -> Result<Acquired, StoreError> {
+    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
+        let [claim] = batch else {
+            return self.acquire_batch(destination, batch, limit);
+        };
+        let valid = self.valid(claim.name, claim.lease);
+        Ok(vec![valid.and_then(|()| self.acquire_one(claim, limit))])
+    }
+
+    /// Asks for a name, and checks the marker in the same step or after it.
+    fn acquire_one(&self, claim: &Claim<'_>, limit: Limit) -> Result<Acquired, StoreError> {
         let guarded = self.guard_micros() > 0;
         // Relaxed, here and below: the flag only saves a call that would be refused.
         let mut apart = self.0.apart.load(Ordering::Relaxed);
@@ -209,7 +219,7 @@ impl RedisStore {
 
     /// Asks for names of one destination in one round trip, or in two if their marker lies in
     /// another slot.
-    pub(super) fn acquire_batch(
+    fn acquire_batch(
         &self,
         destination: Destination,
         batch: &[Claim<'_>],
