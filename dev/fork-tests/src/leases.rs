@@ -425,7 +425,10 @@ fn its_elections(report: &mut Report, elections: Elections) {
     check("serve_async", ends, &served);
     let heard = elector.leaders().map(drop);
     check("leaders", is_forked(&heard), &heard);
-    check("role", elector.status().role == ElectorRole::Idle, &elector);
+    let status = elector.status();
+    let says_so = status.error == Some(StoreError::Forked);
+    let is_idle = status.role == ElectorRole::Idle;
+    check("status", says_so && is_idle, &status);
     let health = elector.health();
     check("health", crate::core::is_forked(&health), &health);
     check("resign", !elector.resign(), &"it has resigned");

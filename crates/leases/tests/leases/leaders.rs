@@ -298,8 +298,10 @@ fn what_can_never_be_followed_is_refused() {
 fn the_channel_ends_with_the_last_handle_also_while_a_look_hangs() {
     let threads = threads();
     let gate = kit::gate::Gate::default();
-    let shut = gate.clone();
+    let (shut, store) = (gate.clone(), Arc::new(()));
+    let stored = Arc::downgrade(&store);
     threads.store.inject(move |call| {
+        let _of_store = &store;
         if matches!(call, StoreCall::Holder { .. }) {
             shut.pass();
         }
@@ -308,7 +310,10 @@ fn the_channel_ends_with_the_last_handle_also_while_a_look_hangs() {
     let elector = threads.leases.elector("e");
     let leaders = elector.leaders().unwrap();
     gate.crowd(1);
-    drop((elector, threads.leases));
+    drop((elector, threads.leases, threads.store));
     assert_eq!(leaders.try_recv(), Err(TryRecvError::Disconnected));
+    assert!(stored.upgrade().is_some(), "the look uses the store");
+    // The look is the last that has the leases, and their threads end on one of them.
     gate.open();
+    kit::wait::until("the leases are dropped", || stored.upgrade().is_none());
 }
