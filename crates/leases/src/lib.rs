@@ -37,6 +37,7 @@
 //! | answer a probe for health | [`Leases::health`], [`Elector::health`] |
 //! | see who holds it, or all that are held | [`Leases::holder`], [`Leases::list`] |
 //! | lock it with other options, such as a lease that is not renewed | [`Leases::acquire`] |
+//! | lock several names, all or none | [`Leases::lock_all`] |
 //! | keep it locked for a while after a short job | [`Acquisition::at_least`] |
 //! | hand it over to another process | [`LeaseGuard::detach`], [`Leases::resume`] |
 //! | let one of several processes lead | [`Leases::elector`], which returns an [`Elector`]; [`Elector::serve`] |
@@ -243,7 +244,7 @@ pub use keep_alive::{
 };
 pub use manager::{
     Acquisition, DetachError, Fence, LeaseFuture, LeaseGuard, LeaseId, LeaseStats, LeaseTicket,
-    Leases, LeasesBuilder, LockError, ParseTicketError, ReleaseError, StaleToken,
+    Leases, LeasesBuilder, LockAll, LockError, ParseTicketError, ReleaseError, StaleToken,
 };
 pub use store::{
     Acquired, Claim, Destination, Detach, Detached, Fault, HeldLock, Holder, Holding, LeaseStore,

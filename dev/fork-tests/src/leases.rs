@@ -1,7 +1,7 @@
 //! Leases in memory, and on a Redis server.
 
 use std::fmt::Debug;
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use tourbillon::{BuildError, Runtime};
 use tourbillon_leases::channel::Receiver;
 use tourbillon_leases::{
     Claim, Destination, Elector, ElectorRole, KeepAlive, KeepError, KeepGuard, Leader, Leadership,
-    LeaseGuard, LeaseStore, Leases, LockError, Loss, Outcome, ReleaseError, Renewal, Secret,
-    StoreError, TermEnd,
+    LeaseFuture, LeaseGuard, LeaseStore, Leases, LockError, Loss, Outcome, ReleaseError, Renewal,
+    Secret, StoreError, TermEnd,
 };
 
 use crate::calls::Calls;
@@ -43,6 +43,8 @@ struct Inherited<S: LeaseStore> {
     kept: KeepGuard<u64>,
     waiting: Pin<Box<dyn Future<Output = Result<LeaseGuard, LockError>>>>,
     dropped: Pin<Box<dyn Future<Output = Result<LeaseGuard, LockError>>>>,
+    /// Holds a lock, and waits for another one.
+    all: LeaseFuture<Result<Vec<LeaseGuard>, LockError>>,
     elections: Elections,
 }
 
@@ -197,6 +199,23 @@ fn use_them(hammer: usize, original: &Original<'_>, ended: &AtomicBool, rounds: 
     }
 }
 
+/// Returns a future that holds a lock while it waits for one that the original holds.
+fn hold_one_of_two(
+    leases: &Leases,
+    number: usize,
+) -> LeaseFuture<Result<Vec<LeaseGuard>, LockError>> {
+    let own = format!("all-{number}");
+    let mut all = leases.lock_all([&own, WAITED_FOR]).into_future();
+    loop {
+        let polled = poll(Pin::new(&mut all));
+        assert!(polled.is_pending(), "{polled:?}");
+        if leases.holder(&own).expect("the store is there").is_some() {
+            return all;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Checks one copy, and the original after it. Returns what was wrong.
 fn one_copy<S: LeaseStore + Clone + Debug>(
     number: usize,
@@ -233,6 +252,7 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
         kept: keep_alive.keep(number as u64, LEASE).expect("it lives"),
         waiting: wait(),
         dropped: wait(),
+        all: hold_one_of_two(leases, number),
         elections: Elections::begin(leases, number, original.elector),
     };
     let owner = inherited.guard.id().owner().to_owned();
@@ -280,6 +300,7 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
         kept,
         mut waiting,
         dropped,
+        mut all,
         elections,
     } = inherited;
     its_elections(report, elections);
@@ -314,7 +335,7 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
     check("release", lost, &released);
 
     // New ones by what was inherited.
-    let is_forked = |answer: &Result<LeaseGuard, LockError>| {
+    fn is_forked<T>(answer: &Result<T, LockError>) -> bool {
         matches!(
             answer,
             Err(LockError::Store {
@@ -322,7 +343,7 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
                 ..
             })
         )
-    };
+    }
     let tried = leases.try_lock("new");
     check("try_lock", is_forked(&tried), &tried);
     let tried = leases.try_lock_for("new", LEASE);
@@ -335,7 +356,13 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
     } else {
         check("lock_async", false, &"it waits");
     }
-    drop((waiting, dropped));
+    let locked = leases.lock_all(["new"]).wait();
+    check("lock_all", is_forked(&locked), &locked);
+    match poll(Pin::new(&mut all)) {
+        Poll::Ready(locked) => check("lock_all, awaited", is_forked(&locked), &locked),
+        Poll::Pending => check("lock_all, awaited", false, &"it waits"),
+    }
+    drop((waiting, dropped, all));
     check("stats", leases.stats().kept == 0, &leases.stats());
     let health = leases.health();
     check("health", crate::core::is_forked(&health), &health);

@@ -9,6 +9,7 @@
 //! `cargo run -q -p xtask -- teeth --refresh` first adapts the patches to files and identifiers
 //! that have moved or been renamed. Patches that it cannot adapt have to be written anew by hand.
 
+mod amid_wait;
 mod anchors;
 mod background;
 mod backlog;

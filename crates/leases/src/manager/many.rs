@@ -20,7 +20,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, catch_panic};
 
 /// The result for each name.
-type Answers = Vec<Result<LeaseGuard, LockError>>;
+pub(super) type Answers = Vec<Result<LeaseGuard, LockError>>;
 /// The attempt to acquire a name, or why it was not asked for.
 type Asked = Result<Attempt, StoreError>;
 /// The leases of guards that are released, and how their renewals have ended.
@@ -34,7 +34,7 @@ fn lease_of(answers: &Result<Answers, LockError>) -> Option<Duration> {
 
 /// Whether somebody waits for the answer of a call.
 #[derive(Clone)]
-struct Wanted(Arc<AtomicBool>);
+pub(super) struct Wanted(Arc<AtomicBool>);
 
 impl Default for Wanted {
     fn default() -> Self {
@@ -98,7 +98,8 @@ impl Leases {
     pub fn try_lock_many<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Answers {
         drop_wait::acquires();
         let requests = self.requests(names);
-        self.inner.acquire_many(requests, true, &Wanted::default())
+        self.inner
+            .acquire_many(requests, true, &Wanted::default(), Time::MAX)
     }
 
     /// Acquires those of the locks that are free, like [`try_lock_many`](Self::try_lock_many), as a
@@ -115,38 +116,41 @@ impl Leases {
     ) -> LeaseFuture<Answers> {
         let names = names.into_iter().map(|name| name.as_ref().to_owned());
         let (names, leases) = (names.collect::<Vec<_>>(), self.clone());
-        LeaseFuture::new(async move {
-            let is_possible = |name: &&String| (1..=Self::LONGEST_NAME).contains(&name.len());
-            let Some(first) = names.iter().find(is_possible) else {
-                return leases.try_lock_many(&names);
-            };
-            let error = loop {
-                let (own, asked) = (Arc::clone(&leases.inner), leases.requests(&names));
-                let wanted = Wanted::default();
-                let _ends = WantedEnd(wanted.clone());
-                let task = move || Ok(own.acquire_many(asked, false, &wanted));
-                match on_worker_or(&leases.inner, first, task, lease_of).await {
-                    // A lease may have ended while its grant waited for this poll.
-                    Ok(answers) if answers.iter().flatten().all(LeaseGuard::is_held) => {
-                        return answers;
-                    }
-                    Ok(_) | Err(LockError::Lost { .. }) => {}
-                    Err(error) => break error,
+        LeaseFuture::new(async move { leases.try_many(&names, Time::MAX).await })
+    }
+
+    /// Acquires those of the locks that are free, until `end`.
+    pub(super) async fn try_many(&self, names: &[String], end: Time) -> Answers {
+        let is_possible = |name: &&String| (1..=Self::LONGEST_NAME).contains(&name.len());
+        let Some(first) = names.iter().find(is_possible) else {
+            return self.try_lock_many(names);
+        };
+        let error = loop {
+            let (own, asked) = (Arc::clone(&self.inner), self.requests(names));
+            let wanted = Wanted::default();
+            let _ends = WantedEnd(wanted.clone());
+            let task = move || Ok(own.acquire_many(asked, false, &wanted, end));
+            match on_worker_or(&self.inner, first, task, lease_of).await {
+                // A lease may have ended while its grant waited for this poll.
+                Ok(answers) if answers.iter().flatten().all(LeaseGuard::is_held) => {
+                    return answers;
                 }
-            };
-            // No call was made.
-            let none = |name: &String| {
-                let name = name.clone();
-                Err(match &error {
-                    LockError::Store { error, .. } => LockError::Store {
-                        name,
-                        error: error.clone(),
-                    },
-                    _ => LockError::Closed { name },
-                })
-            };
-            names.iter().map(none).collect()
-        })
+                Ok(_) | Err(LockError::Lost { .. }) => {}
+                Err(error) => break error,
+            }
+        };
+        // No call was made.
+        let none = |name: &String| {
+            let name = name.clone();
+            Err(match &error {
+                LockError::Store { error, .. } => LockError::Store {
+                    name,
+                    error: error.clone(),
+                },
+                _ => LockError::Closed { name },
+            })
+        };
+        names.iter().map(none).collect()
     }
 
     /// Releases many locks, each as [`LeaseGuard::release`] does. Returns one result for each guard,
@@ -240,7 +244,7 @@ impl Leases {
     }
 
     /// Checks the names and makes their requests.
-    fn requests<N: AsRef<str>>(
+    pub(super) fn requests<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
     ) -> Vec<Result<Request, LockError>> {
@@ -252,14 +256,17 @@ impl Leases {
 }
 
 impl LeasesInner {
-    /// Asks for all names, in batches of one destination.
-    fn acquire_many(
+    /// Asks for all names, in batches of one destination, for a third of the lease, and not after
+    /// `end`. There is always time for one call.
+    pub(super) fn acquire_many(
         self: &Arc<Self>,
         requests: Vec<Result<Request, LockError>>,
         drop_waits: bool,
         wanted: &Wanted,
+        end: Time,
     ) -> Answers {
-        let end = self.clock.now() + self.lease / 3;
+        let now = self.clock.now();
+        let end = end.min(now + self.lease / 3).max(now + LEAST_CALL);
         let mut answers: Vec<_> = requests.iter().map(|_| None).collect();
         let mut routed: BTreeMap<Destination, Vec<(usize, Request)>> = BTreeMap::new();
         for (at, request) in requests.into_iter().enumerate() {

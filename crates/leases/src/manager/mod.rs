@@ -4,15 +4,17 @@
 //! | file | what |
 //! |---|---|
 //! | `builder.rs`, `locks.rs`, `inner.rs` | [`Leases`], its options, and what handles and guards share |
-//! | `acquire.rs`, `attempt.rs`, `many.rs`, `stop.rs`, `pausing.rs` | how a lock is acquired: the loop, one attempt, many names at once, and how a wait is ended |
+//! | `acquire.rs`, `attempt.rs`, `many.rs`, `all.rs`, `stop.rs`, `pausing.rs` | how a lock is acquired: the loop, one attempt, many names at once, and how a wait is ended |
 //! | `guard.rs`, `id.rs`, `extending.rs` | the guard of a held lock |
 //! | `releases.rs`, `background.rs`, `request.rs`, `drop_wait.rs` | how a lock is given back, also when nobody waits for it |
 //! | `hand_over.rs`, `ticket.rs` | how a lock goes to another process |
-//! | `awaiting.rs`, `lease_future.rs`, `oneshot.rs`, `turns.rs` | the async calls |
+//! | `awaiting.rs`, `lease_future.rs`, `oneshot.rs`, `turns.rs`, `amid_wait.rs` | the async calls |
 //! | `unowned.rs` | what runs in the background and does not keep the leases |
 //! | `error.rs`, `fence.rs`, `listing.rs`, `stats.rs`, `metrics.rs`, `health.rs` | what a user is told, and may check |
 
 mod acquire;
+mod all;
+mod amid_wait;
 mod attempt;
 mod awaiting;
 mod background;
@@ -42,6 +44,7 @@ mod turns;
 mod unowned;
 
 pub use acquire::Acquisition;
+pub use all::LockAll;
 pub use builder::LeasesBuilder;
 pub use error::{LockError, ReleaseError};
 pub use fence::{Fence, StaleToken};

@@ -9,6 +9,7 @@ mod tickets;
 #[path = "../kit/worlds.rs"]
 mod worlds;
 
+mod all;
 mod awaited;
 mod batches;
 mod elector;

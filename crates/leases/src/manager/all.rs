@@ -1,0 +1,368 @@
+//! Acquires all of several locks, and waits for them.
+//!
+//! - **ALL-1** A call holds some of its names while it waits only for a name that is greater than all
+//!   of these. So calls never wait for each other in a circle, whatever the order of their names.
+//! - **ALL-2** A future that waits, and is not polled any more, gives back what it holds: see
+//!   `amid_wait.rs`. Its next poll begins anew.
+
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::mem::take;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tourbillon::Time;
+
+use super::amid_wait::{Added, AfterLook, AmidWait};
+use super::drop_wait;
+use super::error::LockError;
+use super::guard::LeaseGuard;
+use super::inner::LeasesInner;
+use super::lease_future::LeaseFuture;
+use super::locks::Leases;
+use super::many::{Answers, Wanted};
+use crate::keep_alive::TimerKey;
+use crate::store::StoreError;
+use crate::sync::Arc;
+
+impl Leases {
+    /// Acquires all of the locks, and waits for them. Returns one guard for each name, in their
+    /// order. The call is waited for by [`wait`](LockAll::wait), or awaited.
+    ///
+    /// Whatever the order of the names is, calls for several locks don't wait for each other in a
+    /// circle. Locks of one destination of the store that are free take one round trip. If one is
+    /// not, the call keeps those whose names are smaller, in the order of their bytes, and gives the
+    /// others back. It waits for that one in its turn, like [`lock`](Self::lock), and goes on with
+    /// the others. Whoever holds one lock of these already, and calls this for others, may wait
+    /// forever.
+    ///
+    /// A name that occurs twice is locked once, and has two guards. To give all locks back
+    /// together, pass the guards to [`release_many`](Self::release_many). To lock those that are
+    /// free and wait for none, there is [`try_lock_many`](Self::try_lock_many).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// let leases = Leases::new(MemoryStore::new())?;
+    /// let both = leases.lock_all(["account/2", "account/1"]).wait()?;
+    /// assert_eq!(both[0].name(), "account/2");
+    /// for released in leases.release_many(both) {
+    ///     released?; // an error if it was not held to the end
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAll {
+        let names = names.into_iter().map(|name| name.as_ref().to_owned());
+        LockAll {
+            leases: self.clone(),
+            names: names.collect(),
+            within: None,
+        }
+    }
+}
+
+/// A call for several locks. Made by [`Leases::lock_all`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{Leases, LockError, MemoryStore};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let leases = Leases::new(MemoryStore::new())?;
+/// let stock = leases.lock("stock/7")?;
+/// let order = leases.lock_all(["order/42", "stock/7"]).within(Duration::from_millis(20));
+/// assert!(matches!(order.await, Err(LockError::TimedOut { name, .. }) if name == "stock/7"));
+/// assert!(leases.holder("order/42")?.is_none()); // all or none
+/// stock.release()?;
+/// assert_eq!(leases.lock_all(["order/42", "stock/7"]).await?.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "nothing is acquired until it is waited for, or awaited"]
+pub struct LockAll {
+    leases: Leases,
+    names: Vec<String>,
+    within: Option<Duration>,
+}
+
+impl LockAll {
+    /// Limits how long the call waits in all. Without this it waits for as long as it takes.
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.within = Some(limit);
+        self
+    }
+
+    /// Acquires the locks, and blocks until all of them are held.
+    ///
+    /// # Errors
+    ///
+    /// No lock is held after an error.
+    ///
+    /// - [`LockError::TimedOut`] if somebody else held a lock when the [limit](Self::within) was
+    ///   over, and [`LockError::Unanswered`] if the store failed then.
+    /// - For each name the other errors of [`Leases::lock`].
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the limit, or for one call to the store after it.
+    pub fn wait(self) -> Result<Vec<LeaseGuard>, LockError> {
+        drop_wait::acquires();
+        let names = self.names()?;
+        let (leases, inner) = (&self.leases, &self.leases.inner);
+        let mut held = Vec::new();
+        let failed = loop {
+            if !held.iter().all(LeaseGuard::is_held) {
+                leases.release_many(take(&mut held));
+            }
+            let requests = leases.requests(&names.sorted[held.len()..]);
+            let answers = inner.acquire_many(requests, true, &Wanted::default(), names.end);
+            let found = Sifted::of(answers);
+            held.extend(found.first);
+            leases.release_many(found.others);
+            let Some(refusal) = found.refusal else {
+                if held.iter().all(LeaseGuard::is_held) {
+                    return Ok(names.guards(held));
+                }
+                continue;
+            };
+            if let Err(error) = names.may_wait(inner, refusal) {
+                break error;
+            }
+            let next = leases.acquire(&names.sorted[held.len()]);
+            let locked = match names.end {
+                Time::MAX => next.lock(),
+                end => next.try_lock_for(end.since(inner.clock.now())),
+            };
+            match locked {
+                Ok(guard) => held.push(guard),
+                Err(error) => break error,
+            }
+        };
+        leases.release_many(held);
+        Err(failed)
+    }
+
+    /// Checks the names.
+    fn names(&self) -> Result<Names, LockError> {
+        for request in self.leases.requests(&self.names) {
+            request?;
+        }
+        let mut sorted = self.names.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let now = self.leases.inner.clock.now();
+        Ok(Names {
+            asked: self.names.clone(),
+            sorted,
+            end: self.within.map_or(Time::MAX, |limit| now + limit),
+        })
+    }
+
+    /// Acquires the locks as a future. What it holds while it waits is in `held`.
+    async fn go(&self, held: &HeldAmidWait) -> Result<Vec<LeaseGuard>, LockError> {
+        let names = self.names()?;
+        let (leases, inner) = (&self.leases, &self.leases.inner);
+        loop {
+            let (round, count) = held.held.begin(LeaseGuard::is_held);
+            let sorted = &names.sorted[count..];
+            let answers = leases.try_many(sorted, names.end).await;
+            let found = Sifted::of(answers);
+            let others = leases.release_many_async(found.others);
+            let added = held.add(round, found.first);
+            others.await;
+            if !added {
+                continue;
+            }
+            let Some(refusal) = found.refusal else {
+                match held.held.take(round) {
+                    Some(all) if all.iter().all(LeaseGuard::is_held) => {
+                        return Ok(names.guards(all));
+                    }
+                    _ => continue,
+                }
+            };
+            names.may_wait(inner, refusal)?;
+            let Some(count) = held.held.count(round) else {
+                continue;
+            };
+            let next = leases.acquire(&names.sorted[count]);
+            let locked = match names.end {
+                Time::MAX => next.lock_async(),
+                end => next.try_lock_for_async(end.since(inner.clock.now())),
+            };
+            held.add(round, vec![locked.await?]);
+        }
+    }
+}
+
+/// The future counts its limit from the first poll. It may be dropped, and be kept without being
+/// polled, like that of [`Leases::lock_async`]. While it waits it is woken now and then. If it is
+/// not polled for three quarters of a lease, the locks that it has already are given back, and the
+/// next poll begins anew.
+impl IntoFuture for LockAll {
+    type Output = Result<Vec<LeaseGuard>, LockError>;
+    type IntoFuture = LeaseFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        LeaseFuture::new(async move {
+            let inner = Arc::clone(&self.leases.inner);
+            let held = HeldAmidWait::new(&inner);
+            let mut going = pin!(self.go(&held));
+            poll_fn(|context| {
+                // In a forked copy nothing wakes the future, and a lock may stay locked forever.
+                if inner.keep_alive.is_forked() {
+                    let name = self.names.first().cloned().unwrap_or_default();
+                    let error = StoreError::Forked;
+                    return Poll::Ready(Err(LockError::Store { name, error }));
+                }
+                held.held.polled(context.waker());
+                going.as_mut().poll(context)
+            })
+            .await
+        })
+    }
+}
+
+impl fmt::Debug for LockAll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockAll")
+            .field("names", &self.names)
+            .field("within", &self.within)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The names of a call.
+struct Names {
+    asked: Vec<String>,
+    /// Each one once.
+    sorted: Vec<String>,
+    /// When the time to wait is over.
+    end: Time,
+}
+
+impl Names {
+    /// Returns one guard for each name that was asked for, of the locks of all names.
+    fn guards(&self, held: Vec<LeaseGuard>) -> Vec<LeaseGuard> {
+        let mut held: Vec<_> = held.into_iter().map(Ok).collect();
+        let mut guards: Vec<LeaseGuard> = Vec::with_capacity(self.asked.len());
+        for name in &self.asked {
+            let at = self.sorted.binary_search(name);
+            let at = at.expect("the sorted names are those that were asked for");
+            // The place of its guard, if the name has occurred before.
+            let guard = match std::mem::replace(&mut held[at], Err(guards.len())) {
+                Ok(guard) => guard,
+                Err(first) => {
+                    held[at] = Err(first);
+                    guards[first].again()
+                }
+            };
+            guards.push(guard);
+        }
+        guards
+    }
+
+    /// Returns the error of the call, unless it may wait for the name that was refused.
+    fn may_wait(&self, inner: &LeasesInner, refusal: LockError) -> Result<(), LockError> {
+        let late = inner.clock.now() >= self.end;
+        Err(match refusal {
+            LockError::Held { name, .. } if late => LockError::TimedOut { name },
+            LockError::Store { name, error } if late && error.may_pass() => {
+                LockError::Unanswered { name, error }
+            }
+            LockError::Held { .. } => return Ok(()),
+            LockError::Store { error, .. } if error.may_pass() => return Ok(()),
+            refusal => refusal,
+        })
+    }
+}
+
+/// What came of the names that were asked for together.
+struct Sifted {
+    /// The locks before the first refusal.
+    first: Vec<LeaseGuard>,
+    refusal: Option<LockError>,
+    /// The locks after it.
+    others: Vec<LeaseGuard>,
+}
+
+impl Sifted {
+    fn of(answers: Answers) -> Self {
+        let (mut first, mut others, mut refusal) = (Vec::new(), Vec::new(), None);
+        for answer in answers {
+            match answer {
+                Ok(guard) if refusal.is_none() => first.push(guard),
+                Ok(guard) => others.push(guard),
+                Err(error) => {
+                    refusal.get_or_insert(error);
+                }
+            }
+        }
+        Sifted {
+            first,
+            refusal,
+            others,
+        }
+    }
+}
+
+/// The locks that a future holds while it waits for others (ALL-2).
+struct HeldAmidWait {
+    inner: Arc<LeasesInner>,
+    held: Arc<AmidWait<LeaseGuard>>,
+    timer: TimerKey,
+}
+
+impl HeldAmidWait {
+    fn new(inner: &Arc<LeasesInner>) -> Self {
+        HeldAmidWait {
+            inner: Arc::clone(inner),
+            held: Arc::new(AmidWait::new()),
+            timer: TimerKey::Call(inner.keep_alive.number()),
+        }
+    }
+
+    /// Adds locks of this round. Gives them back, and returns false, if the round is over.
+    fn add(&self, round: u64, guards: Vec<LeaseGuard>) -> bool {
+        match self.held.add(round, guards) {
+            Added::Done => true,
+            Added::Arm => {
+                look_later(&self.inner, &self.held, self.timer);
+                true
+            }
+            Added::Over => false,
+        }
+    }
+}
+
+/// Looks after a quarter of a lease whether the future is polled.
+fn look_later(inner: &Arc<LeasesInner>, held: &Arc<AmidWait<LeaseGuard>>, timer: TimerKey) {
+    let (own, of) = (Arc::clone(inner), Arc::clone(held));
+    let look = move || match of.look() {
+        AfterLook::Nothing => {}
+        AfterLook::GiveBack(guards) => drop(guards),
+        AfterLook::Wake(waker) => {
+            look_later(&own, &of, timer);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    };
+    inner.keep_alive.after(timer, inner.lease / 4, look);
+}
+
+impl Drop for HeldAmidWait {
+    fn drop(&mut self) {
+        // In a forked copy the lock may stay locked forever.
+        if !self.inner.keep_alive.is_forked() {
+            self.inner.keep_alive.cancel(self.timer);
+            self.held.begin(|_| false);
+        }
+    }
+}

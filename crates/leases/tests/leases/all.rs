@@ -1,0 +1,307 @@
+//! All of several locks: waited for together, or none.
+
+use std::future::IntoFuture;
+use std::sync::Barrier;
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use kit::wakes::{Wakes, poll};
+use kit::{quiet, wait};
+use tourbillon_leases::{
+    Fault, LeaseFuture, LeaseGuard, Leases, LockError, Loss, MemoryStore, StoreCall, StoreError,
+};
+
+use crate::worlds::{LEASE, MS, S, Seen, World, down, log, no_fault, threads, world, world_of};
+
+type All = LeaseFuture<Result<Vec<LeaseGuard>, LockError>>;
+
+fn names_of(guards: &[LeaseGuard]) -> Vec<&str> {
+    guards.iter().map(LeaseGuard::name).collect()
+}
+
+fn held(world: &World, names: &str) -> String {
+    let names = names.chars();
+    names
+        .filter(|name| world.store.holder(&name.to_string()).is_some())
+        .collect()
+}
+
+/// Polls until nothing happens any more. The clock stands still.
+fn go_on(world: &World, all: &mut All) -> Poll<Result<Vec<LeaseGuard>, LockError>> {
+    for _ in 0..50 {
+        if let ready @ Poll::Ready(_) = poll(all, &Wakes::new()) {
+            return ready;
+        }
+        world.steps.settle();
+    }
+    Poll::Pending
+}
+
+fn finish(world: &World, all: &mut All) -> Result<Vec<LeaseGuard>, LockError> {
+    match go_on(world, all) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+#[test]
+fn all_are_locked_in_one_round_trip_and_have_guards_in_the_order_of_the_names() {
+    let world = world(1);
+    let log = log(&world.store, &world.clock, no_fault);
+    let guards = world.leases.lock_all(["c", "a", "b", "a"]).wait().unwrap();
+    assert_eq!(names_of(&guards), ["c", "a", "b", "a"]);
+    let calls: Vec<Seen> = log.calls().into_iter().map(|(_, seen)| seen).collect();
+    assert_eq!(
+        calls,
+        [Seen::ClaimMany(["a", "b", "c"].map(str::to_owned).into())]
+    );
+    // A name that occurs twice is one lock, which goes with its last guard.
+    let [c, a, b, again] = <[LeaseGuard; 4]>::try_from(guards).unwrap();
+    a.release().unwrap();
+    assert_eq!(held(&world, "abc"), "abc");
+    for released in world.leases.release_many([c, b, again]) {
+        released.unwrap();
+    }
+    assert_eq!(held(&world, "abc"), "");
+
+    assert!(world.leases.lock_all([""; 0]).wait().unwrap().is_empty());
+    let mut none = world.leases.lock_all([""; 0]).into_future();
+    assert!(finish(&world, &mut none).unwrap().is_empty());
+}
+
+#[test]
+fn what_can_never_be_locked_is_refused_before_anything_is_asked_for() {
+    let world = world_of(2, 3, |builder| builder);
+    let log = log(&world.store, &world.clock, no_fault);
+    let long = "x".repeat(Leases::LONGEST_NAME + 1);
+    for (names, text) in [(["a", ""], "needs a name"), (["a", &long], "1024")] {
+        let error = world.leases.lock_all(names).wait().unwrap_err().to_string();
+        let mut all = world.leases.lock_all(names).into_future();
+        assert_eq!(finish(&world, &mut all).unwrap_err().to_string(), error);
+        assert!(error.contains(text), "{error}");
+    }
+    assert_eq!(log.len(), 0);
+    world.leases.close(S);
+    let closed = world.leases.lock_all(["a"]).wait();
+    assert!(
+        matches!(closed, Err(LockError::Closed { .. })),
+        "{closed:?}"
+    );
+    let mut all = world.leases.lock_all(["a"]).into_future();
+    assert!(matches!(
+        finish(&world, &mut all),
+        Err(LockError::Closed { .. })
+    ));
+}
+
+#[test]
+fn a_refusal_ends_it_and_leaves_nothing_locked() {
+    let world = world(3);
+    world.store.inject(|call| match call {
+        StoreCall::ClaimMany { .. } => {
+            Fault::Some(vec![1], StoreError::Refused("on purpose".to_owned()))
+        }
+        _ => Fault::None,
+    });
+    let error = world.leases.lock_all(["a", "b", "c"]).wait().unwrap_err();
+    assert!(
+        matches!(&error, LockError::Store { name, .. } if name == "b"),
+        "{error}"
+    );
+    assert_eq!(held(&world, "abc"), "");
+    let mut all = world.leases.lock_all(["a", "b", "c"]).into_future();
+    finish(&world, &mut all).unwrap_err();
+    world.steps.settle();
+    assert_eq!(held(&world, "abc"), "");
+}
+
+#[test]
+fn at_its_limit_it_says_what_it_waited_for() {
+    let world = world(4);
+    let b = world.leases.lock("b").unwrap();
+    let names = ["a", "b", "c"];
+    for limit in [Duration::ZERO, 3 * S] {
+        let late = world.leases.lock_all(names).within(limit);
+        let mut all = late.into_future();
+        let mut answer = go_on(&world, &mut all);
+        while answer.is_pending() {
+            // The smaller name is kept for that time, the greater one is not.
+            assert_eq!(held(&world, "abc"), "ab");
+            world.steps.advance(S);
+            answer = go_on(&world, &mut all);
+        }
+        let Poll::Ready(Err(LockError::TimedOut { name, .. })) = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(name, "b");
+        world.steps.settle();
+        assert_eq!(held(&world, "abc"), "b");
+    }
+    let late = world.leases.lock_all(names).within(Duration::ZERO).wait();
+    assert!(matches!(late, Err(LockError::TimedOut { name, .. }) if name == "b"));
+    drop(b);
+    world.store.inject(|_| Fault::Fail(down()));
+    let late = world.leases.lock_all(names).within(Duration::ZERO).wait();
+    assert!(matches!(late, Err(LockError::Unanswered { name, .. }) if name == "a"));
+}
+
+#[test]
+fn a_store_that_fails_for_a_while_is_waited_for() {
+    let world = world(5);
+    world.store.inject(|_| Fault::Fail(down()));
+    let mut all = world.leases.lock_all(["a", "b"]).into_future();
+    assert!(go_on(&world, &mut all).is_pending());
+    world.steps.advance(S);
+    assert!(go_on(&world, &mut all).is_pending());
+    world.store.heal();
+    world.steps.advance(S);
+    assert_eq!(finish(&world, &mut all).unwrap().len(), 2);
+}
+
+#[test]
+fn a_lock_that_is_lost_during_the_wait_is_acquired_again() {
+    let world = world(6);
+    let b = world.leases.lock("b").unwrap();
+    let mut all = world.leases.lock_all(["a", "b"]).into_future();
+    assert!(go_on(&world, &mut all).is_pending());
+    let token = world.store.holder("a").unwrap().1;
+    world.store.forget();
+    // A renewal finds it.
+    world.steps.advance(LEASE / 2);
+    assert_eq!(b.lost().loss(), Some(Loss::NotHeld));
+    assert!(poll(&mut all, &Wakes::new()).is_pending());
+    let guards = finish(&world, &mut all).unwrap();
+    assert!(guards.iter().all(LeaseGuard::is_held));
+    assert!(guards[0].fencing_token() > token);
+}
+
+#[test]
+fn a_future_that_is_not_polled_gives_back_what_it_holds_and_begins_anew() {
+    let world = world(7);
+    let b = world.leases.lock("b").unwrap();
+    let mut all = world.leases.lock_all(["a", "b"]).into_future();
+    assert!(go_on(&world, &mut all).is_pending());
+    // It is woken before it is given up.
+    let wakes = Wakes::new();
+    assert!(poll(&mut all, &wakes).is_pending());
+    world.steps.advance(LEASE * 3 / 4 - MS);
+    assert!(wakes.count() >= 2);
+    assert_eq!(held(&world, "ab"), "ab");
+    world.steps.advance(LEASE / 4);
+    world.steps.settle();
+    assert_eq!(held(&world, "ab"), "b");
+    // However long it is kept.
+    world.steps.advance(10 * LEASE);
+    let a = world.leases.lock("a").unwrap();
+    drop(b);
+    world.steps.settle();
+    assert!(go_on(&world, &mut all).is_pending());
+    a.release().unwrap();
+    world.steps.settle();
+    let guards = finish(&world, &mut all).unwrap();
+    assert_eq!(names_of(&guards), ["a", "b"]);
+    world.leases.release_many(guards);
+    assert_eq!(world.leases.stats().armed, 0);
+}
+
+#[test]
+fn a_future_that_is_polled_holds_them_for_as_long_as_it_waits() {
+    let world = world(8);
+    let _b = world.leases.lock("b").unwrap();
+    let mut all = world.leases.lock_all(["a", "b"]).into_future();
+    assert!(go_on(&world, &mut all).is_pending());
+    let token = world.store.holder("a").unwrap().1;
+    let wakes = Wakes::new();
+    for _ in 0..100 {
+        // As a task does: it polls when it was woken, and no earlier.
+        let before = wakes.count();
+        assert!(poll(&mut all, &wakes).is_pending());
+        while wakes.count() == before {
+            world.steps.advance(S);
+        }
+    }
+    assert_eq!(world.store.holder("a").unwrap().1, token);
+    drop(all);
+    world.steps.settle();
+    assert_eq!(held(&world, "ab"), "b");
+}
+
+#[test]
+fn two_that_want_them_in_opposite_orders_both_get_them() {
+    const ROUNDS: usize = 40;
+    let world = threads();
+    let names: Vec<String> = (0..20).map(|at| format!("n{at}")).collect();
+    let start = Barrier::new(3);
+    let inside = std::sync::atomic::AtomicUsize::new(0);
+    let (leases, inside, start) = (&world.leases, &inside, &start);
+    let work = |guards: Vec<LeaseGuard>| {
+        use std::sync::atomic::Ordering::SeqCst;
+        assert_eq!(inside.fetch_add(1, SeqCst), 0);
+        thread::yield_now();
+        assert_eq!(inside.fetch_sub(1, SeqCst), 1);
+        leases.release_many(guards);
+    };
+    thread::scope(|scope| {
+        for reversed in [false, true] {
+            let mut names = names.clone();
+            scope.spawn(move || {
+                if reversed {
+                    names.reverse();
+                }
+                start.wait();
+                for _ in 0..ROUNDS {
+                    work(leases.lock_all(&names).wait().unwrap());
+                }
+            });
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.build().unwrap();
+        start.wait();
+        for _ in 0..ROUNDS {
+            work(
+                runtime
+                    .block_on(leases.lock_all(&names).into_future())
+                    .unwrap(),
+            );
+        }
+        wait::until("nothing is held", || leases.stats().kept == 0);
+    });
+}
+
+#[test]
+fn a_panic_of_the_store_is_a_failure_that_is_waited_for() {
+    let world = world(9);
+    quiet::hush();
+    world.store.inject(|call| match call {
+        StoreCall::ClaimMany { .. } => panic!("on purpose"),
+        _ => Fault::None,
+    });
+    let late = world
+        .leases
+        .lock_all(["a", "b"])
+        .within(Duration::ZERO)
+        .wait();
+    assert!(
+        matches!(late, Err(LockError::Unanswered { .. })),
+        "{late:?}"
+    );
+    world.store.heal();
+    world.steps.settle();
+    assert_eq!(world.leases.lock_all(["a", "b"]).wait().unwrap().len(), 2);
+}
+
+#[test]
+fn it_can_be_printed_and_does_nothing_before_it_is_waited_for() {
+    let store = MemoryStore::new();
+    let leases = Leases::new(store.clone()).unwrap();
+    let all = leases.lock_all(["a"]).within(S);
+    assert_eq!(
+        format!("{all:?}"),
+        "LockAll { names: [\"a\"], within: Some(1s), .. }"
+    );
+    let future = all.into_future();
+    assert_eq!(leases.stats().asked, 0);
+    drop(future);
+    assert_eq!(store.holder("a"), None);
+}
