@@ -28,6 +28,8 @@ const ROOM: usize = 16;
 const MOST_CHANNELS: usize = 1_024;
 /// The longest pause between two looks at the store.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The shortest one: a lease that no store grants must not make a loop of the looks.
+const LEAST_PAUSE: Duration = Duration::from_millis(10);
 
 /// Who leads an election; see [`Elector::leaders`].
 ///
@@ -72,19 +74,21 @@ impl Elector {
     /// Returns a channel of who leads: the present leader or `None`, and then each change. It needs
     /// no campaign, so processes that only follow may call it, too.
     ///
-    /// The leases look at the store once in a second, or in each third of a shorter lease. The
-    /// channel gets a state that differs from the last one that it got. A term that is shorter than
-    /// that may be missed. While the channel is full, the states in between are left out, and the
-    /// newest one follows when there is room. A look that fails changes nothing;
-    /// [`health`](Self::health) tells of it.
+    /// The leases look at the store once a second, or three times in a lease of less than three
+    /// seconds. The channel gets a state that differs from the last one that it got. A term that
+    /// begins and ends between two looks is not told. While the channel is full, the states in between
+    /// are left out, and the newest one follows when there is room. A look that fails changes nothing;
+    /// [`health`](Self::health) tells of it. A store that can't tell
+    /// [who holds a name](crate::LeaseStore::holder_of) refuses each look.
     ///
     /// The answer may be outdated when it arrives, as that of [`leader`](Self::leader). A leader
     /// asks [`is_leader`](crate::Leadership::is_leader).
     ///
     /// The channel is disconnected when the last clone of this elector is dropped, and within a
-    /// second when the leases are closed. A receiver that is dropped is noticed at the next change.
-    /// Without receivers nobody looks. So make one receiver for a process, and not one for each
-    /// request. A candidate has at most 1,024 channels, and a further one ends the oldest.
+    /// second when the leases are closed, or when a look that is under way has ended. In a forked copy
+    /// of the process it stays silent. The looks end at the first change after the last receiver is
+    /// dropped. So make one receiver for a process, and not one for each request. A candidate has at
+    /// most 1,024 channels, and a further one ends the oldest.
     ///
     /// # Errors
     ///
@@ -114,7 +118,7 @@ impl Elector {
                 candidate: Arc::downgrade(&self.candidate),
                 run,
             };
-            let pause = PAUSE.min(self.lease_length() / 3);
+            let pause = (self.lease_length() / 3).clamp(LEAST_PAUSE, PAUSE);
             let looks = look(leases.clone(), watcher, self.name.clone(), pause);
             if !leases.spawn(looks) {
                 let name = self.name.clone();

@@ -62,9 +62,9 @@ impl TermState {
         // lock puts the two in an order, so the task is woken or sees the flag.
         self.resigned.store(true, Ordering::Release);
         let wakers = std::mem::take(&mut self.wakers.lock().waiting);
-        // Wakers are user code, so they run without the lock.
+        // Wakers are user code, so they run without the lock, and one that panics costs no other.
         for (_, waker) in wakers {
-            waker.wake();
+            let _ = catch_panic(|| waker.wake());
         }
     }
 
@@ -72,13 +72,21 @@ impl TermState {
         if self.origin.is_elsewhere() {
             return;
         }
+        // Cloned before the lock, and the one before is dropped after it: both are user code.
+        let waker = waker.clone();
         let mut wakers = self.wakers.lock();
         let number = *place.get_or_insert(wakers.next);
         wakers.next = wakers.next.max(number + 1);
-        match wakers.waiting.iter_mut().find(|(of, _)| *of == number) {
-            Some((_, left)) => left.clone_from(waker),
-            None => wakers.waiting.push((number, waker.clone())),
-        }
+        let left = wakers.waiting.iter_mut().find(|(of, _)| *of == number);
+        let before = match left {
+            Some((_, left)) => Some(std::mem::replace(left, waker)),
+            None => {
+                wakers.waiting.push((number, waker));
+                None
+            }
+        };
+        drop(wakers);
+        drop(before);
     }
 
     fn take_waker(&self, place: u64) {
@@ -176,6 +184,7 @@ impl Leadership {
     /// As for [`LeaseGuard::release`].
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn end(mut self) -> TermEnd {
+        self.leaves();
         let released = self.guard.take().map(LeaseGuard::release);
         self.ended(released.as_ref())
     }
@@ -183,12 +192,23 @@ impl Leadership {
     /// Ends the term like [`end`](Self::end), as a future.
     pub fn end_async(mut self) -> LeaseFuture<TermEnd> {
         LeaseFuture::new(async move {
+            self.leaves();
             let released = match self.guard.take() {
                 Some(guard) => Some(guard.release_async().await),
                 None => None,
             };
             self.ended(released.as_ref())
         })
+    }
+
+    /// Takes the term out of those of the candidate. From now on it does not count as one that leads,
+    /// and can't be resigned: its lock is given back.
+    fn leaves(&self) {
+        // In a forked copy the lock may stay locked for ever.
+        if !self.state.origin.is_elsewhere() {
+            let mut terms = self.elector.candidate.terms.lock();
+            terms.retain(|term| !Arc::ptr_eq(term, &self.state));
+        }
     }
 
     fn ended(&mut self, released: Option<&Result<(), ReleaseError>>) -> TermEnd {
@@ -215,12 +235,8 @@ impl Leadership {
 
 impl Drop for Leadership {
     fn drop(&mut self) {
-        let elector = &self.elector;
-        let is_forked = self.state.origin.is_elsewhere();
-        if !is_forked {
-            let mut terms = elector.candidate.terms.lock();
-            terms.retain(|term| !Arc::ptr_eq(term, &self.state));
-        }
+        self.leaves();
+        let (elector, is_forked) = (&self.elector, self.state.origin.is_elsewhere());
         // The work has panicked, or the user has dropped the term or the future that ends it.
         let guard = self.guard.take();
         let loss = guard.as_ref().and_then(|guard| guard.lost().loss());

@@ -297,7 +297,8 @@ impl Elector {
         while self.is_back() && self.steps_back(&mut looks, self.leader()) {
             self.leases.pause(looks, &self.candidate.stop);
         }
-        Ok(self.elected(self.acquisition().lock()?))
+        let lock = self.acquisition().lock();
+        Ok(self.elected(lock.map_err(|error| self.or_stopped(error))?))
     }
 
     /// Waits until this candidate is elected, like [`campaign`](Self::campaign), as a future.
@@ -318,8 +319,8 @@ impl Elector {
                 }
                 elector.rest(looks).await;
             }
-            let lock = elector.acquisition().lock_async();
-            Ok(elector.elected(lock.await?))
+            let lock = elector.acquisition().lock_async().await;
+            Ok(elector.elected(lock.map_err(|error| elector.or_stopped(error))?))
         })
     }
 
@@ -346,9 +347,9 @@ impl Elector {
         led
     }
 
-    /// Stops this candidate and its clones, for good. [`serve`](Self::serve) returns, at once or
-    /// when its work has. A campaign that waits fails with [`LockError::Stopped`], and so do later
-    /// ones. A leader is asked to stop, as by [`resign`](Self::resign). Nothing else of the same
+    /// Stops this candidate and its clones, for good. [`serve`](Self::serve) returns when its work
+    /// has, or when a call to the store that is under way has ended. A campaign that waits fails with
+    /// [`LockError::Stopped`], and so do later ones. A leader is asked to stop, as by [`resign`](Self::resign). Nothing else of the same
     /// leases changes, and [`leaders`](Self::leaders) goes on.
     ///
     /// # Examples
@@ -395,6 +396,17 @@ impl Elector {
         self.leases.holder_async(&self.name)
     }
 
+    /// Returns the error of a campaign. A program that ends stops its candidates and closes its leases,
+    /// and the order in which a campaign finds that is no matter of the caller.
+    fn or_stopped(&self, error: LockError) -> LockError {
+        match error {
+            LockError::Closed { name } if self.candidate.stop.is_stopped() => {
+                LockError::Stopped { name }
+            }
+            error => error,
+        }
+    }
+
     /// Whether the candidate has resigned, and nobody else is known to have led since. One that is
     /// stopped asks nobody: the acquire says so. So it is in a forked copy of the process.
     fn is_back(&self) -> bool {
@@ -417,6 +429,10 @@ impl Elector {
     /// Decides whether the candidate still leaves the lead to others, by who leads now. Doubles the
     /// pause until it looks again.
     fn steps_back(&self, looks: &mut Duration, leader: Result<Option<Holder>, LockError>) -> bool {
+        // The process may have been forked since `is_back`, and the lock may stay locked for ever.
+        if self.leases.is_forked() {
+            return false;
+        }
         let mut steps_back = self.candidate.steps_back.lock();
         let Some(back) = *steps_back else {
             return false;

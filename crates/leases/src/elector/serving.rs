@@ -1,7 +1,8 @@
 //! Candidates that lead again and again.
 //!
 //! - **SERVE-1** A refusal of the store pauses the candidacy, and does not end it. It ends by what
-//!   the program has done: a stop, a close, a fork, or options that no store can grant.
+//!   the program has done: a stop, a close, a fork, or options that no store can grant. It also
+//!   ends if the leases get no threads.
 //! - **SERVE-2** A candidate steps back, as after a resignation, when its work has returned while it
 //!   led, and when its options have ended the term. So work that returns at once, or a longest term
 //!   that is tiny, can't keep the store busy.
@@ -39,21 +40,21 @@ impl Elector {
     ///
     /// **A store that fails or refuses** does not end the candidacy. A refusal, such as a password
     /// that is being changed, is told as [`Change::Failed`], and the candidate tries again after a
-    /// pause. The pause grows to a quarter of the lease, and to less than a second. An error that
-    /// waiting callers bear, such as a server that is away, has the [event](crate#events) `Waiting`.
-    /// [`status`](Self::status) and [`health`](Self::health) have both.
+    /// pause. The pause grows up to about a quarter of the lease, and stays below a second. If the
+    /// server is away, the candidate goes on waiting, and the [event](crate#events) `Waiting` tells
+    /// of it. [`status`](Self::status) and [`health`](Self::health) report both kinds of errors.
     ///
     /// Clones may serve at one time, on several threads. One of them leads then, and the others
     /// wait.
     ///
     /// # Errors
     ///
-    /// What can never succeed is returned at once, and `Ok` only after a stop:
+    /// `Ok` is returned only after a stop. These errors are returned at once:
     ///
     /// - a name or an option that is out of range, such as a lease that the store does not grant,
     /// - [`LockError::Closed`]: the leases are closed,
     /// - [`LockError::Store`] with [`StoreError::Forked`] in a forked copy of the process,
-    /// - [`LockError::Spawn`] and [`LockError::Runtime`]: the leases have no threads.
+    /// - [`LockError::Spawn`] and [`LockError::Runtime`]: the leases could not start their threads.
     ///
     /// # Panics
     ///
@@ -61,7 +62,8 @@ impl Elector {
     ///
     /// # Blocking
     ///
-    /// Blocks until the candidate is stopped and its work has returned.
+    /// Blocks until the candidate is stopped, and its work has returned. A call to the store that is
+    /// under way ends first, after a third of the lease at most.
     ///
     /// # Examples
     ///
@@ -92,7 +94,8 @@ impl Elector {
                 Ok(leadership) => {
                     (retries, waits) = (Retries::default(), None);
                     work(&leadership);
-                    self.served(leadership.token(), leadership.end());
+                    let (token, led) = (leadership.token(), leadership.is_leader());
+                    self.served(token, led, leadership.end());
                 }
                 Err(error) => match self.tries_again(error, &mut retries)? {
                     Some(pause) => self.leases.pause(pause, &self.candidate.stop),
@@ -154,8 +157,8 @@ impl Elector {
                     Ok(leadership) => {
                         (retries, waits) = (Retries::default(), None);
                         until_over(&leadership, work(&leadership)).await;
-                        let token = leadership.token();
-                        elector.served(token, leadership.end_async().await);
+                        let (token, led) = (leadership.token(), leadership.is_leader());
+                        elector.served(token, led, leadership.end_async().await);
                     }
                     Err(error) => match elector.tries_again(error, &mut retries)? {
                         Some(pause) => elector.rest(pause).await,
@@ -166,14 +169,13 @@ impl Elector {
         }
     }
 
-    /// Notes that a term of a service has ended (SERVE-2).
-    fn served(&self, token: u64, end: TermEnd) {
-        match end {
-            TermEnd::Completed | TermEnd::Lost(Loss::NotFed | Loss::HeldTooLong) => {
-                self.comes_last(token);
-            }
-            // A resignation has done so already. A lease that ran out says nothing about the work.
-            TermEnd::Resigned | TermEnd::Lost(_) => {}
+    /// Notes that a term of a service has ended (SERVE-2). `led` says whether it led when its work
+    /// returned.
+    fn served(&self, token: u64, led: bool, end: TermEnd) {
+        let by_options = matches!(end, TermEnd::Lost(Loss::NotFed | Loss::HeldTooLong));
+        // A resignation has done so already. A lease that ran out says nothing about the work.
+        if led || by_options {
+            self.comes_last(token);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a candidate does, and how the store answers it.
 
-use tourbillon::{Health, Time};
+use tourbillon::{Health, Impact, Time};
 
 use super::{Candidate, Elector};
 use crate::manager::LockError;
@@ -69,10 +69,10 @@ pub struct ElectorStatus {
     pub role: ElectorRole,
     /// When it began to do so, by the clock of the leases. `None` if it is idle.
     pub since: Option<Time>,
-    /// How the store has last failed its campaign, or the looks for
-    /// [`leaders`](Elector::leaders). `None` if the store has answered since.
+    /// The last error of the store, in a campaign or in a look for [`leaders`](Elector::leaders).
+    /// `None` once the store has answered again.
     pub error: Option<StoreError>,
-    /// When the first of the failures was that no answer has interrupted.
+    /// When the present series of failures began.
     pub failing_since: Option<Time>,
 }
 
@@ -128,7 +128,8 @@ impl Elector {
     /// those of [`Leases::health`](crate::Leases::health), and
     ///
     /// - [`StoreFails`](crate::FindingKind::StoreFails): the store fails the campaign, or the looks
-    ///   for [`leaders`](Self::leaders). A warning, and not ready after 10 s.
+    ///   for [`leaders`](Self::leaders). A warning, and not ready after 10 s. Looks that the store
+    ///   refuses are a warning for as long as it does.
     ///
     /// Waiting and leading are both well; [`status`](Self::status) tells which it is.
     ///
@@ -149,16 +150,19 @@ impl Elector {
             return health;
         }
         let (name, candidate) = (&self.name, &self.candidate);
-        let failures = [
-            ("campaigns", candidate.stop.failing().get()),
-            ("looks for leaders", candidate.lookout.failing().get()),
-        ];
-        for (what, failure) in failures {
-            health.extend(failure.map(|failure| {
-                let detail = format!("{what} of {name:?} fail: {}", failure.error);
-                self.leases.store_fails(failure.since, detail)
-            }));
-        }
+        health.extend(candidate.stop.failing().get().map(|failure| {
+            let detail = format!("campaigns of {name:?} fail: {}", failure.error);
+            self.leases.store_fails(failure.since, detail)
+        }));
+        health.extend(candidate.lookout.failing().get().map(|failure| {
+            let detail = format!("looks for leaders of {name:?} fail: {}", failure.error);
+            let mut finding = self.leases.store_fails(failure.since, detail);
+            // Some stores can't tell who leads, and the process can do its work all the same.
+            if matches!(failure.error, StoreError::Refused(_)) {
+                finding.impact = Impact::Warning;
+            }
+            finding
+        }));
         health
     }
 }
