@@ -46,7 +46,7 @@ if held then
   return {0, left}
 end
 local time = redis.call('TIME')
-local wait = guard(KEYS[3], tonumber(ARGV[4]), ARGV[6] == '1', time, tonumber(ARGV[12]))
+local wait = guard(KEYS[3], tonumber(ARGV[4]), ARGV[6] == '1', time, tonumber(ARGV[12]), true)
 if wait then return wait end
 -- A token is the time, or the last token plus 1 if the clock is behind it. So tokens also grow
 -- after the last one was forgotten.

@@ -121,21 +121,22 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the longest lease that the store grants; 30 s by default. For the same time nothing is
-    /// granted after the server has started or lost its data.
+    /// Sets the longest lease that the store grants; 30 s by default. After the server has started or
+    /// lost its data, the store grants nothing for this time.
     ///
     /// All stores with this prefix need the same value: one that waits for less might grant a lock
-    /// that somebody else still relies on. So a store with a smaller value than that of another
-    /// store that was granted a lock is [refused](crate::StoreError::Refused). Its renewals and
-    /// releases go on. See [`longest_lease_changes`](Self::longest_lease_changes) for how to change
+    /// that somebody else still relies on. So once a store with a greater value has asked for a lock,
+    /// a store with a smaller one is [refused](crate::StoreError::Refused). Its renewals and releases
+    /// go on. The first grant to the greater one waits for the difference of both. See [`longest_lease_changes`](Self::longest_lease_changes) for how to change
     /// the value.
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         self.longest_lease = longest;
         self
     }
 
-    /// Declares that stores with another [longest lease](Self::longest_lease) are in use. Of both
-    /// values, the store waits for the greater one, as long as the server knows it.
+    /// Declares that stores with another [longest lease](Self::longest_lease) are in use. The store
+    /// is not refused, and waits for the greatest value that the server knows. If the server has lost
+    /// its data, it knows none, and the store waits for its own value alone.
     ///
     /// To make the value greater while processes run: start all of them anew with this option, then
     /// with the option and the greater value, then without the option. Do not let the server lose its

@@ -18,11 +18,12 @@ const SLOTS_LIMIT: Duration = Duration::from_secs(1);
 
 impl RedisStore {
     /// Checks whether the destinations of these markers grant. Returns the longest of several
-    /// waits.
+    /// waits. `granted` says that a lock was granted, which counts if they do.
     pub(super) fn ready(
         &self,
         destination: Destination,
         markers: &[String],
+        granted: bool,
         limit: Limit,
     ) -> Result<(), StoreError> {
         let calls: Vec<_> = markers
@@ -32,6 +33,7 @@ impl RedisStore {
                     .arg(&self.guard_micros())
                     .arg(&u8::from(self.0.options.starts_empty))
                     .arg(&self.least_micros())
+                    .arg(&u8::from(granted))
             })
             .collect();
         let mut longest = None;
@@ -131,7 +133,7 @@ impl RedisStore {
     ) -> Result<(), StoreError> {
         if apart {
             let marker = self.0.options.keys.marker(name).to_owned();
-            self.ready(destination, &[marker], limit)?;
+            self.ready(destination, &[marker], true, limit)?;
         }
         self.has_all_slots(limit)
     }

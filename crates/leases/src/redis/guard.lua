@@ -18,10 +18,11 @@ end
 -- The marker is the text "RUN END WHY LONGEST". RUN is the id of the server's run. END is the time until
 -- which nothing is granted, or 0 when that time has passed. WHY is the reason. A marker of this run
 -- with END 0 says that this server has lost nothing since that time; it needs no clock. LONGEST is
--- the greatest longest lease of all stores that were granted a lock, in us. A store with a smaller one
+-- the greatest longest lease of all stores that have asked for a lock, in us. A store with a smaller one
 -- would wait for too short a time after a loss, when nothing tells it of the others. So it is
--- granted nothing: {3, LONGEST}.
-local function guard(marker, longest, starts_empty, time, own)
+-- granted nothing: {3, LONGEST}. A store with a greater one `raises` LONGEST. The last loss was
+-- waited out for the smaller one, so it waits for the difference, if it waits for losses at all.
+local function guard(marker, longest, starts_empty, time, own, raises)
   if longest == 0 then return nil end
   local info = redis.pcall('INFO', 'server')
   if type(info) ~= 'string' then
@@ -57,7 +58,9 @@ local function guard(marker, longest, starts_empty, time, own)
       why = 'evicted'
     end
   else
+    if not raises then raised, longest = false, known end
     if of == run and ends == '0' and not raised then return nil end
+    if raised and not starts_empty then ends = (ends == '0' and now or ends) + longest - known end
     -- No wait has to be longer than the longest lease. More is left if the clock was set back.
     rest = math.max(0, math.min(ends - now, longest))
     if of ~= run then

@@ -8,7 +8,7 @@ use super::link::Limit;
 use super::pool::Whose;
 use super::scripts::Call;
 use super::{RedisStore, millis};
-use crate::store::{Holder, Holding, Outcome, Released, Renewal, StoreError};
+use crate::store::{Holder, Holding, LeaseStore, Outcome, Released, Renewal, StoreError};
 
 impl RedisStore {
     pub(super) fn leave_now(&self, name: &str, limit: Limit) -> Result<(), StoreError> {
@@ -74,18 +74,13 @@ impl RedisStore {
         }
         let released = match batch {
             [] => return Ok(Vec::new()),
-            // Somebody may wait for it, so it does not queue behind renewals.
             [held] => {
-                let answer = self.ask(held.name, self.giving_back(held), limit);
-                answer.map(|answer| {
-                    let answer = answer.map_err(|error| answered(&error));
-                    vec![answer.and_then(given_back)]
-                })
+                let whose = Whose::GivingBack(self.destination(held.name));
+                self.0.pool.call(whose, &[self.giving_back(held)], limit)
             }
             _ => {
                 let calls: Vec<_> = batch.iter().map(|held| self.giving_back(held)).collect();
-                let answers = self.0.pool.call(Whose::Flush, &calls, limit);
-                answers.map(|answers| answers.into_iter().map(given_back).collect())
+                self.0.pool.call(Whose::Flush, &calls, limit)
             }
         };
         // Wake callers of this process. They may have come after the last acquire that was refused,
@@ -93,7 +88,7 @@ impl RedisStore {
         for held in batch {
             self.0.listener.wait_queue.released(held.name);
         }
-        released
+        Ok(released?.into_iter().map(given_back).collect())
     }
 
     pub(super) fn holder_now(

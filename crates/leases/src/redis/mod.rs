@@ -291,7 +291,7 @@ impl RedisStore {
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
         // The markers may belong to several destinations, but are sent in one round trip.
         let (markers, limit) = (self.0.options.keys.markers(), Limit::new(limit));
-        let ready = self.ready(Destination::default(), markers, limit);
+        let ready = self.ready(Destination::default(), markers, false, limit);
         // A server that will grant locks, though perhaps not yet.
         if let Ok(()) | Err(StoreError::Emptied { .. } | StoreError::Restarted { .. }) = ready {
             self.has_all_slots(limit)?;

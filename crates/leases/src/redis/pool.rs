@@ -42,6 +42,9 @@ const LONGEST_IDLE: Duration = Duration::from_secs(60);
 pub(super) enum Whose {
     /// A thread of the user, for this destination. There may be any number of such threads.
     User(Destination),
+    /// A release for this destination. It waits for a turn for half of its limit, and then does
+    /// without: while calls of users hang, locks are given back all the same.
+    GivingBack(Destination),
     /// A flush of renewals or releases. There are few at a time, and they must not wait behind the
     /// calls of users.
     Flush,
@@ -103,6 +106,10 @@ impl Pool {
         }
         let _turn = match whose {
             Whose::User(destination) => Some(self.turn(destination, limit)?),
+            Whose::GivingBack(destination) => {
+                let half = Limit::new(limit.left().unwrap_or_default() / 2);
+                self.turn(destination, half).ok()
+            }
             Whose::Flush => None,
         };
         let mut idle = self.take_idle();

@@ -211,6 +211,10 @@ fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
     let renewal = [Renewal::new("held", Secret::new("a:1"), LEASE)];
     let outcomes = store.renew(Destination::default(), &renewal, LIMIT);
     assert_eq!(outcomes, Ok(vec![Outcome::Renewed]));
+    // A release does without a turn when half of its time has passed.
+    let limit = Duration::from_secs(2);
+    let released = store.release("held", Secret::new("a:1"), limit);
+    assert_eq!(released, Ok(Released::Released));
     proxy.cut();
     for _ in 0..2 {
         let _ = wait::next(&told);

@@ -783,7 +783,8 @@ fn the_marker_says_what_was_lost_whatever_the_clock_does() {
          {}
          local marker = ARGV[2] ~= 'none' and 'marker' or nil
          local own = tonumber(ARGV[5] or '30000000')
-         local wait = guard(marker, own > 0 and own or 30000000, ARGV[4] == '1', {{'1000', '0'}}, own)
+         local wait = guard(marker, own > 0 and own or 30000000, ARGV[4] == '1', {{'1000', '0'}}, own,
+           ARGV[6] ~= 'check')
          local answer = wait and (wait[1] == 2 and string.format('waits %.0f %d', wait[2], wait[3]) or
            string.format('refused by %.0f', wait[2])) or 'grants'
          return answer .. ', ' .. (written or 'writes nothing')",
@@ -966,7 +967,13 @@ fn the_marker_says_what_was_lost_whatever_the_clock_does() {
             "30000000",
             "bb 0 empty 20000000",
             long,
-            "grants, bb 0 empty 30000000",
+            "waits 10000000 2, bb 1010000000 empty 30000000",
+        ),
+        (
+            "30000000",
+            "bb 1010000000 empty 20000000",
+            long,
+            "waits 20000000 2, bb 1020000000 empty 30000000",
         ),
         (
             "30000000",
@@ -985,6 +992,11 @@ fn the_marker_says_what_was_lost_whatever_the_clock_does() {
         let said = server.cli(&["EVAL", &script, "0", uptime, marker, "0", "0", own]);
         assert_eq!(said, format!("\"{answer}\""), "{own} {marker:?} {uptime}");
     }
+    // A check raises nothing.
+    let (own, marker) = ("30000000", "bb 0 empty 20000000");
+    let values = [long, marker, "0", "0", own, "check"];
+    let said = server.cli(&[&["EVAL", &script, "0"], &values[..]].concat());
+    assert_eq!(said, "\"grants, writes nothing\"");
 }
 
 /// With 20 s in one process and 1 s in another, two could believe after a loss that they hold a lock.
@@ -997,12 +1009,14 @@ fn a_store_that_would_wait_for_too_short_a_time_is_granted_nothing() {
         builder.longest_lease(longest * S)
     };
     let (long, short) = (of(20).build().unwrap(), of(1).build().unwrap());
-    // Before it meets the other one, it is as good as any.
+    // Before the other one asks for a lock, it is as good as any. A check of the other one is no such
+    // question.
     let own = Claim::new("own", "b:1", Secret::new("b:1"), S);
-    assert!(matches!(
-        short.acquire(&own, LIMIT),
-        Ok(Acquired::Granted { .. })
-    ));
+    for _ in 0..2 {
+        let answer = short.acquire(&own, LIMIT);
+        assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
+        long.check(LIMIT).unwrap();
+    }
     assert!(acquire_short(&long, "x", "a:1").is_ok());
     let refused = |store: &RedisStore, name: &str| {
         let claim = Claim::new(name, "b:2", Secret::new("b:2"), S);
