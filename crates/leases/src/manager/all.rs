@@ -7,7 +7,6 @@
 
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
-use std::mem::take;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use tourbillon::Time;
 
 use super::amid_wait::{Added, AfterLook, AmidWait};
+use super::awaiting::LastAlarm;
 use super::drop_wait;
 use super::error::LockError;
 use super::guard::LeaseGuard;
@@ -28,14 +28,14 @@ use crate::sync::Arc;
 
 impl Leases {
     /// Acquires all of the locks, and waits for them. Returns one guard for each name, in their
-    /// order. The call is waited for by [`wait`](LockAll::wait), or awaited.
+    /// order. Call [`wait`](LockAll::wait) to block, or await it.
     ///
-    /// Whatever the order of the names is, calls for several locks don't wait for each other in a
-    /// circle. Locks of one destination of the store that are free take one round trip. If one is
-    /// not, the call keeps those whose names are smaller, in the order of their bytes, and gives the
-    /// others back. It waits for that one in its turn, like [`lock`](Self::lock), and goes on with
-    /// the others. Whoever holds one lock of these already, and calls this for others, may wait
-    /// forever.
+    /// The call asks for all locks at once; those of one destination of the store take one round
+    /// trip. If one is held, the call keeps the locks whose names sort before it, by their bytes, and
+    /// gives back the rest. It waits for the held one in its turn, like [`lock`](Self::lock), and
+    /// then asks for the rest again. So calls that name the same locks in different orders don't wait
+    /// for each other in a circle. A caller that already holds another lock while it waits here may
+    /// wait forever.
     ///
     /// A name that occurs twice is locked once, and has two guards. To give all locks back
     /// together, pass the guards to [`release_many`](Self::release_many). To lock those that are
@@ -77,7 +77,6 @@ impl Leases {
 /// let stock = leases.lock("stock/7")?;
 /// let order = leases.lock_all(["order/42", "stock/7"]).within(Duration::from_millis(20));
 /// assert!(matches!(order.await, Err(LockError::TimedOut { name, .. }) if name == "stock/7"));
-/// assert!(leases.holder("order/42")?.is_none()); // all or none
 /// stock.release()?;
 /// assert_eq!(leases.lock_all(["order/42", "stock/7"]).await?.len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -102,7 +101,7 @@ impl LockAll {
     ///
     /// # Errors
     ///
-    /// No lock is held after an error.
+    /// After an error no lock is held, or is given back in the background, as that of a dropped guard.
     ///
     /// - [`LockError::TimedOut`] if somebody else held a lock when the [limit](Self::within) was
     ///   over, and [`LockError::Unanswered`] if the store failed then.
@@ -116,36 +115,31 @@ impl LockAll {
         let names = self.names()?;
         let (leases, inner) = (&self.leases, &self.leases.inner);
         let mut held = Vec::new();
-        let failed = loop {
+        loop {
             if !held.iter().all(LeaseGuard::is_held) {
-                leases.release_many(take(&mut held));
+                held.clear();
             }
             let requests = leases.requests(&names.sorted[held.len()..]);
             let answers = inner.acquire_many(requests, true, &Wanted::default(), names.end);
             let found = Sifted::of(answers);
             held.extend(found.first);
-            leases.release_many(found.others);
+            // Each drop waits for a moment at most, and all of them together: the limit of the call
+            // may be near.
+            drop(found.others);
             let Some(refusal) = found.refusal else {
                 if held.iter().all(LeaseGuard::is_held) {
                     return Ok(names.guards(held));
                 }
                 continue;
             };
-            if let Err(error) = names.may_wait(inner, refusal) {
-                break error;
-            }
+            names.may_wait(inner, refusal)?;
             let next = leases.acquire(&names.sorted[held.len()]);
             let locked = match names.end {
                 Time::MAX => next.lock(),
                 end => next.try_lock_for(end.since(inner.clock.now())),
             };
-            match locked {
-                Ok(guard) => held.push(guard),
-                Err(error) => break error,
-            }
-        };
-        leases.release_many(held);
-        Err(failed)
+            held.push(locked?);
+        }
     }
 
     /// Checks the names.
@@ -165,18 +159,16 @@ impl LockAll {
     }
 
     /// Acquires the locks as a future. What it holds while it waits is in `held`.
-    async fn go(&self, held: &HeldAmidWait) -> Result<Vec<LeaseGuard>, LockError> {
-        let names = self.names()?;
+    async fn go(&self, names: &Names, held: &HeldAmidWait) -> Result<Vec<LeaseGuard>, LockError> {
         let (leases, inner) = (&self.leases, &self.leases.inner);
         loop {
             let (round, count) = held.held.begin(LeaseGuard::is_held);
             let sorted = &names.sorted[count..];
             let answers = leases.try_many(sorted, names.end).await;
             let found = Sifted::of(answers);
-            let others = leases.release_many_async(found.others);
-            let added = held.add(round, found.first);
-            others.await;
-            if !added {
+            // They are given back in the background.
+            drop(found.others);
+            if !held.add(round, found.first) {
                 continue;
             }
             let Some(refusal) = found.refusal else {
@@ -203,8 +195,9 @@ impl LockAll {
 
 /// The future counts its limit from the first poll. It may be dropped, and be kept without being
 /// polled, like that of [`Leases::lock_async`]. While it waits it is woken now and then. If it is
-/// not polled for three quarters of a lease, the locks that it has already are given back, and the
-/// next poll begins anew.
+/// not polled for half of a lease, or for three quarters of it at most, the locks that it has already
+/// are given back, and the next poll begins anew. After an error they are given back in the
+/// background.
 impl IntoFuture for LockAll {
     type Output = Result<Vec<LeaseGuard>, LockError>;
     type IntoFuture = LeaseFuture<Self::Output>;
@@ -212,17 +205,24 @@ impl IntoFuture for LockAll {
     fn into_future(self) -> Self::IntoFuture {
         LeaseFuture::new(async move {
             let inner = Arc::clone(&self.leases.inner);
+            let names = self.names()?;
             let held = HeldAmidWait::new(&inner);
-            let mut going = pin!(self.go(&held));
+            let last_alarm = LastAlarm::new(&inner, names.end);
+            let mut going = pin!(self.go(&names, &held));
             poll_fn(|context| {
                 // In a forked copy nothing wakes the future, and a lock may stay locked forever.
                 if inner.keep_alive.is_forked() {
-                    let name = self.names.first().cloned().unwrap_or_default();
-                    let error = StoreError::Forked;
-                    return Poll::Ready(Err(LockError::Store { name, error }));
+                    return Poll::Ready(Err(names.first_fails(StoreError::Forked)));
                 }
                 held.held.polled(context.waker());
-                going.as_mut().poll(context)
+                if let Poll::Ready(answer) = going.as_mut().poll(context) {
+                    return Poll::Ready(answer);
+                }
+                // All workers may be busy with calls that hang.
+                last_alarm.bell.poll(context).map(|()| {
+                    let error = StoreError::Unavailable("no call was answered in time".to_owned());
+                    Err(names.unanswered(error))
+                })
             })
             .await
         })
@@ -266,6 +266,17 @@ impl Names {
             guards.push(guard);
         }
         guards
+    }
+
+    /// Returns the error of a call that the store has not answered.
+    fn first_fails(&self, error: StoreError) -> LockError {
+        let name = self.sorted.first().cloned().unwrap_or_default();
+        LockError::Store { name, error }
+    }
+
+    fn unanswered(&self, error: StoreError) -> LockError {
+        let name = self.sorted.first().cloned().unwrap_or_default();
+        LockError::Unanswered { name, error }
     }
 
     /// Returns the error of the call, unless it may wait for the name that was refused.

@@ -396,13 +396,13 @@ fn alarm(inner: &LeasesInner, delay: Duration, waker: Waker) -> Option<WakeUp<'_
 ///
 /// If all workers are busy with hanging calls, the caller's own call does not even begin. The alarm
 /// comes after the end of the wait, so that a call which begins at the end has time for its answer.
-struct LastAlarm<'a> {
-    bell: Arc<OneshotWaker>,
+pub(super) struct LastAlarm<'a> {
+    pub(super) bell: Arc<OneshotWaker>,
     _alarm: Option<WakeUp<'a>>,
 }
 
 impl<'a> LastAlarm<'a> {
-    fn new(inner: &'a LeasesInner, end: Time) -> Self {
+    pub(super) fn new(inner: &'a LeasesInner, end: Time) -> Self {
         let bell = Arc::new(OneshotWaker::default());
         let alarm = match end {
             Time::MAX => None,

@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
+use kit::gate::Gate;
 use kit::wakes::{Wakes, poll};
 use kit::{quiet, wait};
 use tourbillon_leases::{
@@ -109,6 +110,7 @@ fn a_refusal_ends_it_and_leaves_nothing_locked() {
         matches!(&error, LockError::Store { name, .. } if name == "b"),
         "{error}"
     );
+    world.steps.settle();
     assert_eq!(held(&world, "abc"), "");
     let mut all = world.leases.lock_all(["a", "b", "c"]).into_future();
     finish(&world, &mut all).unwrap_err();
@@ -144,6 +146,73 @@ fn at_its_limit_it_says_what_it_waited_for() {
     world.store.inject(|_| Fault::Fail(down()));
     let late = world.leases.lock_all(names).within(Duration::ZERO).wait();
     assert!(matches!(late, Err(LockError::Unanswered { name, .. }) if name == "a"));
+}
+
+#[test]
+fn its_limit_holds_while_no_worker_is_free() {
+    let world = threads();
+    let gate = Gate::default();
+    let at = gate.clone();
+    world.store.inject(move |call| {
+        if matches!(call, StoreCall::Claim(_)) {
+            at.pass();
+        }
+        Fault::None
+    });
+    // The pool does not grow on a clock that stands still: this one keeps its only worker.
+    let mut hangs = world.leases.lock_async("x");
+    assert!(poll(&mut hangs, &Wakes::new()).is_pending());
+    gate.crowd(1);
+    let wakes = Wakes::new();
+    let mut all = world.leases.lock_all(["a", "b"]).within(S).into_future();
+    assert!(poll(&mut all, &wakes).is_pending());
+    let before = wakes.count();
+    world.hand.advance(2 * S);
+    wait::until("it is woken", || wakes.count() > before);
+    let late = poll(&mut all, &wakes);
+    let Poll::Ready(Err(LockError::Unanswered { .. })) = late else {
+        panic!("{late:?}");
+    };
+    drop((all, hangs));
+    gate.open();
+    wait::until("nothing is left", || {
+        let free = |name| world.store.holder(name).is_none();
+        free("a") && free("b") && free("x") && world.leases.stats().armed == 0
+    });
+}
+
+#[test]
+fn its_limit_holds_while_releases_hang() {
+    let world = threads();
+    let _b = world.leases.lock("b").unwrap();
+    let gate = Gate::default();
+    let at = gate.clone();
+    world.store.inject(move |call| {
+        if matches!(
+            call,
+            StoreCall::GiveBack { .. } | StoreCall::GiveBackMany { .. }
+        ) {
+            at.pass();
+        }
+        Fault::None
+    });
+    thread::scope(|scope| {
+        let all = world.leases.lock_all(["a", "b", "c"]).within(S);
+        let waits = scope.spawn(|| all.wait());
+        // It holds the first one, and has left the last one to the background, which hangs.
+        gate.crowd(1);
+        wait::until("it has ended", || {
+            world.hand.advance(100 * MS);
+            waits.is_finished()
+        });
+        let late = waits.join().unwrap();
+        assert!(matches!(late, Err(LockError::TimedOut { .. })), "{late:?}");
+        gate.open();
+    });
+    wait::until("nothing is left", || {
+        world.hand.advance(MS);
+        world.store.holder("a").is_none() && world.store.holder("c").is_none()
+    });
 }
 
 #[test]
