@@ -20,8 +20,9 @@ const ACQUIRE: &str = "insert into leases (name, owner, secret, token, until)
     on conflict (name) do update
     set owner = :owner, secret = :secret, token = token + 1, until = :until, ticket = null
     where until <= :now or secret = :secret returning token";
-const RENEW: &str =
-    "update leases set until = :until where name = :name and secret = :secret and until > :now";
+const RENEW: &str = "update leases
+    set until = case when :never_shortens then max(until, :until) else :until end
+    where name = :name and secret = :secret and until > :now";
 // It may stay locked for a rest.
 const RELEASE: &str = "update leases
     set until = :until, secret = null, ticket = null, owner = owner || ' (released)'
@@ -111,8 +112,10 @@ impl LeaseStore for SqliteStore {
             let renew = |renewal: &Renewal<'_>| {
                 let (name, secret) = (renewal.name, renewal.secret.reveal());
                 let until = now + millis(renewal.lease);
-                let row =
-                    named_params! {":name": name, ":secret": secret, ":until": until, ":now": now};
+                let row = named_params! {
+                    ":name": name, ":secret": secret, ":until": until, ":now": now,
+                    ":never_shortens": renewal.never_shortens,
+                };
                 let renewed = db.execute(RENEW, row)? == 1;
                 Ok(if renewed {
                     Outcome::Renewed

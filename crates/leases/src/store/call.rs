@@ -21,22 +21,21 @@ pub(crate) fn complete<T>(
     limit: Duration,
     mut call: StoreFuture<'_, T>,
 ) -> Result<T, StoreError> {
+    let end = clock.now() + limit;
     // A store in memory, or one that blocks, answers at once.
     if let Poll::Ready(answer) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         return answer;
     }
-    let (end, parker) = (clock.now() + limit, ClockParker::new(clock));
+    let parker = ClockParker::new(clock);
     let waker = Waker::from(Arc::new(parker.unparker()));
-    loop {
-        // An answer that has come counts, also after the limit.
+    // A poll at the limit might send something.
+    while clock.now() < end {
         if let Poll::Ready(answer) = call.as_mut().poll(&mut Context::from_waker(&waker)) {
             return answer;
         }
-        if clock.now() >= end {
-            return Err(StoreError::unanswered(limit));
-        }
         parker.park_until(end);
     }
+    Err(StoreError::unanswered(limit))
 }
 
 /// Returns the answer to a batch of one.

@@ -11,19 +11,21 @@ use super::{
 };
 use crate::sync::Arc;
 
-/// Implements the trait for a type that has another store: every method is that store's. `$call` is
-/// the future of a call, and `$future` what becomes of it.
+/// Implements the trait for a type that has another store: every method is that store's. `$ask` takes
+/// the store and makes the call, and `$call` is the future of a call.
 macro_rules! forward {
-    ($type:ident, |$own:ident| $store:expr, |$call:ident| $future:expr) => {
+    ($type:ident, |$own:ident, $ask:ident| $asked:expr, |$call:ident| $future:expr) => {
         impl<S: LeaseStore + ?Sized> LeaseStore for $type<S> {
             fn destination(&self, name: &str) -> Destination {
                 let $own = self;
-                $store.destination(name)
+                let $ask = |store: &S| store.destination(name);
+                $asked
             }
 
             fn longest_lease(&self) -> Duration {
                 let $own = self;
-                $store.longest_lease()
+                let $ask = |store: &S| store.longest_lease();
+                $asked
             }
 
             fn acquire<'a>(
@@ -33,7 +35,8 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
                 let $own = self;
-                let $call = $store.acquire(destination, batch, limit);
+                let $ask = |store: &'a S| store.acquire(destination, batch, limit);
+                let $call = $asked;
                 $future
             }
 
@@ -44,7 +47,8 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, ()> {
                 let $own = self;
-                let $call = $store.leave(name, owner, limit);
+                let $ask = |store: &'a S| store.leave(name, owner, limit);
+                let $call = $asked;
                 $future
             }
 
@@ -55,7 +59,8 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Vec<Outcome>> {
                 let $own = self;
-                let $call = $store.renew(destination, batch, limit);
+                let $ask = |store: &'a S| store.renew(destination, batch, limit);
+                let $call = $asked;
                 $future
             }
 
@@ -66,7 +71,8 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
                 let $own = self;
-                let $call = $store.release(destination, batch, limit);
+                let $ask = |store: &'a S| store.release(destination, batch, limit);
+                let $call = $asked;
                 $future
             }
 
@@ -76,7 +82,8 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Detached> {
                 let $own = self;
-                let $call = $store.detach(detach, limit);
+                let $ask = |store: &'a S| store.detach(detach, limit);
+                let $call = $asked;
                 $future
             }
 
@@ -86,7 +93,8 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Option<Resumed>> {
                 let $own = self;
-                let $call = $store.resume(resume, limit);
+                let $ask = |store: &'a S| store.resume(resume, limit);
+                let $call = $asked;
                 $future
             }
 
@@ -96,7 +104,8 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Option<Holder>> {
                 let $own = self;
-                let $call = $store.holder_of(name, limit);
+                let $ask = |store: &'a S| store.holder_of(name, limit);
+                let $call = $asked;
                 $future
             }
 
@@ -107,19 +116,22 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, LockPage> {
                 let $own = self;
-                let $call = $store.list(prefix, paging, limit);
+                let $ask = |store: &'a S| store.list(prefix, paging, limit);
+                let $call = $asked;
                 $future
             }
 
             fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
                 let $own = self;
-                $store.watch(name, waker)
+                let $ask = |store: &S| store.watch(name, waker);
+                $asked
             }
         }
     };
 }
 
-forward!(Arc, |own| (**own), |call| call);
-forward!(Box, |own| (**own), |call| call);
+forward!(Arc, |own, ask| ask(own), |call| call);
+forward!(Box, |own, ask| ask(own), |call| call);
 #[cfg(all(feature = "tokio", not(loom)))]
-forward!(TokioStore, |own| own.store, |call| own.within(call));
+forward!(TokioStore, |own, ask| own.enter(ask), |call| own
+    .within(call));

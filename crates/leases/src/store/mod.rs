@@ -41,8 +41,8 @@ pub(crate) use wait_queue::WaitQueue;
 ///
 /// # Calls
 ///
-/// Each call is a [future](StoreFuture), and most calls have a batch: all items of one destination.
-/// `Box::pin(async move { .. })` makes such a future.
+/// Each call is a [future](StoreFuture), which `Box::pin(async move { .. })` makes. Most calls take a
+/// batch. All items of a batch belong to one destination.
 ///
 /// - A future is polled on threads of the leases and of their callers. If it needs the I/O or the
 ///   timers of a tokio runtime, `TokioStore` (feature `tokio`) polls it in the context of that
@@ -51,8 +51,7 @@ pub(crate) use wait_queue::WaitQueue;
 ///   occupies a worker. At most 240 calls for renewals run at one time, 64 for batches of releases,
 ///   and 192 awaited calls. One destination gets at most 64 of the awaited calls.
 /// - A future that is pending when its `limit` is over is dropped, and the call counts as
-///   [`StoreError::Unavailable`]. A dropped future sends nothing more, and neither does a poll after
-///   the limit.
+///   [`StoreError::Unavailable`].
 ///
 /// # What a backend promises
 ///
@@ -65,6 +64,7 @@ pub(crate) use wait_queue::WaitQueue;
 /// - Renewals, releases and detaches change only what is held with their secret. The owner proves
 ///   nothing, since [`holder_of`](Self::holder_of) and [`list`](Self::list) show it to everybody.
 ///   No call and no error shows a secret.
+/// - A call sends nothing after its future is dropped, or after its limit.
 ///
 /// A name has at most 1,024 bytes, [`Leases`](crate::Leases) sees to that.
 ///
@@ -99,8 +99,8 @@ pub trait LeaseStore: Send + Sync + 'static {
     ///
     /// If all items have failed. After [`StoreError::Unavailable`] it is unknown whether names were
     /// granted, so the caller releases them. After any other error none was granted. If several
-    /// items are [refused](StoreError::Refused) together, each one is tried alone. The same is true
-    /// for the error of one item.
+    /// items are [refused](StoreError::Refused) together, each one is tried alone. The error of a
+    /// single item means the same for that item.
     fn acquire<'a>(
         &'a self,
         destination: Destination,

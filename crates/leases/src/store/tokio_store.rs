@@ -1,21 +1,27 @@
 //! Stores whose calls need a tokio runtime.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-use super::StoreFuture;
+use super::{StoreError, StoreFuture};
+use crate::sync::catch_panic;
 
-/// A store whose calls are polled in the context of a tokio runtime.
+/// A store whose calls are made, polled and dropped in the context of a tokio runtime.
 ///
 /// The threads of leases and of their callers poll the calls of a store, and most of them belong to
 /// no runtime. A store whose calls use tokio's I/O or timers is wrapped in this type. The runtime
-/// then drives what the calls wait for. So it must have a thread that runs: with a current-thread
-/// runtime, one that is in `block_on`.
+/// then drives what the calls wait for. A current-thread runtime does this only while a thread is in
+/// its `block_on`.
 ///
-/// After the runtime has shut down, calls fail as the store makes them, or at their limit. So close
-/// the leases first.
+/// In async code, await the calls of [`Leases`](crate::Leases) whose name ends with `_async`. A
+/// blocking call on a thread that runs tasks fails with [`StoreError::Refused`].
+///
+/// After the runtime has shut down, each call fails with the error of the store, or at its limit. So
+/// close the leases first.
 ///
 /// # Examples
 ///
@@ -88,20 +94,66 @@ pub struct TokioStore<S: ?Sized> {
 }
 
 impl<S> TokioStore<S> {
-    /// Wraps a store, whose calls are then polled in the context of `runtime`.
+    /// Wraps a store, whose calls are then made in the context of `runtime`.
     pub fn new(store: S, runtime: Handle) -> Self {
         TokioStore { runtime, store }
     }
 }
 
 impl<S: ?Sized> TokioStore<S> {
-    /// Returns the same call, polled in the context of the runtime.
-    pub(super) fn within<'a, T: 'a>(&self, mut call: StoreFuture<'a, T>) -> StoreFuture<'a, T> {
-        let runtime = self.runtime.clone();
-        Box::pin(poll_fn(move |context| {
-            let _context = runtime.enter();
-            call.as_mut().poll(context)
-        }))
+    /// Asks the store in the context of the runtime.
+    pub(super) fn enter<'a, R>(&'a self, ask: impl FnOnce(&'a S) -> R) -> R {
+        let _context = self.runtime.enter();
+        ask(&self.store)
+    }
+
+    /// Returns the same call, in the context of the runtime until its drop.
+    pub(super) fn within<'a, T: 'a>(&self, call: StoreFuture<'a, T>) -> StoreFuture<'a, T> {
+        Box::pin(CallWithin {
+            runtime: self.runtime.clone(),
+            call: Some(call),
+            may_wait: false,
+        })
+    }
+}
+
+/// A call that is polled and dropped in the context of a runtime.
+struct CallWithin<'a, T> {
+    runtime: Handle,
+    /// `None` after the drop has begun.
+    call: Option<StoreFuture<'a, T>>,
+    /// Whether this thread may wait for it.
+    may_wait: bool,
+}
+
+impl<T> Future for CallWithin<'_, T> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if !this.may_wait {
+            // A thread that polls tasks may not wait for a call: with one thread nothing would answer
+            // it. Others of tokio's threads may, such as those of `spawn_blocking`, and only a trial
+            // tells them apart.
+            this.may_wait = Handle::try_current().is_err()
+                || catch_panic(|| this.runtime.block_on(ready(()))).is_ok();
+        }
+        if !this.may_wait {
+            let why = "this thread runs tasks of tokio and can't wait for a store: await the call \
+                       whose name ends with `_async`";
+            return Poll::Ready(Err(StoreError::Refused(why.to_owned())));
+        }
+        let _context = this.runtime.enter();
+        let call = this.call.as_mut().expect("it is there until the drop");
+        call.as_mut().poll(context)
+    }
+}
+
+impl<T> Drop for CallWithin<'_, T> {
+    fn drop(&mut self) {
+        // What a client drops may be a task or a connection that spawns one.
+        let _context = self.runtime.enter();
+        self.call = None;
     }
 }
 

@@ -71,6 +71,10 @@ fn the_store_of_the_example_does_what_a_backend_promises() {
     assert_eq!(renew("a", "x", LEASE)[0], Outcome::NotHeld);
     let next = token(other.acquire(&claim("a", "y"), S).unwrap());
     assert!(next > again);
+    // A late request does not shorten what a later one has extended.
+    let late = [Renewal::new("a", Secret::new("y"), Duration::ZERO).never_shortening()];
+    assert_eq!(one.renew(to, &late, S).unwrap(), [Outcome::Renewed]);
+    assert!(one.holder_of("a", S).unwrap().is_some());
     // A lease that has run out.
     assert_eq!(renew("a", "y", Duration::ZERO)[0], Outcome::Renewed);
     assert_eq!(renew("a", "y", LEASE)[0], Outcome::NotHeld);
@@ -212,9 +216,49 @@ mod after {
             })
         }
     }
+
+    /// The same, but the call itself begins the wait, and not its first poll.
+    pub(super) struct Eager<F>(pub(super) MemoryStore, pub(super) F);
+
+    impl<F, P> LeaseStore for Eager<F>
+    where
+        F: Fn() -> P + Send + Sync + 'static,
+        P: Future<Output = ()> + Send + 'static,
+    {
+        fn acquire<'a>(
+            &'a self,
+            destination: Destination,
+            batch: &'a [Claim<'a>],
+            limit: Duration,
+        ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+            let wait = (self.1)();
+            Box::pin(async move {
+                wait.await;
+                self.0.acquire(destination, batch, limit).await
+            })
+        }
+
+        fn renew<'a>(
+            &'a self,
+            destination: Destination,
+            batch: &'a [Renewal<'a>],
+            limit: Duration,
+        ) -> StoreFuture<'a, Vec<Outcome>> {
+            self.0.renew(destination, batch, limit)
+        }
+
+        fn release<'a>(
+            &'a self,
+            destination: Destination,
+            batch: &'a [Holding<'a>],
+            limit: Duration,
+        ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+            self.0.release(destination, batch, limit)
+        }
+    }
 }
 
-use after::After;
+use after::{After, Eager};
 
 /// A future of a call, which is counted while it is there.
 struct Counted(Arc<AtomicUsize>);
@@ -308,6 +352,66 @@ mod on_tokio {
         kit::wait::until("dropped guards are released", || {
             memory.holder("b").is_none()
         });
+    }
+
+    /// Spawns a task when it is dropped, as pools of connections do.
+    struct Spawns(Arc<AtomicUsize>);
+
+    impl Drop for Spawns {
+        fn drop(&mut self) {
+            let count = Arc::clone(&self.0);
+            tokio::spawn(async move { count.fetch_add(1, Ordering::SeqCst) });
+        }
+    }
+
+    #[test]
+    fn a_call_is_made_and_dropped_in_the_context_of_the_runtime() {
+        let (runtime, dropped) = (runtime(), Arc::<AtomicUsize>::default());
+        let count = Arc::clone(&dropped);
+        let hand = ManualClock::new();
+        let clock = Clock::manual(&hand);
+        // The future of the call, and not only its polls, needs the runtime.
+        let store = Eager(MemoryStore::with_clock(clock.clone()), move || {
+            let (spawns, sleep) = (Spawns(Arc::clone(&count)), tokio::time::sleep(3_600 * S));
+            async move {
+                let _spawns = spawns;
+                sleep.await;
+            }
+        });
+        let store = TokioStore::new(store, runtime.handle().clone());
+        let leases = Leases::builder(store).clock(clock).build().unwrap();
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| leases.try_lock("a").unwrap_err().to_string());
+            kit::wait::until("the limit has passed", || {
+                hand.advance(S);
+                asking.is_finished()
+            });
+            let error = asking.join().unwrap();
+            assert!(error.contains("no answer within"), "{error}");
+        });
+        kit::wait::until("the task has run", || dropped.load(Ordering::SeqCst) > 0);
+    }
+
+    #[test]
+    fn a_thread_that_runs_tasks_is_refused_and_others_of_the_runtime_are_not() {
+        for runtime in [
+            runtime(),
+            Builder::new_current_thread().enable_all().build().unwrap(),
+        ] {
+            let memory = MemoryStore::new();
+            let store = After(memory.clone(), || tokio::time::sleep(MS));
+            let store = TokioStore::new(store, runtime.handle().clone());
+            let leases = Arc::new(Leases::new(store).unwrap());
+            kit::quiet::hush();
+            let refused = runtime.block_on(async { leases.lock("a") }).unwrap_err();
+            assert!(refused.to_string().contains("`_async`"), "{refused}");
+            assert_eq!(memory.holder("a"), None);
+            let own = Arc::clone(&leases);
+            let locked = runtime.block_on(async {
+                tokio::task::spawn_blocking(move || own.lock("a").map(drop)).await
+            });
+            locked.unwrap().unwrap();
+        }
     }
 
     #[test]
