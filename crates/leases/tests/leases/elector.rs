@@ -12,7 +12,7 @@ use kit::wait::until;
 use kit::wakes::yields;
 use tourbillon::Clock;
 use tourbillon_leases::{
-    Change, Elector, Fault, Leases, LockError, Loss, MemoryStore, StoreCall, TermEnd,
+    Change, Elector, ElectorRole, Fault, Leases, LockError, Loss, MemoryStore, StoreCall, TermEnd,
 };
 
 use crate::worlds::{LEASE, MARGIN, MS, S, down, march, no_renewals, threads, together, world};
@@ -550,4 +550,20 @@ fn a_candidate_whose_leases_end_without_threads_is_told() {
     drop(world.steps);
     let closed = block_on(elector.campaign_async());
     assert!(matches!(closed, Err(LockError::Closed { .. })));
+}
+
+#[test]
+fn a_term_that_is_given_back_leads_no_more() {
+    let world = world(2);
+    let own = world.leases.elector("e");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (elector, told) = (own.clone(), Arc::clone(&seen));
+    let elector = elector.on_change(move |change| {
+        if matches!(change, Change::Ended { .. }) {
+            told.lock().unwrap().push((own.status().role, own.resign()));
+            own.stop();
+        }
+    });
+    elector.serve(|_| ()).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [(ElectorRole::Idle, false)]);
 }

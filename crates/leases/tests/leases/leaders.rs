@@ -7,6 +7,7 @@ use std::time::Duration;
 use tourbillon_leases::channel::{Receiver, TryRecvError};
 use tourbillon_leases::{
     Elector, Fault, FindingKind, Impact, Leader, Leases, LockError, MemoryStore, StoreCall,
+    StoreError,
 };
 
 use crate::worlds::{LEASE, S, World, down, threads, world, world_of};
@@ -80,6 +81,34 @@ fn a_short_lease_is_looked_at_more_often() {
     let _leaders = elector.leaders().unwrap();
     world.steps.advance(60 * S);
     assert_eq!(looks.load(SeqCst), 121);
+}
+
+#[test]
+fn a_lease_that_no_store_grants_makes_no_loop_of_the_looks() {
+    let world = world(1);
+    let looks = count_looks(&world.store, false);
+    let follower = world.leases.elector("e").lease(Duration::ZERO);
+    let leaders = follower.leaders().unwrap();
+    world.steps.settle();
+    assert_eq!((looks.load(SeqCst), tokens(&leaders)), (1, vec![None]));
+    world.steps.advance(S);
+    assert!(looks.load(SeqCst) <= 101);
+}
+
+#[test]
+fn a_store_that_can_not_tell_who_leads_makes_no_probe_fail() {
+    let world = world(1);
+    world.store.inject(|call| match call {
+        StoreCall::Holder { .. } => Fault::Fail(StoreError::Refused("can't tell".to_owned())),
+        _ => Fault::None,
+    });
+    let follower = world.leases.elector("e");
+    let leaders = follower.leaders().unwrap();
+    world.steps.advance(60 * S);
+    assert_eq!(leaders.try_recv(), Err(TryRecvError::Empty));
+    let health = follower.health();
+    assert_eq!(health.findings()[0].impact, Impact::Warning);
+    assert!(health.is_ready());
 }
 
 #[test]

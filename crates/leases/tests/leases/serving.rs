@@ -281,6 +281,17 @@ fn a_close_ends_a_service_whatever_it_does() {
 }
 
 #[test]
+fn a_service_that_is_stopped_when_its_leases_are_closed_was_stopped() {
+    ended_by(
+        |threads, elector| {
+            elector.stop();
+            threads.leases.close(S);
+        },
+        Result::is_ok,
+    );
+}
+
+#[test]
 fn work_stops_its_service_from_within() {
     let world = world(1);
     let elector = world.leases.elector("e");
