@@ -55,8 +55,8 @@ pub enum Change {
         /// How it ended.
         end: TermEnd,
     },
-    /// The store has refused the candidate, which [serves](crate::Elector::serve) and will try
-    /// again. The same error is told once until the store answers otherwise.
+    /// The store has refused a candidate that [serves](crate::Elector::serve). It will try again. An
+    /// error that repeats is reported once.
     #[non_exhaustive]
     Failed {
         /// How the store has failed.

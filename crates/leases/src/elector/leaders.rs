@@ -1,4 +1,4 @@
-//! Who leads, for those who follow.
+//! Tells followers who leads.
 //!
 //! All receivers of a candidate share one look at the store in each second. It is a task in the
 //! background, and has no handle of the leases.
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The shortest one: a lease that no store grants must not make a loop of the looks.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
 
-/// Who leads an election; see [`Elector::leaders`].
+/// The leader of an election. [`Elector::leaders`] tells of it.
 ///
 /// # Examples
 ///

@@ -109,7 +109,7 @@ struct Candidate {
     /// Ends waits. An `Arc`, since waiting callers keep it.
     stop: Arc<StopSignal>,
     campaigns: Mutex<Campaigns>,
-    /// Who wants to know who leads.
+    /// The channels of [`leaders`](Elector::leaders).
     lookout: Lookout,
 }
 
@@ -349,8 +349,9 @@ impl Elector {
 
     /// Stops this candidate and its clones, for good. [`serve`](Self::serve) returns when its work
     /// has, or when a call to the store that is under way has ended. A campaign that waits fails with
-    /// [`LockError::Stopped`], and so do later ones. A leader is asked to stop, as by [`resign`](Self::resign). Nothing else of the same
-    /// leases changes, and [`leaders`](Self::leaders) goes on.
+    /// [`LockError::Stopped`], and so do later ones. A leader is asked to stop, as by
+    /// [`resign`](Self::resign). Nothing else of the same leases changes, and
+    /// [`leaders`](Self::leaders) goes on.
     ///
     /// # Examples
     ///
@@ -396,8 +397,8 @@ impl Elector {
         self.leases.holder_async(&self.name)
     }
 
-    /// Returns the error of a campaign. A program that ends stops its candidates and closes its leases,
-    /// and the order in which a campaign finds that is no matter of the caller.
+    /// Returns the error of a campaign. A program that ends stops its candidates and closes its
+    /// leases. A campaign that finds both reports the stop.
     fn or_stopped(&self, error: LockError) -> LockError {
         match error {
             LockError::Closed { name } if self.candidate.stop.is_stopped() => {

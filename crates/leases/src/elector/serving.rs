@@ -38,11 +38,11 @@ impl Elector {
     /// fed](Self::fed_every) or was [too long](Self::max_hold). To end the service from within
     /// `work`, call [`stop`](Self::stop) and return.
     ///
-    /// **A store that fails or refuses** does not end the candidacy. A refusal, such as a password
-    /// that is being changed, is told as [`Change::Failed`], and the candidate tries again after a
-    /// pause. The pause grows up to about a quarter of the lease, and stays below a second. If the
-    /// server is away, the candidate goes on waiting, and the [event](crate#events) `Waiting` tells
-    /// of it. [`status`](Self::status) and [`health`](Self::health) report both kinds of errors.
+    /// **A store that fails or refuses** does not end the candidacy. A refusal, for example
+    /// while a password is changed, is reported as [`Change::Failed`]. The candidate tries again after
+    /// a pause. The pause grows up to about a quarter of the lease, and stays below a second. If the
+    /// server is away, the candidate goes on waiting, and the [event](crate#events) `Waiting`
+    /// reports it. [`status`](Self::status) and [`health`](Self::health) report both kinds of errors.
     ///
     /// Clones may serve at one time, on several threads. One of them leads then, and the others
     /// wait.

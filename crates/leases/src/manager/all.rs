@@ -22,7 +22,7 @@ use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use super::many::{Answers, Wanted};
-use crate::keep_alive::TimerKey;
+use crate::keep_alive::{KeepOptions, TimerKey};
 use crate::store::StoreError;
 use crate::sync::Arc;
 
@@ -123,12 +123,10 @@ impl LockAll {
             let answers = inner.acquire_many(requests, true, &Wanted::default(), names.end);
             let found = Sifted::of(answers);
             held.extend(found.first);
-            // Each drop waits for a moment at most, and all of them together: the limit of the call
-            // may be near.
-            drop(found.others);
+            leases.give_back_together(found.others);
             let Some(refusal) = found.refusal else {
                 if held.iter().all(LeaseGuard::is_held) {
-                    return Ok(names.guards(held));
+                    return Ok(names.guards(&self.names, held));
                 }
                 continue;
             };
@@ -144,15 +142,15 @@ impl LockAll {
 
     /// Checks the names.
     fn names(&self) -> Result<Names, LockError> {
-        for request in self.leases.requests(&self.names) {
-            request?;
-        }
+        let inner = &self.leases.inner;
         let mut sorted = self.names.clone();
         sorted.sort_unstable();
         sorted.dedup();
-        let now = self.leases.inner.clock.now();
+        for name in &sorted {
+            inner.check(name, &KeepOptions::for_lease(inner.lease), inner.lease)?;
+        }
+        let now = inner.clock.now();
         Ok(Names {
-            asked: self.names.clone(),
             sorted,
             end: self.within.map_or(Time::MAX, |limit| now + limit),
         })
@@ -166,15 +164,14 @@ impl LockAll {
             let sorted = &names.sorted[count..];
             let answers = leases.try_many(sorted, names.end).await;
             let found = Sifted::of(answers);
-            // They are given back in the background.
-            drop(found.others);
+            leases.give_back_together(found.others);
             if !held.add(round, found.first) {
                 continue;
             }
             let Some(refusal) = found.refusal else {
                 match held.held.take(round) {
                     Some(all) if all.iter().all(LeaseGuard::is_held) => {
-                        return Ok(names.guards(all));
+                        return Ok(names.guards(&self.names, all));
                     }
                     _ => continue,
                 }
@@ -212,7 +209,8 @@ impl IntoFuture for LockAll {
             poll_fn(|context| {
                 // In a forked copy nothing wakes the future, and a lock may stay locked forever.
                 if inner.keep_alive.is_forked() {
-                    return Poll::Ready(Err(names.first_fails(StoreError::Forked)));
+                    let (name, error) = (names.first(), StoreError::Forked);
+                    return Poll::Ready(Err(LockError::Store { name, error }));
                 }
                 held.held.polled(context.waker());
                 if let Poll::Ready(answer) = going.as_mut().poll(context) {
@@ -221,7 +219,8 @@ impl IntoFuture for LockAll {
                 // All workers may be busy with calls that hang.
                 last_alarm.bell.poll(context).map(|()| {
                     let error = StoreError::Unavailable("no call was answered in time".to_owned());
-                    Err(names.unanswered(error))
+                    let name = names.first();
+                    Err(LockError::Unanswered { name, error })
                 })
             })
             .await
@@ -240,7 +239,6 @@ impl fmt::Debug for LockAll {
 
 /// The names of a call.
 struct Names {
-    asked: Vec<String>,
     /// Each one once.
     sorted: Vec<String>,
     /// When the time to wait is over.
@@ -249,10 +247,10 @@ struct Names {
 
 impl Names {
     /// Returns one guard for each name that was asked for, of the locks of all names.
-    fn guards(&self, held: Vec<LeaseGuard>) -> Vec<LeaseGuard> {
+    fn guards(&self, asked: &[String], held: Vec<LeaseGuard>) -> Vec<LeaseGuard> {
         let mut held: Vec<_> = held.into_iter().map(Ok).collect();
-        let mut guards: Vec<LeaseGuard> = Vec::with_capacity(self.asked.len());
-        for name in &self.asked {
+        let mut guards: Vec<LeaseGuard> = Vec::with_capacity(asked.len());
+        for name in asked {
             let at = self.sorted.binary_search(name);
             let at = at.expect("the sorted names are those that were asked for");
             // The place of its guard, if the name has occurred before.
@@ -268,15 +266,9 @@ impl Names {
         guards
     }
 
-    /// Returns the error of a call that the store has not answered.
-    fn first_fails(&self, error: StoreError) -> LockError {
-        let name = self.sorted.first().cloned().unwrap_or_default();
-        LockError::Store { name, error }
-    }
-
-    fn unanswered(&self, error: StoreError) -> LockError {
-        let name = self.sorted.first().cloned().unwrap_or_default();
-        LockError::Unanswered { name, error }
+    /// Returns the name that stands for all in an error.
+    fn first(&self) -> String {
+        self.sorted.first().cloned().unwrap_or_default()
     }
 
     /// Returns the error of the call, unless it may wait for the name that was refused.

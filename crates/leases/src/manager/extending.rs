@@ -9,7 +9,7 @@ use super::error::LockError;
 use super::guard::{Lease, LeaseGuard};
 use super::lease_future::LeaseFuture;
 use crate::keep_alive::{Unextended, call_limit};
-use crate::store::{Outcome, Renewal, StoreError, only};
+use crate::store::{Outcome, Renewal, StoreError};
 use crate::sync::Arc;
 
 impl LeaseGuard {
@@ -101,8 +101,11 @@ impl Lease {
             let inner = &self.inner;
             let outcomes =
                 inner.call_store(limit, |store| store.renew(destination, &renewal, limit));
-            let first = outcomes.and_then(|all| only(all.into_iter().map(Ok).collect()));
-            first.unwrap_or_else(Outcome::Failed)
+            let none = || Outcome::Failed(StoreError::no_answer());
+            match outcomes {
+                Ok(outcomes) => outcomes.into_iter().next().unwrap_or_else(none),
+                Err(error) => Outcome::Failed(error),
+            }
         };
         let extended = self.kept.extend(lease, limit, call);
         extended.map_err(|why| match why {

@@ -243,6 +243,13 @@ impl Leases {
         guards.into_iter().map(end).collect()
     }
 
+    /// Gives back locks that were granted just now, together and in the background.
+    pub(super) fn give_back_together(&self, guards: Vec<LeaseGuard>) {
+        let ended = self.ended(guards).into_iter();
+        let backs = ended.filter_map(|(lease, _)| Some(lease?.kept.key().back(true)));
+        self.inner.give_all_back_later(backs);
+    }
+
     /// Checks the names and makes their requests.
     pub(super) fn requests<N: AsRef<str>>(
         &self,

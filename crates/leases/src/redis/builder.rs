@@ -127,8 +127,8 @@ impl RedisStoreBuilder {
     /// All stores with this prefix need the same value: one that waits for less might grant a lock
     /// that somebody else still relies on. So once a store with a greater value has asked for a lock,
     /// a store with a smaller one is [refused](crate::StoreError::Refused). Its renewals and releases
-    /// go on. The first grant to the greater one waits for the difference of both. See [`longest_lease_changes`](Self::longest_lease_changes) for how to change
-    /// the value.
+    /// go on. The first grant to the greater one waits for the difference of both. See
+    /// [`longest_lease_changes`](Self::longest_lease_changes) for how to change the value.
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         self.longest_lease = longest;
         self

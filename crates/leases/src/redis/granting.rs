@@ -18,7 +18,7 @@ const SLOTS_LIMIT: Duration = Duration::from_secs(1);
 
 impl RedisStore {
     /// Checks whether the destinations of these markers grant. Returns the longest of several
-    /// waits. `granted` says that a lock was granted, which counts if they do.
+    /// waits. `granted` says that a lock has been granted, and this decides whether it is kept.
     pub(super) fn ready(
         &self,
         destination: Destination,

@@ -337,10 +337,11 @@ impl RedisStore {
     fn guard_micros(&self) -> u128 {
         match self.0.options.durable {
             true => 0,
-            // That of other stores is waited for, too, if it is known.
-            false => self
-                .own_micros()
-                .max(u128::from(self.0.met.load(Ordering::Relaxed))),
+            false => {
+                // Relaxed: it is only compared. That of other stores is waited for, too.
+                let met = self.0.met.load(Ordering::Relaxed);
+                self.own_micros().max(met.into())
+            }
         }
     }
 

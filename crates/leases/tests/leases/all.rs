@@ -72,6 +72,19 @@ fn all_are_locked_in_one_round_trip_and_have_guards_in_the_order_of_the_names() 
 }
 
 #[test]
+fn what_follows_a_lock_that_is_held_is_given_back_together() {
+    let world = world(10);
+    let _b = world.leases.lock("b").unwrap();
+    let log = log(&world.store, &world.clock, no_fault);
+    let mut all = world.leases.lock_all(["d", "c", "b", "a"]).into_future();
+    assert!(go_on(&world, &mut all).is_pending());
+    let calls = log.calls().into_iter().map(|(_, seen)| seen);
+    let given_back = Seen::GiveBackMany(["c", "d"].map(str::to_owned).into());
+    assert_eq!(calls.filter(|seen| *seen == given_back).count(), 1);
+    assert_eq!(held(&world, "abcd"), "ab");
+}
+
+#[test]
 fn what_can_never_be_locked_is_refused_before_anything_is_asked_for() {
     let world = world_of(2, 3, |builder| builder);
     let log = log(&world.store, &world.clock, no_fault);

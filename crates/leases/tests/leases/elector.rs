@@ -567,3 +567,33 @@ fn a_term_that_is_given_back_leads_no_more() {
     elector.serve(|_| ()).unwrap();
     assert_eq!(*seen.lock().unwrap(), [(ElectorRole::Idle, false)]);
 }
+
+/// Something deletes the lock during the term, and the work returns before anybody finds that.
+#[test]
+fn work_whose_lock_is_gone_when_it_returns_lets_the_others_lead_first() {
+    let threads = threads();
+    let elector = threads.leases.elector("e");
+    let (tell, told) = mpsc::channel();
+    let own = elector.on_change(move |change| tell.send(change.clone()).unwrap());
+    let looks = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&looks);
+    threads.store.inject(move |call| {
+        let is_look = matches!(call, StoreCall::Holder { .. });
+        count.fetch_add(usize::from(is_look), SeqCst);
+        Fault::None
+    });
+    let (store, serves) = (threads.store.clone(), own.clone());
+    let service = thread::spawn(move || serves.serve(|_| store.forget()));
+    let next = || wait::next(&told);
+    assert!(matches!(next(), Change::Elected { .. }));
+    let ended = next();
+    let Change::Ended { end, .. } = ended else {
+        panic!("{ended}");
+    };
+    assert_eq!(end, TermEnd::Lost(Loss::NotHeld));
+    // The clock stands still: it looks who leads, and does not ask for the lock.
+    until("it looks who leads", || looks.load(SeqCst) > 0);
+    assert!(told.try_recv().is_err());
+    own.stop();
+    service.join().unwrap().unwrap();
+}

@@ -114,8 +114,7 @@ fn names_whose_turn_does_not_come_in_time_are_not_asked_for() {
     assert_eq!(sizes(&log, false), [vec![100], vec![1; 8]].concat());
 }
 
-/// One of its destinations does not answer: its calls take all of their time, but for acquires of one
-/// name.
+/// One of its destinations answers only acquires of one name. Its other calls take all of their time.
 struct OneIsDead {
     store: MemoryStore,
     hand: ManualClock,

@@ -83,7 +83,7 @@ fn the_store_of_the_example_does_what_a_backend_promises() {
         Ok(Released::NotHeld)
     );
     assert!(token(one.acquire(&claim("a", "x"), S).unwrap()) > next);
-    // What is released with a rest stays locked for it.
+    // A release with a rest leaves the name locked for that time.
     let batch = [tourbillon_leases::Holding::new("a", Secret::new("x")).after(LEASE / 2)];
     assert_eq!(
         one.release_many(to, &batch, S),
@@ -161,66 +161,10 @@ mod after {
         Renewal, StoreError, StoreFuture,
     };
 
-    /// Asks a store in memory, after a while that `wait` returns for each call.
+    /// Asks a store in memory after a wait, which the call itself begins, and not its first poll.
     pub(super) struct After<F>(pub(super) MemoryStore, pub(super) F);
 
     impl<F, P> LeaseStore for After<F>
-    where
-        F: Fn() -> P + Send + Sync + 'static,
-        P: Future<Output = ()> + Send,
-    {
-        fn acquire<'a>(
-            &'a self,
-            destination: Destination,
-            batch: &'a [Claim<'a>],
-            limit: Duration,
-        ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
-            Box::pin(async move {
-                (self.1)().await;
-                self.0.acquire(destination, batch, limit).await
-            })
-        }
-
-        fn renew<'a>(
-            &'a self,
-            destination: Destination,
-            batch: &'a [Renewal<'a>],
-            limit: Duration,
-        ) -> StoreFuture<'a, Vec<Outcome>> {
-            Box::pin(async move {
-                (self.1)().await;
-                self.0.renew(destination, batch, limit).await
-            })
-        }
-
-        fn release<'a>(
-            &'a self,
-            destination: Destination,
-            batch: &'a [Holding<'a>],
-            limit: Duration,
-        ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
-            Box::pin(async move {
-                (self.1)().await;
-                self.0.release(destination, batch, limit).await
-            })
-        }
-
-        fn holder_of<'a>(
-            &'a self,
-            name: &'a str,
-            limit: Duration,
-        ) -> StoreFuture<'a, Option<Holder>> {
-            Box::pin(async move {
-                (self.1)().await;
-                self.0.holder_of(name, limit).await
-            })
-        }
-    }
-
-    /// The same, but the call itself begins the wait, and not its first poll.
-    pub(super) struct Eager<F>(pub(super) MemoryStore, pub(super) F);
-
-    impl<F, P> LeaseStore for Eager<F>
     where
         F: Fn() -> P + Send + Sync + 'static,
         P: Future<Output = ()> + Send + 'static,
@@ -244,7 +188,11 @@ mod after {
             batch: &'a [Renewal<'a>],
             limit: Duration,
         ) -> StoreFuture<'a, Vec<Outcome>> {
-            self.0.renew(destination, batch, limit)
+            let wait = (self.1)();
+            Box::pin(async move {
+                wait.await;
+                self.0.renew(destination, batch, limit).await
+            })
         }
 
         fn release<'a>(
@@ -253,12 +201,28 @@ mod after {
             batch: &'a [Holding<'a>],
             limit: Duration,
         ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
-            self.0.release(destination, batch, limit)
+            let wait = (self.1)();
+            Box::pin(async move {
+                wait.await;
+                self.0.release(destination, batch, limit).await
+            })
+        }
+
+        fn holder_of<'a>(
+            &'a self,
+            name: &'a str,
+            limit: Duration,
+        ) -> StoreFuture<'a, Option<Holder>> {
+            let wait = (self.1)();
+            Box::pin(async move {
+                wait.await;
+                self.0.holder_of(name, limit).await
+            })
         }
     }
 }
 
-use after::{After, Eager};
+use after::After;
 
 /// A future of a call, which is counted while it is there.
 struct Counted(Arc<AtomicUsize>);
@@ -279,10 +243,11 @@ fn asks_in_vain(limit: Duration, ask: impl FnOnce(&Leases) -> LockError + Send) 
     let (count, hang) = (Arc::clone(&futures), Arc::clone(&hangs));
     let memory = MemoryStore::with_clock(Clock::manual(&hand));
     let store = After(memory, move || {
-        count.fetch_add(1, Ordering::SeqCst);
-        let (counted, hang) = (Counted(Arc::clone(&count)), hang.load(Ordering::SeqCst));
+        let (count, hang) = (Arc::clone(&count), hang.load(Ordering::SeqCst));
         async move {
-            let _counted = counted;
+            // With the first poll, when the limit of the call counts already.
+            count.fetch_add(1, Ordering::SeqCst);
+            let _counted = Counted(count);
             if hang {
                 std::future::pending::<()>().await;
             }
@@ -370,8 +335,7 @@ mod on_tokio {
         let count = Arc::clone(&dropped);
         let hand = ManualClock::new();
         let clock = Clock::manual(&hand);
-        // The future of the call, and not only its polls, needs the runtime.
-        let store = Eager(MemoryStore::with_clock(clock.clone()), move || {
+        let store = After(MemoryStore::with_clock(clock.clone()), move || {
             let (spawns, sleep) = (Spawns(Arc::clone(&count)), tokio::time::sleep(3_600 * S));
             async move {
                 let _spawns = spawns;
