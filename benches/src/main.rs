@@ -46,7 +46,59 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use cli::Command;
 
+/// Lets somebody listen to spans, here and in the processes that this one starts.
+#[cfg(feature = "tracing")]
+fn listen() -> Result<(), String> {
+    use tracing_subscriber::util::SubscriberInitExt;
+    match std::env::var("BENCHES_SPANS").as_deref() {
+        Err(_) => Ok(()),
+        Ok("nobody") => Nobody.try_init(),
+        Ok("registry") => tracing_subscriber::registry().try_init(),
+        Ok("fmt") => tracing_subscriber::fmt()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
+            .with_span_events(tracing_subscriber::fmt::format::FmtSpan::CLOSE)
+            .with_writer(std::io::sink)
+            .finish()
+            .try_init(),
+        Ok(other) => {
+            let all = "`nobody`, `registry` or `fmt`";
+            return Err(format!("BENCHES_SPANS is {all}, not `{other}`"));
+        }
+    }
+    .map_err(|error| error.to_string())
+}
+
+/// Is told of all spans, and does nothing with them: what is left is what the crate does.
+#[cfg(feature = "tracing")]
+struct Nobody;
+
+#[cfg(feature = "tracing")]
+impl tracing::Subscriber for Nobody {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
 fn main() -> ExitCode {
+    #[cfg(feature = "tracing")]
+    if let Err(fault) = listen() {
+        complain!("benches: {fault}");
+        return ExitCode::from(2);
+    }
     if let Some(code) = servers::other() {
         return code;
     }
