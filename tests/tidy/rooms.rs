@@ -89,7 +89,7 @@ pub(crate) const LEASES: &[Room] = &[
     // Renews, and knows nothing of locks.
     room(2, "keep_alive"),
     room(3, "manager"),
-    room(4, "elector"),
+    room(4, "election"),
     // A test of the errors of all rooms.
     room(4, "error_texts"),
     // Documentation alone.

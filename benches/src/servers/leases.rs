@@ -78,7 +78,9 @@ fn kept(sheet: &mut Sheet, count: u64, lease: Duration, watched: Duration) -> Re
     let each = count / THREADS;
     let acquired = at_once(THREADS, |thread| {
         let names = (thread * each..(thread + 1) * each).map(|number| format!("lock-{number}"));
-        let own: Result<Vec<LeaseGuard>, _> = names.map(|name| leases.try_lock(&name)).collect();
+        let own: Result<Vec<LeaseGuard>, _> = names
+            .map(|name| leases.lock(&name).at_once().wait())
+            .collect();
         guards.lock().expect("no panic under the lock").extend(own?);
         Ok(())
     })?;
@@ -108,7 +110,7 @@ fn kept(sheet: &mut Sheet, count: u64, lease: Duration, watched: Duration) -> Re
         let left = guards.len().saturating_sub(each as usize);
         let mut portion = guards.split_off(left).into_iter();
         drop(guards);
-        Ok(portion.try_for_each(|guard| guard.release().map(drop))?)
+        Ok(portion.try_for_each(|guard| guard.release().wait().map(drop))?)
     })?;
     let figures = [
         count as f64 / acquired.as_secs_f64(),
@@ -137,11 +139,11 @@ fn cycles(sheet: &mut Sheet, cycles: u64, lease: Duration) -> Result<(), Failure
     let leases = leases(&server.url(), lease)?;
     let start = Instant::now();
     for _ in 0..cycles {
-        leases.try_lock("one")?.release()?;
+        leases.lock("one").at_once().wait()?.release().wait()?;
     }
     let micros = start.elapsed().as_secs_f64() * 1e6 / cycles as f64;
     let none = leases.stats().armed;
-    let guard = leases.try_lock("one")?;
+    let guard = leases.lock("one").at_once().wait()?;
     let one = leases.stats().armed;
     let figures = [micros, none as f64, one as f64];
     sheet.add(format!("{cycles} times"), 0, "leases", [figures]);
@@ -168,7 +170,7 @@ fn releases(sheet: &mut Sheet, dropping: Duration, burst: usize) -> Result<(), F
             let until = start + dropping;
             runtime.spawn(async move {
                 while Instant::now() < until {
-                    drop(leases.try_lock_async(&next()).await.expect("it is free"));
+                    drop(leases.lock(&next()).at_once().await.expect("it is free"));
                 }
             })
         })
@@ -184,7 +186,7 @@ fn releases(sheet: &mut Sheet, dropping: Duration, burst: usize) -> Result<(), F
     emptied(&leases)?;
 
     proxy.end();
-    let lock = |_| runtime.block_on(leases.try_lock_async(&next()));
+    let lock = |_| runtime.block_on(leases.lock(&next()).at_once().into_future());
     let guards: Vec<_> = (0..burst).map(lock).collect();
     proxy.begin(Trouble::Delay(ROUND_TRIP), Way::Down);
     let start = Instant::now();
@@ -217,8 +219,8 @@ fn emptied(leases: &Leases) -> Result<(), Failure> {
 
 /// A process that holds a lock until it is killed.
 pub(super) fn hold(url: &str, lease: Duration, say: &dyn Fn(Vec<u64>)) -> Result<(), Failure> {
-    let guard = leases(url, lease)?.lock("crash")?;
-    say(vec![guard.fencing_token()]);
+    let guard = leases(url, lease)?.lock("crash").wait()?;
+    say(vec![guard.token()]);
     forever()
 }
 
@@ -234,7 +236,7 @@ fn killed(sheet: &mut Sheet, lease_ms: u64, times: u32) -> Result<(), Failure> {
         let token = holder.word()?[0];
         let (waiting, waits_by) = (leases.clone(), clock.clone());
         let waiter = std::thread::spawn(move || {
-            let guard = waiting.lock("crash");
+            let guard = waiting.lock("crash").wait();
             (waits_by.now(), guard)
         });
         // Somewhere between two renewals.
@@ -245,9 +247,9 @@ fn killed(sheet: &mut Sheet, lease_ms: u64, times: u32) -> Result<(), Failure> {
         let rest = Duration::from_millis(rest.trim_start_matches("(integer) ").parse()?);
         let (acquired, guard) = waiter.join().map_err(|_| "a thread has panicked")?;
         let guard = guard?;
-        held(guard.fencing_token() > token, "tokens grow")?;
+        held(guard.token() > token, "tokens grow")?;
         rounds.push([rest, acquired.since(killed).saturating_sub(rest)].map(millis));
-        guard.release()?;
+        guard.release().wait()?;
     }
     sheet.add(format!("leases of {lease:?}"), 0, "leases", rounds);
     Ok(())
@@ -270,12 +272,12 @@ pub(super) fn contend(
     let (mut held, mut longest) = (0_u64, Duration::ZERO);
     while let Some(left) = end.checked_duration_since(Instant::now()) {
         let asked = Instant::now();
-        let guard = leases.try_lock_for("contested", left);
+        let guard = leases.lock("contested").within(left).wait();
         longest = longest.max(asked.elapsed());
         let Ok(guard) = guard else { break };
         held += 1;
         std::thread::sleep(hold);
-        guard.release()?;
+        guard.release().wait()?;
     }
     say(vec![held, longest.as_micros() as u64]);
     Ok(())

@@ -26,11 +26,11 @@ fn candidate(name: &'static str, store: MemoryStore, said: &mpsc::Sender<Said>) 
             .instance(name)
             .lease(Duration::from_secs(1))
             .build()?;
-        let elector = leases.elector("scheduler");
+        let election = leases.election("scheduler");
         let mut portions = 0;
         // Waits until this candidate is elected, and again when a term is over. The token goes with
         // every write of the leader.
-        elector.serve(|leadership| {
+        election.serve(|leadership| {
             // False as soon as the lease is lost, before anybody else can lead.
             while leadership.is_leader() && portions < 3 {
                 portions += 1;
@@ -39,7 +39,7 @@ fn candidate(name: &'static str, store: MemoryStore, said: &mpsc::Sender<Said>) 
             if portions == 3 {
                 let _ = said.send(Said::Leads(name, leadership.token()));
                 // Ends the service when this closure returns. A program that ends calls it, too.
-                elector.stop();
+                election.stop();
             }
         })?;
         // The last term has ended with the closure, so the next candidate is elected at once. A

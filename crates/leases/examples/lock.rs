@@ -47,50 +47,50 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // It has to call `feed` more often than this, or it loses the lock.
     let patience = Duration::from_millis(300);
-    let first = ours.acquire("invoices").fed_every(patience).try_lock()?;
+    let first = ours.lock("invoices").fed_every(patience).at_once().wait()?;
     assert!(first.feed());
     ledger
         .lock()
         .expect("no panic")
-        .write(first.fencing_token(), "invoice 1")?;
+        .write(first.token(), "invoice 1")?;
     writeln!(
         out,
         "the first worker holds the lock with token {}",
-        first.fencing_token()
+        first.token()
     )?;
 
     // Somebody else is refused, or waits.
-    match theirs.try_lock("invoices") {
+    match theirs.lock("invoices").at_once().wait() {
         Err(LockError::Held { .. }) => writeln!(out, "the second worker is refused")?,
         other => return Err(format!("expected a refusal, not {other:?}").into()),
     }
     let second = thread::scope(|scope| {
-        let waits = scope.spawn(|| theirs.lock("invoices"));
+        let waits = scope.spawn(|| theirs.lock("invoices").wait());
         // The first worker hangs here, and calls `feed` no more.
         waits.join().expect("no panic")
     })?;
     writeln!(
         out,
         "the second worker holds the lock with token {}",
-        second.fencing_token()
+        second.token()
     )?;
     ledger
         .lock()
         .expect("no panic")
-        .write(second.fencing_token(), "invoice 2")?;
+        .write(second.token(), "invoice 2")?;
 
     // It wakes. `is_held` asks nobody; the ledger would refuse it in any case.
     assert!(!first.is_held());
     match ledger
         .lock()
         .expect("no panic")
-        .write(first.fencing_token(), "invoice 1, again")
+        .write(first.token(), "invoice 1, again")
     {
         Err(refused) => writeln!(out, "{refused}")?,
         Ok(()) => return Err("a late write went through".into()),
     }
-    assert!(first.release().is_err(), "it was lost");
-    second.release()?;
+    assert!(first.release().wait().is_err(), "it was lost");
+    second.release().wait()?;
     let lines = &ledger.lock().expect("no panic").lines;
     writeln!(out, "{} lines are written", lines.len())?;
     Ok(())

@@ -81,7 +81,6 @@ fn the_texts_of_errors_are_those_that_were_read() {
             lease: s,
         },
         LockError::Renewed { name: name() },
-        LockError::ForeignGuard { name: name() },
         LockError::Lost {
             name: name(),
             loss: Loss::Expired,

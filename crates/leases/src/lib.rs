@@ -16,14 +16,14 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let leases = Leases::builder(MemoryStore::new()).lease(Duration::from_secs(10)).build()?;
-//! let guard = leases.lock("invoices")?; // waits until it is free
+//! let guard = leases.lock("invoices").wait()?; // waits until it is free
 //! for invoice in 1..=3 {
 //!     if !guard.is_held() {
 //!         break; // somebody else may have it
 //!     }
-//!     println!("sending invoice {invoice} with token {}", guard.fencing_token());
+//!     println!("sending invoice {invoice} with token {}", guard.token());
 //! }
-//! guard.release()?; // an error if it was not held to the end
+//! guard.release().wait()?; // an error if it was not held to the end
 //! # Ok(())
 //! # }
 //! ```
@@ -34,26 +34,26 @@
 //! |---|---|
 //! | lock a name | [`Leases`], which returns a [`LeaseGuard`] |
 //! | watch the locks by Prometheus | [`Leases::metrics`] |
-//! | answer a probe for health | [`Leases::health`], [`Elector::health`] |
+//! | answer a probe for health | [`Leases::health`], [`Election::health`] |
 //! | see who holds it, or all that are held | [`Leases::holder`], [`Leases::list`] |
-//! | lock it with other options, such as a lease that is not renewed | [`Leases::acquire`] |
+//! | lock it with other options, such as a lease that is not renewed | [`Acquisition`] |
 //! | lock several names, all or none | [`Leases::lock_all`] |
 //! | keep it locked for a while after a short job | [`Acquisition::at_least`] |
 //! | hand it over to another process | [`LeaseGuard::detach`], [`Leases::resume`] |
-//! | let one of several processes lead | [`Leases::elector`], which returns an [`Elector`]; [`Elector::serve`] |
-//! | follow the process that leads | [`Elector::leaders`] |
-//! | lock it in async code | [`Leases::lock_async`], [`LeaseGuard::release_async`] |
+//! | let one of several processes lead | [`Leases::election`], which returns an [`Election`]; [`Election::serve`] |
+//! | follow the process that leads | [`Election::leaders`] |
+//! | lock it in async code | `leases.lock(name).await`, `guard.release().await`: [`LeaseFuture`] |
 //! | keep the locks in this process | [`MemoryStore`] |
 //! | keep the locks on a Redis server | `RedisStore` (feature `redis`) |
 //! | keep the locks elsewhere | a [`LeaseStore`] of your own |
-//! | protect a resource from holders that were paused | [`LeaseGuard::fencing_token`], [`Fence`] |
+//! | protect a resource from holders that were paused | [`LeaseGuard::token`], [`Fence`] |
 //! | renew something else that ends by itself | [`KeepAlive`] |
 //! | test code that uses leases, without waiting | `Steps` (feature `test-util`) |
 //!
 //! The module `guide` has a page for each task: locks, elections, metrics, and coming from Redisson.
 //!
-//! The async calls wait without a thread, on any runtime. [`lock`](Leases::lock) in a task would
-//! block the runtime's thread.
+//! A call is made when its answer is waited for: `wait` blocks the thread, and `.await` waits
+//! without one, on any runtime. In a task, `wait` would block the runtime's thread.
 //!
 //! # What a lease can and cannot promise
 //!
@@ -123,7 +123,7 @@
 //! ## When a fence is needed, and how
 //!
 //! If the lock only saves work that would be done twice, it is enough. If two holders at one time
-//! would do harm, let the resource check the [token](LeaseGuard::fencing_token). The token is
+//! would do harm, let the resource check the [token](LeaseGuard::token). The token is
 //! greater for every later holder of a name. The resource refuses a write whose token is smaller
 //! than one that it has seen. In a database that takes a column, and one statement that checks and
 //! writes:
@@ -147,7 +147,7 @@
 //!
 //! Renewals go on while the guard lives, even if the work has stopped. These options limit them:
 //!
-//! - [`fixed_lease`](Acquisition::fixed_lease): a lease that is never renewed, for work that has an
+//! - [`not_renewed`](Acquisition::not_renewed): a lease that is never renewed, for work that has an
 //!   end anyway.
 //! - [`fed_every`](Acquisition::fed_every): a worker that hangs no longer calls
 //!   [`feed`](LeaseGuard::feed), and loses the lease.
@@ -173,11 +173,11 @@
 //!
 //! **Dropping the last guard of a holding** ends the renewals at once. A worker asks the store to
 //! give the lock back, together with other locks of the same destination. The drop waits for that
-//! for a tenth of a second at most. The drop of a guard that an async call returned does not wait.
-//! If the store fails, it is asked again in the background until the lease would have run out.
-//! [`LeaseStats::releases_queued`] is the number of releases that the store has not answered. A
-//! drop reports no result. [`release`](LeaseGuard::release) does, and no renewal is sent after it
-//! returns.
+//! for a tenth of a second at most. The drop of a guard does not wait if the call that acquired it
+//! was awaited. If the store fails, it is asked again in the background until the lease would have
+//! run out. [`LeaseStats::releases_queued`] is the number of releases that the store has not
+//! answered. A drop reports no result. [`release`](LeaseGuard::release) does, and no renewal is
+//! sent after it returns.
 //!
 //! **Dropping the last of the [`Leases`] and guards** waits until the store has been asked for all
 //! queued releases, and no longer than [`end_limit`](LeasesBuilder::end_limit), one second by
@@ -213,13 +213,13 @@
 //! | feature | adds |
 //! |---|---|
 //! | `test-util` | `Steps`, which drive leases from a test's own thread; with `tokio`, by tokio's paused clock; no dependency |
-//! | `tokio` | `TokioStore`: a store of your own whose calls need a tokio runtime; the async calls of leases need no feature |
+//! | `tokio` | `TokioStore`: a store of your own whose calls need a tokio runtime; the calls of leases can be awaited without a feature |
 //! | `metrics` | counters and gauges for the recorder of the crate `metrics`: `leases.metrics().publish()` |
 //! | `tracing` | warnings of lost, late and failed renewals and of long waits, with the name and the token of the lock, for a subscriber of the crate `tracing` that is there when the leases are built |
 //! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
 //! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 
-mod elector;
+mod election;
 #[cfg(test)]
 mod error_texts;
 #[cfg(all(any(doc, doctest), feature = "test-util"))]
@@ -233,8 +233,8 @@ mod sync;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};
-pub use elector::{
-    Change, Elector, ElectorRole, ElectorStatus, Leader, Leadership, Over, Term, TermEnd,
+pub use election::{
+    Change, Election, ElectionRole, ElectionStatus, Leader, Leadership, Over, TermEnd,
 };
 #[cfg(any(test, feature = "test-util"))]
 pub use keep_alive::Steps;

@@ -29,7 +29,7 @@ fn leases_have_no_threads_unless_they_are_told_to_and_then_end_them() {
         let leases = builder.build().unwrap();
         // They start with the first attempt.
         until("none has started", || threads() == before);
-        let guard = leases.lock("a").unwrap();
+        let guard = leases.lock("a").wait().unwrap();
         // On a busy machine there is one more worker for a while.
         until("it has its threads", || threads() == before + own);
         drop((leases, guard));

@@ -26,7 +26,7 @@ fn late_failed_and_lost_leases_are_warnings_with_the_name_of_the_lock() {
     let store = MemoryStore::with_clock(clock.clone());
     let leases = Leases::builder(store).clock(clock);
     let (leases, steps) = leases.build_stepped(1).unwrap();
-    let guard = leases.try_lock("of a warning").unwrap();
+    let guard = leases.lock("of a warning").at_once().wait().unwrap();
     steps.advance(Duration::from_secs(60));
     assert!(guard.is_held());
     let of_lock = || traces::listen().events("name", "of a warning");
@@ -48,7 +48,7 @@ fn late_failed_and_lost_leases_are_warnings_with_the_name_of_the_lock() {
         (lost.level, lost.target),
         (Level::WARN, "tourbillon_leases")
     );
-    assert_eq!(lost.fields["token"], guard.fencing_token().to_string());
+    assert_eq!(lost.fields["token"], guard.token().to_string());
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn the_end_of_the_leases_is_no_warning() {
     traces::listen();
     quiet::hush();
     let leases = Leases::new(MemoryStore::new()).unwrap();
-    let guard = leases.lock("closed").unwrap();
+    let guard = leases.lock("closed").wait().unwrap();
     leases.close(Duration::from_secs(60));
     drop(guard);
     assert!(traces::listen().events("name", "closed").is_empty());

@@ -36,7 +36,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .time_to_idle(1_800 * SECOND)
         .build(|_, _| ())?;
     sessions.insert(7, "Ada")?;
-    let _invoices = leases.lock("invoices/2026-11")?;
+    let _invoices = leases.lock("invoices/2026-11").wait()?;
 
     // Every second an order, which is to be paid within ten minutes, and a mail about it.
     let shop = timers.clone();

@@ -294,7 +294,7 @@ impl Locks {
             let (began, mut held) = (Instant::now(), BTreeMap::new());
             let mut paging = LockPaging::first(most);
             let more = loop {
-                let page = leases.list_async(&prefix, &paging).await;
+                let page = leases.list(&prefix, &paging).await;
                 let page = page.map_err(|error| format!("The server does not answer: {error}"))?;
                 held.extend(page.locks.into_iter().map(|lock| (lock.name.clone(), lock)));
                 let Some(next) = page.next else {

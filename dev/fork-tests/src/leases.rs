@@ -12,9 +12,9 @@ use std::time::Duration;
 use tourbillon::{BuildError, Runtime};
 use tourbillon_leases::channel::Receiver;
 use tourbillon_leases::{
-    Claim, Destination, Elector, ElectorRole, KeepAlive, KeepError, KeepGuard, Leader, Leadership,
-    LeaseFuture, LeaseGuard, LeaseStore, Leases, LockError, Loss, Outcome, ReleaseError, Renewal,
-    Secret, StoreError, TermEnd,
+    Claim, Destination, Election, ElectionRole, KeepAlive, KeepError, KeepGuard, Leader,
+    Leadership, LeaseFuture, LeaseGuard, LeaseStore, Leases, LockError, Loss, Outcome,
+    ReleaseError, Renewal, Secret, StoreError, TermEnd,
 };
 
 use crate::calls::Calls;
@@ -53,7 +53,7 @@ type Service = Pin<Box<dyn Future<Output = Result<(), LockError>>>>;
 /// Candidates and a follower.
 struct Elections {
     /// Threads use its clones, so that its locks are held now and then.
-    elector: Elector,
+    election: Election,
     leadership: Leadership,
     leaders: Receiver<Option<Leader>>,
     /// One that waits, one that leads, and one that lets others lead first. Then the same again.
@@ -61,22 +61,22 @@ struct Elections {
 }
 
 impl Elections {
-    fn begin(leases: &Leases, number: usize, elector: &Elector) -> Self {
+    fn begin(leases: &Leases, number: usize, election: &Election) -> Self {
         let mut services = Vec::new();
         for again in ["", "-again"] {
-            let candidate = |what: &str| leases.elector(format!("{what}-{number}{again}"));
-            let waits = |role, _| role == ElectorRole::Waiting;
-            services.push(service(&leases.elector(WAITED_FOR), false, waits));
-            let leads = |role, _| matches!(role, ElectorRole::Leading { .. });
+            let candidate = |what: &str| leases.election(format!("{what}-{number}{again}"));
+            let waits = |role, _| role == ElectionRole::Waiting;
+            services.push(service(&leases.election(WAITED_FOR), false, waits));
+            let leads = |role, _| matches!(role, ElectionRole::Leading { .. });
             services.push(service(&candidate("leads"), false, leads));
-            let yields = |role, terms| role == ElectorRole::Waiting && terms > 0;
+            let yields = |role, terms| role == ElectionRole::Waiting && terms > 0;
             services.push(service(&candidate("yields"), true, yields));
         }
-        let candidate = leases.elector(format!("elected-{number}"));
+        let candidate = leases.election(format!("elected-{number}"));
         Elections {
-            leadership: candidate.campaign().expect("nobody else wants it"),
-            leaders: elector.leaders().expect("a good name"),
-            elector: elector.clone(),
+            leadership: candidate.lead().wait().expect("nobody else wants it"),
+            leaders: election.leaders().expect("a good name"),
+            election: election.clone(),
             services,
         }
     }
@@ -84,13 +84,13 @@ impl Elections {
 
 /// Serves, by work that returns at once or never, until the candidate is where it should be.
 fn service(
-    elector: &Elector,
+    election: &Election,
     returns: bool,
-    is_there: impl Fn(ElectorRole, u64) -> bool,
+    is_there: impl Fn(ElectionRole, u64) -> bool,
 ) -> Service {
     let terms = Arc::new(AtomicU64::new(0));
     let led = Arc::clone(&terms);
-    let mut service: Service = Box::pin(elector.serve_async(async move |_| {
+    let mut service: Service = Box::pin(election.serve_async(async move |_| {
         led.fetch_add(1, Ordering::SeqCst);
         if !returns {
             std::future::pending::<()>().await;
@@ -99,7 +99,7 @@ fn service(
     loop {
         let polled = poll(service.as_mut());
         assert!(polled.is_pending(), "{polled:?}");
-        if is_there(elector.status().role, terms.load(Ordering::SeqCst)) {
+        if is_there(election.status().role, terms.load(Ordering::SeqCst)) {
             return service;
         }
         thread::park_timeout(Duration::from_micros(100));
@@ -112,7 +112,7 @@ struct Original<'a> {
     own: &'a Leases,
     runtime: &'a Runtime,
     keep_alive: &'a KeepAlive<u64>,
-    elector: &'a Elector,
+    election: &'a Election,
 }
 
 /// Forks beside threads that use leases of `store`. Copies get a store of their own by `open`.
@@ -131,16 +131,19 @@ pub(crate) fn run<S: LeaseStore + Clone + Debug>(
         .runtime(&runtime)
         .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]));
     let keep_alive = keep_alive.expect("the options are good");
-    let elector = leases.elector("hammer");
+    let election = leases.election("hammer");
     let original = Original {
-        elector: &elector,
+        election: &election,
         leases: &leases,
         own: &own,
         runtime: &runtime,
         keep_alive: &keep_alive,
     };
     // So those who wait for it are never granted it.
-    let _taken = leases.lock(WAITED_FOR).expect("nobody else wants it");
+    let _taken = leases
+        .lock(WAITED_FOR)
+        .wait()
+        .expect("nobody else wants it");
     let ended = AtomicBool::new(false);
     let rounds = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -182,15 +185,19 @@ fn use_them(hammer: usize, original: &Original<'_>, ended: &AtomicBool, rounds: 
     let Original {
         leases,
         keep_alive,
-        elector,
+        election,
         ..
     } = *original;
     let name = format!("hammer-{hammer}");
     while !ended.load(Ordering::SeqCst) {
-        let done = leases.try_lock(&name).map(LeaseGuard::release);
+        let done = leases
+            .lock(&name)
+            .at_once()
+            .wait()
+            .map(|guard| guard.release().wait());
         let kept = keep_alive.keep(hammer as u64, LEASE).map(KeepGuard::stop);
         let _ = (leases.stats(), keep_alive.stats());
-        let _ = (elector.status(), elector.leaders(), elector.resign());
+        let _ = (election.status(), election.leaders(), election.resign());
         if !matches!(done, Ok(Ok(()))) || !matches!(kept, Ok(Ok(()))) {
             eprintln!("{name}: {done:?}, {kept:?}");
             ended.store(true, Ordering::SeqCst);
@@ -209,7 +216,12 @@ fn hold_one_of_two(
     loop {
         let polled = poll(Pin::new(&mut all));
         assert!(polled.is_pending(), "{polled:?}");
-        if leases.holder(&own).expect("the store is there").is_some() {
+        if leases
+            .holder(&own)
+            .wait()
+            .expect("the store is there")
+            .is_some()
+        {
             return all;
         }
         thread::sleep(Duration::from_millis(1));
@@ -227,10 +239,10 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
         leases, keep_alive, ..
     } = *original;
     let held = format!("held-{number}");
-    let guard = leases.lock(&held).expect("nobody else wants it");
+    let guard = leases.lock(&held).wait().expect("nobody else wants it");
     let wait = || {
         let leases = Leases::clone(leases);
-        let mut waiting = Box::pin(async move { leases.lock_async(WAITED_FOR).await });
+        let mut waiting = Box::pin(async move { leases.lock(WAITED_FOR).await });
         // It has begun.
         let began = poll(waiting.as_mut());
         assert!(began.is_pending(), "{began:?}");
@@ -241,11 +253,13 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
         leases: Leases::clone(leases),
         own: Leases::clone(original.own),
         runtime: original.runtime.clone(),
-        again: leases.enter_again(&guard).expect("it is held"),
+        again: guard.again().expect("it is held"),
         fixed: leases
-            .acquire(&format!("fixed-{number}"))
-            .fixed_lease(LEASE)
-            .try_lock()
+            .lock(&format!("fixed-{number}"))
+            .lease(LEASE)
+            .not_renewed()
+            .at_once()
+            .wait()
             .expect("nobody else wants it"),
         guard,
         keep_alive: KeepAlive::clone(keep_alive),
@@ -253,7 +267,7 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
         waiting: wait(),
         dropped: wait(),
         all: hold_one_of_two(leases, number),
-        elections: Elections::begin(leases, number, original.elector),
+        elections: Elections::begin(leases, number, original.election),
     };
     let owner = inherited.guard.id().owner().to_owned();
     let mut inherited = Some(inherited);
@@ -277,9 +291,9 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
     } = inherited.expect("only the copy takes it");
     let released = (
         guard.is_held(),
-        again.release(),
-        guard.release(),
-        fixed.release(),
+        again.release().wait(),
+        guard.release().wait(),
+        fixed.release().wait(),
     );
     if released != (true, Ok(()), Ok(()), Ok(())) || kept.stop() != Ok(()) {
         return Some(format!("the original after copy {number}: {released:?}"));
@@ -320,7 +334,7 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
     );
     let ready = poll(pin!(lost));
     check("future", ready == Poll::Ready(Some(Loss::Forked)), &ready);
-    let entered = leases.enter_again(&guard);
+    let entered = guard.again();
     let refused = matches!(
         entered,
         Err(LockError::Lost {
@@ -328,9 +342,9 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
             ..
         })
     );
-    check("enter_again", refused, &entered);
-    let _ = (again.release(), fixed);
-    let released = guard.release();
+    check("again", refused, &entered);
+    let _ = (again.release().wait(), fixed);
+    let released = guard.release().wait();
     let lost = released == Err(ReleaseError::Lost(Loss::Forked));
     check("release", lost, &released);
 
@@ -344,17 +358,17 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
             })
         )
     }
-    let tried = leases.try_lock("new");
-    check("try_lock", is_forked(&tried), &tried);
-    let tried = leases.try_lock_for("new", LEASE);
-    check("try_lock_for", is_forked(&tried), &tried);
-    let locked = leases.lock("new");
+    let tried = leases.lock("new").at_once().wait();
+    check("lock at once", is_forked(&tried), &tried);
+    let tried = leases.lock("new").within(LEASE).wait();
+    check("lock within", is_forked(&tried), &tried);
+    let locked = leases.lock("new").wait();
     check("lock", is_forked(&locked), &locked);
     let mut waited = poll(waiting.as_mut());
     if let Poll::Ready(waited) = &mut waited {
-        check("lock_async", is_forked(waited), waited);
+        check("lock that is awaited", is_forked(waited), waited);
     } else {
-        check("lock_async", false, &"it waits");
+        check("lock that is awaited", false, &"it waits");
     }
     let locked = leases.lock_all(["new"]).wait();
     check("lock_all", is_forked(&locked), &locked);
@@ -385,17 +399,17 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
     let watched = store.watch("new", Waker::noop());
     check("watch", watched.is_none(), &store);
     let made = Leases::new(store.clone()).expect("the options are good");
-    let tried = made.try_lock("new");
-    check("try_lock of a new one", is_forked(&tried), &tried);
+    let tried = made.lock("new").at_once().wait();
+    check("lock of a new one", is_forked(&tried), &tried);
     // On what was inherited.
-    let tried = own.try_lock("new");
-    check("try_lock with own threads", is_forked(&tried), &tried);
+    let tried = own.lock("new").at_once().wait();
+    check("lock with own threads", is_forked(&tried), &tried);
     let made = (
         made,
         Leases::builder(store.clone()).runtime(&runtime).build(),
     );
     let tried = made.1.as_ref().expect("the options are good");
-    let tried = tried.try_lock("new");
+    let tried = tried.lock("new").at_once().wait();
     let refused = matches!(
         tried,
         Err(LockError::Runtime {
@@ -403,7 +417,7 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
             ..
         })
     );
-    check("try_lock on a runtime of before", refused, &tried);
+    check("lock on a runtime of before", refused, &tried);
     drop((made, own, runtime, leases, store));
 
     // The watchdog.
@@ -419,7 +433,7 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
 fn its_elections(report: &mut Report, elections: Elections) {
     let mut check = |what: &str, holds: bool, seen: &dyn Debug| report.check(what, holds, seen);
     let Elections {
-        elector,
+        election,
         leadership,
         leaders,
         mut services,
@@ -443,24 +457,24 @@ fn its_elections(report: &mut Report, elections: Elections) {
     check("is_leader", !leadership.is_leader(), &leadership);
     let over = poll(pin!(leadership.over()));
     check("over", over.is_ready(), &over);
-    let end = leadership.end();
+    let end = leadership.end().wait();
     check("end", end == TermEnd::Lost(Loss::Forked), &end);
-    let served = elector.serve(|_| ());
+    let served = election.serve(|_| ());
     check("serve", is_forked(&served), &served);
-    let served = poll(pin!(elector.serve_async(async |_| ())));
+    let served = poll(pin!(election.serve_async(async |_| ())));
     let ends = matches!(&served, Poll::Ready(served) if is_forked(served));
     check("serve_async", ends, &served);
-    let heard = elector.leaders().map(drop);
+    let heard = election.leaders().map(drop);
     check("leaders", is_forked(&heard), &heard);
-    let status = elector.status();
+    let status = election.status();
     let says_so = status.error == Some(StoreError::Forked);
-    let is_idle = status.role == ElectorRole::Idle;
+    let is_idle = status.role == ElectionRole::Idle;
     check("status", says_so && is_idle, &status);
-    let health = elector.health();
+    let health = election.health();
     check("health", crate::core::is_forked(&health), &health);
-    check("resign", !elector.resign(), &"it has resigned");
-    elector.stop();
-    drop((leaders, elector));
+    check("resign", !election.resign(), &"it has resigned");
+    election.stop();
+    drop((leaders, election));
 }
 
 /// Leases that are made in the copy work.
@@ -484,15 +498,15 @@ fn of_its_own<S: LeaseStore + Clone + Debug>(
 }
 
 fn check_own(report: &mut Report, number: usize, owner: &str, leases: &Leases, store: &str) {
-    let taken = leases.try_lock(&format!("held-{number}"));
+    let taken = leases.lock(&format!("held-{number}")).at_once().wait();
     // A store in memory has not what the original has.
     let shared = matches!(taken, Err(LockError::Held { .. }));
     report.check("taken", shared || store.ends_with("MemoryStore"), &taken);
-    match leases.lock("its-own") {
+    match leases.lock("its-own").wait() {
         Ok(guard) => {
             report.check("held", guard.is_held(), &guard);
             report.check("owner", guard.id().owner() != owner, &guard);
-            let released = guard.release();
+            let released = guard.release().wait();
             report.check("release of its own", released.is_ok(), &released);
         }
         Err(error) => report.check("lock of its own", false, &error),

@@ -14,7 +14,7 @@ fn holder(server: &Server, names: &[&str]) -> (Leases, Vec<LeaseGuard>) {
     let store = RedisStore::builder(&server.url()).durable().build();
     let leases = Leases::builder(store.expect("a store")).holder_data("billing 1.4");
     let leases = leases.build().expect("leases");
-    let guards = names.iter().map(|name| leases.try_lock(name));
+    let guards = names.iter().map(|name| leases.lock(name).at_once().wait());
     let guards = guards.collect::<Result<_, _>>().expect("they are free");
     (leases, guards)
 }
@@ -84,7 +84,7 @@ fn locks_are_listed_with_their_holders() {
             assert_eq!(ended, (0, String::new()), "{timeout}");
         }
     }
-    guards.remove(0).release().expect("it was held");
+    guards.remove(0).release().wait().expect("it was held");
     assert_eq!(names(&server, &["--names", "mail/"]), ["mail/2"]);
     let mut list = command();
     list.args(["locks", "--names", "m"])

@@ -19,25 +19,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     let one = Leases::new(SqliteStore::open(&file)?)?;
     let other = Leases::new(SqliteStore::open(&file)?)?;
 
-    let guard = one.lock("report")?;
-    writeln!(
-        stdout(),
-        "one holds it, with token {}",
-        guard.fencing_token()
-    )?;
+    let guard = one.lock("report").wait()?;
+    writeln!(stdout(), "one holds it, with token {}", guard.token())?;
     writeln!(
         stdout(),
         "other: {}",
-        other.try_lock("report").expect_err("it is held")
+        other
+            .lock("report")
+            .at_once()
+            .wait()
+            .expect_err("it is held")
     )?;
-    guard.release()?;
-    let guard = other.try_lock_for("report", Duration::from_secs(5))?;
-    writeln!(
-        stdout(),
-        "other holds it, with token {}",
-        guard.fencing_token()
-    )?;
-    guard.release()?;
+    guard.release().wait()?;
+    let guard = other.lock("report").within(Duration::from_secs(5)).wait()?;
+    writeln!(stdout(), "other holds it, with token {}", guard.token())?;
+    guard.release().wait()?;
     std::fs::remove_file(file)?;
     Ok(())
 }

@@ -31,7 +31,8 @@ use crate::sync::channel::Receiver;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let leases = Leases::new(MemoryStore::new())?;
-/// let guard = leases.acquire("report").fixed_lease(Duration::from_millis(60)).try_lock()?;
+/// let lease = Duration::from_millis(60);
+/// let guard = leases.lock("report").lease(lease).not_renewed().wait()?;
 /// assert!(!guard.lost().is_lost());
 /// assert_eq!(guard.lost().channel().recv(), Ok(Loss::Expired));
 /// assert!(guard.lost().is_lost());
@@ -82,7 +83,7 @@ impl Lost {
     /// ```
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("report")?;
+    /// let guard = leases.lock("report").wait()?;
     /// let lost = guard.lost().channel();
     /// while lost.try_recv().is_err() {
     ///     // .. a portion of work ..

@@ -27,7 +27,7 @@ use super::timers::TimerKey;
 /// let clock = Clock::manual(&hand);
 /// let store = MemoryStore::with_clock(clock.clone());
 /// let (leases, steps) = Leases::builder(store).clock(clock).build_stepped(1)?;
-/// let guard = leases.try_lock("report")?;
+/// let guard = leases.lock("report").at_once().wait()?;
 /// steps.advance(Duration::from_secs(300));
 /// assert!(guard.is_held());
 /// steps.jump_to(steps.now() + Duration::from_secs(31)); // the process stands still
@@ -91,8 +91,8 @@ impl Steps {
     }
 
     /// Returns a future that drives the leases by the clock of the present tokio runtime, for tests
-    /// under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and use the
-    /// leases as in production, by their async calls. While all tasks wait, tokio's clock jumps to the
+    /// under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and await
+    /// the calls of the leases as in production. While all tasks wait, tokio's clock jumps to the
     /// next deadline, whether it is one of tokio or one of the leases.
     ///
     /// From this call on the manual clock moves with tokio's clock, so a store on the same clock
@@ -123,7 +123,7 @@ impl Steps {
     /// let (leases, steps) = Leases::builder(store.clone()).clock(clock).build_stepped(1)?;
     /// tokio::spawn(steps.follow_tokio());
     ///
-    /// let guard = leases.lock_async("report").await?;
+    /// let guard = leases.lock("report").await?;
     /// tokio::time::sleep(Duration::from_secs(3_600)).await;
     /// assert!(guard.is_held() && guard.renewals() > 0);
     /// store.inject(|_| Fault::Fail(StoreError::Unavailable("cut off".into())));

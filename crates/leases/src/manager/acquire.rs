@@ -1,4 +1,4 @@
-//! Acquires a lock: the options, and the loop of attempts.
+//! Acquires a lock: the loop of attempts.
 //!
 //! A caller that waits asks the store, registers a watch, and asks again. Then it waits for the
 //! first of these events:
@@ -11,7 +11,6 @@
 //! All attempts of a caller have the same secret. If the answer to a granted attempt was lost, the
 //! next attempt is granted again. If there is no next attempt, the name is given back.
 
-use std::future::Future;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -23,289 +22,11 @@ use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
-use super::lease_future::LeaseFuture;
-use super::releases::UserHandle;
 use super::request::{AttemptOptions, Request, WaitPolicy};
 use super::stop::StopSignal;
-use crate::keep_alive::{FIRST_WAIT, KeepOptions, Waits, spread};
+use crate::keep_alive::{FIRST_WAIT, Waits, spread};
 use crate::store::{OwnedSecret, StoreError, Watch};
 use crate::sync::{Arc, catch_panic};
-
-/// The options of an acquire. Made by [`Leases::acquire`](crate::Leases::acquire).
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tourbillon_leases::{Leases, MemoryStore};
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let leases = Leases::new(MemoryStore::new())?;
-/// // Renewed, but never for more than an hour, and only while the worker feeds it.
-/// let guard = leases
-///     .acquire("nightly-report")
-///     .lease(Duration::from_secs(10))
-///     .fed_every(Duration::from_secs(60))
-///     .max_hold(Duration::from_secs(3600))
-///     .try_lock()?;
-/// assert!(guard.feed());
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "nothing is acquired until one of its `lock`s is called"]
-pub struct Acquisition<'a> {
-    leases: &'a UserHandle,
-    name: &'a str,
-    terms: AcquireTerms,
-    /// Ends the wait from outside, if there is somebody who may.
-    stop: Option<Arc<StopSignal>>,
-}
-
-/// What is asked for, apart from the name.
-#[derive(Clone, Copy, Debug)]
-struct AcquireTerms {
-    lease: Duration,
-    keep: fn(Duration) -> KeepOptions,
-    feed: Option<Duration>,
-    max_hold: Option<Duration>,
-    at_least: Duration,
-}
-
-impl<'a> Acquisition<'a> {
-    pub(super) fn new(leases: &'a UserHandle, name: &'a str) -> Self {
-        Acquisition {
-            leases,
-            name,
-            terms: AcquireTerms {
-                lease: leases.lease,
-                keep: KeepOptions::for_lease,
-                feed: None,
-                max_hold: None,
-                at_least: Duration::ZERO,
-            },
-            stop: None,
-        }
-    }
-
-    /// Sets the length of the lease, which is **renewed** while the guard lives. Overrides the
-    /// default of the [`Leases`](crate::Leases) and an earlier call of
-    /// [`fixed_lease`](Self::fixed_lease). `RedisStore` grants at most 30 s, unless its builder is
-    /// told another `longest_lease`.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_leases::{Leases, MemoryStore};
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.acquire("report").lease(Duration::from_secs(5)).lock()?;
-    /// assert!(guard.remaining() <= Duration::from_secs(5));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.terms.lease = lease;
-        self.terms.keep = KeepOptions::for_lease;
-        self
-    }
-
-    /// Sets the length of a lease that is **not renewed**. It is lost when it has run out.
-    /// Overrides an earlier call of [`lease`](Self::lease).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_leases::{Leases, MemoryStore};
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// // The work takes ten minutes at most, so nothing has to be renewed.
-    /// let guard = leases.acquire("report").fixed_lease(Duration::from_secs(600)).lock()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn fixed_lease(mut self, lease: Duration) -> Self {
-        self.terms.lease = lease;
-        self.terms.keep = |lease| KeepOptions::for_lease(lease).without_renewal();
-        self
-    }
-
-    /// Requires that the holder calls [`LeaseGuard::feed`] within every such period. If it does
-    /// not, it counts as dead: the lease is lost, is no longer renewed, and runs out in the store.
-    pub fn fed_every(mut self, period: Duration) -> Self {
-        self.terms.feed = Some(period);
-        self
-    }
-
-    /// Sets the longest time that the lock is held in all. After that time it is no longer renewed
-    /// and counts as lost.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_leases::{Leases, MemoryStore};
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.acquire("report").max_hold(Duration::from_secs(3600)).lock()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn max_hold(mut self, most: Duration) -> Self {
-        self.terms.max_hold = Some(most);
-        self
-    }
-
-    /// Sets the shortest time for which the lock stays locked, counted from its grant. If it is
-    /// released or dropped earlier, others have to wait for the rest. So a job of 5 ms that ten
-    /// nodes begin at the same minute, by clocks that differ, runs once. Choose a time that is
-    /// longer than these clocks differ, and shorter than the job's period.
-    ///
-    /// The rest is kept in the store: the release shortens the lease to it. So it also holds if the
-    /// process ends right after the release. After the release this process has to wait like all
-    /// others. While the rest lasts, [`holder`](crate::Leases::holder) returns the owner with the
-    /// words ` (released)`.
-    ///
-    /// The time can't be longer than the lease, since the lock of a holder that dies is free after
-    /// one lease. For a lease of more than 30 s, `RedisStore` needs the option `longest_lease`.
-    /// Zero is the default. The lock does not stay locked if it is lost because the store has
-    /// forgotten it.
-    ///
-    /// # Errors
-    ///
-    /// The call that locks fails with [`LockError::LongerThanLease`] if the lease is shorter.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_leases::{Leases, LockError, MemoryStore};
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let minute = Duration::from_secs(60);
-    /// let job = || leases.acquire("report").lease(minute).at_least(minute / 2).try_lock();
-    /// job()?.release()?; // the job takes no time
-    /// assert!(matches!(job(), Err(LockError::Held { .. }))); // another node is a bit late
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn at_least(mut self, least: Duration) -> Self {
-        self.terms.at_least = least;
-        self
-    }
-
-    pub(crate) fn stopped_by(mut self, stop: &Arc<StopSignal>) -> Self {
-        self.stop = Some(Arc::clone(stop));
-        self
-    }
-
-    /// Acquires the lock and waits for it, like [`Leases::lock`](crate::Leases::lock).
-    ///
-    /// # Errors
-    ///
-    /// As for [`Leases::lock`](crate::Leases::lock), and for options that are out of range.
-    pub fn lock(self) -> Result<LeaseGuard, LockError> {
-        self.acquire_loop(WaitPolicy::Endless)?.go()
-    }
-
-    /// Acquires the lock if it is free, like [`Leases::try_lock`](crate::Leases::try_lock).
-    ///
-    /// # Errors
-    ///
-    /// As for [`Leases::try_lock`](crate::Leases::try_lock), and for options that are out of range.
-    pub fn try_lock(self) -> Result<LeaseGuard, LockError> {
-        self.acquire_loop(WaitPolicy::None)?.go()
-    }
-
-    /// Acquires the lock and waits for it for at most `wait`, like
-    /// [`Leases::try_lock_for`](crate::Leases::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As for [`Leases::try_lock_for`](crate::Leases::try_lock_for), and for options that are out
-    /// of range.
-    pub fn try_lock_for(self, wait: Duration) -> Result<LeaseGuard, LockError> {
-        let until = self.now() + wait;
-        self.acquire_loop(WaitPolicy::Until(until))?.go()
-    }
-
-    pub(super) fn now(&self) -> Time {
-        self.leases.clock.now()
-    }
-
-    /// Returns a future that acquires the lock by `go`, and owns what it needs for that.
-    pub(super) fn in_future<F>(
-        self,
-        wait_policy: impl FnOnce(&Acquisition<'_>) -> WaitPolicy + Send + 'static,
-        go: impl FnOnce(AcquireLoop) -> F + Send + 'static,
-    ) -> LeaseFuture<Result<LeaseGuard, LockError>>
-    where
-        F: Future<Output = Result<LeaseGuard, LockError>> + Send + 'static,
-    {
-        let (leases, name) = (self.leases.clone(), self.name.to_owned());
-        let (terms, stop) = (self.terms, self.stop);
-        LeaseFuture::new(async move {
-            let acquire_loop = {
-                let (leases, name) = (&leases, &*name);
-                let own = Acquisition {
-                    leases,
-                    name,
-                    terms,
-                    stop,
-                };
-                own.acquire_loop(wait_policy(&own))?
-            };
-            go(acquire_loop).await
-        })
-    }
-
-    /// Checks the options and makes the request.
-    pub(super) fn request(&self) -> Result<Request, LockError> {
-        let terms = self.terms;
-        let mut keep = (terms.keep)(terms.lease);
-        if let Some(period) = terms.feed {
-            keep = keep.fed_every(period);
-        }
-        if let Some(most) = terms.max_hold {
-            keep = keep.max_hold(most);
-        }
-        self.leases.check(self.name, &keep, terms.lease)?;
-        let (at_least, lease) = (terms.at_least, terms.lease);
-        let name = self.name.to_owned();
-        if at_least > lease {
-            return Err(LockError::LongerThanLease {
-                name,
-                at_least,
-                lease,
-            });
-        }
-        Ok(Request {
-            name,
-            owner: self.leases.owner(),
-            secret: OwnedSecret::random(),
-            lease,
-            keep,
-            at_least,
-        })
-    }
-
-    /// Checks the options and makes the loop of attempts.
-    pub(super) fn acquire_loop(&self, wait_policy: WaitPolicy) -> Result<AcquireLoop, LockError> {
-        let inner: &Arc<LeasesInner> = self.leases;
-        let mut acquire_loop = AcquireLoop {
-            request: Arc::new(self.request()?),
-            inner: Arc::clone(inner),
-            stop: self.stop.clone(),
-            wait_policy,
-            asked: 0,
-            watch: None,
-            last: Last::None,
-            unsure: false,
-            noted: false,
-            rushed: false,
-            waits: None,
-            ended: false,
-        };
-        // Only now: a request that is refused above has not begun.
-        inner.asks.begin();
-        acquire_loop.announce();
-        Ok(acquire_loop)
-    }
-}
 
 /// The attempts of one caller to acquire a lock. It knows neither threads nor tasks.
 pub(super) struct AcquireLoop {
@@ -342,6 +63,32 @@ struct Watching {
 }
 
 impl AcquireLoop {
+    /// Makes the loop of a request that has been checked.
+    pub(super) fn new(
+        inner: &Arc<LeasesInner>,
+        request: Request,
+        wait_policy: WaitPolicy,
+        stop: Option<Arc<StopSignal>>,
+    ) -> Self {
+        let mut acquire_loop = AcquireLoop {
+            request: Arc::new(request),
+            inner: Arc::clone(inner),
+            stop,
+            wait_policy,
+            asked: 0,
+            watch: None,
+            last: Last::None,
+            unsure: false,
+            noted: false,
+            rushed: false,
+            waits: None,
+            ended: false,
+        };
+        inner.asks.begin();
+        acquire_loop.announce();
+        acquire_loop
+    }
+
     /// Prepares the next attempt, and returns its options.
     pub(super) fn ask(&mut self, drop_waits: bool) -> AttemptOptions {
         self.asked += 1;
@@ -555,7 +302,7 @@ impl AcquireLoop {
     }
 
     /// Acquires the lock on this thread, and counts the result.
-    fn go(mut self) -> Result<LeaseGuard, LockError> {
+    pub(super) fn go(mut self) -> Result<LeaseGuard, LockError> {
         drop_wait::acquires();
         let answer = self.run();
         self.ended(&answer);

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
+use super::acquisition::Acquisition;
 use super::amid_wait::{Added, AfterLook, AmidWait};
 use super::awaiting::LastAlarm;
 use super::drop_wait;
@@ -39,7 +40,7 @@ impl Leases {
     ///
     /// A name that occurs twice is locked once, and has two guards. To give all locks back
     /// together, pass the guards to [`release_many`](Self::release_many). To lock those that are
-    /// free and wait for none, there is [`try_lock_many`](Self::try_lock_many).
+    /// free and wait for none, there is [`each`](LockAll::each).
     ///
     /// # Examples
     ///
@@ -49,7 +50,7 @@ impl Leases {
     /// let leases = Leases::new(MemoryStore::new())?;
     /// let both = leases.lock_all(["account/2", "account/1"]).wait()?;
     /// assert_eq!(both[0].name(), "account/2");
-    /// for released in leases.release_many(both) {
+    /// for released in leases.release_many(both).wait() {
     ///     released?; // an error if it was not held to the end
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -74,10 +75,10 @@ impl Leases {
 ///
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let leases = Leases::new(MemoryStore::new())?;
-/// let stock = leases.lock("stock/7")?;
+/// let stock = leases.lock("stock/7").wait()?;
 /// let order = leases.lock_all(["order/42", "stock/7"]).within(Duration::from_millis(20));
 /// assert!(matches!(order.await, Err(LockError::TimedOut { name, .. }) if name == "stock/7"));
-/// stock.release()?;
+/// stock.release().wait()?;
 /// assert_eq!(leases.lock_all(["order/42", "stock/7"]).await?.len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
@@ -105,7 +106,7 @@ impl LockAll {
     ///
     /// - [`LockError::TimedOut`] if somebody else held a lock when the [limit](Self::within) was
     ///   over, and [`LockError::Unanswered`] if the store failed then.
-    /// - For each name the other errors of [`Leases::lock`].
+    /// - For each name the other errors of [`Acquisition::wait`].
     ///
     /// # Blocking
     ///
@@ -131,13 +132,63 @@ impl LockAll {
                 continue;
             };
             names.may_wait(inner, refusal)?;
-            let next = leases.acquire(&names.sorted[held.len()]);
-            let locked = match names.end {
-                Time::MAX => next.lock(),
-                end => next.try_lock_for(end.since(inner.clock.now())),
-            };
-            held.push(locked?);
+            held.push(names.next(leases, held.len()).wait()?);
         }
+    }
+
+    /// Acquires those of the locks that are free, and waits for none. Returns one result for each
+    /// name, in their order.
+    ///
+    /// It does for each name what [`Acquisition::at_once`] does, but the names of one destination of
+    /// the store travel together: on a Redis server 100 locks take one round trip. To hold all or
+    /// none, collect into a `Result`: the first error then drops all guards. If a name occurs twice,
+    /// the second result is [`Held`](LockError::Held).
+    ///
+    /// If the future is dropped, no further call is made, and locks that are granted after that are
+    /// given back at once. If locks are granted, and half of their lease has passed before the next
+    /// poll, they are given back, and that poll asks for all names again.
+    ///
+    /// # Errors
+    ///
+    /// For each name those of [`Acquisition::at_once`]. If a destination of the store does not
+    /// answer, its remaining names fail with [`LockError::Store`], and are not sent. Names that run
+    /// out of time fail in the same way.
+    ///
+    /// # Blocking
+    ///
+    /// [`wait`](LeaseFuture::wait) blocks for one call after the other: one call for each
+    /// destination and [batch](crate::LeasesBuilder::batch) of names. All of them together take at
+    /// most a third of the lease, or the [limit](Self::within) if that is shorter. Each destination
+    /// gets a share of what is left, so that one which does not answer leaves time for the others.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{LeaseGuard, Leases, LockError, MemoryStore};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let taken = leases.lock("account/2").wait()?;
+    /// let each = leases.lock_all(["account/1", "account/2"]).each().wait();
+    /// assert!(each[0].is_ok());
+    /// assert!(matches!(each[1], Err(LockError::Held { .. })));
+    /// # drop((each, taken));
+    ///
+    /// let all: Result<Vec<LeaseGuard>, LockError> =
+    ///     leases.lock_all(["account/1", "account/2"]).each().wait().into_iter().collect();
+    /// assert_eq!(all?.len(), 2); // both, or an error
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn each(self) -> LeaseFuture<Answers> {
+        let wait = |all: LockAll| all.leases.try_many_here(&all.names, all.end());
+        LeaseFuture::new(self, wait, |all| async move {
+            all.leases.try_many(&all.names, all.end()).await
+        })
+    }
+
+    /// Returns when the time to wait is over, if it counts from now on.
+    fn end(&self) -> Time {
+        let now = self.leases.now();
+        self.within.map_or(Time::MAX, |limit| now + limit)
     }
 
     /// Checks the names.
@@ -149,10 +200,9 @@ impl LockAll {
         for name in &sorted {
             inner.check(name, &KeepOptions::for_lease(inner.lease), inner.lease)?;
         }
-        let now = inner.clock.now();
         Ok(Names {
             sorted,
-            end: self.within.map_or(Time::MAX, |limit| now + limit),
+            end: self.end(),
         })
     }
 
@@ -180,19 +230,15 @@ impl LockAll {
             let Some(count) = held.held.count(round) else {
                 continue;
             };
-            let next = leases.acquire(&names.sorted[count]);
-            let locked = match names.end {
-                Time::MAX => next.lock_async(),
-                end => next.try_lock_for_async(end.since(inner.clock.now())),
-            };
-            held.add(round, vec![locked.await?]);
+            let next = names.next(leases, count).into_future();
+            held.add(round, vec![next.await?]);
         }
     }
 }
 
 /// The future counts its limit from the first poll. It may be dropped, and be kept without being
-/// polled, like that of [`Leases::lock_async`]. While it waits it is woken now and then. If it is
-/// not polled for half of a lease, or for three quarters of it at most, the locks that it has already
+/// polled, like that of [`Leases::lock`]. While it waits it is woken now and then. If it is not
+/// polled for half of a lease, or for three quarters of it at most, the locks that it has already
 /// are given back, and the next poll begins anew. After an error they are given back in the
 /// background.
 impl IntoFuture for LockAll {
@@ -200,12 +246,12 @@ impl IntoFuture for LockAll {
     type IntoFuture = LeaseFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        LeaseFuture::new(async move {
-            let inner = Arc::clone(&self.leases.inner);
-            let names = self.names()?;
+        LeaseFuture::new(self, LockAll::wait, |all| async move {
+            let inner = Arc::clone(&all.leases.inner);
+            let names = all.names()?;
             let held = HeldAmidWait::new(&inner);
             let last_alarm = LastAlarm::new(&inner, names.end);
-            let mut going = pin!(self.go(&names, &held));
+            let mut going = pin!(all.go(&names, &held));
             poll_fn(|context| {
                 // In a forked copy nothing wakes the future, and a lock may stay locked forever.
                 if inner.keep_alive.is_forked() {
@@ -246,6 +292,15 @@ struct Names {
 }
 
 impl Names {
+    /// Returns the acquire of one of the sorted names.
+    fn next<'a>(&'a self, leases: &'a Leases, at: usize) -> Acquisition<'a> {
+        let next = leases.lock(&self.sorted[at]);
+        match self.end {
+            Time::MAX => next,
+            end => next.within(end.since(leases.now())),
+        }
+    }
+
     /// Returns one guard for each name that was asked for, of the locks of all names.
     fn guards(&self, asked: &[String], held: Vec<LeaseGuard>) -> Vec<LeaseGuard> {
         let mut held: Vec<_> = held.into_iter().map(Ok).collect();
@@ -258,7 +313,7 @@ impl Names {
                 Ok(guard) => guard,
                 Err(first) => {
                     held[at] = Err(first);
-                    guards[first].again()
+                    guards[first].one_more()
                 }
             };
             guards.push(guard);

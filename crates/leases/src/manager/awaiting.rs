@@ -1,5 +1,5 @@
-//! The async calls. They need no particular runtime: the workers of the leases call the store, and
-//! the timers of the leases wake the waiting tasks.
+//! Calls that are awaited. They need no particular runtime: the workers of the leases call the
+//! store, and the timers of the leases wake the waiting tasks.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tourbillon::{Time, reentrancy};
 
-use super::acquire::{AcquireLoop, Acquisition};
+use super::acquire::AcquireLoop;
 use super::attempt::{AcquireStep, Attempt, LEAST_CALL};
 use super::error::{LockError, ReleaseError};
 use super::guard::LeaseGuard;
@@ -17,209 +17,37 @@ use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use super::oneshot::{OneshotWaker, oneshot};
-use super::request::{Request, WaitPolicy};
+use super::releases::UserHandle;
+use super::request::Request;
 use crate::keep_alive::{KeepAlive, Loss, TimerKey};
-use crate::store::{Destination, Holder, StoreError};
+use crate::store::{Destination, StoreError};
 use crate::sync::Arc;
 
 impl Leases {
-    /// Acquires the lock like [`lock`](Self::lock), as a future.
-    ///
-    /// The future needs no particular runtime. The workers of the leases call the store: at most 64
-    /// at one time for one destination, and 192 in all. If all of these calls hang, further calls
-    /// wait for them.
-    ///
-    /// **Dropping the future** ends the wait. If a call that is in flight is granted after that,
-    /// the lock is given back at once.
-    ///
-    /// **A future that is kept and not polled** holds nothing for long. If the lock is granted, and
-    /// half of its lease has passed before the next poll, the lock is given back, and that poll asks
-    /// again. If the lock was lost meanwhile since it was [not fed](Acquisition::fed_every) or held
-    /// [too long](Acquisition::max_hold), the poll returns [`LockError::Lost`]. So no poll returns
-    /// a guard whose lease has ended.
-    ///
-    /// **Dropping the guard** does not block, unless it is the last guard and no `Leases` are left:
-    /// see [`LeasesBuilder::end_limit`]. A process that exits without this last drop may end before
-    /// a dropped guard is given back. There, await [`release_async`](LeaseGuard::release_async), or
-    /// call [`close`](Leases::close).
-    ///
-    /// [`LeasesBuilder::end_limit`]: crate::LeasesBuilder::end_limit
-    ///
-    /// # Errors
-    ///
-    /// As for [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tourbillon_leases::{Leases, MemoryStore};
-    ///
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock_async("invoices").await?;
-    /// // .. await the work together with `guard.lost()`, which is a future, too
-    /// guard.release_async().await?;
-    /// # Ok(())
-    /// # }
-    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
-    /// ```
-    pub fn lock_async(&self, name: &str) -> LeaseFuture<Result<LeaseGuard, LockError>> {
-        self.acquire(name).lock_async()
-    }
-
-    /// Acquires the lock if it is free, like [`try_lock`](Self::try_lock), as a future. It may be
-    /// dropped like that of [`lock_async`](Self::lock_async).
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_lock`](Self::try_lock).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tourbillon_leases::{Leases, LockError, MemoryStore};
-    ///
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # runtime.block_on(async {
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.try_lock_async("report").await?;
-    /// assert!(matches!(leases.try_lock_async("report").await, Err(LockError::Held { .. })));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn try_lock_async(&self, name: &str) -> LeaseFuture<Result<LeaseGuard, LockError>> {
-        self.acquire(name).try_lock_async()
-    }
-
-    /// Acquires the lock and waits for at most `wait`, like [`try_lock_for`](Self::try_lock_for),
-    /// as a future. The time counts from the first poll. The future may be dropped like that of
-    /// [`lock_async`](Self::lock_async).
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_leases::{Leases, MemoryStore};
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # runtime.block_on(async {
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.try_lock_for_async("report", Duration::from_secs(5)).await?;
-    /// assert!(guard.is_held());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn try_lock_for_async(
-        &self,
-        name: &str,
-        wait: Duration,
-    ) -> LeaseFuture<Result<LeaseGuard, LockError>> {
-        self.acquire(name).try_lock_for_async(wait)
-    }
-}
-
-impl Leases {
-    /// Asks the store who holds a lock, like [`holder`](Self::holder), as a future.
-    ///
-    /// # Errors
-    ///
-    /// As for [`holder`](Self::holder).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use tourbillon_leases::{Leases, MemoryStore};
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # runtime.block_on(async {
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock_async("report").await?;
-    /// let holder = leases.holder_async("report").await?.expect("the lock is held");
-    /// assert_eq!(holder.token, guard.fencing_token());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn holder_async(&self, name: &str) -> LeaseFuture<Result<Option<Holder>, LockError>> {
-        self.on_worker(name, |inner, name| inner.holder(name), |_| None)
-    }
-
-    /// Runs a call about a lock on a worker. `lease_of` is that of [`on_worker_or`].
-    pub(super) fn on_worker<T: Send + 'static>(
-        &self,
-        name: &str,
-        call: impl FnOnce(&Arc<LeasesInner>, &str) -> Result<T, LockError> + Send + 'static,
-        lease_of: fn(&Result<T, LockError>) -> Option<Duration>,
-    ) -> LeaseFuture<Result<T, LockError>> {
-        let (leases, name) = (self.inner.clone(), name.to_owned());
-        LeaseFuture::new(async move {
-            // Under a lock of the crate this panics before the store is asked.
+    /// Returns the answer of a call about a lock. If it is awaited, the call runs on a worker.
+    pub(super) fn answer_of<T, C>(&self, name: &str, call: C) -> LeaseFuture<Result<T, LockError>>
+    where
+        T: Send + 'static,
+        C: FnOnce(&Arc<LeasesInner>, &str) -> Result<T, LockError> + Send + 'static,
+    {
+        let own = (self.inner.clone(), name.to_owned(), call);
+        // Under a lock of the crate both ways panic before the store is asked.
+        let wait = |(leases, name, call): (UserHandle, String, C)| {
+            let _ = reentrancy::check();
+            call(&leases, &name)
+        };
+        LeaseFuture::new(own, wait, |(leases, name, call)| async move {
             let _ = reentrancy::check();
             let (own, asked) = (Arc::clone(&leases), name.clone());
-            on_worker_or(&leases, &name, move || call(&own, &asked), lease_of).await
+            on_worker_or(&leases, &name, move || call(&own, &asked), |_| None).await
         })
     }
 }
 
-impl Acquisition<'_> {
-    /// Acquires the lock and waits for it, like [`Leases::lock_async`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`lock`](Self::lock).
-    pub fn lock_async(self) -> LeaseFuture<Result<LeaseGuard, LockError>> {
-        self.in_future(|_| WaitPolicy::Endless, go)
-    }
-
-    /// Acquires the lock if it is free, like [`Leases::try_lock_async`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_lock`](Self::try_lock).
-    pub fn try_lock_async(self) -> LeaseFuture<Result<LeaseGuard, LockError>> {
-        self.in_future(|_| WaitPolicy::None, go)
-    }
-
-    /// Acquires the lock and waits for it for at most `wait`, like [`Leases::try_lock_for_async`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_lock_for`](Self::try_lock_for).
-    pub fn try_lock_for_async(self, wait: Duration) -> LeaseFuture<Result<LeaseGuard, LockError>> {
-        self.in_future(move |own| WaitPolicy::Until(own.now() + wait), go)
-    }
-}
-
 impl LeaseGuard {
-    /// Gives the lock back like [`release`](Self::release), as a future. The renewals end with the
-    /// first poll. If the future is dropped after that, the release goes on.
-    ///
-    /// # Errors
-    ///
-    /// As for [`release`](Self::release).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use tourbillon_leases::{Leases, MemoryStore};
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # runtime.block_on(async {
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock_async("report").await?;
-    /// guard.release_async().await?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn release_async(self) -> LeaseFuture<Result<(), ReleaseError>> {
-        LeaseFuture::new(self.go_back())
-    }
-
-    async fn go_back(mut self) -> Result<(), ReleaseError> {
+    /// Releases the lock on a worker, if this is the last guard. If the future is dropped after its
+    /// first poll, the release goes on.
+    pub(super) async fn go_back(mut self) -> Result<(), ReleaseError> {
         // Under a lock of the crate this panics before anything is changed, as in `release`.
         let _ = reentrancy::check();
         if !self.is_last() {
@@ -246,7 +74,7 @@ impl LeaseGuard {
 ///
 /// In a forked copy of the process nothing wakes the future, and a lock that it would take may stay
 /// locked forever. So each poll checks for a copy first.
-async fn go(mut acquire_loop: AcquireLoop) -> Result<LeaseGuard, LockError> {
+pub(super) async fn acquire(mut acquire_loop: AcquireLoop) -> Result<LeaseGuard, LockError> {
     let inner = Arc::clone(&acquire_loop.inner);
     let name = acquire_loop.request.name.clone();
     let answer = {

@@ -68,7 +68,7 @@ impl Leases {
     /// use tourbillon_leases::{Leases, MemoryStore};
     ///
     /// let leases = Leases::new(MemoryStore::new())?;
-    /// assert!(leases.lock("report")?.is_held());
+    /// assert!(leases.lock("report").wait()?.is_held());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(store: impl LeaseStore) -> Result<Self, BuildError> {
@@ -185,7 +185,7 @@ impl LeasesBuilder {
     ///
     /// let runtime = Runtime::builder().tickers(1).workers(2).build()?;
     /// let leases = Leases::builder(MemoryStore::new()).runtime(&runtime).build()?;
-    /// let guard = leases.lock("report")?;
+    /// let guard = leases.lock("report").wait()?;
     /// // The renewals, and the calls that somebody awaits.
     /// assert_eq!(runtime.stats().instances, 2);
     /// # drop(guard);
@@ -206,7 +206,7 @@ impl LeasesBuilder {
     /// use tourbillon_leases::{Leases, MemoryStore};
     ///
     /// let leases = Leases::builder(MemoryStore::new()).own_threads().build()?;
-    /// assert!(leases.lock("report")?.is_held());
+    /// assert!(leases.lock("report").wait()?.is_held());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn own_threads(mut self) -> Self {
@@ -232,8 +232,8 @@ impl LeasesBuilder {
     /// use tourbillon_leases::{Leases, MemoryStore};
     ///
     /// let leases = Leases::builder(MemoryStore::new()).holder_data("billing 1.4").build()?;
-    /// let guard = leases.lock("report")?;
-    /// assert_eq!(leases.holder("report")?.expect("it is held").data, "billing 1.4");
+    /// let guard = leases.lock("report").wait()?;
+    /// assert_eq!(leases.holder("report").wait()?.expect("it is held").data, "billing 1.4");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn holder_data(mut self, data: impl Into<String>) -> Self {
@@ -343,7 +343,7 @@ impl LeasesBuilder {
     /// let clock = Clock::manual(&ManualClock::new());
     /// let store = MemoryStore::with_clock(clock.clone());
     /// let (leases, steps) = Leases::builder(store).clock(clock).build_stepped(1)?;
-    /// let guard = leases.try_lock("report")?;
+    /// let guard = leases.lock("report").at_once().wait()?;
     /// steps.advance(Duration::from_secs(3600));
     /// assert!(guard.is_held() && guard.renewals() > 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

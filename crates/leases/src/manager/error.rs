@@ -23,8 +23,8 @@ const SHOWN: usize = 64;
 /// use tourbillon_leases::{Leases, LockError, MemoryStore};
 ///
 /// # let leases = Leases::new(MemoryStore::new())?;
-/// match leases.try_lock("report") {
-///     Ok(guard) => println!("token {}", guard.fencing_token()),
+/// match leases.lock("report").at_once().wait() {
+///     Ok(guard) => println!("token {}", guard.token()),
 ///     Err(LockError::Held { remaining, .. }) => println!("held for another {remaining:?}"),
 ///     Err(error) => return Err(error.into()),
 /// }
@@ -116,14 +116,8 @@ pub enum LockError {
         /// The lock.
         name: String,
     },
-    /// The guard belongs to other `Leases`.
-    #[non_exhaustive]
-    ForeignGuard {
-        /// The lock.
-        name: String,
-    },
     /// The lease that was to be entered again, extended or resumed is lost, or one that was granted
-    /// to a future that was not [polled in time](crate::Leases::lock_async).
+    /// to a future that was not [polled in time](crate::Acquisition).
     #[non_exhaustive]
     Lost {
         /// The lock.
@@ -145,7 +139,7 @@ pub enum LockError {
         /// The lock.
         name: String,
     },
-    /// The candidate of an election was [stopped](crate::Elector::stop), for good.
+    /// The candidate of an election was [stopped](crate::Election::stop), for good.
     #[non_exhaustive]
     Stopped {
         /// The election.
@@ -180,8 +174,8 @@ impl LockError {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let leases = Leases::new(MemoryStore::new())?;
-    /// let _guard = leases.try_lock("invoices")?;
-    /// let error = leases.try_lock("invoices").unwrap_err();
+    /// let _guard = leases.lock("invoices").at_once().wait()?;
+    /// let error = leases.lock("invoices").at_once().wait().unwrap_err();
     /// assert_eq!(error.name(), "invoices");
     /// assert!(error.to_string().starts_with("lock \"invoices\": "));
     /// # Ok(())
@@ -201,7 +195,6 @@ impl LockError {
             | LockError::ZeroHold { name }
             | LockError::LongerThanLease { name, .. }
             | LockError::Renewed { name }
-            | LockError::ForeignGuard { name }
             | LockError::Lost { name, .. }
             | LockError::Store { name, .. }
             | LockError::Closed { name }
@@ -288,12 +281,9 @@ impl fmt::Display for LockError {
                  {at_least:?}"
             ),
             LockError::Renewed { .. } => f.write_str(
-                "its lease is renewed in the background, so it can't be extended: acquire it with a \
-                 fixed lease",
+                "its lease is renewed in the background, so it can't be extended: acquire it with \
+                 `not_renewed`",
             ),
-            LockError::ForeignGuard { .. } => {
-                f.write_str("the guard belongs to other leases: enter it where it was acquired")
-            }
             LockError::Lost { loss, .. } => write!(f, "its lease is lost: {loss}"),
             LockError::Store { error, .. } => error.fmt(f),
             LockError::Closed { .. } => f.write_str("the leases are closed"),
@@ -326,9 +316,9 @@ impl std::error::Error for LockError {
 /// use tourbillon_leases::{Leases, Loss, MemoryStore, ReleaseError};
 ///
 /// # let leases = Leases::new(MemoryStore::new())?;
-/// let guard = leases.lock("report")?;
+/// let guard = leases.lock("report").wait()?;
 /// leases.close(Duration::from_secs(1));
-/// assert!(matches!(guard.release(), Err(ReleaseError::Lost(Loss::Closed))));
+/// assert!(matches!(guard.release().wait(), Err(ReleaseError::Lost(Loss::Closed))));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]

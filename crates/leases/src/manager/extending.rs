@@ -13,12 +13,12 @@ use crate::store::{Outcome, Renewal, StoreError};
 use crate::sync::Arc;
 
 impl LeaseGuard {
-    /// Extends a [fixed lease](crate::Acquisition::fixed_lease): from now on it lasts for `lease`.
-    /// If it lasts longer already, nothing changes and the store is not asked. The [longest
-    /// hold](crate::Acquisition::max_hold) stays as it is.
+    /// Extends a lease that is [not renewed](crate::Acquisition::not_renewed): from now on it lasts
+    /// for `lease`. If it lasts longer already, nothing changes and the store is not asked. The
+    /// [longest hold](crate::Acquisition::max_hold) stays as it is.
     ///
-    /// Calls of several threads follow each other. Each successful call counts as a
-    /// [renewal](Self::renewals).
+    /// Several calls at one time follow each other. Each successful call counts as a
+    /// [renewal](Self::renewals). If the future is dropped, a call that has begun goes on.
     ///
     /// # Errors
     ///
@@ -27,11 +27,12 @@ impl LeaseGuard {
     /// - [`LockError::TooLong`] if the store grants no leases of this length.
     /// - [`LockError::Store`] if the store failed. The lease lasts as long as before, and the call
     ///   may be repeated.
+    /// - [`LockError::Closed`] if it is awaited, and the leases are closed.
     ///
     /// # Blocking
     ///
-    /// Blocks for one call to the store, for at most a sixth of the longest length that the lease
-    /// had so far, and for another extension that is under way.
+    /// [`wait`](LeaseFuture::wait) blocks for one call to the store, for at most a sixth of the
+    /// longest length that the lease had so far, and for another extension that is under way.
     ///
     /// # Examples
     ///
@@ -40,28 +41,21 @@ impl LeaseGuard {
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
     /// let minute = Duration::from_secs(60);
-    /// let guard = leases.acquire("report").fixed_lease(minute).lock()?;
+    /// let guard = leases.lock("report").lease(minute).not_renewed().wait()?;
     /// for page in 1..=3 {
-    ///     guard.extend(minute)?; // each page takes less than a minute
+    ///     guard.extend(minute).wait()?; // each page takes less than a minute
     ///     println!("page {page}");
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn extend(&self, lease: Duration) -> Result<(), LockError> {
-        // Under a lock of the crate this panics before the store is asked.
-        let _ = reentrancy::check();
-        self.lease().extend(lease)
-    }
-
-    /// Extends a fixed lease like [`extend`](Self::extend), as a future. If the future is dropped,
-    /// a call that has begun goes on.
-    ///
-    /// # Errors
-    ///
-    /// As for [`extend`](Self::extend), and [`LockError::Closed`] if the leases are closed.
-    pub fn extend_async(&self, lease: Duration) -> LeaseFuture<Result<(), LockError>> {
-        let own = Arc::clone(self.lease());
-        LeaseFuture::new(async move {
+    pub fn extend(&self, lease: Duration) -> LeaseFuture<Result<(), LockError>> {
+        let own = (Arc::clone(self.lease()), lease);
+        // Under a lock of the crate both ways panic before the store is asked.
+        let wait = |(own, lease): (Arc<Lease>, Duration)| {
+            let _ = reentrancy::check();
+            own.extend(lease)
+        };
+        LeaseFuture::new(own, wait, |(own, lease)| async move {
             let _ = reentrancy::check();
             let called = Arc::clone(&own);
             let name = own.kept.key().name();

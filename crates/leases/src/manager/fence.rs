@@ -7,7 +7,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Refuses the tokens of holders that have lost their lease.
 ///
 /// A holder that was paused for longer than its lease does not know, at that moment, that
-/// somebody else holds the lock. So it sends its [token](crate::LeaseGuard::fencing_token) with
+/// somebody else holds the lock. So it sends its [token](crate::LeaseGuard::token) with
 /// every access to the resource. The resource refuses every token below the greatest one that it
 /// has seen.
 ///

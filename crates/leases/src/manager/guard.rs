@@ -6,9 +6,10 @@ use std::time::Duration;
 use tourbillon::reentrancy::{self, when_unlocked};
 
 use super::drop_wait;
-use super::error::ReleaseError;
+use super::error::{LockError, ReleaseError};
 use super::id::LeaseId;
 use super::inner::LeasesInner;
+use super::lease_future::LeaseFuture;
 use super::releases::UserHandle;
 use crate::keep_alive::{KeepGuard, KeepOptions, Loss, Lost};
 use crate::store::{OwnedSecret, Released, StoreError};
@@ -24,9 +25,9 @@ use crate::sync::{Arc, OnceLock};
 ///
 /// - The renewals end at once.
 /// - A worker asks the store to release the lock. The drop waits for at most a tenth of a second,
-///   or not at all if the guard was acquired by an async call. Drops that follow each other on one
-///   thread share this tenth of a second, until the thread acquires a lock or drops no guard for
-///   as long. [`release_many`](crate::Leases::release_many) releases many locks at once.
+///   or not at all if the call that acquired the guard was awaited. Drops that follow each other
+///   on one thread share this tenth of a second, until the thread acquires a lock or drops no guard
+///   for as long. [`release_many`](crate::Leases::release_many) releases many locks at once.
 /// - If this is the last guard, and all clones of its [`Leases`](crate::Leases) are gone, the drop
 ///   waits [longer](crate::LeasesBuilder::end_limit).
 /// - If the store fails, it is asked again until the lease would have run out.
@@ -38,14 +39,16 @@ use crate::sync::{Arc, OnceLock};
 /// ```
 /// # use tourbillon_leases::{Leases, MemoryStore};
 /// # let leases = Leases::new(MemoryStore::new())?;
-/// let guard = leases.lock("invoices")?;
+/// let guard = leases.lock("invoices").wait()?;
 /// for invoice in 1..=3 {
 ///     if !guard.is_held() {
 ///         break; // somebody else may have the lock
 ///     }
 ///     println!("sending invoice {invoice}");
 /// }
-/// guard.release()?;
+/// println!("{} was held by {}", guard.name(), guard.id().owner());
+/// println!("its lease was renewed {} times", guard.renewals());
+/// guard.release().wait()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "dropping it gives the lock back"]
@@ -169,17 +172,42 @@ impl LeaseGuard {
         }
     }
 
-    /// Returns one more guard of the same lock.
-    pub(super) fn again(&self) -> LeaseGuard {
+    /// Returns one more guard of the same lock. The lock is released with its last guard. The guards
+    /// are counted in this process only, and renewals don't depend on the count.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Lost`] if the lease is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let outer = leases.lock("ledger").wait()?;
+    /// let inner = outer.again()?;
+    /// outer.release().wait()?;
+    /// assert!(inner.is_held());
+    /// inner.release().wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn again(&self) -> Result<LeaseGuard, LockError> {
+        match self.lost().loss() {
+            Some(loss) => {
+                let name = self.name().to_owned();
+                Err(LockError::Lost { name, loss })
+            }
+            None => Ok(self.one_more()),
+        }
+    }
+
+    /// Returns one more guard of the same lock, whether or not its lease is lost.
+    pub(super) fn one_more(&self) -> LeaseGuard {
         self.id().add_hold();
         LeaseGuard {
             lease: Arc::clone(&self.lease),
             done: false,
         }
-    }
-
-    pub(super) fn belongs_to(&self, inner: &Arc<LeasesInner>) -> bool {
-        self.lease.is_of(inner)
     }
 
     /// Returns the id of this held lock.
@@ -202,14 +230,14 @@ impl LeaseGuard {
     /// ```
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let first = leases.lock("report")?;
-    /// let token = first.fencing_token();
-    /// first.release()?;
-    /// assert!(leases.lock("report")?.fencing_token() > token);
+    /// let first = leases.lock("report").wait()?;
+    /// let token = first.token();
+    /// first.release().wait()?;
+    /// assert!(leases.lock("report").wait()?.token() > token);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn fencing_token(&self) -> u64 {
+    pub fn token(&self) -> u64 {
         self.id().token()
     }
 
@@ -230,7 +258,7 @@ impl LeaseGuard {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("report")?;
+    /// let guard = leases.lock("report").wait()?;
     /// assert!(guard.is_held());
     /// leases.close(Duration::from_secs(1));
     /// assert!(!guard.is_held());
@@ -249,7 +277,7 @@ impl LeaseGuard {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("report")?;
+    /// let guard = leases.lock("report").wait()?;
     /// assert!(guard.remaining() > Duration::from_secs(20)); // of 30 s
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -265,7 +293,7 @@ impl LeaseGuard {
     /// ```
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("report")?;
+    /// let guard = leases.lock("report").wait()?;
     /// let lost = guard.lost();
     /// // Another thread can watch it.
     /// std::thread::spawn(move || assert!(!lost.is_lost())).join().unwrap();
@@ -286,7 +314,7 @@ impl LeaseGuard {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.acquire("report").fed_every(Duration::from_secs(60)).lock()?;
+    /// let guard = leases.lock("report").fed_every(Duration::from_secs(60)).wait()?;
     /// for page in 1..=3 {
     ///     println!("page {page}");
     ///     assert!(guard.feed()); // the worker is alive
@@ -307,6 +335,10 @@ impl LeaseGuard {
     /// Ends this guard. The last guard releases the lock. After that no renewal of the lease is
     /// sent any more.
     ///
+    /// If the future is dropped after its first poll, the release goes on. **If it is dropped
+    /// unused**, the guard is dropped with it: the lock is given back in the background, and nobody
+    /// learns of an error.
+    ///
     /// # Errors
     ///
     /// After any error this guard no longer holds the lock.
@@ -318,8 +350,9 @@ impl LeaseGuard {
     ///
     /// # Blocking
     ///
-    /// Blocks for one call to the store and for a renewal that is under way, each for at most its
-    /// limit, a sixth of the lease. A guard that is not the last one does not block.
+    /// [`wait`](LeaseFuture::wait) blocks for one call to the store and for a renewal that is under
+    /// way, each for at most its limit, a sixth of the lease. A guard that is not the last one does
+    /// not block.
     ///
     /// # Examples
     ///
@@ -327,15 +360,20 @@ impl LeaseGuard {
     /// use tourbillon_leases::{Leases, MemoryStore, ReleaseError};
     ///
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("report")?;
-    /// match guard.release() {
+    /// let guard = leases.lock("report").wait()?;
+    /// match guard.release().wait() {
     ///     Ok(()) => println!("the lock was held to the end"),
     ///     Err(ReleaseError::Store(error)) => println!("others may have to wait: {error}"),
     ///     Err(error) => println!("somebody else may have had the lock: {error}"),
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn release(mut self) -> Result<(), ReleaseError> {
+    pub fn release(self) -> LeaseFuture<Result<(), ReleaseError>> {
+        LeaseFuture::new(self, LeaseGuard::release_here, LeaseGuard::go_back)
+    }
+
+    /// Releases the lock on this thread, if this is the last guard.
+    fn release_here(mut self) -> Result<(), ReleaseError> {
         // If this thread holds a lock of a map or a scheduler, the check panics before anything
         // changes, and the drop of `self` releases the lock.
         let _ = reentrancy::check();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tourbillon::reentrancy;
 
-use super::awaiting::on_worker;
+use super::awaiting::{on_worker, on_worker_or};
 use super::drop_wait;
 use super::error::LockError;
 use super::guard::{Lease, LeaseGuard};
@@ -13,6 +13,7 @@ use super::id::{LeaseId, nanos};
 use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
+use super::releases::UserHandle;
 use super::request::{PendingRelease, Request};
 use super::ticket::{Claimant, LeaseTicket};
 use crate::keep_alive::{KeepOptions, Loss, call_limit};
@@ -26,13 +27,13 @@ use crate::sync::Arc;
 /// ```
 /// # use tourbillon_leases::{DetachError, Leases, MemoryStore};
 /// # let leases = Leases::new(MemoryStore::new())?;
-/// let outer = leases.lock("report")?;
-/// let inner = leases.enter_again(&outer)?;
-/// let Err(DetachError::Entered(outer)) = outer.detach() else {
+/// let outer = leases.lock("report").wait()?;
+/// let inner = outer.again()?;
+/// let Err(DetachError::Entered(outer)) = outer.detach().wait() else {
 ///     panic!("there are two guards");
 /// };
 /// drop(inner);
-/// let ticket = outer.detach()?;
+/// let ticket = outer.detach().wait()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -65,8 +66,9 @@ impl fmt::Display for DetachError {
 impl std::error::Error for DetachError {}
 
 impl LeaseGuard {
-    /// Ends this guard without releasing the lock, and returns a ticket with which another process
-    /// can [resume](Leases::resume) it, once, under the same token.
+    /// Ends this guard without releasing the lock. The answer is a ticket with which another process
+    /// can [resume](Leases::resume) it, once, under the same token. If the future is dropped before
+    /// its answer is there, the lock is released.
     ///
     /// The store keeps a random secret and the options of the acquire with the lock. The ticket
     /// contains the same secret.
@@ -85,8 +87,8 @@ impl LeaseGuard {
     ///
     /// # Blocking
     ///
-    /// Blocks for one call to the store, for at most a sixth of the lease. Does not wait for a
-    /// renewal that is under way.
+    /// [`wait`](LeaseFuture::wait) blocks for one call to the store, for at most a sixth of the
+    /// lease. It does not wait for a renewal that is under way.
     ///
     /// # Examples
     ///
@@ -94,31 +96,24 @@ impl LeaseGuard {
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// let store = MemoryStore::new();
     /// let before = Leases::new(store.clone())?;
-    /// let guard = before.lock("report")?;
-    /// let token = guard.fencing_token();
-    /// let text = guard.detach()?.to_string();
+    /// let guard = before.lock("report").wait()?;
+    /// let token = guard.token();
+    /// let text = guard.detach().wait()?.to_string();
     ///
     /// // In another process, with a store of its own:
     /// let after = Leases::new(store)?;
-    /// let guard = after.resume(&text.parse()?)?;
-    /// assert!(guard.is_held() && guard.fencing_token() == token);
+    /// let guard = after.resume(&text.parse()?).wait()?;
+    /// assert!(guard.is_held() && guard.token() == token);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn detach(self) -> Result<LeaseTicket, DetachError> {
-        let guard = self.may_be_detached()?;
-        let asked = guard.lease().ask_to_detach();
-        guard.detached(asked)
-    }
-
-    /// Detaches the lock like [`detach`](Self::detach), as a future. If the future is dropped, the
-    /// lock is released.
-    ///
-    /// # Errors
-    ///
-    /// As for [`detach`](Self::detach).
-    pub fn detach_async(self) -> LeaseFuture<Result<LeaseTicket, DetachError>> {
-        LeaseFuture::new(async move {
-            let guard = self.may_be_detached()?;
+    pub fn detach(self) -> LeaseFuture<Result<LeaseTicket, DetachError>> {
+        let wait = |guard: LeaseGuard| {
+            let guard = guard.may_be_detached()?;
+            let asked = guard.lease().ask_to_detach();
+            guard.detached(asked)
+        };
+        LeaseFuture::new(self, wait, |guard| async move {
+            let guard = guard.may_be_detached()?;
             let lease = Arc::clone(guard.lease());
             let destination = lease.inner.destination(guard.name());
             let called = Arc::clone(&lease);
@@ -283,7 +278,7 @@ impl DetachedTerms {
 impl Leases {
     /// Takes over a lock that was [detached](LeaseGuard::detach), under the same token and a new
     /// owner. The lease is renewed by this call for its full length, and from then on in the
-    /// background, unless it is fixed.
+    /// background, unless it is [not renewed](crate::Acquisition::not_renewed).
     ///
     /// A ticket is of use once: the store deletes its secret in the step in which it gives the lock
     /// to the new owner. If two processes resume it at one time, one of them gets the lock. Only a
@@ -294,6 +289,10 @@ impl Leases {
     /// [longest](crate::Acquisition::max_hold) and [shortest hold](crate::Acquisition::at_least).
     /// Both rests stand still while the lock is detached.
     ///
+    /// If the future is dropped while its call is under way, the lock is released. So it is if the
+    /// call has succeeded, and half of the lease has passed before the next poll, which then fails
+    /// with [`LockError::Lost`].
+    ///
     /// # Errors
     ///
     /// - [`LockError::Lost`] if no lock is detached with this ticket: its lease has run out
@@ -303,11 +302,12 @@ impl Leases {
     ///   call was not executed.
     /// - [`LockError::TooLong`] and [`LockError::TooShort`] if these leases can't have the lease of
     ///   the lock. It is released then.
-    /// - [`LockError::Closed`] as for [`lock`](Self::lock).
+    /// - [`LockError::Closed`] if the leases are closed.
     ///
     /// # Blocking
     ///
-    /// Blocks for one call to the store, for at most a third of the default lease.
+    /// [`wait`](LeaseFuture::wait) blocks for one call to the store, for at most a third of the
+    /// default lease.
     ///
     /// # Examples
     ///
@@ -315,33 +315,28 @@ impl Leases {
     /// use tourbillon_leases::{LockError, Leases, MemoryStore};
     ///
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let ticket = leases.lock("report")?.detach()?;
-    /// let guard = leases.resume(&ticket)?;
+    /// let ticket = leases.lock("report").wait()?.detach().wait()?;
+    /// let guard = leases.resume(&ticket).wait()?;
     /// // A ticket is of use once.
-    /// assert!(matches!(leases.resume(&ticket), Err(LockError::Lost { .. })));
+    /// assert!(matches!(leases.resume(&ticket).wait(), Err(LockError::Lost { .. })));
     /// assert!(guard.is_held());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn resume(&self, ticket: &LeaseTicket) -> Result<LeaseGuard, LockError> {
-        drop_wait::acquires();
-        self.inner.resume(ticket, true)
-    }
-
-    /// Takes over a lock like [`resume`](Self::resume), as a future. If the future is dropped while
-    /// its call is under way, the lock is released. So it is if the call has succeeded, and half of
-    /// the lease has passed before the next poll, which then fails with [`LockError::Lost`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`resume`](Self::resume).
-    pub fn resume_async(&self, ticket: &LeaseTicket) -> LeaseFuture<Result<LeaseGuard, LockError>> {
-        let copy = ticket.copy();
-        let resume = move |inner: &Arc<LeasesInner>, _: &str| inner.resume(&copy, false);
-        let call = self.on_worker(ticket.name(), resume, |resumed| {
-            resumed.as_ref().ok().map(|guard| guard.id().lease())
-        });
-        LeaseFuture::new(async move {
-            let guard = call.await?;
+    pub fn resume(&self, ticket: &LeaseTicket) -> LeaseFuture<Result<LeaseGuard, LockError>> {
+        let own = (self.inner.clone(), ticket.copy());
+        let wait = |(leases, ticket): (UserHandle, LeaseTicket)| {
+            drop_wait::acquires();
+            leases.resume(&ticket, true)
+        };
+        LeaseFuture::new(own, wait, |(leases, ticket)| async move {
+            // Under a lock of the crate this panics before the store is asked.
+            let _ = reentrancy::check();
+            let (own, asked) = (Arc::clone(&leases), ticket.copy());
+            let lease_of = |resumed: &Result<LeaseGuard, LockError>| {
+                resumed.as_ref().ok().map(|guard| guard.id().lease())
+            };
+            let resume = move || own.resume(&asked, false);
+            let guard = on_worker_or(&leases, ticket.name(), resume, lease_of).await?;
             match guard.lost().loss() {
                 None => Ok(guard),
                 // It has ended while nobody polled.

@@ -35,7 +35,7 @@ impl Leases {
     /// ```
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("report")?;
+    /// let guard = leases.lock("report").wait()?;
     /// let health = leases.health();
     /// assert!(health.is_alive() && health.is_ready(), "{health}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())

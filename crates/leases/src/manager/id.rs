@@ -20,10 +20,10 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// ```
 /// # use tourbillon_leases::{Leases, MemoryStore};
 /// # let leases = Leases::new(MemoryStore::new())?;
-/// let guard = leases.lock("report")?;
+/// let guard = leases.lock("report").wait()?;
 /// let id = guard.id();
 /// assert_eq!(id.name(), "report");
-/// assert_eq!((id.token(), id.holds()), (guard.fencing_token(), 1));
+/// assert_eq!((id.token(), id.holds()), (guard.token(), 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -96,7 +96,7 @@ impl LeaseId {
     }
 
     /// Returns the fencing token; see
-    /// [`LeaseGuard::fencing_token`](crate::LeaseGuard::fencing_token).
+    /// [`LeaseGuard::token`](crate::LeaseGuard::token).
     #[must_use]
     pub fn token(&self) -> u64 {
         self.0.token

@@ -2,22 +2,19 @@
 
 use std::time::Duration;
 
-use tourbillon::reentrancy;
-
 use super::error::LockError;
 use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use crate::store::{LockPage, LockPaging};
-use crate::sync::Arc;
 
 impl Leases {
     /// How long a call of [`list`](Self::list) takes at most. It has nothing to do with the lease.
     pub const LIST_LIMIT: Duration = Duration::from_secs(5);
 
-    /// Asks the store which locks are held whose names begin with `prefix`, and by whom. Returns one
-    /// page of them, sorted by name, and [how to ask for the next one](LockPage::next). The empty
-    /// prefix is that of all locks.
+    /// Asks the store which locks are held whose names begin with `prefix`, and by whom. The answer
+    /// is one page of them, sorted by name, and [how to ask for the next one](LockPage::next). The
+    /// empty prefix is that of all locks.
     ///
     /// A page may be short, or empty, although others follow: the store looks at a bounded number of
     /// its keys for each page. A memory store returns the pages in the order of the names, and a
@@ -31,12 +28,13 @@ impl Leases {
     /// # Errors
     ///
     /// [`LockError::Store`], with the prefix as the name, if the store could not be asked,
-    /// [can't tell](crate::LeaseStore::list), or does not know the place of the page.
+    /// [can't tell](crate::LeaseStore::list), or does not know the place of the page. If it is
+    /// awaited, also [`LockError::Closed`] if the leases are closed.
     ///
     /// # Blocking
     ///
-    /// Blocks for at most [`LIST_LIMIT`](Self::LIST_LIMIT). A Redis store returns what it has found
-    /// after half of that time.
+    /// [`wait`](LeaseFuture::wait) blocks for at most [`LIST_LIMIT`](Self::LIST_LIMIT). A Redis
+    /// store returns what it has found after half of that time.
     ///
     /// # Complexity
     ///
@@ -48,34 +46,22 @@ impl Leases {
     /// ```
     /// # use tourbillon_leases::{Leases, LockPaging, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("orders/42")?;
-    /// let _other = leases.lock("invoices/7")?;
-    /// let page = leases.list("orders/", &LockPaging::first(100))?;
+    /// let guard = leases.lock("orders/42").wait()?;
+    /// let _other = leases.lock("invoices/7").wait()?;
+    /// let page = leases.list("orders/", &LockPaging::first(100)).wait()?;
     /// assert_eq!(page.locks.len(), 1);
     /// assert_eq!(page.locks[0].name, "orders/42");
     /// assert_eq!(page.locks[0].holder.owner, guard.id().owner());
     /// assert_eq!(page.next, None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn list(&self, prefix: &str, paging: &LockPaging) -> Result<LockPage, LockError> {
-        // Under a lock of the crate this panics before the store is asked.
-        let _ = reentrancy::check();
-        self.inner.list(prefix, paging)
-    }
-
-    /// Lists the locks that are held, like [`list`](Self::list), as a future.
-    ///
-    /// # Errors
-    ///
-    /// As for [`list`](Self::list), and [`LockError::Closed`] if the leases are closed.
-    pub fn list_async(
+    pub fn list(
         &self,
         prefix: &str,
         paging: &LockPaging,
     ) -> LeaseFuture<Result<LockPage, LockError>> {
         let paging = paging.clone();
-        let list = move |inner: &Arc<LeasesInner>, prefix: &str| inner.list(prefix, &paging);
-        self.on_worker(prefix, list, |_| None)
+        self.answer_of(prefix, move |inner, prefix| inner.list(prefix, &paging))
     }
 }
 

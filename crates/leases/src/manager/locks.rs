@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tourbillon::{Time, reentrancy};
 
-use super::acquire::Acquisition;
+use super::acquisition::Acquisition;
 use super::error::LockError;
-use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
+use super::lease_future::LeaseFuture;
 use super::releases::UserHandle;
 use super::stats::LeaseStats;
 use crate::keep_alive::{Event, spread};
@@ -20,9 +20,9 @@ use crate::sync::channel::Receiver;
 /// Manages locks that expire, in a [`LeaseStore`](crate::LeaseStore).
 ///
 /// A lock is acquired with a *lease*: the store forgets the lock when the lease has run out. A
-/// background thread renews the lease while its [`LeaseGuard`] lives. If the holder dies, is cut
-/// off or stands still, others get the lock when the lease has run out. A holder that still exists
-/// learns of the loss by its own clock.
+/// background thread renews the lease while its [`LeaseGuard`](crate::LeaseGuard) lives. If the
+/// holder dies, is cut off or stands still, others get the lock when the lease has run out. A holder
+/// that still exists learns of the loss by its own clock.
 ///
 /// Clones share one manager. It has no threads of its own, and runs on the
 /// [runtime](tourbillon::Runtime) of the process, unless its builder is told of [another
@@ -30,7 +30,7 @@ use crate::sync::channel::Receiver;
 /// Each call of the store or the callback that hangs adds a worker, up to a bound.
 ///
 /// Locks are not reentrant: a thread that asks again for a lock that it holds waits for itself.
-/// [`enter_again`](Self::enter_again) creates a second guard of a held lock.
+/// [`LeaseGuard::again`](crate::LeaseGuard::again) creates a second guard of a held lock.
 ///
 /// # Fairness
 ///
@@ -40,8 +40,9 @@ use crate::sync::channel::Receiver;
 /// longer the reservation. During that time the lock counts as held for all other callers. If
 /// the waiting process has died, the lock is free again when the reservation ends.
 ///
-/// - [`try_lock`](Self::try_lock) right after a release may fail with [`LockError::Held`], although
-///   nobody holds the lock at that moment. This happens only while others wait.
+/// - A call that asks [once](Acquisition::at_once) right after a release may fail with
+///   [`LockError::Held`], although nobody holds the lock at that moment. This happens only while
+///   others wait.
 /// - Among processes that share a Redis server, the process whose caller has waited longest is
 ///   next. Callers of one process are woken in the order in which they began to wait.
 /// - Callers that have waited for less than 20 ms get the lock in no particular order.
@@ -68,12 +69,12 @@ use crate::sync::channel::Receiver;
 ///     .on_event(|event| eprintln!("{}: {}", event.key.name(), event.what))
 ///     .build()?;
 ///
-/// let guard = leases.lock("invoices")?; // waits until it is free
+/// let guard = leases.lock("invoices").wait()?; // waits until it is free
 /// while guard.is_held() {
-///     // .. a portion of work, with guard.fencing_token()
+///     // .. a portion of work, with guard.token()
 /// #   break;
 /// }
-/// guard.release()?;
+/// guard.release().wait()?;
 /// # Ok(())
 /// # }
 /// ```
@@ -106,158 +107,33 @@ impl Leases {
         }
     }
 
-    /// Returns a builder that acquires a lock with other options: a lease of another length, a
-    /// lease without renewals, a holder that must feed the lease, or a longest hold.
+    /// Acquires the lock of this name. The call is [waited for](Acquisition::wait), or awaited, and
+    /// has options: how long it waits, the length of the lease, whether it is renewed, whether the
+    /// holder must feed it, and how long it is held.
     ///
     /// # Examples
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon_leases::{Leases, MemoryStore};
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.acquire("report").lease(Duration::from_secs(10)).try_lock()?;
-    /// assert!(guard.remaining() <= Duration::from_secs(10));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn acquire<'a>(&'a self, name: &'a str) -> Acquisition<'a> {
-        Acquisition::new(&self.inner, name)
-    }
-
-    /// Acquires the lock, and waits until it is free. The call also goes on waiting while the store
-    /// returns errors that may pass.
-    ///
-    /// # Errors
-    ///
-    /// [`LockError`] if the input is invalid, if the store refuses for good, or if the leases are
-    /// closed.
-    ///
-    /// # Blocking
-    ///
-    /// Blocks until the lock is free and the store grants it. Without a server that is forever.
-    /// After one second the event [`What::Waiting`] says why, and again after pauses that double.
-    /// [`LeaseStats::waiting`] counts waiting callers.
-    ///
-    /// A Redis server that has just started, has lost its data, or is new to the store grants
-    /// nothing for up to 31 s by default. A store that is built as durable does not wait. One that
-    /// starts empty waits only for a server that has restarted with its data.
-    ///
-    /// [`What::Waiting`]: crate::What::Waiting
-    ///
-    /// A release wakes one waiting caller, if the store can announce releases. Waiting callers also
-    /// ask again when the lease in their way has run out, and at
-    /// [intervals](crate::LeasesBuilder::poll). Another caller that asks at the moment of the
-    /// release may be faster, but not for long: see [fairness](Self#fairness).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use tourbillon_leases::{Leases, MemoryStore};
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("invoices")?; // waits until it is free
-    /// // .. send the invoices ..
-    /// guard.release()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
-        self.acquire(name).lock()
-    }
-
-    /// Acquires the lock if it is free, with one call to the store.
-    ///
-    /// # Errors
-    ///
-    /// [`LockError::Held`] if the lock is held, or is reserved for a caller that has waited (see
-    /// [fairness](Self#fairness)). [`LockError::Store`] if the call to the store failed. The other
-    /// errors are those of [`lock`](Self::lock).
-    ///
-    /// # Blocking
-    ///
-    /// Blocks for the call, at most a third of the lease.
-    ///
-    /// # Examples
-    ///
-    /// ```
+    /// use std::time::Duration;
     /// use tourbillon_leases::{Leases, LockError, MemoryStore};
     ///
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.try_lock("report")?;
-    /// assert!(matches!(leases.try_lock("report"), Err(LockError::Held { .. })));
-    /// guard.release()?;
-    /// assert!(leases.try_lock("report").is_ok());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn try_lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
-        self.acquire(name).try_lock()
-    }
-
-    /// Acquires the lock, and waits for at most `wait` until it is free.
-    ///
-    /// # Errors
-    ///
-    /// [`LockError::TimedOut`] if somebody else held the lock to the end,
-    /// [`LockError::Unanswered`] if the store failed at the end, and the errors of
-    /// [`lock`](Self::lock).
-    ///
-    /// # Blocking
-    ///
-    /// Blocks for at most `wait` by the leases' clock, or for one call to the store if that takes
-    /// longer: the store is asked at least once.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use tourbillon_leases::{Leases, LockError, MemoryStore};
-    ///
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("report")?;
-    /// let late = leases.try_lock_for("report", Duration::from_millis(20));
-    /// assert!(matches!(late, Err(LockError::TimedOut { .. })));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn try_lock_for(&self, name: &str, wait: Duration) -> Result<LeaseGuard, LockError> {
-        self.acquire(name).try_lock_for(wait)
-    }
-
-    /// Creates one more guard of a held lock. The lock is released with its last guard. The guards
-    /// are counted in this process only, and renewals don't depend on the count.
-    ///
-    /// # Errors
-    ///
-    /// [`LockError::ForeignGuard`] if other `Leases` acquired the lock, and [`LockError::Lost`] if
-    /// the lease is lost.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tourbillon_leases::{Leases, LockError, MemoryStore};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
     /// let leases = Leases::new(MemoryStore::new())?;
-    /// let outer = leases.lock("ledger")?;
-    /// let inner = leases.enter_again(&outer)?;
-    /// outer.release()?;
-    /// assert!(inner.is_held());
-    /// inner.release()?;
+    /// let guard = leases.lock("invoices").wait()?; // blocks until it is free
+    /// let second = leases.lock("invoices").at_once().wait();
+    /// assert!(matches!(second, Err(LockError::Held { .. })));
+    /// guard.release().wait()?;
     ///
-    /// let others = Leases::new(MemoryStore::new())?;
-    /// let foreign = others.lock("ledger")?;
-    /// assert!(matches!(leases.enter_again(&foreign), Err(LockError::ForeignGuard { .. })));
-    /// # Ok(())
-    /// # }
+    /// // In async code. The lease is renewed, as it is by default.
+    /// let guard = leases.lock("invoices").lease(Duration::from_secs(10)).await?;
+    /// guard.release().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn enter_again(&self, guard: &LeaseGuard) -> Result<LeaseGuard, LockError> {
-        if !guard.belongs_to(&self.inner) {
-            let name = guard.name().to_owned();
-            return Err(LockError::ForeignGuard { name });
-        }
-        match guard.lost().loss() {
-            Some(loss) => {
-                let name = guard.name().to_owned();
-                Err(LockError::Lost { name, loss })
-            }
-            None => Ok(guard.again()),
-        }
+    pub fn lock<'a>(&'a self, name: &'a str) -> Acquisition<'a> {
+        Acquisition::new(&self.inner, name)
     }
 
     /// Returns a channel that receives all events from now on. Events for which it has no room are
@@ -270,7 +146,7 @@ impl Leases {
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
     /// let events = leases.events(64);
-    /// let guard = leases.lock("report")?;
+    /// let guard = leases.lock("report").wait()?;
     /// for event in events.try_iter() {
     ///     println!("{}: {}", event.key.name(), event.what);
     /// }
@@ -292,7 +168,7 @@ impl Leases {
     /// ```
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("report")?;
+    /// let guard = leases.lock("report").wait()?;
     /// let stats = leases.stats();
     /// println!("{} callers wait for a lock", stats.waiting);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -302,45 +178,36 @@ impl Leases {
         self.inner.stats()
     }
 
-    /// Asks the store who holds a lock. Returns `None` if nobody does.
+    /// Asks the store who holds a lock. The answer is `None` if nobody does.
     ///
-    /// The answer may be outdated when it arrives. So it is for people who look, and nothing may be
-    /// decided by it: to learn whether this process holds a lock, ask its
-    /// [guard](LeaseGuard::is_held).
+    /// It may be outdated when it arrives. So it is for people who look, and nothing may be decided
+    /// by it: to learn whether this process holds a lock, ask its
+    /// [guard](crate::LeaseGuard::is_held).
     ///
     /// # Errors
     ///
     /// [`LockError::EmptyName`], and [`LockError::Store`] if the store could not be asked or
-    /// [can't tell](crate::LeaseStore::holder_of).
+    /// [can't tell](crate::LeaseStore::holder_of). If it is awaited, also [`LockError::Closed`] if
+    /// the leases are closed.
     ///
     /// # Blocking
     ///
-    /// Blocks for one call to the store, for at most a third of the default lease.
+    /// [`wait`](LeaseFuture::wait) blocks for one call to the store, for at most a third of the
+    /// default lease.
     ///
     /// # Examples
     ///
     /// ```
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("report")?;
-    /// let holder = leases.holder("report")?.expect("the lock is held");
-    /// assert_eq!((holder.owner.as_str(), holder.token), (guard.id().owner(), guard.fencing_token()));
-    /// assert!(!leases.is_locked("other")?);
+    /// let guard = leases.lock("report").wait()?;
+    /// let holder = leases.holder("report").wait()?.expect("the lock is held");
+    /// assert_eq!((holder.owner.as_str(), holder.token), (guard.id().owner(), guard.token()));
+    /// assert!(leases.holder("other").wait()?.is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn holder(&self, name: &str) -> Result<Option<Holder>, LockError> {
-        // Under a lock of the crate this panics before the store is asked.
-        let _ = reentrancy::check();
-        self.inner.holder(name)
-    }
-
-    /// Asks the store whether anybody holds a lock, as [`holder`](Self::holder) does.
-    ///
-    /// # Errors
-    ///
-    /// As for [`holder`](Self::holder).
-    pub fn is_locked(&self, name: &str) -> Result<bool, LockError> {
-        Ok(self.holder(name)?.is_some())
+    pub fn holder(&self, name: &str) -> LeaseFuture<Result<Option<Holder>, LockError>> {
+        self.answer_of(name, |inner, name| inner.holder(name))
     }
 
     /// Returns the current time of the leases' clock.
@@ -369,10 +236,10 @@ impl Leases {
     /// use tourbillon_leases::{Leases, LockError, MemoryStore};
     ///
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let guard = leases.lock("report")?;
+    /// let guard = leases.lock("report").wait()?;
     /// assert_eq!(leases.close(Duration::from_secs(1)), 1);
     /// assert!(!guard.is_held());
-    /// assert!(matches!(leases.lock("report"), Err(LockError::Closed { .. })));
+    /// assert!(matches!(leases.lock("report").wait(), Err(LockError::Closed { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]

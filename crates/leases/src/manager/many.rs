@@ -60,70 +60,19 @@ impl Drop for WantedEnd {
 }
 
 impl Leases {
-    /// Acquires those of the locks that are free. Returns one result for each name, in their order.
-    ///
-    /// It does for each name what [`try_lock`](Self::try_lock) does, but the names of one
-    /// destination of the store travel together: on a Redis server 100 locks take one round trip.
-    /// Nothing waits for a lock, so there is no deadlock, whatever the order. To hold all or none,
-    /// collect into a `Result`: the first error then drops all guards. To give them back together,
-    /// pass them to [`release_many`](Self::release_many).
-    ///
-    /// If a name occurs twice, the second result is [`Held`](LockError::Held).
-    ///
-    /// # Errors
-    ///
-    /// For each name those of [`try_lock`](Self::try_lock). If a destination of the store does not
-    /// answer, its remaining names fail with [`LockError::Store`], and are not sent. Names that run
-    /// out of time fail in the same way.
-    ///
-    /// # Blocking
-    ///
-    /// Blocks for one call after the other: one call for each destination and
-    /// [batch](crate::LeasesBuilder::batch) of names. All of them together take at most a third of
-    /// the lease. Each destination gets a share of what is left, so that one which does not answer
-    /// leaves time for the others.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tourbillon_leases::{LeaseGuard, Leases, LockError, MemoryStore};
-    ///
-    /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let accounts = ["account/1", "account/2"];
-    /// let all: Result<Vec<LeaseGuard>, LockError> =
-    ///     leases.try_lock_many(accounts).into_iter().collect();
-    /// assert_eq!(all?.len(), 2); // both, or an error
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn try_lock_many<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Answers {
+    /// Acquires those of the locks that are free, until `end`, on this thread.
+    pub(super) fn try_many_here(&self, names: &[String], end: Time) -> Answers {
         drop_wait::acquires();
         let requests = self.requests(names);
         self.inner
-            .acquire_many(requests, true, &Wanted::default(), Time::MAX)
+            .acquire_many(requests, true, &Wanted::default(), end)
     }
 
-    /// Acquires those of the locks that are free, like [`try_lock_many`](Self::try_lock_many), as a
-    /// future. If the future is dropped, no further call is made, and locks that are granted after
-    /// that are given back at once. If locks are granted, and half of their lease has passed before
-    /// the next poll, they are given back, and that poll asks for all names again.
-    ///
-    /// # Errors
-    ///
-    /// For each name those of [`try_lock`](Self::try_lock).
-    pub fn try_lock_many_async<N: AsRef<str>>(
-        &self,
-        names: impl IntoIterator<Item = N>,
-    ) -> LeaseFuture<Answers> {
-        let names = names.into_iter().map(|name| name.as_ref().to_owned());
-        let (names, leases) = (names.collect::<Vec<_>>(), self.clone());
-        LeaseFuture::new(async move { leases.try_many(&names, Time::MAX).await })
-    }
-
-    /// Acquires those of the locks that are free, until `end`.
+    /// Acquires those of the locks that are free, until `end`, on a worker.
     pub(super) async fn try_many(&self, names: &[String], end: Time) -> Answers {
         let is_possible = |name: &&String| (1..=Self::LONGEST_NAME).contains(&name.len());
         let Some(first) = names.iter().find(is_possible) else {
-            return self.try_lock_many(names);
+            return self.try_many_here(names, end);
         };
         let error = loop {
             let (own, asked) = (Arc::clone(&self.inner), self.requests(names));
@@ -153,11 +102,12 @@ impl Leases {
         names.iter().map(none).collect()
     }
 
-    /// Releases many locks, each as [`LeaseGuard::release`] does. Returns one result for each guard,
-    /// in their order.
+    /// Releases many locks, each as [`LeaseGuard::release`] does. The answer has one result for each
+    /// guard, in their order.
     ///
     /// The locks of one destination of the store travel together: on a Redis server 100 locks take
-    /// one round trip. First the renewals of all of them end.
+    /// one round trip. First the renewals of all of them end. If the future is dropped after its
+    /// first poll, the release goes on. If it is dropped unused, the guards are dropped.
     ///
     /// # Errors
     ///
@@ -167,20 +117,19 @@ impl Leases {
     ///
     /// # Blocking
     ///
-    /// Blocks for one call after the other: one call for each destination and
-    /// [batch](crate::LeasesBuilder::batch) of locks. All of them together take at most a third of
-    /// the shortest lease, of which each destination gets a share. A renewal that is under way
-    /// may add its limit, a sixth of its lease. Guards of other `Leases` are released one by one.
+    /// [`wait`](LeaseFuture::wait) blocks for one call after the other: one call for each
+    /// destination and [batch](crate::LeasesBuilder::batch) of locks. All of them together take at
+    /// most a third of the shortest lease, of which each destination gets a share. A renewal that is
+    /// under way may add its limit, a sixth of its lease. Guards of other `Leases` are released one
+    /// by one.
     ///
     /// # Examples
     ///
     /// ```
-    /// # use tourbillon_leases::{LeaseGuard, Leases, LockError, MemoryStore};
+    /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let accounts = ["account/1", "account/2"];
-    /// let guards: Result<Vec<LeaseGuard>, LockError> =
-    ///     leases.try_lock_many(accounts).into_iter().collect();
-    /// for released in leases.release_many(guards?) {
+    /// let guards = leases.lock_all(["account/1", "account/2"]).wait()?;
+    /// for released in leases.release_many(guards).wait() {
     ///     released?; // an error if it was not held to the end
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -188,23 +137,13 @@ impl Leases {
     pub fn release_many(
         &self,
         guards: impl IntoIterator<Item = LeaseGuard>,
-    ) -> Vec<Result<(), ReleaseError>> {
-        let ended = self.ended(guards.into_iter().collect());
-        self.inner.release_ended(ended)
-    }
-
-    /// Releases many locks, like [`release_many`](Self::release_many), as a future. The renewals
-    /// end with the first poll. If the future is dropped after that, the release goes on.
-    ///
-    /// # Errors
-    ///
-    /// For each guard those of [`LeaseGuard::release`].
-    pub fn release_many_async(
-        &self,
-        guards: impl IntoIterator<Item = LeaseGuard>,
     ) -> LeaseFuture<Vec<Result<(), ReleaseError>>> {
-        let (guards, leases) = (guards.into_iter().collect::<Vec<_>>(), self.clone());
-        LeaseFuture::new(async move {
+        let own = (self.clone(), guards.into_iter().collect::<Vec<_>>());
+        let wait = |(leases, guards): (Leases, Vec<LeaseGuard>)| {
+            let ended = leases.ended(guards);
+            leases.inner.release_ended(ended)
+        };
+        LeaseFuture::new(own, wait, |(leases, guards)| async move {
             let Some(first) = guards.first() else {
                 return Vec::new();
             };
@@ -257,7 +196,7 @@ impl Leases {
     ) -> Vec<Result<Request, LockError>> {
         let names = names.into_iter();
         names
-            .map(|name| self.acquire(name.as_ref()).request())
+            .map(|name| self.lock(name.as_ref()).request())
             .collect()
     }
 }

@@ -21,7 +21,7 @@ impl Leases {
     /// ```
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// let leases = Leases::builder(MemoryStore::new()).name("invoices").build()?;
-    /// let guard = leases.lock("report")?;
+    /// let guard = leases.lock("report").wait()?;
     /// let mut page = String::new();
     /// leases.metrics().openmetrics(&mut page);
     /// assert!(page.contains("tourbillon_leases_kept{type=\"leases\",name=\"invoices\"} 1\n"));

@@ -4,15 +4,16 @@
 //! | file | what |
 //! |---|---|
 //! | `builder.rs`, `locks.rs`, `inner.rs` | [`Leases`], its options, and what handles and guards share |
-//! | `acquire.rs`, `attempt.rs`, `many.rs`, `all.rs`, `stop.rs`, `pausing.rs` | how a lock is acquired: the loop, one attempt, many names at once, and how a wait is ended |
+//! | `acquisition.rs`, `acquire.rs`, `attempt.rs`, `many.rs`, `all.rs`, `stop.rs`, `pausing.rs` | how a lock is acquired: the options, the loop, one attempt, many names at once, and how a wait is ended |
 //! | `guard.rs`, `id.rs`, `extending.rs` | the guard of a held lock |
 //! | `releases.rs`, `background.rs`, `request.rs`, `drop_wait.rs` | how a lock is given back, also when nobody waits for it |
 //! | `hand_over.rs`, `ticket.rs` | how a lock goes to another process |
-//! | `awaiting.rs`, `lease_future.rs`, `oneshot.rs`, `turns.rs`, `amid_wait.rs` | the async calls |
+//! | `awaiting.rs`, `lease_future.rs`, `oneshot.rs`, `turns.rs`, `amid_wait.rs` | calls that are awaited, and their answers |
 //! | `unowned.rs` | what runs in the background and does not keep the leases |
 //! | `error.rs`, `fence.rs`, `listing.rs`, `stats.rs`, `metrics.rs`, `health.rs` | what a user is told, and may check |
 
 mod acquire;
+mod acquisition;
 mod all;
 mod amid_wait;
 mod attempt;
@@ -43,7 +44,7 @@ mod ticket;
 mod turns;
 mod unowned;
 
-pub use acquire::Acquisition;
+pub use acquisition::Acquisition;
 pub use all::LockAll;
 pub use builder::LeasesBuilder;
 pub use error::{LockError, ReleaseError};

@@ -20,9 +20,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let leases = Leases::new(MemoryStore::new())?;
-/// let guard = leases.try_lock("invoices")?;
+/// let guard = leases.lock("invoices").at_once().wait()?;
 /// assert_eq!(leases.stats().kept, 1);
-/// guard.release()?;
+/// guard.release().wait()?;
 /// let stats = leases.stats();
 /// assert_eq!((stats.kept, stats.released, stats.releases_queued), (0, 1, 0));
 /// # Ok(())

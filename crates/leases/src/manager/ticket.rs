@@ -19,7 +19,7 @@ use crate::sync::{Arc, Mutex};
 /// use tourbillon_leases::{LeaseTicket, Leases, MemoryStore};
 ///
 /// let leases = Leases::new(MemoryStore::new())?;
-/// let ticket = leases.lock("report")?.detach()?;
+/// let ticket = leases.lock("report").wait()?.detach().wait()?;
 /// let text = ticket.to_string(); // send it to another process
 /// let received: LeaseTicket = text.parse()?;
 /// assert_eq!(received, ticket);

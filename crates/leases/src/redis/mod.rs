@@ -50,9 +50,9 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let leases = Leases::new(RedisStore::open("redis://127.0.0.1/")?)?;
-/// let guard = leases.lock("orders/42")?;
-/// println!("held with the token {}", guard.fencing_token());
-/// guard.release()?;
+/// let guard = leases.lock("orders/42").wait()?;
+/// println!("held with the token {}", guard.token());
+/// guard.release().wait()?;
 /// # Ok(())
 /// # }
 /// ```

@@ -10,10 +10,10 @@ use std::time::Duration;
 /// use tourbillon_leases::{Leases, MemoryStore};
 ///
 /// let leases = Leases::new(MemoryStore::new())?;
-/// let guard = leases.lock("report")?;
-/// let holder = leases.holder("report")?.expect("it is held");
+/// let guard = leases.lock("report").wait()?;
+/// let holder = leases.holder("report").wait()?.expect("it is held");
 /// assert_eq!(holder.owner, guard.id().owner());
-/// assert_eq!(leases.holder("other")?, None);
+/// assert_eq!(leases.holder("other").wait()?, None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,11 +80,11 @@ impl HeldLock {
 /// use tourbillon_leases::{Leases, LockPaging, MemoryStore};
 ///
 /// # let leases = Leases::new(MemoryStore::new())?;
-/// let guards = leases.try_lock_many(["orders/1", "orders/2", "orders/3"]);
+/// let guards = leases.lock_all(["orders/1", "orders/2", "orders/3"]).each().wait();
 /// let mut paging = LockPaging::first(2);
 /// let mut found = 0;
 /// loop {
-///     let page = leases.list("orders/", &paging)?;
+///     let page = leases.list("orders/", &paging).wait()?;
 ///     found += page.locks.len();
 ///     match page.next {
 ///         Some(next) => paging = next,
@@ -123,10 +123,10 @@ impl LockPaging {
     /// use tourbillon_leases::{Leases, LockPaging, MemoryStore};
     ///
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let _guards = leases.try_lock_many(["a", "b"]);
-    /// let first = leases.list("", &LockPaging::first(1))?;
+    /// let _guards = leases.lock_all(["a", "b"]).each().wait();
+    /// let first = leases.list("", &LockPaging::first(1)).wait()?;
     /// let place = first.next.and_then(|next| next.after).expect("there is another lock");
-    /// let second = leases.list("", &LockPaging::behind(place, 10))?;
+    /// let second = leases.list("", &LockPaging::behind(place, 10)).wait()?;
     /// assert_eq!(second.locks[0].name, "b");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -37,10 +37,10 @@ use crate::sync::{Arc, Mutex, Origin};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let leases = Leases::new(MemoryStore::new())?;
-/// let guard = leases.try_lock("report")?;
-/// assert!(matches!(leases.try_lock("report"), Err(LockError::Held { .. })));
-/// guard.release()?;
-/// assert!(leases.try_lock("report")?.fencing_token() > 0);
+/// let guard = leases.lock("report").at_once().wait()?;
+/// assert!(matches!(leases.lock("report").at_once().wait(), Err(LockError::Held { .. })));
+/// guard.release().wait()?;
+/// assert!(leases.lock("report").at_once().wait()?.token() > 0);
 /// # Ok(())
 /// # }
 /// ```
@@ -173,9 +173,9 @@ impl MemoryStore {
     /// let store = MemoryStore::new();
     /// let leases = Leases::new(store.clone())?;
     /// store.inject(|_| Fault::Fail(StoreError::Unavailable("down".to_owned())));
-    /// assert!(matches!(leases.try_lock("report"), Err(LockError::Store { .. })));
+    /// assert!(matches!(leases.lock("report").at_once().wait(), Err(LockError::Store { .. })));
     /// store.heal();
-    /// assert!(leases.try_lock("report").is_ok());
+    /// assert!(leases.lock("report").at_once().wait().is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn inject(&self, fault: impl Fn(&StoreCall<'_>) -> Fault + Send + Sync + 'static) {
@@ -211,9 +211,9 @@ impl MemoryStore {
     ///
     /// let store = MemoryStore::new();
     /// let leases = Leases::new(store.clone())?;
-    /// let guard = leases.lock("report")?;
+    /// let guard = leases.lock("report").wait()?;
     /// let (owner, token) = store.holder("report").expect("the lock is held");
-    /// assert_eq!((owner.as_str(), token), (guard.id().owner(), guard.fencing_token()));
+    /// assert_eq!((owner.as_str(), token), (guard.id().owner(), guard.token()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

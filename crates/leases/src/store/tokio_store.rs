@@ -17,8 +17,9 @@ use crate::sync::catch_panic;
 /// then drives what the calls wait for. A current-thread runtime does this only while a thread is in
 /// its `block_on`.
 ///
-/// In async code, await the calls of [`Leases`](crate::Leases) whose name ends with `_async`. A
-/// blocking call on a thread that runs tasks fails with [`StoreError::Refused`].
+/// In async code, await the calls of [`Leases`](crate::Leases). A call that
+/// [`wait`](crate::LeaseFuture::wait) makes on a thread that runs tasks fails with
+/// [`StoreError::Refused`].
 ///
 /// After the runtime has shut down, each call fails with the error of the store, or at its limit. So
 /// close the leases first.
@@ -82,8 +83,8 @@ use crate::sync::catch_panic;
 /// # runtime.block_on(async {
 /// # let store = MyStore { client: Client(MemoryStore::new()) };
 /// let leases = Leases::new(TokioStore::new(store, Handle::current()))?;
-/// let guard = leases.lock_async("report").await?;
-/// guard.release_async().await?;
+/// let guard = leases.lock("report").await?;
+/// guard.release().await?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -139,8 +140,7 @@ impl<T> Future for CallWithin<'_, T> {
                 || catch_panic(|| this.runtime.block_on(ready(()))).is_ok();
         }
         if !this.may_wait {
-            let why = "this thread runs tasks of tokio and can't wait for a store: await the call \
-                       whose name ends with `_async`";
+            let why = "this thread runs tasks of tokio and can't wait for a store: await the call";
             return Poll::Ready(Err(StoreError::Refused(why.to_owned())));
         }
         let _context = this.runtime.enter();

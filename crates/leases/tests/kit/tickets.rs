@@ -27,14 +27,14 @@ pub(crate) fn nothing_that_is_shown_proves_anything<S: tourbillon_leases::LeaseS
         .holder_data("data")
         .build()
         .unwrap();
-    let guard = leases.lock("shown").unwrap();
+    let guard = leases.lock("shown").wait().unwrap();
     let shown = Calls::holder_of(store, "shown", LIMIT).unwrap().unwrap();
     let others = Leases::new(store.clone()).unwrap();
     for detached in [false, true] {
         if detached {
             // Also beside a lock that is detached.
-            let other = leases.lock("beside").unwrap();
-            drop(other.detach().unwrap());
+            let other = leases.lock("beside").wait().unwrap();
+            drop(other.detach().wait().unwrap());
         }
         for text in [
             &shown.owner,
@@ -88,11 +88,11 @@ pub(crate) fn nothing_that_is_shown_proves_anything<S: tourbillon_leases::LeaseS
     }
     // A ticket of the right form, for a lock that was never detached.
     let forged = format!("tourbillon-lease-2,{},shown", "0".repeat(32));
-    assert!(is_lost(&others.resume(&forged.parse().unwrap())));
+    assert!(is_lost(&others.resume(&forged.parse().unwrap()).wait()));
     let now = Calls::holder_of(store, "shown", LIMIT).unwrap().unwrap();
     assert_eq!((now.owner, now.token), (shown.owner, shown.token));
     assert!(guard.is_held());
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
 }
 
 /// The name in a ticket is input, too: with the secret of one lock nobody has another one.
@@ -102,9 +102,15 @@ pub(crate) fn a_ticket_is_of_use_for_its_own_name_alone<
     store: &S,
 ) {
     let leases = Leases::new(store.clone()).unwrap();
-    let ticket = leases.lock("own").unwrap().detach().unwrap();
-    let held = leases.lock("held").unwrap();
-    let detached = leases.lock("detached").unwrap().detach().unwrap();
+    let ticket = leases.lock("own").wait().unwrap().detach().wait().unwrap();
+    let held = leases.lock("held").wait().unwrap();
+    let detached = leases
+        .lock("detached")
+        .wait()
+        .unwrap()
+        .detach()
+        .wait()
+        .unwrap();
     let text = ticket.to_string();
     let (front, _) = text.rsplit_once(',').unwrap();
     let others = [
@@ -128,7 +134,7 @@ pub(crate) fn a_ticket_is_of_use_for_its_own_name_alone<
     let long = "own".repeat(200);
     for name in others.iter().copied().chain([&*long]) {
         let forged: LeaseTicket = format!("{front},{name}").parse().unwrap();
-        let resumed = leases.resume(&forged);
+        let resumed = leases.resume(&forged).wait();
         // A store may also refuse the name itself.
         assert!(
             is_lost(&resumed) || matches!(resumed, Err(LockError::Store { .. })),
@@ -136,10 +142,22 @@ pub(crate) fn a_ticket_is_of_use_for_its_own_name_alone<
         );
     }
     assert!(held.is_held());
-    held.release().unwrap();
-    leases.resume(&detached).unwrap().release().unwrap();
-    leases.resume(&ticket).unwrap().release().unwrap();
-    assert!(is_lost(&leases.resume(&ticket)));
+    held.release().wait().unwrap();
+    leases
+        .resume(&detached)
+        .wait()
+        .unwrap()
+        .release()
+        .wait()
+        .unwrap();
+    leases
+        .resume(&ticket)
+        .wait()
+        .unwrap()
+        .release()
+        .wait()
+        .unwrap();
+    assert!(is_lost(&leases.resume(&ticket).wait()));
 }
 
 /// A ticket is of use once, also if many use it at one time.
@@ -150,9 +168,9 @@ pub(crate) fn a_ticket_is_used_by_one_of_many<S: tourbillon_leases::LeaseStore +
         .collect();
     let mut used = Vec::new();
     for round in 0..5 {
-        let guard = leases[0].lock("contested").unwrap();
-        let token = guard.fencing_token();
-        let ticket = guard.detach().unwrap();
+        let guard = leases[0].lock("contested").wait().unwrap();
+        let token = guard.token();
+        let ticket = guard.detach().wait().unwrap();
         let text = ticket.to_string();
         let start = Barrier::new(2 * MANY);
         let resumed: Vec<_> = thread::scope(|scope| {
@@ -164,7 +182,9 @@ pub(crate) fn a_ticket_is_used_by_one_of_many<S: tourbillon_leases::LeaseStore +
                     scope.spawn(move || {
                         let own = text.parse().unwrap();
                         start.wait();
-                        leases.resume(if at % 2 == 0 { ticket } else { &own })
+                        leases
+                            .resume(if at % 2 == 0 { ticket } else { &own })
+                            .wait()
                     })
                 })
                 .collect();
@@ -182,14 +202,20 @@ pub(crate) fn a_ticket_is_used_by_one_of_many<S: tourbillon_leases::LeaseStore +
             .unwrap()
             .unwrap();
         assert_eq!(holder.owner, guard.id().owner());
-        assert_eq!((guard.fencing_token(), holder.token), (token, token));
+        assert_eq!((guard.token(), holder.token), (token, token));
         // No ticket from before is of use any more, also while the lock is detached again.
-        let ticket = guard.detach().unwrap();
+        let ticket = guard.detach().wait().unwrap();
         for old in &used {
-            assert!(is_lost(&leases[1].resume(&old.parse().unwrap())));
+            assert!(is_lost(&leases[1].resume(&old.parse().unwrap()).wait()));
         }
-        leases[1].resume(&ticket).unwrap().release().unwrap();
-        assert!(is_lost(&leases[1].resume(&ticket)));
+        leases[1]
+            .resume(&ticket)
+            .wait()
+            .unwrap()
+            .release()
+            .wait()
+            .unwrap();
+        assert!(is_lost(&leases[1].resume(&ticket).wait()));
     }
 }
 

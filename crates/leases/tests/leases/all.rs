@@ -59,9 +59,9 @@ fn all_are_locked_in_one_round_trip_and_have_guards_in_the_order_of_the_names() 
     );
     // A name that occurs twice is one lock, which goes with its last guard.
     let [c, a, b, again] = <[LeaseGuard; 4]>::try_from(guards).unwrap();
-    a.release().unwrap();
+    a.release().wait().unwrap();
     assert_eq!(held(&world, "abc"), "abc");
-    for released in world.leases.release_many([c, b, again]) {
+    for released in world.leases.release_many([c, b, again]).wait() {
         released.unwrap();
     }
     assert_eq!(held(&world, "abc"), "");
@@ -134,7 +134,7 @@ fn a_refusal_ends_it_and_leaves_nothing_locked() {
 #[test]
 fn at_its_limit_it_says_what_it_waited_for() {
     let world = world(4);
-    let b = world.leases.lock("b").unwrap();
+    let b = world.leases.lock("b").wait().unwrap();
     let names = ["a", "b", "c"];
     for limit in [Duration::ZERO, 3 * S] {
         let late = world.leases.lock_all(names).within(limit);
@@ -173,7 +173,7 @@ fn its_limit_holds_while_no_worker_is_free() {
         Fault::None
     });
     // The pool does not grow on a clock that stands still: this one keeps its only worker.
-    let mut hangs = world.leases.lock_async("x");
+    let mut hangs = world.leases.lock("x").into_future();
     assert!(poll(&mut hangs, &Wakes::new()).is_pending());
     gate.crowd(1);
     let wakes = Wakes::new();
@@ -197,7 +197,7 @@ fn its_limit_holds_while_no_worker_is_free() {
 #[test]
 fn its_limit_holds_while_releases_hang() {
     let world = threads();
-    let _b = world.leases.lock("b").unwrap();
+    let _b = world.leases.lock("b").wait().unwrap();
     let gate = Gate::default();
     let at = gate.clone();
     world.store.inject(move |call| {
@@ -244,7 +244,7 @@ fn a_store_that_fails_for_a_while_is_waited_for() {
 #[test]
 fn a_lock_that_is_lost_during_the_wait_is_acquired_again() {
     let world = world(6);
-    let b = world.leases.lock("b").unwrap();
+    let b = world.leases.lock("b").wait().unwrap();
     let mut all = world.leases.lock_all(["a", "b"]).into_future();
     assert!(go_on(&world, &mut all).is_pending());
     let token = world.store.holder("a").unwrap().1;
@@ -255,13 +255,13 @@ fn a_lock_that_is_lost_during_the_wait_is_acquired_again() {
     assert!(poll(&mut all, &Wakes::new()).is_pending());
     let guards = finish(&world, &mut all).unwrap();
     assert!(guards.iter().all(LeaseGuard::is_held));
-    assert!(guards[0].fencing_token() > token);
+    assert!(guards[0].token() > token);
 }
 
 #[test]
 fn a_future_that_is_not_polled_gives_back_what_it_holds_and_begins_anew() {
     let world = world(7);
-    let b = world.leases.lock("b").unwrap();
+    let b = world.leases.lock("b").wait().unwrap();
     let mut all = world.leases.lock_all(["a", "b"]).into_future();
     assert!(go_on(&world, &mut all).is_pending());
     // It is woken before it is given up.
@@ -275,22 +275,22 @@ fn a_future_that_is_not_polled_gives_back_what_it_holds_and_begins_anew() {
     assert_eq!(held(&world, "ab"), "b");
     // However long it is kept.
     world.steps.advance(10 * LEASE);
-    let a = world.leases.lock("a").unwrap();
+    let a = world.leases.lock("a").wait().unwrap();
     drop(b);
     world.steps.settle();
     assert!(go_on(&world, &mut all).is_pending());
-    a.release().unwrap();
+    a.release().wait().unwrap();
     world.steps.settle();
     let guards = finish(&world, &mut all).unwrap();
     assert_eq!(names_of(&guards), ["a", "b"]);
-    world.leases.release_many(guards);
+    world.leases.release_many(guards).wait();
     assert_eq!(world.leases.stats().armed, 0);
 }
 
 #[test]
 fn a_future_that_is_polled_holds_them_for_as_long_as_it_waits() {
     let world = world(8);
-    let _b = world.leases.lock("b").unwrap();
+    let _b = world.leases.lock("b").wait().unwrap();
     let mut all = world.leases.lock_all(["a", "b"]).into_future();
     assert!(go_on(&world, &mut all).is_pending());
     let token = world.store.holder("a").unwrap().1;
@@ -322,7 +322,7 @@ fn two_that_want_them_in_opposite_orders_both_get_them() {
         assert_eq!(inside.fetch_add(1, SeqCst), 0);
         thread::yield_now();
         assert_eq!(inside.fetch_sub(1, SeqCst), 1);
-        leases.release_many(guards);
+        leases.release_many(guards).wait();
     };
     thread::scope(|scope| {
         for reversed in [false, true] {

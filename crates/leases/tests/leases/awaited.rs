@@ -62,14 +62,14 @@ fn is_free(store: &MemoryStore, name: &str) -> bool {
 fn a_lock_is_awaited_and_given_back_on_every_runtime() {
     on_all(|| async {
         let (_, leases, store) = manual();
-        let guard = leases.try_lock_async("a").await.unwrap();
-        assert!(guard.is_held() && guard.fencing_token() > 0);
-        let refused = leases.try_lock_async("a").await;
+        let guard = leases.lock("a").at_once().await.unwrap();
+        assert!(guard.is_held() && guard.token() > 0);
+        let refused = leases.lock("a").at_once().await;
         assert!(matches!(refused, Err(LockError::Held { remaining, .. }) if remaining == LEASE));
-        guard.release_async().await.unwrap();
+        guard.release().await.unwrap();
         assert!(is_free(&store, "a"));
         assert_eq!(leases.stats().armed, 0);
-        let again = leases.lock_async("a").await.unwrap();
+        let again = leases.lock("a").await.unwrap();
         drop(again);
         eventually("the drop gives it back", || is_free(&store, "a")).await;
     });
@@ -80,12 +80,12 @@ fn who_waits_is_woken_by_the_release_and_not_by_the_clock() {
     on_all(|| async {
         // It stands still all the time.
         let (_, leases, store) = manual();
-        let first = leases.lock_async("a").await.unwrap();
+        let first = leases.lock("a").await.unwrap();
         let claims = claims(&store);
-        let token = first.fencing_token();
+        let token = first.token();
         let waiting = tokio::spawn({
             let leases = leases.clone();
-            async move { leases.lock_async("a").await.unwrap().fencing_token() }
+            async move { leases.lock("a").await.unwrap().token() }
         });
         // It has asked twice. Timers are armed for the guard, for the time to ask anyway, and for
         // the event that tells of the wait.
@@ -93,7 +93,7 @@ fn who_waits_is_woken_by_the_release_and_not_by_the_clock() {
             claims.load(SeqCst) == 2 && leases.stats().armed == 3
         })
         .await;
-        first.release_async().await.unwrap();
+        first.release().await.unwrap();
         assert!(waiting.await.unwrap() > token);
     });
 }
@@ -101,10 +101,10 @@ fn who_waits_is_woken_by_the_release_and_not_by_the_clock() {
 #[test]
 fn the_patience_is_that_of_the_clock() {
     let (hand, leases, store) = manual();
-    let _held = leases.lock("a").unwrap();
+    let _held = leases.lock("a").wait().unwrap();
     let claims = claims(&store);
     let wakes = Wakes::new();
-    let mut waiting = Box::pin(leases.try_lock_for_async("a", LEASE / 100));
+    let mut waiting = Box::pin(leases.lock("a").within(LEASE / 100).into_future());
     until("it sleeps", || {
         assert!(poll(&mut waiting, &wakes).is_pending());
         // The guard's, the time to ask again, and the end of its patience.
@@ -136,10 +136,10 @@ fn patience_ends_also_while_no_worker_is_free() {
     });
     let wakes = Wakes::new();
     // The pool does not grow on a clock that stands still: this one keeps its only worker.
-    let mut hangs = Box::pin(leases.lock_async("a"));
+    let mut hangs = Box::pin(leases.lock("a").into_future());
     assert!(poll(&mut hangs, &wakes).is_pending());
     gate.crowd(1);
-    let mut waiting = Box::pin(leases.try_lock_for_async("b", LEASE / 100));
+    let mut waiting = Box::pin(leases.lock("b").within(LEASE / 100).into_future());
     assert!(poll(&mut waiting, &wakes).is_pending());
     let before = wakes.count();
     hand.advance(LEASE / 50);
@@ -163,7 +163,7 @@ fn c154_r05_a_future_dropped_while_its_request_is_under_way_leaves_the_lock_free
         let (_, leases, store) = manual();
         let (before, after) = held_up(&store);
         let wakes = Wakes::new();
-        let mut acquiring = Box::pin(leases.lock_async("a"));
+        let mut acquiring = Box::pin(leases.lock("a").into_future());
         assert!(poll(&mut acquiring, &wakes).is_pending());
         if executed {
             before.open();
@@ -182,7 +182,14 @@ fn c154_r05_a_future_dropped_while_its_request_is_under_way_leaves_the_lock_free
         });
         assert_eq!(leases.stats().kept, 0);
         store.heal();
-        leases.try_lock("a").unwrap().release().unwrap();
+        leases
+            .lock("a")
+            .at_once()
+            .wait()
+            .unwrap()
+            .release()
+            .wait()
+            .unwrap();
     }
 }
 
@@ -204,7 +211,7 @@ fn c154_r05_a_future_dropped_before_its_answer_is_lost_leaves_the_lock_free() {
         }
     });
     let wakes = Wakes::new();
-    let mut acquiring = Box::pin(leases.lock_async("a"));
+    let mut acquiring = Box::pin(leases.lock("a").into_future());
     assert!(poll(&mut acquiring, &wakes).is_pending());
     gate.crowd(1);
     drop(acquiring);
@@ -221,7 +228,7 @@ fn c154_a_future_dropped_when_its_answer_has_come_leaves_the_lock_free() {
     let (_, leases, store) = manual();
     let (before, after) = held_up(&store);
     let wakes = Wakes::new();
-    let mut acquiring = Box::pin(leases.try_lock_async("a"));
+    let mut acquiring = Box::pin(leases.lock("a").at_once().into_future());
     assert!(poll(&mut acquiring, &wakes).is_pending());
     before.open();
     after.open();
@@ -240,18 +247,18 @@ fn a_future_that_has_not_been_polled_asks_for_nothing() {
         count.fetch_add(1, SeqCst);
         Fault::None
     });
-    drop(leases.lock_async("a"));
+    drop(leases.lock("a").into_future());
     assert_eq!((asked.load(SeqCst), leases.stats().armed), (0, 0));
 }
 
 #[test]
 fn who_gives_up_waiting_lets_the_next_one_have_it() {
     let (_, leases, store) = manual();
-    let held = leases.lock("a").unwrap();
+    let held = leases.lock("a").wait().unwrap();
     let claims = claims(&store);
     let wait = || {
         let wakes = Wakes::new();
-        let mut waiting = Box::pin(leases.lock_async("a"));
+        let mut waiting = Box::pin(leases.lock("a").into_future());
         let pending = poll(&mut waiting, &wakes);
         assert!(pending.is_pending());
         (waiting, wakes)
@@ -269,7 +276,7 @@ fn who_gives_up_waiting_lets_the_next_one_have_it() {
     let (mut second, second_wakes) = wait();
     poll_until_it_sleeps(&mut second, &second_wakes, 2);
     // The first one is woken, and is dropped before it has looked.
-    held.release().unwrap();
+    held.release().wait().unwrap();
     drop(first);
     until("the second one has it", || {
         poll(&mut second, &second_wakes).is_ready()
@@ -281,7 +288,7 @@ fn a_release_goes_on_when_its_future_is_dropped() {
     let (_, leases, store) = manual();
     let gate = Gate::default();
     let at = gate.clone();
-    let guard = leases.lock("a").unwrap();
+    let guard = leases.lock("a").wait().unwrap();
     store.inject(move |call| {
         if matches!(call, StoreCall::GiveBack { .. }) {
             at.pass();
@@ -289,7 +296,7 @@ fn a_release_goes_on_when_its_future_is_dropped() {
         Fault::None
     });
     let wakes = Wakes::new();
-    let mut releasing = Box::pin(guard.release_async());
+    let mut releasing = Box::pin(guard.release());
     assert!(poll(&mut releasing, &wakes).is_pending());
     gate.crowd(1);
     drop(releasing);
@@ -302,22 +309,19 @@ fn a_release_goes_on_when_its_future_is_dropped() {
 fn an_awaited_release_tells_what_a_blocking_one_does() {
     on_all(|| async {
         let (hand, leases, store) = manual();
-        let lost = leases.lock_async("a").await.unwrap();
+        let lost = leases.lock("a").await.unwrap();
         hand.advance(2 * LEASE);
-        assert_eq!(
-            lost.release_async().await,
-            Err(ReleaseError::Lost(Loss::Expired))
-        );
-        let guard = leases.lock_async("a").await.unwrap();
-        let inner = leases.enter_again(&guard).unwrap();
-        assert_eq!(guard.release_async().await, Ok(()));
+        assert_eq!(lost.release().await, Err(ReleaseError::Lost(Loss::Expired)));
+        let guard = leases.lock("a").await.unwrap();
+        let inner = guard.again().unwrap();
+        assert_eq!(guard.release().await, Ok(()));
         store.forget();
-        assert_eq!(inner.release_async().await, Err(ReleaseError::NotHeld));
-        let guard = leases.lock_async("a").await.unwrap();
+        assert_eq!(inner.release().await, Err(ReleaseError::NotHeld));
+        let guard = leases.lock("a").await.unwrap();
         let down = StoreError::Unavailable("down".into());
         let fault = down.clone();
         store.inject(move |_| Fault::Fail(fault.clone()));
-        assert_eq!(guard.release_async().await, Err(ReleaseError::Store(down)));
+        assert_eq!(guard.release().await, Err(ReleaseError::Store(down)));
         store.heal();
         eventually("it is tried again", || {
             hand.advance(Duration::from_millis(100));
@@ -331,7 +335,7 @@ fn an_awaited_release_tells_what_a_blocking_one_does() {
 fn the_loss_is_a_future() {
     on_all(|| async {
         let (hand, leases, store) = manual();
-        let guard = leases.lock_async("a").await.unwrap();
+        let guard = leases.lock("a").await.unwrap();
         let lost = guard.lost();
         let task = tokio::spawn(lost.clone());
         store.inject(|_| Fault::Fail(StoreError::Unavailable("down".into())));
@@ -339,9 +343,9 @@ fn the_loss_is_a_future() {
         assert_eq!(task.await.unwrap(), Some(Loss::Expired));
         assert_eq!(lost.await, Some(Loss::Expired));
         store.heal();
-        let guard = leases.lock_async("a").await.unwrap();
+        let guard = leases.lock("a").await.unwrap();
         let task = tokio::spawn(guard.lost());
-        guard.release_async().await.unwrap();
+        guard.release().await.unwrap();
         assert_eq!(task.await.unwrap(), None);
     });
 }
@@ -349,7 +353,7 @@ fn the_loss_is_a_future() {
 #[test]
 fn a_loss_that_nobody_awaits_any_more_keeps_no_waker() {
     let (_, leases, _) = manual();
-    let guard = leases.lock("a").unwrap();
+    let guard = leases.lock("a").wait().unwrap();
     let wakes = Wakes::new();
     let mut lost = Box::pin(guard.lost());
     assert!(poll(&mut lost, &wakes).is_pending());
@@ -363,15 +367,12 @@ fn a_loss_that_nobody_awaits_any_more_keeps_no_waker() {
 fn closed_leases_answer_at_once() {
     on_all(|| async {
         let (_, leases, _) = manual();
-        let guard = leases.lock_async("a").await.unwrap();
+        let guard = leases.lock("a").await.unwrap();
         assert_eq!(leases.close(LEASE), 1);
         assert!(!guard.is_held());
-        let refused = leases.lock_async("b").await;
+        let refused = leases.lock("b").await;
         assert!(matches!(refused, Err(LockError::Closed { .. })));
-        assert_eq!(
-            guard.release_async().await,
-            Err(ReleaseError::Lost(Loss::Closed))
-        );
+        assert_eq!(guard.release().await, Err(ReleaseError::Lost(Loss::Closed)));
     });
 }
 
@@ -413,10 +414,16 @@ fn a_wait_is_told_after_a_second_and_then_after_pauses_that_double() {
     let second = Duration::from_secs(1);
     for seed in 0..5 {
         let (leases, steps, _store, events) = stepped(seed);
-        let guard = leases.acquire("a").fixed_lease(LEASE).try_lock().unwrap();
+        let guard = leases
+            .lock("a")
+            .lease(LEASE)
+            .not_renewed()
+            .at_once()
+            .wait()
+            .unwrap();
         steps.advance(second);
         let began = steps.now();
-        let mut waiting = Box::pin(leases.lock_async("a"));
+        let mut waiting = Box::pin(leases.lock("a").into_future());
         pass(&steps, &mut waiting, second - Duration::from_millis(1));
         assert_eq!(events(), []);
         pass(&steps, &mut waiting, 20 * second);
@@ -438,7 +445,7 @@ fn a_wait_is_told_after_a_second_and_then_after_pauses_that_double() {
             assert_eq!(text, "waiting: somebody else holds it");
         }
         // It was that owner that asked, and the wait ends with the answer.
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         let wakes = Wakes::new();
         let mut had = None;
         while had.is_none() {
@@ -463,8 +470,8 @@ fn a_wait_for_a_store_that_fails_is_told_with_its_error() {
     let down = StoreError::Unavailable("down".to_owned());
     let error = down.clone();
     store.inject(move |_| Fault::Fail(error.clone()));
-    let mut waiting = Box::pin(leases.lock_async("a"));
-    let mut short = Box::pin(leases.try_lock_for_async("b", second / 2));
+    let mut waiting = Box::pin(leases.lock("a").into_future());
+    let mut short = Box::pin(leases.lock("b").within(second / 2).into_future());
     assert!(poll(&mut short, &Wakes::new()).is_pending());
     pass(&steps, &mut waiting, second + second / 10);
     let told = events();
@@ -480,7 +487,13 @@ fn a_wait_for_a_store_that_fails_is_told_with_its_error() {
     store.heal();
     let other = Leases::builder(store.clone()).clock(Clock::manual(&steps.clock()));
     let (other, _others) = other.build_stepped(2).unwrap();
-    let _guard = other.acquire("a").fixed_lease(LEASE).try_lock().unwrap();
+    let _guard = other
+        .lock("a")
+        .lease(LEASE)
+        .not_renewed()
+        .at_once()
+        .wait()
+        .unwrap();
     pass(&steps, &mut waiting, 2 * second);
     let told = events();
     assert_eq!(told.len(), 1);
@@ -499,7 +512,7 @@ fn a_wait_for_a_store_that_fails_is_told_with_its_error() {
 #[test]
 fn answers_that_are_known_at_once_give_the_runtime_its_turns() {
     let (hand, leases, _store) = manual();
-    let guard = leases.lock("a").unwrap();
+    let guard = leases.lock("a").wait().unwrap();
     let mut lost = guard.lost();
     hand.advance(LEASE);
     until("the lease runs out", || lost.is_lost());
@@ -512,8 +525,8 @@ fn answers_that_are_known_at_once_give_the_runtime_its_turns() {
     drop(guard);
     leases.close(LEASE);
     yields("closed", async || {
-        let refused = leases.lock_async("a").await;
+        let refused = leases.lock("a").await;
         assert!(matches!(refused, Err(LockError::Closed { .. })));
     });
-    yields("closed, no wait", async || leases.try_lock_async("a").await);
+    yields("closed, no wait", async || leases.lock("a").at_once().await);
 }

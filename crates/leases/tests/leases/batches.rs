@@ -16,7 +16,7 @@ use crate::calls::Calls;
 use crate::worlds::{self, LEASE, MS, S, down, log, march, no_fault, threads_of, world, world_of};
 
 fn lock_all(leases: &Leases, count: usize) -> Vec<LeaseGuard> {
-    let lock = |n: usize| leases.try_lock(&n.to_string()).unwrap();
+    let lock = |n: usize| leases.lock(&n.to_string()).at_once().wait().unwrap();
     (0..count).map(lock).collect()
 }
 
@@ -71,7 +71,7 @@ fn r15_when_nothing_is_left_of_a_chunk_nothing_is_sent_and_nothing_ends() {
         world.steps.advance(3 * LEASE);
         assert_eq!(log.batches().len(), before);
         assert_eq!(world.leases.stats().armed, 0);
-        let next = world.leases.try_lock("next").unwrap();
+        let next = world.leases.lock("next").at_once().wait().unwrap();
         world.steps.advance(3 * LEASE);
         assert!(next.renewals() >= 7);
     }
@@ -97,7 +97,7 @@ fn r15_a_chunk_of_which_all_is_lost_is_not_sent() {
         let sizes: Vec<_> = log.batches().iter().map(|(_, names)| names.len()).collect();
         assert_eq!(sizes, [100]);
         assert!(!guards.iter().any(LeaseGuard::is_held));
-        let next = world.leases.try_lock("next").unwrap();
+        let next = world.leases.lock("next").at_once().wait().unwrap();
         world.steps.advance(3 * LEASE);
         assert!(next.renewals() >= 7);
     }
@@ -204,7 +204,7 @@ fn c160_r14_r16_threads_that_release_while_passes_run() {
         for part in parts {
             scope.spawn(move || {
                 for guard in part {
-                    guard.release().unwrap();
+                    guard.release().wait().unwrap();
                 }
             });
         }
@@ -276,7 +276,7 @@ fn r16_every_name_goes_where_it_belongs_whatever_it_is_made_of() {
     ];
     let guards: Vec<_> = names
         .iter()
-        .map(|name| world.leases.try_lock(name).unwrap())
+        .map(|name| world.leases.lock(name).at_once().wait().unwrap())
         .collect();
     let store = world.store.clone();
     world.store.inject(move |call| {
@@ -294,12 +294,12 @@ fn r16_every_name_goes_where_it_belongs_whatever_it_is_made_of() {
     for (name, guard) in names.iter().zip(&guards) {
         assert_eq!(guard.name(), *name);
         assert!(matches!(
-            world.leases.try_lock(name),
+            world.leases.lock(name).at_once().wait(),
             Err(LockError::Held { .. })
         ));
     }
     for guard in guards {
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
     }
 }
 
@@ -340,7 +340,7 @@ fn r18_each_is_renewed_by_its_own_deadline() {
         let short: Vec<_> = (0..5)
             .map(|n| {
                 let name = format!("short {n}");
-                let guard = world.leases.acquire(&name).lease(2 * S).try_lock();
+                let guard = world.leases.lock(&name).lease(2 * S).at_once().wait();
                 guard.unwrap()
             })
             .collect();
@@ -487,7 +487,12 @@ fn c158_r25_a_destination_that_hangs_costs_only_its_own_locks() {
         .map(|n| n.to_string())
         .map(|name| (world.store.destination(&name), name))
         .collect();
-    let again = world.leases.try_lock(&names[&Destination::new(3)]).unwrap();
+    let again = world
+        .leases
+        .lock(&names[&Destination::new(3)])
+        .at_once()
+        .wait()
+        .unwrap();
     for renewals in 1..=2 {
         world.hand.advance(12 * S);
         march(&world.hand, S, "it is renewed", || {
@@ -535,7 +540,7 @@ fn r18_short_leases_beside_long_ones_of_their_destination_are_renewed_in_time() 
         let short: Vec<_> = [50, 100, 200, 300]
             .map(|millis| {
                 let name = format!("short {millis}");
-                let lock = world.leases.acquire(&name).lease(millis * MS).try_lock();
+                let lock = world.leases.lock(&name).lease(millis * MS).at_once().wait();
                 lock.unwrap()
             })
             .into();

@@ -18,16 +18,16 @@ fn what_can_not_be_is_refused_before_the_store_is_asked() {
     let log = log(&world.store, &world.clock, no_fault);
     let (leases, name) = (&world.leases, "a");
     let empty = |answer| matches!(answer, Err(LockError::EmptyName));
-    assert!(empty(leases.lock("")));
-    assert!(empty(leases.try_lock("")));
-    assert!(empty(leases.try_lock_for("", S)));
+    assert!(empty(leases.lock("").wait()));
+    assert!(empty(leases.lock("").at_once().wait()));
+    assert!(empty(leases.lock("").within(S).wait()));
     // Zero, and too short to be renewed in time.
     for short in [Duration::ZERO, MS, 50 * MS - Duration::from_nanos(1)] {
         for acquisition in [
-            leases.acquire(name).lease(short),
-            leases.acquire(name).fixed_lease(short),
+            leases.lock(name).lease(short),
+            leases.lock(name).lease(short).not_renewed(),
         ] {
-            match acquisition.try_lock() {
+            match acquisition.at_once().wait() {
                 Err(LockError::TooShort { lease, least, .. }) => {
                     assert_eq!((lease, least), (short, 50 * MS));
                 }
@@ -35,12 +35,12 @@ fn what_can_not_be_is_refused_before_the_store_is_asked() {
             }
         }
     }
-    let fed = leases.acquire(name).fed_every(Duration::ZERO);
-    assert!(matches!(fed.lock(), Err(LockError::ZeroFeed { .. })));
+    let fed = leases.lock(name).fed_every(Duration::ZERO);
+    assert!(matches!(fed.wait(), Err(LockError::ZeroFeed { .. })));
     assert_eq!(log.len(), 0);
     assert_eq!(leases.stats().armed, 0);
     // What is at the edge can be.
-    let shortest = leases.acquire(name).lease(50 * MS).try_lock().unwrap();
+    let shortest = leases.lock(name).lease(50 * MS).at_once().wait().unwrap();
     world.steps.advance(S);
     assert!(shortest.is_held());
 }
@@ -60,19 +60,25 @@ fn a_name_that_is_too_long_is_refused_and_its_beginning_is_told() {
         assert_eq!(error.name(), &name[..63]);
         assert!(matches!(error, LockError::LongName { bytes, .. } if bytes == name.len()));
     }
-    is_refused(leases.lock(&name), &name);
-    is_refused(leases.try_lock(&name), &name);
-    is_refused(leases.try_lock_many([&name]).remove(0), &name);
-    is_refused(leases.holder(&name), &name);
+    is_refused(leases.lock(&name).wait(), &name);
+    is_refused(leases.lock(&name).at_once().wait(), &name);
+    is_refused(leases.lock_all([&name]).each().wait().remove(0), &name);
+    is_refused(leases.holder(&name).wait(), &name);
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let awaited = leases.holder_async(&name);
+    let awaited = leases.holder(&name);
     is_refused(runtime.unwrap().block_on(awaited), &name);
-    is_refused(leases.is_locked(&name), &name);
-    is_refused(leases.list(&name, &LockPaging::first(1)), &name);
-    is_refused(leases.elector(&name).leader(), &name);
+    is_refused(leases.list(&name, &LockPaging::first(1)).wait(), &name);
+    is_refused(leases.election(&name).leader().wait(), &name);
     assert_eq!(log.len(), 0);
     // Nor does a ticket have such a name.
-    let ticket = leases.lock("a").unwrap().detach().unwrap().to_string();
+    let ticket = leases
+        .lock("a")
+        .wait()
+        .unwrap()
+        .detach()
+        .wait()
+        .unwrap()
+        .to_string();
     let (start, _) = ticket.rsplit_once(',').unwrap();
     let read = |name| format!("{start},{name}").parse::<LeaseTicket>();
     assert!(read("n".repeat(bytes - 1)).is_ok());
@@ -87,12 +93,12 @@ fn a_lease_that_the_store_does_not_grant_is_refused() {
         Leases::builder(store).clock(clock.clone()).lease(lease)
     };
     let (leases, _steps) = builder(60 * S).build_stepped(1).unwrap();
-    let guard = leases.try_lock("a").unwrap();
-    match leases.acquire("b").lease(61 * S).try_lock() {
+    let guard = leases.lock("a").at_once().wait().unwrap();
+    match leases.lock("b").lease(61 * S).at_once().wait() {
         Err(LockError::TooLong { lease, most, .. }) => assert_eq!((lease, most), (61 * S, 60 * S)),
         other => panic!("{other:?}"),
     }
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     for (wrong, stepped) in [
         (61 * S, false),
         (61 * S, true),
@@ -123,7 +129,7 @@ fn a_lease_that_the_store_does_not_grant_is_refused() {
 #[test]
 fn a_margin_leaves_room_for_renewals() {
     let world = world_of(1, 1, |builder| builder.margin(S));
-    let least = match world.leases.acquire("a").lease(2 * S).try_lock() {
+    let least = match world.leases.lock("a").lease(2 * S).at_once().wait() {
         Err(LockError::TooShort { lease, least, .. }) => {
             assert_eq!(lease, 2 * S);
             least
@@ -131,15 +137,24 @@ fn a_margin_leaves_room_for_renewals() {
         other => panic!("{other:?}"),
     };
     // What is said to be possible is.
-    let guard = world.leases.acquire("a").lease(least).try_lock().unwrap();
+    let guard = world
+        .leases
+        .lock("a")
+        .lease(least)
+        .at_once()
+        .wait()
+        .unwrap();
     assert_eq!(guard.remaining(), least - S);
     world.steps.advance(60 * S);
     assert!(guard.is_held());
     let less = least - Duration::from_nanos(1);
-    assert!(world.leases.acquire("b").lease(less).try_lock().is_err());
+    assert!(world.leases.lock("b").lease(less).at_once().wait().is_err());
     // None at all, and one that nothing is longer than.
     let world = world_of(1, 1, |builder| builder.margin(Duration::ZERO));
-    assert_eq!(world.leases.try_lock("a").unwrap().remaining(), LEASE);
+    assert_eq!(
+        world.leases.lock("a").at_once().wait().unwrap().remaining(),
+        LEASE
+    );
     let never = Leases::builder(MemoryStore::new()).margin(Duration::MAX);
     assert!(matches!(
         never.build(),
@@ -162,29 +177,6 @@ fn a_batch_has_room_for_one() {
 }
 
 #[test]
-fn a_guard_is_entered_where_it_was_acquired() {
-    let (world, other) = (world(1), world(2));
-    let guard = world.leases.try_lock("a").unwrap();
-    // The same name elsewhere is another lock.
-    let foreign = other.leases.try_lock("a").unwrap();
-    assert!(matches!(
-        world.leases.enter_again(&foreign),
-        Err(LockError::ForeignGuard { .. })
-    ));
-    // A clone is the same manager.
-    let again = world.leases.clone().enter_again(&guard).unwrap();
-    assert_eq!(again.id(), guard.id());
-    // Also on one store: what one manager holds the other one can't enter.
-    let builder = Leases::builder(world.store.clone()).clock(world.clock.clone());
-    let (beside, _steps) = builder.build_stepped(3).unwrap();
-    assert!(matches!(
-        beside.enter_again(&guard),
-        Err(LockError::ForeignGuard { .. })
-    ));
-    assert_eq!(guard.id().holds(), 2);
-}
-
-#[test]
 fn what_is_refused_for_good_does_not_pass() {
     let wait = 3 * S;
     for error in [
@@ -203,7 +195,7 @@ fn what_is_refused_for_good_does_not_pass() {
 #[test]
 fn everything_can_be_shown() {
     let world = world(1);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     let call = StoreCall::GiveBack {
         name: "a",
         secret: Secret::new("b"),
@@ -215,7 +207,7 @@ fn everything_can_be_shown() {
         (&world.leases, "kept: 1"),
         (&world.store, "names: 1"),
         (&world.steps, "Steps"),
-        (&world.leases.acquire("b").lease(S), "lease: 1s"),
+        (&world.leases.lock("b").lease(S), "lease: 1s"),
         (&builder, "node"),
         (&builder, "batch: 7"),
         (
@@ -245,6 +237,6 @@ fn by_default_the_clock_counts_suspended_time() {
     let keep_alive = KeepAlive::<u32>::builder().build(|_| Ok(vec![])).unwrap();
     assert!(keep_alive.now() >= now && keep_alive.now() <= clock.now());
     // And a lease is thirty seconds.
-    let guard = leases.try_lock("a").unwrap();
+    let guard = leases.lock("a").at_once().wait().unwrap();
     assert!(guard.remaining() > 20 * S && guard.remaining() <= LEASE);
 }

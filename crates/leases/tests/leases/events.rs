@@ -42,7 +42,7 @@ fn r22_what_becomes_of_a_lease_is_told_in_its_order() {
             builder.on_event(move |event| own.lock().unwrap().push(event.clone()))
         });
         let channel = world.leases.events(1_000);
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         world.steps.advance(LEASE / 2);
         let until = world.leases.now() + guard.remaining();
         world.store.inject(no_renewals);
@@ -92,7 +92,10 @@ fn r22_what_becomes_of_a_lease_is_told_in_its_order() {
         // The loss is the last event of its series, whatever comes.
         world.store.heal();
         world.steps.advance(LEASE);
-        assert_eq!(guard.release(), Err(ReleaseError::Lost(Loss::Expired)));
+        assert_eq!(
+            guard.release().wait(),
+            Err(ReleaseError::Lost(Loss::Expired))
+        );
         world.steps.advance(LEASE);
         assert!(events.next().is_none() && heard.lock().unwrap().is_empty());
         assert_eq!(channel.try_iter().count(), 0);
@@ -103,7 +106,7 @@ fn r22_what_becomes_of_a_lease_is_told_in_its_order() {
 fn r22_the_risk_is_told_again_when_it_has_passed_and_comes_back() {
     let world = world(1);
     let channel = world.leases.events(1_000);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     for _ in 0..3 {
         world.store.inject(no_renewals);
         while guard.remaining() > 5 * S {
@@ -138,8 +141,8 @@ fn r22_c159_a_callback_that_hangs_holds_up_no_renewal_and_nobody_elses_events() 
             own.lock().unwrap().push(event.clone());
         })
     });
-    let hangs = world.leases.try_lock("hangs").unwrap();
-    let other = world.leases.try_lock("other").unwrap();
+    let hangs = world.leases.lock("hangs").at_once().wait().unwrap();
+    let other = world.leases.lock("other").at_once().wait().unwrap();
     for renewals in 1..=80 {
         world.hand.advance(12 * S);
         march(&world.hand, S, "both are renewed", || {
@@ -195,7 +198,7 @@ fn c159_callbacks_may_hang_for_fifteen_and_renewals_go_on_however_many() {
             })
         });
         let hangs: Vec<_> = (0..hanging)
-            .map(|n| world.leases.try_lock(&n.to_string()).unwrap())
+            .map(|n| world.leases.lock(&n.to_string()).at_once().wait().unwrap())
             .collect();
         world.hand.advance(12 * S);
         march(&world.hand, S, "they are renewed", || {
@@ -205,7 +208,7 @@ fn c159_callbacks_may_hang_for_fifteen_and_renewals_go_on_however_many() {
         march(&world.hand, S, "they hang", || {
             begun.load(SeqCst) == hanging.min(16)
         });
-        let other = world.leases.try_lock("other").unwrap();
+        let other = world.leases.lock("other").at_once().wait().unwrap();
         for renewals in 2..=5 {
             world.hand.advance(12 * S);
             march(&world.hand, S, "all are renewed", || {
@@ -242,7 +245,7 @@ fn c159_r26_a_callback_that_panics_is_called_for_the_next_event() {
             })
         });
         let guards: Vec<_> = (0..20)
-            .map(|n| world.leases.try_lock(&n.to_string()).unwrap())
+            .map(|n| world.leases.lock(&n.to_string()).at_once().wait().unwrap())
             .collect();
         world.steps.advance(10 * LEASE);
         assert!(guards.iter().all(LeaseGuard::is_held));
@@ -250,7 +253,7 @@ fn c159_r26_a_callback_that_panics_is_called_for_the_next_event() {
         assert_eq!(calls.load(SeqCst) as u64, renewals);
         assert_eq!(world.leases.stats().events_missed, 0);
         // A lock that is taken later is renewed as well.
-        let next = world.leases.try_lock("next").unwrap();
+        let next = world.leases.lock("next").at_once().wait().unwrap();
         world.steps.advance(LEASE);
         assert!(next.renewals() >= 2);
     }
@@ -267,17 +270,17 @@ fn a_callback_may_ask_and_release_and_close() {
             };
             assert!(matches!(event.what, What::Renewed { .. }));
             assert!(leases.stats().kept >= 1);
-            let other = leases.try_lock("other").unwrap();
-            guard.release().unwrap();
+            let other = leases.lock("other").at_once().wait().unwrap();
+            guard.release().wait().unwrap();
             drop(other);
             leases.close(S);
         })
     });
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     *slot.lock().unwrap() = Some((world.leases.clone(), guard));
     world.hand.advance(12 * S);
     march(&world.hand, S, "it is closed", || {
-        world.leases.try_lock("b").is_err()
+        world.leases.lock("b").at_once().wait().is_err()
     });
     until("all is given back", || {
         world.store.holder("a").is_none() && world.store.holder("other").is_none()
@@ -290,7 +293,7 @@ fn a_channel_that_is_full_misses_and_counts() {
     // At least one has room.
     let small = world.leases.events(0);
     let large = world.leases.events(1_000);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     world.steps.advance(10 * LEASE);
     let renewals = guard.renewals();
     assert!(renewals >= 25);
@@ -310,7 +313,7 @@ fn a_channel_that_is_full_misses_and_counts() {
     // Who begins to listen hears what comes.
     let late = world.leases.events(10);
     assert!(late.is_empty());
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     world.steps.advance(LEASE);
     assert!(late.is_empty());
 }
@@ -319,7 +322,7 @@ fn a_channel_that_is_full_misses_and_counts() {
 fn the_loss_is_a_flag_a_channel_and_a_future() {
     for seed in 0..5 {
         let world = world(seed);
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         let (flag, channel, mut future) = (guard.lost(), guard.lost().channel(), guard.lost());
         let wakes = Wakes::new();
         assert!(!flag.is_lost() && flag.loss().is_none());
@@ -350,7 +353,13 @@ fn the_loss_is_a_flag_a_channel_and_a_future() {
 #[test]
 fn the_channel_and_the_future_are_told_by_the_clock_though_nobody_looks() {
     let world = world(1);
-    let guard = world.leases.acquire("a").fixed_lease(10 * S).try_lock();
+    let guard = world
+        .leases
+        .lock("a")
+        .lease(10 * S)
+        .not_renewed()
+        .at_once()
+        .wait();
     let guard = guard.unwrap();
     let (channel, mut future) = (guard.lost().channel(), guard.lost());
     let wakes = Wakes::new();
@@ -366,11 +375,11 @@ fn the_channel_and_the_future_are_told_by_the_clock_though_nobody_looks() {
 #[test]
 fn what_is_given_up_is_never_lost() {
     let world = world(1);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     let (flag, channel, mut future) = (guard.lost(), guard.lost().channel(), guard.lost());
     let wakes = Wakes::new();
     assert!(poll(&mut future, &wakes).is_pending());
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     assert!(channel.recv().is_err());
     assert_eq!(wakes.count(), 1);
     assert_eq!(poll(&mut future, &wakes), Poll::Ready(None));
@@ -382,7 +391,13 @@ fn what_is_given_up_is_never_lost() {
 #[test]
 fn a_waker_that_is_replaced_or_gone_is_not_woken() {
     let world = world(1);
-    let guard = world.leases.acquire("a").fixed_lease(10 * S).try_lock();
+    let guard = world
+        .leases
+        .lock("a")
+        .lease(10 * S)
+        .not_renewed()
+        .at_once()
+        .wait();
     let guard = guard.unwrap();
     let (old, new, gone) = (Wakes::new(), Wakes::new(), Wakes::new());
     let (mut future, mut dropped) = (guard.lost(), guard.lost());
@@ -398,10 +413,10 @@ fn a_waker_that_is_replaced_or_gone_is_not_woken() {
 #[test]
 fn what_the_guard_says_fits_together() {
     let world = world_of(1, 1, |builder| builder.instance("worker-3"));
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     let id = guard.id().clone();
     assert_eq!((guard.name(), id.name()), ("a", "a"));
-    assert_eq!(guard.fencing_token(), id.token());
+    assert_eq!(guard.token(), id.token());
     assert_eq!(
         world.store.holder("a"),
         Some((id.owner().to_owned(), id.token()))
@@ -411,9 +426,9 @@ fn what_the_guard_says_fits_together() {
     for part in ["LeaseGuard", "\"a\"", id.owner(), "remaining: 29.698s"] {
         assert!(format!("{guard:?}").contains(part), "{guard:?}");
     }
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     // The next holding of the name is another one.
-    let next = world.leases.try_lock("a").unwrap();
+    let next = world.leases.lock("a").at_once().wait().unwrap();
     assert_ne!(*next.id(), id);
     assert_ne!(next.id().owner(), id.owner());
 }

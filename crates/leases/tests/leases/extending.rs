@@ -20,19 +20,21 @@ fn an_extended_lease_lasts_and_then_ends_without_renewals() {
     let world = world(1);
     let guard = world
         .leases
-        .acquire("a")
-        .fixed_lease(LEASE)
-        .try_lock()
+        .lock("a")
+        .lease(LEASE)
+        .not_renewed()
+        .at_once()
+        .wait()
         .unwrap();
     let log = log(&world.store, &world.clock, no_fault);
     for _ in 0..5 {
         world.steps.advance(LEASE / 2);
-        guard.extend(LEASE).unwrap();
+        guard.extend(LEASE).wait().unwrap();
         assert!(guard.remaining() > LEASE - S);
     }
     assert_eq!((guard.renewals(), log.len()), (5, 5));
     // It may be longer than it ever was.
-    guard.extend(10 * LEASE).unwrap();
+    guard.extend(10 * LEASE).wait().unwrap();
     world.steps.advance(9 * LEASE);
     assert!(guard.is_held());
     assert!(world.store.holder("a").is_some());
@@ -40,7 +42,7 @@ fn an_extended_lease_lasts_and_then_ends_without_renewals() {
     assert_eq!(guard.lost().loss(), Some(Loss::Expired));
     assert_eq!(log.len(), 6);
     assert!(matches!(
-        guard.extend(LEASE),
+        guard.extend(LEASE).wait(),
         Err(LockError::Lost {
             loss: Loss::Expired,
             ..
@@ -54,35 +56,39 @@ fn a_shorter_extension_changes_nothing_and_asks_nobody() {
     let world = world(2);
     let guard = world
         .leases
-        .acquire("a")
-        .fixed_lease(LEASE)
-        .try_lock()
+        .lock("a")
+        .lease(LEASE)
+        .not_renewed()
+        .at_once()
+        .wait()
         .unwrap();
     let log = log(&world.store, &world.clock, no_fault);
     let before = guard.remaining();
-    guard.extend(LEASE / 2).unwrap();
-    guard.extend(MS).unwrap();
+    guard.extend(LEASE / 2).wait().unwrap();
+    guard.extend(MS).wait().unwrap();
     assert_eq!((guard.remaining(), log.len()), (before, 0));
 }
 
 #[test]
 fn what_can_not_be_extended_is_an_error_and_loses_nothing() {
     let world = world(3);
-    let renewed = world.leases.try_lock("renewed").unwrap();
-    let error = renewed.extend(LEASE).unwrap_err();
+    let renewed = world.leases.lock("renewed").at_once().wait().unwrap();
+    let error = renewed.extend(LEASE).wait().unwrap_err();
     assert!(matches!(error, LockError::Renewed { .. }), "{error}");
     assert!(renewed.is_held());
 
     let guard = world
         .leases
-        .acquire("a")
-        .fixed_lease(LEASE)
-        .try_lock()
+        .lock("a")
+        .lease(LEASE)
+        .not_renewed()
+        .at_once()
+        .wait()
         .unwrap();
     world.steps.advance(LEASE / 2);
     let before = guard.remaining();
     world.store.inject(all_down);
-    let error = guard.extend(LEASE).unwrap_err();
+    let error = guard.extend(LEASE).wait().unwrap_err();
     assert!(matches!(error, LockError::Store { .. }), "{error}");
     assert_eq!((guard.remaining(), guard.renewals()), (before, 0));
     // A store that panics, or whose only item fails.
@@ -90,15 +96,21 @@ fn what_can_not_be_extended_is_an_error_and_loses_nothing() {
         kit::quiet::hush();
         panic!("on purpose")
     });
-    assert!(matches!(guard.extend(LEASE), Err(LockError::Store { .. })));
+    assert!(matches!(
+        guard.extend(LEASE).wait(),
+        Err(LockError::Store { .. })
+    ));
     world.store.inject(|_| Fault::Some(vec![0], down()));
-    assert!(matches!(guard.extend(LEASE), Err(LockError::Store { .. })));
+    assert!(matches!(
+        guard.extend(LEASE).wait(),
+        Err(LockError::Store { .. })
+    ));
     world.store.heal();
-    guard.extend(LEASE).unwrap();
+    guard.extend(LEASE).wait().unwrap();
     assert!(guard.remaining() > before);
     // Somebody has taken it away.
     world.store.forget();
-    let error = guard.extend(2 * LEASE).unwrap_err();
+    let error = guard.extend(2 * LEASE).wait().unwrap_err();
     assert!(
         matches!(
             error,
@@ -115,9 +127,9 @@ fn what_can_not_be_extended_is_an_error_and_loses_nothing() {
 #[test]
 fn an_extension_does_not_go_beyond_the_longest_hold() {
     let world = world(4);
-    let fixed = world.leases.acquire("a").fixed_lease(LEASE);
-    let guard = fixed.max_hold(LEASE + 5 * S).try_lock().unwrap();
-    guard.extend(10 * LEASE).unwrap();
+    let fixed = world.leases.lock("a").lease(LEASE).not_renewed();
+    let guard = fixed.max_hold(LEASE + 5 * S).at_once().wait().unwrap();
+    guard.extend(10 * LEASE).wait().unwrap();
     assert_eq!(guard.remaining(), LEASE + 5 * S);
     world.steps.advance(LEASE + 5 * S);
     assert_eq!(guard.lost().loss(), Some(Loss::HeldTooLong));
@@ -132,11 +144,13 @@ fn a_release_is_tried_for_as_long_as_the_extended_lease_may_last() {
     let world = world(5);
     let guard = world
         .leases
-        .acquire("a")
-        .fixed_lease(LEASE)
-        .try_lock()
+        .lock("a")
+        .lease(LEASE)
+        .not_renewed()
+        .at_once()
+        .wait()
         .unwrap();
-    guard.extend(100 * LEASE).unwrap();
+    guard.extend(100 * LEASE).wait().unwrap();
     world.store.inject(all_down);
     drop(guard);
     world.steps.advance(50 * LEASE);
@@ -170,9 +184,11 @@ fn a_second_extension_waits_for_the_first_and_not_longer_than_its_limit() {
     let world = threads();
     let guard = world
         .leases
-        .acquire("a")
-        .fixed_lease(LEASE)
-        .try_lock()
+        .lock("a")
+        .lease(LEASE)
+        .not_renewed()
+        .at_once()
+        .wait()
         .unwrap();
     world.hand.advance(LEASE / 2);
     let gate = Gate::default();
@@ -187,12 +203,12 @@ fn a_second_extension_waits_for_the_first_and_not_longer_than_its_limit() {
     let guard = Arc::new(guard);
     let first = {
         let guard = Arc::clone(&guard);
-        thread::spawn(move || guard.extend(LEASE))
+        thread::spawn(move || guard.extend(LEASE).wait())
     };
     wait::until("the first one hangs", || gate.waiting() == 1);
     let second = {
         let guard = Arc::clone(&guard);
-        thread::spawn(move || guard.extend(2 * LEASE))
+        thread::spawn(move || guard.extend(2 * LEASE).wait())
     };
     // A sixth of the lease is the limit of the first one.
     wait::until("the second one is through", || {
@@ -206,23 +222,18 @@ fn a_second_extension_waits_for_the_first_and_not_longer_than_its_limit() {
     first.join().unwrap().unwrap();
     // The answer of the first one shortens nothing, neither here nor in the store.
     assert!(guard.remaining() > LEASE + LEASE / 2);
-    let holder = world.leases.holder("a").unwrap().unwrap();
+    let holder = world.leases.holder("a").wait().unwrap().unwrap();
     assert!(holder.remaining > guard.remaining());
 }
 
 #[tokio::test]
 async fn it_can_be_awaited() {
     let leases = Leases::new(MemoryStore::new()).unwrap();
-    let guard = leases
-        .acquire("a")
-        .fixed_lease(S * 5)
-        .lock_async()
-        .await
-        .unwrap();
-    guard.extend_async(LEASE).await.unwrap();
+    let guard = leases.lock("a").lease(S * 5).not_renewed().await.unwrap();
+    guard.extend(LEASE).await.unwrap();
     assert!(guard.remaining() > 20 * S);
     leases.close(S);
-    assert!(guard.extend_async(LEASE).await.is_err());
+    assert!(guard.extend(LEASE).await.is_err());
 }
 
 /// Grants leases of a minute at most.
@@ -230,9 +241,15 @@ async fn it_can_be_awaited() {
 fn an_extension_is_no_longer_than_the_store_grants() {
     let store = StoreDouble::of(MemoryStore::new()).grants_at_most(60 * S);
     let leases = Leases::new(store.answers_only(0)).unwrap();
-    let guard = leases.acquire("a").fixed_lease(LEASE).try_lock().unwrap();
-    let error = guard.extend(61 * S).unwrap_err();
+    let guard = leases
+        .lock("a")
+        .lease(LEASE)
+        .not_renewed()
+        .at_once()
+        .wait()
+        .unwrap();
+    let error = guard.extend(61 * S).wait().unwrap_err();
     assert!(matches!(error, LockError::TooLong { .. }), "{error}");
-    let error = guard.extend(60 * S).unwrap_err();
+    let error = guard.extend(60 * S).wait().unwrap_err();
     assert!(error.to_string().contains("missing"), "{error}");
 }

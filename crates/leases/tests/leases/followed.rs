@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tourbillon::{Clock, ManualClock};
-use tourbillon_leases::{Fault, Leases, LockError, MemoryStore, StoreCall, StoreError};
+use tourbillon_leases::{
+    Change, Fault, Leases, LockError, Loss, MemoryStore, StoreCall, StoreError, TermEnd,
+};
 
 const LEASE: Duration = Duration::from_secs(30);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -31,7 +33,7 @@ fn other(store: &MemoryStore, seed: u64) -> (Leases, JoinHandle<()>) {
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_kept_for_an_hour_and_lost_when_the_store_is_cut_off() {
     let (store, leases, _) = first();
-    let guard = leases.lock_async("report").await.expect("it is free");
+    let guard = leases.lock("report").await.expect("it is free");
     sleep(HOUR).await;
     assert!(guard.is_held());
     let renewals = guard.renewals();
@@ -46,40 +48,37 @@ async fn a_lock_is_kept_for_an_hour_and_lost_when_the_store_is_cut_off() {
 #[tokio::test(start_paused = true)]
 async fn a_process_that_stands_still_loses_its_lock_to_one_that_waits() {
     let (store, leases, process) = first();
-    let guard = leases.lock_async("report").await.expect("it is free");
+    let guard = leases.lock("report").await.expect("it is free");
     let (others, _) = other(&store, 2);
-    let refused = others.try_lock_for_async("report", HOUR).await;
+    let refused = others.lock("report").within(HOUR).await;
     assert!(
         matches!(refused, Err(LockError::TimedOut { .. })),
         "{refused:?}"
     );
     process.abort();
     let stopped = Instant::now();
-    let second = others
-        .lock_async("report")
-        .await
-        .expect("the lease is over");
+    let second = others.lock("report").await.expect("the lease is over");
     assert!(!guard.is_held() && second.is_held());
     assert!(
         stopped.elapsed() <= LEASE + Duration::from_secs(1),
         "{:?}",
         stopped.elapsed()
     );
-    assert!(second.fencing_token() > guard.fencing_token());
+    assert!(second.token() > guard.token());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_given_back_wakes_who_waits_at_once() {
     let (store, leases, _) = first();
-    let guard = leases.lock_async("report").await.expect("it is free");
+    let guard = leases.lock("report").await.expect("it is free");
     let (others, _) = other(&store, 2);
     let waiting = tokio::spawn(async move {
-        let guard = others.lock_async("report").await;
+        let guard = others.lock("report").await;
         (Instant::now(), guard.map(|guard| guard.is_held()))
     });
     sleep(HOUR).await;
     let released = Instant::now();
-    guard.release_async().await.expect("it is held");
+    guard.release().await.expect("it is held");
     let (at, held) = waiting.await.expect("no panic");
     assert_eq!(held.ok(), Some(true));
     assert!(
@@ -92,25 +91,21 @@ async fn a_lock_that_is_given_back_wakes_who_waits_at_once() {
 #[tokio::test(start_paused = true)]
 async fn of_three_candidates_one_leads_and_the_next_one_follows() {
     let (store, leases, process) = first();
-    let leader = leases
-        .elector("jobs")
-        .campaign_async()
-        .await
-        .expect("elected");
-    let all = [2, 3].map(|seed| other(&store, seed).0.elector("jobs"));
+    let leader = leases.election("jobs").lead().await.expect("elected");
+    let all = [2, 3].map(|seed| other(&store, seed).0.election("jobs"));
     for candidate in &all {
-        let waits = timeout(HOUR, candidate.campaign_async()).await;
+        let waits = timeout(HOUR, candidate.lead()).await;
         assert!(waits.is_err(), "only one leads");
     }
     assert!(leader.is_leader());
     process.abort();
-    let second = all[0].campaign_async().await.expect("elected");
+    let second = all[0].lead().await.expect("elected");
     assert!(second.is_leader() && !leader.is_leader());
     assert!(second.token() > leader.token());
     // A planned change needs no lease to run out.
     let before = Instant::now();
-    second.end_async().await;
-    let third = all[1].campaign_async().await.expect("elected");
+    second.end().await;
+    let third = all[1].lead().await.expect("elected");
     assert!(
         before.elapsed() < Duration::from_secs(1),
         "{:?}",
@@ -122,7 +117,12 @@ async fn of_three_candidates_one_leads_and_the_next_one_follows() {
 #[tokio::test(start_paused = true)]
 async fn work_of_a_leader_is_dropped_when_the_store_is_cut_off() {
     let (store, leases, _) = first();
-    let elector = leases.elector("jobs");
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let election = leases.election("jobs").on_change(move |change| {
+        if let Change::Ended { end, .. } = change {
+            let _ = tell.send(*end);
+        }
+    });
     let cut = {
         let store = store.clone();
         tokio::spawn(async move {
@@ -131,23 +131,23 @@ async fn work_of_a_leader_is_dropped_when_the_store_is_cut_off() {
         })
     };
     let started = Instant::now();
-    let term = elector
-        .run_while_leader_async(async |_| sleep(100 * HOUR).await)
-        .await;
-    let term = term.expect("elected");
-    assert!(term.result.is_none(), "the work did not end by itself");
+    let service = tokio::spawn(election.serve_async(async |_| sleep(100 * HOUR).await));
+    let end = told.recv().await;
+    assert_eq!(end, Some(TermEnd::Lost(Loss::Expired)));
     assert!(
         started.elapsed() <= HOUR + LEASE + Duration::from_secs(1),
         "{:?}",
         started.elapsed()
     );
+    election.stop();
+    service.await.expect("no panic").expect("it was stopped");
     cut.await.expect("no panic");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_service_is_a_task_whose_pauses_grow_while_the_store_refuses_it() {
     let (store, leases, _) = first();
-    let elector = leases.elector("scheduler");
+    let election = leases.election("scheduler");
     let asked = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&asked);
     store.inject(move |call| match call {
@@ -159,7 +159,7 @@ async fn a_service_is_a_task_whose_pauses_grow_while_the_store_refuses_it() {
     });
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     // A task has to be `Send`.
-    let service = tokio::spawn(elector.serve_async(async move |leadership| {
+    let service = tokio::spawn(election.serve_async(async move |leadership| {
         let _ = tell.send(leadership.token());
         std::future::pending::<()>().await;
     }));
@@ -182,6 +182,6 @@ async fn a_service_is_a_task_whose_pauses_grow_while_the_store_refuses_it() {
     let healed = Instant::now();
     told.recv().await.expect("it leads");
     assert!(healed.elapsed() < Duration::from_secs(1));
-    elector.stop();
+    election.stop();
     service.await.expect("no panic").expect("it was stopped");
 }

@@ -19,27 +19,29 @@ fn found(health: &Health) -> Vec<(FindingKind, Impact)> {
 fn leases_that_hold_and_renew_are_well() {
     let world = world(1);
     assert_eq!(world.leases.health(), Health::default());
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     for _ in 0..100 {
         world.steps.advance(LEASE / 3);
         assert_eq!(world.leases.health(), Health::default());
     }
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     // Somebody else holds it: the store has answered.
-    let _held = world.leases.try_lock("b").unwrap();
-    assert!(world.leases.try_lock("b").is_err());
+    let _held = world.leases.lock("b").at_once().wait().unwrap();
+    assert!(world.leases.lock("b").at_once().wait().is_err());
     assert_eq!(world.leases.health(), Health::default());
 }
 
 #[test]
 fn renewals_that_fail_are_told_until_the_lock_is_renewed() {
     let world = world_of(1, 1, |builder| builder.name("invoices"));
-    let _guard = world.leases.try_lock("a").unwrap();
+    let _guard = world.leases.lock("a").at_once().wait().unwrap();
     let _fixed = world
         .leases
-        .acquire("b")
-        .fixed_lease(LEASE)
-        .try_lock()
+        .lock("b")
+        .lease(LEASE)
+        .not_renewed()
+        .at_once()
+        .wait()
         .unwrap();
     world.store.inject(no_renewals);
     // The first renewal is after 8 to 12 seconds.
@@ -73,13 +75,13 @@ fn renewals_that_fail_are_told_until_the_lock_is_renewed() {
 #[test]
 fn a_lock_that_is_lost_is_no_reason_any_more() {
     let world = world(1);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     world.store.inject(no_renewals);
     world.steps.advance(LEASE);
     assert!(!guard.is_held());
     assert_eq!(world.leases.health(), Health::default());
     // Also if nobody has asked since its end.
-    let _guard = world.leases.try_lock("b").unwrap();
+    let _guard = world.leases.lock("b").at_once().wait().unwrap();
     world.steps.jump_to(world.steps.now() + LEASE);
     assert_eq!(world.leases.health(), Health::default());
 }
@@ -89,7 +91,7 @@ fn acquires_that_fail_are_told_while_they_are_recent() {
     let world = world(1);
     world.store.inject(all_down);
     let fail = || {
-        let refused = world.leases.try_lock("a");
+        let refused = world.leases.lock("a").at_once().wait();
         assert!(
             matches!(refused, Err(LockError::Store { .. })),
             "{refused:?}"
@@ -112,7 +114,7 @@ fn acquires_that_fail_are_told_while_they_are_recent() {
     assert_eq!(health.findings()[0].since, Some(30 * S));
     assert!(health.findings()[0].detail.starts_with("acquires fail: "));
     world.store.heal();
-    let _guard = world.leases.try_lock("a").unwrap();
+    let _guard = world.leases.lock("a").at_once().wait().unwrap();
     assert_eq!(world.leases.health(), Health::default());
 }
 
@@ -121,7 +123,7 @@ fn a_store_that_panics_fails() {
     let world = world(1);
     hush();
     world.store.inject(|_| panic!("{WANTED}"));
-    assert!(world.leases.try_lock("a").is_err());
+    assert!(world.leases.lock("a").at_once().wait().is_err());
     let health = world.leases.health();
     let detail = &health.findings()[0].detail;
     assert!(detail.starts_with("acquires fail: "));
@@ -131,7 +133,7 @@ fn a_store_that_panics_fails() {
 #[test]
 fn a_renewal_that_hangs_is_told() {
     let threads = threads();
-    let _guard = threads.leases.try_lock("a").unwrap();
+    let _guard = threads.leases.lock("a").at_once().wait().unwrap();
     let gate = kit::gate::Gate::default();
     let own = gate.clone();
     threads.store.inject(move |call| {
@@ -151,14 +153,14 @@ fn a_renewal_that_hangs_is_told() {
 #[test]
 fn leases_that_are_closed_are_not_ready() {
     let world = world(1);
-    let elector = world.leases.elector("e");
-    assert_eq!(elector.health(), Health::default());
+    let election = world.leases.election("e");
+    assert_eq!(election.health(), Health::default());
     world.leases.close(Duration::ZERO);
     assert_eq!(
-        found(&elector.health()),
+        found(&election.health()),
         [(FindingKind::ShutDown, Impact::NotReady)]
     );
-    assert!(elector.health().is_alive());
+    assert!(election.health().is_alive());
 }
 
 #[test]

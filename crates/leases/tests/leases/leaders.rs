@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tourbillon_leases::channel::{Receiver, TryRecvError};
 use tourbillon_leases::{
-    Elector, Fault, FindingKind, Impact, Leader, Leases, LockError, MemoryStore, StoreCall,
+    Election, Fault, FindingKind, Impact, Leader, Leases, LockError, MemoryStore, StoreCall,
     StoreError,
 };
 
@@ -32,12 +32,12 @@ fn count_looks(store: &MemoryStore, fails: bool) -> Arc<AtomicUsize> {
 }
 
 /// A candidate and one that only follows, and what it has heard so far.
-fn followed(world: &World) -> (Elector, Elector, Leaders) {
-    let follower = world.leases.elector("e");
+fn followed(world: &World) -> (Election, Election, Leaders) {
+    let follower = world.leases.election("e");
     let leaders = follower.leaders().expect("a good name");
     world.steps.settle();
     assert_eq!(leaders.try_recv(), Ok(None));
-    (world.leases.elector("e"), follower, leaders)
+    (world.leases.election("e"), follower, leaders)
 }
 
 fn tokens(leaders: &Leaders) -> Vec<Option<u64>> {
@@ -52,7 +52,7 @@ fn each_state_is_told_once_at_the_cost_of_a_look_a_second() {
     });
     let (candidate, follower, leaders) = followed(&world);
     let looks = count_looks(&world.store, false);
-    let leadership = candidate.campaign().unwrap();
+    let leadership = candidate.lead().wait().unwrap();
     world.steps.advance(60 * S);
     let leader = leaders.try_recv().unwrap().expect("it leads");
     assert_eq!(
@@ -62,7 +62,7 @@ fn each_state_is_told_once_at_the_cost_of_a_look_a_second() {
     assert!(leader.owner.starts_with("a-"), "{leader:?}");
     assert_eq!(leaders.try_recv(), Err(TryRecvError::Empty));
     assert_eq!(looks.load(SeqCst), 60);
-    leadership.end();
+    leadership.end().wait();
     world.steps.advance(S);
     assert_eq!(tokens(&leaders), [None]);
     // Not a candidate itself, and told of no error.
@@ -74,11 +74,11 @@ fn each_state_is_told_once_at_the_cost_of_a_look_a_second() {
 fn a_short_lease_is_looked_at_more_often() {
     let world = world(1);
     let looks = count_looks(&world.store, false);
-    let elector = world
+    let election = world
         .leases
-        .elector("e")
+        .election("e")
         .lease(Duration::from_millis(1_500));
-    let _leaders = elector.leaders().unwrap();
+    let _leaders = election.leaders().unwrap();
     world.steps.advance(60 * S);
     assert_eq!(looks.load(SeqCst), 121);
 }
@@ -87,7 +87,7 @@ fn a_short_lease_is_looked_at_more_often() {
 fn a_lease_that_no_store_grants_makes_no_loop_of_the_looks() {
     let world = world(1);
     let looks = count_looks(&world.store, false);
-    let follower = world.leases.elector("e").lease(Duration::ZERO);
+    let follower = world.leases.election("e").lease(Duration::ZERO);
     let leaders = follower.leaders().unwrap();
     world.steps.settle();
     assert_eq!((looks.load(SeqCst), tokens(&leaders)), (1, vec![None]));
@@ -102,7 +102,7 @@ fn a_store_that_can_not_tell_who_leads_makes_no_probe_fail() {
         StoreCall::Holder { .. } => Fault::Fail(StoreError::Refused("can't tell".to_owned())),
         _ => Fault::None,
     });
-    let follower = world.leases.elector("e");
+    let follower = world.leases.election("e");
     let leaders = follower.leaders().unwrap();
     world.steps.advance(60 * S);
     assert_eq!(leaders.try_recv(), Err(TryRecvError::Empty));
@@ -117,13 +117,13 @@ fn a_full_channel_gets_the_newest_state_when_it_has_room() {
     let (candidate, _follower, leaders) = followed(&world);
     let mut last = 0;
     for _ in 0..20 {
-        let leadership = candidate.campaign().unwrap();
+        let leadership = candidate.lead().wait().unwrap();
         last = leadership.token();
         world.steps.advance(S);
-        leadership.end();
+        leadership.end().wait();
         world.steps.advance(S);
     }
-    let leadership = candidate.campaign().unwrap();
+    let leadership = candidate.lead().wait().unwrap();
     world.steps.advance(S);
     let heard = tokens(&leaders);
     assert_eq!(heard.len(), 16);
@@ -140,12 +140,12 @@ fn a_full_channel_gets_the_newest_state_although_looks_fail_by_then() {
     let world = world(1);
     let (candidate, _follower, leaders) = followed(&world);
     for _ in 0..8 {
-        let leadership = candidate.campaign().unwrap();
+        let leadership = candidate.lead().wait().unwrap();
         world.steps.advance(S);
-        leadership.end();
+        leadership.end().wait();
         world.steps.advance(S);
     }
-    let leadership = candidate.campaign().unwrap();
+    let leadership = candidate.lead().wait().unwrap();
     world.steps.advance(S);
     count_looks(&world.store, true);
     assert_eq!(tokens(&leaders).len(), 16);
@@ -157,7 +157,7 @@ fn a_full_channel_gets_the_newest_state_although_looks_fail_by_then() {
 fn receivers_of_a_candidate_share_a_look_and_begin_with_the_present_state() {
     let world = world(1);
     let (candidate, follower, first) = followed(&world);
-    let leadership = candidate.campaign().unwrap();
+    let leadership = candidate.lead().wait().unwrap();
     let led = [Some(leadership.token())];
     world.steps.advance(S);
     let looks = count_looks(&world.store, false);
@@ -166,7 +166,7 @@ fn receivers_of_a_candidate_share_a_look_and_begin_with_the_present_state() {
     world.steps.advance(10 * S);
     assert_eq!(looks.load(SeqCst), 10);
     drop(first);
-    leadership.end();
+    leadership.end().wait();
     world.steps.advance(10 * S);
     assert_eq!(tokens(&second), [None]);
     assert_eq!(looks.load(SeqCst), 20);
@@ -175,8 +175,8 @@ fn receivers_of_a_candidate_share_a_look_and_begin_with_the_present_state() {
 #[test]
 fn the_oldest_of_too_many_channels_ends() {
     let world = world(1);
-    let elector = world.leases.elector("e");
-    let leaders: Vec<_> = (0..1_025).map(|_| elector.leaders().unwrap()).collect();
+    let election = world.leases.election("e");
+    let leaders: Vec<_> = (0..1_025).map(|_| election.leaders().unwrap()).collect();
     assert_eq!(leaders[0].try_recv(), Err(TryRecvError::Disconnected));
     world.steps.settle();
     assert!(
@@ -192,11 +192,11 @@ fn looks_end_at_the_next_change_after_the_last_receiver_is_dropped() {
     let (candidate, follower, leaders) = followed(&world);
     let looks = count_looks(&world.store, false);
     drop(leaders);
-    let leadership = candidate.campaign().unwrap();
+    let leadership = candidate.lead().wait().unwrap();
     world.steps.advance(100 * S);
     assert_eq!(looks.load(SeqCst), 1);
     // A later receiver gets what is true then, and not what was seen before.
-    leadership.end();
+    leadership.end().wait();
     let again = follower.leaders().unwrap();
     assert_eq!(tokens(&again), []);
     world.steps.advance(10 * S);
@@ -204,7 +204,7 @@ fn looks_end_at_the_next_change_after_the_last_receiver_is_dropped() {
 }
 
 #[test]
-fn the_channel_ends_with_the_last_clone_of_its_elector() {
+fn the_channel_ends_with_the_last_clone_of_its_election() {
     let world = world(1);
     let (_candidate, follower, leaders) = followed(&world);
     let clone = follower.clone();
@@ -247,7 +247,7 @@ fn a_candidate_that_is_stopped_still_follows() {
     let world = world(1);
     let (candidate, follower, leaders) = followed(&world);
     follower.stop();
-    let leadership = candidate.campaign().unwrap();
+    let leadership = candidate.lead().wait().unwrap();
     world.steps.advance(S);
     assert_eq!(tokens(&leaders), [Some(leadership.token())]);
 }
@@ -256,11 +256,11 @@ fn a_candidate_that_is_stopped_still_follows() {
 fn looks_that_fail_change_nothing_and_are_told_by_the_health() {
     let world = world(1);
     let (candidate, follower, leaders) = followed(&world);
-    let leadership = candidate.campaign().unwrap();
+    let leadership = candidate.lead().wait().unwrap();
     world.steps.advance(S);
     let looks = count_looks(&world.store, true);
     let token = leadership.token();
-    leadership.end();
+    leadership.end().wait();
     world.steps.advance(6 * S);
     assert_eq!(tokens(&leaders), [Some(token)]);
     let impacts = [(5 * S, Impact::Warning), (6 * S, Impact::NotReady)];
@@ -296,14 +296,14 @@ fn a_leader_whose_process_stands_still_is_followed_by_none_and_the_next_one() {
         .clock(world.clock.clone())
         .build_stepped(2)
         .unwrap();
-    let leadership = others.elector("e").campaign().unwrap();
+    let leadership = others.election("e").lead().wait().unwrap();
     let (first, second) = (leadership.token(), leadership.token() + 1);
-    let follower = world.leases.elector("e");
+    let follower = world.leases.election("e");
     let leaders = follower.leaders().unwrap();
     // Only the follower's process goes on.
     world.steps.advance(LEASE + 2 * S);
     assert_eq!(tokens(&leaders), [Some(first), None]);
-    let next = world.leases.elector("e").campaign().unwrap();
+    let next = world.leases.election("e").lead().wait().unwrap();
     world.steps.advance(S);
     assert_eq!(
         (tokens(&leaders), next.token()),
@@ -315,10 +315,10 @@ fn a_leader_whose_process_stands_still_is_followed_by_none_and_the_next_one() {
 #[test]
 fn what_can_never_be_followed_is_refused() {
     let world = world(1);
-    let empty = world.leases.elector("").leaders();
+    let empty = world.leases.election("").leaders();
     assert!(matches!(empty, Err(LockError::EmptyName)));
     let long = "x".repeat(Leases::LONGEST_NAME + 1);
-    let long = world.leases.elector(long).leaders();
+    let long = world.leases.election(long).leaders();
     assert!(matches!(long, Err(LockError::LongName { .. })));
 }
 
@@ -336,10 +336,10 @@ fn the_channel_ends_with_the_last_handle_also_while_a_look_hangs() {
         }
         Fault::None
     });
-    let elector = threads.leases.elector("e");
-    let leaders = elector.leaders().unwrap();
+    let election = threads.leases.election("e");
+    let leaders = election.leaders().unwrap();
     gate.crowd(1);
-    drop((elector, threads.leases, threads.store));
+    drop((election, threads.leases, threads.store));
     assert_eq!(leaders.try_recv(), Err(TryRecvError::Disconnected));
     assert!(stored.upgrade().is_some(), "the look uses the store");
     // The look is the last that has the leases, and their threads end on one of them.

@@ -14,7 +14,7 @@ const LEAST: Duration = Duration::from_secs(20);
 
 /// Lets the time pass until the name is free, and returns when that was.
 fn free_at(world: &World) -> Time {
-    while world.leases.is_locked("a").unwrap() {
+    while world.leases.holder("a").wait().unwrap().is_some() {
         world.steps.advance(100 * MS);
     }
     world.steps.now()
@@ -31,7 +31,7 @@ fn a_short_job_of_ten_nodes_with_different_clocks_runs_once() {
         .collect();
     let mut ran = 0;
     for (leases, steps) in &nodes {
-        match leases.acquire("a").at_least(LEAST).try_lock() {
+        match leases.lock("a").at_least(LEAST).at_once().wait() {
             Ok(guard) => {
                 ran += 1;
                 world.steps.advance(5 * MS);
@@ -50,7 +50,7 @@ fn a_short_job_of_ten_nodes_with_different_clocks_runs_once() {
 fn the_lock_is_free_when_its_shortest_hold_is_over_however_it_ended() {
     type End = fn(&World, tourbillon_leases::LeaseGuard);
     let ends: [(&str, End); 4] = [
-        ("released", |_, guard| guard.release().unwrap()),
+        ("released", |_, guard| guard.release().wait().unwrap()),
         ("dropped", |world, guard| {
             drop(guard);
             world.steps.settle();
@@ -72,15 +72,16 @@ fn the_lock_is_free_when_its_shortest_hold_is_over_however_it_ended() {
             let start = world.steps.now();
             let guard = world
                 .leases
-                .acquire("a")
+                .lock("a")
                 .at_least(LEAST)
-                .try_lock()
+                .at_once()
+                .wait()
                 .unwrap();
             let owner = guard.id().owner().to_owned();
             world.steps.advance(job);
             end(&world, guard);
             world.steps.advance(6 * S);
-            let holder = world.leases.holder("a").unwrap().unwrap();
+            let holder = world.leases.holder("a").wait().unwrap().unwrap();
             assert_eq!(holder.owner, format!("{owner} (released)"), "{how}");
             assert_eq!(free_at(&world), start + LEAST, "{how}");
             assert_eq!(world.leases.stats().releases_queued, 0, "{how}");
@@ -93,16 +94,17 @@ fn a_long_job_is_released_at_once() {
     let world = world(3);
     let guard = world
         .leases
-        .acquire("a")
+        .lock("a")
         .at_least(LEAST)
-        .try_lock()
+        .at_once()
+        .wait()
         .unwrap();
     world.steps.advance(LEAST);
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     assert_eq!(world.store.holder("a"), None);
     // So is the lock of everybody who asks for nothing.
-    let guard = world.leases.try_lock("a").unwrap();
-    guard.release().unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
+    guard.release().wait().unwrap();
     assert_eq!(world.store.holder("a"), None);
 }
 
@@ -111,9 +113,10 @@ fn a_holder_that_dies_keeps_the_lock_for_its_lease() {
     let world = world(4);
     let guard = world
         .leases
-        .acquire("a")
+        .lock("a")
         .at_least(LEASE)
-        .try_lock()
+        .at_once()
+        .wait()
         .unwrap();
     world.store.inject(|call| match call {
         tourbillon_leases::StoreCall::Renew { .. } => tourbillon_leases::Fault::Fail(down()),
@@ -135,9 +138,10 @@ fn it_is_no_longer_than_the_lease() {
     let least = LEASE + MS;
     let error = world
         .leases
-        .acquire("a")
+        .lock("a")
         .at_least(least)
-        .try_lock()
+        .at_once()
+        .wait()
         .unwrap_err();
     assert!(
         matches!(error, LockError::LongerThanLease { .. }),
@@ -147,10 +151,11 @@ fn it_is_no_longer_than_the_lease() {
     drop(
         world
             .leases
-            .acquire("a")
+            .lock("a")
             .lease(least)
             .at_least(least)
-            .try_lock()
+            .at_once()
+            .wait()
             .unwrap(),
     );
 }
@@ -161,11 +166,12 @@ fn a_renewal_that_comes_late_does_not_lengthen_the_rest() {
     let secret = next_secret(&world.store);
     let guard = world
         .leases
-        .acquire("a")
+        .lock("a")
         .at_least(LEAST)
-        .try_lock()
+        .at_once()
+        .wait()
         .unwrap();
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     let secret = Secret::new(secret.get().unwrap());
     let late = Renewal::new("a", secret, LEASE);
     let renewed = world.store.renew(Destination::default(), &[late], S);
@@ -179,13 +185,13 @@ fn a_waiting_caller_gets_the_lock_when_the_shortest_hold_is_over() {
     let leases = Leases::new(MemoryStore::new()).unwrap();
     let least = 150 * MS;
     let start = std::time::Instant::now();
-    let guard = leases.acquire("a").at_least(least).try_lock().unwrap();
+    let guard = leases.lock("a").at_least(least).at_once().wait().unwrap();
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| leases.lock("a").unwrap());
+        let waiting = scope.spawn(|| leases.lock("a").wait().unwrap());
         kit::wait::until("it waits", || leases.stats().waiting == 1);
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         let next = waiting.join().unwrap();
         assert!(start.elapsed() >= least);
-        next.release().unwrap();
+        next.release().wait().unwrap();
     });
 }

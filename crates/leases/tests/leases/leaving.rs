@@ -28,12 +28,18 @@ fn leavers(store: &MemoryStore) -> Arc<Mutex<Vec<String>>> {
 #[test]
 fn a_caller_that_waited_and_gives_up_is_reported_to_the_store() {
     let world = threads();
-    let _guard = world.leases.acquire("a").lease(600 * S).try_lock().unwrap();
+    let _guard = world
+        .leases
+        .lock("a")
+        .lease(600 * S)
+        .at_once()
+        .wait()
+        .unwrap();
     let left = leavers(&world.store);
     // Without a wait nothing was noted.
-    assert!(world.leases.try_lock("a").is_err());
+    assert!(world.leases.lock("a").at_once().wait().is_err());
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| world.leases.try_lock_for("a", 5 * S));
+        let waiting = scope.spawn(|| world.leases.lock("a").within(5 * S).wait());
         wait::until("the wait is over", || {
             world.hand.advance(10 * MS);
             waiting.is_finished()
@@ -53,24 +59,30 @@ fn a_caller_that_waited_and_gives_up_is_reported_to_the_store() {
 fn a_caller_that_gets_the_lock_is_not_reported() {
     let world = threads();
     // Longer than the clock moves here, whatever the renewals do.
-    let guard = world.leases.acquire("a").lease(600 * S).try_lock().unwrap();
+    let guard = world
+        .leases
+        .lock("a")
+        .lease(600 * S)
+        .at_once()
+        .wait()
+        .unwrap();
     let left = leavers(&world.store);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| world.leases.try_lock_for("a", 300 * S));
+        let waiting = scope.spawn(|| world.leases.lock("a").within(300 * S).wait());
         wait::until("it waits", || world.leases.stats().waiting == 1);
         world.hand.advance(5 * S);
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         wait::until("it has the lock", || {
             world.hand.advance(10 * MS);
             waiting.is_finished()
         });
-        waiting.join().unwrap().unwrap().release().unwrap();
+        waiting.join().unwrap().unwrap().release().wait().unwrap();
     });
     // A later call on a worker.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    runtime.block_on(world.leases.holder_async("a")).unwrap();
+    runtime.block_on(world.leases.holder("a")).unwrap();
     assert!(left.lock().unwrap().is_empty());
 }
 
@@ -133,9 +145,9 @@ async fn a_future_that_is_dropped_leaves_too() {
         .poll(10 * MS)
         .build()
         .unwrap();
-    let _guard = leases.try_lock("a").unwrap();
+    let _guard = leases.lock("a").at_once().wait().unwrap();
     let left = leavers(&store);
-    let waiting = leases.lock_async("a");
+    let waiting = leases.lock("a").into_future();
     let limit = Duration::from_millis(200);
     assert!(tokio::time::timeout(limit, waiting).await.is_err());
     wait::until("it is reported", || !left.lock().unwrap().is_empty());

@@ -21,7 +21,7 @@ fn c156_r01_a_store_that_restarts_in_the_middle() {
     for seed in 0..10 {
         let world = world(seed);
         let events = world.leases.events(1_000);
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         world.steps.advance(LEASE);
         world.store.forget();
         world.store.inject(all_down);
@@ -34,14 +34,17 @@ fn c156_r01_a_store_that_restarts_in_the_middle() {
         assert_eq!(lost.len(), 1);
         assert_eq!(lost[0].key, *guard.id());
         assert_eq!(world.leases.stats().lost, 1);
-        assert_eq!(guard.release(), Err(ReleaseError::Lost(Loss::Expired)));
+        assert_eq!(
+            guard.release().wait(),
+            Err(ReleaseError::Lost(Loss::Expired))
+        );
         world.store.heal();
-        let next = world.leases.try_lock("a").unwrap();
+        let next = world.leases.lock("a").at_once().wait().unwrap();
         world.steps.advance(10 * LEASE);
         assert!(next.is_held());
         assert!((27..=34).contains(&next.renewals()), "{}", next.renewals());
         assert!(matches!(
-            world.leases.try_lock("a"),
+            world.leases.lock("a").at_once().wait(),
             Err(LockError::Held { .. })
         ));
         assert!(!events.try_iter().any(|event| is_lost(&event.what)));
@@ -56,7 +59,7 @@ fn r03_after_a_loss_the_same_name_is_renewed_again() {
     let mut lost = Vec::new();
     for _ in 0..5 {
         world.store.heal();
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         world.steps.advance(LEASE);
         assert!(guard.renewals() >= 2);
         // Disconnected until it has expired here and there; the guard is not even dropped.
@@ -67,7 +70,7 @@ fn r03_after_a_loss_the_same_name_is_renewed_again() {
         lost.push(guard);
     }
     world.store.heal();
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     // Nor does an old guard take the new one along.
     lost.clear();
     world.steps.advance(5 * LEASE);
@@ -79,13 +82,13 @@ fn r03_after_a_loss_the_same_name_is_renewed_again() {
 #[test]
 fn r04_what_is_locked_again_after_it_expired_in_the_store_is_renewed() {
     let world = world(1);
-    let first = world.leases.try_lock("a").unwrap();
+    let first = world.leases.lock("a").at_once().wait().unwrap();
     world.steps.advance(S);
     // The store has lost it, and the holder does not know yet.
     world.store.forget();
     assert!(first.is_held());
-    let second = world.leases.try_lock("a").unwrap();
-    assert!(second.fencing_token() > first.fencing_token());
+    let second = world.leases.lock("a").at_once().wait().unwrap();
+    assert!(second.token() > first.token());
     assert_eq!(world.leases.stats().armed, 2);
     world.steps.advance(LEASE);
     // The store says that the first one is not the holder; that is the first one's end alone.
@@ -94,17 +97,17 @@ fn r04_what_is_locked_again_after_it_expired_in_the_store_is_renewed() {
     world.steps.advance(5 * LEASE);
     assert!(second.is_held());
     assert_eq!(world.leases.stats().armed, 1);
-    assert!(first.release().is_err());
+    assert!(first.release().wait().is_err());
     world.steps.advance(LEASE);
     assert!(second.is_held());
-    second.release().unwrap();
+    second.release().wait().unwrap();
 }
 
 #[test]
 fn r28_after_connection_errors_later_locks_of_the_key_are_renewed() {
     let world = world(3);
     for _ in 0..10 {
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         let failures = AtomicUsize::new(0);
         world.store.inject(move |call| match call {
             StoreCall::Renew { .. } if failures.fetch_add(1, SeqCst) < 3 => Fault::Fail(down()),
@@ -112,15 +115,15 @@ fn r28_after_connection_errors_later_locks_of_the_key_are_renewed() {
         });
         world.steps.advance(LEASE / 2);
         assert!(guard.is_held());
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
     }
     // Also after an error of the release itself.
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     world.store.inject(all_down);
-    assert_eq!(guard.release(), Err(ReleaseError::Store(down())));
+    assert_eq!(guard.release().wait(), Err(ReleaseError::Store(down())));
     world.store.heal();
     world.steps.advance(LEASE);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     world.steps.advance(10 * LEASE);
     assert!(guard.is_held());
 }
@@ -129,9 +132,9 @@ fn r28_after_connection_errors_later_locks_of_the_key_are_renewed() {
 fn r29_not_held_ends_exactly_that_generation() {
     let world = world(1);
     let events = world.leases.events(100);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     let secret = next_secret(&world.store);
-    let other = world.leases.try_lock("b").unwrap();
+    let other = world.leases.lock("b").at_once().wait().unwrap();
     world.steps.advance(S);
     world.store.forget();
     let (other_id, other) = (other.id().clone(), other);
@@ -151,7 +154,7 @@ fn r29_not_held_ends_exactly_that_generation() {
     assert_eq!(lost.len(), 1);
     assert_eq!(lost[0].what, What::Lost(Loss::NotHeld));
     // The next generation is renewed, whatever becomes of the guard of the one before.
-    let next = world.leases.try_lock("a").unwrap();
+    let next = world.leases.lock("a").at_once().wait().unwrap();
     world.steps.advance(5 * LEASE);
     drop(guard);
     world.steps.advance(5 * LEASE);
@@ -175,13 +178,13 @@ fn c164_r27_a_stale_answer_is_ignored() {
         }
         _ => Fault::None,
     });
-    let stale = world.leases.try_lock("a").unwrap();
+    let stale = world.leases.lock("a").at_once().wait().unwrap();
     world.hand.advance(12 * S);
     wait::until("its round is over", || world.leases.stats().armed == 2);
     world.hand.advance(250 * MS);
     gate.crowd(1);
     // The same thread, the same name.
-    let next = world.leases.try_lock("a").unwrap();
+    let next = world.leases.lock("a").at_once().wait().unwrap();
     assert!(stale.is_held());
     gate.open();
     wait::until("the answer lands", || !stale.is_held());
@@ -195,7 +198,7 @@ fn c164_r27_a_stale_answer_is_ignored() {
         wait::until("it is renewed", || next.renewals() >= renewals);
     }
     assert!(next.is_held());
-    next.release().unwrap();
+    next.release().wait().unwrap();
 }
 
 #[test]
@@ -208,11 +211,11 @@ fn c161_r07_a_guard_that_is_dropped_is_renewed_no_more() {
         }
         _ => Fault::None,
     });
-    drop(world.leases.try_lock("a").unwrap());
+    drop(world.leases.lock("a").at_once().wait().unwrap());
     // The thread of the holder is gone, by a panic.
     let leases = world.leases.clone();
     let gone = std::thread::spawn(move || {
-        let _guard = leases.try_lock("b").unwrap();
+        let _guard = leases.lock("b").at_once().wait().unwrap();
         std::panic::resume_unwind(Box::new(()));
     });
     assert!(gone.join().is_err());
@@ -220,8 +223,8 @@ fn c161_r07_a_guard_that_is_dropped_is_renewed_no_more() {
     assert!(world.store.holder("a").is_some() && world.store.holder("b").is_some());
     world.steps.advance(MS);
     assert!(log.batches().is_empty());
-    assert!(world.leases.try_lock("a").is_ok());
-    assert!(world.leases.try_lock("b").is_ok());
+    assert!(world.leases.lock("a").at_once().wait().is_ok());
+    assert!(world.leases.lock("b").at_once().wait().is_ok());
 }
 
 #[test]
@@ -230,8 +233,8 @@ fn c162_r07_a_holder_that_stops_feeding_counts_as_dead() {
         let world = world(seed);
         let log = log(&world.store, &world.clock, no_fault);
         let events = world.leases.events(1_000);
-        let acquisition = world.leases.acquire("a").fed_every(45 * S);
-        let guard = acquisition.try_lock().unwrap();
+        let acquisition = world.leases.lock("a").fed_every(45 * S);
+        let guard = acquisition.at_once().wait().unwrap();
         for _ in 0..20 {
             world.steps.advance(44 * S);
             assert!(guard.feed());
@@ -255,11 +258,14 @@ fn c162_r07_a_holder_that_stops_feeding_counts_as_dead() {
         assert_eq!(lost[0].what, What::Lost(Loss::NotFed));
         assert_eq!(lost[0].at, fed + 45 * S);
         // It ran out, and another one has it, whatever the hanging one does when it wakes up.
-        let next = world.leases.try_lock("a").unwrap();
-        assert_eq!(guard.release(), Err(ReleaseError::Lost(Loss::NotFed)));
+        let next = world.leases.lock("a").at_once().wait().unwrap();
+        assert_eq!(
+            guard.release().wait(),
+            Err(ReleaseError::Lost(Loss::NotFed))
+        );
         world.steps.advance(LEASE);
         assert!(next.is_held());
-        assert_eq!(world.store.holder("a").unwrap().1, next.fencing_token());
+        assert_eq!(world.store.holder("a").unwrap().1, next.token());
     }
 }
 
@@ -267,13 +273,13 @@ fn c162_r07_a_holder_that_stops_feeding_counts_as_dead() {
 fn c162_who_stops_to_be_fed_before_the_first_renewal_is_never_renewed() {
     let world = world(1);
     let log = log(&world.store, &world.clock, no_fault);
-    let acquisition = world.leases.acquire("a").fed_every(S);
-    let guard = acquisition.try_lock().unwrap();
+    let acquisition = world.leases.lock("a").fed_every(S);
+    let guard = acquisition.at_once().wait().unwrap();
     world.steps.advance(3 * LEASE);
     assert!(log.batches().is_empty());
     assert_eq!(guard.lost().loss(), Some(Loss::NotFed));
     // Without a feeding period, to feed is only a look.
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     assert!(guard.feed());
     world.steps.advance(LEASE);
     assert!(guard.is_held());
@@ -286,7 +292,13 @@ fn c169_r07_what_is_held_for_as_long_as_it_may_be_is_lost() {
         let log = log(&world.store, &world.clock, no_fault);
         let events = world.leases.events(1_000);
         let most = 3_600 * S;
-        let guard = world.leases.acquire("a").max_hold(most).try_lock().unwrap();
+        let guard = world
+            .leases
+            .lock("a")
+            .max_hold(most)
+            .at_once()
+            .wait()
+            .unwrap();
         world.steps.advance(most - MS);
         assert!(guard.is_held());
         assert!(guard.renewals() >= 300);
@@ -304,7 +316,7 @@ fn c169_r07_what_is_held_for_as_long_as_it_may_be_is_lost() {
         world.steps.advance(LEASE);
         assert_eq!(log.renewals("a").len(), renewals);
         assert_eq!(world.leases.stats().armed, 0);
-        assert!(world.leases.try_lock("a").is_ok());
+        assert!(world.leases.lock("a").at_once().wait().is_ok());
     }
 }
 
@@ -314,13 +326,13 @@ fn r21_a_holder_that_was_cut_off_does_not_go_on_after_it() {
     for seed in 0..5 {
         let world = world(seed);
         let fence = Fence::new();
-        let cut = world.leases.try_lock("a").unwrap();
-        fence.admit(cut.fencing_token()).unwrap();
+        let cut = world.leases.lock("a").at_once().wait().unwrap();
+        fence.admit(cut.token()).unwrap();
         world.steps.advance(S);
         let log = log(&world.store, &world.clock, no_renewals);
         world.steps.advance(LEASE - S);
-        let next = world.leases.try_lock("a").unwrap();
-        fence.admit(next.fencing_token()).unwrap();
+        let next = world.leases.lock("a").at_once().wait().unwrap();
+        fence.admit(next.token()).unwrap();
         // Connected again: the loss is final, nothing more is sent, and the resource refuses it.
         world.store.heal();
         let attempts = log.len();
@@ -332,9 +344,9 @@ fn r21_a_holder_that_was_cut_off_does_not_go_on_after_it() {
             assert!(!cut.feed());
         }
         assert_eq!(cut.lost().loss(), Some(Loss::Expired));
-        assert!(fence.admit(cut.fencing_token()).is_err());
-        assert!(fence.admit(next.fencing_token()).is_ok());
-        assert_eq!(cut.release(), Err(ReleaseError::Lost(Loss::Expired)));
+        assert!(fence.admit(cut.token()).is_err());
+        assert!(fence.admit(next.token()).is_ok());
+        assert_eq!(cut.release().wait(), Err(ReleaseError::Lost(Loss::Expired)));
         world.steps.advance(LEASE);
         assert!(next.is_held());
     }
@@ -345,7 +357,7 @@ fn r21_a_holder_that_was_cut_off_does_not_go_on_after_it() {
 #[test]
 fn r21_an_answer_that_never_comes_is_no_renewal() {
     let world = world(1);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     world.store.inject(|call| match call {
         StoreCall::Renew { .. } => Fault::LoseAnswer(down()),
         _ => Fault::None,
@@ -355,7 +367,10 @@ fn r21_an_answer_that_never_comes_is_no_renewal() {
     let owner = guard.id().owner().to_owned();
     assert_eq!(world.store.holder("a").map(|held| held.0), Some(owner));
     // So the release of what was lost gives it back all the same.
-    assert_eq!(guard.release(), Err(ReleaseError::Lost(Loss::Expired)));
+    assert_eq!(
+        guard.release().wait(),
+        Err(ReleaseError::Lost(Loss::Expired))
+    );
     world.steps.settle();
     assert_eq!(world.store.holder("a"), None);
 }
@@ -367,7 +382,7 @@ fn c163_r20_after_a_pause_the_loss_comes_first() {
         let log = log(&world.store, &world.clock, no_fault);
         let events = world.leases.events(1_000);
         let guards: Vec<_> = (0..250)
-            .map(|n| world.leases.try_lock(&n.to_string()).unwrap())
+            .map(|n| world.leases.lock(&n.to_string()).at_once().wait().unwrap())
             .collect();
         world.steps.advance(LEASE);
         let (sent, channel) = (log.batches().len(), guards[0].lost().channel());
@@ -405,7 +420,7 @@ fn c163_r20_a_pause_between_what_is_due_and_the_call() {
             Fault::None
         });
         let guards: Vec<_> = (0..20)
-            .map(|n| world.leases.try_lock(&n.to_string()).unwrap())
+            .map(|n| world.leases.lock(&n.to_string()).at_once().wait().unwrap())
             .collect();
         world.steps.advance(3 * LEASE);
         assert_eq!(sent.load(SeqCst), 1);
@@ -428,7 +443,7 @@ fn a_renewal_that_hangs_keeps_nobody_from_knowing() {
         }
         Fault::None
     });
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     let channel = guard.lost().channel();
     world.hand.advance(12 * S);
     wait::until("its round is over", || world.leases.stats().armed == 2);
@@ -446,7 +461,10 @@ fn a_renewal_that_hangs_keeps_nobody_from_knowing() {
     wait::until("the answers land", || world.leases.stats().armed == 0);
     assert!(!guard.is_held());
     assert_eq!(guard.renewals(), 0);
-    assert_eq!(guard.release(), Err(ReleaseError::Lost(Loss::Expired)));
+    assert_eq!(
+        guard.release().wait(),
+        Err(ReleaseError::Lost(Loss::Expired))
+    );
     wait::until("it is given back all the same", || {
         world.store.holder("a").is_none()
     });
@@ -511,7 +529,7 @@ fn what_remains_is_counted_from_before_the_request() {
             hand.advance(2 * S);
         }))
     });
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     assert_eq!(guard.remaining(), LEASE - MARGIN - 3 * S);
     while guard.renewals() == 0 {
         assert!(guard.is_held());
@@ -562,7 +580,7 @@ mod stopped {
             Fault::None
         });
         let leases = Leases::builder(store).lease(LEASE).build().unwrap();
-        let guard = leases.try_lock("a").unwrap();
+        let guard = leases.lock("a").at_once().wait().unwrap();
         let mut before = clock.now();
         let (held, paused) = loop {
             let now = clock.now();

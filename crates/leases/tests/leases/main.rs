@@ -10,9 +10,10 @@ mod tickets;
 mod worlds;
 
 mod all;
+mod answers;
 mod awaited;
 mod batches;
-mod elector;
+mod election;
 mod errors;
 mod events;
 mod extending;

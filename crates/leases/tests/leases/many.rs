@@ -16,12 +16,12 @@ fn names(count: usize) -> Vec<String> {
 #[test]
 fn free_names_are_granted_by_one_call_of_each_destination_and_batch() {
     let world = world_of(1, 1, |builder| builder.batch(100));
-    let held = world.leases.try_lock("n007").unwrap();
+    let held = world.leases.lock("n007").at_once().wait().unwrap();
     let log = log(&world.store, &world.clock, no_fault);
     let mut all = names(250);
     all.push(String::new());
     all.push("n000".to_owned());
-    let answers = world.leases.try_lock_many(&all);
+    let answers = world.leases.lock_all(&all).each().wait();
     assert_eq!(answers.len(), 252);
     for (name, answer) in all.iter().zip(&answers).take(250) {
         match answer {
@@ -50,22 +50,27 @@ fn free_names_are_granted_by_one_call_of_each_destination_and_batch() {
     world.steps.advance(3 * LEASE);
     assert_eq!(world.leases.stats().kept, 250);
     drop(answers);
-    held.release().unwrap();
+    held.release().wait().unwrap();
     world.steps.settle();
     assert!(
         names(250)
             .iter()
             .all(|name| world.store.holder(name).is_none())
     );
-    assert!(world.leases.try_lock_many([""; 0]).is_empty());
+    assert!(world.leases.lock_all([""; 0]).each().wait().is_empty());
 }
 
 #[test]
 fn each_destination_has_calls_of_its_own() {
     let world = world_of(2, 4, |builder| builder);
     let log = log(&world.store, &world.clock, no_fault);
-    let all: Result<Vec<LeaseGuard>, LockError> =
-        world.leases.try_lock_many(names(100)).into_iter().collect();
+    let all: Result<Vec<LeaseGuard>, LockError> = world
+        .leases
+        .lock_all(names(100))
+        .each()
+        .wait()
+        .into_iter()
+        .collect();
     assert_eq!(all.unwrap().len(), 100);
     assert_eq!(log.len(), 4);
 }
@@ -78,7 +83,7 @@ fn what_may_have_been_granted_without_an_answer_is_given_back() {
         _ => Fault::None,
     };
     world.store.inject(lose);
-    for answer in world.leases.try_lock_many(["a", "b"]) {
+    for answer in world.leases.lock_all(["a", "b"]).each().wait() {
         assert!(matches!(answer, Err(LockError::Store { .. })));
     }
     assert!(world.store.holder("a").is_some());
@@ -90,7 +95,7 @@ fn what_may_have_been_granted_without_an_answer_is_given_back() {
         StoreCall::ClaimMany { .. } => Fault::Some(vec![1], down()),
         _ => Fault::None,
     });
-    let answers = world.leases.try_lock_many(["c", "d"]);
+    let answers = world.leases.lock_all(["c", "d"]).each().wait();
     assert!(answers[0].is_ok() && answers[1].is_err());
     world.store.inject(|call| match call {
         StoreCall::ClaimMany { .. } => {
@@ -99,7 +104,7 @@ fn what_may_have_been_granted_without_an_answer_is_given_back() {
         }
         _ => Fault::None,
     });
-    for answer in world.leases.try_lock_many(["e", "f"]) {
+    for answer in world.leases.lock_all(["e", "f"]).each().wait() {
         assert!(answer.unwrap_err().to_string().contains("on purpose"));
     }
 }
@@ -114,7 +119,7 @@ fn a_batch_that_is_refused_is_asked_for_one_by_one() {
         }
         _ => Fault::None,
     });
-    let answers = world.leases.try_lock_many(["a", "b", "c"]);
+    let answers = world.leases.lock_all(["a", "b", "c"]).each().wait();
     let granted: Vec<bool> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(granted, [true, false, true]);
 }
@@ -125,7 +130,7 @@ fn a_missing_answer_is_a_failure_and_its_name_is_given_back() {
     let store = MemoryStore::with_clock(clock.clone());
     let builder = Leases::builder(StoreDouble::of(store.clone()).answers_only(1)).clock(clock);
     let (leases, steps) = builder.build_stepped(1).unwrap();
-    let mut answers = leases.try_lock_many(["a", "b"]);
+    let mut answers = leases.lock_all(["a", "b"]).each().wait();
     let missing = answers.pop().unwrap().unwrap_err();
     assert!(missing.to_string().contains("missing"), "{missing}");
     assert!(answers[0].is_ok() && store.holder("b").is_some());
@@ -136,12 +141,12 @@ fn a_missing_answer_is_a_failure_and_its_name_is_given_back() {
 #[tokio::test]
 async fn it_can_be_awaited() {
     let leases = Leases::new(MemoryStore::new()).unwrap();
-    let answers = leases.try_lock_many_async(["a", "", "b", "a"]).await;
+    let answers = leases.lock_all(["a", "", "b", "a"]).each().await;
     let granted: Vec<bool> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(granted, [true, false, true, false]);
-    assert!(leases.try_lock_many_async([""]).await[0].is_err());
+    assert!(leases.lock_all([""]).each().await[0].is_err());
     leases.close(S);
-    let closed = leases.try_lock_many_async(["a"]).await.remove(0);
+    let closed = leases.lock_all(["a"]).each().await.remove(0);
     assert!(matches!(closed, Err(LockError::Closed { .. })));
 }
 
@@ -150,22 +155,27 @@ async fn it_can_be_awaited() {
 #[test]
 fn the_holder_data_are_shown_while_the_lock_is_held() {
     let world = world_of(5, 1, |builder| builder.holder_data("version 7"));
-    let data = |name| world.leases.holder(name).unwrap().unwrap().data;
-    let guard = world.leases.try_lock("a").unwrap();
+    let data = |name| world.leases.holder(name).wait().unwrap().unwrap().data;
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     assert_eq!(data("a"), "version 7");
-    let _many = world.leases.try_lock_many(["b", "c"]);
+    let _many = world.leases.lock_all(["b", "c"]).each().wait();
     assert_eq!(data("c"), "version 7");
     assert_eq!(
-        world.leases.list("b", &LockPaging::first(1)).unwrap().locks[0]
+        world
+            .leases
+            .list("b", &LockPaging::first(1))
+            .wait()
+            .unwrap()
+            .locks[0]
             .holder
             .data,
         "version 7"
     );
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     // Nothing stays for the next holder, and nothing is said without the option.
     let other = Leases::builder(world.store.clone()).clock(world.clock.clone());
     let (other, _steps) = other.build_stepped(6).unwrap();
-    let _guard = other.try_lock("a").unwrap();
+    let _guard = other.lock("a").at_once().wait().unwrap();
     assert_eq!(data("a"), "");
     let builder = || Leases::builder(MemoryStore::new());
     assert!(builder().holder_data("x".repeat(1_024)).build().is_ok());

@@ -61,7 +61,7 @@ fn a_store_that_does_not_answer_is_asked_once_for_a_thousand_names() {
         &world.clock,
         slow(&hand, S, || Fault::Fail(down())),
     );
-    let answers = world.leases.try_lock_many(names(1_000));
+    let answers = world.leases.lock_all(names(1_000)).each().wait();
     assert_eq!(answers.len(), 1_000);
     for answer in answers {
         assert!(matches!(answer, Err(LockError::Store { error, .. }) if error == down()));
@@ -86,7 +86,7 @@ fn names_whose_turn_does_not_come_in_time_are_not_asked_for() {
         slow(&hand, ALL / 4, || Fault::None),
     );
     let began = world.leases.now();
-    let mut answers = world.leases.try_lock_many(names(1_000));
+    let mut answers = world.leases.lock_all(names(1_000)).each().wait();
     assert_eq!(world.leases.now(), began + ALL);
     assert_eq!(sizes(&log, false), [100; 4]);
     let late = answers.split_off(400);
@@ -108,7 +108,9 @@ fn names_whose_turn_does_not_come_in_time_are_not_asked_for() {
     });
     let answers = world
         .leases
-        .try_lock_many((0..300).map(|at| format!("m{at}")));
+        .lock_all((0..300).map(|at| format!("m{at}")))
+        .each()
+        .wait();
     let granted = answers.iter().filter(|answer| answer.is_ok()).count();
     assert_eq!(granted, 8);
     assert_eq!(sizes(&log, false), [vec![100], vec![1; 8]].concat());
@@ -191,7 +193,7 @@ fn a_destination_that_does_not_answer_leaves_time_for_the_others() {
         .build_stepped(1)
         .unwrap();
     let began = leases.now();
-    let answers = leases.try_lock_many(&all);
+    let answers = leases.lock_all(&all).each().wait();
     // It is the first one, and has a fourth of the time.
     assert_eq!(leases.now(), began + ALL / 4);
     assert_eq!(calls.load(SeqCst), 1);
@@ -218,9 +220,9 @@ fn a_release_of_many_asks_each_destination_before_the_shortest_lease_ends() {
     let (dead, healthy) = (of(0), of(1));
     let builder = Leases::builder(store).clock(clock);
     let (leases, _steps) = builder.build_stepped(1).unwrap();
-    let lock = |name: &str| leases.acquire(name).lease(2 * S).try_lock().unwrap();
+    let lock = |name: &str| leases.lock(name).lease(2 * S).at_once().wait().unwrap();
     let began = leases.now();
-    let released = leases.release_many([lock(&dead), lock(&healthy)]);
+    let released = leases.release_many([lock(&dead), lock(&healthy)]).wait();
     // By a third of 30 s the name of the other one would have run out.
     assert!(matches!(released[0], Err(ReleaseError::Store(_))));
     assert_eq!(released[1], Ok(()));
@@ -241,7 +243,7 @@ fn a_future_that_is_dropped_makes_no_further_call() {
         }
         Fault::None
     });
-    let mut asked = Box::pin(world.leases.try_lock_many_async(names(10_000)));
+    let mut asked = Box::pin(world.leases.lock_all(names(10_000)).each());
     let waker = std::task::Waker::noop();
     let mut context = std::task::Context::from_waker(waker);
     assert!(asked.as_mut().poll(&mut context).is_pending());
@@ -260,15 +262,21 @@ fn a_future_that_is_dropped_makes_no_further_call() {
 fn many_are_released_in_batches_and_each_has_its_answer() {
     let world = world_of(3, 1, |builder| builder.batch(10));
     let other = world_of(4, 1, |builder| builder);
-    let mut all = guards(world.leases.try_lock_many(names(25)));
+    let mut all = guards(world.leases.lock_all(names(25)).each().wait());
     // One that is not the last guard, one that is lost, one of other leases.
-    let again = world.leases.enter_again(&all[3]).unwrap();
-    let fixed = world.leases.acquire("fixed").fixed_lease(S).try_lock();
+    let again = all[3].again().unwrap();
+    let fixed = world
+        .leases
+        .lock("fixed")
+        .lease(S)
+        .not_renewed()
+        .at_once()
+        .wait();
     all.push(fixed.unwrap());
-    all.push(other.leases.try_lock("foreign").unwrap());
+    all.push(other.leases.lock("foreign").at_once().wait().unwrap());
     world.steps.advance(2 * S);
     let log = log(&world.store, &world.clock, no_fault);
-    let released = world.leases.release_many(all);
+    let released = world.leases.release_many(all).wait();
     assert_eq!(released.len(), 27);
     for (at, released) in released.into_iter().enumerate() {
         match at {
@@ -280,8 +288,8 @@ fn many_are_released_in_batches_and_each_has_its_answer() {
     assert_eq!(world.leases.stats().released, 24);
     assert!(again.is_held() && world.store.holder("n3").is_some());
     assert_eq!(other.store.holder("foreign"), None);
-    assert_eq!(world.leases.release_many([again]), [Ok(())]);
-    assert!(world.leases.release_many([]).is_empty());
+    assert_eq!(world.leases.release_many([again]).wait(), [Ok(())]);
+    assert!(world.leases.release_many([]).wait().is_empty());
     world.steps.settle();
     assert!(
         names(25)
@@ -300,9 +308,9 @@ fn what_many_can_not_release_in_time_is_released_in_the_background() {
         (|| Fault::LoseAnswer(down()), S, 1),
         (|| Fault::None, ALL / 2, 2),
     ] {
-        let all = guards(world.leases.try_lock_many(names(300)));
+        let all = guards(world.leases.lock_all(names(300)).each().wait());
         let log = log(&world.store, &world.clock, slow(&hand, pause, fault));
-        let released = world.leases.release_many(all);
+        let released = world.leases.release_many(all).wait();
         assert_eq!(sizes(&log, true).len(), calls);
         let failed = released.iter().filter(|answer| answer.is_err()).count();
         assert_eq!(failed, 300 - (calls - 1) * 200);
@@ -315,9 +323,9 @@ fn what_many_can_not_release_in_time_is_released_in_the_background() {
                 .all(|name| world.store.holder(name).is_none())
         );
     }
-    let all = guards(world.leases.try_lock_many(["a", "b"]));
+    let all = guards(world.leases.lock_all(["a", "b"]).each().wait());
     world.store.forget();
-    let released = world.leases.release_many(all);
+    let released = world.leases.release_many(all).wait();
     assert_eq!(
         released,
         [Err(ReleaseError::NotHeld), Err(ReleaseError::NotHeld)]
@@ -328,13 +336,10 @@ fn what_many_can_not_release_in_time_is_released_in_the_background() {
 async fn many_can_be_released_by_a_future_also_if_it_is_dropped() {
     let store = MemoryStore::new();
     let leases = Leases::new(store.clone()).unwrap();
-    let lock = || async { guards(leases.try_lock_many_async(names(200)).await) };
-    assert_eq!(
-        leases.release_many_async(lock().await).await,
-        vec![Ok(()); 200]
-    );
-    assert!(leases.release_many_async([]).await.is_empty());
-    let mut release = Box::pin(leases.release_many_async(lock().await));
+    let lock = || async { guards(leases.lock_all(names(200)).each().await) };
+    assert_eq!(leases.release_many(lock().await).await, vec![Ok(()); 200]);
+    assert!(leases.release_many([]).await.is_empty());
+    let mut release = Box::pin(leases.release_many(lock().await));
     let polled =
         std::future::poll_fn(|context| std::task::Poll::Ready(release.as_mut().poll(context)));
     let _ = polled.await;
@@ -349,7 +354,7 @@ async fn many_can_be_released_by_a_future_also_if_it_is_dropped() {
     });
     let late = lock().await;
     leases.close(S);
-    let closed = leases.release_many_async(late).await;
+    let closed = leases.release_many(late).await;
     assert_eq!(closed[0], Err(ReleaseError::Lost(Loss::Closed)));
 }
 
@@ -370,7 +375,7 @@ fn drops_that_follow_each_other_share_their_wait() {
             Fault::None
         });
     };
-    let all = guards(leases.try_lock_many(names(500)));
+    let all = guards(leases.lock_all(names(500)).each().wait());
     hangs(&gate);
     let began = Instant::now();
     drop(all);
@@ -379,7 +384,7 @@ fn drops_that_follow_each_other_share_their_wait() {
     // A lock that is acquired after that has its own tenth of a second, so that a thread which
     // locks again finds what it has dropped.
     for _ in 0..2 {
-        let guard = leases.try_lock("other").unwrap();
+        let guard = leases.lock("other").at_once().wait().unwrap();
         let began = Instant::now();
         drop(guard);
         assert!(began.elapsed() >= 100 * MS);

@@ -19,7 +19,7 @@ fn value(families: &[Family], name: &str, labels: [&str; 2]) -> f64 {
 /// The metrics of some leases with a lock, and of a `KeepAlive`.
 fn of_both(name: &str) -> Metrics {
     let world = world_of(1, 1, |builder| builder.name(name));
-    let _guard = world.leases.try_lock("a").unwrap();
+    let _guard = world.leases.lock("a").at_once().wait().unwrap();
     let builder = KeepAlive::<u64>::builder().name(name);
     let all_well =
         |batch: &tourbillon_leases::Batch<'_, u64>| Ok(vec![Outcome::Renewed; batch.len()]);
@@ -38,11 +38,11 @@ fn the_guide_lists_exactly_what_is_exported() {
 #[test]
 fn every_number_of_the_statistics_is_a_metric() {
     let world = world_of(1, 1, |builder| builder.name("invoices"));
-    let guard = world.leases.try_lock("a").unwrap();
-    assert!(world.leases.try_lock("a").is_err());
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
+    assert!(world.leases.lock("a").at_once().wait().is_err());
     world.steps.advance(LEASE);
-    guard.release().unwrap();
-    let _kept = world.leases.try_lock("b").unwrap();
+    guard.release().wait().unwrap();
+    let _kept = world.leases.lock("b").at_once().wait().unwrap();
     let families = families(&world.leases.metrics());
     // A debug text names all fields, also those that are added later.
     let stats: LeaseStats = world.leases.stats();

@@ -117,11 +117,11 @@ fn threads_that_compete_through_the_file_never_overlap() {
                 let store = SqliteStore::open(&file).unwrap();
                 let leases = Leases::builder(store).poll(MS).build().unwrap();
                 for _ in 0..20 {
-                    let guard = leases.lock("a").unwrap();
+                    let guard = leases.lock("a").wait().unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                     rounds.fetch_add(1, Ordering::SeqCst);
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    guard.release().unwrap();
+                    guard.release().wait().unwrap();
                 }
             });
         }
@@ -137,7 +137,8 @@ fn a_future_of_a_lease_owns_what_it_needs() {
     }
     let leases = Leases::new(tourbillon_leases::MemoryStore::new()).unwrap();
     let name = "a".to_owned();
-    let future: LeaseFuture<Result<LeaseGuard, LockError>> = is_static(leases.lock_async(&name));
+    let future: LeaseFuture<Result<LeaseGuard, LockError>> =
+        is_static(leases.lock(&name).into_future());
     assert_eq!(format!("{future:?}"), "LeaseFuture { .. }");
     drop(name);
     // Nothing happens before the first poll.
@@ -149,7 +150,7 @@ fn a_future_of_a_lease_owns_what_it_needs() {
         .unwrap();
     let guard = runtime.block_on(future).unwrap();
     assert!(guard.is_held());
-    runtime.block_on(is_static(guard.release_async())).unwrap();
+    runtime.block_on(is_static(guard.release())).unwrap();
 }
 
 mod after {
@@ -277,9 +278,18 @@ fn asks_in_vain(limit: Duration, ask: impl FnOnce(&Leases) -> LockError + Send) 
 
 #[test]
 fn a_call_that_is_pending_at_its_limit_is_dropped_and_fails() {
-    asks_in_vain(LEASE / 3, |leases| leases.try_lock("a").unwrap_err());
-    asks_in_vain(LEASE / 3, |leases| leases.holder("a").unwrap_err());
-    let many = |leases: &Leases| leases.try_lock_many(["a", "b"]).remove(0).unwrap_err();
+    asks_in_vain(LEASE / 3, |leases| {
+        leases.lock("a").at_once().wait().unwrap_err()
+    });
+    asks_in_vain(LEASE / 3, |leases| leases.holder("a").wait().unwrap_err());
+    let many = |leases: &Leases| {
+        leases
+            .lock_all(["a", "b"])
+            .each()
+            .wait()
+            .remove(0)
+            .unwrap_err()
+    };
     asks_in_vain(LEASE / 3, many);
 }
 
@@ -300,18 +310,21 @@ mod on_tokio {
         let (runtime, memory) = (runtime(), MemoryStore::new());
         let store = After(memory.clone(), || tokio::time::sleep(MS));
         let leases = Leases::new(TokioStore::new(store, runtime.handle().clone())).unwrap();
-        let guard = leases.acquire("a").lease(300 * MS).lock().unwrap();
+        let guard = leases.lock("a").lease(300 * MS).wait().unwrap();
         assert_eq!(
-            leases.holder("a").unwrap().unwrap().token,
-            guard.fencing_token()
+            leases.holder("a").wait().unwrap().unwrap().token,
+            guard.token()
         );
         kit::wait::until("it is renewed", || guard.renewals() > 1);
-        assert!(matches!(leases.try_lock("a"), Err(LockError::Held { .. })));
-        guard.release().unwrap();
+        assert!(matches!(
+            leases.lock("a").at_once().wait(),
+            Err(LockError::Held { .. })
+        ));
+        guard.release().wait().unwrap();
         runtime.block_on(async {
-            let guard = leases.lock_async("a").await.unwrap();
-            guard.release_async().await.unwrap();
-            let answers = leases.try_lock_many_async(["a", "b"]).await;
+            let guard = leases.lock("a").await.unwrap();
+            guard.release().await.unwrap();
+            let answers = leases.lock_all(["a", "b"]).each().await;
             assert!(answers.iter().all(Result::is_ok));
         });
         kit::wait::until("dropped guards are released", || {
@@ -345,7 +358,7 @@ mod on_tokio {
         let store = TokioStore::new(store, runtime.handle().clone());
         let leases = Leases::builder(store).clock(clock).build().unwrap();
         std::thread::scope(|scope| {
-            let asking = scope.spawn(|| leases.try_lock("a").unwrap_err().to_string());
+            let asking = scope.spawn(|| leases.lock("a").at_once().wait().unwrap_err().to_string());
             kit::wait::until("the limit has passed", || {
                 hand.advance(S);
                 asking.is_finished()
@@ -367,12 +380,14 @@ mod on_tokio {
             let store = TokioStore::new(store, runtime.handle().clone());
             let leases = Arc::new(Leases::new(store).unwrap());
             kit::quiet::hush();
-            let refused = runtime.block_on(async { leases.lock("a") }).unwrap_err();
-            assert!(refused.to_string().contains("`_async`"), "{refused}");
+            let refused = runtime
+                .block_on(async { leases.lock("a").wait() })
+                .unwrap_err();
+            assert!(refused.to_string().contains("await the call"), "{refused}");
             assert_eq!(memory.holder("a"), None);
             let own = Arc::clone(&leases);
             let locked = runtime.block_on(async {
-                tokio::task::spawn_blocking(move || own.lock("a").map(drop)).await
+                tokio::task::spawn_blocking(move || own.lock("a").wait().map(drop)).await
             });
             locked.unwrap().unwrap();
         }
@@ -386,9 +401,11 @@ mod on_tokio {
             .lease(300 * MS)
             .build()
             .unwrap();
-        let error = leases.try_lock("a").unwrap_err().to_string();
+        let error = leases.lock("a").at_once().wait().unwrap_err().to_string();
         assert!(error.contains("no answer within"), "{error}");
-        let guard = runtime.block_on(leases.try_lock_async("a")).unwrap();
+        let guard = runtime
+            .block_on(leases.lock("a").at_once().into_future())
+            .unwrap();
         assert!(guard.is_held());
     }
 }

@@ -22,16 +22,16 @@ fn c152_nothing_is_renewed_after_the_release() {
     for seed in 0..10 {
         let world = world(seed);
         let log = log(&world.store, &world.clock, no_fault);
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         world.steps.advance(LEASE);
         let before = log.batches().len();
         assert!(before >= 2);
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         let calls = log.len();
         world.steps.advance(3 * LEASE);
         assert_eq!(log.len(), calls);
         assert_eq!(world.leases.stats().armed, 0);
-        assert!(world.leases.try_lock("a").is_ok());
+        assert!(world.leases.lock("a").at_once().wait().is_ok());
     }
 }
 
@@ -41,10 +41,10 @@ fn c152_nothing_is_renewed_after_a_release_that_found_its_renewal_queued() {
     for step in 0..200 {
         let world = world(5);
         let log = log(&world.store, &world.clock, no_fault);
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         world.steps.advance(8 * S + step * 25 * MS);
         let sent = log.batches().len();
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         assert_eq!(world.store.holder("a"), None);
         world.steps.advance(LEASE);
         assert_eq!(log.batches().len(), sent, "after {step} steps");
@@ -72,14 +72,14 @@ fn hanging_renewal(store: &MemoryStore) -> (Gate, Arc<AtomicUsize>) {
 fn c152_r09_a_release_waits_for_the_renewal_that_is_under_way() {
     let world = threads();
     let (gate, renewals) = hanging_renewal(&world.store);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     world.hand.advance(12 * S);
     until("its round is over", || world.leases.stats().armed == 2);
     world.hand.advance(250 * MS);
     gate.crowd(1);
     let (send, released) = channel();
     let releasing = thread::spawn(move || {
-        let answer = guard.release();
+        let answer = guard.release().wait();
         send.send(answer).unwrap();
     });
     // The store has been asked already; the release returns when nothing is under way any more.
@@ -99,13 +99,13 @@ fn c152_r09_a_release_waits_for_the_renewal_that_is_under_way() {
 fn c152_a_release_waits_no_longer_than_the_limit_of_what_is_under_way() {
     let world = threads();
     let (gate, _) = hanging_renewal(&world.store);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     world.hand.advance(12 * S);
     until("its round is over", || world.leases.stats().armed == 2);
     world.hand.advance(250 * MS);
     gate.crowd(1);
     let (send, released) = channel();
-    let releasing = thread::spawn(move || send.send(guard.release()).unwrap());
+    let releasing = thread::spawn(move || send.send(guard.release().wait()).unwrap());
     until("it is given back", || world.store.holder("a").is_none());
     assert!(released.try_recv().is_err());
     world.hand.advance(LEASE / 6);
@@ -128,7 +128,7 @@ fn c153_r09_an_acquire_whose_answer_comes_after_the_end_arms_nothing() {
         _ => Fault::None,
     });
     let leases = world.leases.clone();
-    let acquiring = thread::spawn(move || leases.try_lock("a").map(drop));
+    let acquiring = thread::spawn(move || leases.lock("a").at_once().wait().map(drop));
     gate.crowd(1);
     assert!(world.store.holder("a").is_some());
     assert_eq!(world.leases.close(S), 0);
@@ -157,7 +157,7 @@ fn c153_r09_an_acquire_whose_answer_comes_too_late_arms_nothing() {
             }
             _ => Fault::None,
         });
-        let late = world.leases.try_lock("a");
+        let late = world.leases.lock("a").at_once().wait();
         assert!(matches!(
             late,
             Err(LockError::Store {
@@ -185,7 +185,7 @@ fn r05_an_acquire_whose_answer_is_lost_leaves_the_lock_with_nobody() {
             _ => Fault::None,
         });
         assert!(matches!(
-            world.leases.try_lock("a"),
+            world.leases.lock("a").at_once().wait(),
             Err(LockError::Store { .. })
         ));
         assert_eq!(world.leases.stats().kept, 0);
@@ -198,7 +198,7 @@ fn r05_an_acquire_whose_answer_is_lost_leaves_the_lock_with_nobody() {
             StoreCall::GiveBack { .. } => Fault::Fail(down()),
             _ => Fault::None,
         });
-        assert!(world.leases.try_lock("b").is_err());
+        assert!(world.leases.lock("b").at_once().wait().is_err());
         world.steps.advance(S);
         assert!(world.store.holder("b").is_some());
         world.store.heal();
@@ -221,7 +221,7 @@ fn r05_what_was_surely_not_granted_is_not_given_back() {
         let log = log(&world.store, &world.clock, move |_| {
             Fault::Fail(error.clone())
         });
-        assert!(world.leases.try_lock("a").is_err());
+        assert!(world.leases.lock("a").at_once().wait().is_err());
         world.steps.advance(LEASE);
         assert_eq!(log.len(), 1);
     }
@@ -230,23 +230,23 @@ fn r05_what_was_surely_not_granted_is_not_given_back() {
 #[test]
 fn r06_a_lock_belongs_to_its_guard_and_to_no_thread() {
     let world = world(1);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     // The thread that has it does not have it again.
     assert!(matches!(
-        world.leases.try_lock("a"),
+        world.leases.lock("a").at_once().wait(),
         Err(LockError::Held { .. })
     ));
     // Another one gives it back, and the end of the one that acquired it changes nothing.
     let leases = world.leases.clone();
-    let other = thread::spawn(move || leases.try_lock("b").unwrap());
+    let other = thread::spawn(move || leases.lock("b").at_once().wait().unwrap());
     let from_there = other.join().unwrap();
     world.steps.advance(3 * LEASE);
     assert!(guard.is_held() && from_there.is_held());
-    thread::spawn(move || guard.release().unwrap())
+    thread::spawn(move || guard.release().wait().unwrap())
         .join()
         .unwrap();
     assert_eq!(world.store.holder("a"), None);
-    from_there.release().unwrap();
+    from_there.release().wait().unwrap();
     assert_eq!(world.store.holder("b"), None);
 }
 
@@ -254,17 +254,17 @@ fn r06_a_lock_belongs_to_its_guard_and_to_no_thread() {
 fn c155_a_reentrant_hold_is_renewed_until_its_last_release() {
     let world = world(1);
     let log = log(&world.store, &world.clock, no_fault);
-    let outer = world.leases.try_lock("a").unwrap();
-    let inner = world.leases.enter_again(&outer).unwrap();
+    let outer = world.leases.lock("a").at_once().wait().unwrap();
+    let inner = outer.again().unwrap();
     assert_eq!(outer.id().holds(), 2);
-    assert_eq!(outer.fencing_token(), inner.fencing_token());
-    outer.release().unwrap();
+    assert_eq!(outer.token(), inner.token());
+    outer.release().wait().unwrap();
     assert_eq!(inner.id().holds(), 1);
     let calls = log.len();
     world.steps.advance(3 * LEASE);
     assert!(log.len() >= calls + 8);
     assert!(inner.is_held());
-    inner.release().unwrap();
+    inner.release().wait().unwrap();
     assert_eq!(world.store.holder("a"), None);
     let calls = log.len();
     world.steps.advance(3 * LEASE);
@@ -277,10 +277,8 @@ fn r10_entered_often_and_released_as_often_nothing_is_left() {
     for order in 0..4 {
         let world = world(order);
         let log = log(&world.store, &world.clock, no_fault);
-        let first = world.leases.try_lock("a").unwrap();
-        let mut guards: Vec<LeaseGuard> = (0..20)
-            .map(|_| world.leases.enter_again(&first).unwrap())
-            .collect();
+        let first = world.leases.lock("a").at_once().wait().unwrap();
+        let mut guards: Vec<LeaseGuard> = (0..20).map(|_| first.again().unwrap()).collect();
         guards.insert(usize::try_from(order).unwrap() * 6, first);
         let given_back = || {
             let calls = log.calls();
@@ -295,7 +293,7 @@ fn r10_entered_often_and_released_as_often_nothing_is_left() {
             assert_eq!(guard.id().holds(), guards.len() + 1);
             // By a release and by a drop.
             if guards.len().is_multiple_of(2) {
-                guard.release().unwrap();
+                guard.release().wait().unwrap();
             } else {
                 drop(guard);
             }
@@ -312,17 +310,17 @@ fn r10_entered_often_and_released_as_often_nothing_is_left() {
 fn r10_threads_that_enter_and_leave_agree_on_the_last_one() {
     let world = threads();
     for _ in 0..200 {
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         thread::scope(|scope| {
             for _ in 0..3 {
-                let (leases, again) = (&world.leases, world.leases.enter_again(&guard).unwrap());
+                let again = guard.again().unwrap();
                 scope.spawn(move || {
-                    let more = leases.enter_again(&again).unwrap();
-                    again.release().unwrap();
-                    more.release().unwrap();
+                    let more = again.again().unwrap();
+                    again.release().wait().unwrap();
+                    more.release().wait().unwrap();
                 });
             }
-            guard.release().unwrap();
+            guard.release().wait().unwrap();
         });
         assert_eq!(world.store.holder("a"), None);
         assert_eq!(world.leases.stats().kept, 0);
@@ -332,39 +330,45 @@ fn r10_threads_that_enter_and_leave_agree_on_the_last_one() {
 #[test]
 fn one_guard_less_knows_of_the_loss_and_gives_nothing_back() {
     let world = world(1);
-    let outer = world.leases.try_lock("a").unwrap();
-    let inner = world.leases.enter_again(&outer).unwrap();
+    let outer = world.leases.lock("a").at_once().wait().unwrap();
+    let inner = outer.again().unwrap();
     world.store.inject(all_down);
     world.steps.advance(LEASE);
     assert!(!outer.is_held() && !inner.is_held());
-    assert_eq!(outer.release(), Err(ReleaseError::Lost(Loss::Expired)));
+    assert_eq!(
+        outer.release().wait(),
+        Err(ReleaseError::Lost(Loss::Expired))
+    );
     assert!(matches!(
-        world.leases.enter_again(&inner),
+        inner.again(),
         Err(LockError::Lost {
             loss: Loss::Expired,
             ..
         })
     ));
-    assert_eq!(inner.release(), Err(ReleaseError::Lost(Loss::Expired)));
+    assert_eq!(
+        inner.release().wait(),
+        Err(ReleaseError::Lost(Loss::Expired))
+    );
 }
 
 #[test]
 fn a_release_says_what_the_store_says() {
     let world = world(1);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     world.store.forget();
     assert!(guard.is_held());
-    assert_eq!(guard.release(), Err(ReleaseError::NotHeld));
+    assert_eq!(guard.release().wait(), Err(ReleaseError::NotHeld));
     // It was given up by the holder and not lost by it.
     assert_eq!(world.leases.stats().lost, 0);
 
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     world.store.inject(|call| match call {
         StoreCall::GiveBack { .. } => panic!("wanted"),
         _ => Fault::None,
     });
     quiet::hush();
-    let failed = guard.release();
+    let failed = guard.release().wait();
     assert!(
         matches!(&failed, Err(ReleaseError::Store(StoreError::Unavailable(why)))
             if why.contains("wanted")),
@@ -379,12 +383,12 @@ fn a_release_says_what_the_store_says() {
 fn what_a_store_that_fails_was_not_told_it_is_told_later() {
     for (seed, by_drop) in [(1, false), (2, true)] {
         let world = world(seed);
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         let log = log(&world.store, &world.clock, all_down);
         if by_drop {
             drop(guard);
         } else {
-            assert_eq!(guard.release(), Err(ReleaseError::Store(down())));
+            assert_eq!(guard.release().wait(), Err(ReleaseError::Store(down())));
         }
         world.steps.advance(10 * S);
         assert!(log.len() >= 4, "{:?}", log.calls());
@@ -394,7 +398,7 @@ fn what_a_store_that_fails_was_not_told_it_is_told_later() {
         assert_eq!(world.store.holder("a"), None);
         // It ends with that, and it ends when it has not worked for long enough.
         assert_eq!(world.leases.stats().armed, 0);
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         world.store.inject(all_down);
         drop(guard);
         world.steps.advance(3 * LEASE);
@@ -406,9 +410,9 @@ fn what_a_store_that_fails_was_not_told_it_is_told_later() {
 #[test]
 fn a_long_lease_is_tried_to_be_given_back_for_as_long_as_it_lasts() {
     let world = world(1);
-    let guard = world.leases.acquire("a").lease(100 * LEASE).try_lock();
+    let guard = world.leases.lock("a").lease(100 * LEASE).at_once().wait();
     world.store.inject(all_down);
-    assert!(guard.unwrap().release().is_err());
+    assert!(guard.unwrap().release().wait().is_err());
     world.steps.advance(20 * LEASE);
     assert!(world.store.holder("a").is_some());
     world.store.heal();
@@ -420,14 +424,14 @@ fn a_long_lease_is_tried_to_be_given_back_for_as_long_as_it_lasts() {
 #[test]
 fn the_longest_lease_there_is_is_no_problem() {
     let world = world_of(1, 1, |builder| builder.lease(Duration::MAX));
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     world.steps.advance(1_000_000 * LEASE);
     assert!(guard.is_held());
     world.store.inject(all_down);
-    assert_eq!(guard.release(), Err(ReleaseError::Store(down())));
+    assert_eq!(guard.release().wait(), Err(ReleaseError::Store(down())));
     let guard = {
         world.store.heal();
-        world.leases.try_lock("b").unwrap()
+        world.leases.lock("b").at_once().wait().unwrap()
     };
     world.store.inject(all_down);
     drop(guard);
@@ -446,7 +450,7 @@ fn a_drop_does_not_wait_for_a_store_that_hangs() {
         Fault::None
     });
     let guards: Vec<_> = (0..3)
-        .map(|n| world.leases.try_lock(&n.to_string()).unwrap())
+        .map(|n| world.leases.lock(&n.to_string()).at_once().wait().unwrap())
         .collect();
     let (send, dropped) = channel();
     let dropping = thread::spawn(move || {
@@ -474,7 +478,7 @@ fn a_drop_waits_for_a_store_that_answers() {
     let world = threads();
     let mut free = 0;
     for _ in 0..100 {
-        drop(world.leases.try_lock("a").unwrap());
+        drop(world.leases.lock("a").at_once().wait().unwrap());
         free += usize::from(world.store.holder("a").is_none());
         until("it is free", || world.store.holder("a").is_none());
     }
@@ -488,9 +492,9 @@ fn to_close_is_the_end_of_everything_that_is_held() {
     let events = world.leases.events(100);
     let log = log(&world.store, &world.clock, no_fault);
     let mut guards: Vec<_> = (0..5)
-        .map(|n| world.leases.try_lock(&n.to_string()).unwrap())
+        .map(|n| world.leases.lock(&n.to_string()).at_once().wait().unwrap())
         .collect();
-    guards.pop().unwrap().release().unwrap();
+    guards.pop().unwrap().release().wait().unwrap();
     let channel = guards[0].lost().channel();
     assert_eq!(world.leases.close(S), 4);
     assert_eq!(channel.try_recv(), Ok(Loss::Closed));
@@ -503,18 +507,21 @@ fn to_close_is_the_end_of_everything_that_is_held() {
         assert_eq!(world.store.holder(&n.to_string()), None);
     }
     let closed = |answer| matches!(answer, Err(LockError::Closed { .. }));
-    assert!(closed(world.leases.try_lock("9").map(drop)));
-    assert!(closed(world.leases.lock("9").map(drop)));
-    assert!(closed(world.leases.try_lock_for("9", S).map(drop)));
+    assert!(closed(world.leases.lock("9").at_once().wait().map(drop)));
+    assert!(closed(world.leases.lock("9").wait().map(drop)));
+    assert!(closed(world.leases.lock("9").within(S).wait().map(drop)));
     for guard in guards {
         assert!(matches!(
-            world.leases.enter_again(&guard),
+            guard.again(),
             Err(LockError::Lost {
                 loss: Loss::Closed,
                 ..
             })
         ));
-        assert_eq!(guard.release(), Err(ReleaseError::Lost(Loss::Closed)));
+        assert_eq!(
+            guard.release().wait(),
+            Err(ReleaseError::Lost(Loss::Closed))
+        );
     }
     assert_eq!(world.leases.close(S), 0);
     world.steps.advance(3 * LEASE);
@@ -533,7 +540,7 @@ fn to_close_takes_no_longer_than_its_limit_and_one_call() {
         Fault::None
     });
     let guards: Vec<_> = (0..20)
-        .map(|n| world.leases.try_lock(&n.to_string()).unwrap())
+        .map(|n| world.leases.lock(&n.to_string()).at_once().wait().unwrap())
         .collect();
     let claims = log.len();
     // All are lost, and some run out.
@@ -569,20 +576,20 @@ fn mortal() -> (MemoryStore, Arc<AtomicBool>) {
 fn with_the_last_clone_and_the_last_guard_everything_is_gone() {
     let (store, gone) = mortal();
     let leases = Leases::new(store).unwrap();
-    let guard = leases.clone().try_lock("a").unwrap();
-    let again = leases.enter_again(&guard).unwrap();
+    let guard = leases.clone().lock("a").at_once().wait().unwrap();
+    let again = guard.again().unwrap();
     let lost = guard.lost();
     drop(leases);
     assert!(guard.is_held());
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     assert!(again.is_held());
-    again.release().unwrap();
+    again.release().wait().unwrap();
     until("the store is gone", || gone.load(SeqCst));
     assert!(!lost.is_lost());
     // Also when the last guard is dropped, which ends on a worker of what ends.
     let (store, gone) = mortal();
     let leases = Leases::new(store).unwrap();
-    let guard = leases.try_lock("a").unwrap();
+    let guard = leases.lock("a").at_once().wait().unwrap();
     drop(leases);
     drop(guard);
     until("the store is gone", || gone.load(SeqCst));
@@ -591,10 +598,10 @@ fn with_the_last_clone_and_the_last_guard_everything_is_gone() {
 #[test]
 fn guards_of_a_manager_that_is_gone_are_renewed() {
     let world = world(1);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     drop(world.leases);
     world.steps.advance(10 * LEASE);
     assert!(guard.is_held());
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     assert_eq!(world.store.holder("a"), None);
 }

@@ -34,7 +34,7 @@ fn batches(log: &Log) -> Vec<usize> {
 }
 
 fn lock_all(leases: &Leases, names: impl IntoIterator<Item = String>) -> Vec<LeaseGuard> {
-    let lock = |name: String| leases.try_lock(&name).unwrap();
+    let lock = |name: String| leases.lock(&name).at_once().wait().unwrap();
     names.into_iter().map(lock).collect()
 }
 
@@ -108,8 +108,8 @@ fn each_destination_and_length_of_lease_has_batches_of_its_own() {
         let mut guards = lock_all(&world.leases, numbers(60));
         guards.extend((60..120).map(|n| {
             let name = n.to_string();
-            let short = world.leases.acquire(&name).lease(S);
-            short.try_lock().unwrap()
+            let short = world.leases.lock(&name).lease(S);
+            short.at_once().wait().unwrap()
         }));
         drop(guards);
         world.steps.settle();
@@ -300,13 +300,13 @@ fn what_waits_behind_calls_that_hang_goes_when_one_comes_back() {
     hangs(&world.store, &gate, |name| name != "last");
     let mut names: Vec<_> = numbers(3).collect();
     for (at, name) in names.iter().enumerate() {
-        drop(world.leases.try_lock(name).unwrap());
+        drop(world.leases.lock(name).at_once().wait().unwrap());
         // Workers come by the clock of the leases.
         march(&world.hand, S, "it hangs", || gate.waiting() == at + 1);
         world.hand.advance(LEASE / 6);
     }
     names.push("last".to_owned());
-    drop(world.leases.try_lock("last").unwrap());
+    drop(world.leases.lock("last").at_once().wait().unwrap());
     world.hand.advance(LEASE);
     assert!(world.leases.stats().releases_queued >= 4);
     gate.open();
@@ -347,13 +347,13 @@ mod awaited {
         let wakes = Wakes::new();
         let mut waiting: Vec<_> = bad
             .iter()
-            .map(|name| Box::pin(leases.lock_async(name)))
+            .map(|name| Box::pin(leases.lock(name).into_future()))
             .collect();
         for future in &mut waiting {
             assert!(poll(future, &wakes).is_pending());
         }
         until("their turns are used", || gate.waiting() == 64);
-        let mut other = Box::pin(leases.try_lock_async(&good[0]));
+        let mut other = Box::pin(leases.lock(&good[0]).at_once().into_future());
         let mut guard = None;
         until("it has its lock", || match poll(&mut other, &wakes) {
             Poll::Ready(answer) => {
@@ -363,7 +363,7 @@ mod awaited {
             Poll::Pending => false,
         });
         // And gives it back: also who awaits that has a turn.
-        let mut release = Box::pin(guard.unwrap().release_async());
+        let mut release = Box::pin(guard.unwrap().release());
         until("it is free", || match poll(&mut release, &wakes) {
             Poll::Ready(answer) => answer.is_ok(),
             Poll::Pending => false,
@@ -394,7 +394,7 @@ mod awaited {
             });
             let wakes = Wakes::new();
             let guard = {
-                let mut acquiring = Box::pin(world.leases.lock_async("a"));
+                let mut acquiring = Box::pin(world.leases.lock("a").into_future());
                 let mut guard = None;
                 until("it is locked", || match poll(&mut acquiring, &wakes) {
                     Poll::Ready(answer) => {
@@ -518,14 +518,17 @@ fn no_other_drop_waits() {
     let world = threads_of(1, |builder| builder.end_limit(3_600 * S));
     let gate = Gate::default();
     hangs(&world.store, &gate, |_| true);
-    let (other, guard) = (world.leases.clone(), world.leases.try_lock("b").unwrap());
-    drop(world.leases.try_lock("a").unwrap());
+    let (other, guard) = (
+        world.leases.clone(),
+        world.leases.lock("b").at_once().wait().unwrap(),
+    );
+    drop(world.leases.lock("a").at_once().wait().unwrap());
     gate.crowd(1);
     drop(other);
     drop(world.leases);
     assert!(guard.is_held());
     gate.open();
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     until("both are free", || {
         ["a", "b"]
             .iter()
@@ -545,7 +548,7 @@ fn what_may_have_been_granted_is_counted_until_the_store_has_answered() {
         _ => Fault::Fail(down()),
     });
     for name in numbers(3) {
-        let lost = world.leases.try_lock(&name);
+        let lost = world.leases.lock(&name).at_once().wait();
         assert!(matches!(lost, Err(LockError::Store { .. })), "{lost:?}");
     }
     assert_eq!(world.leases.stats().releases_queued, 3);

@@ -18,7 +18,7 @@ fn c151_a_lease_is_renewed_for_as_long_as_it_is_held() {
     for seed in 0..10 {
         let world = world(seed);
         let log = log(&world.store, &world.clock, no_fault);
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         for _ in 0..300 {
             world.steps.advance(S);
             assert!(guard.is_held());
@@ -46,7 +46,7 @@ fn c157_r01_an_attempt_that_fails_is_made_good_before_the_next_would_be_due() {
             StoreCall::Renew { .. } if failed.fetch_add(1, SeqCst) == 0 => Fault::Fail(down()),
             _ => Fault::None,
         });
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         world.steps.advance(20 * S);
         let attempts = log.renewals("a");
         let gap = attempts[1].since(attempts[0]);
@@ -64,7 +64,7 @@ fn r01_no_number_of_failures_ends_a_series_before_its_time() {
     for seed in 0..10 {
         let world = world(seed);
         let log = log(&world.store, &world.clock, no_renewals);
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         // Down from the first renewal to the last moment but two seconds.
         let end = guard.remaining();
         assert_eq!(end, LEASE - MARGIN);
@@ -103,7 +103,7 @@ fn r02_what_a_store_refuses_for_a_while_is_no_last_word() {
             StoreCall::Renew { .. } => Fault::Some(vec![0], own.clone()),
             _ => Fault::None,
         });
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         world.steps.advance(25 * S);
         let failed: Vec<_> = events
             .try_iter()
@@ -119,7 +119,7 @@ fn r02_what_a_store_refuses_for_a_while_is_no_last_word() {
         world.steps.advance(LEASE);
         assert!(guard.is_held(), "{error}");
         assert!(guard.renewals() >= 1);
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
     }
 }
 
@@ -127,8 +127,8 @@ fn r02_what_a_store_refuses_for_a_while_is_no_last_word() {
 fn r12_a_renewal_is_of_everything_that_the_lock_is() {
     // For a store that is asked all the time, the name, its owner and its token last together.
     let world = world(1);
-    let guard = world.leases.try_lock("a").unwrap();
-    let holder = (guard.id().owner().to_owned(), guard.fencing_token());
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
+    let holder = (guard.id().owner().to_owned(), guard.token());
     for _ in 0..10 * 60 {
         world.steps.advance(S / 2);
         assert_eq!(world.store.holder("a"), Some(holder.clone()));
@@ -154,20 +154,20 @@ fn r13_reentrant_holds_are_renewed_whatever_their_number() {
         }
         Fault::None
     });
-    let mut guards = vec![world.leases.try_lock("a").unwrap()];
+    let mut guards = vec![world.leases.lock("a").at_once().wait().unwrap()];
     for holds in 1..=5 {
         world.steps.advance(2 * LEASE);
         assert!(guards.iter().all(tourbillon_leases::LeaseGuard::is_held));
         // It is one series, and the backend is only shown the number.
         assert_eq!(shown.load(SeqCst), holds);
         assert_eq!(world.leases.stats().armed, 1);
-        let again = world.leases.enter_again(&guards[0]).unwrap();
+        let again = guards[0].again().unwrap();
         guards.push(again);
     }
     while let Some(guard) = guards.pop() {
         world.steps.advance(2 * LEASE);
         assert!(guard.is_held());
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
     }
     assert_eq!(world.store.holder("a"), None);
 }
@@ -178,7 +178,13 @@ fn c166_r24_a_fixed_lease_is_not_renewed_and_says_so_in_its_name() {
     let log = log(&world.store, &world.clock, no_fault);
     let events = world.leases.events(10);
     let lease = 100 * S;
-    let guard = world.leases.acquire("a").fixed_lease(lease).try_lock();
+    let guard = world
+        .leases
+        .lock("a")
+        .lease(lease)
+        .not_renewed()
+        .at_once()
+        .wait();
     let guard = guard.unwrap();
     let margin = lease / 100 + 2 * MS;
     world.steps.advance(lease - margin - MS);
@@ -197,8 +203,8 @@ fn c166_r24_a_fixed_lease_is_not_renewed_and_says_so_in_its_name() {
 fn c166_r24_a_fixed_lease_that_is_fed_is_not_renewed_either() {
     let world = world(1);
     let log = log(&world.store, &world.clock, no_fault);
-    let acquisition = world.leases.acquire("a").fixed_lease(100 * S);
-    let guard = acquisition.fed_every(20 * S).try_lock().unwrap();
+    let acquisition = world.leases.lock("a").lease(100 * S).not_renewed();
+    let guard = acquisition.fed_every(20 * S).at_once().wait().unwrap();
     for _ in 0..9 {
         world.steps.advance(10 * S);
         assert!(guard.feed());
@@ -214,13 +220,19 @@ fn c166_r24_a_lease_of_its_own_length_is_renewed_as_ever() {
     let world = world(1);
     let log = log(&world.store, &world.clock, no_fault);
     // For a failover that can't wait for 30 s.
-    let guard = world.leases.acquire("a").lease(3 * S).try_lock().unwrap();
+    let guard = world
+        .leases
+        .lock("a")
+        .lease(3 * S)
+        .at_once()
+        .wait()
+        .unwrap();
     assert!(guard.remaining() < 3 * S);
     world.steps.advance(60 * S);
     assert!(guard.is_held());
     let renewed = log.renewals("a").len();
     assert!((54..=66).contains(&renewed), "{renewed}");
-    assert!(world.leases.try_lock("a").is_err());
+    assert!(world.leases.lock("a").at_once().wait().is_err());
     drop(guard);
 }
 
@@ -228,7 +240,7 @@ fn c166_r24_a_lease_of_its_own_length_is_renewed_as_ever() {
 fn r08_what_is_renewed_for_ever_is_told_once_and_shown() {
     let world = world_of(1, 1, |builder| builder.alarm_after(20));
     let events = world.leases.events(1_000);
-    let forgotten = world.leases.try_lock("forgotten").unwrap();
+    let forgotten = world.leases.lock("forgotten").at_once().wait().unwrap();
     let alarms = || -> Vec<_> {
         let alarm = |what| match what {
             What::HeldLong { renewals, .. } => Some(renewals),
@@ -243,7 +255,7 @@ fn r08_what_is_renewed_for_ever_is_told_once_and_shown() {
         world.steps.advance(S);
     }
     assert!(alarms().is_empty());
-    let young = world.leases.try_lock("young").unwrap();
+    let young = world.leases.lock("young").at_once().wait().unwrap();
     world.steps.advance(LEASE / 2);
     assert_eq!(alarms(), [("forgotten".to_owned(), 20)]);
     assert_eq!(
@@ -263,7 +275,7 @@ fn r08_what_is_renewed_for_ever_is_told_once_and_shown() {
 fn r19_a_renewal_that_begins_late_is_told() {
     let world = world(1);
     let events = world.leases.events(100);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     world.steps.advance(3 * LEASE);
     assert_eq!(world.leases.stats().late, 0);
     assert!(
@@ -315,7 +327,7 @@ fn r19_ordinary_timers_and_their_tasks_hold_up_no_renewal() {
     }
     gate.crowd(1);
     let world = worlds::threads();
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     for renewals in 1..=10 {
         world.hand.advance(12 * S);
         wait::until("its round is over", || world.leases.stats().armed == 2);
@@ -334,7 +346,7 @@ fn c165_r27_locks_of_one_moment_are_not_renewed_in_one_pulse() {
     let names: Vec<_> = (0..LOCKS).map(|n| n.to_string()).collect();
     let guards: Vec<_> = names
         .iter()
-        .map(|name| world.leases.try_lock(name).unwrap())
+        .map(|name| world.leases.lock(name).at_once().wait().unwrap())
         .collect();
     assert_eq!(world.steps.now(), Time::ZERO);
     for round in 0..3 {
@@ -365,13 +377,13 @@ fn c170_r27_churn_leaves_one_armed_series_or_none() {
         let world = world(seed);
         let log = log(&world.store, &world.clock, no_fault);
         for cycle in 0..10_000 {
-            let guard = world.leases.try_lock("a").unwrap();
+            let guard = world.leases.lock("a").at_once().wait().unwrap();
             if cycle % 3 == 0 {
                 world.steps.advance(MS);
             }
             assert_eq!(world.leases.stats().armed, 1);
             if cycle % 2 == 0 {
-                guard.release().unwrap();
+                guard.release().wait().unwrap();
             } else {
                 drop(guard);
                 world.steps.settle();
@@ -381,7 +393,7 @@ fn c170_r27_churn_leaves_one_armed_series_or_none() {
         // Nothing of all that is renewed.
         world.steps.advance(3 * LEASE);
         assert!(log.batches().is_empty());
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         let stats = world.leases.stats();
         assert_eq!((stats.armed, stats.kept, stats.destinations), (1, 1, 1));
         world.steps.advance(LEASE);
@@ -396,9 +408,9 @@ fn c167_r11_each_renews_only_what_is_its_own() {
     let builder = Leases::builder(one.store.clone()).clock(one.clock.clone());
     let (other, other_steps) = builder.build_stepped(2).unwrap();
     let log = log(&one.store, &one.clock, no_fault);
-    let a = one.leases.try_lock("a").unwrap();
-    let b = other.try_lock("b").unwrap();
-    let zombie = other.try_lock("zombie").unwrap();
+    let a = one.leases.lock("a").at_once().wait().unwrap();
+    let b = other.lock("b").at_once().wait().unwrap();
+    let zombie = other.lock("zombie").at_once().wait().unwrap();
     worlds::together(&[&one.steps, &other_steps], 5 * LEASE, 100 * MS);
     assert!(a.is_held() && b.is_held());
     let secrets = |name: &str| -> Vec<String> {
@@ -420,5 +432,5 @@ fn c167_r11_each_renews_only_what_is_its_own() {
     one.steps.advance(LEASE);
     assert_eq!(secrets("zombie").len(), count);
     assert!(a.is_held());
-    assert!(one.leases.try_lock("zombie").is_ok());
+    assert!(one.leases.lock("zombie").at_once().wait().is_ok());
 }

@@ -12,8 +12,8 @@ use kit::wait;
 use kit::wait::until;
 use tourbillon::{Clock, Time};
 use tourbillon_leases::{
-    Change, Elector, ElectorRole, Fault, FindingKind, Impact, Leadership, Leases, LockError, Loss,
-    StoreCall, StoreError, TermEnd,
+    Change, Election, ElectionRole, Fault, FindingKind, Impact, Leadership, Leases, LockError,
+    Loss, StoreCall, StoreError, TermEnd,
 };
 
 use crate::worlds::{LEASE, MS, S, Threads, march, threads, world};
@@ -45,11 +45,11 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// Serves on a thread of its own, by closures or futures. The work goes on while it leads.
-fn serves(elector: &Elector, awaits: bool) -> JoinHandle<Ended> {
-    let elector = elector.clone();
+fn serves(election: &Election, awaits: bool) -> JoinHandle<Ended> {
+    let election = election.clone();
     thread::spawn(move || match awaits {
-        true => block_on(elector.serve_async(async |_| std::future::pending().await)),
-        false => elector.serve(|leadership| {
+        true => block_on(election.serve_async(async |_| std::future::pending().await)),
+        false => election.serve(|leadership| {
             while leadership.is_leader() {
                 thread::yield_now();
             }
@@ -57,13 +57,13 @@ fn serves(elector: &Elector, awaits: bool) -> JoinHandle<Ended> {
     })
 }
 
-/// An elector that sends its changes.
-fn heard(elector: Elector) -> (Elector, mpsc::Receiver<Change>) {
+/// An election that sends its changes.
+fn heard(election: Election) -> (Election, mpsc::Receiver<Change>) {
     let (tell, told) = mpsc::channel();
-    let elector = elector.on_change(move |change| {
+    let election = election.on_change(move |change| {
         let _ = tell.send(change.clone());
     });
-    (elector, told)
+    (election, told)
 }
 
 #[track_caller]
@@ -103,9 +103,9 @@ fn a_refusal_is_told_and_followed_by_a_pause_and_the_candidacy_goes_on() {
     for awaits in [false, true] {
         let threads = threads();
         let asked = refuse(&threads);
-        let (elector, told) = heard(threads.leases.elector("e"));
+        let (election, told) = heard(threads.leases.election("e"));
         let began = threads.leases.now();
-        let service = serves(&elector, awaits);
+        let service = serves(&election, awaits);
         let failed = wait::next(&told);
         assert!(
             matches!(&failed, Change::Failed { error, .. } if *error == refusal()),
@@ -117,16 +117,16 @@ fn a_refusal_is_told_and_followed_by_a_pause_and_the_candidacy_goes_on() {
             thread::yield_now();
             threads.leases.now() >= began + 2 * S
         });
-        let status = elector.status();
+        let status = election.status();
         assert_eq!(
             (status.role, status.since),
-            (ElectorRole::Waiting, Some(began))
+            (ElectionRole::Waiting, Some(began))
         );
         assert_eq!(
             (status.error, status.failing_since),
             (Some(refusal()), Some(began))
         );
-        let health = elector.health();
+        let health = election.health();
         let own = health.findings().last().expect("it is told");
         assert_eq!(
             (own.kind, own.impact),
@@ -140,15 +140,15 @@ fn a_refusal_is_told_and_followed_by_a_pause_and_the_candidacy_goes_on() {
         assert!((2..=8).contains(&asked), "{asked} attempts");
         threads.store.heal();
         let token = elected_later(&threads, &told);
-        let status = elector.status();
-        assert!(matches!(status.role, ElectorRole::Leading { token: of, .. } if of == token));
+        let status = election.status();
+        assert!(matches!(status.role, ElectionRole::Leading { token: of, .. } if of == token));
         assert!(status.since > Some(began) && status.error.is_none());
-        assert!(elector.health().is_ready());
-        elector.stop();
+        assert!(election.health().is_ready());
+        election.stop();
         assert!(matches!(service.join().unwrap(), Ok(())));
         assert_eq!(ended(&told), TermEnd::Resigned);
         assert!(told.try_recv().is_err(), "the refusal was told once");
-        assert_eq!(elector.status().role, ElectorRole::Idle);
+        assert_eq!(election.status().role, ElectionRole::Idle);
     }
 }
 
@@ -156,8 +156,8 @@ fn a_refusal_is_told_and_followed_by_a_pause_and_the_candidacy_goes_on() {
 fn an_error_that_changes_is_told_again() {
     let threads = threads();
     refuse(&threads);
-    let (elector, told) = heard(threads.leases.elector("e"));
-    let service = serves(&elector, false);
+    let (election, told) = heard(threads.leases.election("e"));
+    let service = serves(&election, false);
     wait::next(&told);
     let other = || StoreError::Refused("NOPERM".to_owned());
     threads.store.inject(move |call| match call {
@@ -174,17 +174,17 @@ fn an_error_that_changes_is_told_again() {
         again.unwrap().to_string(),
         format!("not elected, and tries again: {}", other())
     );
-    elector.stop();
+    election.stop();
     assert!(service.join().unwrap().is_ok());
 }
 
 #[test]
 fn what_can_never_succeed_is_returned_at_once() {
     let world = world(1);
-    let of = |name: &str| world.leases.elector(name);
+    let of = |name: &str| world.leases.election(name);
     let long = "x".repeat(Leases::LONGEST_NAME + 1);
     type Is = fn(&LockError) -> bool;
-    let wrong: [(Elector, Is); 5] = [
+    let wrong: [(Election, Is); 5] = [
         (of(""), |error| matches!(error, LockError::EmptyName)),
         (of(&long), |error| {
             matches!(error, LockError::LongName { .. })
@@ -199,13 +199,15 @@ fn what_can_never_succeed_is_returned_at_once() {
             matches!(error, LockError::ZeroHold { .. })
         }),
     ];
-    for (elector, is) in wrong {
-        let error = elector.serve(|_| panic!("it was not elected")).unwrap_err();
+    for (election, is) in wrong {
+        let error = election
+            .serve(|_| panic!("it was not elected"))
+            .unwrap_err();
         assert!(is(&error), "{error:?}");
-        let served = block_on(elector.serve_async(async |_| panic!("it was not elected")));
+        let served = block_on(election.serve_async(async |_| panic!("it was not elected")));
         let error = served.unwrap_err();
         assert!(is(&error), "{error:?}");
-        assert_eq!(elector.status().role, ElectorRole::Idle);
+        assert_eq!(election.status().role, ElectionRole::Idle);
     }
 }
 
@@ -229,20 +231,21 @@ const ALL: [While; 5] = [
 ];
 
 /// Ends a service by `end`, in each state and both forms.
-fn ended_by(end: impl Fn(&Threads, &Elector), is: fn(&Ended) -> bool) {
+fn ended_by(end: impl Fn(&Threads, &Election), is: fn(&Ended) -> bool) {
     for state in ALL {
         for awaits in [false, true] {
             let threads = threads();
-            let (elector, told) = heard(threads.leases.elector("e"));
-            let unrelated = threads.leases.try_lock("unrelated").unwrap();
-            let held = (state == While::Waits).then(|| threads.leases.try_lock("e").unwrap());
+            let (election, told) = heard(threads.leases.election("e"));
+            let unrelated = threads.leases.lock("unrelated").at_once().wait().unwrap();
+            let held =
+                (state == While::Waits).then(|| threads.leases.lock("e").at_once().wait().unwrap());
             if state == While::Pauses {
                 refuse(&threads);
             }
             if state == While::NotBegun {
-                end(&threads, &elector);
+                end(&threads, &election);
             }
-            let service = serves(&elector, awaits);
+            let service = serves(&election, awaits);
             match state {
                 While::NotBegun => {}
                 While::Waits => until("it waits", || threads.leases.stats().waiting == 1),
@@ -250,12 +253,12 @@ fn ended_by(end: impl Fn(&Threads, &Elector), is: fn(&Ended) -> bool) {
                 While::Leads => drop(elected(&told)),
                 While::StepsBack => {
                     elected(&told);
-                    elector.resign();
+                    election.resign();
                     assert_eq!(ended(&told), TermEnd::Resigned);
                 }
             }
             if state != While::NotBegun {
-                end(&threads, &elector);
+                end(&threads, &election);
             }
             // The clock stands still.
             let served = service.join().unwrap();
@@ -267,7 +270,7 @@ fn ended_by(end: impl Fn(&Threads, &Elector), is: fn(&Ended) -> bool) {
 
 #[test]
 fn a_stop_ends_a_service_whatever_it_does() {
-    ended_by(|_, elector| elector.stop(), Result::is_ok);
+    ended_by(|_, election| election.stop(), Result::is_ok);
 }
 
 #[test]
@@ -283,8 +286,8 @@ fn a_close_ends_a_service_whatever_it_does() {
 #[test]
 fn a_service_that_is_stopped_when_its_leases_are_closed_was_stopped() {
     ended_by(
-        |threads, elector| {
-            elector.stop();
+        |threads, election| {
+            election.stop();
             threads.leases.close(S);
         },
         Result::is_ok,
@@ -294,11 +297,11 @@ fn a_service_that_is_stopped_when_its_leases_are_closed_was_stopped() {
 #[test]
 fn work_stops_its_service_from_within() {
     let world = world(1);
-    let elector = world.leases.elector("e");
+    let election = world.leases.election("e");
     let mut terms = 0;
-    let served = elector.serve(|_| {
+    let served = election.serve(|_| {
         terms += 1;
-        elector.stop();
+        election.stop();
     });
     assert!(served.is_ok());
     assert_eq!((terms, world.store.holder("e")), (1, None));
@@ -310,8 +313,8 @@ fn work_that_returns_at_once_leads_again_after_two_seconds_without_another_leade
         let threads = threads();
         let began = threads.leases.now();
         let (tell, told) = mpsc::channel();
-        let elector = threads.leases.elector("e");
-        let (served, now) = (elector.clone(), threads.leases.clone());
+        let election = threads.leases.election("e");
+        let (served, now) = (election.clone(), threads.leases.clone());
         let service = thread::spawn(move || match awaits {
             true => block_on(served.serve_async(async |_| tell.send(now.now()).unwrap())),
             false => served.serve(|_| tell.send(now.now()).unwrap()),
@@ -326,7 +329,7 @@ fn work_that_returns_at_once_leads_again_after_two_seconds_without_another_leade
             });
             assert!(at >= Some(began + term * 2 * S), "{at:?}");
         }
-        elector.stop();
+        election.stop();
         assert!(service.join().unwrap().is_ok());
     }
 }
@@ -337,17 +340,17 @@ fn work_that_returns_lets_the_others_lead_first() {
     let other = Leases::builder(threads.store.clone()).clock(Clock::manual(&threads.hand));
     let other = other.build().unwrap();
     let gate = Gate::default();
-    let (work, elector) = (gate.clone(), threads.leases.elector("e"));
-    let served = elector.clone();
+    let (work, election) = (gate.clone(), threads.leases.election("e"));
+    let served = election.clone();
     let service = thread::spawn(move || served.serve(|_| work.pass()));
     gate.crowd(1);
-    let (second, told) = heard(other.elector("e"));
+    let (second, told) = heard(other.election("e"));
     let waits = serves(&second, false);
     until("the other one waits", || other.stats().waiting == 1);
     gate.open();
     // The clock stands still, so no time can decide.
     elected(&told);
-    elector.stop();
+    election.stop();
     assert!(service.join().unwrap().is_ok());
     second.stop();
     assert!(waits.join().unwrap().is_ok());
@@ -357,13 +360,13 @@ fn work_that_returns_lets_the_others_lead_first() {
 fn a_service_resigns_and_goes_on() {
     for awaits in [false, true] {
         let threads = threads();
-        let (elector, told) = heard(threads.leases.elector("e"));
-        let service = serves(&elector, awaits);
+        let (election, told) = heard(threads.leases.election("e"));
+        let service = serves(&election, awaits);
         let first = elected(&told);
-        assert!(elector.resign());
+        assert!(election.resign());
         assert_eq!(ended(&told), TermEnd::Resigned);
         assert!(elected_later(&threads, &told) > first);
-        elector.stop();
+        election.stop();
         assert!(service.join().unwrap().is_ok());
     }
 }
@@ -377,16 +380,16 @@ fn a_service_goes_on_after_a_term_that_was_too_long_or_a_lease_that_ran_out() {
         (true, Loss::Expired),
     ] {
         let threads = threads();
-        let elector = threads.leases.elector("e");
-        let elector = match loss {
-            Loss::HeldTooLong => elector.max_hold(10 * S),
+        let election = threads.leases.election("e");
+        let election = match loss {
+            Loss::HeldTooLong => election.max_hold(10 * S),
             _ => {
                 threads.store.inject(crate::worlds::no_renewals);
-                elector
+                election
             }
         };
-        let (elector, told) = heard(elector);
-        let service = serves(&elector, awaits);
+        let (election, told) = heard(election);
+        let service = serves(&election, awaits);
         let first = elected(&told);
         let mut end = None;
         march(&threads.hand, LEASE, "the term ends", || {
@@ -402,7 +405,7 @@ fn a_service_goes_on_after_a_term_that_was_too_long_or_a_lease_that_ran_out() {
         // One that has led for too long lets the others lead first.
         let after = threads.leases.now().since(ended);
         assert!(loss != Loss::HeldTooLong || after >= S, "{after:?}");
-        elector.stop();
+        election.stop();
         assert!(service.join().unwrap().is_ok());
     }
 }
@@ -410,7 +413,7 @@ fn a_service_goes_on_after_a_term_that_was_too_long_or_a_lease_that_ran_out() {
 #[test]
 fn work_that_hangs_is_replaced_and_its_service_goes_on_when_it_returns() {
     let threads = threads();
-    let (hung, told) = heard(threads.leases.elector("e").fed_every(5 * S));
+    let (hung, told) = heard(threads.leases.election("e").fed_every(5 * S));
     let gate = Gate::default();
     let (work, served) = (gate.clone(), hung.clone());
     let service = thread::spawn(move || {
@@ -423,17 +426,17 @@ fn work_that_hangs_is_replaced_and_its_service_goes_on_when_it_returns() {
     });
     let first = elected(&told);
     gate.crowd(1);
-    let (second, others) = heard(threads.leases.elector("e"));
+    let (second, others) = heard(threads.leases.election("e"));
     let waits = serves(&second, false);
     until("it waits", || threads.leases.stats().waiting == 1);
     let token = elected_later(&threads, &others);
     assert!(token > first);
-    assert_eq!(hung.status().role, ElectorRole::Idle);
+    assert_eq!(hung.status().role, ElectionRole::Idle);
     assert!(told.try_recv().is_err(), "its work still runs");
     gate.open();
     assert_eq!(ended(&told), TermEnd::Lost(Loss::NotFed));
     until("it waits again", || {
-        hung.status().role == ElectorRole::Waiting
+        hung.status().role == ElectionRole::Waiting
     });
     second.stop();
     assert!(waits.join().unwrap().is_ok());
@@ -445,14 +448,14 @@ fn work_that_hangs_is_replaced_and_its_service_goes_on_when_it_returns() {
 #[test]
 fn clones_that_serve_at_one_time_lead_one_after_the_other() {
     let threads = threads();
-    let (elector, leading) = (threads.leases.elector("e"), Arc::new(AtomicUsize::new(0)));
+    let (election, leading) = (threads.leases.election("e"), Arc::new(AtomicUsize::new(0)));
     let (tell, told) = mpsc::channel();
     let services: Vec<_> = (0..3)
         .map(|number| {
-            let (elector, leading) = (elector.clone(), Arc::clone(&leading));
+            let (election, leading) = (election.clone(), Arc::clone(&leading));
             let tell = tell.clone();
             thread::spawn(move || {
-                elector.serve(|leadership| {
+                election.serve(|leadership| {
                     assert_eq!(leading.fetch_add(1, SeqCst), 0, "two lead");
                     tell.send(number).unwrap();
                     while leadership.is_leader() {
@@ -466,7 +469,7 @@ fn clones_that_serve_at_one_time_lead_one_after_the_other() {
     let mut last = wait::next(&told);
     for _ in 0..5 {
         until("the others wait", || threads.leases.stats().waiting == 2);
-        elector.resign();
+        election.resign();
         let next = wait::next(&told);
         assert_ne!(next, last, "it comes last");
         last = next;
@@ -476,7 +479,7 @@ fn clones_that_serve_at_one_time_lead_one_after_the_other() {
             threads.leases.stats().waiting == 2
         });
     }
-    elector.stop();
+    election.stop();
     for service in services {
         assert!(service.join().unwrap().is_ok());
     }
@@ -487,12 +490,12 @@ fn a_panic_of_the_work_ends_the_term_and_goes_on() {
     hush();
     for awaits in [false, true] {
         let world = world(1);
-        let elector = world.leases.elector("e");
+        let election = world.leases.election("e");
         let served = catch_unwind(AssertUnwindSafe(|| match awaits {
             true => block_on(async {
                 // One that is polled by the test drives no workers, so the lock is taken before.
-                let leadership = elector.campaign().unwrap();
-                let served = elector.serve_async(async |_: &Leadership| panic!("{WANTED}"));
+                let leadership = election.lead().wait().unwrap();
+                let served = election.serve_async(async |_: &Leadership| panic!("{WANTED}"));
                 drop(leadership);
                 let mut served = std::pin::pin!(served);
                 std::future::poll_fn(|context| {
@@ -503,13 +506,13 @@ fn a_panic_of_the_work_ends_the_term_and_goes_on() {
                 })
                 .await
             }),
-            false => elector.serve(|_| panic!("{WANTED}")),
+            false => election.serve(|_| panic!("{WANTED}")),
         }));
         assert!(served.is_err());
         world.steps.settle();
         assert_eq!(world.store.holder("e"), None);
-        assert_eq!(elector.status().role, ElectorRole::Idle);
-        assert!(!elector.resign());
+        assert_eq!(election.status().role, ElectionRole::Idle);
+        assert!(!election.resign());
     }
 }
 
@@ -521,37 +524,37 @@ fn a_panic_of_the_callback_ends_the_service() {
         if panics_at == "not elected" {
             refuse(&threads);
         }
-        let elector = threads.leases.elector("e").on_change(move |change| {
+        let election = threads.leases.election("e").on_change(move |change| {
             let text = change.to_string();
             let ends = panics_at == "ended" && text.contains(" has ended ");
             assert!(!ends && !text.starts_with(panics_at), "{WANTED}");
         });
         let service = thread::spawn({
-            let elector = elector.clone();
-            move || elector.serve(|_| ())
+            let election = election.clone();
+            move || election.serve(|_| ())
         });
         assert!(service.join().is_err(), "{panics_at}");
         until("it is given back", || threads.store.holder("e").is_none());
-        assert_eq!(elector.status().role, ElectorRole::Idle);
-        assert!(!elector.resign());
+        assert_eq!(election.status().role, ElectionRole::Idle);
+        assert!(!election.resign());
     }
 }
 
 #[test]
 fn a_store_that_is_away_while_a_candidate_waits_is_an_error_of_its_status() {
     let threads = threads();
-    let elector = threads.leases.elector("e");
+    let election = threads.leases.election("e");
     threads.store.inject(crate::worlds::all_down);
-    let service = serves(&elector, false);
-    until("it is told", || elector.status().error.is_some());
-    let status = elector.status();
+    let service = serves(&election, false);
+    until("it is told", || election.status().error.is_some());
+    let status = election.status();
     assert_eq!(status.error, Some(crate::worlds::down()));
-    assert_eq!(status.role, ElectorRole::Waiting);
+    assert_eq!(status.role, ElectionRole::Waiting);
     // Nobody campaigns any more, so nothing fails.
-    elector.stop();
+    election.stop();
     assert!(service.join().unwrap().is_ok());
     assert_eq!(
-        (elector.status().error, elector.status().since),
+        (election.status().error, election.status().since),
         (None, None)
     );
 }
@@ -560,17 +563,17 @@ fn a_store_that_is_away_while_a_candidate_waits_is_an_error_of_its_status() {
 fn a_callback_finds_that_its_candidate_leads_and_that_nothing_fails() {
     let threads = threads();
     refuse(&threads);
-    let elector = threads.leases.elector("e");
+    let election = threads.leases.election("e");
     let (tell, told) = mpsc::channel();
-    let own = elector.clone();
-    let elector =
-        elector.on_change(move |change| tell.send((change.clone(), own.status())).unwrap());
-    let service = serves(&elector, false);
+    let own = election.clone();
+    let election =
+        election.on_change(move |change| tell.send((change.clone(), own.status())).unwrap());
+    let service = serves(&election, false);
     let (failed, status) = wait::next(&told);
     assert!(matches!(failed, Change::Failed { .. }), "{failed}");
     assert_eq!(
         (status.role, status.error),
-        (ElectorRole::Waiting, Some(refusal()))
+        (ElectionRole::Waiting, Some(refusal()))
     );
     threads.store.heal();
     let mut elected = None;
@@ -581,11 +584,11 @@ fn a_callback_finds_that_its_candidate_leads_and_that_nothing_fails() {
     });
     let (elected, status) = elected.expect("it was elected");
     assert!(matches!(elected, Change::Elected { .. }), "{elected}");
-    assert!(matches!(status.role, ElectorRole::Leading { .. }));
+    assert!(matches!(status.role, ElectionRole::Leading { .. }));
     assert_eq!((status.error, status.failing_since), (None, None));
-    elector.stop();
+    election.stop();
     assert!(service.join().unwrap().is_ok());
     let (ended, status) = wait::next(&told);
     assert!(matches!(ended, Change::Ended { .. }), "{ended}");
-    assert_eq!(status.role, ElectorRole::Idle);
+    assert_eq!(status.role, ElectionRole::Idle);
 }

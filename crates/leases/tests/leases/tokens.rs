@@ -25,12 +25,12 @@ fn c168_tokens_grow_from_holder_to_holder_through_restarts() {
         } else {
             &world.leases
         };
-        let guard = leases.try_lock("a").unwrap();
-        assert!(guard.fencing_token() > last, "round {round}");
-        last = guard.fencing_token();
+        let guard = leases.lock("a").at_once().wait().unwrap();
+        assert!(guard.token() > last, "round {round}");
+        last = guard.token();
         assert_eq!(world.store.holder("a").unwrap().1, last);
         match round % 4 {
-            0 => guard.release().unwrap(),
+            0 => guard.release().wait().unwrap(),
             // It runs out.
             1 => {
                 world.store.inject(no_renewals);
@@ -43,7 +43,7 @@ fn c168_tokens_grow_from_holder_to_holder_through_restarts() {
             _ => {
                 // Renewals leave the token as it is.
                 world.steps.advance(LEASE / 2);
-                assert_eq!(guard.fencing_token(), last);
+                assert_eq!(guard.token(), last);
                 drop(guard);
                 world.steps.settle();
             }
@@ -59,10 +59,10 @@ fn c168_tokens_of_threads_that_take_turns() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..100 {
-                    let guard = leases.lock("a").unwrap();
-                    let token = guard.fencing_token();
+                    let guard = leases.lock("a").wait().unwrap();
+                    let token = guard.token();
                     assert!(last.swap(token, SeqCst) < token);
-                    guard.release().unwrap();
+                    guard.release().wait().unwrap();
                 }
             });
         }
@@ -73,19 +73,16 @@ fn c168_tokens_of_threads_that_take_turns() {
 fn r23_a_stale_token_is_refused_at_the_resource() {
     let fence = Fence::new();
     let world = world(1);
-    let paused = world.leases.try_lock("a").unwrap();
-    fence.admit(paused.fencing_token()).unwrap();
-    fence.admit(paused.fencing_token()).unwrap();
+    let paused = world.leases.lock("a").at_once().wait().unwrap();
+    fence.admit(paused.token()).unwrap();
+    fence.admit(paused.token()).unwrap();
     world.steps.jump_to(world.steps.now() + LEASE);
-    let next = world.leases.try_lock("a").unwrap();
+    let next = world.leases.lock("a").at_once().wait().unwrap();
     // Whoever comes first: the old one is admitted until the next one has been.
-    fence.admit(paused.fencing_token()).unwrap();
-    fence.admit(next.fencing_token()).unwrap();
-    let stale = fence.admit(paused.fencing_token()).unwrap_err();
-    assert_eq!(
-        (stale.token, stale.seen),
-        (paused.fencing_token(), next.fencing_token())
-    );
+    fence.admit(paused.token()).unwrap();
+    fence.admit(next.token()).unwrap();
+    let stale = fence.admit(paused.token()).unwrap_err();
+    assert_eq!((stale.token, stale.seen), (paused.token(), next.token()));
     let (error, text) = (&stale as &dyn Error, stale.to_string());
     assert!(error.source().is_none());
     assert!(
@@ -131,9 +128,9 @@ fn names(store: &MemoryStore) -> usize {
 fn r23_names_that_are_held_no_more_keep_no_memory() {
     let world = world(1);
     for n in 0..10_000 {
-        let guard = world.leases.try_lock(&n.to_string()).unwrap();
+        let guard = world.leases.lock(&n.to_string()).at_once().wait().unwrap();
         assert!(names(&world.store) <= 1);
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
     }
     assert_eq!(names(&world.store), 0);
     // Nor those of holders that died: what has run out is cleaned up with those that come.
@@ -252,8 +249,8 @@ fn a_store_that_is_shared_or_chosen_at_run_time_is_one() {
     }
     let one = tourbillon_leases::Leases::new(shared).unwrap();
     let other = tourbillon_leases::Leases::new(boxed).unwrap();
-    let guard = one.try_lock("a").unwrap();
-    assert!(other.try_lock("a").is_err());
-    guard.release().unwrap();
-    assert!(other.try_lock("a").is_ok());
+    let guard = one.lock("a").at_once().wait().unwrap();
+    assert!(other.lock("a").at_once().wait().is_err());
+    guard.release().wait().unwrap();
+    assert!(other.lock("a").at_once().wait().is_ok());
 }

@@ -23,11 +23,17 @@ fn a_lease_guard_gives_its_lock_back() {
         || {
             Box::new(
                 leases
-                    .try_lock_for("a", HOUR)
+                    .lock("a")
+                    .within(HOUR)
+                    .wait()
                     .expect("the one before is given back"),
             )
         },
-        |_| until("it is given back", || leases.try_lock("a").is_ok()),
+        |_| {
+            until("it is given back", || {
+                leases.lock("a").at_once().wait().is_ok()
+            });
+        },
     );
 }
 
@@ -36,19 +42,19 @@ fn a_lease_guard_gives_its_lock_back() {
 fn a_future_of_a_lock_gives_up() {
     let leases = Leases::new(MemoryStore::new()).unwrap();
     let wakes = Wakes::new();
-    let held = leases.try_lock("a").unwrap();
+    let held = leases.lock("a").at_once().wait().unwrap();
     in_every_way(
         || {
             let leases = leases.clone();
-            let mut lock = Box::pin(async move { leases.lock_async("a").await.map(drop) });
+            let mut lock = Box::pin(async move { leases.lock("a").await.map(drop) });
             assert!(poll(&mut lock, &wakes).is_pending());
             Box::new(Mutex::new(lock))
         },
         |_| until("nobody waits", || leases.stats().waiting == 0),
     );
     assert!(held.is_held());
-    held.release().unwrap();
-    assert!(leases.try_lock("a").is_ok());
+    held.release().wait().unwrap();
+    assert!(leases.lock("a").at_once().wait().is_ok());
 }
 
 /// The look that finds a loss runs under a lock, and the event comes all the same.
@@ -62,7 +68,13 @@ fn a_loss_that_is_found_under_a_lock_is_told() {
         .time_to_live(HOUR)
         .build(|_, _| ())
         .unwrap();
-    let guard = leases.acquire("a").fixed_lease(HOUR).try_lock().unwrap();
+    let guard = leases
+        .lock("a")
+        .lease(HOUR)
+        .not_renewed()
+        .at_once()
+        .wait()
+        .unwrap();
     assert!(map.insert(1, guard).is_ok());
     // The clock alone: no timer of the leases has looked.
     steps.clock().advance(HOUR);
@@ -77,10 +89,12 @@ fn a_loss_that_is_found_under_a_lock_is_told() {
 fn a_release_under_a_lock_loses_nothing() {
     let leases = Leases::new(MemoryStore::new()).unwrap();
     let map = map();
-    let guard = leases.try_lock("a").unwrap();
-    let release = || map.update(&Dropping::default(), |_| guard.release());
+    let guard = leases.lock("a").at_once().wait().unwrap();
+    let release = || map.update(&Dropping::default(), |_| guard.release().wait());
     assert!(catch_unwind(AssertUnwindSafe(release)).is_err());
-    until("it is given back", || leases.try_lock("a").is_ok());
+    until("it is given back", || {
+        leases.lock("a").at_once().wait().is_ok()
+    });
 }
 
 /// Nothing is granted that could not be kept.
@@ -89,11 +103,15 @@ fn an_acquire_under_a_lock_asks_for_nothing() {
     let store = MemoryStore::new();
     let leases = Leases::new(store.clone()).unwrap();
     let map = map();
-    let acquire = || map.update(&Dropping::default(), |_| leases.try_lock("a").is_ok());
+    let acquire = || {
+        map.update(&Dropping::default(), |_| {
+            leases.lock("a").at_once().wait().is_ok()
+        })
+    };
     assert!(catch_unwind(AssertUnwindSafe(acquire)).is_err());
     assert!(store.holder("a").is_none());
     assert_eq!(leases.stats().releases_queued, 0);
-    assert!(leases.try_lock("a").is_ok());
+    assert!(leases.lock("a").at_once().wait().is_ok());
 }
 
 /// A second panic would end the process, so it fails instead.
@@ -103,7 +121,7 @@ fn an_acquire_under_a_lock_of_a_panicking_thread_fails() {
 
     impl Drop for Acquires<'_> {
         fn drop(&mut self) {
-            *self.1.lock().unwrap() = self.0.try_lock("a").err();
+            *self.1.lock().unwrap() = self.0.lock("a").at_once().wait().err();
         }
     }
 
@@ -120,7 +138,7 @@ fn an_acquire_under_a_lock_of_a_panicking_thread_fails() {
     let error = answer.into_inner().unwrap().expect("it fails");
     assert!(error.to_string().contains("nothing was asked"), "{error}");
     assert!(store.holder("a").is_none());
-    assert!(leases.try_lock("a").is_ok());
+    assert!(leases.lock("a").at_once().wait().is_ok());
 }
 
 #[test]
@@ -140,7 +158,11 @@ fn the_last_leases_wait_for_their_releases_when_the_lock_is_free() {
     in_every_way(
         || {
             let leases = Leases::new(store.clone()).unwrap();
-            let guard = leases.try_lock("a").expect("the one before is given back");
+            let guard = leases
+                .lock("a")
+                .at_once()
+                .wait()
+                .expect("the one before is given back");
             Box::new((guard, leases))
         },
         |_| until("it is given back", || store.holder("a").is_none()),

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::task::Poll;
 
 use kit::wakes::{Wakes, poll};
-use tourbillon_leases::{ElectorRole, LeaseFuture, LeaseGuard, LockError, Loss};
+use tourbillon_leases::{ElectionRole, LeaseFuture, LeaseGuard, LockError, Loss};
 
 use crate::worlds::{LEASE, Log, MS, S, Seen, World, log, no_fault, world};
 
@@ -42,12 +42,12 @@ type Lock = LeaseFuture<Result<LeaseGuard, LockError>>;
 
 /// All calls that await one lock.
 fn each(world: &World) -> [Lock; 4] {
-    let acquire = || world.leases.acquire("a");
+    let acquire = || world.leases.lock("a");
     [
-        acquire().lock_async(),
-        acquire().try_lock_async(),
-        acquire().try_lock_for_async(S),
-        acquire().fixed_lease(LEASE).lock_async(),
+        acquire().into_future(),
+        acquire().at_once().into_future(),
+        acquire().within(S).into_future(),
+        acquire().lease(LEASE).not_renewed().into_future(),
     ]
 }
 
@@ -81,13 +81,13 @@ fn a_poll_within_half_of_the_lease_takes_the_grant() {
         let token = world.store.holder("a").unwrap().1;
         world.steps.advance(HALF - MS);
         let guard = finish(&world, &mut lock).unwrap();
-        assert_eq!(guard.fencing_token(), token);
+        assert_eq!(guard.token(), token);
         assert!(guard.is_held());
         // Only the timer of the guard is left.
         assert!(world.leases.stats().armed <= 1);
         world.steps.advance(HALF / 2);
         assert!(guard.is_held());
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         assert_eq!(world.leases.stats().armed, 0);
     }
 }
@@ -101,11 +101,11 @@ fn a_later_poll_asks_again_and_returns_a_lock_that_is_held() {
         world.steps.advance(2 * LEASE);
         let log = log(&world.store, &world.clock, no_fault);
         let guard = finish(&world, &mut lock).unwrap();
-        assert!(guard.is_held() && guard.fencing_token() > token);
+        assert!(guard.is_held() && guard.token() > token);
         // No release of the first grant reaches the second one.
         world.steps.advance(LEASE / 4);
         assert!(guard.is_held() && releases(&log).is_empty());
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         assert_eq!(releases(&log), ["a"]);
     }
 }
@@ -117,7 +117,7 @@ fn a_later_poll_waits_for_whoever_has_the_lock_now() {
         begin(&world, &mut lock);
         world.steps.advance(HALF);
         world.steps.settle();
-        let other = world.leases.try_lock("a").unwrap();
+        let other = world.leases.lock("a").at_once().wait().unwrap();
         (lock, other)
     };
     let [endless, once, limited, _] = each(&world);
@@ -126,16 +126,16 @@ fn a_later_poll_waits_for_whoever_has_the_lock_now() {
         assert!(poll(&mut endless, &Wakes::new()).is_pending());
         world.steps.advance(S);
     }
-    other.release().unwrap();
+    other.release().wait().unwrap();
     world.steps.settle();
     let guard = finish(&world, &mut endless).unwrap();
     assert!(guard.is_held());
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
 
     let (mut once, other) = late(once);
     let held = finish(&world, &mut once);
     assert!(matches!(held, Err(LockError::Held { .. })), "{held:?}");
-    other.release().unwrap();
+    other.release().wait().unwrap();
 
     // Its time is over, so it asks for the last time.
     let (mut limited, other) = late(limited);
@@ -147,10 +147,10 @@ fn a_later_poll_waits_for_whoever_has_the_lock_now() {
 #[test]
 fn a_grant_that_ended_before_the_poll_is_never_handed_out() {
     let world = world(5);
-    let acquire = || world.leases.acquire("a");
+    let acquire = || world.leases.lock("a");
     for (mut lock, loss) in [
-        (acquire().fed_every(S).lock_async(), Loss::NotFed),
-        (acquire().max_hold(S).lock_async(), Loss::HeldTooLong),
+        (acquire().fed_every(S).into_future(), Loss::NotFed),
+        (acquire().max_hold(S).into_future(), Loss::HeldTooLong),
     ] {
         begin(&world, &mut lock);
         world.steps.advance(S);
@@ -163,15 +163,15 @@ fn a_grant_that_ended_before_the_poll_is_never_handed_out() {
         assert_eq!(world.store.holder("a"), None);
     }
     // The store has lost it, and the next one is asked for.
-    let mut lock = acquire().lock_async();
+    let mut lock = acquire().into_future();
     begin(&world, &mut lock);
     world.store.forget();
     world.steps.advance(LEASE * 2 / 5);
     let guard = finish(&world, &mut lock).unwrap();
     assert!(guard.is_held());
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     // Closed leases grant nothing.
-    let mut lock = acquire().lock_async();
+    let mut lock = acquire().into_future();
     begin(&world, &mut lock);
     world.leases.close(S);
     let closed = finish(&world, &mut lock);
@@ -184,7 +184,7 @@ fn a_grant_that_ended_before_the_poll_is_never_handed_out() {
 #[test]
 fn many_locks_that_nobody_takes_are_given_back_together() {
     let world = world(6);
-    let mut locks = world.leases.try_lock_many_async(["a", "", "b"]);
+    let mut locks = world.leases.lock_all(["a", "", "b"]).each();
     begin(&world, &mut locks);
     let log = log(&world.store, &world.clock, no_fault);
     world.steps.advance(HALF);
@@ -192,7 +192,7 @@ fn many_locks_that_nobody_takes_are_given_back_together() {
     assert_eq!(releases(&log), ["a", "b"]);
     assert_eq!(world.leases.stats().kept, 0);
     // A later poll asks again, and finds what is free now.
-    let other = world.leases.try_lock("b").unwrap();
+    let other = world.leases.lock("b").at_once().wait().unwrap();
     let answers = finish(&world, &mut locks);
     let held: Vec<bool> = answers
         .iter()
@@ -204,7 +204,7 @@ fn many_locks_that_nobody_takes_are_given_back_together() {
     world.steps.settle();
     assert_eq!(world.leases.stats().armed, 0);
     // One that the store has lost meanwhile is asked for again, with the others.
-    let mut locks = world.leases.try_lock_many_async(["a", "b"]);
+    let mut locks = world.leases.lock_all(["a", "b"]).each();
     begin(&world, &mut locks);
     world.store.forget();
     world.steps.advance(LEASE * 2 / 5);
@@ -217,8 +217,16 @@ fn many_locks_that_nobody_takes_are_given_back_together() {
 fn a_resumed_lock_that_nobody_takes_is_released() {
     let world = world(7);
     for wait in [HALF, LEASE * 2] {
-        let ticket = world.leases.try_lock("a").unwrap().detach().unwrap();
-        let mut resume = world.leases.resume_async(&ticket);
+        let ticket = world
+            .leases
+            .lock("a")
+            .at_once()
+            .wait()
+            .unwrap()
+            .detach()
+            .wait()
+            .unwrap();
+        let mut resume = world.leases.resume(&ticket);
         begin(&world, &mut resume);
         world.steps.advance(wait);
         world.steps.settle();
@@ -226,8 +234,16 @@ fn a_resumed_lock_that_nobody_takes_is_released() {
         let lost = finish(&world, &mut resume).unwrap_err();
         assert!(matches!(lost, LockError::Lost { .. }), "{lost}");
     }
-    let ticket = world.leases.try_lock("a").unwrap().detach().unwrap();
-    let mut resume = world.leases.resume_async(&ticket);
+    let ticket = world
+        .leases
+        .lock("a")
+        .at_once()
+        .wait()
+        .unwrap()
+        .detach()
+        .wait()
+        .unwrap();
+    let mut resume = world.leases.resume(&ticket);
     begin(&world, &mut resume);
     world.store.forget();
     world.steps.advance(LEASE * 2 / 5);
@@ -247,18 +263,18 @@ fn a_resumed_lock_that_nobody_takes_is_released() {
 #[test]
 fn a_candidate_that_nobody_polls_leaves_the_lead_to_others() {
     let world = world(8);
-    let sleeper = world.leases.elector("a");
-    let mut campaign = Box::pin(sleeper.campaign_async());
+    let sleeper = world.leases.election("a");
+    let mut campaign = Box::pin(sleeper.lead());
     begin(&world, &mut campaign);
     world.steps.advance(HALF);
     world.steps.settle();
     // An election is the lock of its name.
-    let other = world.leases.try_lock("a").unwrap();
+    let other = world.leases.lock("a").at_once().wait().unwrap();
     assert!(poll(&mut campaign, &Wakes::new()).is_pending());
     world.steps.settle();
     assert!(poll(&mut campaign, &Wakes::new()).is_pending());
-    let token = other.fencing_token();
-    other.release().unwrap();
+    let token = other.token();
+    other.release().wait().unwrap();
     world.steps.settle();
     let term = finish(&world, &mut campaign).unwrap();
     assert!(term.is_leader() && term.token() > token);
@@ -267,8 +283,8 @@ fn a_candidate_that_nobody_polls_leaves_the_lead_to_others() {
 #[test]
 fn a_service_that_nobody_polls_in_time_tries_again() {
     let world = world(8);
-    let elector = world.leases.elector("a").fed_every(S);
-    let mut service = Box::pin(elector.serve_async(async |_| std::future::pending().await));
+    let election = world.leases.election("a").fed_every(S);
+    let mut service = Box::pin(election.serve_async(async |_| std::future::pending().await));
     assert!(poll(&mut service, &Wakes::new()).is_pending());
     world.steps.settle();
     assert!(world.store.holder("a").is_some(), "it was granted");
@@ -277,11 +293,14 @@ fn a_service_that_nobody_polls_in_time_tries_again() {
     assert!(poll(&mut service, &Wakes::new()).is_pending());
     world.steps.settle();
     assert_eq!(world.store.holder("a"), None);
-    assert_eq!(elector.status().role, ElectorRole::Waiting);
+    assert_eq!(election.status().role, ElectionRole::Waiting);
     // The first pause is of 60 ms at most.
     world.steps.advance(S / 10);
     assert!(poll(&mut service, &Wakes::new()).is_pending());
     world.steps.settle();
     assert!(poll(&mut service, &Wakes::new()).is_pending());
-    assert!(matches!(elector.status().role, ElectorRole::Leading { .. }));
+    assert!(matches!(
+        election.status().role,
+        ElectionRole::Leading { .. }
+    ));
 }

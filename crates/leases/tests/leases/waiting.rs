@@ -40,7 +40,7 @@ fn waiter(leases: &Leases) -> Receiver<Result<LeaseGuard, LockError>> {
     let (leases, (send, had)) = (leases.clone(), channel());
     thread::spawn(move || {
         // The test may have seen enough.
-        let _ = send.send(leases.lock("a"));
+        let _ = send.send(leases.lock("a").wait());
     });
     had
 }
@@ -48,12 +48,12 @@ fn waiter(leases: &Leases) -> Receiver<Result<LeaseGuard, LockError>> {
 #[test]
 fn who_waits_is_woken_by_the_release_and_asks_no_more_than_twice_before() {
     let world = threads();
-    let first = world.leases.try_lock("a").unwrap();
+    let first = world.leases.lock("a").at_once().wait().unwrap();
     let log = logged(&world);
     let had = waiter(&world.leases);
     // Once, and once more when the store watches.
     until("it waits", || claims(&log) == 2);
-    first.release().unwrap();
+    first.release().wait().unwrap();
     // The clock stands still, so it was not the time to ask anyway.
     let guard = wait::next(&had).unwrap();
     assert!(guard.is_held());
@@ -64,7 +64,7 @@ fn who_waits_is_woken_by_the_release_and_asks_no_more_than_twice_before() {
 fn those_who_wait_have_it_in_the_order_of_their_coming() {
     for _ in 0..20 {
         let world = threads();
-        let mut held = world.leases.try_lock("a").unwrap();
+        let mut held = world.leases.lock("a").at_once().wait().unwrap();
         let log = logged(&world);
         let waiting: Vec<_> = (1..=5)
             .map(|n| {
@@ -74,10 +74,10 @@ fn those_who_wait_have_it_in_the_order_of_their_coming() {
             })
             .collect();
         for (at, had) in waiting.iter().enumerate() {
-            let token = held.fencing_token();
-            held.release().unwrap();
+            let token = held.token();
+            held.release().wait().unwrap();
             held = wait::next(had).unwrap();
-            assert!(held.fencing_token() > token);
+            assert!(held.token() > token);
             // One is woken for one release.
             assert_eq!(claims(&log), 10 + at + 1);
         }
@@ -91,7 +91,13 @@ fn who_waits_has_it_when_the_lease_in_the_way_runs_out() {
             Some(poll) => builder.poll(poll),
             None => builder,
         });
-        let dead = world.leases.acquire("a").fixed_lease(10 * S).try_lock();
+        let dead = world
+            .leases
+            .lock("a")
+            .lease(10 * S)
+            .not_renewed()
+            .at_once()
+            .wait();
         std::mem::forget(dead.unwrap());
         let log = logged(&world);
         let had = waiter(&world.leases);
@@ -110,12 +116,12 @@ fn who_waits_has_it_when_the_lease_in_the_way_runs_out() {
 #[test]
 fn a_try_that_waits_gives_up_in_time_and_leaves_nothing() {
     let world = threads();
-    let held = world.leases.try_lock("a").unwrap();
+    let held = world.leases.lock("a").at_once().wait().unwrap();
     let log = logged(&world);
     let (leases, (send, had)) = (world.leases.clone(), channel());
     let trying = thread::spawn(move || {
         let began = leases.now();
-        let answer = leases.try_lock_for("a", 5 * S);
+        let answer = leases.lock("a").within(5 * S).wait();
         send.send((leases.now().since(began), answer.map(drop)))
             .unwrap();
     });
@@ -139,7 +145,7 @@ fn a_try_that_waits_gives_up_in_time_and_leaves_nothing() {
     let before = claims(&log);
     let next = waiter(&world.leases);
     until("the next one waits", || claims(&log) == before + 2);
-    held.release().unwrap();
+    held.release().wait().unwrap();
     // The one that gave up had waited for a turn, and nobody takes that: the clock has to go on.
     let mut answer = None;
     march(&world.hand, S, "the next one has it", || {
@@ -153,10 +159,15 @@ fn a_try_that_waits_gives_up_in_time_and_leaves_nothing() {
 fn without_patience_there_is_one_call_all_the_same() {
     let world = world(1);
     let log = log(&world.store, &world.clock, no_fault);
-    let guard = world.leases.try_lock_for("a", Duration::ZERO).unwrap();
-    let refused = world.leases.try_lock_for("a", Duration::ZERO);
+    let guard = world
+        .leases
+        .lock("a")
+        .within(Duration::ZERO)
+        .wait()
+        .unwrap();
+    let refused = world.leases.lock("a").within(Duration::ZERO).wait();
     assert!(matches!(refused, Err(LockError::TimedOut { .. })));
-    let refused = world.leases.try_lock("a");
+    let refused = world.leases.lock("a").at_once().wait();
     assert!(matches!(refused, Err(LockError::Held { remaining, .. }) if remaining == LEASE));
     assert_eq!(log.len(), 3);
     drop(guard);
@@ -165,14 +176,14 @@ fn without_patience_there_is_one_call_all_the_same() {
 #[test]
 fn the_longest_patience_is_endless() {
     let world = threads();
-    let held = world.leases.try_lock("a").unwrap();
+    let held = world.leases.lock("a").at_once().wait().unwrap();
     let log = logged(&world);
     let (leases, (send, had)) = (world.leases.clone(), channel());
     thread::spawn(move || {
-        let _ = send.send(leases.try_lock_for("a", Duration::MAX));
+        let _ = send.send(leases.lock("a").within(Duration::MAX).wait());
     });
     until("it waits", || claims(&log) == 2);
-    held.release().unwrap();
+    held.release().wait().unwrap();
     assert!(wait::next(&had).is_ok());
 }
 
@@ -208,14 +219,14 @@ fn who_waits_waits_out_a_store_that_fails() {
     let guard = wait::next(&had).unwrap();
     // It was told how long that takes, and does not rely on it: clocks may be set.
     assert!(log.calls().last().unwrap().0.since(at) <= 10 * S);
-    assert_eq!(world.store.holder("a").unwrap().1, guard.fencing_token());
+    assert_eq!(world.store.holder("a").unwrap().1, guard.token());
     // Nor is it given back behind the holder's back.
     assert!(
         !log.calls()
             .iter()
             .any(|(_, seen)| matches!(seen, Seen::GiveBack(_)))
     );
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
 }
 
 #[test]
@@ -226,7 +237,7 @@ fn what_the_store_said_last_is_told_at_the_end() {
     });
     let (leases, (send, had)) = (world.leases.clone(), channel());
     thread::spawn(move || {
-        send.send(leases.try_lock_for("a", 2 * S).map(drop))
+        send.send(leases.lock("a").within(2 * S).wait().map(drop))
             .unwrap();
     });
     march(&world.hand, 3 * S, "it has asked several times", || {
@@ -253,9 +264,9 @@ fn a_store_that_refuses_for_good_is_not_waited_out() {
         Fault::Fail(own.clone())
     });
     for answer in [
-        world.leases.lock("a"),
-        world.leases.try_lock("a"),
-        world.leases.try_lock_for("a", 10 * S),
+        world.leases.lock("a").wait(),
+        world.leases.lock("a").at_once().wait(),
+        world.leases.lock("a").within(10 * S).wait(),
     ] {
         assert!(matches!(answer, Err(LockError::Store { error, .. }) if error == refused));
     }
@@ -265,7 +276,7 @@ fn a_store_that_refuses_for_good_is_not_waited_out() {
 #[test]
 fn who_waits_when_it_is_all_over_is_told() {
     let world = threads();
-    let held = world.leases.try_lock("a").unwrap();
+    let held = world.leases.lock("a").at_once().wait().unwrap();
     let log = logged(&world);
     let had = waiter(&world.leases);
     until("it waits", || claims(&log) == 2);
@@ -285,12 +296,12 @@ fn threads_that_fight_for_a_lock_have_it_one_at_a_time() {
             let (leases, inside, tokens) = (&leases, &inside, &tokens);
             scope.spawn(move || {
                 for round in 0..50 {
-                    let guard = leases.lock("a").unwrap();
+                    let guard = leases.lock("a").wait().unwrap();
                     assert!(!inside.swap(true, SeqCst));
-                    tokens.lock().unwrap().push(guard.fencing_token());
+                    tokens.lock().unwrap().push(guard.token());
                     inside.store(false, SeqCst);
                     if (round + number) % 2 == 0 {
-                        guard.release().unwrap();
+                        guard.release().wait().unwrap();
                     }
                 }
             });
@@ -321,12 +332,12 @@ fn a_store_that_can_not_tell_is_asked_every_now_and_then() {
             None => builder,
         };
         let leases = builder.build().unwrap();
-        let guard = leases.try_lock("a").unwrap();
+        let guard = leases.lock("a").at_once().wait().unwrap();
         let had = waiter(&leases);
         march(&hand, 20 * S, "it asks", || {
             asked.lock().unwrap().len() >= 8
         });
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         let mut answer = None;
         march(&hand, 3 * S, "it has it", || {
             answer = had.try_recv().ok();
@@ -383,14 +394,21 @@ fn a_call_takes_no_longer_than_the_patience_that_is_left() {
     let builder = Leases::builder(store).clock(clock);
     let (leases, _steps) = builder.build_stepped(1).unwrap();
     let take = || std::mem::take(&mut *limits.lock().unwrap());
-    leases.try_lock("a").unwrap().release().unwrap();
+    leases
+        .lock("a")
+        .at_once()
+        .wait()
+        .unwrap()
+        .release()
+        .wait()
+        .unwrap();
     // A third of the lease, and a sixth of it for the way back.
     assert_eq!(take(), [LEASE / 3, LEASE / 6]);
-    let guard = leases.acquire("a").lease(3 * S).try_lock().unwrap();
-    guard.release().unwrap();
+    let guard = leases.lock("a").lease(3 * S).at_once().wait().unwrap();
+    guard.release().wait().unwrap();
     assert_eq!(take(), [S, S / 2]);
-    let _guard = leases.try_lock_for("a", 5 * S).unwrap();
-    let _ = leases.try_lock_for("a", Duration::ZERO);
+    let _guard = leases.lock("a").within(5 * S).wait().unwrap();
+    let _ = leases.lock("a").within(Duration::ZERO).wait();
     assert_eq!(take(), [5 * S, 10 * MS]);
 }
 
@@ -409,10 +427,10 @@ fn a_request_that_hangs_holds_up_nobody_else() {
     });
     let had = waiter(&world.leases);
     gate.crowd(1);
-    let other = world.leases.lock("b").unwrap();
+    let other = world.leases.lock("b").wait().unwrap();
     world.hand.advance(12 * S);
     march(&world.hand, S, "it is renewed", || other.renewals() == 1);
-    other.release().unwrap();
+    other.release().wait().unwrap();
     gate.open();
     // Granted now, and counted from when it was asked for: there is less left.
     let guard = wait::next(&had).unwrap();
@@ -463,9 +481,9 @@ fn a_call_that_hangs_holds_up_no_event_of_the_wait() {
 #[test]
 fn a_lock_that_is_held_and_a_store_that_fails_are_two_ends_of_the_patience() {
     let world = world(1);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     // One call each, since the clock stands still and there is no patience.
-    let try_it = || world.leases.try_lock_for("a", Duration::ZERO);
+    let try_it = || world.leases.lock("a").within(Duration::ZERO).wait();
     match try_it() {
         Err(error @ LockError::TimedOut { .. }) => assert_eq!(error.name(), "a"),
         other => panic!("{other:?}"),
@@ -482,7 +500,7 @@ fn a_lock_that_is_held_and_a_store_that_fails_are_two_ends_of_the_patience() {
     }
     world.store.heal();
     assert!(matches!(try_it(), Err(LockError::TimedOut { .. })));
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     assert!(try_it().is_ok());
 }
 
@@ -491,7 +509,13 @@ fn a_last_call_without_time_does_not_hide_what_was_known_before() {
     // The clock stands at the end of the patience when the last call is made.
     for (fails_from, held) in [(3, true), (2, false)] {
         let world = threads();
-        let _guard = world.leases.acquire("a").fixed_lease(LEASE).try_lock();
+        let _guard = world
+            .leases
+            .lock("a")
+            .lease(LEASE)
+            .not_renewed()
+            .at_once()
+            .wait();
         let calls = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&calls);
         let log = log(&world.store, &Clock::manual(&world.hand), move |call| {
@@ -503,7 +527,7 @@ fn a_last_call_without_time_does_not_hide_what_was_known_before() {
             }
         });
         let (leases, (send, had)) = (world.leases.clone(), channel());
-        thread::spawn(move || send.send(leases.try_lock_for("a", S / 2)));
+        thread::spawn(move || send.send(leases.lock("a").within(S / 2).wait()));
         until("it waits", || claims(&log) >= 2);
         world.hand.advance(S / 2);
         let answer = wait::next(&had);
@@ -531,26 +555,40 @@ fn every_acquire_is_counted_by_its_end() {
         (stats.granted, stats.refused, stats.acquires_failed)
     };
     assert_eq!(ends(), (0, 0, 0));
-    let guard = world.leases.lock("a").unwrap();
+    let guard = world.leases.lock("a").wait().unwrap();
     assert_eq!(ends(), (1, 0, 0));
-    assert!(world.leases.try_lock("a").is_err());
-    assert!(world.leases.try_lock_for("a", Duration::ZERO).is_err());
+    assert!(world.leases.lock("a").at_once().wait().is_err());
+    assert!(
+        world
+            .leases
+            .lock("a")
+            .within(Duration::ZERO)
+            .wait()
+            .is_err()
+    );
     assert_eq!(ends(), (1, 2, 0));
     world.store.inject(|_| Fault::Fail(down()));
-    assert!(world.leases.try_lock("b").is_err());
-    assert!(world.leases.try_lock_for("b", Duration::ZERO).is_err());
+    assert!(world.leases.lock("b").at_once().wait().is_err());
+    assert!(
+        world
+            .leases
+            .lock("b")
+            .within(Duration::ZERO)
+            .wait()
+            .is_err()
+    );
     assert_eq!(ends(), (1, 2, 2));
     world.store.heal();
     // What is wrong in itself is not asked for.
-    assert!(world.leases.try_lock("").is_err());
-    assert!(world.leases.acquire("b").lease(MS).try_lock().is_err());
+    assert!(world.leases.lock("").at_once().wait().is_err());
+    assert!(world.leases.lock("b").lease(MS).at_once().wait().is_err());
     // Nor is one more guard of a holding.
-    drop(world.leases.enter_again(&guard).unwrap());
+    drop(guard.again().unwrap());
     assert_eq!(ends(), (1, 2, 2));
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
     world.leases.close(S);
     assert!(matches!(
-        world.leases.lock("a"),
+        world.leases.lock("a").wait(),
         Err(LockError::Closed { .. })
     ));
 }
@@ -664,19 +702,19 @@ fn who_has_waited_for_a_turn_is_ahead_of_the_one_who_released() {
         // Another manager on the same store, as another process would be.
         let other = Leases::builder(world.store.clone()).clock(Clock::manual(&world.hand));
         let other = other.build().unwrap();
-        let guard = world.leases.try_lock("a").unwrap();
+        let guard = world.leases.lock("a").at_once().wait().unwrap();
         let log = logged(&world);
         let had = waiter(&other);
         until("it waits", || claims(&log) == 2);
         // It does not ask again meanwhile: its second claim has told since when it waits.
         world.hand.advance(Claim::TURN);
-        let token = guard.fencing_token();
-        guard.release().unwrap();
-        match world.leases.try_lock("a") {
+        let token = guard.token();
+        guard.release().wait().unwrap();
+        match world.leases.lock("a").at_once().wait() {
             Err(LockError::Held { name, .. }) => assert_eq!(name, "a"),
             answer => panic!("{answer:?}"),
         }
         let guard = wait::next(&had).unwrap();
-        assert_eq!(guard.fencing_token(), token + 1);
+        assert_eq!(guard.token(), token + 1);
     }
 }

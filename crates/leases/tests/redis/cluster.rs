@@ -297,13 +297,20 @@ fn the_locks_of_all_nodes_are_listed_extended_and_handed_over() {
         let store = store.destinations(destinations).build().unwrap();
         let leases = Leases::new(store).unwrap();
         let names: Vec<String> = (10..40).map(|at| format!("n{at}")).collect();
-        let lock = |name: &String| leases.acquire(name).fixed_lease(LEASE).try_lock();
+        let lock = |name: &String| {
+            leases
+                .lock(name)
+                .lease(LEASE)
+                .not_renewed()
+                .at_once()
+                .wait()
+        };
         let guards: Vec<_> = names.iter().map(|name| lock(name).unwrap()).collect();
         let listed = |prefix| -> Vec<String> {
             let mut paging = LockPaging::first(100);
             let mut found = std::collections::BTreeSet::new();
             loop {
-                let page = leases.list(prefix, &paging).unwrap();
+                let page = leases.list(prefix, &paging).wait().unwrap();
                 found.extend(page.locks.into_iter().map(|held| held.name));
                 match page.next {
                     Some(next) => paging = next,
@@ -313,18 +320,24 @@ fn the_locks_of_all_nodes_are_listed_extended_and_handed_over() {
         };
         assert_eq!(listed("n"), names);
         assert_eq!(listed("n3"), names[20..]);
-        let some = leases.list("n", &LockPaging::first(7)).unwrap();
+        let some = leases.list("n", &LockPaging::first(7)).wait().unwrap();
         assert!((1..=7).contains(&some.locks.len()) && some.next.is_some());
         for guard in guards {
-            guard.extend(2 * LEASE).unwrap();
-            let ticket = guard.detach().unwrap();
-            leases.resume(&ticket).unwrap().release().unwrap();
+            guard.extend(2 * LEASE).wait().unwrap();
+            let ticket = guard.detach().wait().unwrap();
+            leases
+                .resume(&ticket)
+                .wait()
+                .unwrap()
+                .release()
+                .wait()
+                .unwrap();
         }
         assert_eq!(listed(""), [""; 0]);
         // Each node keeps its own names locked.
         let mut short = Duration::from_millis(300);
         loop {
-            let lock = |name: &String| leases.acquire(name).at_least(short).try_lock();
+            let lock = |name: &String| leases.lock(name).at_least(short).at_once().wait();
             let guards: Vec<_> = names[..29].iter().map(|name| lock(name).unwrap()).collect();
             let start = Instant::now();
             let last = lock(&names[29]).unwrap();

@@ -767,8 +767,11 @@ fn locks_of_two_processes_are_handed_over_by_the_server() {
         Leases::new(store).unwrap()
     };
     let (one, other) = (build(), build());
-    let mut guard = one.try_lock("x").unwrap();
-    assert!(matches!(other.try_lock("x"), Err(LockError::Held { .. })));
+    let mut guard = one.lock("x").at_once().wait().unwrap();
+    assert!(matches!(
+        other.lock("x").at_once().wait(),
+        Err(LockError::Held { .. })
+    ));
     for round in 0..5 {
         let (from, to) = if round % 2 == 0 {
             (&one, &other)
@@ -776,19 +779,22 @@ fn locks_of_two_processes_are_handed_over_by_the_server() {
             (&other, &one)
         };
         let (tell, told) = mpsc::channel();
-        let token = guard.fencing_token();
+        let token = guard.token();
         thread::spawn({
             let to = to.clone();
-            move || tell.send(to.lock("x"))
+            move || tell.send(to.lock("x").wait())
         });
         wait::until("somebody waits", || {
             server.cli(&["HEXISTS", "tourbillon:{x}:lock", "next"]) == "(integer) 1"
         });
         assert!(guard.is_held());
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         guard = wait::next(&told).unwrap();
-        assert!(guard.fencing_token() > token);
-        assert!(matches!(from.try_lock("x"), Err(LockError::Held { .. })));
+        assert!(guard.token() > token);
+        assert!(matches!(
+            from.lock("x").at_once().wait(),
+            Err(LockError::Held { .. })
+        ));
     }
 }
 
@@ -803,7 +809,7 @@ fn told(url: &str, why: &str, mend: impl FnOnce()) {
     let (tell, had) = mpsc::channel();
     thread::spawn({
         let leases = leases.clone();
-        move || tell.send(leases.lock("orders/42"))
+        move || tell.send(leases.lock("orders/42").wait())
     });
     // On a machine that is very busy a call may be under way just then.
     let mut found = false;
@@ -826,7 +832,11 @@ fn told(url: &str, why: &str, mend: impl FnOnce()) {
     assert_eq!((stats.asked, stats.waiting), (1, 1));
     // With a limit it is an error, which names the lock and is not the one of a lock that is held.
     wait::until("the error says why", || {
-        match leases.try_lock_for("orders/43", Duration::from_millis(500)) {
+        match leases
+            .lock("orders/43")
+            .within(Duration::from_millis(500))
+            .wait()
+        {
             Err(error @ LockError::Unanswered { .. }) => {
                 let text = error.to_string();
                 assert!(text.contains("orders/43"), "{text}");
@@ -836,7 +846,7 @@ fn told(url: &str, why: &str, mend: impl FnOnce()) {
         }
     });
     mend();
-    wait::next(&had).unwrap().release().unwrap();
+    wait::next(&had).unwrap().release().wait().unwrap();
     let stats = leases.stats();
     assert_eq!((stats.granted, stats.refused, stats.waiting), (1, 0, 0));
     assert!(stats.acquires_failed >= 1);

@@ -40,14 +40,17 @@ fn a_released_name_stays_locked_for_its_rest() {
     let server = Server::start();
     let store = store(&server);
     let leases = Leases::new(store.clone()).unwrap();
-    let guard = leases.acquire("x").at_least(LEAST).try_lock().unwrap();
+    let guard = leases.lock("x").at_least(LEAST).at_once().wait().unwrap();
     let owner = guard.id().owner().to_owned();
     let secret = field(&server, "x", "secret").unwrap();
-    guard.release().unwrap();
-    let holder = leases.holder("x").unwrap().unwrap();
+    guard.release().wait().unwrap();
+    let holder = leases.holder("x").wait().unwrap().unwrap();
     assert_eq!(holder.owner, format!("{owner} (released)"));
     assert!(holder.remaining <= LEAST && holder.remaining > LEAST / 2);
-    assert!(matches!(leases.try_lock("x"), Err(LockError::Held { .. })));
+    assert!(matches!(
+        leases.lock("x").at_once().wait(),
+        Err(LockError::Held { .. })
+    ));
     // A renewal and a release that come late change nothing.
     assert_eq!(field(&server, "x", "secret"), None);
     let late = Renewal::new("x", Secret::new(&secret), LEASE);
@@ -60,9 +63,11 @@ fn a_released_name_stays_locked_for_its_rest() {
     assert!(remaining(&store, "x") <= LEAST);
     // A dropped guard, in the background.
     let least = Duration::from_millis(200);
-    drop(leases.acquire("y").at_least(least).try_lock().unwrap());
+    drop(leases.lock("y").at_least(least).at_once().wait().unwrap());
     wait::until("it is given back", || leases.stats().releases_queued == 0);
-    wait::until("it is free", || !leases.is_locked("y").unwrap());
+    wait::until("it is free", || {
+        leases.holder("y").wait().unwrap().is_none()
+    });
 }
 
 #[test]
@@ -73,14 +78,14 @@ fn a_waiting_caller_is_woken_and_gets_the_name_when_the_rest_is_over() {
     let (one, other) = (one.unwrap(), other.unwrap());
     let least = Duration::from_millis(300);
     let start = std::time::Instant::now();
-    let guard = one.acquire("x").at_least(least).try_lock().unwrap();
+    let guard = one.lock("x").at_least(least).at_once().wait().unwrap();
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| other.lock("x").unwrap());
+        let waiting = scope.spawn(|| other.lock("x").wait().unwrap());
         wait::until("it waits", || other.stats().waiting == 1);
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         let next = waiting.join().unwrap();
         assert!(start.elapsed() >= least);
-        next.release().unwrap();
+        next.release().wait().unwrap();
     });
 }
 
@@ -90,8 +95,14 @@ fn an_extension_never_shortens_and_a_repeated_acquire_does_not_either() {
     let server = Server::start();
     let store = store(&server);
     let leases = Leases::new(store.clone()).unwrap();
-    let guard = leases.acquire("x").fixed_lease(LEASE).try_lock().unwrap();
-    guard.extend(5 * LEASE).unwrap();
+    let guard = leases
+        .lock("x")
+        .lease(LEASE)
+        .not_renewed()
+        .at_once()
+        .wait()
+        .unwrap();
+    guard.extend(5 * LEASE).wait().unwrap();
     assert!(guard.remaining() > 4 * LEASE);
     assert!(remaining(&store, "x") > 4 * LEASE);
     let owner = guard.id().owner().to_owned();
@@ -100,7 +111,7 @@ fn an_extension_never_shortens_and_a_repeated_acquire_does_not_either() {
     let late = Renewal::new("x", Secret::new(&secret), LEASE);
     assert_eq!(renew(late.never_shortening()), Ok(vec![Outcome::Renewed]));
     let again = store.acquire(&Claim::new("x", &owner, Secret::new(&secret), LEASE), LIMIT);
-    assert!(matches!(again, Ok(Acquired::Granted { token }) if token > guard.fencing_token()));
+    assert!(matches!(again, Ok(Acquired::Granted { token }) if token > guard.token()));
     assert!(remaining(&store, "x") > 4 * LEASE);
     // A waiting caller cuts a lease to the length that is written.
     let waits = Claim::new("x", "other:1", Secret::new("other:1"), LEASE).waiting();
@@ -112,7 +123,7 @@ fn an_extension_never_shortens_and_a_repeated_acquire_does_not_either() {
     // An ordinary renewal sets the length that it says.
     assert_eq!(renew(late), Ok(vec![Outcome::Renewed]));
     assert!(remaining(&store, "x") <= LEASE);
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
 }
 
 #[test]
@@ -120,17 +131,23 @@ fn an_extension_never_shortens_and_a_repeated_acquire_does_not_either() {
 fn a_detached_lock_is_resumed_by_another_store() {
     let server = Server::start();
     let before = Leases::new(store(&server)).unwrap();
-    let guard = before.lock("x").unwrap();
-    let token = guard.fencing_token();
-    let text = guard.detach().unwrap().to_string();
+    let guard = before.lock("x").wait().unwrap();
+    let token = guard.token();
+    let text = guard.detach().wait().unwrap().to_string();
     drop(before);
     let after = Leases::new(store(&server)).unwrap();
-    assert!(matches!(after.try_lock("x"), Err(LockError::Held { .. })));
+    assert!(matches!(
+        after.lock("x").at_once().wait(),
+        Err(LockError::Held { .. })
+    ));
     let ticket = text.parse().unwrap();
-    let guard = after.resume(&ticket).unwrap();
-    assert_eq!(guard.fencing_token(), token);
-    guard.release().unwrap();
-    assert!(matches!(after.resume(&ticket), Err(LockError::Lost { .. })));
+    let guard = after.resume(&ticket).wait().unwrap();
+    assert_eq!(guard.token(), token);
+    guard.release().wait().unwrap();
+    assert!(matches!(
+        after.resume(&ticket).wait(),
+        Err(LockError::Lost { .. })
+    ));
     assert_eq!(
         server.cli(&["EXISTS", "tourbillon:{x}:lock"]),
         "(integer) 0"
@@ -152,24 +169,30 @@ fn tickets_and_secrets_hold_what_every_store_has_to() {
 fn a_ticket_for_a_longer_lease_than_the_store_grants_stays_of_use() {
     let server = Server::start();
     let leases = Leases::new(store(&server)).unwrap();
-    let guard = leases.acquire("x").lease(2 * LEASE).lock().unwrap();
-    let ticket = guard.detach().unwrap();
+    let guard = leases.lock("x").lease(2 * LEASE).wait().unwrap();
+    let ticket = guard.detach().wait().unwrap();
     let short = RedisStore::builder(&server.url()).longest_lease(LEASE);
     let short = Leases::new(short.durable().build().unwrap()).unwrap();
-    let error = short.resume(&ticket).unwrap_err();
+    let error = short.resume(&ticket).wait().unwrap_err();
     assert!(error.to_string().contains("30s at most"), "{error}");
-    leases.resume(&ticket).unwrap().release().unwrap();
+    leases
+        .resume(&ticket)
+        .wait()
+        .unwrap()
+        .release()
+        .wait()
+        .unwrap();
     // What somebody has written by hand into the hash is no ticket.
-    let guard = leases.lock("x").unwrap();
+    let guard = leases.lock("x").wait().unwrap();
     let lock = "tourbillon:{x}:lock";
     server.cli(&["HSET", lock, "ticket", &"0".repeat(32)]);
     let forged = format!("tourbillon-lease-2,{},x", "0".repeat(32));
-    let error = leases.resume(&forged.parse().unwrap()).unwrap_err();
+    let error = leases.resume(&forged.parse().unwrap()).wait().unwrap_err();
     assert!(matches!(error, LockError::Lost { .. }), "{error}");
     // Nor does a server without the command say what it was asked.
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    let error = guard.detach().unwrap_err();
+    let error = guard.detach().wait().unwrap_err();
     let secret = field(&server, "x", "secret").unwrap();
     assert!(!format!("{error:?}").contains(&secret), "{error:?}");
     assert!(error.to_string().contains("OOM"), "{error}");
@@ -204,14 +227,14 @@ fn the_held_locks_of_a_prefix_are_listed_among_many_other_keys() {
     server.cli(&["EVAL", many, "0"]);
     let leases = Leases::new(store.clone()).unwrap();
     let names = ["a*{x}", "a*{y}", "ab", "a", "b%"];
-    let _guards = names.map(|name| leases.lock(name).unwrap());
+    let _guards = names.map(|name| leases.lock(name).wait().unwrap());
     let listed = |prefix| all_pages(&leases, prefix, 10);
     assert_eq!(listed("a*"), ["a*{x}", "a*{y}"]);
     assert_eq!(listed("a"), ["a", "a*{x}", "a*{y}", "ab"]);
     assert_eq!(listed(""), ["a", "a*{x}", "a*{y}", "ab", "b%"]);
     let all = LockPaging::first(10);
-    let held = leases.list("b", &all).unwrap().locks.remove(0);
-    let holder = leases.holder("b%").unwrap().unwrap();
+    let held = leases.list("b", &all).wait().unwrap().locks.remove(0);
+    let holder = leases.holder("b%").wait().unwrap().unwrap();
     assert_eq!(
         (&held.holder.owner, held.holder.token),
         (&holder.owner, holder.token)
@@ -220,7 +243,7 @@ fn the_held_locks_of_a_prefix_are_listed_among_many_other_keys() {
     server.cli(&["HSET", "tourbillon:{c}:lock", "next", "1"]);
     assert_eq!(listed("c"), [""; 0]);
     server.cli(&["SET", "tourbillon:{d}:lock", "1"]);
-    let error = leases.list("d", &all).unwrap_err();
+    let error = leases.list("d", &all).wait().unwrap_err();
     assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     // More names than one round trip asks for.
     for at in 0..250 {
@@ -244,6 +267,7 @@ fn the_held_locks_of_a_prefix_are_listed_among_many_other_keys() {
     ] {
         let error = leases
             .list("e", &LockPaging::behind(place, 10))
+            .wait()
             .unwrap_err();
         assert!(error.to_string().contains("first page"), "{error}");
     }
@@ -254,7 +278,7 @@ fn all_pages(leases: &Leases, prefix: &str, limit: usize) -> Vec<String> {
     let mut paging = LockPaging::first(limit);
     let mut found = std::collections::BTreeSet::new();
     loop {
-        let page = leases.list(prefix, &paging).unwrap();
+        let page = leases.list(prefix, &paging).wait().unwrap();
         // Keys of one row of the server's table come together.
         assert!(page.locks.len() <= limit.max(16));
         found.extend(page.locks.into_iter().map(|held| held.name));
@@ -273,7 +297,7 @@ fn a_page_ends_in_time_whatever_the_number_of_other_keys() {
     let many = "for i = 1, 300000 do redis.call('SET', 'other' .. i, i) end";
     server.cli(&["EVAL", many, "0"]);
     let leases = Leases::new(store.clone()).unwrap();
-    let _guards = ["a", "b"].map(|name| leases.lock(name).unwrap());
+    let _guards = ["a", "b"].map(|name| leases.lock(name).wait().unwrap());
     // The time is too short for all keys, and long enough for some steps.
     let limit = Duration::from_millis(20);
     let mut paging = LockPaging::first(10);
@@ -303,14 +327,14 @@ fn what_is_held_all_the_time_is_found_while_the_table_grows_and_shrinks() {
     let store = store(&server);
     let leases = Leases::new(store.clone()).unwrap();
     let names: Vec<String> = (100..200).map(|at| format!("n{at}")).collect();
-    let guards: Result<Vec<_>, _> = leases.try_lock_many(&names).into_iter().collect();
+    let guards: Result<Vec<_>, _> = leases.lock_all(&names).each().wait().into_iter().collect();
     let guards = guards.unwrap();
     let grow = "for i = 1, 30000 do redis.call('SET', 'other' .. i, i) end";
     let shrink = "for i = 1, 30000 do redis.call('DEL', 'other' .. i) end";
     let mut paging = LockPaging::first(7);
     let mut found = std::collections::BTreeSet::new();
     for change in [grow, shrink].into_iter().cycle() {
-        let page = leases.list("n", &paging).unwrap();
+        let page = leases.list("n", &paging).wait().unwrap();
         found.extend(page.locks.into_iter().map(|held| held.name));
         let Some(next) = page.next else { break };
         paging = next;
@@ -408,9 +432,9 @@ fn many_names_are_granted_by_one_call_with_what_the_holder_says() {
     let server = Server::start();
     let builder = Leases::builder(store(&server)).holder_data("version 7");
     let leases = builder.build().unwrap();
-    let held = leases.try_lock("n7").unwrap();
+    let held = leases.lock("n7").at_once().wait().unwrap();
     let names: Vec<String> = (0..50).map(|at| format!("n{at}")).collect();
-    let answers = leases.try_lock_many(&names);
+    let answers = leases.lock_all(&names).each().wait();
     for (at, answer) in answers.iter().enumerate() {
         match answer {
             Ok(guard) => assert_eq!(guard.name(), names[at]),
@@ -422,18 +446,27 @@ fn many_names_are_granted_by_one_call_with_what_the_holder_says() {
     }
     assert!(answers[7].is_err());
     for name in ["n7", "n8"] {
-        assert_eq!(leases.holder(name).unwrap().unwrap().data, "version 7");
+        assert_eq!(
+            leases.holder(name).wait().unwrap().unwrap().data,
+            "version 7"
+        );
     }
-    let listed = leases.list("n", &LockPaging::first(100)).unwrap().locks;
+    let listed = leases
+        .list("n", &LockPaging::first(100))
+        .wait()
+        .unwrap()
+        .locks;
     assert_eq!(listed.len(), 50);
     assert!(listed.iter().all(|lock| lock.holder.data == "version 7"));
     // A name that is not valid does not disturb the others, and nothing stays for the next holder.
     drop((answers, held));
     let other = Leases::new(store(&server)).unwrap();
-    wait::until("they are given back", || !other.is_locked("n8").unwrap());
-    let answers = other.try_lock_many(["n8", ""]);
+    wait::until("they are given back", || {
+        other.holder("n8").wait().unwrap().is_none()
+    });
+    let answers = other.lock_all(["n8", ""]).each().wait();
     assert!(answers[0].is_ok() && matches!(answers[1], Err(LockError::EmptyName)));
-    assert_eq!(other.holder("n8").unwrap().unwrap().data, "");
+    assert_eq!(other.holder("n8").wait().unwrap().unwrap().data, "");
 }
 
 #[test]
@@ -444,7 +477,7 @@ fn a_caller_that_has_waited_for_a_turn_is_first_though_it_asks_no_more() {
     let claim = Claim::new("x", "holder", Secret::new("holder"), LEASE);
     let answer = store.acquire(&claim, LIMIT).unwrap();
     assert!(matches!(answer, Acquired::Granted { .. }));
-    let waiting = std::thread::spawn(move || other.lock("x").unwrap().fencing_token());
+    let waiting = std::thread::spawn(move || other.lock("x").wait().unwrap().token());
     let field = |field| server.cli(&["HGET", "tourbillon:{x}:lock", field]);
     wait::until("its second claim is noted", || field("since") != "(nil)");
     let next = field("next");

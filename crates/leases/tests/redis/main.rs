@@ -6,7 +6,7 @@ mod calls;
 mod tickets;
 
 mod cluster;
-mod elector;
+mod election;
 mod faults;
 mod holding;
 mod refusals;

@@ -135,19 +135,30 @@ fn a_name_of_any_length_is_sent_or_refused_in_few_words() {
     let store = at(&server.url());
     let leases = Leases::new(store.clone()).unwrap();
     let longest = "ü".repeat(Leases::LONGEST_NAME / 2);
-    let guard = leases.try_lock(&longest).unwrap();
+    let guard = leases.lock(&longest).at_once().wait().unwrap();
     assert_eq!(
-        leases.list(&longest, &LockPaging::first(9)).unwrap().locks[0].name,
+        leases
+            .list(&longest, &LockPaging::first(9))
+            .wait()
+            .unwrap()
+            .locks[0]
+            .name,
         longest
     );
-    let ticket = guard.detach().unwrap().to_string();
+    let ticket = guard.detach().wait().unwrap().to_string();
     let ticket: LeaseTicket = ticket.parse().unwrap();
-    leases.resume(&ticket).unwrap().release().unwrap();
+    leases
+        .resume(&ticket)
+        .wait()
+        .unwrap()
+        .release()
+        .wait()
+        .unwrap();
     // The store refuses it as well, for those who call it themselves.
     let huge = "n".repeat(64 << 20);
     let error = acquire(&store, &huge).unwrap_err();
     says(&error, &["67108864 bytes", "1024"]);
-    let error = leases.try_lock(&huge).unwrap_err();
+    let error = leases.lock(&huge).at_once().wait().unwrap_err();
     assert!(matches!(error, LockError::LongName { .. }));
     assert!(error.to_string().len() < 300, "{error}");
 }

@@ -116,7 +116,7 @@ fn to_close_a_thousand_locks_takes_as_many_round_trips_as_there_are_batches() {
     let leases = Leases::builder(store(&proxy.url()));
     let leases = leases.lease(LEASE).build().unwrap();
     let guards: Vec<_> = (0..1_000)
-        .map(|n| leases.try_lock(&n.to_string()).unwrap())
+        .map(|n| leases.lock(&n.to_string()).at_once().wait().unwrap())
         .collect();
     let before = proxy.seen().round_trips;
     assert_eq!(leases.close(LIMIT), 1_000);
@@ -138,7 +138,7 @@ fn dropped_guards_share_round_trips() {
     let leases = Leases::builder(store(&proxy.url()));
     let leases = leases.lease(LEASE).build().unwrap();
     let guards: Vec<_> = (0..1_000)
-        .map(|n| block_on(leases.try_lock_async(&n.to_string())).unwrap())
+        .map(|n| block_on(leases.lock(&n.to_string()).at_once().into_future()).unwrap())
         .collect();
     let before = proxy.seen().round_trips;
     proxy.begin(Trouble::Delay(ROUND_TRIP), Way::Down);
@@ -236,7 +236,7 @@ fn locks_drops_and_ends() {
         let builder = Leases::builder(store(&url)).lease(LEASE);
         // The default may be too short for a machine that is busy with all other tests.
         let leases = builder.end_limit(LIMIT).build().unwrap();
-        let _guard = block_on(leases.lock_async("a")).unwrap();
+        let _guard = block_on(leases.lock("a").into_future()).unwrap();
     }
     std::process::exit(7);
 }

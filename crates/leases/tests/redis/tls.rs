@@ -174,7 +174,7 @@ impl Drop for Gate {
 fn refused(builder: RedisStoreBuilder, words: &str) {
     let leases = Leases::new(builder.build().expect("the options are good")).unwrap();
     // It does not wait for what will be so again.
-    match leases.lock("x") {
+    match leases.lock("x").wait() {
         Err(LockError::Store {
             error: StoreError::Refused(why),
             ..
@@ -196,11 +196,11 @@ fn locks_are_had_and_released_over_tls_and_waiters_are_woken() {
         Leases::builder(store).poll(10 * LIMIT).lease(LEASE)
     });
     let (one, other) = (one.build().unwrap(), other.build().unwrap());
-    let first = one.lock("x").unwrap();
-    let held = other.try_lock("x");
+    let first = one.lock("x").wait().unwrap();
+    let held = other.lock("x").at_once().wait();
     assert!(matches!(held, Err(LockError::Held { .. })), "{held:?}");
     let second = thread::scope(|scope| {
-        let waits = scope.spawn(|| other.lock("x"));
+        let waits = scope.spawn(|| other.lock("x").wait());
         let listeners = || server.server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]);
         wait::until("it listens", || listeners().contains("cmd=subscribe"));
         let marked = || {
@@ -209,11 +209,11 @@ fn locks_are_had_and_released_over_tls_and_waiters_are_woken() {
                 .cli(&["HEXISTS", "tourbillon:{x}:lock", "next"])
         };
         wait::until("it has asked", || marked() == "(integer) 1");
-        let released = first.release();
+        let released = first.release().wait();
         assert_eq!(released, Ok(()));
         waits.join().unwrap()
     });
-    assert!(second.unwrap().release().is_ok());
+    assert!(second.unwrap().release().wait().is_ok());
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn a_listener_that_says_nothing_costs_no_more_than_the_limit() {
         let start = Instant::now();
         let waited = thread::scope(|scope| {
             // More of them than there are connections.
-            let wait = || leases.try_lock_for("x", Duration::from_secs(1));
+            let wait = || leases.lock("x").within(Duration::from_secs(1)).wait();
             [(); 4]
                 .map(|()| scope.spawn(wait))
                 .map(|one| one.join().unwrap())
@@ -323,14 +323,14 @@ fn after_a_silence_the_connections_are_free_again() {
     let gate = Gate::before(server.port);
     let store = tls("127.0.0.1", gate.port, &authority).connections(4);
     let leases = Leases::new(store.build().unwrap()).unwrap();
-    leases.lock("x").unwrap().release().unwrap();
+    leases.lock("x").wait().unwrap().release().wait().unwrap();
     gate.silent(true);
     thread::scope(|scope| {
         for name in 0..8 {
             let leases = &leases;
             scope.spawn(move || {
                 let name = name.to_string();
-                let answer = leases.try_lock_for(&name, Duration::from_millis(500));
+                let answer = leases.lock(&name).within(Duration::from_millis(500)).wait();
                 assert!(
                     matches!(answer, Err(LockError::Unanswered { .. })),
                     "{answer:?}"
@@ -340,6 +340,6 @@ fn after_a_silence_the_connections_are_free_again() {
     });
     gate.silent(false);
     // At once: none of the calls before keeps its place.
-    let guard = leases.try_lock("y").unwrap();
-    guard.release().unwrap();
+    let guard = leases.lock("y").at_once().wait().unwrap();
+    guard.release().wait().unwrap();
 }

@@ -25,7 +25,7 @@ fn blocked_tasks_of_another_scheduler_hold_up_no_renewal() {
     for busy in [1, 10] {
         let runtime = small("blocked").build().unwrap();
         let leases = leases_on(&runtime, &MemoryStore::new()).build().unwrap();
-        let guard = leases.lock("a").unwrap();
+        let guard = leases.lock("a").wait().unwrap();
         let (gate, storm) = (Gate::default(), scheduler_on(&runtime));
         for key in 0..busy {
             let gate = gate.clone();
@@ -35,9 +35,9 @@ fn blocked_tasks_of_another_scheduler_hold_up_no_renewal() {
         is_renewed(&leases, &guard);
         assert_eq!(gate.waiting(), 1);
         // Nor what is acquired, and given back, meanwhile.
-        let other = leases.lock("b").unwrap();
+        let other = leases.lock("b").wait().unwrap();
         drop(other);
-        leases.lock("b").unwrap().release().unwrap();
+        leases.lock("b").wait().unwrap().release().wait().unwrap();
         gate.open();
     }
 }
@@ -48,7 +48,7 @@ fn computing_tasks_of_another_scheduler_hold_up_no_renewal() {
     for most in [1, 64] {
         let runtime = small("computes").max_workers(most).build().unwrap();
         let leases = leases_on(&runtime, &MemoryStore::new()).build().unwrap();
-        let guard = leases.lock("a").unwrap();
+        let guard = leases.lock("a").wait().unwrap();
         let (ends, storm) = (Arc::new(AtomicBool::new(false)), scheduler_on(&runtime));
         for key in 0..10 {
             let ends = Arc::clone(&ends);
@@ -89,7 +89,7 @@ fn one_that_hangs_beside_others(runtime: &Runtime, calls: usize) {
         .collect();
     gate.crowd(calls);
     let leases = leases_on(runtime, &MemoryStore::new()).build().unwrap();
-    let guard = leases.lock("a").unwrap();
+    let guard = leases.lock("a").wait().unwrap();
     is_renewed(&leases, &guard);
     gate.open();
     drop(kept);

@@ -25,13 +25,16 @@ fn leases_are_schedulers_of_the_runtime_from_the_first_attempt_to_the_last_drop(
     let store = MemoryStore::new();
     let leases = leases_on(&runtime, &store).build().unwrap();
     assert_eq!(instances(), 0);
-    let guard = leases.try_lock("a").unwrap();
+    let guard = leases.lock("a").at_once().wait().unwrap();
     assert_eq!(instances(), 2);
     let told = leases_on(&runtime, &store)
         .on_event(|_| ())
         .build()
         .unwrap();
-    assert!(matches!(told.try_lock("a"), Err(LockError::Held { .. })));
+    assert!(matches!(
+        told.lock("a").at_once().wait(),
+        Err(LockError::Held { .. })
+    ));
     assert_eq!(instances(), 5);
     let sessions = keep_alive(|builder| builder.runtime(&runtime));
     let kept = sessions.keep(7, LONG).unwrap();
@@ -45,12 +48,12 @@ fn leases_are_schedulers_of_the_runtime_from_the_first_attempt_to_the_last_drop(
 }
 
 #[test]
-fn an_elector_runs_where_its_leases_do() {
+fn an_election_runs_where_its_leases_do() {
     let runtime = small("elects").build().unwrap();
     let leases = leases_on(&runtime, &MemoryStore::new()).build().unwrap();
-    let elector = leases.elector("shard-7");
-    let term = elector.run_while_leader(|_| runtime.stats().instances);
-    assert_eq!(term.unwrap().result, 2);
+    let election = leases.election("shard-7");
+    let _leadership = election.lead().wait().unwrap();
+    assert_eq!(runtime.stats().instances, 2);
 }
 
 #[test]
@@ -59,12 +62,12 @@ fn the_last_word_about_threads_counts() {
     let instances = || runtime.stats().instances;
     let build = || Leases::builder(MemoryStore::new());
     let own = build().runtime(&runtime).own_threads().build().unwrap();
-    own.lock("a").unwrap().release().unwrap();
+    own.lock("a").wait().unwrap().release().wait().unwrap();
     let session = keep_alive(|builder| builder.runtime(&runtime).own_threads());
     drop(session.keep(1, LONG).unwrap());
     assert_eq!(instances(), 0);
     let shared = build().own_threads().runtime(&runtime).build().unwrap();
-    shared.lock("a").unwrap().release().unwrap();
+    shared.lock("a").wait().unwrap().release().wait().unwrap();
     assert_eq!(instances(), 2);
     let session = keep_alive(|builder| builder.own_threads().runtime(&runtime));
     drop(session.keep(1, LONG).unwrap());
@@ -78,10 +81,10 @@ fn on_a_runtime_that_was_shut_down_nothing_is_acquired_and_the_error_says_what_t
     let leases = leases_on(&runtime, &store).build().unwrap();
     runtime.shut_down(LONG).unwrap();
     let refused = [
-        leases.try_lock("a").map(drop),
-        leases.lock("a").map(drop),
-        leases.try_lock_for("a", LONG).map(drop),
-        leases.try_lock_many(["a"]).remove(0).map(drop),
+        leases.lock("a").at_once().wait().map(drop),
+        leases.lock("a").wait().map(drop),
+        leases.lock("a").within(LONG).wait().map(drop),
+        leases.lock_all(["a"]).each().wait().remove(0).map(drop),
     ];
     for refused in refused {
         let error = refused.unwrap_err();
@@ -113,7 +116,7 @@ fn a_hundred_leases_share_the_threads_of_the_process() {
         .map(|number| {
             let leases = Leases::builder(MemoryStore::new());
             let leases = leases.on_event(|_| ()).build().unwrap();
-            let guard = leases.lock(&number.to_string()).unwrap();
+            let guard = leases.lock(&number.to_string()).wait().unwrap();
             (leases, guard)
         })
         .collect();
@@ -132,7 +135,7 @@ fn a_manual_clock_moves_leases_on_a_runtime() {
     let clock = Clock::manual(&hand);
     let store = MemoryStore::with_clock(clock.clone());
     let leases = leases_on(&runtime, &store).clock(clock).build().unwrap();
-    let guard = leases.lock("a").unwrap();
+    let guard = leases.lock("a").wait().unwrap();
     assert_eq!(runtime.stats().instances, 2);
     for renewals in 1..10 {
         hand.advance(LEASE / 2);

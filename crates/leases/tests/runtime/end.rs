@@ -16,7 +16,7 @@ fn leases_that_are_dropped_in_a_task_of_their_runtime_give_their_locks_back() {
     let store = MemoryStore::new();
     let leases = leases_on(&runtime, &store).end_limit(LONG).build().unwrap();
     let guards: Vec<_> = (0..3)
-        .map(|n| leases.lock(&n.to_string()).unwrap())
+        .map(|n| leases.lock(&n.to_string()).wait().unwrap())
         .collect();
     let (tell, told) = channel();
     let scheduler = scheduler_on(&runtime);
@@ -53,7 +53,7 @@ fn leases_may_be_dropped_by_their_own_callback() {
             })
             .build()
             .unwrap();
-        let guard = leases.lock("a").unwrap();
+        let guard = leases.lock("a").wait().unwrap();
         // The lease is renewed about a second from now.
         *last.lock().unwrap() = Some((leases, guard));
         next(&told);
@@ -66,7 +66,7 @@ fn a_close_while_calls_hang_ends_the_runtime_as_soon_as_they_return() {
     let runtime = small("hangs").max_workers(8).build().unwrap();
     let (store, gate) = (MemoryStore::new(), Gate::default());
     let leases = leases_on(&runtime, &store).end_limit(TICK).build().unwrap();
-    let guard = leases.lock("a").unwrap();
+    let guard = leases.lock("a").wait().unwrap();
     let at_gate = gate.clone();
     store.inject(move |call| {
         if let StoreCall::Renew { .. } = call {
@@ -89,11 +89,11 @@ fn a_runtime_ends_after_the_leases_on_it() {
     let runtime = small("after").build().unwrap();
     let store = MemoryStore::new();
     let leases = leases_on(&runtime, &store).build().unwrap();
-    let guard = leases.lock("a").unwrap();
+    let guard = leases.lock("a").wait().unwrap();
     assert_eq!(runtime.shut_down(TICK).unwrap_err().instances, 2);
     // They go on.
     until("it is renewed", || guard.renewals() >= 1);
-    leases.lock("b").unwrap().release().unwrap();
+    leases.lock("b").wait().unwrap().release().wait().unwrap();
     drop((guard, leases));
     runtime.shut_down(LONG).unwrap();
     assert!(store.holder("a").is_none());
@@ -106,7 +106,7 @@ fn leases_keep_the_threads_of_a_runtime_that_nobody_else_has() {
     let named = || super::threads_named("kept-").len();
     let leases = leases_on(&runtime, &MemoryStore::new()).build().unwrap();
     drop(runtime);
-    let guard = leases.lock("a").unwrap();
+    let guard = leases.lock("a").wait().unwrap();
     until("it is renewed", || guard.renewals() >= 1);
     drop((leases, guard));
     until("no thread is left", || named() == 0);
@@ -122,9 +122,9 @@ fn storms_of_leases_leave_nobody_behind() {
             scope.spawn(move || {
                 for round in 0..100 {
                     let leases: Leases = leases_on(runtime, store).build().unwrap();
-                    let guard = leases.lock(&format!("{of}")).unwrap();
+                    let guard = leases.lock(&format!("{of}")).wait().unwrap();
                     if round % 2 == 0 {
-                        guard.release().unwrap();
+                        guard.release().wait().unwrap();
                     }
                 }
             });

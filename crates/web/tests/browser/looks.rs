@@ -103,7 +103,7 @@ async fn both_schemes_and_a_narrow_screen() {
         .unwrap();
     timers.schedule("pay-by", &long, HOUR, &7_u8).await.unwrap();
     let leases = Leases::new(MemoryStore::new()).unwrap();
-    let _lock = leases.lock(&long).unwrap();
+    let _lock = leases.lock(&long).wait().unwrap();
     let map = ExpiryMap::<u8, u8>::builder()
         .name("sessions")
         .time_to_idle(HOUR)

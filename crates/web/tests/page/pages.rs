@@ -20,7 +20,7 @@ async fn hostile_names_are_shown_as_text() {
     let leases = Leases::new(MemoryStore::new()).unwrap();
     let _held: Vec<_> = HOSTILE
         .iter()
-        .map(|name| leases.lock(name).unwrap())
+        .map(|name| leases.lock(name).wait().unwrap())
         .collect();
     let map = ExpiryMap::<u8, u8>::builder()
         .name(HOSTILE[0])

@@ -15,7 +15,7 @@ async fn the_pages_as_json() {
     let timers = with_dead(&["a"], "no");
     timers.schedule("mail", "b", HOUR, "x").wait().unwrap();
     let leases = Leases::new(MemoryStore::new()).unwrap();
-    let _lock = leases.lock("orders/7").unwrap();
+    let _lock = leases.lock("orders/7").wait().unwrap();
     let router = Page::new()
         .timers("shop", &timers)
         .locks("memory", &leases)
@@ -56,7 +56,7 @@ async fn the_pages_as_json() {
 async fn a_list_of_locks_says_that_there_are_more() {
     let leases = Leases::new(MemoryStore::new()).unwrap();
     let names: Vec<String> = (0..201).map(|number| format!("n{number:03}")).collect();
-    let guards = leases.try_lock_many(&names);
+    let guards = leases.lock_all(&names).each().wait();
     assert!(guards.iter().all(Result::is_ok));
     let router = Page::new().locks("memory", &leases).router();
     for (path, count, more) in [

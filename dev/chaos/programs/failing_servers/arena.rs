@@ -270,9 +270,9 @@ impl Arena {
         if server.empties() {
             wait += GUARD;
         }
-        let acquire = self.leases.acquire(&self.lock).lease(play.plan.lease);
+        let acquire = self.leases.lock(&self.lock).lease(play.plan.lease);
         let start = now();
-        let guard = match acquire.try_lock_for(wait) {
+        let guard = match acquire.within(wait).wait() {
             Ok(guard) => guard,
             Err(error) => {
                 let what = format!(
@@ -286,7 +286,7 @@ impl Arena {
         let granted = now();
         let mut grant = Grant {
             holder: "the end".to_owned(),
-            token: guard.fencing_token(),
+            token: guard.token(),
             sent: None,
             granted,
             believed: None,
@@ -299,7 +299,7 @@ impl Arena {
         }
         play.note(&format!("the end has token {}", grant.token));
         // Where it fails the lease runs out, as for everybody.
-        if let Err(error) = guard.release() {
+        if let Err(error) = guard.release().wait() {
             play.note(&format!("the end could not give back: {error}"));
         }
         Some(grant)

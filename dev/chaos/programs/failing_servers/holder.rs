@@ -176,22 +176,23 @@ impl Holder<'_> {
         thread::sleep(pause);
         let patience = self.part(200);
         let acquire = match self.random.below(100) {
-            0..70 => self.leases.acquire(&self.order.lock),
+            0..70 => self.leases.lock(&self.order.lock),
             70..90 => self
                 .leases
-                .acquire(&self.order.lock)
-                .fixed_lease(self.order.lease),
+                .lock(&self.order.lock)
+                .lease(self.order.lease)
+                .not_renewed(),
             _ => self
                 .leases
-                .acquire(&self.order.lock)
+                .lock(&self.order.lock)
                 .max_hold(self.order.lease * 3 / 2),
         };
         let answer = match self.random.below(100) {
-            0..50 => acquire.try_lock_for(patience),
-            50..65 => acquire.lock(),
-            65..80 => acquire.try_lock(),
+            0..50 => acquire.within(patience).wait(),
+            50..65 => acquire.wait(),
+            65..80 => acquire.at_once().wait(),
             _ => {
-                let awaited = async { tokio::time::timeout(patience, acquire.lock_async()).await };
+                let awaited = async { tokio::time::timeout(patience, acquire.into_future()).await };
                 if let Ok(answer) = self.runtime.block_on(awaited) {
                     answer
                 } else {
@@ -206,7 +207,7 @@ impl Holder<'_> {
             Ok(guard) => {
                 (self.say)(Word::Granted {
                     at,
-                    token: guard.fencing_token(),
+                    token: guard.token(),
                     owner: guard.id().owner().to_owned(),
                 });
                 Some(guard)
@@ -258,7 +259,7 @@ impl Holder<'_> {
         }
         if self.random.below(2) == 0 {
             drop(guard);
-        } else if let Ok(()) = guard.release() {
+        } else if let Ok(()) = guard.release().wait() {
             let what = "a release of what was lost says that it was held".to_owned();
             (self.say)(Word::Broken { what });
         }
@@ -266,8 +267,8 @@ impl Holder<'_> {
 
     fn give_back(&mut self, guard: LeaseGuard) -> How {
         let answer = match self.random.below(100) {
-            0..55 => guard.release(),
-            55..75 => self.runtime.block_on(guard.release_async()),
+            0..55 => guard.release().wait(),
+            55..75 => self.runtime.block_on(guard.release()),
             _ => {
                 drop(guard);
                 return How::Dropped;

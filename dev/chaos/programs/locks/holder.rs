@@ -86,7 +86,7 @@ pub(crate) fn run(
     loop {
         // Wait for a limited time, and look for calls in between. Without calls this would be
         // `lock`.
-        let guard = match leases.try_lock_for(&order.lock, order.lease) {
+        let guard = match leases.lock(&order.lock).within(order.lease).wait() {
             Ok(guard) => guard,
             Err(LockError::TimedOut { .. } | LockError::Unanswered { .. }) => {
                 match calls.try_recv() {
@@ -101,7 +101,7 @@ pub(crate) fn run(
         // Only this holder uses this connection, so the last grant is that of the guard.
         let grant = cable
             .last_grant()
-            .filter(|grant| grant.token == guard.fencing_token());
+            .filter(|grant| grant.token == guard.token());
         let grant = grant.ok_or_else(|| io::Error::other("a guard without a grant"))?;
         say(Word::Holds {
             token: grant.token,
@@ -111,7 +111,7 @@ pub(crate) fn run(
         let stays = work(order, &guard, calls, say, &cable, &|| {
             events.try_recv().ok()
         });
-        let released = guard.release();
+        let released = guard.release().wait();
         let how = released.map_or_else(|error| error.to_string(), |()| "gives it back".to_owned());
         say(Word::Released { at: now(), how });
         if !stays {
@@ -132,7 +132,7 @@ fn work(
     cable: &Cable,
     next: &dyn Fn() -> Option<Event<LeaseId>>,
 ) -> bool {
-    let token = guard.fencing_token();
+    let token = guard.token();
     let mut lost = false;
     loop {
         let asked = now();

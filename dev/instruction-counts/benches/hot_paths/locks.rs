@@ -36,7 +36,7 @@ fn held() -> Kit {
     let builder = Leases::builder(store.clone()).clock(clock).lease(LEASE);
     let (leases, steps) = builder.build_stepped(SEED).expect("the options are valid");
     let names: Vec<_> = KEYS.map(|key| format!("lease {key:05}")).collect();
-    let lock = |name: &String| leases.try_lock(name).expect("it is free");
+    let lock = |name: &String| leases.lock(name).at_once().wait().expect("it is free");
     let guards = names.iter().map(lock).collect();
     Kit {
         names,
@@ -62,8 +62,8 @@ fn acquire_and_release(kit: Kit) -> Kit {
 #[bench::per_call()]
 fn lock_and_release(kit: Kit) -> Kit {
     for name in &kit.names {
-        let guard = kit.leases.try_lock(name).expect("it is free");
-        black_box(guard.release()).expect("it was held");
+        let guard = kit.leases.lock(name).at_once().wait().expect("it is free");
+        black_box(guard.release().wait()).expect("it was held");
     }
     kit
 }

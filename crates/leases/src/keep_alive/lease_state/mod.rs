@@ -47,7 +47,7 @@ use crate::sync::{Mutex, MutexGuard, Origin, catch_panic};
 /// use tourbillon_leases::{Leases, Loss, MemoryStore};
 ///
 /// # let leases = Leases::new(MemoryStore::new())?;
-/// let guard = leases.lock("report")?;
+/// let guard = leases.lock("report").wait()?;
 /// leases.close(Duration::from_secs(1));
 /// assert_eq!(guard.lost().loss(), Some(Loss::Closed));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

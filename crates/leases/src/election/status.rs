@@ -2,28 +2,28 @@
 
 use tourbillon::{Health, Impact, Time};
 
-use super::{Candidate, Elector};
+use super::{Candidate, Election};
 use crate::manager::LockError;
 use crate::store::StoreError;
 use crate::sync::{Arc, Origin};
 
-/// What a candidate does; see [`Elector::status`].
+/// What a candidate does; see [`Election::status`].
 ///
 /// # Examples
 ///
 /// ```
-/// use tourbillon_leases::{ElectorRole, Leases, MemoryStore};
+/// use tourbillon_leases::{ElectionRole, Leases, MemoryStore};
 ///
 /// # let leases = Leases::new(MemoryStore::new())?;
-/// let elector = leases.elector("scheduler");
-/// assert_eq!(elector.status().role, ElectorRole::Idle);
-/// let leadership = elector.campaign()?;
-/// assert!(matches!(elector.status().role, ElectorRole::Leading { .. }));
+/// let election = leases.election("scheduler");
+/// assert_eq!(election.status().role, ElectionRole::Idle);
+/// let leadership = election.lead().wait()?;
+/// assert!(matches!(election.status().role, ElectionRole::Leading { .. }));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum ElectorRole {
+pub enum ElectionRole {
     /// It does not campaign. This is also the role of a leader that has lost its lease or has
     /// resigned, while its work still runs.
     Idle,
@@ -38,19 +38,19 @@ pub enum ElectorRole {
 }
 
 /// What a candidate does, since when, and the last error of the store. Returned by
-/// [`Elector::status`].
+/// [`Election::status`].
 ///
 /// # Examples
 ///
 /// ```
-/// use tourbillon_leases::{Elector, ElectorRole};
+/// use tourbillon_leases::{Election, ElectionRole};
 ///
 /// /// A line for a page about this process.
-/// fn line(elector: &Elector) -> String {
-///     let status = elector.status();
+/// fn line(election: &Election) -> String {
+///     let status = election.status();
 ///     let what = match status.role {
-///         ElectorRole::Leading { token, .. } => format!("leads with token {token}"),
-///         ElectorRole::Waiting => "waits".to_owned(),
+///         ElectionRole::Leading { token, .. } => format!("leads with token {token}"),
+///         ElectionRole::Waiting => "waits".to_owned(),
 ///         _ => "does not campaign".to_owned(),
 ///     };
 ///     match status.error {
@@ -59,45 +59,45 @@ pub enum ElectorRole {
 ///     }
 /// }
 /// # let leases = tourbillon_leases::Leases::new(tourbillon_leases::MemoryStore::new())?;
-/// # assert_eq!(line(&leases.elector("scheduler")), "does not campaign");
+/// # assert_eq!(line(&leases.election("scheduler")), "does not campaign");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct ElectorStatus {
+pub struct ElectionStatus {
     /// What the candidate does.
-    pub role: ElectorRole,
+    pub role: ElectionRole,
     /// When it began to do so, by the clock of the leases. `None` if it is idle.
     pub since: Option<Time>,
-    /// The last error of the store, in a campaign or in a look for [`leaders`](Elector::leaders).
+    /// The last error of the store, in a campaign or in a look for [`leaders`](Election::leaders).
     /// `None` once the store has answered again.
     pub error: Option<StoreError>,
     /// When the present series of failures began.
     pub failing_since: Option<Time>,
 }
 
-impl Elector {
+impl Election {
     /// Returns whether this candidate waits or leads, since when, and the last error of the store.
     /// This asks no store.
     ///
     /// # Examples
     ///
     /// ```
-    /// # use tourbillon_leases::{ElectorRole, Leases, MemoryStore};
+    /// # use tourbillon_leases::{ElectionRole, Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let elector = leases.elector("scheduler");
-    /// let leadership = elector.campaign()?;
-    /// let status = elector.status();
-    /// assert!(matches!(status.role, ElectorRole::Leading { .. }));
+    /// let election = leases.election("scheduler");
+    /// let leadership = election.lead().wait()?;
+    /// let status = election.status();
+    /// assert!(matches!(status.role, ElectionRole::Leading { .. }));
     /// assert!(status.since <= Some(leases.now()) && status.error.is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn status(&self) -> ElectorStatus {
+    pub fn status(&self) -> ElectionStatus {
         // In a forked copy the locks may stay locked for ever.
         if self.leases.is_forked() {
-            return ElectorStatus {
-                role: ElectorRole::Idle,
+            return ElectionStatus {
+                role: ElectionRole::Idle,
                 since: None,
                 error: Some(StoreError::Forked),
                 failing_since: None,
@@ -109,14 +109,14 @@ impl Elector {
         let (role, since) = match (leads, candidate.waiting_since()) {
             (Some(term), _) => {
                 let token = term.token;
-                (ElectorRole::Leading { token }, Some(term.since))
+                (ElectionRole::Leading { token }, Some(term.since))
             }
-            (None, Some(since)) => (ElectorRole::Waiting, Some(since)),
-            (None, None) => (ElectorRole::Idle, None),
+            (None, Some(since)) => (ElectionRole::Waiting, Some(since)),
+            (None, None) => (ElectionRole::Idle, None),
         };
         let campaign = candidate.stop.failing().get();
         let failure = campaign.or_else(|| candidate.lookout.failing().get());
-        ElectorStatus {
+        ElectionStatus {
             role,
             since,
             failing_since: failure.as_ref().map(|failure| failure.since),
@@ -138,9 +138,9 @@ impl Elector {
     /// ```
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let elector = leases.elector("scheduler");
-    /// let leadership = elector.campaign()?;
-    /// assert!(elector.health().is_ready());
+    /// let election = leases.election("scheduler");
+    /// let leadership = election.lead().wait()?;
+    /// assert!(election.health().is_ready());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -181,7 +181,7 @@ pub(super) struct CountedCampaign {
     origin: Origin,
 }
 
-impl Elector {
+impl Election {
     /// Counts a campaign that waits from now on, until the returned value is dropped. Fails in a
     /// forked copy of the process, where the locks of a candidate may stay locked for ever.
     pub(super) fn waits(&self) -> Result<CountedCampaign, LockError> {

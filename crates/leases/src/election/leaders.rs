@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
-use super::{Candidate, Elector};
+use super::{Candidate, Election};
 use crate::manager::{LockError, StoreFailures, UnownedLeases};
 use crate::store::{Holder, StoreError};
 use crate::sync::channel::{Receiver, Sender, TrySendError, bounded};
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The shortest one: a lease that no store grants must not make a loop of the looks.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The leader of an election. [`Elector::leaders`] tells of it.
+/// The leader of an election. [`Election::leaders`] tells of it.
 ///
 /// # Examples
 ///
@@ -40,9 +40,9 @@ const LEAST_PAUSE: Duration = Duration::from_millis(10);
 ///
 /// # let store = MemoryStore::new();
 /// let leases = Leases::builder(store).holder_data("http://10.0.0.7:8080").build()?;
-/// let elector = leases.elector("scheduler");
-/// let leaders = elector.leaders()?;
-/// let leadership = elector.campaign()?;
+/// let election = leases.election("scheduler");
+/// let leaders = election.leaders()?;
+/// let leadership = election.lead().wait()?;
 /// // The first state may be that nobody leads.
 /// let leader: Leader = leaders.iter().flatten().next().expect("it is told");
 /// assert_eq!((leader.data.as_str(), leader.token), ("http://10.0.0.7:8080", leadership.token()));
@@ -70,7 +70,7 @@ impl Leader {
     }
 }
 
-impl Elector {
+impl Election {
     /// Returns a channel of who leads: the present leader or `None`, and then each change. It needs
     /// no campaign, so processes that only follow may call it, too.
     ///
@@ -84,7 +84,7 @@ impl Elector {
     /// The answer may be outdated when it arrives, as that of [`leader`](Self::leader). A leader
     /// asks [`is_leader`](crate::Leadership::is_leader).
     ///
-    /// The channel is disconnected when the last clone of this elector is dropped, and within a
+    /// The channel is disconnected when the last clone of this election is dropped, and within a
     /// second when the leases are closed, or when a look that is under way has ended. In a forked copy
     /// of the process it stays silent. The looks end at the first change after the last receiver is
     /// dropped. So make one receiver for a process, and not one for each request. A candidate has at
@@ -101,8 +101,8 @@ impl Elector {
     /// use tourbillon_leases::{Leases, MemoryStore};
     ///
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let elector = leases.elector("scheduler"); // keep it for as long as you follow
-    /// let leaders = elector.leaders()?;
+    /// let election = leases.election("scheduler"); // keep it for as long as you follow
+    /// let leaders = election.leaders()?;
     /// match leaders.recv()? {
     ///     Some(leader) => println!("{} leads with token {}", leader.owner, leader.token),
     ///     None => println!("nobody leads"),
@@ -141,7 +141,7 @@ async fn look(leases: UnownedLeases, watcher: Watcher, name: String, pause: Dura
         let Some(now) = leases.now() else {
             return;
         };
-        // Held for this moment only: the drop of the last elector ends the channels.
+        // Held for this moment only: the drop of the last election ends the channels.
         let Some(candidate) = watcher.candidate.upgrade() else {
             return;
         };

@@ -32,28 +32,28 @@ use tourbillon::Time;
 use crate::manager::{Acquisition, LeaseFuture, LeaseGuard, Leases, LockError, StopSignal};
 use crate::store::{Holder, StoreError};
 use crate::sync::{Arc, Mutex};
-pub use change::{Change, Term, TermEnd};
+pub use change::{Change, TermEnd};
 pub use leaders::Leader;
 use leaders::Lookout;
 use leadership::TermState;
 pub use leadership::{Leadership, Over};
-use serving::until_over;
 use status::Campaigns;
-pub use status::{ElectorRole, ElectorStatus};
+pub use status::{ElectionRole, ElectionStatus};
 
-/// A candidate in an election: among all candidates of one name, one leads at a time.
+/// An election, in which this value is one candidate: among all candidates of one name, one leads
+/// at a time.
 ///
 /// [`serve`](Self::serve) takes part in the election for as long as the program wants: it waits
-/// until this candidate is elected, runs work, and campaigns again when the term is over. For work
-/// of one term there is [`run_while_leader`](Self::run_while_leader). Processes that only follow
-/// hear from [`leaders`](Self::leaders) who leads.
+/// until this candidate is elected, runs work, and campaigns again when the term is over. For one
+/// term there is [`lead`](Self::lead). Processes that only follow hear from
+/// [`leaders`](Self::leaders) who leads.
 ///
 /// A leader that dies, is cut off or stands still is replaced when its lease has run out. A leader
 /// that still exists learns of that first, by its own clock: see [`Leadership::is_leader`]. As with
 /// locks, a leader that was paused in the middle of a write can't know that another one was elected.
 /// Its [token](Leadership::token) lets the resource [refuse](crate::Fence) the write.
 ///
-/// Clones are the same candidate. An elector has no threads of its own.
+/// Clones are the same candidate. It has no threads of its own.
 ///
 /// # Examples
 ///
@@ -63,14 +63,14 @@ pub use status::{ElectorRole, ElectorStatus};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let leases = Leases::builder(MemoryStore::new()).lease(Duration::from_secs(10)).build()?;
-/// let elector = leases.elector("scheduler").on_change(|change| println!("{change}"));
+/// let election = leases.election("scheduler").on_change(|change| println!("{change}"));
 ///
 /// let mut plans = 0;
-/// elector.serve(|leadership| {
+/// election.serve(|leadership| {
 ///     while leadership.is_leader() {
 ///         plans += 1; // .. a portion of work, with leadership.token()
 ///         if plans == 3 {
-///             elector.stop(); // usually from another thread, when the program ends
+///             election.stop(); // usually from another thread, when the program ends
 ///         }
 ///     }
 /// })?;
@@ -80,7 +80,7 @@ pub use status::{ElectorRole, ElectorStatus};
 /// ```
 #[derive(Clone)]
 #[must_use = "it is elected only while it serves or campaigns"]
-pub struct Elector {
+pub struct Election {
     leases: Leases,
     name: String,
     on_change: Option<Arc<OnChange>>,
@@ -98,7 +98,7 @@ struct ElectionOptions {
 
 type OnChange = dyn Fn(&Change) + Send + Sync;
 
-/// What the clones of an elector share.
+/// What the clones of an election share.
 #[derive(Default)]
 struct Candidate {
     /// The present terms. There is one at most, except that a candidate may be elected again while
@@ -133,8 +133,20 @@ impl Leases {
     ///
     /// An election uses the lock of its name: who holds that lock leads. The lease of the leader is
     /// the default of these leases.
-    pub fn elector(&self, name: impl Into<String>) -> Elector {
-        Elector {
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let election = leases.election("scheduler").lease(Duration::from_secs(10));
+    /// let leadership = election.lead().wait()?;
+    /// println!("leads with token {}", leadership.token());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn election(&self, name: impl Into<String>) -> Election {
+        Election {
             leases: self.clone(),
             name: name.into(),
             on_change: None,
@@ -144,7 +156,7 @@ impl Leases {
     }
 }
 
-impl Elector {
+impl Election {
     /// Sets a callback that is called when this candidate is elected, before its work begins, and
     /// when its term has ended, after its work. A candidate that [serves](Self::serve) also reports
     /// that the store refuses it.
@@ -172,8 +184,8 @@ impl Elector {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{Leases, MemoryStore};
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let elector = leases.elector("scheduler").fed_every(Duration::from_secs(60));
-    /// let leadership = elector.campaign()?;
+    /// let election = leases.election("scheduler").fed_every(Duration::from_secs(60));
+    /// let leadership = election.lead().wait()?;
     /// for portion in 1..=3 {
     ///     println!("portion {portion}");
     ///     assert!(leadership.feed()); // the leader is alive
@@ -186,32 +198,51 @@ impl Elector {
     }
 
     /// Sets the longest term, as [`Acquisition::max_hold`] does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let hour = Duration::from_secs(3600);
+    /// let leadership = leases.election("scheduler").max_hold(hour).lead().wait()?;
+    /// assert!(leadership.is_leader()); // for an hour at most
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn max_hold(mut self, most: Duration) -> Self {
         self.options.max_hold = Some(most);
         self
     }
 
     /// Returns the name of the election.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// assert_eq!(leases.election("scheduler").name(), "scheduler");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Waits until this candidate is elected, and runs `work`, for one term. The term ends when
-    /// `work` returns. A service calls [`serve`](Self::serve), which goes on after the term and
-    /// after refusals of the store.
+    /// Waits until this candidate is elected. The term lasts until the [`Leadership`] is dropped or
+    /// [ended](Leadership::end). A service calls [`serve`](Self::serve), which goes on after the
+    /// term and after refusals of the store.
     ///
-    /// `work` should ask [`Leadership::is_leader`] before each portion, and return when it is not
-    /// the leader any more. Nothing can stop it from outside. If it panics, the term ends and the
-    /// panic goes on.
+    /// If the future is dropped, the campaign ends.
     ///
     /// # Errors
     ///
-    /// As for [`Leases::lock`]. Then `work` was not called.
+    /// As for [`Acquisition::wait`], and [`LockError::Stopped`] after a [stop](Self::stop).
     ///
     /// # Blocking
     ///
-    /// Blocks until the candidate is elected, and then for as long as `work` runs.
+    /// [`wait`](LeaseFuture::wait) blocks until the candidate is elected.
     ///
     /// # Examples
     ///
@@ -220,119 +251,60 @@ impl Elector {
     ///
     /// # let leases = Leases::new(MemoryStore::new())?;
     /// // One of the processes migrates the tables. The others find them migrated.
-    /// let term = leases.elector("migration").run_while_leader(|leadership| {
-    ///     println!("migrating with token {}", leadership.token());
-    /// })?;
-    /// assert_eq!(term.end, TermEnd::Completed);
+    /// let leadership = leases.election("migration").lead().wait()?; // or .await?
+    /// println!("migrating with token {}", leadership.token());
+    /// assert_eq!(leadership.end().wait(), TermEnd::Completed);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn run_while_leader<R>(
-        &self,
-        work: impl FnOnce(&Leadership) -> R,
-    ) -> Result<Term<R>, LockError> {
-        let leadership = self.campaign()?;
-        let result = work(&leadership);
-        let end = leadership.end();
-        Ok(Term { result, end })
-    }
-
-    /// Waits until this candidate is elected, and runs the future of `work`, as a future. The term
-    /// ends when that future is ready.
-    ///
-    /// The future of `work` is **dropped** when the lease is lost or the candidate resigns. Then
-    /// the result is `None`. It stops at its next `await`, so work between two of them should be
-    /// short.
-    ///
-    /// The future needs no particular runtime. If it is dropped, the campaign or the term ends.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Leases::lock_async`]. Then `work` was not called.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tourbillon_leases::{Leases, MemoryStore, TermEnd};
-    ///
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # runtime.block_on(async {
-    /// let leases = Leases::new(MemoryStore::new())?;
-    /// let elector = leases.elector("scheduler");
-    /// let resigns = elector.clone();
-    /// let term = elector
-    ///     .run_while_leader_async(async move |leadership| {
-    ///         println!("leads with token {}", leadership.token());
-    ///         resigns.resign(); // usually from another task
-    ///         std::future::pending::<()>().await
-    ///     })
-    ///     .await?;
-    /// assert_eq!((term.result, term.end), (None, TermEnd::Resigned));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub async fn run_while_leader_async<R>(
-        &self,
-        work: impl AsyncFnOnce(&Leadership) -> R,
-    ) -> Result<Term<Option<R>>, LockError> {
-        let leadership = self.campaign_async().await?;
-        let result = until_over(&leadership, work(&leadership)).await;
-        let end = leadership.end_async().await;
-        Ok(Term { result, end })
-    }
-
-    /// Waits until this candidate is elected. The term ends when the value is dropped or
-    /// [ended](Leadership::end).
-    ///
-    /// # Errors
-    ///
-    /// As for [`Leases::lock`].
-    ///
-    /// # Blocking
-    ///
-    /// Blocks until the candidate is elected.
-    pub fn campaign(&self) -> Result<Leadership, LockError> {
-        let _waits = self.waits()?;
-        let mut looks = LOOKS.0;
-        while self.is_back() && self.steps_back(&mut looks, self.leader()) {
-            self.leases.pause(looks, &self.candidate.stop);
-        }
-        let lock = self.acquisition().lock();
-        Ok(self.elected(lock.map_err(|error| self.or_stopped(error))?))
-    }
-
-    /// Waits until this candidate is elected, like [`campaign`](Self::campaign), as a future.
-    /// Dropping the future ends the campaign.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Leases::lock_async`].
-    pub fn campaign_async(&self) -> LeaseFuture<Result<Leadership, LockError>> {
-        let elector = self.clone();
-        LeaseFuture::new(async move {
-            let _waits = elector.waits()?;
+    pub fn lead(&self) -> LeaseFuture<Result<Leadership, LockError>> {
+        let wait = |election: Election| election.campaign();
+        LeaseFuture::new(self.clone(), wait, |election| async move {
+            let _waits = election.waits()?;
             let mut looks = LOOKS.0;
-            while elector.is_back() {
-                let leader = elector.leader_async().await;
-                if !elector.steps_back(&mut looks, leader) {
+            while election.is_back() {
+                let leader = election.leader().await;
+                if !election.steps_back(&mut looks, leader) {
                     break;
                 }
-                elector.rest(looks).await;
+                election.rest(looks).await;
             }
-            let lock = elector.acquisition().lock_async().await;
-            Ok(elector.elected(lock.map_err(|error| elector.or_stopped(error))?))
+            let lock = election.acquisition().into_future().await;
+            Ok(election.elected(lock.map_err(|error| election.or_stopped(error))?))
         })
+    }
+
+    /// Waits on this thread until this candidate is elected.
+    fn campaign(&self) -> Result<Leadership, LockError> {
+        let _waits = self.waits()?;
+        let mut looks = LOOKS.0;
+        while self.is_back() && self.steps_back(&mut looks, self.leader().wait()) {
+            self.leases.pause(looks, &self.candidate.stop);
+        }
+        let lock = self.acquisition().wait();
+        Ok(self.elected(lock.map_err(|error| self.or_stopped(error))?))
     }
 
     /// Asks this candidate to stop leading. Returns whether it had a term.
     ///
-    /// From now on [`Leadership::is_leader`] is false, and the future of
-    /// [`serve_async`](Self::serve_async) or
-    /// [`run_while_leader_async`](Self::run_while_leader_async) is dropped. The next leader is
-    /// elected when the work has returned, and not before. A campaign that still waits goes on.
+    /// From now on [`Leadership::is_leader`] is false, and the future of the work of
+    /// [`serve_async`](Self::serve_async) is dropped. The next leader is elected when the work has
+    /// returned, and not before. A campaign that still waits goes on.
     ///
     /// This candidate then comes last: its next campaign begins to ask for the lock when it sees that
     /// another candidate leads, or when two seconds (or a shorter lease) have passed without one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore, TermEnd};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let election = leases.election("scheduler");
+    /// let leadership = election.lead().wait()?;
+    /// assert!(election.resign()); // usually from another thread
+    /// assert!(!leadership.is_leader());
+    /// assert_eq!(leadership.end().wait(), TermEnd::Resigned);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resign(&self) -> bool {
         // As in `stop`.
         if self.leases.is_forked() {
@@ -359,11 +331,11 @@ impl Elector {
     /// use tourbillon_leases::{Leases, LockError, MemoryStore};
     ///
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let _leader = leases.elector("scheduler").campaign()?;
-    /// let candidate = leases.elector("scheduler");
+    /// let _leader = leases.election("scheduler").lead().wait()?;
+    /// let candidate = leases.election("scheduler");
     /// let waits = std::thread::spawn({
     ///     let candidate = candidate.clone();
-    ///     move || candidate.campaign()
+    ///     move || candidate.lead().wait()
     /// });
     /// candidate.stop(); // the program ends
     /// assert!(matches!(waits.join().unwrap(), Err(LockError::Stopped { .. })));
@@ -378,23 +350,27 @@ impl Elector {
         self.resign();
     }
 
-    /// Asks the store who leads. Returns `None` if nobody does. Everything that
+    /// Asks the store who leads. The answer is `None` if nobody does. Everything that
     /// [`Leases::holder`] says holds here, too.
     ///
     /// # Errors
     ///
     /// As for [`Leases::holder`].
-    pub fn leader(&self) -> Result<Option<Holder>, LockError> {
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let election = leases.election("scheduler");
+    /// assert!(election.leader().wait()?.is_none());
+    /// let leadership = election.lead().wait()?;
+    /// let leader = election.leader().wait()?.expect("it leads");
+    /// assert_eq!(leader.token, leadership.token());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn leader(&self) -> LeaseFuture<Result<Option<Holder>, LockError>> {
         self.leases.holder(&self.name)
-    }
-
-    /// Asks the store who leads, like [`leader`](Self::leader), as a future.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Leases::holder`].
-    pub fn leader_async(&self) -> LeaseFuture<Result<Option<Holder>, LockError>> {
-        self.leases.holder_async(&self.name)
     }
 
     /// Returns the error of a campaign. A program that ends stops its candidates and closes its
@@ -468,7 +444,7 @@ impl Elector {
     /// Returns the acquire of a term's lock.
     fn acquisition(&self) -> Acquisition<'_> {
         let options = self.options;
-        let mut acquisition = self.leases.acquire(&self.name);
+        let mut acquisition = self.leases.lock(&self.name);
         if let Some(lease) = options.lease {
             acquisition = acquisition.lease(lease);
         }
@@ -486,7 +462,7 @@ impl Elector {
         self.candidate.stop.failing().note(None, now);
         let state = Arc::new(TermState::new(&guard, now));
         self.candidate.terms.lock().push(Arc::clone(&state));
-        let token = guard.fencing_token();
+        let token = guard.token();
         // Made before the callback, so that the term ends if that panics.
         let leadership = Leadership::new(guard, Arc::clone(&state), self.clone());
         // A stop that came before the term was in the list has not reached it.
@@ -504,9 +480,9 @@ impl Elector {
     }
 }
 
-impl fmt::Debug for Elector {
+impl fmt::Debug for Election {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Elector")
+        f.debug_struct("Election")
             .field("name", &self.name)
             .field("role", &self.status().role)
             .finish_non_exhaustive()

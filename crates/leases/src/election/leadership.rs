@@ -9,7 +9,7 @@ use std::time::Duration;
 use tourbillon::Time;
 use tourbillon::coop::YieldPoint;
 
-use super::{Change, Elector, TermEnd};
+use super::{Change, Election, TermEnd};
 use crate::keep_alive::{Loss, Lost};
 use crate::manager::{LeaseFuture, LeaseGuard, ReleaseError};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ struct Wakers {
 impl TermState {
     pub(super) fn new(guard: &LeaseGuard, since: Time) -> Self {
         TermState {
-            token: guard.fencing_token(),
+            token: guard.token(),
             since,
             lost: guard.lost(),
             resigned: AtomicBool::new(false),
@@ -104,25 +104,46 @@ impl TermState {
 
 /// A term of this candidate. Dropping it ends the term.
 ///
-/// An [`Elector`] creates it when its candidate is elected.
+/// An [`Election`] creates it when its candidate is elected.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Leases, MemoryStore, TermEnd};
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// let leases = Leases::new(MemoryStore::new())?;
+/// let election = leases.election("scheduler");
+/// let leadership = election.lead().await?;
+/// while leadership.is_leader() && leadership.feed() {
+///     println!("token {}, for {:?} at least", leadership.token(), leadership.remaining());
+///     election.resign(); // usually from another task
+/// }
+/// leadership.over().await; // ready, since the candidate has resigned
+/// assert_eq!(leadership.end().await, TermEnd::Resigned);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping it ends the term"]
 pub struct Leadership {
     /// Taken when the term ends.
     guard: Option<LeaseGuard>,
     token: u64,
     state: Arc<TermState>,
-    elector: Elector,
+    election: Election,
     /// Whether the candidate has told its end.
     told: bool,
 }
 
 impl Leadership {
-    pub(super) fn new(guard: LeaseGuard, state: Arc<TermState>, elector: Elector) -> Self {
+    pub(super) fn new(guard: LeaseGuard, state: Arc<TermState>, election: Election) -> Self {
         Leadership {
-            token: guard.fencing_token(),
+            token: guard.token(),
             guard: Some(guard),
             state,
-            elector,
+            election,
             told: false,
         }
     }
@@ -135,7 +156,7 @@ impl Leadership {
     /// Returns whether this candidate leads, by the clock of this machine. This calls nobody, and
     /// costs about as much as [`LeaseGuard::is_held`].
     ///
-    /// It is false once the lease is lost or the candidate has [resigned](Elector::resign). The
+    /// It is false once the lease is lost or the candidate has [resigned](Election::resign). The
     /// lease is lost here before anybody else can be elected.
     #[must_use]
     pub fn is_leader(&self) -> bool {
@@ -150,7 +171,7 @@ impl Leadership {
         self.token
     }
 
-    /// Reports that the leader is alive; see [`Elector::fed_every`]. Returns false if the lease is
+    /// Reports that the leader is alive; see [`Election::fed_every`]. Returns false if the lease is
     /// lost.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn feed(&self) -> bool {
@@ -176,28 +197,27 @@ impl Leadership {
         }
     }
 
-    /// Ends the term, and returns how it ended. Another candidate can be elected when this returns,
-    /// or when the lease has run out if the store fails.
+    /// Ends the term. The answer is how it ended. When it is there, another candidate can be
+    /// elected, or when the lease has run out if the store fails.
+    ///
+    /// If the future is dropped, the term ends as by the drop of the leadership.
     ///
     /// # Blocking
     ///
     /// As for [`LeaseGuard::release`].
-    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
-    pub fn end(mut self) -> TermEnd {
-        self.leaves();
-        let released = self.guard.take().map(LeaseGuard::release);
-        self.ended(released.as_ref())
-    }
-
-    /// Ends the term like [`end`](Self::end), as a future.
-    pub fn end_async(mut self) -> LeaseFuture<TermEnd> {
-        LeaseFuture::new(async move {
-            self.leaves();
-            let released = match self.guard.take() {
-                Some(guard) => Some(guard.release_async().await),
+    pub fn end(self) -> LeaseFuture<TermEnd> {
+        let wait = |mut term: Leadership| {
+            term.leaves();
+            let released = term.guard.take().map(|guard| guard.release().wait());
+            term.ended(released.as_ref())
+        };
+        LeaseFuture::new(self, wait, |mut term| async move {
+            term.leaves();
+            let released = match term.guard.take() {
+                Some(guard) => Some(guard.release().await),
                 None => None,
             };
-            self.ended(released.as_ref())
+            term.ended(released.as_ref())
         })
     }
 
@@ -206,7 +226,7 @@ impl Leadership {
     fn leaves(&self) {
         // In a forked copy the lock may stay locked for ever.
         if !self.state.origin.is_elsewhere() {
-            let mut terms = self.elector.candidate.terms.lock();
+            let mut terms = self.election.candidate.terms.lock();
             terms.retain(|term| !Arc::ptr_eq(term, &self.state));
         }
     }
@@ -220,7 +240,7 @@ impl Leadership {
         };
         let (token, end) = (self.token, self.end_by(loss));
         self.told = true;
-        self.elector.tell(&Change::Ended { token, end });
+        self.election.tell(&Change::Ended { token, end });
         end
     }
 
@@ -236,19 +256,19 @@ impl Leadership {
 impl Drop for Leadership {
     fn drop(&mut self) {
         self.leaves();
-        let (elector, is_forked) = (&self.elector, self.state.origin.is_elsewhere());
+        let (election, is_forked) = (&self.election, self.state.origin.is_elsewhere());
         // The work has panicked, or the user has dropped the term or the future that ends it.
         let guard = self.guard.take();
         let loss = guard.as_ref().and_then(|guard| guard.lost().loss());
         drop(guard);
         // The others go first after a resignation (ELECT-3), however the term has ended.
         if self.state.is_resigned() && !is_forked {
-            elector.comes_last(self.token);
+            election.comes_last(self.token);
         }
         if !self.told {
             let (token, end) = (self.token, self.end_by(loss));
             // A second panic would end the process.
-            let _ = catch_panic(|| elector.tell(&Change::Ended { token, end }));
+            let _ = catch_panic(|| election.tell(&Change::Ended { token, end }));
         }
     }
 }
@@ -305,7 +325,7 @@ impl fmt::Debug for Over {
 impl fmt::Debug for Leadership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leadership")
-            .field("election", &self.elector.name)
+            .field("election", &self.election.name)
             .field("guard", &self.guard)
             .field("resigned", &self.state.is_resigned())
             .finish()

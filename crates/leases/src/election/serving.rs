@@ -15,7 +15,7 @@ use std::time::Duration;
 use tourbillon::reentrancy;
 
 use super::leadership::Leadership;
-use super::{Change, Elector, TermEnd};
+use super::{Change, Election, TermEnd};
 use crate::keep_alive::Loss;
 use crate::manager::LockError;
 use crate::store::StoreError;
@@ -24,7 +24,7 @@ use crate::store::StoreError;
 /// the longest pause is less than a second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(800));
 
-impl Elector {
+impl Election {
     /// Leads whenever this candidate can, until it is [stopped](Self::stop). This is how a service
     /// takes part in an election: it campaigns, calls `work` when it is elected, and campaigns again
     /// when the term is over.
@@ -71,10 +71,10 @@ impl Elector {
     /// use tourbillon_leases::{Leases, MemoryStore};
     ///
     /// # let leases = Leases::new(MemoryStore::new())?;
-    /// let elector = leases.elector("scheduler").on_change(|change| println!("{change}"));
-    /// let stops = elector.clone(); // for whoever hears of the end of the program
+    /// let election = leases.election("scheduler").on_change(|change| println!("{change}"));
+    /// let stops = election.clone(); // for whoever hears of the end of the program
     /// let service = std::thread::spawn(move || {
-    ///     elector.serve(|leadership| {
+    ///     election.serve(|leadership| {
     ///         while leadership.is_leader() {
     ///             // .. a portion of work, with leadership.token() ..
     /// #           std::thread::yield_now();
@@ -95,7 +95,7 @@ impl Elector {
                     (retries, waits) = (Retries::default(), None);
                     work(&leadership);
                     let (token, led) = (leadership.token(), leadership.is_leader());
-                    self.served(token, led, leadership.end());
+                    self.served(token, led, leadership.end().wait());
                 }
                 Err(error) => match self.tries_again(error, &mut retries)? {
                     Some(pause) => self.leases.pause(pause, &self.candidate.stop),
@@ -129,14 +129,14 @@ impl Elector {
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     /// # runtime.block_on(async {
     /// let leases = Leases::new(MemoryStore::new())?;
-    /// let elector = leases.elector("scheduler");
+    /// let election = leases.election("scheduler");
     /// let (tell, mut told) = tokio::sync::mpsc::channel(1);
-    /// let service = tokio::spawn(elector.serve_async(async move |leadership| {
+    /// let service = tokio::spawn(election.serve_async(async move |leadership| {
     ///     let _ = tell.send(leadership.token()).await;
     ///     std::future::pending::<()>().await // .. work that ends with the leadership
     /// }));
     /// println!("leads with token {:?}", told.recv().await);
-    /// elector.stop(); // the program ends
+    /// election.stop(); // the program ends
     /// service.await??;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
@@ -147,21 +147,21 @@ impl Elector {
         mut work: W,
     ) -> impl Future<Output = Result<(), LockError>> + use<W> {
         // Owned, or the compiler can't prove that the future is `Send`.
-        let elector = self.clone();
+        let election = self.clone();
         async move {
             let (mut retries, mut waits) = (Retries::default(), None);
             loop {
                 // As in `serve`.
-                waits = Some(waits.map_or_else(|| elector.waits(), Ok)?);
-                match elector.campaign_async().await {
+                waits = Some(waits.map_or_else(|| election.waits(), Ok)?);
+                match election.lead().await {
                     Ok(leadership) => {
                         (retries, waits) = (Retries::default(), None);
                         until_over(&leadership, work(&leadership)).await;
                         let (token, led) = (leadership.token(), leadership.is_leader());
-                        elector.served(token, led, leadership.end_async().await);
+                        election.served(token, led, leadership.end().await);
                     }
-                    Err(error) => match elector.tries_again(error, &mut retries)? {
-                        Some(pause) => elector.rest(pause).await,
+                    Err(error) => match election.tries_again(error, &mut retries)? {
+                        Some(pause) => election.rest(pause).await,
                         None => return Ok(()),
                     },
                 }

@@ -11,7 +11,7 @@ use crate::store::StoreError;
 pub enum TermEnd {
     /// The work has returned.
     Completed,
-    /// The candidate has [resigned](crate::Elector::resign).
+    /// The candidate has [resigned](crate::Election::resign).
     Resigned,
     /// The lease was lost, so another candidate may lead since then.
     Lost(Loss),
@@ -27,17 +27,7 @@ impl fmt::Display for TermEnd {
     }
 }
 
-/// A term that is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Term<R> {
-    /// The result of the work.
-    pub result: R,
-    /// How the term ended.
-    pub end: TermEnd,
-}
-
-/// A change that a candidate reports to its [callback](crate::Elector::on_change).
+/// A change that a candidate reports to its [callback](crate::Election::on_change).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Change {
@@ -55,7 +45,7 @@ pub enum Change {
         /// How it ended.
         end: TermEnd,
     },
-    /// The store has refused a candidate that [serves](crate::Elector::serve). It will try again. An
+    /// The store has refused a candidate that [serves](crate::Election::serve). It will try again. An
     /// error that repeats is reported once.
     #[non_exhaustive]
     Failed {

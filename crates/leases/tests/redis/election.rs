@@ -42,8 +42,8 @@ fn candidate() {
         return;
     };
     let leases = Leases::builder(store(&url)).lease(LEASE).build().unwrap();
-    let elector = leases.elector("e");
-    let resigns = elector.clone();
+    let election = leases.election("e");
+    let resigns = election.clone();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
             line.expect("a line");
@@ -55,7 +55,7 @@ fn candidate() {
     let mut connection = client.get_connection().expect("the server is there");
     let own = std::process::id().to_string();
     let write = redis::Script::new(WRITE);
-    let served = elector.serve(|leadership| {
+    let served = election.serve(|leadership| {
         while leadership.is_leader() {
             let mut write = write.prepare_invoke();
             write.arg(leadership.token()).arg(&own);
@@ -75,7 +75,7 @@ struct Candidates(Vec<Child>);
 impl Candidates {
     fn start(&mut self, server: &Server) {
         let mut test = Command::new(std::env::current_exe().expect("a test has a path"));
-        test.args(["--exact", "elector::candidate"])
+        test.args(["--exact", "election::candidate"])
             .env(URL, server.url())
             .stdin(Stdio::piped())
             .stdout(Stdio::null());
@@ -207,12 +207,12 @@ fn a_password_that_is_wrong_for_a_while_does_not_end_a_candidacy() {
     let url = format!("redis://locks:s3cret@127.0.0.1:{}/", server.port());
     let leases = Leases::builder(store(&url)).lease(LEASE).build().unwrap();
     let (tell, told) = mpsc::channel();
-    let elector = leases.elector("e").on_change(move |change| {
+    let election = leases.election("e").on_change(move |change| {
         let _ = tell.send(change.clone());
     });
     std::thread::scope(|scope| {
         let service = scope.spawn(|| {
-            elector.serve(|leadership| {
+            election.serve(|leadership| {
                 while leadership.is_leader() {
                     std::thread::sleep(Duration::from_millis(2));
                 }
@@ -221,12 +221,12 @@ fn a_password_that_is_wrong_for_a_while_does_not_end_a_candidacy() {
         let failed = wait::next(&told);
         assert!(matches!(failed, Change::Failed { .. }), "{failed}");
         assert!(failed.to_string().contains("WRONGPASS"), "{failed}");
-        assert!(elector.status().error.is_some());
+        assert!(election.status().error.is_some());
         server.cli(&["ACL", "SETUSER", "locks", ">s3cret"]);
         let elected = wait::next(&told);
         assert!(matches!(elected, Change::Elected { .. }), "{elected}");
-        assert!(elector.status().error.is_none());
-        elector.stop();
+        assert!(election.status().error.is_none());
+        election.stop();
         service.join().expect("no panic").expect("it was stopped");
     });
 }
@@ -239,15 +239,15 @@ fn a_follower_hears_who_leads_on_a_server() {
         let builder = Leases::builder(store(&server.url())).lease(LEASE);
         builder.holder_data(data).build().unwrap()
     };
-    let elector = of("").elector("e");
-    let leaders = elector.leaders().unwrap();
+    let election = of("").election("e");
+    let leaders = election.leaders().unwrap();
     assert_eq!(leaders.recv_timeout(LIMIT).unwrap(), None);
     for data in ["first", "second"] {
-        let leadership = of(data).elector("e").campaign().unwrap();
+        let leadership = of(data).election("e").lead().wait().unwrap();
         let leader = leaders.recv_timeout(LIMIT).unwrap().expect("it leads");
         let own = (data, leadership.token());
         assert_eq!((leader.data.as_str(), leader.token), own);
-        leadership.end();
+        leadership.end().wait();
         assert_eq!(leaders.recv_timeout(LIMIT).unwrap(), None);
     }
 }

@@ -12,7 +12,8 @@ use kit::wait::until;
 use kit::wakes::yields;
 use tourbillon::Clock;
 use tourbillon_leases::{
-    Change, Elector, ElectorRole, Fault, Leases, LockError, Loss, MemoryStore, StoreCall, TermEnd,
+    Change, Election, ElectionRole, Fault, Leadership, Leases, LockError, Loss, MemoryStore,
+    StoreCall, TermEnd,
 };
 
 use crate::worlds::{LEASE, MARGIN, MS, S, down, march, no_renewals, threads, together, world};
@@ -23,12 +24,22 @@ fn block_on<F: Future>(future: F) -> F::Output {
     runtime.expect("a runtime").block_on(future)
 }
 
+/// Leads for one term, in which `work` runs.
+fn one_term<R>(
+    election: &Election,
+    work: impl FnOnce(&Leadership) -> R,
+) -> Result<(R, TermEnd), LockError> {
+    let leadership = election.lead().wait()?;
+    let result = work(&leadership);
+    Ok((result, leadership.end().wait()))
+}
+
 /// What the candidate has told its callback.
-fn with_log(elector: Elector) -> (Elector, Arc<Mutex<Vec<Change>>>) {
+fn with_log(election: Election) -> (Election, Arc<Mutex<Vec<Change>>>) {
     let log = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&log);
-    let elector = elector.on_change(move |change| told.lock().unwrap().push(change.clone()));
-    (elector, log)
+    let election = election.on_change(move |change| told.lock().unwrap().push(change.clone()));
+    (election, log)
 }
 
 /// Whether these are a term with the token, and its end.
@@ -49,27 +60,23 @@ fn is_term(changes: &[Change], token: u64, end: TermEnd) -> bool {
 #[test]
 fn a_candidate_leads_while_its_work_runs() {
     let world = world(1);
-    let (elector, log) = with_log(world.leases.elector("e"));
-    assert_eq!(elector.leader().unwrap(), None);
-    assert!(!elector.resign());
-    let term = elector.run_while_leader(|leadership| {
+    let (election, log) = with_log(world.leases.election("e"));
+    assert_eq!(election.leader().wait().unwrap(), None);
+    assert!(!election.resign());
+    let term = one_term(&election, |leadership| {
         world.steps.advance(10 * LEASE);
         assert!(leadership.is_leader());
         assert!(leadership.remaining() > LEASE / 2);
-        let leader = elector.leader().unwrap().unwrap();
+        let leader = election.leader().wait().unwrap().unwrap();
         assert_eq!(leader.token, leadership.token());
         leadership.token()
     });
-    let term = term.unwrap();
-    assert_eq!(term.end, TermEnd::Completed);
-    assert_eq!(elector.leader().unwrap(), None);
-    assert!(is_term(
-        &log.lock().unwrap(),
-        term.result,
-        TermEnd::Completed
-    ));
+    let (token, end) = term.unwrap();
+    assert_eq!(end, TermEnd::Completed);
+    assert_eq!(election.leader().wait().unwrap(), None);
+    assert!(is_term(&log.lock().unwrap(), token, end));
     // Nobody is left to resign.
-    assert!(!elector.resign());
+    assert!(!election.resign());
 }
 
 #[test]
@@ -79,29 +86,28 @@ fn a_resignation_stops_the_leader_and_keeps_the_others_out_until_its_work_has_en
         .clock(world.clock.clone())
         .build_stepped(1)
         .unwrap();
-    let (elector, log) = with_log(world.leases.elector("e"));
-    let term = elector.run_while_leader(|leadership| {
-        assert!(elector.clone().resign());
+    let (election, log) = with_log(world.leases.election("e"));
+    let term = one_term(&election, |leadership| {
+        assert!(election.clone().resign());
         assert!(!leadership.is_leader());
         // The work goes on for a while.
         world.steps.advance(3 * LEASE);
-        assert!(matches!(other.0.try_lock("e"), Err(LockError::Held { .. })));
+        assert!(matches!(
+            other.0.lock("e").at_once().wait(),
+            Err(LockError::Held { .. })
+        ));
         leadership.token()
     });
-    let term = term.unwrap();
-    assert_eq!(term.end, TermEnd::Resigned);
-    assert!(is_term(
-        &log.lock().unwrap(),
-        term.result,
-        TermEnd::Resigned
-    ));
-    let next = other.0.try_lock("e").unwrap();
-    assert!(next.fencing_token() > term.result);
-    next.release().unwrap();
+    let (token, end) = term.unwrap();
+    assert_eq!(end, TermEnd::Resigned);
+    assert!(is_term(&log.lock().unwrap(), token, end));
+    let next = other.0.lock("e").at_once().wait().unwrap();
+    assert!(next.token() > token);
+    next.release().wait().unwrap();
     // The next term has not resigned. Nobody else leads for two seconds.
     world.steps.advance(LEASE);
-    let next = elector.run_while_leader(|leadership| leadership.is_leader());
-    assert!(next.unwrap().result);
+    let next = one_term(&election, |leadership| leadership.is_leader());
+    assert!(next.unwrap().0);
 }
 
 #[test]
@@ -112,60 +118,71 @@ fn a_leader_that_is_cut_off_stops_before_another_one_is_elected() {
             .clock(world.clock.clone())
             .build_stepped(seed)
             .unwrap();
-        let (elector, log) = with_log(world.leases.elector("e"));
-        let term = elector.run_while_leader(|leadership| {
+        let (election, log) = with_log(world.leases.election("e"));
+        let term = one_term(&election, |leadership| {
             // Only its own renewals fail.
             world.store.inject(no_renewals);
             let mut led = Duration::ZERO;
             while leadership.is_leader() {
-                assert!(matches!(other.try_lock("e"), Err(LockError::Held { .. })));
+                assert!(matches!(
+                    other.lock("e").at_once().wait(),
+                    Err(LockError::Held { .. })
+                ));
                 together(&[&world.steps, &steps], S / 10, S / 10);
                 led += S / 10;
             }
             assert!(led >= LEASE - MARGIN - S, "{led:?}");
             world.store.heal();
             together(&[&world.steps, &steps], S, S);
-            let next = other.try_lock("e").expect("the lease has run out");
-            assert!(next.fencing_token() > leadership.token());
+            let next = other
+                .lock("e")
+                .at_once()
+                .wait()
+                .expect("the lease has run out");
+            assert!(next.token() > leadership.token());
             leadership.token()
         });
-        let term = term.unwrap();
-        assert_eq!(term.end, TermEnd::Lost(Loss::Expired));
-        let lost = TermEnd::Lost(Loss::Expired);
-        assert!(is_term(&log.lock().unwrap(), term.result, lost));
+        let (token, end) = term.unwrap();
+        assert_eq!(end, TermEnd::Lost(Loss::Expired));
+        assert!(is_term(&log.lock().unwrap(), token, end));
     }
 }
 
 #[test]
 fn a_panic_of_the_work_ends_the_term_and_goes_on() {
     let world = world(3);
-    let (elector, log) = with_log(world.leases.elector("e"));
+    let (election, log) = with_log(world.leases.election("e"));
     kit::quiet::hush();
     let work = std::panic::AssertUnwindSafe(|| {
-        elector.run_while_leader(|_| -> () { panic!("the work panics on purpose") })
+        one_term(&election, |_| -> () {
+            panic!("the work panics on purpose")
+        })
     });
     assert!(std::panic::catch_unwind(work).is_err());
     world.steps.advance(S);
-    assert_eq!(elector.leader().unwrap(), None);
-    assert!(!elector.resign());
+    assert_eq!(election.leader().wait().unwrap(), None);
+    assert!(!election.resign());
     assert_eq!(log.lock().unwrap().len(), 2);
 }
 
 #[test]
-fn a_store_that_fails_is_an_error_and_no_work_runs() {
+fn a_store_that_fails_is_an_error_and_nobody_leads() {
     let world = world(4);
-    let elector = world.leases.elector("");
-    let ran = elector.run_while_leader(|_| panic!("it was not elected"));
-    assert!(matches!(ran, Err(LockError::EmptyName)));
-    assert!(matches!(elector.leader(), Err(LockError::EmptyName)));
+    let election = world.leases.election("");
+    let led = election.lead().wait();
+    assert!(matches!(led, Err(LockError::EmptyName)));
+    assert!(matches!(
+        election.leader().wait(),
+        Err(LockError::EmptyName)
+    ));
     world.store.inject(|call| match call {
         StoreCall::Holder { .. } => Fault::Fail(down()),
         _ => Fault::None,
     });
-    let leader = world.leases.elector("e").leader();
+    let leader = world.leases.election("e").leader().wait();
     assert!(matches!(leader, Err(LockError::Store { .. })), "{leader:?}");
     world.leases.close(S);
-    let closed = world.leases.elector("e").run_while_leader(|_| ());
+    let closed = world.leases.election("e").lead().wait();
     assert!(matches!(closed, Err(LockError::Closed { .. })));
 }
 
@@ -180,17 +197,17 @@ fn candidates_lead_one_at_a_time_in_the_order_of_their_tokens() {
         for _ in 0..3 {
             let leases = Leases::new(store.clone()).unwrap();
             scope.spawn(|| {
-                let elector = leases.elector("e");
+                let election = leases.election("e");
                 drop(leases);
                 while terms.load(SeqCst) < most {
-                    let term = elector.run_while_leader(|leadership| {
+                    let term = one_term(&election, |leadership| {
                         assert_eq!(leading.fetch_add(1, SeqCst), 0, "two lead");
                         assert!(last.swap(leadership.token(), SeqCst) < leadership.token());
                         thread::yield_now();
                         leading.fetch_sub(1, SeqCst);
                         terms.fetch_add(1, SeqCst);
                     });
-                    assert_eq!(term.unwrap().end, TermEnd::Completed);
+                    assert_eq!(term.unwrap().1, TermEnd::Completed);
                 }
             });
         }
@@ -207,63 +224,62 @@ fn a_future_is_dropped_when_its_candidate_resigns_or_loses_the_lease() {
     }
     for resigns in [true, false] {
         let threads = threads();
-        let elector = threads.leases.elector("e");
+        let (election, log) = with_log(threads.leases.election("e"));
         let (began, begun) = mpsc::channel();
         let (dropped, was_dropped) = mpsc::channel();
-        let campaigner = elector.clone();
-        let campaign = thread::spawn(move || {
-            block_on(campaigner.run_while_leader_async(async move |leadership| {
+        let candidate = election.clone();
+        let service = thread::spawn(move || {
+            block_on(candidate.serve_async(async |leadership| {
                 began.send(leadership.is_leader()).unwrap();
-                let _dropped = Dropped(dropped);
+                let _dropped = Dropped(dropped.clone());
                 std::future::pending::<()>().await;
             }))
         });
         assert!(wait::next(&begun));
         assert!(threads.store.holder("e").is_some());
+        let has_ended = || log.lock().unwrap().len() >= 2;
         let end = match resigns {
             true => {
-                assert!(elector.resign());
+                assert!(election.resign());
+                until("its end is told", has_ended);
                 TermEnd::Resigned
             }
             false => {
                 threads.store.inject(no_renewals);
-                march(&threads.hand, LEASE, "the lease is lost", || {
-                    campaign.is_finished()
-                });
+                march(&threads.hand, LEASE, "the lease is lost", has_ended);
                 TermEnd::Lost(Loss::Expired)
             }
         };
-        let term = campaign.join().unwrap().unwrap();
-        assert_eq!((term.result, term.end), (None, end));
         wait::next(&was_dropped);
+        let told = log.lock().unwrap()[1].clone();
+        assert!(
+            matches!(told, Change::Ended { end: of, .. } if of == end),
+            "{told}"
+        );
         threads.store.heal();
-        assert!(!elector.resign());
+        election.stop();
+        service.join().unwrap().unwrap();
     }
 }
 
 #[test]
-fn a_future_that_is_ready_ends_its_term() {
+fn a_term_is_awaited_and_its_end_too() {
     let threads = threads();
-    let elector = threads.leases.elector("e");
-    let term = block_on(async {
-        let term = elector
-            .run_while_leader_async(async |leadership| {
-                let leader = elector.leader_async().await.unwrap().unwrap();
-                (leader.token, leadership.token())
-            })
-            .await;
-        assert_eq!(elector.leader_async().await.unwrap(), None);
-        term.unwrap()
+    let election = threads.leases.election("e");
+    block_on(async {
+        let leadership = election.lead().await.unwrap();
+        let leader = election.leader().await.unwrap().unwrap();
+        assert_eq!(leader.token, leadership.token());
+        assert_eq!(leadership.end().await, TermEnd::Completed);
+        assert_eq!(election.leader().await.unwrap(), None);
     });
-    let (seen, own) = term.result.unwrap();
-    assert_eq!((seen, term.end), (own, TermEnd::Completed));
 }
 
 #[test]
 fn all_who_await_the_end_of_a_term_are_woken_by_a_resignation() {
     let threads = threads();
-    let elector = threads.leases.elector("e");
-    let leadership = elector.campaign().unwrap();
+    let election = threads.leases.election("e");
+    let leadership = election.lead().wait().unwrap();
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         for _ in 0..3 {
@@ -273,35 +289,33 @@ fn all_who_await_the_end_of_a_term_are_woken_by_a_resignation() {
                 tell.send(()).unwrap();
             });
         }
-        elector.resign();
+        election.resign();
         for _ in 0..3 {
             wait::next(&told);
         }
     });
     // One that comes later is ready at once.
     block_on(leadership.over());
-    assert_eq!(leadership.end(), TermEnd::Resigned);
+    assert_eq!(leadership.end().wait(), TermEnd::Resigned);
 }
 
 #[test]
 fn the_holder_of_a_lock_is_known_while_it_is_held() {
     let world = world(5);
-    assert_eq!(world.leases.holder("a").unwrap(), None);
-    assert!(!world.leases.is_locked("a").unwrap());
-    let guard = world.leases.try_lock("a").unwrap();
-    let holder = world.leases.holder("a").unwrap().unwrap();
+    assert_eq!(world.leases.holder("a").wait().unwrap(), None);
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
+    let holder = world.leases.holder("a").wait().unwrap().unwrap();
     assert_eq!(holder.owner, guard.id().owner());
-    assert_eq!(holder.token, guard.fencing_token());
+    assert_eq!(holder.token, guard.token());
     assert_eq!(holder.remaining, LEASE);
-    assert!(world.leases.is_locked("a").unwrap());
-    guard.release().unwrap();
-    assert_eq!(world.leases.holder("a").unwrap(), None);
+    guard.release().wait().unwrap();
+    assert_eq!(world.leases.holder("a").wait().unwrap(), None);
 }
 
 #[test]
 fn owners_begin_with_the_name_of_the_machine() {
     let world = world(6);
-    let guard = world.leases.try_lock("a").unwrap();
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let machine = machine.map_or("leases".to_owned(), |name| name.trim().to_owned());
     assert!(guard.id().owner().starts_with(&machine), "{machine}");
@@ -310,25 +324,33 @@ fn owners_begin_with_the_name_of_the_machine() {
 #[test]
 fn a_term_that_is_over_gives_the_runtime_its_turns_and_begins_no_work() {
     let leases = Leases::new(MemoryStore::new()).unwrap();
-    let elector = leases.elector("scheduler");
-    let leadership = elector.campaign().unwrap();
-    assert!(elector.resign());
+    let election = leases.election("scheduler");
+    let leadership = election.lead().wait().unwrap();
+    assert!(election.resign());
     yields("over", async || leadership.over().await);
     drop(leadership);
     // As many terms as there are answers between two turns, and each is over when it begins.
     for term in 0..130 {
         // Each has another candidate: one that has resigned lets the others go first.
-        let resigns = leases.elector("scheduler");
-        let elector = resigns.clone().on_change(move |change| {
-            if matches!(change, Change::Elected { .. }) {
-                resigns.resign();
-            }
+        let stops = leases.election("scheduler");
+        let (tell, told) = mpsc::channel();
+        let election = stops.clone().on_change(move |change| match change {
+            Change::Elected { .. } => stops.stop(),
+            other => tell.send(other.clone()).unwrap(),
         });
-        let term = async || {
-            let worked = elector.run_while_leader_async(async |_| panic!("term {term}"));
-            worked.await.unwrap().end
-        };
-        assert_eq!(block_on(term()), TermEnd::Resigned);
+        let served = block_on(election.serve_async(async |_| panic!("term {term}")));
+        assert!(served.is_ok());
+        let ended = wait::next(&told);
+        assert!(
+            matches!(
+                ended,
+                Change::Ended {
+                    end: TermEnd::Resigned,
+                    ..
+                }
+            ),
+            "{ended}"
+        );
     }
 }
 
@@ -338,23 +360,23 @@ fn a_candidate_that_has_resigned_comes_after_those_who_wait() {
         let world = threads();
         let other = Leases::builder(world.store.clone()).clock(Clock::manual(&world.hand));
         let other = other.build().unwrap();
-        let first = world.leases.elector("e");
-        let leadership = first.campaign().unwrap();
+        let first = world.leases.election("e");
+        let leadership = first.lead().wait().unwrap();
         let token = leadership.token();
-        let candidate = other.elector("e");
-        let waits = thread::spawn(move || candidate.campaign().unwrap());
+        let candidate = other.election("e");
+        let waits = thread::spawn(move || candidate.lead().wait().unwrap());
         until("it waits", || other.stats().waiting == 1);
         // What a candidate in a loop does.
         assert!(first.resign());
-        assert_eq!(leadership.end(), TermEnd::Resigned);
+        assert_eq!(leadership.end().wait(), TermEnd::Resigned);
         let again = thread::spawn({
             let first = first.clone();
-            move || first.campaign().map(|term| term.token())
+            move || first.lead().wait().map(|term| term.token())
         });
         // The clock stands still, so no time can decide.
         let second = waits.join().unwrap();
         assert_eq!(second.token(), token + 1);
-        second.end();
+        second.end().wait();
         until("it leads again", || {
             world.hand.advance(S);
             again.is_finished()
@@ -367,9 +389,9 @@ fn a_candidate_that_has_resigned_comes_after_those_who_wait() {
 fn a_candidate_that_has_resigned_leads_again_after_two_seconds_without_another_leader() {
     for asks in [false, true] {
         let world = threads();
-        let elector = world.leases.elector("e");
-        let leadership = elector.campaign().unwrap();
-        elector.resign();
+        let election = world.leases.election("e");
+        let leadership = election.lead().wait().unwrap();
+        election.resign();
         // Also if the term is dropped.
         drop(leadership);
         if !asks {
@@ -380,8 +402,8 @@ fn a_candidate_that_has_resigned_leads_again_after_two_seconds_without_another_l
             });
         }
         let again = thread::spawn({
-            let elector = elector.clone();
-            move || elector.campaign().map(|term| term.token())
+            let election = election.clone();
+            move || election.lead().wait().map(|term| term.token())
         });
         let began = world.leases.now();
         until("it leads again", || {
@@ -391,23 +413,23 @@ fn a_candidate_that_has_resigned_leads_again_after_two_seconds_without_another_l
         assert!(world.leases.now() >= began + 2 * S);
         assert!(again.join().unwrap().is_ok());
         // A term that ends with its work is none of this.
-        elector.campaign().unwrap().end();
-        elector.campaign().unwrap().end();
+        election.lead().wait().unwrap().end().wait();
+        election.lead().wait().unwrap().end().wait();
     }
 }
 
 #[test]
 fn a_stop_ends_the_wait_of_a_candidate_and_nothing_else() {
     let world = threads();
-    let unrelated = world.leases.try_lock("unrelated").unwrap();
-    let leader = world.leases.elector("e");
-    let leadership = leader.campaign().unwrap();
-    let candidate = world.leases.elector("e");
+    let unrelated = world.leases.lock("unrelated").at_once().wait().unwrap();
+    let leader = world.leases.election("e");
+    let leadership = leader.lead().wait().unwrap();
+    let candidate = world.leases.election("e");
     let waits = [false, true].map(|awaits| {
         let candidate = candidate.clone();
         thread::spawn(move || match awaits {
-            true => block_on(candidate.campaign_async()).map(drop),
-            false => candidate.campaign().map(drop),
+            true => block_on(candidate.lead()).map(drop),
+            false => candidate.lead().wait().map(drop),
         })
     });
     until("they wait", || world.leases.stats().waiting == 2);
@@ -418,19 +440,22 @@ fn a_stop_ends_the_wait_of_a_candidate_and_nothing_else() {
         assert_eq!(error.name(), "e");
     }
     assert!(matches!(
-        candidate.campaign(),
+        candidate.lead().wait(),
         Err(LockError::Stopped { .. })
     ));
-    let worked = block_on(candidate.run_while_leader_async(async |_| ()));
-    assert!(matches!(worked, Err(LockError::Stopped { .. })));
+    let awaited = block_on(candidate.lead());
+    assert!(matches!(awaited, Err(LockError::Stopped { .. })));
     // The other candidate of the same leases, and their locks.
     assert!(leadership.is_leader() && unrelated.is_held());
     // One that leads is asked to stop, and its clones are the same candidate.
     leader.clone().stop();
     assert!(!leadership.is_leader() && world.store.holder("e").is_some());
-    assert_eq!(leadership.end(), TermEnd::Resigned);
+    assert_eq!(leadership.end().wait(), TermEnd::Resigned);
     assert_eq!(world.store.holder("e"), None);
-    assert!(matches!(leader.campaign(), Err(LockError::Stopped { .. })));
+    assert!(matches!(
+        leader.lead().wait(),
+        Err(LockError::Stopped { .. })
+    ));
     assert!(unrelated.is_held());
 }
 
@@ -438,20 +463,20 @@ fn a_stop_ends_the_wait_of_a_candidate_and_nothing_else() {
 fn a_stop_or_a_close_ends_the_wait_after_a_resignation() {
     for closes in [false, true] {
         let world = threads();
-        let elector = world.leases.elector("e");
-        let leadership = elector.campaign().unwrap();
-        elector.resign();
-        leadership.end();
+        let election = world.leases.election("e");
+        let leadership = election.lead().wait().unwrap();
+        election.resign();
+        leadership.end().wait();
         let waits = [false, true].map(|awaits| {
-            let elector = elector.clone();
+            let election = election.clone();
             thread::spawn(move || match awaits {
-                true => block_on(elector.campaign_async()).map(drop),
-                false => elector.campaign().map(drop),
+                true => block_on(election.lead()).map(drop),
+                false => election.lead().wait().map(drop),
             })
         });
         match closes {
             true => drop(world.leases.close(S)),
-            false => elector.stop(),
+            false => election.stop(),
         }
         for waits in waits {
             match waits.join().unwrap() {
@@ -466,9 +491,14 @@ fn a_stop_or_a_close_ends_the_wait_after_a_resignation() {
 #[test]
 fn a_term_ends_if_its_leader_hangs_or_leads_for_too_long() {
     let world = world(9);
-    let fed = world.leases.elector("fed").fed_every(60 * S).campaign();
+    let fed = world.leases.election("fed").fed_every(60 * S).lead().wait();
     let fed = fed.unwrap();
-    let brief = world.leases.elector("brief").max_hold(100 * S).campaign();
+    let brief = world
+        .leases
+        .election("brief")
+        .max_hold(100 * S)
+        .lead()
+        .wait();
     let brief = brief.unwrap();
     for _ in 0..3 {
         world.steps.advance(30 * S);
@@ -478,37 +508,41 @@ fn a_term_ends_if_its_leader_hangs_or_leads_for_too_long() {
     assert!(fed.is_leader() && !brief.is_leader());
     world.steps.advance(31 * S);
     assert!(!fed.is_leader() && !fed.feed());
-    assert_eq!(fed.end(), TermEnd::Lost(Loss::NotFed));
-    assert_eq!(brief.end(), TermEnd::Lost(Loss::HeldTooLong));
+    assert_eq!(fed.end().wait(), TermEnd::Lost(Loss::NotFed));
+    assert_eq!(brief.end().wait(), TermEnd::Lost(Loss::HeldTooLong));
     let refused = world
         .leases
-        .elector("e")
+        .election("e")
         .fed_every(Duration::ZERO)
-        .campaign();
+        .lead()
+        .wait();
     assert!(matches!(refused, Err(LockError::ZeroFeed { .. })));
 }
 
 #[test]
 fn a_stopped_candidate_does_not_ask_a_store_that_hangs() {
     let world = threads();
-    let elector = world.leases.elector("e");
-    let leadership = elector.campaign().unwrap();
-    elector.stop();
-    leadership.end();
+    let election = world.leases.election("e");
+    let leadership = election.lead().wait().unwrap();
+    election.stop();
+    leadership.end().wait();
     // It has stepped back, and would ask who leads.
     world
         .store
         .inject(|call| panic!("a stopped candidate asks: {call:?}"));
-    assert!(matches!(elector.campaign(), Err(LockError::Stopped { .. })));
-    let stopped = block_on(elector.campaign_async());
+    assert!(matches!(
+        election.lead().wait(),
+        Err(LockError::Stopped { .. })
+    ));
+    let stopped = block_on(election.lead());
     assert!(matches!(stopped, Err(LockError::Stopped { .. })));
 }
 
 #[test]
 fn the_end_of_a_term_is_told_and_respected_if_its_future_is_dropped() {
     let world = threads();
-    let (elector, log) = with_log(world.leases.elector("e"));
-    let leadership = elector.campaign().unwrap();
+    let (election, log) = with_log(world.leases.election("e"));
+    let leadership = election.lead().wait().unwrap();
     let token = leadership.token();
     let gate = Gate::default();
     let shut = gate.clone();
@@ -518,8 +552,8 @@ fn the_end_of_a_term_is_told_and_respected_if_its_future_is_dropped() {
         }
         Fault::None
     });
-    elector.resign();
-    let mut end = Box::pin(leadership.end_async());
+    election.resign();
+    let mut end = Box::pin(leadership.end());
     let mut context = Context::from_waker(Waker::noop());
     assert!(end.as_mut().poll(&mut context).is_pending());
     drop(end);
@@ -528,8 +562,8 @@ fn the_end_of_a_term_is_told_and_respected_if_its_future_is_dropped() {
     world.store.heal();
     // The time decides when it leads again.
     let again = thread::spawn({
-        let elector = elector.clone();
-        move || elector.campaign().map(drop)
+        let election = election.clone();
+        move || election.lead().wait().map(drop)
     });
     let began = world.leases.now();
     until("it leads again", || {
@@ -543,29 +577,29 @@ fn the_end_of_a_term_is_told_and_respected_if_its_future_is_dropped() {
 #[test]
 fn a_candidate_whose_leases_end_without_threads_is_told() {
     let world = world(3);
-    let elector = world.leases.elector("e");
-    let leadership = elector.campaign().unwrap();
-    elector.resign();
-    leadership.end();
+    let election = world.leases.election("e");
+    let leadership = election.lead().wait().unwrap();
+    election.resign();
+    leadership.end().wait();
     drop(world.steps);
-    let closed = block_on(elector.campaign_async());
+    let closed = block_on(election.lead());
     assert!(matches!(closed, Err(LockError::Closed { .. })));
 }
 
 #[test]
 fn a_term_that_is_given_back_leads_no_more() {
     let world = world(2);
-    let own = world.leases.elector("e");
+    let own = world.leases.election("e");
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let (elector, told) = (own.clone(), Arc::clone(&seen));
-    let elector = elector.on_change(move |change| {
+    let (election, told) = (own.clone(), Arc::clone(&seen));
+    let election = election.on_change(move |change| {
         if matches!(change, Change::Ended { .. }) {
             told.lock().unwrap().push((own.status().role, own.resign()));
             own.stop();
         }
     });
-    elector.serve(|_| ()).unwrap();
-    assert_eq!(*seen.lock().unwrap(), [(ElectorRole::Idle, false)]);
+    election.serve(|_| ()).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [(ElectionRole::Idle, false)]);
 }
 
 /// Something deletes the lock during the term, and the work returns before anybody finds that.

@@ -1,0 +1,397 @@
+//! A call that acquires a lock, with its options.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use super::acquire::AcquireLoop;
+use super::awaiting;
+use super::error::LockError;
+use super::guard::LeaseGuard;
+use super::lease_future::LeaseFuture;
+use super::releases::UserHandle;
+use super::request::{Request, WaitPolicy};
+use super::stop::StopSignal;
+use crate::keep_alive::KeepOptions;
+use crate::store::OwnedSecret;
+use crate::sync::Arc;
+
+/// A call that acquires a lock, with its options. Made by [`Leases::lock`](crate::Leases::lock).
+///
+/// [`wait`](Self::wait) blocks until the lock is acquired, and `.await` waits without a thread. Both
+/// wait for as long as it takes, unless [`at_once`](Self::at_once) or [`within`](Self::within) says
+/// otherwise.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{Leases, MemoryStore};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let leases = Leases::new(MemoryStore::new())?;
+/// // Renewed, but never for more than an hour, and only while the worker feeds it.
+/// let guard = leases
+///     .lock("nightly-report")
+///     .lease(Duration::from_secs(10))
+///     .fed_every(Duration::from_secs(60))
+///     .max_hold(Duration::from_secs(3600))
+///     .at_once()
+///     .wait()?;
+/// assert!(guard.feed());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is acquired until it is waited for, or awaited"]
+pub struct Acquisition<'a> {
+    leases: &'a UserHandle,
+    name: &'a str,
+    terms: AcquireTerms,
+    /// Ends the wait from outside, if there is somebody who may.
+    stop: Option<Arc<StopSignal>>,
+}
+
+/// What is asked for, apart from the name.
+#[derive(Clone, Copy, Debug)]
+struct AcquireTerms {
+    lease: Duration,
+    is_renewed: bool,
+    feed: Option<Duration>,
+    max_hold: Option<Duration>,
+    at_least: Duration,
+    patience: Patience,
+}
+
+/// How long the caller waits, from the moment at which the call is made.
+#[derive(Clone, Copy, Debug)]
+enum Patience {
+    Endless,
+    None,
+    Within(Duration),
+}
+
+impl<'a> Acquisition<'a> {
+    pub(super) fn new(leases: &'a UserHandle, name: &'a str) -> Self {
+        Acquisition {
+            leases,
+            name,
+            terms: AcquireTerms {
+                lease: leases.lease,
+                is_renewed: true,
+                feed: None,
+                max_hold: None,
+                at_least: Duration::ZERO,
+                patience: Patience::Endless,
+            },
+            stop: None,
+        }
+    }
+
+    /// Sets the length of the lease. The default is that of the [`Leases`](crate::Leases). It is
+    /// renewed while the guard lives, unless it is [`not_renewed`](Self::not_renewed). `RedisStore`
+    /// grants at most 30 s, unless its builder is told another `longest_lease`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report").lease(Duration::from_secs(5)).wait()?;
+    /// assert!(guard.remaining() <= Duration::from_secs(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.terms.lease = lease;
+        self
+    }
+
+    /// Demands a lease that is **not renewed**. It is lost when it has run out, unless the holder
+    /// [extends](LeaseGuard::extend) it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// // The work takes ten minutes at most, so nothing has to be renewed.
+    /// let ten_minutes = Duration::from_secs(600);
+    /// let guard = leases.lock("report").lease(ten_minutes).not_renewed().wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn not_renewed(mut self) -> Self {
+        self.terms.is_renewed = false;
+        self
+    }
+
+    /// Requires that the holder calls [`LeaseGuard::feed`] within every such period. If it does
+    /// not, it counts as dead: the lease is lost, is no longer renewed, and runs out in the store.
+    pub fn fed_every(mut self, period: Duration) -> Self {
+        self.terms.feed = Some(period);
+        self
+    }
+
+    /// Sets the longest time that the lock is held in all. After that time it is no longer renewed
+    /// and counts as lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report").max_hold(Duration::from_secs(3600)).wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn max_hold(mut self, most: Duration) -> Self {
+        self.terms.max_hold = Some(most);
+        self
+    }
+
+    /// Sets the shortest time for which the lock stays locked, counted from its grant. If it is
+    /// released or dropped earlier, others have to wait for the rest. So a job of 5 ms that ten
+    /// nodes begin at the same minute, by clocks that differ, runs once. Choose a time that is
+    /// longer than these clocks differ, and shorter than the job's period.
+    ///
+    /// The rest is kept in the store: the release shortens the lease to it. So it also holds if the
+    /// process ends right after the release. After the release this process has to wait like all
+    /// others. While the rest lasts, [`holder`](crate::Leases::holder) returns the owner with the
+    /// words ` (released)`.
+    ///
+    /// The time can't be longer than the lease, since the lock of a holder that dies is free after
+    /// one lease. For a lease of more than 30 s, `RedisStore` needs the option `longest_lease`.
+    /// Zero is the default. The lock does not stay locked if it is lost because the store has
+    /// forgotten it.
+    ///
+    /// # Errors
+    ///
+    /// The call that locks fails with [`LockError::LongerThanLease`] if the lease is shorter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, LockError, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let minute = Duration::from_secs(60);
+    /// let job = || leases.lock("report").lease(minute).at_least(minute / 2).at_once().wait();
+    /// job()?.release().wait()?; // the job takes no time
+    /// assert!(matches!(job(), Err(LockError::Held { .. }))); // another node is a bit late
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn at_least(mut self, least: Duration) -> Self {
+        self.terms.at_least = least;
+        self
+    }
+
+    /// Acquires the lock only if it is free, with one call to the store. Overrides an earlier
+    /// [`within`](Self::within).
+    ///
+    /// The call that locks then fails with [`LockError::Held`] if the lock is held, or is reserved
+    /// for a caller that has waited (see [fairness](crate::Leases#fairness)), and with
+    /// [`LockError::Store`] if the call to the store failed. It takes at most a third of the lease.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, LockError, MemoryStore};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report").at_once().wait()?;
+    /// let second = leases.lock("report").at_once().wait();
+    /// assert!(matches!(second, Err(LockError::Held { .. })));
+    /// guard.release().wait()?;
+    /// assert!(leases.lock("report").at_once().wait().is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn at_once(mut self) -> Self {
+        self.terms.patience = Patience::None;
+        self
+    }
+
+    /// Waits for at most `limit` until the lock is free, by the leases' clock, or for one call to
+    /// the store if that takes longer: the store is asked at least once. The time counts from the
+    /// call of [`wait`](Self::wait), or from the first poll. Overrides an earlier
+    /// [`at_once`](Self::at_once).
+    ///
+    /// The call that locks then fails with [`LockError::TimedOut`] if somebody else held the lock to
+    /// the end, and with [`LockError::Unanswered`] if the store failed at the end.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon_leases::{Leases, LockError, MemoryStore};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report").wait()?;
+    /// let late = leases.lock("report").within(Duration::from_millis(20)).wait();
+    /// assert!(matches!(late, Err(LockError::TimedOut { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.terms.patience = Patience::Within(limit);
+        self
+    }
+
+    pub(crate) fn stopped_by(mut self, stop: &Arc<StopSignal>) -> Self {
+        self.stop = Some(Arc::clone(stop));
+        self
+    }
+
+    /// Acquires the lock, and blocks until it is acquired. The call also goes on waiting while the
+    /// store returns errors that may pass.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`] if the name or an option is out of range, if the store refuses for good, or if
+    /// the leases are closed. [`at_once`](Self::at_once) and [`within`](Self::within) have others.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the lock is free and the store grants it. Without a server that is forever.
+    /// After one second the event [`What::Waiting`] says why, and again after pauses that double.
+    /// [`LeaseStats::waiting`] counts waiting callers.
+    ///
+    /// A Redis server that has just started, has lost its data, or is new to the store grants
+    /// nothing for up to 31 s by default. A store that is built as durable does not wait. One that
+    /// starts empty waits only for a server that has restarted with its data.
+    ///
+    /// [`What::Waiting`]: crate::What::Waiting
+    /// [`LeaseStats::waiting`]: crate::LeaseStats::waiting
+    ///
+    /// A release wakes one waiting caller, if the store can announce releases. Waiting callers also
+    /// ask again when the lease in their way has run out, and at
+    /// [intervals](crate::LeasesBuilder::poll). Another caller that asks at the moment of the
+    /// release may be faster, but not for long: see [fairness](crate::Leases#fairness).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("invoices").wait()?; // waits until it is free
+    /// // .. send the invoices ..
+    /// guard.release().wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait(self) -> Result<LeaseGuard, LockError> {
+        self.acquire_loop()?.go()
+    }
+
+    /// Checks the options and makes the request.
+    pub(super) fn request(&self) -> Result<Request, LockError> {
+        let terms = self.terms;
+        let mut keep = KeepOptions::for_lease(terms.lease);
+        if !terms.is_renewed {
+            keep = keep.without_renewal();
+        }
+        if let Some(period) = terms.feed {
+            keep = keep.fed_every(period);
+        }
+        if let Some(most) = terms.max_hold {
+            keep = keep.max_hold(most);
+        }
+        self.leases.check(self.name, &keep, terms.lease)?;
+        let (at_least, lease) = (terms.at_least, terms.lease);
+        let name = self.name.to_owned();
+        if at_least > lease {
+            return Err(LockError::LongerThanLease {
+                name,
+                at_least,
+                lease,
+            });
+        }
+        Ok(Request {
+            name,
+            owner: self.leases.owner(),
+            secret: OwnedSecret::random(),
+            lease,
+            keep,
+            at_least,
+        })
+    }
+
+    /// Checks the options and makes the loop of attempts. The time to wait counts from now on.
+    fn acquire_loop(&self) -> Result<AcquireLoop, LockError> {
+        let wait_policy = match self.terms.patience {
+            Patience::Endless => WaitPolicy::Endless,
+            Patience::None => WaitPolicy::None,
+            Patience::Within(limit) => WaitPolicy::Until(self.leases.clock.now() + limit),
+        };
+        // First, since a request that is refused has not begun.
+        let request = self.request()?;
+        let stop = self.stop.clone();
+        Ok(AcquireLoop::new(self.leases, request, wait_policy, stop))
+    }
+}
+
+/// An acquisition that owns what it needs.
+struct OwnAcquisition {
+    leases: UserHandle,
+    name: String,
+    terms: AcquireTerms,
+    stop: Option<Arc<StopSignal>>,
+}
+
+impl OwnAcquisition {
+    fn borrowed(&self) -> Acquisition<'_> {
+        Acquisition {
+            leases: &self.leases,
+            name: &self.name,
+            terms: self.terms,
+            stop: self.stop.clone(),
+        }
+    }
+}
+
+/// Acquires the lock without a thread, on any async runtime. The errors are those of
+/// [`wait`](Acquisition::wait).
+///
+/// **Dropping the future** ends the wait. If a call that is in flight is granted after that, the
+/// lock is given back at once.
+///
+/// **A future that is kept and not polled** holds nothing for long. If the lock is granted, and
+/// half of its lease has passed before the next poll, the lock is given back, and that poll asks
+/// again. If the lock was lost meanwhile since it was [not fed](Acquisition::fed_every) or held
+/// [too long](Acquisition::max_hold), the poll returns [`LockError::Lost`]. So no poll returns a
+/// guard whose lease has ended.
+///
+/// **Dropping the guard** does not block, unless it is the last guard and no `Leases` are left: see
+/// [`LeasesBuilder::end_limit`](crate::LeasesBuilder::end_limit). A process that exits without this
+/// last drop may end before a dropped guard is given back. There, await
+/// [`release`](LeaseGuard::release), or call [`close`](crate::Leases::close).
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Leases, MemoryStore};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let leases = Leases::new(MemoryStore::new())?;
+/// let guard = leases.lock("invoices").await?;
+/// // .. await the work together with `guard.lost()`, which is a future, too
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
+/// ```
+impl IntoFuture for Acquisition<'_> {
+    type Output = Result<LeaseGuard, LockError>;
+    type IntoFuture = LeaseFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let own = OwnAcquisition {
+            leases: self.leases.clone(),
+            name: self.name.to_owned(),
+            terms: self.terms,
+            stop: self.stop,
+        };
+        let wait = |own: OwnAcquisition| own.borrowed().wait();
+        LeaseFuture::new(own, wait, |own| async move {
+            let acquire_loop = own.borrowed().acquire_loop()?;
+            awaiting::acquire(acquire_loop).await
+        })
+    }
+}
