@@ -77,6 +77,24 @@ fn a_store_that_does_not_answer_is_asked_once_for_a_thousand_names() {
 }
 
 #[test]
+fn a_shorter_limit_of_the_call_holds_for_its_names_too() {
+    let world = world(2);
+    let hand = world.steps.clock();
+    let log = log(
+        &world.store,
+        &world.clock,
+        slow(&hand, ALL / 4, || Fault::None),
+    );
+    let began = world.leases.now();
+    let all = world.leases.lock_all(names(1_000)).within(ALL / 2);
+    let answers = all.each().wait();
+    assert_eq!(world.leases.now(), began + ALL / 2);
+    assert_eq!(sizes(&log, false), [100; 2]);
+    let (asked, late) = answers.split_at(200);
+    assert!(asked.iter().all(Result::is_ok) && late.iter().all(Result::is_err));
+}
+
+#[test]
 fn names_whose_turn_does_not_come_in_time_are_not_asked_for() {
     let world = world(2);
     let hand = world.steps.clock();
