@@ -28,11 +28,17 @@ const BATCH: usize = 100;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon_leases::{KeepAlive, Outcome};
+/// use tourbillon::Clock;
+/// use tourbillon_leases::{Destination, KeepAlive, Outcome};
 ///
 /// let sessions = KeepAlive::<u64>::builder()
+///     .name("sessions")
 ///     .batch(20)
 ///     .margin(Duration::from_millis(500))
+///     .clock(Clock::boottime()) // the default
+///     .destination(|session| Destination::new(session % 4)) // one of four peers
+///     .alarm_after(10_000)
+///     .on_event(|event| println!("{}: {}", event.key, event.what))
 ///     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -214,6 +220,20 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     /// # Errors
     ///
     /// As for [`build`](Self::build).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_leases::{KeepAlive, Outcome};
+    ///
+    /// let (sessions, steps) = KeepAlive::<u64>::builder()
+    ///     .build_stepped(1, |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// steps.advance(Duration::from_secs(300));
+    /// assert!(session.is_kept() && session.renewals() >= 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg(any(test, feature = "test-util"))]
     pub fn build_stepped<F>(
         self,

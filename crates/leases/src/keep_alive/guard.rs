@@ -24,6 +24,8 @@ use crate::sync::Arc;
 /// let session = sessions.keep(7, Duration::from_secs(30))?;
 /// assert!(session.is_kept());
 /// assert_eq!(*session.key(), 7);
+/// assert!(session.feed() && !session.lost().is_lost());
+/// println!("for {:?}, renewed {} times", session.remaining(), session.renewals());
 /// session.stop()?; // or drop it
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

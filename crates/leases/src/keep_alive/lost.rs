@@ -64,6 +64,20 @@ impl Lost {
     }
 
     /// Returns why the lease was lost, or `None` if it is not lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, Loss, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report").wait()?;
+    /// let lost = guard.lost();
+    /// assert_eq!(lost.loss(), None);
+    /// leases.close(Duration::from_secs(1));
+    /// assert_eq!(lost.loss(), Some(Loss::Closed));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         match self.lease_state.look(self.clock.now()) {

@@ -122,6 +122,8 @@ pub struct KeepAlive<K> {
 /// use tourbillon_leases::{Batch, KeepAlive, Outcome, StoreError};
 ///
 /// fn renew(batch: &Batch<'_, u64>) -> Result<Vec<Outcome>, StoreError> {
+///     println!("to {:?}, for {:?} at most", batch.destination(), batch.limit());
+///     println!("{} keys: {:?}", batch.len(), batch.keys().collect::<Vec<_>>());
 ///     for entry in batch.entries() {
 ///         println!("{} for another {:?}", entry.key(), entry.lease());
 ///     }
@@ -138,6 +140,20 @@ pub struct Batch<'a, K> {
 }
 
 /// One key of a [`Batch`].
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Entry, KeepAlive, Outcome};
+///
+/// fn renew(entry: &Entry<'_, u64>) -> Outcome {
+///     println!("{} for another {:?}", entry.key(), entry.lease());
+///     Outcome::Renewed
+/// }
+/// let sessions = KeepAlive::builder()
+///     .build(|batch| Ok(batch.entries().iter().map(renew).collect()))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Entry<'a, K> {
     key: &'a K,
@@ -285,6 +301,21 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # Errors
     ///
     /// As for [`keep`](Self::keep). A feeding period or a longest hold of zero is an error, too.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, KeepOptions, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let sent = sessions.now();
+    /// // .. open the session at the peer ..
+    /// let options = KeepOptions::for_lease(Duration::from_secs(30)).since(sent);
+    /// let session = sessions.keep_with(7, &options)?;
+    /// assert!(session.is_kept());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keep_with(&self, key: K, keep: &KeepOptions) -> Result<KeepGuard<K>, KeepError> {
         Ok(KeepGuard {
             registration: self.renewal_loop.keep(key, keep)?,
@@ -294,6 +325,21 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
 
     /// Returns a channel of events from now on. Events for which it has no room are left out and
     /// counted in [`KeepAliveStats::events_missed`]. There is room for at least one event.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let events = sessions.events(64);
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// for event in events.try_iter() {
+    ///     println!("{}: {}", event.key, event.what);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn events(&self, capacity: usize) -> Receiver<Event<K>> {
         if self.is_forked() {
@@ -326,6 +372,17 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     }
 
     /// Returns the present moment of the clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let before = sessions.now();
+    /// assert!(sessions.now() >= before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn now(&self) -> Time {
         self.renewal_loop.now()

@@ -16,9 +16,14 @@ use tourbillon::Time;
 /// # let sessions = KeepAlive::<u64>::builder()
 /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
 /// let lease = Duration::from_secs(30);
-/// let options = KeepOptions::for_lease(lease).fed_every(2 * lease);
+/// let options = KeepOptions::for_lease(lease).fed_every(2 * lease).max_hold(100 * lease);
 /// let session = sessions.keep_with(7, &options)?;
 /// assert!(session.feed());
+///
+/// // It counts from before the request that created it, and nothing renews it.
+/// let options = KeepOptions::for_lease(lease).since(sessions.now()).without_renewal();
+/// let session = sessions.keep_with(8, &options)?;
+/// assert!(session.remaining() <= lease);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -28,6 +28,7 @@ use super::timers::TimerKey;
 /// let store = MemoryStore::with_clock(clock.clone());
 /// let (leases, steps) = Leases::builder(store).clock(clock).build_stepped(1)?;
 /// let guard = leases.lock("report").at_once().wait()?;
+/// steps.settle(); // what is due now
 /// steps.advance(Duration::from_secs(300));
 /// assert!(guard.is_held());
 /// steps.jump_to(steps.now() + Duration::from_secs(31)); // the process stands still

@@ -35,11 +35,19 @@ const MOST_AWAITED: usize = 64;
 ///
 /// ```
 /// use std::time::Duration;
+/// use tourbillon::Clock;
 /// use tourbillon_leases::{Leases, MemoryStore};
 ///
+/// let second = Duration::from_secs(1);
 /// let leases = Leases::builder(MemoryStore::new())
-///     .lease(Duration::from_secs(10))
+///     .lease(10 * second)
 ///     .instance("billing-1")
+///     .margin(second / 2)
+///     .batch(50)
+///     .poll(second / 4)
+///     .end_limit(2 * second)
+///     .alarm_after(10_000)
+///     .clock(Clock::boottime()) // the default
 ///     .build()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -23,6 +23,7 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// let guard = leases.lock("report").wait()?;
 /// let id = guard.id();
 /// assert_eq!(id.name(), "report");
+/// println!("{} holds it", id.owner());
 /// assert_eq!((id.token(), id.holds()), (guard.token(), 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -211,6 +211,17 @@ impl Leases {
     }
 
     /// Returns the current time of the leases' clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let before = leases.now();
+    /// let guard = leases.lock("report").wait()?;
+    /// println!("acquired in {:?}", leases.now().since(before));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn now(&self) -> Time {
         self.inner.clock.now()

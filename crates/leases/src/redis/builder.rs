@@ -31,6 +31,31 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const MOST_CONNECTIONS: usize = 1_024;
 
 /// Builds a [`RedisStore`].
+///
+/// # Examples
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tourbillon_leases::RedisStore;
+///
+/// let second = Duration::from_secs(1);
+/// let store = RedisStore::builder("redis://127.0.0.1/")
+///     .prefix("orders")
+///     .longest_lease(60 * second)
+///     .longest_lease_changes() // for the time of the change
+///     .starts_empty()
+///     .token_life(48 * 3_600 * second)
+///     .connections(16)
+///     .tcp_keepalive(30 * second)
+///     .destinations(4)
+///     .build()?;
+/// store.check(5 * second)?;
+///
+/// // On a server that never forgets a write.
+/// let url = "redis://127.0.0.1/1";
+/// let store = RedisStore::builder(url).durable().build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct RedisStoreBuilder {
@@ -91,6 +116,17 @@ impl RedisStoreBuilder {
     /// Sets the certificate of this client and its private key, both in PEM, for a `rediss://`
     /// server that asks for certificates. `chain` also holds the intermediate certificates up to an
     /// authority that the server trusts. Feature `redis-tls`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use tourbillon_leases::RedisStore;
+    /// let (chain, key) = (std::fs::read("client.crt")?, std::fs::read("client.key")?);
+    /// let store = RedisStore::builder("rediss://redis.internal/")
+    ///     .tls_client_certificate_pem(chain, key)
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg(feature = "redis-tls")]
     pub fn tls_client_certificate_pem(
         mut self,

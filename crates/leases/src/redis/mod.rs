@@ -250,6 +250,14 @@ impl RedisStore {
     /// Returns a builder of a store. URLs are those of the crate `redis`:
     /// `redis://[user][:password@]host[:port][/database]`, `rediss://` for the same with TLS
     /// (feature `redis-tls`), or `unix:///path`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::RedisStore;
+    /// let store = RedisStore::builder("redis://127.0.0.1/").prefix("orders").build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder(url: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::new(url)
     }
@@ -288,6 +296,16 @@ impl RedisStore {
     /// [`StoreError::Refused`] if it does not accept the user, and [`StoreError::Evicts`] if it has a
     /// `maxmemory` and a `maxmemory-policy` that deletes keys. The last one comes only if there is no
     /// other error. Whoever accepts it may go on: the store works all the same.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::RedisStore;
+    /// let store = RedisStore::open("redis://127.0.0.1/")?;
+    /// store.check(Duration::from_secs(5))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
         // The markers may belong to several destinations, but are sent in one round trip.
         let (markers, limit) = (self.0.options.keys.markers(), Limit::new(limit));

@@ -21,6 +21,13 @@ pub(crate) const LONGEST_NAME: usize = 1_024;
 /// let (destination, limit) = (store.destination("report"), Duration::from_secs(5));
 /// let answers = store.acquire(destination, &[claim], limit).await?;
 /// assert!(matches!(answers[..], [Ok(Acquired::Granted { .. })]));
+///
+/// // Another caller, which says who it is, and waits for its turn.
+/// let claim = Claim::new("report", "owner 2", Secret::new("e4Wd"), claim.lease);
+/// let claim = claim.with_data("10.0.0.7").waiting().waited(Claim::TURN);
+/// assert!(claim.is_due());
+/// let answers = store.acquire(destination, &[claim], limit).await?;
+/// assert!(matches!(answers[..], [Ok(Acquired::Held { .. })]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

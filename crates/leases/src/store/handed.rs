@@ -87,7 +87,16 @@ pub enum Detached {
     NotHeld,
 }
 
-/// The arguments of a [resume](crate::LeaseStore::resume). [`Detach`] has an example.
+/// The arguments of a [resume](crate::LeaseStore::resume). [`Detach`] shows the call.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Resume, Secret};
+///
+/// let resume = Resume::new("report", Secret::new("9vLz"), "owner 2", Secret::new("e4Wd"));
+/// assert_eq!(resume.with_data("10.0.0.7").data, "10.0.0.7");
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Resume<'a> {
@@ -125,6 +134,15 @@ impl<'a> Resume<'a> {
 }
 
 /// The answer to a resume that has succeeded.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::Resumed;
+///
+/// let resumed = Resumed::new(7, "page 7".to_owned());
+/// assert_eq!((resumed.token, resumed.terms.as_str()), (7, "page 7"));
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resumed {

@@ -34,6 +34,16 @@ pub struct Holder {
 
 impl Holder {
     /// Creates the answer of a store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_leases::Holder;
+    ///
+    /// let holder = Holder::new("node-3:1".to_owned(), 7, Duration::from_secs(30));
+    /// assert_eq!((holder.token, holder.data.as_str()), (7, ""));
+    /// ```
     #[must_use]
     pub fn new(owner: String, token: u64, remaining: Duration) -> Self {
         Holder {
@@ -45,6 +55,15 @@ impl Holder {
     }
 
     /// Returns the same answer, with what the holder says about itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::Holder;
+    /// let holder = Holder::new("node-3:1".to_owned(), 7, Duration::from_secs(30));
+    /// assert_eq!(holder.with_data("10.0.0.7").data, "10.0.0.7");
+    /// ```
     #[must_use]
     pub fn with_data(self, data: impl Into<String>) -> Self {
         Holder {
@@ -55,6 +74,17 @@ impl Holder {
 }
 
 /// A name that is held, and who holds it. One of a page of [`Leases::list`](crate::Leases::list).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{HeldLock, Holder};
+///
+/// let holder = Holder::new("node-3:1".to_owned(), 7, Duration::from_secs(30));
+/// let held = HeldLock::new("report".to_owned(), holder);
+/// assert_eq!(held.holder.token, 7);
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct HeldLock {
@@ -140,6 +170,16 @@ impl LockPaging {
 }
 
 /// A page of the locks that are held. Returned by [`Leases::list`](crate::Leases::list).
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{LockPage, LockPaging};
+///
+/// // A store has found nothing yet, and goes on behind the key 40.
+/// let page = LockPage::new(Vec::new(), Some("40".to_owned()), &LockPaging::first(100));
+/// assert_eq!(page.next, Some(LockPaging::behind("40", 100)));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LockPage {

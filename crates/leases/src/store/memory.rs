@@ -44,6 +44,24 @@ use crate::sync::{Arc, Mutex, Origin};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// In a test it fails as a server does:
+///
+/// ```
+/// use tourbillon::Clock;
+/// use tourbillon_leases::{Fault, Leases, MemoryStore, StoreError};
+///
+/// let store = MemoryStore::with_destinations(Clock::boottime(), 4);
+/// let leases = Leases::new(store.clone())?;
+/// let guard = leases.lock("report").wait()?;
+/// store.forget();
+/// assert!(guard.release().wait().is_err());
+/// store.inject(|_| Fault::Fail(StoreError::Unavailable("down".to_owned())));
+/// assert!(leases.holder("report").wait().is_err());
+/// store.heal();
+/// assert_eq!(leases.holder("report").wait()?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Shared>);
 
@@ -163,21 +181,7 @@ impl MemoryStore {
     /// Calls `fault` before each call from now on. Its result decides what happens to the call.
     ///
     /// `fault` runs on the caller's thread without a lock. So it may block, to imitate a call that
-    /// hangs, and it may panic.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tourbillon_leases::{Fault, Leases, LockError, MemoryStore, StoreError};
-    ///
-    /// let store = MemoryStore::new();
-    /// let leases = Leases::new(store.clone())?;
-    /// store.inject(|_| Fault::Fail(StoreError::Unavailable("down".to_owned())));
-    /// assert!(matches!(leases.lock("report").at_once().wait(), Err(LockError::Store { .. })));
-    /// store.heal();
-    /// assert!(leases.lock("report").at_once().wait().is_ok());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// hangs, and it may panic. The example of [`MemoryStore`] has one.
     pub fn inject(&self, fault: impl Fn(&StoreCall<'_>) -> Fault + Send + Sync + 'static) {
         if !self.is_forked() {
             *self.0.faults.lock() = Some(Arc::new(fault));

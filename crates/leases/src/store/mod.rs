@@ -78,6 +78,48 @@ pub(crate) use wait_queue::WaitQueue;
 /// # Panics
 ///
 /// A panic in a call counts as [`StoreError::Unavailable`].
+///
+/// # Examples
+///
+/// Leases make these calls. A test of a backend may make them, too:
+///
+/// ```
+/// use std::task::Waker;
+/// use std::time::Duration;
+/// use tourbillon_leases::{
+///     Acquired, Claim, Detach, Holding, LeaseStore, LockPaging, MemoryStore, Outcome, Released,
+///     Renewal, Resume, Secret,
+/// };
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let store = MemoryStore::new();
+/// let (to, limit) = (store.destination("report"), Duration::from_secs(5));
+/// let (lease, secret) = (Duration::from_secs(30), Secret::new("u7Hq"));
+/// assert!(lease <= store.longest_lease());
+/// let claim = Claim::new("report", "owner 1", secret, lease);
+/// let answers = store.acquire(to, &[claim], limit).await?;
+/// assert!(matches!(answers[..], [Ok(Acquired::Granted { .. })]));
+/// let renewal = Renewal::new("report", secret, lease);
+/// assert_eq!(store.renew(to, &[renewal], limit).await?, [Outcome::Renewed]);
+///
+/// let holder = store.holder_of("report", limit).await?.expect("it is held");
+/// let page = store.list("rep", &LockPaging::first(10), limit).await?;
+/// assert_eq!(page.locks[0].holder.owner, holder.owner);
+/// let watch = store.watch("report", Waker::noop()).expect("it can announce releases");
+///
+/// let ticket = Secret::new("9vLz");
+/// store.detach(&Detach::new("report", secret, ticket, lease), limit).await?;
+/// let secret = Secret::new("e4Wd");
+/// let resume = Resume::new("report", ticket, "owner 2", secret);
+/// assert!(store.resume(&resume, limit).await?.is_some());
+/// let holding = Holding::new("report", secret);
+/// assert_eq!(store.release(to, &[holding], limit).await?, [Ok(Released::Released)]);
+/// drop(watch);
+/// store.leave("report", "owner 3", limit).await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait LeaseStore: Send + Sync + 'static {
     /// Returns the destination of `name`. Names of one destination are renewed together. A
     /// destination that is slow or gone delays no other destination. The result is always the same
@@ -237,6 +279,19 @@ pub trait LeaseStore: Send + Sync + 'static {
 ///
 /// Dropping it ends the wait and leaves nothing behind. If the waiting caller was woken and has not
 /// [asked](Self::looks) since, the drop passes the wake-up on to the next waiting caller.
+///
+/// # Examples
+///
+/// ```
+/// use std::task::Waker;
+/// use tourbillon_leases::{LeaseStore, MemoryStore};
+///
+/// let store = MemoryStore::new();
+/// let watch = store.watch("report", Waker::noop()).expect("it can announce releases");
+/// watch.looks();
+/// // .. ask for the name ..
+/// drop(watch);
+/// ```
 pub trait Watch: Send + Sync {
     /// Reports that the waiting caller is about to ask for the name. This consumes the last
     /// wake-up, and the caller may be woken again from now on.
@@ -252,6 +307,7 @@ pub trait Watch: Send + Sync {
 ///
 /// // A memory store has one destination by default.
 /// assert_eq!(MemoryStore::new().destination("report"), Destination::new(0));
+/// assert_eq!(Destination::new(7).get(), 7);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Destination(u64);
@@ -271,6 +327,16 @@ impl Destination {
 }
 
 /// One lease of a batch of renewals.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{Renewal, Secret};
+///
+/// let renewal = Renewal::new("report", Secret::new("u7Hq"), Duration::from_secs(30));
+/// assert!(renewal.never_shortening().never_shortens);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Renewal<'a> {
@@ -324,6 +390,17 @@ pub enum Outcome {
 }
 
 /// One name of a batch of releases.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{Holding, Secret};
+///
+/// let second = Duration::from_secs(1);
+/// let holding = Holding::new("report", Secret::new("u7Hq")).after(second);
+/// assert_eq!(holding.rest, second); // the name stays locked for so long
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Holding<'a> {
