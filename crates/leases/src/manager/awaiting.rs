@@ -15,7 +15,6 @@ use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
-use super::locks::Leases;
 use super::oneshot::{OneshotWaker, oneshot};
 use super::releases::UserHandle;
 use super::request::Request;
@@ -23,25 +22,27 @@ use crate::keep_alive::{KeepAlive, Loss, TimerKey};
 use crate::store::{Destination, StoreError};
 use crate::sync::Arc;
 
-impl Leases {
-    /// Returns the answer of a call about a lock. If it is awaited, the call runs on a worker.
-    pub(super) fn answer_of<T, C>(&self, name: &str, call: C) -> LeaseFuture<Result<T, LockError>>
-    where
-        T: Send + 'static,
-        C: FnOnce(&Arc<LeasesInner>, &str) -> Result<T, LockError> + Send + 'static,
-    {
-        let own = (self.inner.clone(), name.to_owned(), call);
-        // Under a lock of the crate both ways panic before the store is asked.
-        let wait = |(leases, name, call): (UserHandle, String, C)| {
-            let _ = reentrancy::check();
-            call(&leases, &name)
-        };
-        LeaseFuture::new(own, wait, |(leases, name, call)| async move {
-            let _ = reentrancy::check();
-            let (own, asked) = (Arc::clone(&leases), name.clone());
-            on_worker_or(&leases, &name, move || call(&own, &asked), |_| None).await
-        })
-    }
+/// Returns the answer of a call about a lock. If it is awaited, the call runs on a worker.
+pub(super) fn answer_of<T, C>(
+    leases: &UserHandle,
+    name: &str,
+    call: C,
+) -> LeaseFuture<Result<T, LockError>>
+where
+    T: Send + 'static,
+    C: FnOnce(&Arc<LeasesInner>, &str) -> Result<T, LockError> + Send + 'static,
+{
+    let own = (leases.clone(), name.to_owned(), call);
+    // Under a lock of the crate both ways panic before the store is asked.
+    let wait = |(leases, name, call): (UserHandle, String, C)| {
+        let _ = reentrancy::check();
+        call(&leases, &name)
+    };
+    LeaseFuture::new(own, wait, |(leases, name, call)| async move {
+        let _ = reentrancy::check();
+        let (own, asked) = (Arc::clone(&leases), name.clone());
+        on_worker_or(&leases, &name, move || call(&own, &asked), |_| None).await
+    })
 }
 
 impl LeaseGuard {

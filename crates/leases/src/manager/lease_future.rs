@@ -50,14 +50,14 @@ use crate::sync::Arc;
 #[must_use = "nothing happens until it is waited for, or awaited"]
 pub struct LeaseFuture<T> {
     /// Taken by the first poll.
-    call: Option<Box<dyn Call<T>>>,
+    call: Option<Box<dyn UnmadeCall<T>>>,
     /// The call, once it was polled.
     polled: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     yield_point: YieldPoint,
 }
 
 /// A call that has not begun.
-trait Call<T>: Send {
+trait UnmadeCall<T>: Send {
     /// Makes it on this thread.
     fn wait(self: Box<Self>) -> T;
 
@@ -72,7 +72,7 @@ struct TwoWays<A, W, G> {
     go: G,
 }
 
-impl<T, A, W, G, F> Call<T> for TwoWays<A, W, G>
+impl<T, A, W, G, F> UnmadeCall<T> for TwoWays<A, W, G>
 where
     A: Send,
     W: FnOnce(A) -> T + Send,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::awaiting::answer_of;
 use super::error::LockError;
 use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
@@ -61,7 +62,9 @@ impl Leases {
         paging: &LockPaging,
     ) -> LeaseFuture<Result<LockPage, LockError>> {
         let paging = paging.clone();
-        self.answer_of(prefix, move |inner, prefix| inner.list(prefix, &paging))
+        answer_of(&self.inner, prefix, move |inner, prefix| {
+            inner.list(prefix, &paging)
+        })
     }
 }
 

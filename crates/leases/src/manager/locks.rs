@@ -6,6 +6,7 @@ use std::time::Duration;
 use tourbillon::{Time, reentrancy};
 
 use super::acquisition::Acquisition;
+use super::awaiting::answer_of;
 use super::error::LockError;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
@@ -207,7 +208,7 @@ impl Leases {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn holder(&self, name: &str) -> LeaseFuture<Result<Option<Holder>, LockError>> {
-        self.answer_of(name, |inner, name| inner.holder(name))
+        answer_of(&self.inner, name, |inner, name| inner.holder(name))
     }
 
     /// Returns the current time of the leases' clock.
