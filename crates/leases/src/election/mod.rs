@@ -109,7 +109,7 @@ struct Candidate {
     /// Ends waits. An `Arc`, since waiting callers keep it.
     stop: Arc<StopSignal>,
     campaigns: Mutex<Campaigns>,
-    /// The channels of [`leaders`](Elector::leaders).
+    /// The channels of [`leaders`](Election::leaders).
     lookout: Lookout,
 }
 

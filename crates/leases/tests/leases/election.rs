@@ -606,9 +606,9 @@ fn a_term_that_is_given_back_leads_no_more() {
 #[test]
 fn work_whose_lock_is_gone_when_it_returns_lets_the_others_lead_first() {
     let threads = threads();
-    let elector = threads.leases.elector("e");
+    let election = threads.leases.election("e");
     let (tell, told) = mpsc::channel();
-    let own = elector.on_change(move |change| tell.send(change.clone()).unwrap());
+    let own = election.on_change(move |change| tell.send(change.clone()).unwrap());
     let looks = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&looks);
     threads.store.inject(move |call| {
