@@ -4,6 +4,7 @@
 //! is killed says nothing any more.
 
 use std::collections::HashMap;
+use std::future::IntoFuture;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -15,13 +16,17 @@ use chaos::journal::{self, Journal};
 use chaos::random::Random;
 use serde::{Deserialize, Serialize};
 use tourbillon_leases::{
-    Claim, LeaseGuard, Leases, LockError, RedisStore, RedisStoreBuilder, ReleaseError, Secret,
+    Claim, Leadership, LeaseGuard, Leases, LockError, RedisStore, RedisStoreBuilder, ReleaseError,
+    Secret, TermEnd,
 };
 
 use crate::calls::Calls;
 
 /// Between two questions whether it is held.
 const ASK: Duration = Duration::from_micros(500);
+/// How the names of locks begin that are acquired together with one for which all compete. They sort
+/// before it and after it, so a call waits with the other lock or without it.
+pub(crate) const BESIDE: [&str; 2] = ["!", "~"];
 /// How long what goes on in the background after the last release may take.
 const REST: Duration = Duration::from_secs(10);
 
@@ -129,8 +134,8 @@ pub(crate) fn hold(order: &Order, told: &Receiver<Call>, say: &dyn Fn(Word)) -> 
         rests: false,
     };
     while !holder.rests() {
-        if let Some(guard) = holder.acquire() {
-            holder.keep(guard);
+        if let Some(held) = holder.acquire() {
+            holder.keep(held);
         }
     }
     let start = now();
@@ -146,6 +151,37 @@ pub(crate) fn hold(order: &Order, told: &Receiver<Call>, say: &dyn Fn(Word)) -> 
     // Here still, so that what it forgot goes on.
     while holder.told.recv().is_ok() {}
     Ok(())
+}
+
+/// What was acquired.
+enum Held {
+    /// The lock first, and what was acquired with it.
+    Locks(Vec<LeaseGuard>),
+    Term(Leadership),
+}
+
+impl Held {
+    fn is_held(&self) -> bool {
+        match self {
+            Held::Locks(guards) => guards[0].is_held(),
+            Held::Term(term) => term.is_leader(),
+        }
+    }
+
+    fn token(&self) -> u64 {
+        match self {
+            Held::Locks(guards) => guards[0].token(),
+            Held::Term(term) => term.token(),
+        }
+    }
+
+    /// A term does not tell.
+    fn owner(&self) -> String {
+        match self {
+            Held::Locks(guards) => guards[0].id().owner().to_owned(),
+            Held::Term(_) => String::new(),
+        }
+    }
 }
 
 struct Holder<'a> {
@@ -171,49 +207,32 @@ impl Holder<'_> {
         self.order.lease * self.random.below(most + 1) as u32 / 100
     }
 
-    fn acquire(&mut self) -> Option<LeaseGuard> {
+    fn acquire(&mut self) -> Option<Held> {
         let pause = Duration::from_millis(self.random.below(20));
         thread::sleep(pause);
         let patience = self.part(200);
-        let acquire = match self.random.below(100) {
-            0..70 => self.leases.lock(&self.order.lock),
-            70..90 => self
-                .leases
-                .lock(&self.order.lock)
-                .lease(self.order.lease)
-                .not_renewed(),
-            _ => self
-                .leases
-                .lock(&self.order.lock)
-                .max_hold(self.order.lease * 3 / 2),
-        };
         let answer = match self.random.below(100) {
-            0..50 => acquire.within(patience).wait(),
-            50..65 => acquire.wait(),
-            65..80 => acquire.at_once().wait(),
-            _ => {
-                let awaited = async { tokio::time::timeout(patience, acquire.into_future()).await };
-                if let Ok(answer) = self.runtime.block_on(awaited) {
-                    answer
-                } else {
-                    (self.say)(Word::GaveUp { at: now() });
-                    return None;
-                }
-            }
+            0..75 => self.lock(patience),
+            75..90 => self.lock_all(patience),
+            _ => self.lead(patience),
         };
         // The first thing after the return.
         let at = now();
         match answer {
-            Ok(guard) => {
+            Some(Ok(held)) => {
                 (self.say)(Word::Granted {
                     at,
-                    token: guard.token(),
-                    owner: guard.id().owner().to_owned(),
+                    token: held.token(),
+                    owner: held.owner(),
                 });
-                Some(guard)
+                Some(held)
             }
-            Err(LockError::Held { .. } | LockError::TimedOut { .. }) => None,
-            Err(error) => {
+            None => {
+                (self.say)(Word::GaveUp { at });
+                None
+            }
+            Some(Err(LockError::Held { .. } | LockError::TimedOut { .. })) => None,
+            Some(Err(error)) => {
                 let why = error.to_string();
                 (self.say)(Word::Refused { at, why });
                 None
@@ -221,8 +240,55 @@ impl Holder<'_> {
         }
     }
 
+    fn lock(&mut self, patience: Duration) -> Option<Result<Held, LockError>> {
+        let (kind, way) = (self.random.below(100), self.random.below(100));
+        let acquire = self.leases.lock(&self.order.lock);
+        let acquire = match kind {
+            0..70 => acquire,
+            70..90 => acquire.lease(self.order.lease).not_renewed(),
+            _ => acquire.max_hold(self.order.lease * 3 / 2),
+        };
+        let answer = match way {
+            0..50 => acquire.within(patience).wait(),
+            50..65 => acquire.wait(),
+            65..80 => acquire.at_once().wait(),
+            _ => self.awaited(patience, acquire)?,
+        };
+        Some(answer.map(|guard| Held::Locks(vec![guard])))
+    }
+
+    /// Together with another lock, for which nobody competes.
+    fn lock_all(&mut self, patience: Duration) -> Option<Result<Held, LockError>> {
+        let mark = BESIDE[self.random.below(2) as usize];
+        let beside = format!("{mark}{}", self.order.beliefs);
+        let way = self.random.below(100);
+        let acquire = self.leases.lock_all([&self.order.lock, &beside]);
+        let answer = match way {
+            0..50 => acquire.within(patience).wait(),
+            50..60 => acquire.wait(),
+            60..75 => acquire.each().wait().into_iter().collect(),
+            _ => self.awaited(patience, acquire)?,
+        };
+        Some(answer.map(Held::Locks))
+    }
+
+    fn lead(&mut self, patience: Duration) -> Option<Result<Held, LockError>> {
+        let lead = self.leases.election(&self.order.lock).lead();
+        let answer = match self.random.below(100) {
+            0..30 => lead.wait(),
+            _ => self.awaited(patience, lead)?,
+        };
+        Some(answer.map(Held::Term))
+    }
+
+    /// Awaits a call, and drops it if it takes longer.
+    fn awaited<T>(&self, patience: Duration, call: impl IntoFuture<Output = T>) -> Option<T> {
+        let timeout = async { tokio::time::timeout(patience, call.into_future()).await };
+        self.runtime.block_on(timeout).ok()
+    }
+
     /// Believes for some time, or until it is lost, and ends it in one way or another.
-    fn keep(&mut self, guard: LeaseGuard) {
+    fn keep(&mut self, held: Held) {
         let number = self.grants;
         self.grants += 1;
         // Most of them longer than until the first renewal, some for some leases.
@@ -231,12 +297,12 @@ impl Holder<'_> {
         loop {
             // Read before the question.
             let at = now();
-            if !guard.is_held() {
+            if !held.is_held() {
                 break;
             }
             self.beliefs.write(&(number, at));
             if at >= until || self.rests() {
-                let how = self.give_back(guard);
+                let how = self.give_back(held);
                 (self.say)(Word::Ended { at: now(), how });
                 return;
             }
@@ -250,28 +316,56 @@ impl Holder<'_> {
             }
         }
         let at = now();
-        let reason = guard.lost().loss();
-        let how = How::Lost(reason.map_or_else(String::new, |loss| format!("{loss:?}")));
+        let again = held.is_held();
+        let loss = match held {
+            Held::Locks(mut guards) => {
+                let guard = guards.swap_remove(0);
+                let loss = guard.lost().loss();
+                if self.random.below(2) == 0 {
+                    drop(guard);
+                } else if let Ok(()) = guard.release().wait() {
+                    let what = "a release of what was lost says that it was held".to_owned();
+                    (self.say)(Word::Broken { what });
+                }
+                loss
+            }
+            Held::Term(term) => match term.end().wait() {
+                TermEnd::Lost(loss) => Some(loss),
+                _ => None,
+            },
+        };
+        let how = How::Lost(loss.map_or_else(String::new, |loss| format!("{loss:?}")));
         (self.say)(Word::Ended { at, how });
-        if reason.is_none() || guard.is_held() {
-            let what = format!("lost, and then not: {reason:?}, {}", guard.is_held());
-            (self.say)(Word::Broken { what });
-        }
-        if self.random.below(2) == 0 {
-            drop(guard);
-        } else if let Ok(()) = guard.release().wait() {
-            let what = "a release of what was lost says that it was held".to_owned();
+        if loss.is_none() || again {
+            let what = format!("lost, and then not: {loss:?}, {again}");
             (self.say)(Word::Broken { what });
         }
     }
 
-    fn give_back(&mut self, guard: LeaseGuard) -> How {
-        let answer = match self.random.below(100) {
-            0..55 => guard.release().wait(),
-            55..75 => self.runtime.block_on(guard.release()),
-            _ => {
-                drop(guard);
+    fn give_back(&mut self, held: Held) -> How {
+        let way = self.random.below(100);
+        let answer = match (held, way) {
+            (held, 75..) => {
+                drop(held);
                 return How::Dropped;
+            }
+            (Held::Term(term), _) => {
+                let end = match way {
+                    0..55 => term.end().wait(),
+                    _ => self.runtime.block_on(term.end()),
+                };
+                match end {
+                    TermEnd::Lost(loss) => Err(ReleaseError::Lost(loss)),
+                    _ => Ok(()),
+                }
+            }
+            (Held::Locks(guards), _) => {
+                let release = self.leases.release_many(guards);
+                let answers = match way {
+                    0..55 => release.wait(),
+                    _ => self.runtime.block_on(release),
+                };
+                answers.into_iter().next().expect("one for each lock")
             }
         };
         if self.order.sabotage == Some(Sabotage::Leak) {

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use chaos::clock::{Moment, Offset, millis};
 use chaos::judge::Violation;
 
+use super::holder::BESIDE;
 use super::watch::Seen;
 
 /// Judges what the server of one lock tells, over all of its rounds.
@@ -57,16 +58,24 @@ impl ServerJudge {
 const MARKER: &str = "tourbillon:{0}:marker";
 
 /// Of the keys of a server those that should be gone when nobody holds one of its locks: all but
-/// the marker, and the last token of each lock.
+/// the marker, the last token of each lock, and that of each lock [beside](super::holder) it.
 pub(crate) fn left_over(keys: &[String], locks: &[String]) -> Vec<Violation> {
     let tokens: Vec<_> = locks
         .iter()
         .map(|lock| format!("tourbillon:{{{lock}}}:token"))
         .collect();
     keys.iter()
-        .filter(|&key| key != MARKER && !tokens.contains(key))
+        .filter(|&key| key != MARKER && !tokens.contains(key) && !is_token_beside(key))
         .map(|key| Violation::Leftover(format!("the key {key} is left")))
         .collect()
+}
+
+fn is_token_beside(key: &str) -> bool {
+    let beside = BESIDE.iter().any(|mark| {
+        let begin = format!("tourbillon:{{{mark}");
+        key.starts_with(&begin)
+    });
+    beside && key.ends_with("}:token")
 }
 
 #[cfg(test)]
@@ -110,10 +119,12 @@ mod tests {
             "tourbillon:{b}:token",
             "tourbillon:{1}:marker",
             "tourbillon:{0}:marker:x",
+            "tourbillon:{!a-0}:token",
+            "tourbillon:{~a-0}:lock",
         ];
         let found = left_over(&keys.map(str::to_owned), &["a".to_owned()]);
         let found: Vec<_> = found.iter().map(Violation::what).collect();
-        let expected = [2, 3, 4, 5].map(|at: usize| format!("the key {} is left", keys[at]));
+        let expected = [2, 3, 4, 5, 7].map(|at: usize| format!("the key {} is left", keys[at]));
         assert_eq!(found, expected);
     }
 }
