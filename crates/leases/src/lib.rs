@@ -52,8 +52,8 @@
 //!
 //! The module `guide` has a page for each task: locks, elections, metrics, and coming from Redisson.
 //!
-//! A call is made when its answer is waited for: `wait` blocks the thread, and `.await` waits
-//! without one, on any runtime. In a task, `wait` would block the runtime's thread.
+//! `wait` makes the call and blocks the thread. `.await` makes it without one, on any runtime. In a
+//! task use `.await`: `wait` would block the runtime's thread.
 //!
 //! # What a lease can and cannot promise
 //!
@@ -177,7 +177,7 @@
 //! was awaited. If the store fails, it is asked again in the background until the lease would have
 //! run out. [`LeaseStats::releases_queued`] is the number of releases that the store has not
 //! answered. A drop reports no result. [`release`](LeaseGuard::release) does, and no renewal is
-//! sent after it returns.
+//! sent after its answer.
 //!
 //! **Dropping the last of the [`Leases`] and guards** waits until the store has been asked for all
 //! queued releases, and no longer than [`end_limit`](LeasesBuilder::end_limit), one second by

@@ -9,7 +9,7 @@ use crate::store::StoreError;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TermEnd {
-    /// The work has returned.
+    /// It was ended, or its work has returned.
     Completed,
     /// The candidate has [resigned](crate::Election::resign).
     Resigned,

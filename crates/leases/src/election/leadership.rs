@@ -197,8 +197,8 @@ impl Leadership {
         }
     }
 
-    /// Ends the term. The answer is how it ended. When it is there, another candidate can be
-    /// elected, or when the lease has run out if the store fails.
+    /// Ends the term. The answer says how it ended. After it another candidate can be elected. If
+    /// the store fails, the others wait until the lease has run out.
     ///
     /// If the future is dropped, the term ends as by the drop of the leadership.
     ///

@@ -40,8 +40,7 @@ pub use leadership::{Leadership, Over};
 use status::Campaigns;
 pub use status::{ElectionRole, ElectionStatus};
 
-/// An election, in which this value is one candidate: among all candidates of one name, one leads
-/// at a time.
+/// One candidate in an election. Of all candidates of one name, one leads at a time.
 ///
 /// [`serve`](Self::serve) takes part in the election for as long as the program wants: it waits
 /// until this candidate is elected, runs work, and campaigns again when the term is over. For one
@@ -79,7 +78,7 @@ pub use status::{ElectionRole, ElectionStatus};
 /// # }
 /// ```
 #[derive(Clone)]
-#[must_use = "it is elected only while it serves or campaigns"]
+#[must_use = "it is elected only while it serves or leads"]
 pub struct Election {
     leases: Leases,
     name: String,

@@ -162,7 +162,7 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
                 LeaseStatus::Held { until, .. } if now + length <= until => return Ok(()),
                 LeaseStatus::Held { .. } => {}
                 LeaseStatus::Lost(loss) => return Err(Unextended::Lost(loss)),
-                // The last guard is gone, and nobody can call this.
+                // The call was made after the last guard had gone.
                 LeaseStatus::Stopped => return Err(Unextended::Lost(Loss::NotHeld)),
             }
             // A call that hangs is given up at its limit. Its lease has no rounds that would do it.

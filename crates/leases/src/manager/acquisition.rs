@@ -21,6 +21,22 @@ use crate::sync::Arc;
 /// wait for as long as it takes, unless [`at_once`](Self::at_once) or [`within`](Self::within) says
 /// otherwise.
 ///
+/// # Drop
+///
+/// **Dropping the future** ends the wait. If a call that is in flight is granted after that, the
+/// lock is given back at once.
+///
+/// **A future that is kept and not polled** holds nothing for long. If the lock is granted, and
+/// half of its lease has passed before the next poll, the lock is given back, and that poll asks
+/// again. If the lock was lost meanwhile since it was [not fed](Acquisition::fed_every) or held
+/// [too long](Acquisition::max_hold), the poll returns [`LockError::Lost`]. So no poll returns a
+/// guard whose lease has ended.
+///
+/// **Dropping the guard** does not block, unless it is the last guard and no `Leases` are left: see
+/// [`LeasesBuilder::end_limit`](crate::LeasesBuilder::end_limit). A process that exits without this
+/// last drop may end before a dropped guard is given back. There, await
+/// [`release`](LeaseGuard::release), or call [`close`](crate::Leases::close).
+///
 /// # Examples
 ///
 /// ```
@@ -150,9 +166,9 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Sets the shortest time for which the lock stays locked, counted from its grant. If it is
-    /// released or dropped earlier, others have to wait for the rest. So a job of 5 ms that ten
-    /// nodes begin at the same minute, by clocks that differ, runs once. Choose a time that is
-    /// longer than these clocks differ, and shorter than the job's period.
+    /// released or dropped earlier, others have to wait for the rest. Example: ten
+    /// nodes start a job of 5 ms at the same minute, and their clocks differ. The job runs once.
+    /// Choose a time that is longer than these clocks differ, and shorter than the job's period.
     ///
     /// The rest is kept in the store: the release shortens the lease to it. So it also holds if the
     /// process ends right after the release. After the release this process has to wait like all
@@ -190,7 +206,8 @@ impl<'a> Acquisition<'a> {
     ///
     /// The call that locks then fails with [`LockError::Held`] if the lock is held, or is reserved
     /// for a caller that has waited (see [fairness](crate::Leases#fairness)), and with
-    /// [`LockError::Store`] if the call to the store failed. It takes at most a third of the lease.
+    /// [`LockError::Store`] if the call to the store failed. It takes at most a third of the lease,
+    /// and if it is awaited, the wait for a worker before that.
     ///
     /// # Examples
     ///
@@ -210,9 +227,8 @@ impl<'a> Acquisition<'a> {
         self
     }
 
-    /// Waits for at most `limit` until the lock is free, by the leases' clock, or for one call to
-    /// the store if that takes longer: the store is asked at least once. The time counts from the
-    /// call of [`wait`](Self::wait), or from the first poll. Overrides an earlier
+    /// Waits for at most `limit`, by the leases' clock. The time counts from [`wait`](Self::wait), or
+    /// from the first poll. One call to the store may exceed it. Overrides an earlier
     /// [`at_once`](Self::at_once).
     ///
     /// The call that locks then fails with [`LockError::TimedOut`] if somebody else held the lock to
@@ -246,7 +262,7 @@ impl<'a> Acquisition<'a> {
     /// # Errors
     ///
     /// [`LockError`] if the name or an option is out of range, if the store refuses for good, or if
-    /// the leases are closed. [`at_once`](Self::at_once) and [`within`](Self::within) have others.
+    /// the leases are closed. [`at_once`](Self::at_once) and [`within`](Self::within) add errors of their own.
     ///
     /// # Blocking
     ///
@@ -347,21 +363,8 @@ impl OwnAcquisition {
 }
 
 /// Acquires the lock without a thread, on any async runtime. The errors are those of
-/// [`wait`](Acquisition::wait).
-///
-/// **Dropping the future** ends the wait. If a call that is in flight is granted after that, the
-/// lock is given back at once.
-///
-/// **A future that is kept and not polled** holds nothing for long. If the lock is granted, and
-/// half of its lease has passed before the next poll, the lock is given back, and that poll asks
-/// again. If the lock was lost meanwhile since it was [not fed](Acquisition::fed_every) or held
-/// [too long](Acquisition::max_hold), the poll returns [`LockError::Lost`]. So no poll returns a
-/// guard whose lease has ended.
-///
-/// **Dropping the guard** does not block, unless it is the last guard and no `Leases` are left: see
-/// [`LeasesBuilder::end_limit`](crate::LeasesBuilder::end_limit). A process that exits without this
-/// last drop may end before a dropped guard is given back. There, await
-/// [`release`](LeaseGuard::release), or call [`close`](crate::Leases::close).
+/// [`wait`](Acquisition::wait). You may drop the future, or keep it without a poll: see
+/// [above](Acquisition#drop).
 ///
 /// # Examples
 ///

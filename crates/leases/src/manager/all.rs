@@ -39,8 +39,8 @@ impl Leases {
     /// wait forever.
     ///
     /// A name that occurs twice is locked once, and has two guards. To give all locks back
-    /// together, pass the guards to [`release_many`](Self::release_many). To lock those that are
-    /// free and wait for none, there is [`each`](LockAll::each).
+    /// together, pass the guards to [`release_many`](Self::release_many). [`each`](LockAll::each)
+    /// locks the free ones and does not wait.
     ///
     /// # Examples
     ///
@@ -181,8 +181,31 @@ impl LockAll {
     pub fn each(self) -> LeaseFuture<Answers> {
         let wait = |all: LockAll| all.leases.try_many_here(&all.names, all.end());
         LeaseFuture::new(self, wait, |all| async move {
-            all.leases.try_many(&all.names, all.end()).await
+            let (inner, end) = (&all.leases.inner, all.end());
+            let mut asking = pin!(all.leases.try_many(&all.names, end));
+            let mut last_alarm = None;
+            poll_fn(|context| {
+                if let Poll::Ready(answers) = asking.as_mut().poll(context) {
+                    return Poll::Ready(answers);
+                }
+                // All workers may be busy with calls that hang. The alarm comes after the first
+                // poll, which starts the threads that it needs.
+                let last_alarm = last_alarm.get_or_insert_with(|| LastAlarm::new(inner, end));
+                last_alarm.bell.poll(context).map(|()| all.unanswered())
+            })
+            .await
         })
+    }
+
+    /// Returns the answers if no call was answered in time.
+    fn unanswered(&self) -> Answers {
+        let names = self.names.iter().cloned();
+        names
+            .map(|name| {
+                let error = StoreError::Unavailable("no call was answered in time".to_owned());
+                Err(LockError::Store { name, error })
+            })
+            .collect()
     }
 
     /// Returns when the time to wait is over, if it counts from now on.
@@ -236,8 +259,8 @@ impl LockAll {
     }
 }
 
-/// The future counts its limit from the first poll. It may be dropped, and be kept without being
-/// polled, like that of [`Leases::lock`]. While it waits it is woken now and then. If it is not
+/// The future counts its limit from the first poll. You may drop it, or keep it without a poll: see
+/// [`Acquisition`](crate::Acquisition#drop). While it waits it is woken now and then. If it is not
 /// polled for half of a lease, or for three quarters of it at most, the locks that it has already
 /// are given back, and the next poll begins anew. After an error they are given back in the
 /// background.

@@ -318,6 +318,10 @@ pub(super) async fn on_worker_or<T: Send + 'static>(
             name: own_name(),
             loss: Loss::Expired,
         }),
+        Fetched::NoWorker if inner.keep_alive.is_forked() => {
+            let (name, error) = (own_name(), StoreError::Forked);
+            Err(LockError::Store { name, error })
+        }
         Fetched::NoWorker => Err(LockError::Closed { name: own_name() }),
     }
 }

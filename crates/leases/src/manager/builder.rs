@@ -249,8 +249,8 @@ impl LeasesBuilder {
         self
     }
 
-    /// Sets how long the drop of the last [`Leases`] or guard waits for queued releases; one second
-    /// by default. With zero the drop does not wait.
+    /// Sets how long the last drop of a [`Leases`], guard, election or unfinished call waits for
+    /// queued releases; one second by default. With zero the drop does not wait.
     ///
     /// The drop of a guard may leave its release to the background. If the program ended right
     /// then, the lock would stay locked until its lease has run out. So the last drop waits until

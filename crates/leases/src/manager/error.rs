@@ -116,8 +116,8 @@ pub enum LockError {
         /// The lock.
         name: String,
     },
-    /// The lease that was to be entered again, extended or resumed is lost, or one that was granted
-    /// to a future that was not [polled in time](crate::Acquisition).
+    /// The lease is lost. `again`, `extend` and `resume` return this, and a future that was not
+    /// [polled in time](crate::Acquisition#drop).
     #[non_exhaustive]
     Lost {
         /// The lock.

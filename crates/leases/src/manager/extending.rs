@@ -29,6 +29,8 @@ impl LeaseGuard {
     ///   may be repeated.
     /// - [`LockError::Closed`] if it is awaited, and the leases are closed.
     ///
+    /// A call that is made after the last guard has gone fails with [`LockError::Lost`].
+    ///
     /// # Blocking
     ///
     /// [`wait`](LeaseFuture::wait) blocks for one call to the store, for at most a sixth of the

@@ -29,7 +29,7 @@ use crate::sync::Arc;
 /// # let leases = Leases::new(MemoryStore::new())?;
 /// let outer = leases.lock("report").wait()?;
 /// let inner = outer.again()?;
-/// let Err(DetachError::Entered(outer)) = outer.detach().wait() else {
+/// let Err(DetachError::OtherGuards(outer)) = outer.detach().wait() else {
 ///     panic!("there are two guards");
 /// };
 /// drop(inner);
@@ -40,7 +40,7 @@ use crate::sync::Arc;
 #[non_exhaustive]
 pub enum DetachError {
     /// Other guards hold the lock, too. The guard comes back, and still holds it.
-    Entered(LeaseGuard),
+    OtherGuards(LeaseGuard),
     /// The lease was lost before.
     Lost(Loss),
     /// The store failed, or can't hand locks over. The guard comes back, and still holds the lock.
@@ -50,7 +50,7 @@ pub enum DetachError {
 impl fmt::Display for DetachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DetachError::Entered(guard) => write!(
+            DetachError::OtherGuards(guard) => write!(
                 f,
                 "lock {:?}: it has other guards: end them, and detach the last one",
                 guard.name()
@@ -81,7 +81,7 @@ impl LeaseGuard {
     /// # Errors
     ///
     /// - [`DetachError::Lost`] if the lease is lost.
-    /// - [`DetachError::Entered`] if this is not the only guard.
+    /// - [`DetachError::OtherGuards`] if this is not the only guard.
     /// - [`DetachError::Store`] if the store failed or [can't](crate::LeaseStore::detach) hand
     ///   locks over. The lock is held as before, and the call may be repeated.
     ///
@@ -119,6 +119,10 @@ impl LeaseGuard {
             let called = Arc::clone(&lease);
             let call = move || called.ask_to_detach();
             let asked = on_worker(&lease.inner, destination, call, true).await;
+            // In a copy of the process no worker is left.
+            if asked.is_none() && lease.kept.is_forked() {
+                return Err(DetachError::Lost(Loss::Forked));
+            }
             guard.detached(asked.unwrap_or_else(|| {
                 let what = "no worker is left".to_owned();
                 Err(StoreError::Unavailable(what))
@@ -135,7 +139,7 @@ impl LeaseGuard {
         let _ = reentrancy::check();
         // Nobody else can make another guard, since this one is the only one, and is owned here.
         if self.id().holds() > 1 {
-            return Err(DetachError::Entered(self));
+            return Err(DetachError::OtherGuards(self));
         }
         match self.lost().loss() {
             Some(loss) => Err(self.no_more(loss)),
@@ -289,9 +293,9 @@ impl Leases {
     /// [longest](crate::Acquisition::max_hold) and [shortest hold](crate::Acquisition::at_least).
     /// Both rests stand still while the lock is detached.
     ///
-    /// If the future is dropped while its call is under way, the lock is released. So it is if the
-    /// call has succeeded, and half of the lease has passed before the next poll, which then fails
-    /// with [`LockError::Lost`].
+    /// If the future is dropped while its call is under way, the lock is released. If the call has
+    /// succeeded, and nobody polls for half of the lease, the lock is released, too. The next poll
+    /// then fails with [`LockError::Lost`].
     ///
     /// # Errors
     ///

@@ -6,17 +6,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use tourbillon::coop::YieldPoint;
-use tourbillon::{Clock, ClockParker, Time};
+use tourbillon::{Clock, ClockParker, Time, reentrancy};
 
 use crate::sync::Arc;
 
 /// The answer of a call. [`wait`](Self::wait) blocks until it is there, and `.await` waits for it
 /// without a thread.
 ///
-/// Nothing happens before one of the two: the call is made by `wait`, on this thread, or by the
-/// first poll. **A call that is dropped unused is not made.** A guard that was passed to it is
+/// The call is made by `wait`, on this thread, or by the first poll. Before that nothing happens. **A call that is dropped unused is not made.** A guard that was passed to it is
 /// dropped with it, so that [`release`](crate::LeaseGuard::release) then gives the lock back in the
-/// background, as the drop of the guard does. Each call says what the drop does after a poll.
+/// background, as the drop of the guard does. After a poll, a call
+/// that has not begun is not made, and one that has begun runs to its end, unless its docs say more.
 ///
 /// It owns what it needs: it can be stored in a struct, sent to another thread or spawned as a
 /// task, and awaited by reference without being pinned. It needs no particular runtime. The workers
@@ -108,7 +108,14 @@ impl<T> LeaseFuture<T> {
     }
 
     /// Makes the call on this thread, and blocks until the answer is there. Each call says how long
-    /// that takes at most. A call that was polled before goes on where it is.
+    /// that takes at most. A call that was polled before goes on where it is: the workers make it,
+    /// and this thread sleeps. So do not wait for such a call on a thread that its store needs, as
+    /// that of a current-thread runtime.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a poll has returned the answer, or within a closure that runs under a lock of
+    /// `tourbillon`.
     ///
     /// # Examples
     ///
@@ -123,6 +130,8 @@ impl<T> LeaseFuture<T> {
         if let Some(call) = self.call {
             return call.wait();
         }
+        // A call that begins here has checked this itself.
+        let _ = reentrancy::check();
         let mut polled = self.polled.expect("a call that has begun is a future");
         // The clock does not matter: the future alone wakes this thread.
         let parker = ClockParker::new(&Clock::boottime());
@@ -140,15 +149,19 @@ impl<T> Future for LeaseFuture<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let this = &mut *self;
-        if let Some(call) = this.call.take() {
-            this.polled = Some(call.into_future());
-        }
-        let polled = this.polled.as_mut();
-        let polled = polled.expect("a call that has begun is a future");
+        let LeaseFuture {
+            call,
+            polled,
+            yield_point,
+        } = &mut *self;
         // A call that is refused is ready at once, and may be made in a loop.
-        this.yield_point
-            .poll(context, |context| polled.as_mut().poll(context))
+        yield_point.poll(context, |context| {
+            if let Some(call) = call.take() {
+                *polled = Some(call.into_future());
+            }
+            let polled = polled.as_mut().expect("a call that has begun is a future");
+            polled.as_mut().poll(context)
+        })
     }
 }
 

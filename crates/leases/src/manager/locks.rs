@@ -50,7 +50,7 @@ use crate::sync::channel::Receiver;
 ///
 /// # Drop
 ///
-/// The drop of the last clone, or of the last guard if that lives longer, waits until every queued
+/// The drop of the last clone, guard, election or unfinished call, whichever lives longest, waits until every queued
 /// release has been sent to the store, for at most [one second](crate::LeasesBuilder::end_limit).
 /// So a program may end right after it has dropped its guards.
 ///
@@ -108,9 +108,9 @@ impl Leases {
         }
     }
 
-    /// Acquires the lock of this name. The call is [waited for](Acquisition::wait), or awaited, and
-    /// has options: how long it waits, the length of the lease, whether it is renewed, whether the
-    /// holder must feed it, and how long it is held.
+    /// Returns a call that acquires the lock of this name. Set its options, and then call
+    /// [`wait`](Acquisition::wait), or await it. The options are how long it waits, the length of
+    /// the lease, whether it is renewed, whether the holder must feed it, and how long it is held.
     ///
     /// # Examples
     ///
@@ -187,9 +187,10 @@ impl Leases {
     ///
     /// # Errors
     ///
-    /// [`LockError::EmptyName`], and [`LockError::Store`] if the store could not be asked or
-    /// [can't tell](crate::LeaseStore::holder_of). If it is awaited, also [`LockError::Closed`] if
-    /// the leases are closed.
+    /// [`LockError::EmptyName`], [`LockError::LongName`], and [`LockError::Store`] if the store
+    /// could not be asked or [can't tell](crate::LeaseStore::holder_of). If it is awaited, also
+    /// [`LockError::Closed`] if the leases are closed, and [`LockError::Spawn`] or
+    /// [`LockError::Runtime`] if they have no threads.
     ///
     /// # Blocking
     ///

@@ -89,17 +89,24 @@ impl Leases {
             }
         };
         // No call was made.
-        let none = |name: &String| {
-            let name = name.clone();
+        let none = |request: Result<Request, LockError>| {
+            let name = request?.name;
             Err(match &error {
                 LockError::Store { error, .. } => LockError::Store {
                     name,
                     error: error.clone(),
                 },
+                // Each name has an error of its own.
+                LockError::Spawn { .. } | LockError::Runtime { .. } => {
+                    match self.inner.keep_alive.start() {
+                        Err(error) => LockError::of_keep(&name, error),
+                        Ok(()) => LockError::Closed { name },
+                    }
+                }
                 _ => LockError::Closed { name },
             })
         };
-        names.iter().map(none).collect()
+        self.requests(names).into_iter().map(none).collect()
     }
 
     /// Releases many locks, each as [`LeaseGuard::release`] does. The answer has one result for each

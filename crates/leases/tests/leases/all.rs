@@ -74,7 +74,7 @@ fn all_are_locked_in_one_round_trip_and_have_guards_in_the_order_of_the_names() 
 #[test]
 fn what_follows_a_lock_that_is_held_is_given_back_together() {
     let world = world(10);
-    let _b = world.leases.lock("b").unwrap();
+    let _b = world.leases.lock("b").wait().unwrap();
     let log = log(&world.store, &world.clock, no_fault);
     let mut all = world.leases.lock_all(["d", "c", "b", "a"]).into_future();
     assert!(go_on(&world, &mut all).is_pending());

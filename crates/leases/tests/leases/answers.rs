@@ -81,3 +81,22 @@ fn the_last_word_about_the_wait_counts_and_the_other_options_have_no_order() {
     world.steps.advance(10 * S);
     assert_eq!(fixed.lost().loss(), Some(Loss::Expired));
 }
+
+/// A poll that only lets the runtime have its turn makes no call.
+#[test]
+fn a_call_whose_first_poll_was_too_early_is_made_by_who_waits_for_it() {
+    let world = world(4);
+    let mut release = world.leases.lock("a").wait().unwrap().release();
+    let wakes = Wakes::new();
+    let refused = || poll(&mut world.leases.lock("").into_future(), &wakes).is_ready();
+    // From one turn of the runtime to the next.
+    while refused() {}
+    let turns = (0..).take_while(|_| refused()).count();
+    assert!((0..turns).all(|_| refused()));
+    let calls = log(&world.store, &world.clock, no_fault);
+    assert!(poll(&mut release, &wakes).is_pending());
+    assert_eq!(calls.len(), 0);
+    // On these leases nothing else makes a call.
+    release.wait().unwrap();
+    assert_eq!(world.store.holder("a"), None);
+}

@@ -141,15 +141,21 @@ fn patience_ends_also_while_no_worker_is_free() {
     gate.crowd(1);
     let mut waiting = Box::pin(leases.lock("b").within(LEASE / 100).into_future());
     assert!(poll(&mut waiting, &wakes).is_pending());
+    let mut each = leases.lock_all(["b", ""]).within(LEASE / 100).each();
+    assert!(poll(&mut each, &wakes).is_pending());
     let before = wakes.count();
     hand.advance(LEASE / 50);
-    until("it is woken", || wakes.count() > before);
+    until("both are woken", || wakes.count() > before + 1);
     assert!(matches!(
         poll(&mut waiting, &wakes),
         Poll::Ready(Err(LockError::Unanswered { .. }))
     ));
+    let Poll::Ready(answers) = poll(&mut each, &wakes) else {
+        panic!("its limit is over");
+    };
+    assert!(matches!(answers[0], Err(LockError::Store { .. })));
     // Neither was asked for the other name, nor will be.
-    drop((waiting, hangs));
+    drop((waiting, each, hangs));
     gate.open();
     until("all is given back", || {
         is_free(&store, "a") && leases.stats().armed == 0

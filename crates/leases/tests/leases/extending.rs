@@ -125,6 +125,19 @@ fn what_can_not_be_extended_is_an_error_and_loses_nothing() {
 }
 
 #[test]
+fn an_extension_that_comes_after_the_last_guard_renews_nothing() {
+    let world = world(6);
+    let guard = world.leases.lock("a").lease(LEASE).not_renewed();
+    let guard = guard.wait().unwrap();
+    let late = guard.extend(2 * LEASE);
+    guard.release().wait().unwrap();
+    let calls = log(&world.store, &world.clock, no_fault);
+    let error = late.wait().unwrap_err();
+    assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
+    assert_eq!(calls.len(), 0);
+}
+
+#[test]
 fn an_extension_does_not_go_beyond_the_longest_hold() {
     let world = world(4);
     let fixed = world.leases.lock("a").lease(LEASE).not_renewed();

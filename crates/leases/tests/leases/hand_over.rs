@@ -89,7 +89,7 @@ fn only_the_last_guard_that_holds_the_lock_can_be_detached() {
     let inner = outer.again().unwrap();
     let error = outer.detach().wait().unwrap_err();
     assert!(error.to_string().contains("other guards"), "{error}");
-    let DetachError::Entered(outer) = error else {
+    let DetachError::OtherGuards(outer) = error else {
         panic!("{error}");
     };
     assert!(outer.is_held());
@@ -539,7 +539,7 @@ async fn a_future_of_a_detach_that_is_dropped_releases_the_lock() {
     // Another guard.
     let again = guard.again().unwrap();
     let error = guard.detach().await.unwrap_err();
-    assert!(matches!(error, DetachError::Entered(_)), "{error}");
+    assert!(matches!(error, DetachError::OtherGuards(_)), "{error}");
     drop((again, error));
     leases.close(S);
 }

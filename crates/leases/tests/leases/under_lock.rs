@@ -1,6 +1,7 @@
 //! What the types of leases do when user code uses or drops them while it runs under a lock of a
 //! map.
 
+use std::future::IntoFuture;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -95,6 +96,20 @@ fn a_release_under_a_lock_loses_nothing() {
     until("it is given back", || {
         leases.lock("a").at_once().wait().is_ok()
     });
+}
+
+/// It would block there, as one that was not polled would.
+#[test]
+fn a_polled_future_is_not_waited_for_under_a_lock() {
+    let leases = Leases::new(MemoryStore::new()).unwrap();
+    let map = map();
+    let held = leases.lock("a").at_once().wait().unwrap();
+    let mut lock = leases.lock("a").into_future();
+    assert!(poll(&mut lock, &Wakes::new()).is_pending());
+    let wait = || map.update(&Dropping::default(), |_| lock.wait().is_ok());
+    assert!(catch_unwind(AssertUnwindSafe(wait)).is_err());
+    assert_eq!(leases.stats().waiting, 0);
+    assert!(held.is_held());
 }
 
 /// Nothing is granted that could not be kept.

@@ -1,8 +1,10 @@
 //! Which runtime it is, and what is said if it can't be that one.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use kit::wait::until;
+use kit::wakes::{Wakes, poll};
 use tourbillon::{BuildError, Clock, ManualClock, Runtime};
 use tourbillon_leases::{
     KeepAlive, KeepAliveBuilder, KeepError, Leases, LockError, MemoryStore, Outcome,
@@ -85,6 +87,7 @@ fn on_a_runtime_that_was_shut_down_nothing_is_acquired_and_the_error_says_what_t
         leases.lock("a").wait().map(drop),
         leases.lock("a").within(LONG).wait().map(drop),
         leases.lock_all(["a"]).each().wait().remove(0).map(drop),
+        polled_each(&leases, "a"),
     ];
     for refused in refused {
         let error = refused.unwrap_err();
@@ -104,6 +107,21 @@ fn on_a_runtime_that_was_shut_down_nothing_is_acquired_and_the_error_says_what_t
     let is_ended = matches!(error, KeepError::Runtime(BuildError::RuntimeEnded));
     assert!(is_ended, "{error:?}");
     assert!(error.to_string().contains("build another one"), "{error}");
+}
+
+/// The answer of an awaited call, which is ready at the first poll. A name that is refused keeps its
+/// own error.
+fn polled_each(leases: &Leases, name: &str) -> Result<(), LockError> {
+    let mut each = leases.lock_all([name, "", &"n".repeat(2_000)]).each();
+    let Poll::Ready(mut answers) = poll(&mut each, &Wakes::new()) else {
+        panic!("no call is made");
+    };
+    assert!(matches!(
+        answers.pop(),
+        Some(Err(LockError::LongName { .. }))
+    ));
+    assert!(matches!(answers.pop(), Some(Err(LockError::EmptyName))));
+    answers.remove(0).map(drop)
 }
 
 /// They run on that of the process.
