@@ -41,7 +41,8 @@ as $$ select coalesce(tourbillon.is_schedule_1(p_meta)
 -- A meta whose schedule is paused as that of the other meta is.
 create function tourbillon.with_pause_1(p_meta jsonb, p_of jsonb) returns jsonb
 language sql immutable security invoker
-as $$ select case when tourbillon.is_paused_1(p_of) then pg_catalog.jsonb_set(p_meta, '{cron,paused}', 'true')
+as $$ select case when tourbillon.is_paused_1(p_meta) operator(pg_catalog.=) tourbillon.is_paused_1(p_of) then p_meta
+  when tourbillon.is_paused_1(p_of) then pg_catalog.jsonb_set(p_meta, '{cron,paused}', 'true')
   else p_meta operator(pg_catalog.#-) '{cron,paused}' end $$;
 
 -- The number of the definition of a schedule. One that is no number counts as 0.
