@@ -67,7 +67,7 @@ pub struct Acquisition<'a> {
     stop: Option<Arc<StopSignal>>,
 }
 
-/// What is asked for, apart from the name.
+/// The options of a call.
 #[derive(Clone, Copy, Debug)]
 struct AcquireTerms {
     lease: Duration,

@@ -153,7 +153,7 @@ pub(crate) fn hold(order: &Order, told: &Receiver<Call>, say: &dyn Fn(Word)) -> 
     Ok(())
 }
 
-/// What was acquired.
+/// The locks or the term that a holder has.
 enum Held {
     /// The lock first, and what was acquired with it.
     Locks(Vec<LeaseGuard>),
