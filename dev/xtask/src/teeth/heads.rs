@@ -12,6 +12,15 @@ pub(crate) struct Head {
     pub(crate) may_hang: bool,
 }
 
+impl Head {
+    /// The model whose test it is: the name of its file, `doorbell`. Nothing if it is a test of a library.
+    pub(crate) fn model(&self) -> Option<&str> {
+        let mut names = self.test.split("::");
+        let is_model = self.package == MODELS && names.next() == Some("models");
+        names.next().filter(|_| is_model)
+    }
+}
+
 /// The package of the models.
 pub(crate) const MODELS: &str = "loom-tests";
 
@@ -115,6 +124,18 @@ mod tests {
         );
         let head = parse_head(&format!("# test: a::b\n# package: tourbillon\n{DIFF}"));
         assert_eq!(head.unwrap().package, "tourbillon");
+    }
+
+    #[test]
+    fn the_test_names_the_model_and_a_library_has_none() {
+        let model = |text: &str| {
+            let head = parse_head(&format!("{text}\n{DIFF}")).unwrap();
+            head.model().map(str::to_owned)
+        };
+        let doorbell = Some("doorbell".to_owned());
+        assert_eq!(model("# test: models::doorbell::rings"), doorbell);
+        assert_eq!(model("# test: rig::tests::turns"), None);
+        assert_eq!(model("# test: models::a::b\n# package: tourbillon"), None);
     }
 
     #[test]
