@@ -6,17 +6,17 @@ toolchain() {
     cargo clippy --version 2>/dev/null || rustup component add clippy
 }
 
-# Only the libraries, and the program of a crate without one, since dev-dependencies turn `test-util` on; then some tests without the other
-# features, such as those of waiting threads and of the channel.
+# Only the libraries, since dev-dependencies turn `test-util` on; then some tests without the other features, such as
+# those of waiting threads and of the channel. A crate that has no features is not among them: the step `clippy` has all
+# of its code, and the step `package` checks it alone.
 each_feature() {
-    local crate crates feature features part which
+    local crate crates feature features which
     crates=$(published)
     [ -n "$crates" ] || complain "no published member found in cargo's metadata"
     for crate in $crates; do
         features=$(features_of "$crate")
-        part=--lib
-        if [ -f "crates/${crate#tourbillon-}/src/main.rs" ]; then part=--bins; fi
-        which=(clippy --quiet -p "$crate" "$part" --no-default-features --locked)
+        [ -n "$features" ] || continue
+        which=(clippy --quiet -p "$crate" --lib --no-default-features --locked)
         echo "$crate without features"
         cargo "${which[@]}" -- -D warnings
         for feature in $features; do
@@ -115,20 +115,33 @@ sqlite_once() {
     rm -r "$folder"
 }
 
-# All published members in one call, so that each is built against the others as they are here.
+# unpacked_workspace FOLDER PACKAGE..: makes the unpacked packages in this folder a workspace, in which each is checked
+# against the others as they are here. The versions of all else are those of the lock file.
+unpacked_workspace() {
+    local name
+    {
+        printf '[workspace]\nresolver = "3"\nmembers = ["*-%s"]\n[patch.crates-io]\n' "$version"
+        for name in "${@:2}"; do printf '%s = { path = "%s-%s" }\n' "$name" "$name" "$version"; done
+        # So that nothing is checked twice that an earlier step has checked.
+        grep -A 1 '^\[profile\.dev' Cargo.toml | grep -v '^--'
+    } >"$1/Cargo.toml"
+    cp Cargo.lock "$1/"
+}
+
+# Each published member is packed, and what is packed is checked alone, with the features that it has by default: its
+# files are enough, and it asks for all that it uses. Cargo would build each one; what a build finds beyond a check, the
+# step `build` finds in the same code.
 package() {
-    local dirty=() which=() name crate list file
+    local dirty=() which=() name crate list file version unpacked=$target/package/unpacked
     if [ "$strict_tree" != true ]; then dirty=(--allow-dirty); fi
-    for name in $(published); do
-        which+=(-p "$name")
-        # Cargo unpacks the members into its home, by version and path. What an earlier run in this folder
-        # has left there would be taken for the members as they are.
-        rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/"$name"-[0-9]*
-    done
+    version=$(sed -n '/^\[workspace.package\]$/,/^$/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
+    for name in $(published); do which+=(-p "$name"); done
     [ ${#which[@]} -gt 0 ] || complain "no published member found in cargo's metadata"
-    cargo package --quiet "${which[@]}" --locked "${dirty[@]}"
+    cargo package --quiet "${which[@]}" --no-verify --locked "${dirty[@]}"
+    rm -rf "$unpacked"
+    mkdir -p "$unpacked"
     for name in $(published); do
-        crate=$(find "$target/package" -maxdepth 1 -name "$name-[0-9]*.crate" -newer "$started")
+        crate=$(find "$target/package" -maxdepth 1 -name "$name-$version.crate" -newer "$started")
         [ -n "$crate" ] || complain "cargo package left no crate file of $name"
         list=$(tar -tzf "$crate")
         for file in README.md LICENSE-MIT LICENSE-APACHE CHANGELOG.md; do
@@ -137,6 +150,13 @@ package() {
         tar -tvzf "$crate" | awk -v name="$name" '
             $3 > 200 * 1024 { print "ci: above 200 KB in the package: " $6 " (" $3 " bytes)"; bad = 1 }
             END { print NR " files in the package " name; exit bad }'
+        tar -xzf "$crate" -C "$unpacked"
+    done
+    # shellcheck disable=SC2046
+    unpacked_workspace "$unpacked" $(published)
+    for name in $(published); do
+        echo "$name from its package"
+        cargo check --quiet --offline --manifest-path "$unpacked/Cargo.toml" -p "$name" --target-dir "$target"
     done
 }
 
