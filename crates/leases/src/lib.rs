@@ -45,15 +45,16 @@
 //! | lock it in async code | `leases.lock(name).await`, `guard.release().await`: [`LeaseFuture`] |
 //! | keep the locks in this process | [`MemoryStore`] |
 //! | keep the locks on a Redis server | `RedisStore` (feature `redis`) |
-//! | keep the locks elsewhere | a [`LeaseStore`] of your own |
+//! | keep the locks elsewhere | a [`LeaseStore`] of your own, in a [`BlockingStore`] if its client blocks, or a `TokioStore` if it needs a tokio runtime |
 //! | protect a resource from holders that were paused | [`LeaseGuard::token`], [`Fence`] |
 //! | renew something else that ends by itself | [`KeepAlive`] |
 //! | test code that uses leases, without waiting | `Steps` (feature `test-util`) |
 //!
 //! The module `guide` has a page for each task: locks, elections, metrics, and coming from Redisson.
 //!
-//! `wait` makes the call and blocks the thread. `.await` makes it without one, on any runtime. In a
-//! task use `.await`: `wait` would block the runtime's thread.
+//! `wait` makes the call on the calling thread, and blocks it. `.await` makes it on the task, on
+//! any runtime; a store whose client blocks has threads for that ([`BlockingStore`]). In a task use
+//! `.await`: `wait` would block the runtime's thread.
 //!
 //! # What a lease can and cannot promise
 //!
@@ -247,9 +248,9 @@ pub use manager::{
     Leases, LeasesBuilder, LockAll, LockError, ParseTicketError, ReleaseError, StaleToken,
 };
 pub use store::{
-    Acquired, Claim, Destination, Detach, Detached, Fault, HeldLock, Holder, Holding, LeaseStore,
-    LockPage, LockPaging, MemoryStore, Outcome, Released, Renewal, Resume, Resumed, Secret,
-    StoreCall, StoreError, StoreFuture, Watch,
+    Acquired, BlockingStore, Claim, Destination, Detach, Detached, Fault, HeldLock, Holder,
+    Holding, LeaseStore, LockPage, LockPaging, MemoryStore, Outcome, Released, Renewal, Resume,
+    Resumed, Secret, StoreCall, StoreError, StoreFuture, Watch,
 };
 
 #[cfg(feature = "tokio")]

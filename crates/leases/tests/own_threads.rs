@@ -3,7 +3,7 @@
 
 use kit::wait::until;
 use tourbillon::{Clock, ManualClock, Runtime};
-use tourbillon_leases::{Leases, MemoryStore};
+use tourbillon_leases::{BlockingStore, Leases, MemoryStore};
 
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
@@ -35,4 +35,18 @@ fn leases_have_no_threads_unless_they_are_told_to_and_then_end_them() {
         drop((leases, guard));
         until("those of its own have ended", || threads() == before);
     }
+    // The thread of a store, which makes calls one after the other.
+    let store = BlockingStore::new(MemoryStore::new());
+    let leases = Leases::new(store.clone()).unwrap();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let tasks = builder.build().unwrap();
+    for _ in 0..100 {
+        let guard = tasks.block_on(leases.lock("a").into_future()).unwrap();
+        tasks.block_on(guard.release()).unwrap();
+    }
+    until("it has one thread", || threads() == before + 1);
+    drop(leases);
+    until("it has it without leases, too", || threads() == before + 1);
+    drop(store);
+    until("it has ended", || threads() == before);
 }

@@ -3,8 +3,9 @@
 use std::fmt::Debug;
 use std::future::{Future, IntoFuture};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -12,9 +13,10 @@ use std::time::Duration;
 use tourbillon::{BuildError, Runtime};
 use tourbillon_leases::channel::Receiver;
 use tourbillon_leases::{
-    Claim, Destination, Election, ElectionRole, KeepAlive, KeepError, KeepGuard, Leader,
-    Leadership, LeaseFuture, LeaseGuard, LeaseStore, Leases, LockError, Loss, Outcome,
-    ReleaseError, Renewal, Secret, StoreError, TermEnd,
+    Acquired, BlockingStore, Claim, Destination, Election, ElectionRole, Fault, Holding, KeepAlive,
+    KeepError, KeepGuard, Leader, Leadership, LeaseFuture, LeaseGuard, LeaseStore, Leases,
+    LockError, Loss, MemoryStore, Outcome, ReleaseError, Released, Renewal, Secret, StoreCall,
+    StoreError, StoreFuture, TermEnd,
 };
 
 use crate::calls::Calls;
@@ -349,15 +351,6 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
     check("release", lost, &released);
 
     // New ones by what was inherited.
-    fn is_forked<T>(answer: &Result<T, LockError>) -> bool {
-        matches!(
-            answer,
-            Err(LockError::Store {
-                error: StoreError::Forked,
-                ..
-            })
-        )
-    }
     let tried = leases.lock("new").at_once().wait();
     check("lock at once", is_forked(&tried), &tried);
     let tried = leases.lock("new").within(LEASE).wait();
@@ -501,7 +494,7 @@ fn check_own(report: &mut Report, number: usize, owner: &str, leases: &Leases, s
     let taken = leases.lock(&format!("held-{number}")).at_once().wait();
     // A store in memory has not what the original has.
     let shared = matches!(taken, Err(LockError::Held { .. }));
-    report.check("taken", shared || store.ends_with("MemoryStore"), &taken);
+    report.check("taken", shared || store.contains("MemoryStore"), &taken);
     match leases.lock("its-own").wait() {
         Ok(guard) => {
             report.check("held", guard.is_held(), &guard);
@@ -511,4 +504,163 @@ fn check_own(report: &mut Report, number: usize, owner: &str, leases: &Leases, s
         }
         Err(error) => report.check("lock of its own", false, &error),
     }
+}
+
+/// Copies that are made while calls of the original hang on the threads of its store, or wait for
+/// one. Returns what was wrong.
+pub(crate) fn amid_calls(forks: usize) -> Option<String> {
+    let memory = MemoryStore::new();
+    let (go_on, hangs) = channel::<()>();
+    let hangs = Mutex::new(hangs);
+    let claims = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&claims);
+    memory.inject(move |call| {
+        if matches!(call, StoreCall::Claim(_)) {
+            count.fetch_add(1, Ordering::SeqCst);
+            let hangs = hangs.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = hangs.recv();
+        }
+        Fault::None
+    });
+    let leases = Leases::new(BlockingStore::new(memory)).expect("the options are good");
+    let begin = |name: &str| {
+        let mut lock = leases.lock(name).into_future();
+        let began = poll(Pin::new(&mut lock));
+        assert!(began.is_pending(), "{began:?}");
+        lock
+    };
+    let first = begin("first");
+    while claims.load(Ordering::SeqCst) == 0 {
+        thread::park_timeout(Duration::from_micros(100));
+    }
+    let wrong = (0..forks).find_map(|number| {
+        let mut inherited = Some((begin("polled"), begin("dropped")));
+        let wrong = in_copy(|report| {
+            let (mut polled, dropped) = inherited.take().expect("it is there");
+            drop(dropped);
+            let answer = poll(Pin::new(&mut polled));
+            let fails = matches!(&answer, Poll::Ready(locked) if is_forked(locked));
+            report.check("a lock amid its call", fails, &answer);
+            drop(polled);
+            let look = leases.holder("first").wait();
+            report.check("holder", is_forked(&look), &look);
+        });
+        wrong.map(|wrong| format!("copy {number}, amid calls: {wrong}"))
+    });
+    drop(go_on);
+    drop(first);
+    wrong
+}
+
+/// Counts the polls of its calls. They are pending while it is shut.
+#[derive(Default)]
+struct Polled {
+    memory: MemoryStore,
+    shut: AtomicBool,
+    polls: AtomicU64,
+}
+
+impl Polled {
+    async fn call<T>(&self, call: impl Future<Output = T>) -> T {
+        std::future::poll_fn(|_| {
+            self.polls.fetch_add(1, Ordering::SeqCst);
+            match self.shut.load(Ordering::SeqCst) {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
+        })
+        .await;
+        call.await
+    }
+}
+
+impl LeaseStore for Polled {
+    fn acquire<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Claim<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+        Box::pin(self.call(LeaseStore::acquire(&self.memory, destination, batch, limit)))
+    }
+
+    fn renew<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Renewal<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Outcome>> {
+        Box::pin(self.call(LeaseStore::renew(&self.memory, destination, batch, limit)))
+    }
+
+    fn release<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Holding<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+        Box::pin(self.call(LeaseStore::release(&self.memory, destination, batch, limit)))
+    }
+}
+
+/// Copies that are made amid calls whose futures they have. They poll no store. Returns what was
+/// wrong.
+pub(crate) fn amid_polls(forks: usize) -> Option<String> {
+    let store = Arc::new(Polled::default());
+    let leases = Leases::new(Arc::clone(&store)).expect("the options are good");
+    let shut = |shut| store.shut.store(shut, Ordering::SeqCst);
+    (0..forks).find_map(|number| {
+        let lock = |name: &str| leases.lock(&format!("{name}-{number}")).wait();
+        let [one, two, three] = ["one", "two", "three"].map(|name| lock(name).expect("it is free"));
+        shut(true);
+        let mut futures = (
+            leases.lock("lock").into_future(),
+            leases.lock_all(["each", "other"]).each(),
+            one.release(),
+            leases.release_many([two]),
+        );
+        assert!(poll(Pin::new(&mut futures.0)).is_pending());
+        assert!(poll(Pin::new(&mut futures.1)).is_pending());
+        assert!(poll(Pin::new(&mut futures.2)).is_pending());
+        assert!(poll(Pin::new(&mut futures.3)).is_pending());
+        let mut inherited = Some((futures, three));
+        let wrong = in_copy(|report| {
+            let ((mut lock, mut each, mut release, mut many), three) =
+                inherited.take().expect("it is there");
+            let before = store.polls.load(Ordering::SeqCst);
+            let lost = Err(ReleaseError::Lost(Loss::Forked));
+            let locked = poll(Pin::new(&mut lock));
+            let fails = matches!(&locked, Poll::Ready(locked) if is_forked(locked));
+            report.check("a lock amid its call", fails, &locked);
+            let locked = poll(Pin::new(&mut each));
+            let fails = matches!(&locked, Poll::Ready(each) if each.iter().all(is_forked));
+            report.check("locks amid their call", fails, &locked);
+            let released = poll(Pin::new(&mut release));
+            report.check(
+                "a release",
+                released == Poll::Ready(lost.clone()),
+                &released,
+            );
+            let released = poll(Pin::new(&mut many));
+            let fails = released == Poll::Ready(vec![lost.clone()]);
+            report.check("a release of many", fails, &released);
+            let released = three.release().wait();
+            report.check("a new release", released == lost, &released);
+            drop((lock, each, release, many));
+            let polls = store.polls.load(Ordering::SeqCst) - before;
+            report.check("polls", polls == 0, &polls);
+        });
+        shut(false);
+        wrong.map(|wrong| format!("copy {number}, amid polls: {wrong}"))
+    })
+}
+
+fn is_forked<T>(answer: &Result<T, LockError>) -> bool {
+    matches!(
+        answer,
+        Err(LockError::Store {
+            error: StoreError::Forked,
+            ..
+        })
+    )
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use tourbillon_leases::{MemoryStore, RedisStore};
+use tourbillon_leases::{BlockingStore, MemoryStore, RedisStore};
 
 use crate::{child, core, durable, leases};
 
@@ -52,7 +52,11 @@ fn of_the_core() -> Option<String> {
 }
 
 fn in_memory() -> Option<String> {
+    let blocking = || BlockingStore::new(MemoryStore::new());
     leases::run(FORKS, &MemoryStore::new(), MemoryStore::new)
+        .or_else(|| leases::run(FORKS, &blocking(), blocking))
+        .or_else(|| leases::amid_calls(FORKS))
+        .or_else(|| leases::amid_polls(FORKS))
 }
 
 /// Runs all that needs no server in copies in which no thread starts.

@@ -2,7 +2,5 @@
 pub(crate) mod amid_wait;
 #[path = "../../../crates/leases/src/manager/background.rs"]
 pub(crate) mod background;
-#[path = "../../../crates/leases/src/manager/oneshot.rs"]
-pub(crate) mod oneshot;
-#[path = "../../../crates/leases/src/manager/turns.rs"]
-pub(crate) mod turns;
+#[path = "../../../crates/leases/src/manager/bell.rs"]
+pub(crate) mod bell;

@@ -11,13 +11,14 @@ use std::io::{Write, stdout};
 use std::time::Duration;
 
 use store::SqliteStore;
-use tourbillon_leases::Leases;
+use tourbillon_leases::{BlockingStore, Leases};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::temp_dir().join(format!("leases-{}.sqlite", std::process::id()));
     // Two processes would do the same.
-    let one = Leases::new(SqliteStore::open(&file)?)?;
-    let other = Leases::new(SqliteStore::open(&file)?)?;
+    let open = || SqliteStore::open(&file).map(BlockingStore::new);
+    let one = Leases::new(open()?)?;
+    let other = Leases::new(open()?)?;
 
     let guard = one.lock("report").wait()?;
     writeln!(stdout(), "one holds it, with token {}", guard.token())?;
@@ -31,7 +32,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             .expect_err("it is held")
     )?;
     guard.release().wait()?;
-    let guard = other.lock("report").within(Duration::from_secs(5)).wait()?;
+    // Awaited, it blocks a thread of the `BlockingStore`, and not the task.
+    let lock = other.lock("report").within(Duration::from_secs(5));
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let guard = runtime.block_on(lock.into_future())?;
     writeln!(stdout(), "other holds it, with token {}", guard.token())?;
     guard.release().wait()?;
     std::fs::remove_file(file)?;

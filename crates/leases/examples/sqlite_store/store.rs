@@ -38,6 +38,8 @@ const HOLDER: &str = "select owner, token, until from leases where name = :name 
 
 /// Leases in a file, for processes of one machine. All of them read the same clock. As with other
 /// databases, leases end early if somebody sets it forward.
+///
+/// Its calls block, so `BlockingStore` wraps it.
 pub(crate) struct SqliteStore(Mutex<Connection>);
 
 impl SqliteStore {

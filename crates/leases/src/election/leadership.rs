@@ -200,18 +200,15 @@ impl Leadership {
     /// Ends the term. The answer says how it ended. After it another candidate can be elected. If
     /// the store fails, the others wait until the lease has run out.
     ///
-    /// If the future is dropped, the term ends as by the drop of the leadership.
+    /// If the future is dropped, the term ends as by the drop of the leadership. If it is kept and
+    /// not polled, another candidate can be elected after a lease at the latest.
     ///
     /// # Blocking
     ///
     /// As for [`LeaseGuard::release`].
     pub fn end(self) -> LeaseFuture<TermEnd> {
-        let wait = |mut term: Leadership| {
-            term.leaves();
-            let released = term.guard.take().map(|guard| guard.release().wait());
-            term.ended(released.as_ref())
-        };
-        LeaseFuture::new(self, wait, |mut term| async move {
+        let (leases, mut term) = (self.election.leases.clone(), self);
+        leases.answer(async move {
             term.leaves();
             let released = match term.guard.take() {
                 Some(guard) => Some(guard.release().await),

@@ -22,9 +22,6 @@ mod serving;
 mod status;
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use tourbillon::Time;
@@ -256,8 +253,8 @@ impl Election {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lead(&self) -> LeaseFuture<Result<Leadership, LockError>> {
-        let wait = |election: Election| election.campaign();
-        LeaseFuture::new(self.clone(), wait, |election| async move {
+        let election = self.clone();
+        self.leases.answer(async move {
             let _waits = election.waits()?;
             let mut looks = LOOKS.0;
             while election.is_back() {
@@ -265,22 +262,13 @@ impl Election {
                 if !election.steps_back(&mut looks, leader) {
                     break;
                 }
-                election.rest(looks).await;
+                if !election.rest(looks).await {
+                    return Err(election.without_end());
+                }
             }
-            let lock = election.acquisition().into_future().await;
+            let lock = election.acquisition().acquire().await;
             Ok(election.elected(lock.map_err(|error| election.or_stopped(error))?))
         })
-    }
-
-    /// Waits on this thread until this candidate is elected.
-    fn campaign(&self) -> Result<Leadership, LockError> {
-        let _waits = self.waits()?;
-        let mut looks = LOOKS.0;
-        while self.is_back() && self.steps_back(&mut looks, self.leader().wait()) {
-            self.leases.pause(looks, &self.candidate.stop);
-        }
-        let lock = self.acquisition().wait();
-        Ok(self.elected(lock.map_err(|error| self.or_stopped(error))?))
     }
 
     /// Asks this candidate to stop leading. Returns whether it had a term.
@@ -391,15 +379,20 @@ impl Election {
             && self.candidate.steps_back.lock().is_some()
     }
 
-    /// Waits for `pause`, or until a stop or a close. In a forked copy of the process nothing would
-    /// wake the future, so each poll checks for that.
-    async fn rest(&self, pause: Duration) {
-        let mut resting = pin!(self.leases.pause_async(pause, &self.candidate.stop));
-        poll_fn(|context| match self.leases.is_forked() {
-            true => Poll::Ready(()),
-            false => resting.as_mut().poll(context),
-        })
-        .await;
+    /// Waits for `pause`, or until there is nothing to wait for any more. Returns false if nothing
+    /// could end the wait.
+    async fn rest(&self, pause: Duration) -> bool {
+        self.leases.pause(pause, &self.candidate.stop).await
+    }
+
+    /// Returns the error for a wait that nothing could end.
+    fn without_end(&self) -> LockError {
+        match self.leases.is_forked() {
+            true => self.forked(),
+            false => LockError::Closed {
+                name: self.name.clone(),
+            },
+        }
     }
 
     /// Decides whether the candidate still leaves the lead to others, by who leads now. Doubles the

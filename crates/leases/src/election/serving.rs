@@ -90,7 +90,7 @@ impl Election {
         loop {
             // Also during a pause, so that the candidate has waited since the first attempt.
             waits = Some(waits.map_or_else(|| self.waits(), Ok)?);
-            match self.campaign() {
+            match self.lead().wait() {
                 Ok(leadership) => {
                     (retries, waits) = (Retries::default(), None);
                     work(&leadership);
@@ -98,7 +98,9 @@ impl Election {
                     self.served(token, led, leadership.end().wait());
                 }
                 Err(error) => match self.tries_again(error, &mut retries)? {
-                    Some(pause) => self.leases.pause(pause, &self.candidate.stop),
+                    Some(pause) => {
+                        self.leases.block_on(self.rest(pause));
+                    }
                     None => return Ok(()),
                 },
             }
@@ -161,7 +163,11 @@ impl Election {
                         election.served(token, led, leadership.end().await);
                     }
                     Err(error) => match election.tries_again(error, &mut retries)? {
-                        Some(pause) => election.rest(pause).await,
+                        Some(pause) => {
+                            if !election.rest(pause).await {
+                                return Err(election.without_end());
+                            }
+                        }
                         None => return Ok(()),
                     },
                 }
@@ -195,7 +201,7 @@ impl Election {
                     self.tell(&Change::Failed { error });
                 }
             }
-            // Granted to a future that was not polled before the options ended the lease.
+            // The options ended the lease before its grant arrived.
             LockError::Lost { .. } => {}
             _ => return Err(error),
         }

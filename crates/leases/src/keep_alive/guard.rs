@@ -1,11 +1,13 @@
 //! The holder's side of one kept key.
 
 use std::fmt;
+use std::task::Waker;
 use std::time::Duration;
 
 use tourbillon::reentrancy::when_unlocked;
+use tourbillon::{Clock, Time};
 
-use super::lease_state::{InFlightStatus, LeaseStatus, Loss, RenewalOutcome};
+use super::lease_state::{InFlight, InFlightStatus, LeaseState, LeaseStatus, Loss, RenewalOutcome};
 use super::lost::Lost;
 use super::renewal_loop::{Registration, RenewalLoop};
 use crate::store::{Outcome, StoreError};
@@ -143,52 +145,43 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
         self.registration.renewed
     }
 
-    /// Renews the lease once for another length, by `call`, unless it lasts that long already.
-    /// Waits for a renewal that is in flight.
-    pub(in super::super) fn extend(
+    /// Begins to extend the lease to `lease` from now on, by a call that may take `limit`.
+    pub(in super::super) fn begin_extension(
         &self,
         lease: Duration,
         limit: Duration,
-        call: impl FnOnce() -> Outcome,
-    ) -> Result<(), Unextended> {
-        let (state, clock) = (
-            &self.registration.lease_state,
-            self.renewal_loop.timers.clock(),
-        );
+    ) -> Result<Extending<'_>, Unextended> {
+        let (state, now) = (&self.registration.lease_state, self.renewal_loop.now());
         let length = self.renewal_loop.good_for(lease);
-        let (in_flight, sent) = loop {
-            let now = clock.now();
-            match state.look(now) {
-                LeaseStatus::Held { until, .. } if now + length <= until => return Ok(()),
-                LeaseStatus::Held { .. } => {}
-                LeaseStatus::Lost(loss) => return Err(Unextended::Lost(loss)),
-                // The call was made after the last guard had gone.
-                LeaseStatus::Stopped => return Err(Unextended::Lost(Loss::NotHeld)),
+        match state.look(now) {
+            LeaseStatus::Held { until, .. } if now + length <= until => {
+                return Ok(Extending::Needless);
             }
-            // A call that hangs is given up at its limit. Its lease has no rounds that would do it.
-            if state.in_flight_status(now) == InFlightStatus::Nothing
-                && let Some(in_flight) = state.begin_renewal(now, now + limit)
-            {
-                break (in_flight, now);
-            }
-            state.wait_for_in_flight(clock);
-        };
-        let outcome = call();
-        let (outcome, error) = match outcome {
-            Outcome::Renewed => {
-                let until = sent + length;
-                (RenewalOutcome::Renewed { until }, None)
-            }
-            Outcome::NotHeld => (RenewalOutcome::NotHeld, None),
-            Outcome::Failed(error) => (RenewalOutcome::Failed, Some(error)),
-        };
-        let now = clock.now();
-        if !state.complete_renewal(in_flight, now, outcome)
-            && let LeaseStatus::Lost(loss) = state.look(now)
-        {
-            return Err(Unextended::Lost(loss));
+            LeaseStatus::Held { .. } => {}
+            LeaseStatus::Lost(loss) => return Err(Unextended::Lost(loss)),
+            // The call was made after the last guard had gone.
+            LeaseStatus::Stopped => return Err(Unextended::Lost(Loss::NotHeld)),
         }
-        error.map_or(Ok(()), |error| Err(Unextended::Failed(error)))
+        // A call that hangs is given up at its limit. Its lease has no rounds that would do it.
+        if let InFlightStatus::Until(_) = state.in_flight_status(now) {
+            return Ok(Extending::Busy);
+        }
+        Ok(match state.begin_renewal(now, now + limit) {
+            Some(in_flight) => Extending::Begun(Extension {
+                clock: self.renewal_loop.timers.clock(),
+                state,
+                in_flight: Some(in_flight),
+                until: now + length,
+            }),
+            None => Extending::Busy,
+        })
+    }
+
+    /// Returns until when a renewal is in flight. The waker is woken when it is not any more, or a
+    /// renewal that is given up is followed by another one.
+    pub(in super::super) fn in_flight_until(&self, waker: &Waker) -> Option<Time> {
+        let now = || self.renewal_loop.now();
+        self.registration.lease_state.in_flight_until(now, waker)
     }
 
     /// Stops the renewals without waiting for one that is in flight.
@@ -201,6 +194,56 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
         self.registration
             .lease_state
             .wait_for_in_flight(self.renewal_loop.timers.clock());
+    }
+}
+
+/// How an extension begins.
+pub(in super::super) enum Extending<'a> {
+    /// The lease lasts for longer already.
+    Needless,
+    /// A renewal is in flight.
+    Busy,
+    Begun(Extension<'a>),
+}
+
+/// An extension whose call is under way. If this is dropped, it has failed.
+pub(in super::super) struct Extension<'a> {
+    state: &'a LeaseState,
+    clock: &'a Clock,
+    /// `None` once it has ended.
+    in_flight: Option<InFlight>,
+    /// When the lease ends if the call succeeds.
+    until: Time,
+}
+
+impl Extension<'_> {
+    /// Applies the outcome of the call.
+    pub(in super::super) fn ends(mut self, outcome: Outcome) -> Result<(), Unextended> {
+        let (outcome, error) = match outcome {
+            Outcome::Renewed => (RenewalOutcome::Renewed { until: self.until }, None),
+            Outcome::NotHeld => (RenewalOutcome::NotHeld, None),
+            Outcome::Failed(error) => (RenewalOutcome::Failed, Some(error)),
+        };
+        let now = self.clock.now();
+        let is_held = self.completes(now, outcome);
+        if !is_held && let LeaseStatus::Lost(loss) = self.state.look(now) {
+            return Err(Unextended::Lost(loss));
+        }
+        error.map_or(Ok(()), |error| Err(Unextended::Failed(error)))
+    }
+
+    fn completes(&mut self, now: Time, outcome: RenewalOutcome) -> bool {
+        let in_flight = self.in_flight.take();
+        in_flight.is_some_and(|begun| self.state.complete_renewal(begun, now, outcome))
+    }
+}
+
+impl Drop for Extension<'_> {
+    fn drop(&mut self) {
+        // In a forked copy of the process the lock may stay locked forever.
+        if self.in_flight.is_some() && !self.state.is_forked() {
+            self.completes(self.clock.now(), RenewalOutcome::Failed);
+        }
     }
 }
 

@@ -52,7 +52,7 @@ pub use steps::Steps;
 
 pub(super) use builder::random;
 pub(super) use cadence::{call_limit, spread};
-pub(super) use guard::Unextended;
+pub(super) use guard::{Extending, Unextended};
 pub(super) use health::fails;
 pub(super) use queue::{DestinationQueue, QueueKey};
 pub(super) use timers::TimerKey;
@@ -501,9 +501,9 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     }
 
     /// Wakes `waker` after `delay`. Returns the number that [`cancel_call`](Self::cancel_call)
-    /// needs, or `None` if there are no workers.
+    /// needs, or `None` if there are no workers, and none can be started.
     pub(super) fn wake(&self, delay: Duration, waker: std::task::Waker) -> Option<u64> {
-        if self.is_forked() {
+        if self.is_forked() || self.start().is_err() {
             return None;
         }
         let number = self.renewal_loop.number();

@@ -98,8 +98,9 @@ impl Steps {
     ///
     /// From this call on the manual clock moves with tokio's clock, so a store on the same clock
     /// grants and ends its leases by it. Several `Leases` of one runtime, with a clock each, stand for
-    /// several processes. The store is called inside the poll of this future: it must answer without
-    /// waiting, as a [`MemoryStore`](crate::MemoryStore) does.
+    /// several processes. Renewals and releases in the background call the store inside the poll of
+    /// this future: there it must answer without waiting, as a [`MemoryStore`](crate::MemoryStore)
+    /// does.
     ///
     /// Drop the future, or abort its task, to let the process stand still: nothing is renewed from
     /// then on, and waiting tasks of these leases are not woken.

@@ -3,8 +3,8 @@
 //! - One scheduler runs the renewals and the batches of releases. Others may run on the same
 //!   threads, but its queues are its own. So neither a storm of expiring entries nor blocking tasks
 //!   of the application delay a renewal.
-//! - One scheduler runs the awaited calls to the store, of which there may be any number at one
-//!   time.
+//! - One scheduler runs other calls to the store in the background: what notes that a caller has
+//!   given up, and the looks of followers.
 //! - One scheduler runs the callbacks, which are user code. It exists only if there is a callback.
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) enum TimerKey {
     Flush(u64, u64),
     /// The check whether a flush hangs, by the queue's number and the epoch.
     Look(u64, u64),
-    /// A call to the store that somebody awaits, a wake-up, or releases that are tried again.
+    /// A call to the store in the background, a wake-up, or releases that are tried again.
     Call(u64),
     /// The callback with the events of a registration.
     Tell(u64),
@@ -39,9 +39,9 @@ pub(super) const MAX_FLUSHES: usize = 240;
 /// The tasks for flushes of renewals, for up to 64 flushes of releases, and for rounds, that run at
 /// one time.
 const MAX_WORK: usize = 320;
-/// The awaited calls that run at one time. If all of them hang, further calls wait, but renewals do
-/// not. Calls of one destination take turns, so only several hanging destinations can reach it.
-const MAX_CALLS: usize = 192;
+/// The other calls in the background that run at one time. If all of them hang, further ones wait,
+/// but renewals do not.
+const MAX_CALLS: usize = 64;
 /// The callbacks that run at one time. If all of them hang, further callbacks wait, but renewals do
 /// not.
 const MAX_CALLBACKS: usize = 16;
@@ -275,7 +275,7 @@ impl Timers {
     }
 
     /// Wakes a task after `delay`. Runs on the workers for renewals, since hanging calls may keep
-    /// all of the others.
+    /// all of the others. If renewals and releases keep all of these, another worker starts.
     pub(super) fn wake(&self, number: u64, delay: Duration, waker: std::task::Waker) -> bool {
         self.work().is_some_and(|work| {
             let armed = work.schedule(TimerKey::Call(number), delay, move |_| waker.wake());
@@ -298,7 +298,7 @@ impl Timers {
         let mut found = vec![("renewals", started.work.health())];
         // As for `armed`.
         if !started.owners.is_empty() {
-            found.push(("awaited calls", started.calls.health()));
+            found.push(("calls in the background", started.calls.health()));
             found.extend((started.tell.iter()).map(|tell| ("callbacks", tell.health())));
         }
         found

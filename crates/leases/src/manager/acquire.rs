@@ -10,13 +10,18 @@
 //!
 //! All attempts of a caller have the same secret. If the answer to a granted attempt was lost, the
 //! next attempt is granted again. If there is no next attempt, the name is given back.
+//!
+//! The renewals of a lock begin in the poll that takes the grant. So a future that nobody polls
+//! holds nothing after its lease. When it is polled again, what may have been granted is given
+//! back, and it asks anew.
 
 use std::task::Waker;
 use std::time::Duration;
 
-use tourbillon::{ClockParker, Time};
+use tourbillon::Time;
 
 use super::attempt::{AcquireStep, Attempt, Last, RUSHED};
+use super::bell::Bell;
 use super::drop_wait;
 use super::error::LockError;
 use super::guard::LeaseGuard;
@@ -24,14 +29,14 @@ use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::request::{AttemptOptions, Request, WaitPolicy};
 use super::stop::StopSignal;
-use crate::keep_alive::{FIRST_WAIT, Waits, spread};
-use crate::store::{OwnedSecret, StoreError, Watch};
+use crate::keep_alive::{FIRST_WAIT, Waits, call_limit, spread};
+use crate::store::{OwnedSecret, Released, StoreError, Watch};
 use crate::sync::{Arc, catch_panic};
 
-/// The attempts of one caller to acquire a lock. It knows neither threads nor tasks.
+/// The attempts of one caller to acquire a lock. A thread or a task waits for it.
 pub(super) struct AcquireLoop {
-    pub(super) inner: Arc<LeasesInner>,
-    pub(super) request: Arc<Request>,
+    inner: Arc<LeasesInner>,
+    request: Arc<Request>,
     stop: Option<Arc<StopSignal>>,
     wait_policy: WaitPolicy,
     /// The number of attempts.
@@ -41,6 +46,8 @@ pub(super) struct AcquireLoop {
     last: Last,
     /// Whether an attempt without an answer may have been granted, or may still be.
     unsure: bool,
+    /// Whether an attempt is under way.
+    is_asking: bool,
     /// Whether the store may have noted this caller, to reserve the name for it.
     noted: bool,
     /// Whether the present call began at the very end of the wait. Then a failure says little.
@@ -55,6 +62,8 @@ pub(super) struct AcquireLoop {
 struct Watching {
     /// When the wait began.
     since: Time,
+    /// What the others ring. It wakes the task or the thread that polls at that time.
+    bell: Arc<Bell>,
     /// Wakes the caller when the name may be free. `None` if the store can't announce it.
     told: Option<Box<dyn Watch>>,
     /// Wakes the caller when the leases are closed.
@@ -79,6 +88,7 @@ impl AcquireLoop {
             watch: None,
             last: Last::None,
             unsure: false,
+            is_asking: false,
             noted: false,
             rushed: false,
             waits: None,
@@ -90,7 +100,7 @@ impl AcquireLoop {
     }
 
     /// Prepares the next attempt, and returns its options.
-    pub(super) fn ask(&mut self, drop_waits: bool) -> AttemptOptions {
+    fn ask(&mut self, drop_waits: bool) -> AttemptOptions {
         self.asked += 1;
         let now = self.inner.clock.now();
         self.rushed = self.end().since(now) < RUSHED;
@@ -115,8 +125,8 @@ impl AcquireLoop {
         }
     }
 
-    /// Decides what follows an answer. `waker` is woken when the name may be free.
-    pub(super) fn after(&mut self, answer: Attempt, waker: &Waker) -> AcquireStep {
+    /// Decides what follows an answer.
+    fn after(&mut self, answer: Attempt) -> AcquireStep {
         let waits = !matches!(self.wait_policy, WaitPolicy::None);
         let pause = match answer {
             Attempt::Granted(guard) => {
@@ -139,7 +149,7 @@ impl AcquireLoop {
                 // A release between this answer and the first watch would be missed, so the store
                 // is asked once more before the wait.
                 let watched = self.watch.is_some();
-                self.watch(waker);
+                self.watch();
                 if !watched && self.inner.clock.now() < self.end() && !self.is_closed() {
                     return AcquireStep::Ask;
                 }
@@ -158,7 +168,7 @@ impl AcquireLoop {
                     let name = self.name();
                     return AcquireStep::Done(Err(LockError::Store { name, error }));
                 }
-                self.watch(waker);
+                self.watch();
                 let pause = match error {
                     // The store says how long, but it may be asked before that: its clock may be
                     // set back meanwhile, and another process may shorten the time.
@@ -184,20 +194,32 @@ impl AcquireLoop {
         AcquireStep::Wait((now + pause.max(Duration::from_millis(1))).min(end))
     }
 
-    /// Begins anew after a grant that was given back, since nobody took it in time.
+    /// Gives back what may have been granted while nobody polled, and begins anew.
     ///
-    /// The release of that grant may be sent again later. So what follows has another secret.
-    pub(super) fn begin_again(&mut self) {
+    /// That release may be sent more than once. So what follows has another secret.
+    async fn begin_again(&mut self) {
+        let back = self.request.give_back();
+        // In case the future is dropped.
+        let was_unsure = std::mem::replace(&mut self.unsure, true);
+        let inner = Arc::clone(&self.inner);
+        let destination = inner.destination(&back.name);
+        let limit = call_limit(back.lease);
+        let released = inner.release_batch(destination, &[&back], limit).await;
+        if was_unsure || released != [Ok(Released::Released)] {
+            inner.give_back_later(back);
+        }
+        if std::mem::take(&mut self.noted) {
+            inner.leave_later(&self.request);
+        }
         self.request = Arc::new(Request {
-            owner: self.inner.owner(),
+            owner: inner.owner(),
             secret: OwnedSecret::random(),
             ..Request::clone(&self.request)
         });
-        // The time before the grant does not count as a wait.
+        // The time before does not count as a wait.
         self.watch = None;
-        // The guard has given the name back for the earlier attempts, too.
+        // All earlier attempts had the secret that is given back.
         self.unsure = false;
-        self.noted = false;
         self.last = Last::None;
     }
 
@@ -206,12 +228,12 @@ impl AcquireLoop {
     }
 
     /// Whether the leases are closed or the wait is stopped, which both wake a waiting caller.
-    pub(super) fn is_closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.inner.keep_alive.is_closed() || self.is_stopped()
     }
 
     /// Returns the error for a wait that is over, by the last answer of the store.
-    pub(super) fn timed_out(&self) -> LockError {
+    fn timed_out(&self) -> LockError {
         let name = self.name();
         let error = match &self.last {
             Last::Held => return LockError::TimedOut { name },
@@ -221,7 +243,7 @@ impl AcquireLoop {
         LockError::Unanswered { name, error }
     }
 
-    pub(super) fn closed(&self) -> LockError {
+    fn closed(&self) -> LockError {
         let name = self.name();
         match self.is_stopped() {
             true => LockError::Stopped { name },
@@ -262,14 +284,14 @@ impl AcquireLoop {
     }
 
     /// Ends the events and counts the result.
-    pub(super) fn ended(&mut self, answer: &Result<LeaseGuard, LockError>) {
+    fn ended(&mut self, answer: &Result<LeaseGuard, LockError>) {
         self.waits = None;
         self.ended = true;
         self.inner.asks.end(answer);
     }
 
     /// Returns when the time to wait is over.
-    pub(super) fn end(&self) -> Time {
+    fn end(&self) -> Time {
         match self.wait_policy {
             WaitPolicy::Until(until) => until,
             _ => Time::MAX,
@@ -277,14 +299,17 @@ impl AcquireLoop {
     }
 
     /// Registers the watches, unless that is done already.
-    fn watch(&mut self, waker: &Waker) {
+    fn watch(&mut self) {
         if self.watch.is_none() {
-            let told = catch_panic(|| self.inner.store.watch(&self.request.name, waker));
+            let bell = Arc::new(Bell::default());
+            let waker = Waker::from(Arc::clone(&bell));
+            let told = catch_panic(|| self.inner.store.watch(&self.request.name, &waker));
             self.watch = Some(Watching {
                 since: self.inner.clock.now(),
                 told: told.ok().flatten(),
-                _closed: self.inner.waiting.watch(&self.request.owner, waker),
-                _stopped: self.stop.as_ref().map(|stop| stop.watch(waker)),
+                _closed: self.inner.waiting.watch(&self.request.owner, &waker),
+                _stopped: self.stop.as_ref().map(|stop| stop.watch(&waker)),
+                bell,
             });
         }
     }
@@ -301,29 +326,67 @@ impl AcquireLoop {
         spread(mean, self.inner.keep_alive.random(self.asked))
     }
 
-    /// Acquires the lock on this thread, and counts the result.
-    pub(super) fn go(mut self) -> Result<LeaseGuard, LockError> {
-        drop_wait::acquires();
-        let answer = self.run();
+    /// Acquires the lock, and counts the result.
+    pub(super) async fn go(mut self) -> Result<LeaseGuard, LockError> {
+        let answer = self.run().await;
         self.ended(&answer);
         answer
     }
 
-    /// Asks and waits on this thread until there is a result.
-    fn run(&mut self) -> Result<LeaseGuard, LockError> {
-        let parker = ClockParker::new(&self.inner.clock);
-        let waker = Waker::from(Arc::new(parker.unparker()));
+    /// Asks and waits until there is a result.
+    async fn run(&mut self) -> Result<LeaseGuard, LockError> {
+        let inner = Arc::clone(&self.inner);
+        let blocks = drop_wait::acquires().await;
         loop {
             if self.is_closed() {
                 return Err(self.closed());
             }
-            let how = self.ask(true);
-            let answer = self.inner.attempt(&self.request, how);
-            match self.after(answer, &waker) {
+            let (how, request) = (self.ask(blocks), Arc::clone(&self.request));
+            // From here on a drop of the future gives back what may be granted.
+            self.is_asking = true;
+            let answer = inner.attempt(&request, how).await;
+            self.is_asking = false;
+            let Some(answer) = answer else {
+                self.begin_again().await;
+                continue;
+            };
+            if let Some(error) = Self::ended_by_options(&answer) {
+                return Err(error);
+            }
+            match self.after(answer) {
                 AcquireStep::Ask => {}
-                AcquireStep::Wait(until) => parker.park_until(until),
+                AcquireStep::Wait(until) => {
+                    let watch = self.watch.as_ref().expect("who waits has watches");
+                    let bell = Arc::clone(&watch.bell);
+                    if !inner.sleep(&bell, until).await {
+                        return Err(self.without_end());
+                    }
+                }
                 AcquireStep::Done(answer) => return answer,
             }
+        }
+    }
+
+    /// Returns the error if the options have ended the lease before its grant arrived. They would
+    /// end the next one, too. The drop of the guard gives the lock back.
+    fn ended_by_options(answer: &Attempt) -> Option<LockError> {
+        let Attempt::Granted(guard) = answer else {
+            return None;
+        };
+        let loss = guard.ended_by_options()?;
+        let name = guard.name().to_owned();
+        Some(LockError::Lost { name, loss })
+    }
+
+    /// Returns the error for a wait that nothing could end.
+    fn without_end(&self) -> LockError {
+        let name = self.name();
+        match self.inner.keep_alive.is_forked() {
+            true => LockError::Store {
+                name,
+                error: StoreError::Forked,
+            },
+            false => LockError::Closed { name },
         }
     }
 }
@@ -335,7 +398,7 @@ impl Drop for AcquireLoop {
         if !self.ended {
             self.inner.asks.abandon();
         }
-        if self.unsure {
+        if self.unsure || self.is_asking {
             self.inner.give_back_later(self.request.give_back());
         }
         if self.noted {

@@ -4,7 +4,6 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use super::acquire::AcquireLoop;
-use super::awaiting;
 use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::lease_future::LeaseFuture;
@@ -12,7 +11,7 @@ use super::releases::UserHandle;
 use super::request::{Request, WaitPolicy};
 use super::stop::StopSignal;
 use crate::keep_alive::KeepOptions;
-use crate::store::OwnedSecret;
+use crate::store::{OwnedSecret, block_on};
 use crate::sync::Arc;
 
 /// A call that acquires a lock, with its options. Made by [`Leases::lock`](crate::Leases::lock).
@@ -23,14 +22,18 @@ use crate::sync::Arc;
 ///
 /// # Drop
 ///
-/// **Dropping the future** ends the wait. If a call that is in flight is granted after that, the
-/// lock is given back at once.
+/// **Dropping the future** ends the wait. If a call is under way, the lock is given back in the
+/// background, whether or not that call is granted.
 ///
-/// **A future that is kept and not polled** holds nothing for long. If the lock is granted, and
-/// half of its lease has passed before the next poll, the lock is given back, and that poll asks
-/// again. If the lock was lost meanwhile since it was [not fed](Acquisition::fed_every) or held
-/// [too long](Acquisition::max_hold), the poll returns [`LockError::Lost`]. So no poll returns a
-/// guard whose lease has ended.
+/// A future that is dropped amid a call is released again for a while, since that call may still
+/// arrive. So [`within`](Self::within) is cheaper than a timeout around the future.
+///
+/// **A future that is kept and not polled** holds nothing for longer than a lease, since the
+/// renewals begin in the poll that takes the grant. A call is given up at its limit, a third of the
+/// lease. If the next poll comes between that and half of the lease, [`at_once`](Self::at_once)
+/// fails with [`LockError::Store`], and a call that waits asks again. If it comes after half of the
+/// lease, it first gives back what may have been granted. If [`max_hold`](Self::max_hold) is over
+/// when a grant is taken, the call fails with [`LockError::Lost`].
 ///
 /// **Dropping the guard** does not block, unless it is the last guard and no `Leases` are left: see
 /// [`LeasesBuilder::end_limit`](crate::LeasesBuilder::end_limit). A process that exits without this
@@ -149,7 +152,8 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Sets the longest time that the lock is held in all. After that time it is no longer renewed
-    /// and counts as lost.
+    /// and counts as lost. If it is over before the grant arrives, the call that locks fails with
+    /// [`LockError::Lost`].
     ///
     /// # Examples
     ///
@@ -206,8 +210,7 @@ impl<'a> Acquisition<'a> {
     ///
     /// The call that locks then fails with [`LockError::Held`] if the lock is held, or is reserved
     /// for a caller that has waited (see [fairness](crate::Leases#fairness)), and with
-    /// [`LockError::Store`] if the call to the store failed. It takes at most a third of the lease,
-    /// and if it is awaited, the wait for a worker before that.
+    /// [`LockError::Store`] if the call to the store failed. It takes at most a third of the lease.
     ///
     /// # Examples
     ///
@@ -262,7 +265,8 @@ impl<'a> Acquisition<'a> {
     /// # Errors
     ///
     /// [`LockError`] if the name or an option is out of range, if the store refuses for good, or if
-    /// the leases are closed. [`at_once`](Self::at_once) and [`within`](Self::within) add errors of their own.
+    /// the leases are closed. [`at_once`](Self::at_once), [`within`](Self::within) and
+    /// [`max_hold`](Self::max_hold) add errors of their own.
     ///
     /// # Blocking
     ///
@@ -293,7 +297,13 @@ impl<'a> Acquisition<'a> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn wait(self) -> Result<LeaseGuard, LockError> {
-        self.acquire_loop()?.go()
+        let (clock, address) = (&self.leases.clock, self.leases.address());
+        block_on(clock, address, self.acquire())
+    }
+
+    /// Acquires the lock, by a thread that blocks or by a task.
+    pub(crate) async fn acquire(self) -> Result<LeaseGuard, LockError> {
+        self.acquire_loop()?.go().await
     }
 
     /// Checks the options and makes the request.
@@ -391,10 +401,7 @@ impl IntoFuture for Acquisition<'_> {
             terms: self.terms,
             stop: self.stop,
         };
-        let wait = |own: OwnAcquisition| own.borrowed().wait();
-        LeaseFuture::new(own, wait, |own| async move {
-            let acquire_loop = own.borrowed().acquire_loop()?;
-            awaiting::acquire(acquire_loop).await
-        })
+        let leases = self.leases;
+        LeaseFuture::new(leases, async move { own.borrowed().acquire().await })
     }
 }

@@ -15,14 +15,12 @@ use tourbillon::Time;
 
 use super::acquisition::Acquisition;
 use super::amid_wait::{Added, AfterLook, AmidWait};
-use super::awaiting::LastAlarm;
-use super::drop_wait;
 use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
-use super::many::{Answers, Wanted};
+use super::many::Answers;
 use crate::keep_alive::{KeepOptions, TimerKey};
 use crate::store::StoreError;
 use crate::sync::Arc;
@@ -112,28 +110,8 @@ impl LockAll {
     ///
     /// Blocks until the limit, or for one call to the store after it.
     pub fn wait(self) -> Result<Vec<LeaseGuard>, LockError> {
-        drop_wait::acquires();
-        let names = self.names()?;
-        let (leases, inner) = (&self.leases, &self.leases.inner);
-        let mut held = Vec::new();
-        loop {
-            if !held.iter().all(LeaseGuard::is_held) {
-                held.clear();
-            }
-            let requests = leases.requests(&names.sorted[held.len()..]);
-            let answers = inner.acquire_many(requests, true, &Wanted::default(), names.end);
-            let found = Sifted::of(answers);
-            held.extend(found.first);
-            leases.give_back_together(found.others);
-            let Some(refusal) = found.refusal else {
-                if held.iter().all(LeaseGuard::is_held) {
-                    return Ok(names.guards(&self.names, held));
-                }
-                continue;
-            };
-            names.may_wait(inner, refusal)?;
-            held.push(names.next(leases, held.len()).wait()?);
-        }
+        let leases = self.leases.clone();
+        leases.block_on(self.acquire())
     }
 
     /// Acquires those of the locks that are free, and waits for none. Returns one result for each
@@ -144,9 +122,11 @@ impl LockAll {
     /// none, collect into a `Result`: the first error then drops all guards. If a name occurs twice,
     /// the second result is [`Held`](LockError::Held).
     ///
-    /// If the future is dropped, no further call is made, and locks that are granted after that are
-    /// given back at once. If locks are granted, and half of their lease has passed before the next
-    /// poll, they are given back, and that poll asks for all names again.
+    /// If the future is dropped, no further call is made, and locks that were granted are given
+    /// back in the background. If it is kept and not polled, it holds nothing for longer than a
+    /// lease. Names whose call is over by the next poll fail with [`LockError::Store`]. If that
+    /// poll comes after half of a lease, it gives back what was granted, and asks for all names
+    /// again.
     ///
     /// # Errors
     ///
@@ -179,33 +159,8 @@ impl LockAll {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn each(self) -> LeaseFuture<Answers> {
-        let wait = |all: LockAll| all.leases.try_many_here(&all.names, all.end());
-        LeaseFuture::new(self, wait, |all| async move {
-            let (inner, end) = (&all.leases.inner, all.end());
-            let mut asking = pin!(all.leases.try_many(&all.names, end));
-            let mut last_alarm = None;
-            poll_fn(|context| {
-                if let Poll::Ready(answers) = asking.as_mut().poll(context) {
-                    return Poll::Ready(answers);
-                }
-                // All workers may be busy with calls that hang. The alarm comes after the first
-                // poll, which starts the threads that it needs.
-                let last_alarm = last_alarm.get_or_insert_with(|| LastAlarm::new(inner, end));
-                last_alarm.bell.poll(context).map(|()| all.unanswered())
-            })
-            .await
-        })
-    }
-
-    /// Returns the answers if no call was answered in time.
-    fn unanswered(&self) -> Answers {
-        let names = self.names.iter().cloned();
-        names
-            .map(|name| {
-                let error = StoreError::Unavailable("no call was answered in time".to_owned());
-                Err(LockError::Store { name, error })
-            })
-            .collect()
+        let leases = self.leases.clone();
+        leases.answer(async move { self.leases.try_many(&self.names, self.end()).await })
     }
 
     /// Returns when the time to wait is over, if it counts from now on.
@@ -229,7 +184,25 @@ impl LockAll {
         })
     }
 
-    /// Acquires the locks as a future. What it holds while it waits is in `held`.
+    /// Acquires the locks, by a thread that blocks or by a task.
+    async fn acquire(self) -> Result<Vec<LeaseGuard>, LockError> {
+        let inner = Arc::clone(&self.leases.inner);
+        let names = self.names()?;
+        let held = HeldAmidWait::new(&inner);
+        let mut going = pin!(self.go(&names, &held));
+        poll_fn(|context| {
+            // In a forked copy nothing wakes the future, and a lock may stay locked forever.
+            if inner.keep_alive.is_forked() {
+                let (name, error) = (names.first(), StoreError::Forked);
+                return Poll::Ready(Err(LockError::Store { name, error }));
+            }
+            held.held.polled(context.waker());
+            going.as_mut().poll(context)
+        })
+        .await
+    }
+
+    /// Asks and waits. What it holds while it waits is in `held`.
     async fn go(&self, names: &Names, held: &HeldAmidWait) -> Result<Vec<LeaseGuard>, LockError> {
         let (leases, inner) = (&self.leases, &self.leases.inner);
         loop {
@@ -238,23 +211,25 @@ impl LockAll {
             let answers = leases.try_many(sorted, names.end).await;
             let found = Sifted::of(answers);
             leases.give_back_together(found.others);
+            let Some(refusal) = found.refusal else {
+                let Some(mut all) = held.held.take(round) else {
+                    continue;
+                };
+                all.extend(found.first);
+                if all.iter().all(LeaseGuard::is_held) {
+                    return Ok(names.guards(&self.names, all));
+                }
+                continue;
+            };
             if !held.add(round, found.first) {
                 continue;
             }
-            let Some(refusal) = found.refusal else {
-                match held.held.take(round) {
-                    Some(all) if all.iter().all(LeaseGuard::is_held) => {
-                        return Ok(names.guards(&self.names, all));
-                    }
-                    _ => continue,
-                }
-            };
             names.may_wait(inner, refusal)?;
             let Some(count) = held.held.count(round) else {
                 continue;
             };
-            let next = names.next(leases, count).into_future();
-            held.add(round, vec![next.await?]);
+            let next = names.next(leases, count).acquire().await?;
+            held.add(round, vec![next]);
         }
     }
 }
@@ -269,31 +244,8 @@ impl IntoFuture for LockAll {
     type IntoFuture = LeaseFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        LeaseFuture::new(self, LockAll::wait, |all| async move {
-            let inner = Arc::clone(&all.leases.inner);
-            let names = all.names()?;
-            let held = HeldAmidWait::new(&inner);
-            let last_alarm = LastAlarm::new(&inner, names.end);
-            let mut going = pin!(all.go(&names, &held));
-            poll_fn(|context| {
-                // In a forked copy nothing wakes the future, and a lock may stay locked forever.
-                if inner.keep_alive.is_forked() {
-                    let (name, error) = (names.first(), StoreError::Forked);
-                    return Poll::Ready(Err(LockError::Store { name, error }));
-                }
-                held.held.polled(context.waker());
-                if let Poll::Ready(answer) = going.as_mut().poll(context) {
-                    return Poll::Ready(answer);
-                }
-                // All workers may be busy with calls that hang.
-                last_alarm.bell.poll(context).map(|()| {
-                    let error = StoreError::Unavailable("no call was answered in time".to_owned());
-                    let name = names.first();
-                    Err(LockError::Unanswered { name, error })
-                })
-            })
-            .await
-        })
+        let leases = self.leases.clone();
+        leases.answer(self.acquire())
     }
 }
 

@@ -10,10 +10,14 @@
 //! - **AMID-3** While something is held, a timer is armed. Whoever adds something to nothing arms it,
 //!   and a look at what is held arms it again. A look that finds nothing lets the next one who adds
 //!   something arm it.
+//!
+//! A thread that waits for the future polls it until it is ready. It may be in a call of a store
+//! for as long as that takes. So it needs no timer.
 
 use std::mem::{replace, take};
 use std::task::Waker;
 
+use crate::store::may_block;
 use crate::sync::Mutex;
 
 pub(crate) struct AmidWait<T>(Mutex<AmidWaitState<T>>);
@@ -24,8 +28,10 @@ struct AmidWaitState<T> {
     round: u64,
     /// How often the future was woken since its last poll.
     woken: u32,
-    /// The task of the last poll.
+    /// The task of the last poll, until it is woken.
     waker: Option<Waker>,
+    /// Whether a thread waits for the future.
+    is_waited_for: bool,
     is_armed: bool,
 }
 
@@ -55,19 +61,20 @@ impl<T> AmidWait<T> {
             round: 0,
             woken: 0,
             waker: None,
+            is_waited_for: false,
             is_armed: false,
         }))
     }
 
     /// Notes a poll.
     pub(crate) fn polled(&self, waker: &Waker) {
+        // Cloned before the lock is taken, and the one before is dropped after it: a waker is a
+        // runtime's code.
+        let (waker, is_waited_for) = (waker.clone(), may_block(waker));
         let mut state = self.0.lock();
         state.woken = 0;
-        let before = match &state.waker {
-            Some(known) if known.will_wake(waker) => None,
-            _ => state.waker.replace(waker.clone()),
-        };
-        // User code may run in its drop.
+        state.is_waited_for = is_waited_for;
+        let before = state.waker.replace(waker);
         drop(state);
         drop(before);
     }
@@ -95,7 +102,8 @@ impl<T> AmidWait<T> {
             return Added::Over;
         }
         state.held.extend(more);
-        match state.held.is_empty() || replace(&mut state.is_armed, true) {
+        let needs_none = state.held.is_empty() || state.is_waited_for;
+        match needs_none || replace(&mut state.is_armed, true) {
             true => Added::Done,
             false => Added::Arm,
         }
@@ -116,13 +124,13 @@ impl<T> AmidWait<T> {
     /// Looks whether the future is polled.
     pub(crate) fn look(&self) -> AfterLook<T> {
         let mut state = self.0.lock();
-        if state.held.is_empty() {
+        if state.held.is_empty() || state.is_waited_for {
             state.is_armed = false;
             return AfterLook::Nothing;
         }
         state.woken += 1;
         if state.woken <= 2 {
-            return AfterLook::Wake(state.waker.clone());
+            return AfterLook::Wake(state.waker.take());
         }
         state.is_armed = false;
         state.round += 1;

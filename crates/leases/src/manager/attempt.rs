@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
+use super::calling::Called;
 use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::request::{AttemptOptions, Request};
 use crate::store::{Acquired, StoreError, only};
-use crate::sync::{Arc, catch_panic};
+use crate::sync::Arc;
 
 /// The shortest limit of a call, however little time the caller has left to wait.
 pub(super) const LEAST_CALL: Duration = Duration::from_millis(10);
@@ -45,20 +46,30 @@ pub(super) enum AcquireStep {
 }
 
 impl LeasesInner {
-    /// Asks the store once. After a panic it is unknown whether the name was granted.
-    pub(super) fn attempt(self: &Arc<Self>, request: &Request, how: AttemptOptions) -> Attempt {
-        catch_panic(|| self.ask(request, how)).unwrap_or_else(|panic| {
-            let what = format!("the store panicked: {panic}");
-            let error = StoreError::Unavailable(what);
-            self.acquire_failures.note(Some(&error), self.clock.now());
-            Attempt::Failed(error)
-        })
+    /// Asks the store once, and keeps the name if it is granted. Returns `None` if nobody has
+    /// polled the call for half of a lease. Then, and after a panic, it is unknown whether it was
+    /// granted.
+    ///
+    /// If the future is dropped, the name may have been granted, too, or may still be.
+    pub(super) async fn attempt(
+        self: &Arc<Self>,
+        request: &Request,
+        how: AttemptOptions,
+    ) -> Option<Attempt> {
+        let sent = self.clock.now();
+        let answer = self.ask(request, how, sent, sent).await?;
+        Some(self.answered_acquire(request, how, sent, answer))
     }
 
-    /// Asks the store once, and keeps the name if it is granted. May panic with the store.
-    fn ask(self: &Arc<Self>, request: &Request, how: AttemptOptions) -> Attempt {
-        // The lease counts from before the request is sent, as the store counts from later.
-        let sent = self.clock.now();
+    /// Asks the store once at `sent`, which is now. Returns `None` if nobody has polled the call,
+    /// and half of a lease has passed since the first of its kind.
+    pub(super) async fn ask(
+        &self,
+        request: &Request,
+        how: AttemptOptions,
+        sent: Time,
+        since: Time,
+    ) -> Option<Result<Acquired, StoreError>> {
         let claim = request.claim().waited(how.waited);
         let mut claim = claim.with_data(&self.holder_data);
         if how.waits {
@@ -70,8 +81,19 @@ impl LeasesInner {
             .min(how.until.since(sent))
             .max(LEAST_CALL);
         let (destination, batch) = (self.destination(&request.name), [claim]);
-        let answer = self.complete(limit, |store| store.acquire(destination, &batch, limit));
-        self.answered_acquire(request, how, sent, answer.and_then(only))
+        let call = self.call(sent, limit, |store| {
+            store.acquire(destination, &batch, limit)
+        });
+        match call.await {
+            Called::Unanswered if self.is_late(since, request.lease) => None,
+            called => Some(called.answer(limit).and_then(only)),
+        }
+    }
+
+    /// Whether a call without an answer was not polled for long. It is one of those that began at
+    /// `since`, and together they have much less time than half of the lease.
+    pub(super) fn is_late(&self, since: Time, lease: Duration) -> bool {
+        self.clock.now() >= since + lease / 2
     }
 
     /// Keeps the name if the store has granted it to a request that was sent at `sent`.
@@ -82,6 +104,10 @@ impl LeasesInner {
         sent: Time,
         answer: Result<Acquired, StoreError>,
     ) -> Attempt {
+        // In a forked copy of the process the locks below may stay locked forever.
+        if let Err(StoreError::Forked) = answer {
+            return Attempt::Failed(StoreError::Forked);
+        }
         let now = self.clock.now();
         self.acquire_failures.note(answer.as_ref().err(), now);
         let token = match answer {

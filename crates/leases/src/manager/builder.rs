@@ -10,13 +10,12 @@ use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::locks::Leases;
 use super::stats::{AcquireFailures, Asks};
-use super::turns::Turns;
 use crate::keep_alive::{BuildError, Event, KeepAlive, KeepAliveBuilder, random};
 use crate::store::{LeaseStore, WaitQueue};
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::unique_number;
+use crate::sync::{Arc, Mutex};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// How long the drop of a guard waits. A release usually takes less; its own limit is much longer.
@@ -25,9 +24,6 @@ const DROP_LIMIT: Duration = Duration::from_millis(100);
 const END_LIMIT: Duration = Duration::from_secs(1);
 /// The greatest number of bytes that a holder may say about itself.
 const MOST_DATA: usize = 1_024;
-/// The number of awaited calls to one destination that run at one time: a third of all workers for
-/// awaited calls.
-const MOST_AWAITED: usize = 64;
 
 /// Options of [`Leases`].
 ///
@@ -178,9 +174,9 @@ impl LeasesBuilder {
     /// Runs on the threads of `runtime`, which others may share. The default is the runtime of the
     /// process, or [`own_threads`](Self::own_threads) with a manual clock.
     ///
-    /// A call of the store occupies a worker, also while it hangs. So the
+    /// A renewal or a release occupies a worker until the store has answered. So the
     /// [`max_workers`](tourbillon::RuntimeBuilder::max_workers) of the runtime should be more than
-    /// the number of calls that may hang, and of other tasks that may block, at one time.
+    /// the number of these calls that may hang, and of other tasks that may block, at one time.
     ///
     /// If the runtime was shut down, each attempt fails with
     /// [`LockError::Runtime`](crate::LockError::Runtime).
@@ -194,7 +190,7 @@ impl LeasesBuilder {
     /// let runtime = Runtime::builder().tickers(1).workers(2).build()?;
     /// let leases = Leases::builder(MemoryStore::new()).runtime(&runtime).build()?;
     /// let guard = leases.lock("report").wait()?;
-    /// // The renewals, and the calls that somebody awaits.
+    /// // The renewals, and other calls in the background.
     /// assert_eq!(runtime.stats().instances, 2);
     /// # drop(guard);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -323,13 +319,13 @@ impl LeasesBuilder {
             background: BackgroundQueue::default(),
             releases: Arc::default(),
             running_flushes: AtomicUsize::new(0),
+            leaving: Mutex::default(),
             released: AtomicU64::new(0),
             asks: Asks::default(),
             acquire_failures: AcquireFailures::default(),
             handles: AtomicUsize::new(0),
             end_limit: self.end_limit,
             stepped: false,
-            turns: Turns::new(MOST_AWAITED),
         }))
     }
 
@@ -384,13 +380,13 @@ impl LeasesBuilder {
             background: BackgroundQueue::default(),
             releases: Arc::default(),
             running_flushes: AtomicUsize::new(0),
+            leaving: Mutex::default(),
             released: AtomicU64::new(0),
             asks: Asks::default(),
             acquire_failures: AcquireFailures::default(),
             handles: AtomicUsize::new(0),
             end_limit: Duration::ZERO,
             stepped: true,
-            turns: Turns::new(MOST_AWAITED),
         };
         Ok((Leases::of(inner), steps))
     }

@@ -7,6 +7,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use crate::store::is_waited_for;
+
 thread_local! {
     /// The last drop of this thread that followed no acquire.
     static LAST: Cell<Option<LastDrop>> = const { Cell::new(None) };
@@ -34,8 +36,12 @@ pub(super) fn wait_at_most(limit: Duration, wait: impl FnOnce(Duration)) {
     LAST.set(Some(LastDrop { end, waited }));
 }
 
-/// Gives the next drop its own limit. A thread that acquires may want the very lock that it has
-/// dropped.
-pub(super) fn acquires() {
-    LAST.set(None);
+/// Returns whether a thread waits for this acquire. Then it may wait in the drop of the guard, too.
+/// That gets its own limit, since the thread may want the very lock that it has dropped.
+pub(super) async fn acquires() -> bool {
+    let waits = is_waited_for().await;
+    if waits {
+        LAST.set(None);
+    }
+    waits
 }

@@ -116,8 +116,8 @@ pub enum LockError {
         /// The lock.
         name: String,
     },
-    /// The lease is lost. `again`, `extend` and `resume` return this, and a future that was not
-    /// [polled in time](crate::Acquisition#drop).
+    /// The lease is lost. `again`, `extend` and `resume` return this, and an acquire whose
+    /// [`max_hold`](crate::Acquisition::max_hold) was over before its grant arrived.
     #[non_exhaustive]
     Lost {
         /// The lock.

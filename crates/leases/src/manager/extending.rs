@@ -1,14 +1,15 @@
 //! Extends leases that are not renewed.
 
+use std::task::Waker;
 use std::time::Duration;
 
 use tourbillon::reentrancy;
 
-use super::awaiting::on_worker_or;
+use super::calling::without_threads;
 use super::error::LockError;
 use super::guard::{Lease, LeaseGuard};
 use super::lease_future::LeaseFuture;
-use crate::keep_alive::{Unextended, call_limit};
+use crate::keep_alive::{Extending, Unextended, call_limit};
 use crate::store::{Outcome, Renewal, StoreError};
 use crate::sync::Arc;
 
@@ -18,7 +19,8 @@ impl LeaseGuard {
     /// [longest hold](crate::Acquisition::max_hold) stays as it is.
     ///
     /// Several calls at one time follow each other. Each successful call counts as a
-    /// [renewal](Self::renewals). If the future is dropped, a call that has begun goes on.
+    /// [renewal](Self::renewals). If the future is dropped after its first poll, the call has
+    /// failed: it is unknown whether the store executes it, and the lease counts as before.
     ///
     /// # Errors
     ///
@@ -27,7 +29,6 @@ impl LeaseGuard {
     /// - [`LockError::TooLong`] if the store grants no leases of this length.
     /// - [`LockError::Store`] if the store failed. The lease lasts as long as before, and the call
     ///   may be repeated.
-    /// - [`LockError::Closed`] if it is awaited, and the leases are closed.
     ///
     /// A call that is made after the last guard has gone fails with [`LockError::Lost`].
     ///
@@ -51,23 +52,15 @@ impl LeaseGuard {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn extend(&self, lease: Duration) -> LeaseFuture<Result<(), LockError>> {
-        let own = (Arc::clone(self.lease()), lease);
-        // Under a lock of the crate both ways panic before the store is asked.
-        let wait = |(own, lease): (Arc<Lease>, Duration)| {
-            let _ = reentrancy::check();
-            own.extend(lease)
-        };
-        LeaseFuture::new(own, wait, |(own, lease)| async move {
-            let _ = reentrancy::check();
-            let called = Arc::clone(&own);
-            let name = own.kept.key().name();
-            on_worker_or(&own.inner, name, move || called.extend(lease), |_| None).await
-        })
+        let own = Arc::clone(self.lease());
+        LeaseFuture::new(&self.lease().inner, async move { own.extend(lease).await })
     }
 }
 
 impl Lease {
-    fn extend(&self, lease: Duration) -> Result<(), LockError> {
+    async fn extend(&self, lease: Duration) -> Result<(), LockError> {
+        // Under a lock of the crate this panics before the store is asked.
+        let _ = reentrancy::check();
         let id = self.kept.key();
         let name = || id.name().to_owned();
         if self.kept.is_forked() {
@@ -89,27 +82,40 @@ impl Lease {
             });
         }
         let limit = call_limit(id.lease());
-        let call = || {
-            // Before the call: even without an answer the store may hold the lock for this long.
-            id.may_last(lease);
-            let renewal = [Renewal::new(id.name(), id.secret(), lease).never_shortening()];
-            let destination = self.inner.destination(id.name());
-            let inner = &self.inner;
-            let outcomes =
-                inner.call_store(limit, |store| store.renew(destination, &renewal, limit));
-            let none = || Outcome::Failed(StoreError::no_answer());
-            match outcomes {
-                Ok(outcomes) => outcomes.into_iter().next().unwrap_or_else(none),
-                Err(error) => Outcome::Failed(error),
-            }
-        };
-        let extended = self.kept.extend(lease, limit, call);
-        extended.map_err(|why| match why {
+        let ended = |why| match why {
             Unextended::Lost(loss) => LockError::Lost { name: name(), loss },
             Unextended::Failed(error) => LockError::Store {
                 name: name(),
                 error,
             },
-        })
+        };
+        let extension = loop {
+            match self.kept.begin_extension(lease, limit).map_err(ended)? {
+                Extending::Needless => return Ok(()),
+                Extending::Begun(extension) => break extension,
+                // Another extension is under way. It is given up at its limit.
+                Extending::Busy => {
+                    let look = |waker: &Waker| self.kept.in_flight_until(waker);
+                    if !self.inner.wait_for(look).await {
+                        return Err(ended(Unextended::Failed(without_threads())));
+                    }
+                }
+            }
+        };
+        // Before the call: even without an answer the store may hold the lock for this long.
+        id.may_last(lease);
+        let renewal = [Renewal::new(id.name(), id.secret(), lease).never_shortening()];
+        let destination = self.inner.destination(id.name());
+        let call = self
+            .inner
+            .call_store(limit, |store| store.renew(destination, &renewal, limit));
+        let none = || Outcome::Failed(StoreError::no_answer());
+        let outcome = match call.await {
+            Ok(outcomes) => outcomes.into_iter().next().unwrap_or_else(none),
+            // Nothing of the original may be touched.
+            Err(StoreError::Forked) => return Err(ended(Unextended::Failed(StoreError::Forked))),
+            Err(error) => Outcome::Failed(error),
+        };
+        extension.ends(outcome).map_err(ended)
     }
 }

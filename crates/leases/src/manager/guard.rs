@@ -1,6 +1,7 @@
 //! The guard of a held lock.
 
 use std::fmt;
+use std::task::Waker;
 use std::time::Duration;
 
 use tourbillon::reentrancy::{self, when_unlocked};
@@ -82,13 +83,6 @@ impl Lease {
         Arc::ptr_eq(&self.inner, inner)
     }
 
-    /// Ends the lease and asks the store to release the lock. The calling thread must be allowed to
-    /// block.
-    pub(super) fn give_back(&self) -> Result<(), ReleaseError> {
-        let ended = self.kept.end();
-        self.answer(ended)
-    }
-
     /// Ends the lease, and releases the lock in the background.
     fn dropped(&self) {
         // First end the renewals: from here on nothing is renewed, even if the release fails.
@@ -107,46 +101,82 @@ impl Lease {
         }
     }
 
-    /// Releases the lock after [`KeepGuard::end`], whose result is `ended`.
-    pub(super) fn answer(&self, ended: Result<(), Loss>) -> Result<(), ReleaseError> {
+    /// Releases the lock after [`KeepGuard::end`], whose result is `ended`. If the future is
+    /// dropped, the release goes on in the background.
+    pub(super) async fn answer(&self, ended: Result<(), Loss>) -> Result<(), ReleaseError> {
         if self.kept.is_forked() {
             // The original process holds the lock, and will release it.
             return Err(ReleaseError::Lost(Loss::Forked));
         }
-        let id = self.id();
-        let later = |sure| self.inner.give_back_later(id.back(sure));
         if let Err(loss) = ended {
             // The lock may still be held in the store: its clock differs from the local clock, or
             // it has executed a renewal whose answer never came.
-            later(!self.unsure);
-            self.kept.settled();
+            self.gives_back_later(!self.unsure);
+            self.settled().await;
             return Err(ReleaseError::Lost(loss));
         }
-        let released = self.inner.release_once(id);
-        self.released(released)
+        let unasked = Unasked::new(self);
+        let released = self.inner.release_once(self.id()).await;
+        unasked.was_asked(&released);
+        self.released(released).await
     }
 
-    /// Returns the result of a release by the answer of the store. The renewals have ended before.
-    pub(super) fn released(
+    /// Returns the result of a release by the answer of the store, which was
+    /// [noted](Unasked::was_asked). The renewals have ended before.
+    pub(super) async fn released(
         &self,
         released: Result<Released, StoreError>,
     ) -> Result<(), ReleaseError> {
-        let later = |sure| self.inner.give_back_later(self.id().back(sure));
         // The wait for a renewal under way comes after the release. So a renewal that gets no
         // answer does not keep the lock from others.
-        self.kept.settled();
-        if self.unsure {
-            later(false);
-        }
+        self.settled().await;
         match released {
             Ok(Released::Released) => Ok(()),
             Ok(Released::NotHeld) => Err(ReleaseError::NotHeld),
-            Err(error) => {
-                if !self.unsure {
-                    later(true);
-                }
-                Err(ReleaseError::Store(error))
-            }
+            Err(StoreError::Forked) => Err(ReleaseError::Lost(Loss::Forked)),
+            Err(error) => Err(ReleaseError::Store(error)),
+        }
+    }
+
+    fn gives_back_later(&self, sure: bool) {
+        self.inner.give_back_later(self.id().back(sure));
+    }
+
+    /// Waits until no renewal is in flight.
+    async fn settled(&self) {
+        let look = |waker: &Waker| self.kept.in_flight_until(waker);
+        self.inner.wait_for(look).await;
+    }
+}
+
+/// A lock whose renewals have ended, and whose release has no answer. If this is dropped, the lock
+/// is released in the background.
+pub(super) struct Unasked<'a>(Option<&'a Lease>);
+
+impl<'a> Unasked<'a> {
+    pub(super) fn new(lease: &'a Lease) -> Self {
+        Unasked(Some(lease))
+    }
+
+    /// Leaves the release to somebody else.
+    pub(super) fn asks_elsewhere(mut self) {
+        self.0 = None;
+    }
+
+    /// Notes the answer of the store. Releases the lock once more if it may be held all the same.
+    pub(super) fn was_asked(mut self, released: &Result<Released, StoreError>) {
+        if let Some(lease) = self.0.take()
+            && (lease.unsure || released.is_err())
+        {
+            lease.gives_back_later(!lease.unsure);
+        }
+    }
+}
+
+impl Drop for Unasked<'_> {
+    fn drop(&mut self) {
+        if let Some(lease) = self.0 {
+            lease.gives_back_later(!lease.unsure);
         }
     }
 }
@@ -335,9 +365,10 @@ impl LeaseGuard {
     /// Ends this guard. The last guard releases the lock. After that no renewal of the lease is
     /// sent any more.
     ///
-    /// If the future is dropped after its first poll, the release goes on. **If it is dropped
-    /// unused**, the guard is dropped with it: the lock is given back in the background, and nobody
-    /// learns of an error.
+    /// If the future is dropped after its first poll, the release goes on. If it is kept and not
+    /// polled, the lock is free after its lease at the latest. **If it is dropped unused**, the
+    /// guard is dropped with it: the lock is given back in the background, and nobody learns of an
+    /// error.
     ///
     /// # Errors
     ///
@@ -369,26 +400,36 @@ impl LeaseGuard {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn release(self) -> LeaseFuture<Result<(), ReleaseError>> {
-        LeaseFuture::new(self, LeaseGuard::release_here, LeaseGuard::go_back)
+        let lease = Arc::clone(&self.lease);
+        LeaseFuture::new(&lease.inner, self.go_back())
     }
 
-    /// Releases the lock on this thread, if this is the last guard.
-    fn release_here(mut self) -> Result<(), ReleaseError> {
+    /// Releases the lock, if this is the last guard.
+    async fn go_back(mut self) -> Result<(), ReleaseError> {
         // If this thread holds a lock of a map or a scheduler, the check panics before anything
         // changes, and the drop of `self` releases the lock.
         let _ = reentrancy::check();
-        if self.is_last() {
-            self.lease.give_back()
-        } else {
-            self.still_held()
+        if !self.is_last() {
+            return self.still_held();
         }
+        // The renewals end here, before the first await: from now on a dropped future changes
+        // nothing.
+        let ended = self.lease.kept.end();
+        self.lease.answer(ended).await
     }
 
     /// Returns the result of releasing a guard that is not the last one.
-    pub(super) fn still_held(&self) -> Result<(), ReleaseError> {
+    fn still_held(&self) -> Result<(), ReleaseError> {
         self.lost()
             .loss()
             .map_or(Ok(()), |loss| Err(ReleaseError::Lost(loss)))
+    }
+
+    /// Returns the loss if the options of the lock have ended its lease.
+    pub(super) fn ended_by_options(&self) -> Option<Loss> {
+        self.lease.keep.terms().ends?;
+        // It counts as fed when the renewals begin.
+        self.lost().loss().filter(|loss| *loss == Loss::HeldTooLong)
     }
 
     /// Takes this guard from the count of guards. Returns whether it was the last one.

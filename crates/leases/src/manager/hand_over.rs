@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tourbillon::reentrancy;
 
-use super::awaiting::{on_worker, on_worker_or};
 use super::drop_wait;
 use super::error::LockError;
 use super::guard::{Lease, LeaseGuard};
@@ -13,7 +12,6 @@ use super::id::{LeaseId, nanos};
 use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
-use super::releases::UserHandle;
 use super::request::{PendingRelease, Request};
 use super::ticket::{Claimant, LeaseTicket};
 use crate::keep_alive::{KeepOptions, Loss, call_limit};
@@ -107,26 +105,11 @@ impl LeaseGuard {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn detach(self) -> LeaseFuture<Result<LeaseTicket, DetachError>> {
-        let wait = |guard: LeaseGuard| {
-            let guard = guard.may_be_detached()?;
-            let asked = guard.lease().ask_to_detach();
+        let lease = Arc::clone(self.lease());
+        LeaseFuture::new(&lease.inner, async move {
+            let guard = self.may_be_detached()?;
+            let asked = guard.lease().ask_to_detach().await;
             guard.detached(asked)
-        };
-        LeaseFuture::new(self, wait, |guard| async move {
-            let guard = guard.may_be_detached()?;
-            let lease = Arc::clone(guard.lease());
-            let destination = lease.inner.destination(guard.name());
-            let called = Arc::clone(&lease);
-            let call = move || called.ask_to_detach();
-            let asked = on_worker(&lease.inner, destination, call, true).await;
-            // In a copy of the process no worker is left.
-            if asked.is_none() && lease.kept.is_forked() {
-                return Err(DetachError::Lost(Loss::Forked));
-            }
-            guard.detached(asked.unwrap_or_else(|| {
-                let what = "no worker is left".to_owned();
-                Err(StoreError::Unavailable(what))
-            }))
         })
     }
 
@@ -185,7 +168,7 @@ impl Lease {
     }
 
     /// Asks the store to detach the lock.
-    fn ask_to_detach(&self) -> Result<Detached, StoreError> {
+    async fn ask_to_detach(&self) -> Result<Detached, StoreError> {
         let (id, now) = (self.kept.key(), self.inner.clock.now());
         let options = self.keep.terms();
         let terms = DetachedTerms {
@@ -203,8 +186,10 @@ impl Lease {
         let detach = Detach::new(id.name(), id.secret(), ticket.get(), terms.lease);
         let detach = detach.with_terms(&text);
         let limit = call_limit(id.lease());
-        self.inner
-            .call_store(limit, |store| store.detach(&detach, limit))
+        let call = self
+            .inner
+            .call_store(limit, |store| store.detach(&detach, limit));
+        call.await
     }
 }
 
@@ -293,9 +278,9 @@ impl Leases {
     /// [longest](crate::Acquisition::max_hold) and [shortest hold](crate::Acquisition::at_least).
     /// Both rests stand still while the lock is detached.
     ///
-    /// If the future is dropped while its call is under way, the lock is released. If the call has
-    /// succeeded, and nobody polls for half of the lease, the lock is released, too. The next poll
-    /// then fails with [`LockError::Lost`].
+    /// If the future is dropped amid its call, a lock that it has resumed is released; if the call
+    /// was not executed, the ticket is still good. A poll later than a third of the default lease
+    /// fails with [`LockError::Store`], and the lock is free after its lease.
     ///
     /// # Errors
     ///
@@ -327,38 +312,14 @@ impl Leases {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn resume(&self, ticket: &LeaseTicket) -> LeaseFuture<Result<LeaseGuard, LockError>> {
-        let own = (self.inner.clone(), ticket.copy());
-        let wait = |(leases, ticket): (UserHandle, LeaseTicket)| {
-            drop_wait::acquires();
-            leases.resume(&ticket, true)
-        };
-        LeaseFuture::new(own, wait, |(leases, ticket)| async move {
-            // Under a lock of the crate this panics before the store is asked.
-            let _ = reentrancy::check();
-            let (own, asked) = (Arc::clone(&leases), ticket.copy());
-            let lease_of = |resumed: &Result<LeaseGuard, LockError>| {
-                resumed.as_ref().ok().map(|guard| guard.id().lease())
-            };
-            let resume = move || own.resume(&asked, false);
-            let guard = on_worker_or(&leases, ticket.name(), resume, lease_of).await?;
-            match guard.lost().loss() {
-                None => Ok(guard),
-                // It has ended while nobody polled.
-                Some(loss) => {
-                    let name = guard.name().to_owned();
-                    Err(LockError::Lost { name, loss })
-                }
-            }
-        })
+        let (leases, ticket) = (self.inner.clone(), ticket.copy());
+        self.answer(async move { leases.resume(&ticket).await })
     }
 }
 
 impl LeasesInner {
-    fn resume(
-        self: &Arc<Self>,
-        ticket: &LeaseTicket,
-        drop_waits: bool,
-    ) -> Result<LeaseGuard, LockError> {
+    async fn resume(self: &Arc<Self>, ticket: &LeaseTicket) -> Result<LeaseGuard, LockError> {
+        let blocks = drop_wait::acquires().await;
         // The lease of the lock is not known yet.
         self.check(
             ticket.name(),
@@ -372,7 +333,7 @@ impl LeasesInner {
             owner: self.owner(),
             secret: OwnedSecret::random(),
         });
-        let resumed = self.resume_for(ticket, &claimant, drop_waits);
+        let resumed = self.resume_for(ticket, &claimant, blocks).await;
         if let Err(LockError::Store { error, .. }) = &resumed
             && error.leaves_open()
         {
@@ -381,7 +342,7 @@ impl LeasesInner {
         resumed
     }
 
-    fn resume_for(
+    async fn resume_for(
         self: &Arc<Self>,
         ticket: &LeaseTicket,
         claimant: &Claimant,
@@ -393,8 +354,11 @@ impl LeasesInner {
         let resume = resume.with_data(&self.holder_data);
         // The lease counts from before the request is sent.
         let (sent, limit) = (self.clock.now(), self.lease / 3);
-        let resumed = self.ask_store(name, limit, |store| store.resume(&resume, limit))?;
-        let Some(Resumed { token, terms, .. }) = resumed else {
+        let unanswered = Unanswered(self, ticket, claimant);
+        let call = self.ask_store(name, limit, |store| store.resume(&resume, limit));
+        let resumed = call.await;
+        std::mem::forget(unanswered);
+        let Some(Resumed { token, terms, .. }) = resumed? else {
             let loss = Loss::NotHeld;
             let name = name.to_owned();
             return Err(LockError::Lost { name, loss });
@@ -449,6 +413,24 @@ impl LeasesInner {
                 Err(LockError::of_keep(name, error))
             }
         }
+    }
+}
+
+/// A resume whose future may be dropped. If it is, the lock may have been resumed, and is given
+/// back.
+struct Unanswered<'a>(&'a Arc<LeasesInner>, &'a LeaseTicket, &'a Claimant);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        let Unanswered(leases, ticket, claimant) = *self;
+        leases.give_back_later(PendingRelease {
+            name: ticket.name().to_owned(),
+            secret: claimant.secret,
+            // That of the lock is not known.
+            lease: leases.lease,
+            sure: false,
+            stays: None,
+        });
     }
 }
 

@@ -1,5 +1,6 @@
 //! The part of leases that their handles and guards share.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -10,13 +11,12 @@ use super::error::LockError;
 use super::id::LeaseId;
 use super::request::Queued;
 use super::stats::{AcquireFailures, Asks, LeaseStats};
-use super::turns::Turns;
 use crate::keep_alive::{Batch, KeepAlive, KeepAliveStats, KeepOptions};
 use crate::store::{
     Destination, Holder, LeaseStore, Outcome, Renewal, StoreError, StoreFuture, WaitQueue, complete,
 };
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, catch_panic};
+use crate::sync::{Arc, Mutex};
 
 /// The shared part of [`Leases`](crate::Leases), its guards and its timers.
 pub(super) struct LeasesInner {
@@ -41,6 +41,8 @@ pub(super) struct LeasesInner {
     pub(super) releases: Arc<Tally>,
     /// The number of flushes of the background queue that run.
     pub(super) running_flushes: AtomicUsize,
+    /// How many callers of each destination are noted as gone just now.
+    pub(super) leaving: Mutex<BTreeMap<Destination, usize>>,
     /// The number of names that the store gave back.
     pub(super) released: AtomicU64,
     pub(super) asks: Asks,
@@ -51,8 +53,6 @@ pub(super) struct LeasesInner {
     pub(super) end_limit: Duration,
     /// Whether there are no threads, so that nothing happens while a caller waits.
     pub(super) stepped: bool,
-    /// The turns of awaited calls.
-    pub(super) turns: Turns<Destination>,
 }
 
 impl LeasesInner {
@@ -101,52 +101,30 @@ impl LeasesInner {
     }
 
     /// Calls the store about a name, as [`call_store`](Self::call_store) does.
-    pub(super) fn ask_store<'a, T>(
+    pub(super) async fn ask_store<'a, T>(
         &'a self,
         name: &str,
         limit: Duration,
         call: impl FnOnce(&'a dyn LeaseStore) -> StoreFuture<'a, T>,
     ) -> Result<T, LockError> {
-        let answer = self.call_store(limit, call);
+        let answer = self.call_store(limit, call).await;
         answer.map_err(|error| LockError::Store {
             name: name.to_owned(),
             error,
         })
     }
 
-    /// Calls the store, but not in a forked copy of the process, and waits for the answer until
-    /// `limit`. A panic counts as an error.
-    pub(super) fn call_store<'a, T>(
-        &'a self,
-        limit: Duration,
-        call: impl FnOnce(&'a dyn LeaseStore) -> StoreFuture<'a, T>,
-    ) -> Result<T, StoreError> {
-        if self.keep_alive.is_forked() {
-            return Err(StoreError::Forked);
-        }
-        catch_panic(|| self.complete(limit, call)).unwrap_or_else(|panic| {
-            let what = format!("the store panicked: {panic}");
-            Err(StoreError::Unavailable(what))
-        })
-    }
-
-    /// Calls the store, and waits for the answer until `limit`. May panic with the store.
-    pub(super) fn complete<'a, T>(
-        &'a self,
-        limit: Duration,
-        call: impl FnOnce(&'a dyn LeaseStore) -> StoreFuture<'a, T>,
-    ) -> Result<T, StoreError> {
-        complete(&self.clock, limit, call(self.store.as_ref()))
-    }
-
     /// Asks the store who holds a name.
-    pub(super) fn holder(&self, name: &str) -> Result<Option<Holder>, LockError> {
+    pub(super) async fn holder(&self, name: &str) -> Result<Option<Holder>, LockError> {
+        // Under a lock of the crate this panics before the store is asked.
+        let _ = reentrancy::check();
         if name.is_empty() {
             return Err(LockError::EmptyName);
         }
         LockError::check_length(name)?;
         let limit = self.lease / 3;
-        self.ask_store(name, limit, |store| store.holder_of(name, limit))
+        let call = self.ask_store(name, limit, |store| store.holder_of(name, limit));
+        call.await
     }
 
     /// Renews a batch by a call to the store. This is the renewal function of the `KeepAlive`.

@@ -3,25 +3,30 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use tourbillon::coop::YieldPoint;
-use tourbillon::{Clock, ClockParker, Time, reentrancy};
+use tourbillon::{Clock, reentrancy};
 
-use crate::sync::Arc;
+use super::inner::LeasesInner;
+use crate::store::block_on;
 
 /// The answer of a call. [`wait`](Self::wait) blocks until it is there, and `.await` waits for it
 /// without a thread.
 ///
-/// The call is made by `wait`, on this thread, or by the first poll. Before that nothing happens. **A call that is dropped unused is not made.** A guard that was passed to it is
-/// dropped with it, so that [`release`](crate::LeaseGuard::release) then gives the lock back in the
-/// background, as the drop of the guard does. After a poll, a call
-/// that has not begun is not made, and one that has begun runs to its end, unless its docs say more.
+/// The call is made by `wait`, on this thread, or by the first poll. Before that nothing happens.
+/// **A call that is dropped unused is not made.** A guard that was passed to it is dropped with it,
+/// so that [`release`](crate::LeaseGuard::release) then gives the lock back in the background, as
+/// the drop of the guard does. After a poll, the drop ends the call. It is unknown then whether the
+/// store executes it, unless the docs of the call say more.
+///
+/// Whoever waits for the answer polls the store: the thread of `wait`, or the task that awaits. So
+/// a store must not block. Wrap one whose client blocks in a
+/// [`BlockingStore`](crate::BlockingStore); `RedisStore` does so itself. A call ends at its limit
+/// by the clock of the leases.
 ///
 /// It owns what it needs: it can be stored in a struct, sent to another thread or spawned as a
-/// task, and awaited by reference without being pinned. It needs no particular runtime. The workers
-/// of the leases call the store: at most 64 at one time for one destination, and 192 in all. If all
-/// of these calls hang, further calls wait for them.
+/// task, and awaited by reference without being pinned. It needs no particular runtime.
 ///
 /// [`Acquisition`](crate::Acquisition) and [`LockAll`](crate::LockAll) have `wait` and `.await`
 /// themselves. Their `into_future()` returns this type.
@@ -49,68 +54,31 @@ use crate::sync::Arc;
 /// ```
 #[must_use = "nothing happens until it is waited for, or awaited"]
 pub struct LeaseFuture<T> {
-    /// Taken by the first poll.
-    call: Option<Box<dyn UnmadeCall<T>>>,
-    /// The call, once it was polled.
-    polled: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    future: Pin<Box<dyn Future<Output = T> + Send>>,
+    /// By which `wait` waits.
+    clock: Clock,
+    /// The address of the leases, whose clock it is.
+    leases: usize,
     yield_point: YieldPoint,
 }
 
-/// A call that has not begun.
-trait UnmadeCall<T>: Send {
-    /// Makes it on this thread.
-    fn wait(self: Box<Self>) -> T;
-
-    /// Turns it into a future, which makes it.
-    fn into_future(self: Box<Self>) -> Pin<Box<dyn Future<Output = T> + Send>>;
-}
-
-/// A call that needs `own`, and both ways to make it.
-struct TwoWays<A, W, G> {
-    own: A,
-    wait: W,
-    go: G,
-}
-
-impl<T, A, W, G, F> UnmadeCall<T> for TwoWays<A, W, G>
-where
-    A: Send,
-    W: FnOnce(A) -> T + Send,
-    G: FnOnce(A) -> F + Send,
-    F: Future<Output = T> + Send + 'static,
-{
-    fn wait(self: Box<Self>) -> T {
-        (self.wait)(self.own)
-    }
-
-    fn into_future(self: Box<Self>) -> Pin<Box<dyn Future<Output = T> + Send>> {
-        Box::pin((self.go)(self.own))
-    }
-}
-
 impl<T> LeaseFuture<T> {
-    /// Returns the answer of a call that needs `own`: `wait` makes it on this thread, and `go` as a
-    /// future.
-    pub(crate) fn new<A, F>(
-        own: A,
-        wait: impl FnOnce(A) -> T + Send + 'static,
-        go: impl FnOnce(A) -> F + Send + 'static,
-    ) -> Self
-    where
-        A: Send + 'static,
-        F: Future<Output = T> + Send + 'static,
-    {
+    /// Returns the answer of a call, which `future` makes.
+    pub(super) fn new(
+        leases: &LeasesInner,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Self {
         LeaseFuture {
-            call: Some(Box::new(TwoWays { own, wait, go })),
-            polled: None,
+            future: Box::pin(future),
+            clock: leases.clock.clone(),
+            leases: leases.address(),
             yield_point: YieldPoint::default(),
         }
     }
 
     /// Makes the call on this thread, and blocks until the answer is there. Each call says how long
-    /// that takes at most. A call that was polled before goes on where it is: the workers make it,
-    /// and this thread sleeps. So do not wait for such a call on a thread that its store needs, as
-    /// that of a current-thread runtime.
+    /// that takes at most. A call that was polled before goes on where it is. Do not wait on a
+    /// thread that the store needs, as that of a current-thread runtime.
     ///
     /// # Panics
     ///
@@ -127,21 +95,9 @@ impl<T> LeaseFuture<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn wait(self) -> T {
-        if let Some(call) = self.call {
-            return call.wait();
-        }
-        // A call that begins here has checked this itself.
+        // A call that was polled would block here.
         let _ = reentrancy::check();
-        let mut polled = self.polled.expect("a call that has begun is a future");
-        // The clock does not matter: the future alone wakes this thread.
-        let parker = ClockParker::new(&Clock::boottime());
-        let waker = Waker::from(Arc::new(parker.unparker()));
-        loop {
-            if let Poll::Ready(answer) = polled.as_mut().poll(&mut Context::from_waker(&waker)) {
-                return answer;
-            }
-            parker.park_until(Time::MAX);
-        }
+        block_on(&self.clock, self.leases, self.future)
     }
 }
 
@@ -149,19 +105,11 @@ impl<T> Future for LeaseFuture<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let LeaseFuture {
-            call,
-            polled,
-            yield_point,
-        } = &mut *self;
+        let this = &mut *self;
+        let future = this.future.as_mut();
         // A call that is refused is ready at once, and may be made in a loop.
-        yield_point.poll(context, |context| {
-            if let Some(call) = call.take() {
-                *polled = Some(call.into_future());
-            }
-            let polled = polled.as_mut().expect("a call that has begun is a future");
-            polled.as_mut().poll(context)
-        })
+        this.yield_point
+            .poll(context, |context| future.poll(context))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::awaiting::answer_of;
+use tourbillon::reentrancy;
+
 use super::error::LockError;
 use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
@@ -29,8 +30,7 @@ impl Leases {
     /// # Errors
     ///
     /// [`LockError::Store`], with the prefix as the name, if the store could not be asked,
-    /// [can't tell](crate::LeaseStore::list), or does not know the place of the page. If it is
-    /// awaited, also [`LockError::Closed`] if the leases are closed.
+    /// [can't tell](crate::LeaseStore::list), or does not know the place of the page.
     ///
     /// # Blocking
     ///
@@ -61,18 +61,20 @@ impl Leases {
         prefix: &str,
         paging: &LockPaging,
     ) -> LeaseFuture<Result<LockPage, LockError>> {
+        let (leases, prefix) = (self.inner.clone(), prefix.to_owned());
         let paging = paging.clone();
-        answer_of(&self.inner, prefix, move |inner, prefix| {
-            inner.list(prefix, &paging)
-        })
+        self.answer(async move { leases.list(&prefix, &paging).await })
     }
 }
 
 impl LeasesInner {
-    fn list(&self, prefix: &str, paging: &LockPaging) -> Result<LockPage, LockError> {
+    async fn list(&self, prefix: &str, paging: &LockPaging) -> Result<LockPage, LockError> {
+        // Under a lock of the crate this panics before the store is asked.
+        let _ = reentrancy::check();
         LockError::check_length(prefix)?;
         let limit = Leases::LIST_LIMIT;
-        let mut page = self.ask_store(prefix, limit, |store| store.list(prefix, paging, limit))?;
+        let call = self.ask_store(prefix, limit, |store| store.list(prefix, paging, limit));
+        let mut page = call.await?;
         let locks = &mut page.locks;
         locks.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         Ok(page)

@@ -1,12 +1,12 @@
 //! The lock manager, which acquires and releases locks.
 
 use std::fmt;
+use std::future::Future;
 use std::time::Duration;
 
 use tourbillon::{Time, reentrancy};
 
 use super::acquisition::Acquisition;
-use super::awaiting::answer_of;
 use super::error::LockError;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
@@ -14,7 +14,7 @@ use super::lease_future::LeaseFuture;
 use super::releases::UserHandle;
 use super::stats::LeaseStats;
 use crate::keep_alive::{Event, spread};
-use crate::store::{Holder, LONGEST_NAME};
+use crate::store::{Holder, LONGEST_NAME, block_on};
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
 
@@ -28,7 +28,7 @@ use crate::sync::channel::Receiver;
 /// Clones share one manager. It has no threads of its own, and runs on the
 /// [runtime](tourbillon::Runtime) of the process, unless its builder is told of [another
 /// one](crate::LeasesBuilder::runtime) or to have [its own](crate::LeasesBuilder::own_threads).
-/// Each call of the store or the callback that hangs adds a worker, up to a bound.
+/// Each renewal or release occupies a worker until its answer, and each callback until it returns.
 ///
 /// Locks are not reentrant: a thread that asks again for a lock that it holds waits for itself.
 /// [`LeaseGuard::again`](crate::LeaseGuard::again) creates a second guard of a held lock.
@@ -106,6 +106,19 @@ impl Leases {
         Leases {
             inner: UserHandle::new(&Arc::new(inner)),
         }
+    }
+
+    /// Returns the answer of a call, which `future` makes.
+    pub(crate) fn answer<T>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> LeaseFuture<T> {
+        LeaseFuture::new(&self.inner, future)
+    }
+
+    /// Waits for a future of these leases on this thread.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        block_on(&self.inner.clock, self.inner.address(), future)
     }
 
     /// Returns a call that acquires the lock of this name. Set its options, and then call
@@ -188,9 +201,7 @@ impl Leases {
     /// # Errors
     ///
     /// [`LockError::EmptyName`], [`LockError::LongName`], and [`LockError::Store`] if the store
-    /// could not be asked or [can't tell](crate::LeaseStore::holder_of). If it is awaited, also
-    /// [`LockError::Closed`] if the leases are closed, and [`LockError::Spawn`] or
-    /// [`LockError::Runtime`] if they have no threads.
+    /// could not be asked or [can't tell](crate::LeaseStore::holder_of).
     ///
     /// # Blocking
     ///
@@ -209,7 +220,8 @@ impl Leases {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn holder(&self, name: &str) -> LeaseFuture<Result<Option<Holder>, LockError>> {
-        answer_of(&self.inner, name, |inner, name| inner.holder(name))
+        let (leases, name) = (self.inner.clone(), name.to_owned());
+        self.answer(async move { leases.holder(&name).await })
     }
 
     /// Returns the current time of the leases' clock.

@@ -6,107 +6,92 @@ use std::time::Duration;
 use tourbillon::{Time, reentrancy};
 
 use super::attempt::{Attempt, LEAST_CALL};
-use super::awaiting::{on_worker, on_worker_or};
+use super::calling::Called;
 use super::drop_wait;
 use super::error::{LockError, ReleaseError};
-use super::guard::{Lease, LeaseGuard};
+use super::guard::{Lease, LeaseGuard, Unasked};
 use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use super::request::{AttemptOptions, PendingRelease, Request};
-use crate::keep_alive::Loss;
-use crate::store::{Acquired, Destination, StoreError};
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, catch_panic};
+use crate::keep_alive::{Loss, call_limit};
+use crate::store::{Acquired, Destination, Released, StoreError};
+use crate::sync::Arc;
 
 /// The result for each name.
 pub(super) type Answers = Vec<Result<LeaseGuard, LockError>>;
-/// The attempt to acquire a name, or why it was not asked for.
-type Asked = Result<Attempt, StoreError>;
 /// The leases of guards that are released, and how their renewals have ended.
 type EndedLeases = Vec<(Option<Arc<Lease>>, Result<(), Loss>)>;
 
-/// Returns the lease of the locks that are held by this answer.
-fn lease_of(answers: &Result<Answers, LockError>) -> Option<Duration> {
-    let first = answers.as_ref().ok()?.iter().flatten().next()?;
-    Some(first.id().lease())
+/// A name of a call for many.
+enum AskedName {
+    /// Its options are refused.
+    Invalid(LockError),
+    /// It was not asked for, or not yet.
+    Unsent(Request, StoreError),
+    /// It is asked for. Whoever drops this gives it back.
+    Sent(Request),
+    /// The store has answered the request of this moment. A grant is not renewed yet.
+    Answered(Request, Time, Result<Acquired, StoreError>),
 }
 
-/// Whether somebody waits for the answer of a call.
-#[derive(Clone)]
-pub(super) struct Wanted(Arc<AtomicBool>);
+impl AskedName {
+    fn request(&self) -> Option<&Request> {
+        match self {
+            AskedName::Invalid(_) => None,
+            AskedName::Unsent(request, _)
+            | AskedName::Sent(request)
+            | AskedName::Answered(request, _, _) => Some(request),
+        }
+    }
 
-impl Default for Wanted {
-    fn default() -> Self {
-        Wanted(Arc::new(AtomicBool::new(true)))
+    /// Returns the same name in another state.
+    fn becomes(&mut self, next: impl FnOnce(Request) -> AskedName) {
+        // Taken out for a moment, by a state that costs nothing.
+        *self = match std::mem::replace(self, AskedName::Invalid(LockError::EmptyName)) {
+            AskedName::Invalid(error) => AskedName::Invalid(error),
+            AskedName::Unsent(request, _)
+            | AskedName::Sent(request)
+            | AskedName::Answered(request, _, _) => next(request),
+        };
+    }
+
+    /// Returns the release of a name that may be held.
+    fn back(&self) -> Option<PendingRelease> {
+        match self {
+            AskedName::Sent(request)
+            | AskedName::Answered(request, _, Ok(Acquired::Granted { .. })) => {
+                Some(request.give_back())
+            }
+            AskedName::Answered(request, _, Err(error)) if error.leaves_open() => {
+                Some(request.give_back())
+            }
+            _ => None,
+        }
     }
 }
 
-impl Wanted {
-    fn is_true(&self) -> bool {
-        // Relaxed: it only saves calls.
-        self.0.load(Ordering::Relaxed)
-    }
+/// The names of one call. The renewals begin when all of them have been asked for: a future that
+/// nobody polls meanwhile holds nothing after a lease.
+struct AskedNames<'a> {
+    inner: &'a Arc<LeasesInner>,
+    names: Vec<AskedName>,
+    /// Before the first call.
+    since: Time,
 }
 
-/// A future that waits for the answer. Its drop ends the call.
-struct WantedEnd(Wanted);
-
-impl Drop for WantedEnd {
-    fn drop(&mut self) {
-        // Relaxed: as above.
-        self.0.0.store(false, Ordering::Relaxed);
-    }
-}
+/// Nobody has polled a call for half of a lease.
+struct Late;
 
 impl Leases {
-    /// Acquires those of the locks that are free, until `end`, on this thread.
-    pub(super) fn try_many_here(&self, names: &[String], end: Time) -> Answers {
-        drop_wait::acquires();
-        let requests = self.requests(names);
-        self.inner
-            .acquire_many(requests, true, &Wanted::default(), end)
-    }
-
-    /// Acquires those of the locks that are free, until `end`, on a worker.
+    /// Acquires those of the locks that are free, until `end`.
     pub(super) async fn try_many(&self, names: &[String], end: Time) -> Answers {
-        let is_possible = |name: &&String| (1..=Self::LONGEST_NAME).contains(&name.len());
-        let Some(first) = names.iter().find(is_possible) else {
-            return self.try_many_here(names, end);
-        };
-        let error = loop {
-            let (own, asked) = (Arc::clone(&self.inner), self.requests(names));
-            let wanted = Wanted::default();
-            let _ends = WantedEnd(wanted.clone());
-            let task = move || Ok(own.acquire_many(asked, false, &wanted, end));
-            match on_worker_or(&self.inner, first, task, lease_of).await {
-                // A lease may have ended while its grant waited for this poll.
-                Ok(answers) if answers.iter().flatten().all(LeaseGuard::is_held) => {
-                    return answers;
-                }
-                Ok(_) | Err(LockError::Lost { .. }) => {}
-                Err(error) => break error,
+        loop {
+            let requests = self.requests(names);
+            if let Ok(answers) = self.inner.acquire_many(requests, end).await {
+                return answers;
             }
-        };
-        // No call was made.
-        let none = |request: Result<Request, LockError>| {
-            let name = request?.name;
-            Err(match &error {
-                LockError::Store { error, .. } => LockError::Store {
-                    name,
-                    error: error.clone(),
-                },
-                // Each name has an error of its own.
-                LockError::Spawn { .. } | LockError::Runtime { .. } => {
-                    match self.inner.keep_alive.start() {
-                        Err(error) => LockError::of_keep(&name, error),
-                        Ok(()) => LockError::Closed { name },
-                    }
-                }
-                _ => LockError::Closed { name },
-            })
-        };
-        self.requests(names).into_iter().map(none).collect()
+        }
     }
 
     /// Releases many locks, each as [`LeaseGuard::release`] does. The answer has one result for each
@@ -114,7 +99,8 @@ impl Leases {
     ///
     /// The locks of one destination of the store travel together: on a Redis server 100 locks take
     /// one round trip. First the renewals of all of them end. If the future is dropped after its
-    /// first poll, the release goes on. If it is dropped unused, the guards are dropped.
+    /// first poll, the release goes on. If it is kept and not polled, each lock is free after its
+    /// lease at the latest. If it is dropped unused, the guards are dropped.
     ///
     /// # Errors
     ///
@@ -145,30 +131,10 @@ impl Leases {
         &self,
         guards: impl IntoIterator<Item = LeaseGuard>,
     ) -> LeaseFuture<Vec<Result<(), ReleaseError>>> {
-        let own = (self.clone(), guards.into_iter().collect::<Vec<_>>());
-        let wait = |(leases, guards): (Leases, Vec<LeaseGuard>)| {
+        let (leases, guards) = (self.clone(), guards.into_iter().collect());
+        self.answer(async move {
             let ended = leases.ended(guards);
-            leases.inner.release_ended(ended)
-        };
-        LeaseFuture::new(own, wait, |(leases, guards)| async move {
-            let Some(first) = guards.first() else {
-                return Vec::new();
-            };
-            let destination = leases.inner.destination(first.name());
-            let count = guards.len();
-            let (inner, ended) = (Arc::clone(&leases.inner), leases.ended(guards));
-            let own = Arc::clone(&inner);
-            let answer = on_worker(&inner, destination, move || own.release_ended(ended), false);
-            answer.await.unwrap_or_else(|| {
-                let error = match inner.keep_alive.is_forked() {
-                    true => ReleaseError::Lost(Loss::Forked),
-                    false => {
-                        let what = "no worker is left".to_owned();
-                        ReleaseError::Store(StoreError::Unavailable(what))
-                    }
-                };
-                vec![Err(error); count]
-            })
+            leases.inner.release_ended(ended).await
         })
     }
 
@@ -197,7 +163,7 @@ impl Leases {
     }
 
     /// Checks the names and makes their requests.
-    pub(super) fn requests<N: AsRef<str>>(
+    fn requests<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
     ) -> Vec<Result<Request, LockError>> {
@@ -211,55 +177,43 @@ impl Leases {
 impl LeasesInner {
     /// Asks for all names, in batches of one destination, for a third of the lease, and not after
     /// `end`. There is always time for one call.
-    pub(super) fn acquire_many(
+    async fn acquire_many(
         self: &Arc<Self>,
         requests: Vec<Result<Request, LockError>>,
-        drop_waits: bool,
-        wanted: &Wanted,
         end: Time,
-    ) -> Answers {
+    ) -> Result<Answers, Late> {
+        let drop_waits = drop_wait::acquires().await;
         let now = self.clock.now();
         let end = end.min(now + self.lease / 3).max(now + LEAST_CALL);
-        let mut answers: Vec<_> = requests.iter().map(|_| None).collect();
-        let mut routed: BTreeMap<Destination, Vec<(usize, Request)>> = BTreeMap::new();
-        for (at, request) in requests.into_iter().enumerate() {
-            match request {
-                Ok(request) => {
-                    self.asks.begin();
-                    let destination = self.destination(&request.name);
-                    routed.entry(destination).or_default().push((at, request));
-                }
-                Err(error) => answers[at] = Some(Err(error)),
-            }
-        }
+        let mut how = AttemptOptions {
+            waits: false,
+            waited: Duration::ZERO,
+            until: end,
+            unsure: false,
+            drop_waits,
+        };
+        let mut asked = AskedNames::new(self, requests);
+        let routed = asked.routed();
         let mut destinations = u32::try_from(routed.len()).unwrap_or(u32::MAX);
-        for (destination, requests) in routed {
-            let how = AttemptOptions {
-                waits: false,
-                waited: Duration::ZERO,
-                until: self.share(end, self.lease / 12, destinations),
-                unsure: false,
-                drop_waits,
-            };
+        for (destination, places) in routed {
+            how.until = self.share(end, self.lease / 12, destinations);
             destinations -= 1;
             let mut over = None;
-            for batch in requests.chunks(self.keep_alive.most()) {
-                over = over.or_else(|| self.is_over(how.until, wanted));
-                let asked = match &over {
-                    None => self.acquire_batch(destination, batch, how, wanted, &mut over),
-                    Some(error) => batch.iter().map(|_| Err(error.clone())).collect(),
-                };
-                for ((at, request), asked) in batch.iter().zip(asked) {
-                    let answer = self.ended(request, asked);
-                    self.asks.end(&answer);
-                    answers[*at] = Some(answer);
+            for batch in places.chunks(self.keep_alive.most()) {
+                over = over.or_else(|| self.over_at(how.until));
+                match &over {
+                    None => match asked.ask(destination, batch, how).await {
+                        Ok(error) => over = error,
+                        Err(Late) => {
+                            asked.are_given_back().await;
+                            return Err(Late);
+                        }
+                    },
+                    Some(error) => asked.are_unsent(batch, error),
                 }
             }
         }
-        let answers = answers.into_iter();
-        answers
-            .map(|answer| answer.expect("each name is refused, or is in one batch"))
-            .collect()
+        Ok(asked.answers(how))
     }
 
     /// Returns until when the next of some destinations may take, of the time until `end`: at least
@@ -272,72 +226,49 @@ impl LeasesInner {
         now + (left / destinations.max(1)).max(left.min(least))
     }
 
-    /// Returns why no further name of a destination is asked for, if that is so.
-    fn is_over(&self, end: Time, wanted: &Wanted) -> Option<StoreError> {
-        if !wanted.is_true() {
-            let why = "nobody waits for the answer any more";
-            return Some(StoreError::Unavailable(why.to_owned()));
-        }
-        self.is_late(end)
-    }
-
-    fn is_late(&self, end: Time) -> Option<StoreError> {
+    /// Returns why no further name of a destination is asked for, or given back, if its time is
+    /// over.
+    fn over_at(&self, end: Time) -> Option<StoreError> {
         (self.clock.now() >= end).then(StoreError::batch_too_slow)
     }
 
-    /// Asks for the names of one batch. Sets `over` if the destination does not answer.
-    fn acquire_batch(
-        self: &Arc<Self>,
-        destination: Destination,
-        batch: &[(usize, Request)],
-        how: AttemptOptions,
-        wanted: &Wanted,
-        over: &mut Option<StoreError>,
-    ) -> Vec<Asked> {
-        // The leases count from before the request is sent.
-        let sent = self.clock.now();
-        let claims: Vec<_> = batch
+    /// Releases the locks whose renewals have ended. If the future is dropped, the rest is released
+    /// in the background.
+    async fn release_ended(self: &Arc<Self>, ended: EndedLeases) -> Vec<Result<(), ReleaseError>> {
+        let unasked = ended
             .iter()
-            .map(|(_, request)| request.claim().with_data(&self.holder_data))
-            .collect();
-        let limit = how.until.since(sent).max(LEAST_CALL);
-        let answer = catch_panic(|| {
-            self.complete(limit, |store| store.acquire(destination, &claims, limit))
-        });
-        let mut answers: Vec<Result<Acquired, StoreError>> = match answer {
-            Ok(Ok(answers)) => answers,
-            // One bad name may be the reason, so each one is tried alone.
-            Ok(Err(StoreError::Refused(_))) => {
-                let alone = batch.iter().map(|one| {
-                    *over = over.take().or_else(|| self.is_over(how.until, wanted));
-                    match &*over {
-                        None => Ok(self.attempt(&one.1, how)),
-                        Some(error) => Err(error.clone()),
+            .map(|(lease, _)| lease.as_deref().map(Unasked::new));
+        let mut unasked: Vec<_> = unasked.collect();
+        let released = self.release_own(&ended).await;
+        // All of them before the first wait: if the future is dropped then, none is released twice.
+        for (unasked, answer) in unasked.iter_mut().zip(&released) {
+            if let Some(answer) = answer
+                && let Some(unasked) = unasked.take()
+            {
+                unasked.was_asked(answer);
+            }
+        }
+        let mut answers = Vec::with_capacity(ended.len());
+        for (((lease, ended), unasked), released) in ended.iter().zip(unasked).zip(released) {
+            answers.push(match (lease, released) {
+                (Some(lease), Some(released)) => lease.released(released).await,
+                (Some(lease), None) => {
+                    if let Some(unasked) = unasked {
+                        unasked.asks_elsewhere();
                     }
-                });
-                return alone.collect();
-            }
-            Ok(Err(error)) => {
-                *over = error.leaves_open().then(|| error.clone());
-                vec![Err(error); batch.len()]
-            }
-            Err(panic) => {
-                let what = format!("the store panicked: {panic}");
-                vec![Err(StoreError::Unavailable(what)); batch.len()]
-            }
-        };
-        // A store may return too few answers. A name without one may have been granted.
-        let none = || Err(StoreError::no_answer());
-        answers.resize_with(batch.len(), none);
-        let requests = batch.iter().map(|(_, request)| request);
-        requests
-            .zip(answers)
-            .map(|(request, answer)| Ok(self.answered_acquire(request, how, sent, answer)))
-            .collect()
+                    lease.answer(*ended).await
+                }
+                (None, _) => ended.map_err(ReleaseError::Lost),
+            });
+        }
+        answers
     }
 
-    /// Releases the locks whose renewals have ended.
-    fn release_ended(self: &Arc<Self>, ended: EndedLeases) -> Vec<Result<(), ReleaseError>> {
+    /// Asks the store to release those of the locks that belong to these leases and are not lost.
+    async fn release_own(
+        self: &Arc<Self>,
+        ended: &EndedLeases,
+    ) -> Vec<Option<Result<Released, StoreError>>> {
         // The renewals have ended. So all calls together end before the shortest lease does.
         let leases = ended.iter().filter_map(|(lease, _)| lease.as_ref());
         let shortest = leases.map(|lease| lease.kept.key().lease()).min();
@@ -361,19 +292,18 @@ impl LeasesInner {
             destinations -= 1;
             let mut over: Option<StoreError> = None;
             for batch in backs.chunks(self.keep_alive.most()) {
-                over = over.or_else(|| self.is_late(end));
+                over = over.or_else(|| self.over_at(end));
                 let answers = match &over {
                     Some(error) => vec![Err(error.clone()); batch.len()],
                     None => {
                         let limit = end.since(self.clock.now()).max(LEAST_CALL);
                         let backs: Vec<_> = batch.iter().map(|(_, back)| back).collect();
-                        self.release_batch(destination, &backs, limit)
+                        self.release_batch(destination, &backs, limit).await
                     }
                 };
                 // If all have failed, the destination does not answer.
-                let failed = |answer: &Result<_, StoreError>| {
-                    answer.as_ref().is_err_and(StoreError::leaves_open)
-                };
+                let failed =
+                    |answer: &Result<_, StoreError>| answer.as_ref().is_err_and(ends_the_rest);
                 if answers.iter().all(failed) {
                     over = answers.first().and_then(|answer| answer.clone().err());
                 }
@@ -385,32 +315,207 @@ impl LeasesInner {
                 }
             }
         }
-        let all = ended.into_iter().zip(released);
-        all.map(|((lease, ended), released)| match (lease, released) {
-            (None, _) => ended.map_err(ReleaseError::Lost),
-            (Some(lease), Some(released)) => lease.released(released),
-            (Some(lease), None) => lease.answer(ended),
-        })
-        .collect()
+        released
     }
 
     /// Returns the result of an attempt, and gives the name back if it may have been granted.
-    fn ended(self: &Arc<Self>, request: &Request, asked: Asked) -> Result<LeaseGuard, LockError> {
+    fn ended(
+        self: &Arc<Self>,
+        request: &Request,
+        attempt: Attempt,
+    ) -> Result<LeaseGuard, LockError> {
         let name = request.name.clone();
-        let (error, unsure) = match asked {
-            Ok(Attempt::Granted(guard)) => return Ok(guard),
-            Ok(Attempt::Held(remaining)) => (LockError::Held { name, remaining }, false),
-            Ok(Attempt::Failed(error)) => {
+        let (error, unsure) = match attempt {
+            Attempt::Granted(guard) => match guard.ended_by_options() {
+                None => return Ok(guard),
+                Some(loss) => (LockError::Lost { name, loss }, false),
+            },
+            Attempt::Held(remaining) => (LockError::Held { name, remaining }, false),
+            Attempt::Failed(error) => {
                 let unsure = error.leaves_open();
                 (LockError::Store { name, error }, unsure)
             }
             // It was granted and can't be kept.
-            Ok(Attempt::Ended(error)) => (error, true),
-            Err(error) => (LockError::Store { name, error }, false),
+            Attempt::Ended(error) => (error, true),
         };
         if unsure {
             self.give_back_later(request.give_back());
         }
         Err(error)
+    }
+}
+
+/// Whether a destination that fails so is not asked for the other names.
+fn ends_the_rest(error: &StoreError) -> bool {
+    error.leaves_open() || *error == StoreError::Forked
+}
+
+impl<'a> AskedNames<'a> {
+    fn new(inner: &'a Arc<LeasesInner>, requests: Vec<Result<Request, LockError>>) -> Self {
+        let name = |request| match request {
+            Ok(request) => {
+                inner.asks.begin();
+                AskedName::Unsent(request, StoreError::no_answer())
+            }
+            Err(error) => AskedName::Invalid(error),
+        };
+        AskedNames {
+            inner,
+            names: requests.into_iter().map(name).collect(),
+            since: inner.clock.now(),
+        }
+    }
+
+    /// Returns the places of the names of each destination.
+    fn routed(&self) -> BTreeMap<Destination, Vec<usize>> {
+        let mut routed: BTreeMap<Destination, Vec<usize>> = BTreeMap::new();
+        for (at, name) in self.names.iter().enumerate() {
+            if let Some(request) = name.request() {
+                let destination = self.inner.destination(&request.name);
+                routed.entry(destination).or_default().push(at);
+            }
+        }
+        routed
+    }
+
+    fn are_unsent(&mut self, batch: &[usize], error: &StoreError) {
+        for &at in batch {
+            self.names[at].becomes(|request| AskedName::Unsent(request, error.clone()));
+        }
+    }
+
+    fn is_answered(&mut self, at: usize, sent: Time, answer: Result<Acquired, StoreError>) {
+        self.names[at].becomes(|request| AskedName::Answered(request, sent, answer));
+    }
+
+    /// Asks for the names of one batch. Returns the error if the destination does not answer.
+    async fn ask(
+        &mut self,
+        destination: Destination,
+        batch: &[usize],
+        how: AttemptOptions,
+    ) -> Result<Option<StoreError>, Late> {
+        let inner = self.inner;
+        // The leases count from before the request is sent.
+        let sent = inner.clock.now();
+        for &at in batch {
+            self.names[at].becomes(AskedName::Sent);
+        }
+        let limit = how.until.since(sent).max(LEAST_CALL);
+        let called = {
+            let requests = batch.iter().filter_map(|&at| self.names[at].request());
+            let claims: Vec<_> = requests
+                .map(|request| request.claim().with_data(&inner.holder_data))
+                .collect();
+            let call = inner.call(sent, limit, |store| {
+                store.acquire(destination, &claims, limit)
+            });
+            call.await
+        };
+        let is_panic = matches!(called, Called::Panicked(_));
+        if matches!(called, Called::Unanswered) && inner.is_late(self.since, inner.lease) {
+            return Err(Late);
+        }
+        let mut answers: Vec<Result<Acquired, StoreError>> = match called.answer(limit) {
+            Ok(answers) => answers,
+            // One bad name may be the reason, so each one is tried alone.
+            Err(StoreError::Refused(_)) => return self.ask_alone(batch, how).await,
+            Err(error) => {
+                for &at in batch {
+                    self.is_answered(at, sent, Err(error.clone()));
+                }
+                return Ok(Some(error).filter(|error| !is_panic && ends_the_rest(error)));
+            }
+        };
+        // A store may return too few answers. A name without one may have been granted.
+        let none = || Err(StoreError::no_answer());
+        answers.resize_with(batch.len(), none);
+        for (&at, answer) in batch.iter().zip(answers) {
+            self.is_answered(at, sent, answer);
+        }
+        Ok(None)
+    }
+
+    /// Asks for the names one by one, as [`ask`](Self::ask) does.
+    async fn ask_alone(
+        &mut self,
+        batch: &[usize],
+        how: AttemptOptions,
+    ) -> Result<Option<StoreError>, Late> {
+        let inner = self.inner;
+        let mut over = None;
+        for &at in batch {
+            over = over.or_else(|| inner.over_at(how.until));
+            if let Some(error) = &over {
+                self.are_unsent(&[at], error);
+                continue;
+            }
+            let sent = inner.clock.now();
+            self.names[at].becomes(AskedName::Sent);
+            let request = self.names[at].request();
+            let request = request.expect("only valid names are asked for");
+            let answer = inner.ask(request, how, sent, self.since).await;
+            let answer = answer.ok_or(Late)?;
+            self.is_answered(at, sent, answer);
+        }
+        Ok(over)
+    }
+
+    /// Gives back what may have been granted, before it is asked for again.
+    async fn are_given_back(&mut self) {
+        let inner = self.inner;
+        let limit = call_limit(inner.lease);
+        for (destination, places) in self.routed() {
+            let backs = places
+                .iter()
+                .filter_map(|&at| Some((at, self.names[at].back()?)));
+            let backs: Vec<_> = backs.collect();
+            for batch in backs.chunks(inner.keep_alive.most()) {
+                let asked: Vec<_> = batch.iter().map(|(_, back)| back).collect();
+                let released = inner.release_batch(destination, &asked, limit).await;
+                // Whatever else it is, the drop queues it.
+                for ((at, _), released) in batch.iter().zip(released) {
+                    if released == Ok(Released::Released) {
+                        self.are_unsent(&[*at], &StoreError::no_answer());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keeps the names that were granted, and counts the results.
+    fn answers(mut self, how: AttemptOptions) -> Answers {
+        let inner = self.inner;
+        let names = std::mem::take(&mut self.names).into_iter();
+        let answer = |name| {
+            let answer = match name {
+                AskedName::Invalid(error) => return Err(error),
+                AskedName::Answered(request, sent, answer) => {
+                    let attempt = inner.answered_acquire(&request, how, sent, answer);
+                    inner.ended(&request, attempt)
+                }
+                AskedName::Sent(request) => {
+                    let error = StoreError::no_answer();
+                    inner.ended(&request, Attempt::Failed(error))
+                }
+                AskedName::Unsent(request, error) => {
+                    let name = request.name;
+                    Err(LockError::Store { name, error })
+                }
+            };
+            inner.asks.end(&answer);
+            answer
+        };
+        names.map(answer).collect()
+    }
+}
+
+/// The future was dropped, or was not polled for long: what may be held is given back.
+impl Drop for AskedNames<'_> {
+    fn drop(&mut self) {
+        let asked = self.names.iter().filter(|name| name.request().is_some());
+        asked.for_each(|_| self.inner.asks.abandon());
+        let backs = self.names.iter().filter_map(AskedName::back);
+        self.inner.give_all_back_later(backs);
     }
 }

@@ -8,7 +8,7 @@
 //! | `guard.rs`, `id.rs`, `extending.rs` | the guard of a held lock |
 //! | `releases.rs`, `background.rs`, `request.rs`, `drop_wait.rs` | how a lock is given back, also when nobody waits for it |
 //! | `hand_over.rs`, `ticket.rs` | how a lock goes to another process |
-//! | `awaiting.rs`, `lease_future.rs`, `oneshot.rs`, `turns.rs`, `amid_wait.rs` | calls that are awaited, and their answers |
+//! | `calling.rs`, `lease_future.rs`, `bell.rs`, `amid_wait.rs` | calls as futures, what wakes them, and their answers |
 //! | `unowned.rs` | what runs in the background and does not keep the leases |
 //! | `error.rs`, `fence.rs`, `listing.rs`, `stats.rs`, `metrics.rs`, `health.rs` | what a user is told, and may check |
 
@@ -17,9 +17,10 @@ mod acquisition;
 mod all;
 mod amid_wait;
 mod attempt;
-mod awaiting;
 mod background;
+mod bell;
 mod builder;
+mod calling;
 mod drop_wait;
 mod error;
 mod extending;
@@ -34,14 +35,12 @@ mod listing;
 mod locks;
 mod many;
 mod metrics;
-mod oneshot;
 mod pausing;
 mod releases;
 mod request;
 mod stats;
 mod stop;
 mod ticket;
-mod turns;
 mod unowned;
 
 pub use acquisition::Acquisition;

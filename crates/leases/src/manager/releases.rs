@@ -13,20 +13,28 @@ use tourbillon::reentrancy::when_unlocked;
 use tourbillon::{Clock, Time};
 
 use super::background::Carrier;
+use super::calling::Called;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::request::{PendingRelease, Queued, Request};
 use crate::keep_alive::{DestinationQueue, QueueKey, TimerKey, call_limit};
-use crate::store::{Destination, Released, StoreError, complete, only};
+use crate::store::{Destination, Released, StoreError, block_on, only};
 use crate::sync::atomic::Ordering;
 use crate::sync::channel::Sender;
 use crate::sync::{Arc, catch_panic};
 
-/// How long a lock is given back at most if it is unknown whether it was granted.
+/// How long a lock is given back at most if it is unknown whether it was granted, unless the call
+/// may take longer.
 const DOUBT: Duration = Duration::from_secs(60);
+/// The longest pause before a name is given back once more.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// The first pause before a name is given back once more that may still be granted.
+const SOON: Duration = Duration::from_millis(10);
 /// The number of flushes of releases that may run or hang at one time. The other threads are left
 /// to the renewals.
 const MOST_FLUSHES: usize = 64;
+/// The number of callers of one destination that may be noted as gone at one time.
+const MOST_LEAVING: usize = 8;
 /// The pause after which a flush tries again if [`MOST_FLUSHES`] others run.
 const BUSY: Duration = Duration::from_millis(50);
 
@@ -57,6 +65,10 @@ impl LeasesInner {
 
     /// Gives many names back in the background, in full batches.
     pub(super) fn give_all_back_later(self: &Arc<Self>, all: impl Iterator<Item = PendingRelease>) {
+        // As above.
+        if self.keep_alive.is_forked() {
+            return;
+        }
         self.put(all.map(|back| self.release_of(back, false, None)).collect());
     }
 
@@ -94,7 +106,11 @@ impl LeasesInner {
     fn of_use(&self, back: &PendingRelease) -> Time {
         // A renewal may be in flight and prolong the lease once more.
         let whole = back.lease.saturating_add(call_limit(back.lease));
-        self.clock.now() + if back.sure { whole } else { whole.min(DOUBT) }
+        // A thread of the store may still make the call, for a third of the lease. The last attempt
+        // comes after that.
+        let arrives = (back.lease / 3).saturating_add(2 * LONGEST_PAUSE);
+        let doubt = whole.min(arrives.max(DOUBT));
+        self.clock.now() + if back.sure { whole } else { doubt }
     }
 
     /// Waits until every queued release has been tried once, or until `until` by this clock. Leases
@@ -108,46 +124,57 @@ impl LeasesInner {
     }
 
     /// Asks the store to give a batch back. Returns one answer for each item, in the same order.
-    pub(super) fn release_batch(
+    pub(super) async fn release_batch(
         &self,
         destination: Destination,
         batch: &[&PendingRelease],
         limit: Duration,
     ) -> Vec<Result<Released, StoreError>> {
-        let now = self.clock.now();
-        let holdings: Vec<_> = batch.iter().map(|back| back.holding(now)).collect();
-        let answer = catch_panic(|| {
-            self.complete(limit, |store| store.release(destination, &holdings, limit))
-        });
+        let called = self.release_called(destination, batch, limit).await;
+        let is_refused = matches!(
+            called,
+            Called::Answered(Err(StoreError::Refused(_))) | Called::Panicked(_)
+        );
+        let mut answers = Vec::with_capacity(batch.len());
         // One bad name may be the reason for a refusal or a panic. So the items are tried alone,
         // and a batch of one gets its own error.
-        let whole = batch.len() > 1;
-        let mut answers = match answer {
-            Ok(Ok(answers)) => answers,
-            Ok(Err(StoreError::Refused(_))) | Err(_) if whole => {
-                // All single calls together may take as long as one call. The items without a turn
-                // count as failed and are tried again.
-                let until = self.clock.now() + limit;
-                let mut answers = Vec::with_capacity(batch.len());
-                for back in batch {
-                    let left = until.since(self.clock.now());
-                    if left.is_zero() {
-                        break;
-                    }
-                    answers.extend(self.release_batch(destination, &[*back], left));
+        if is_refused && batch.len() > 1 {
+            // All single calls together may take as long as one call. The items without a turn
+            // count as failed and are tried again.
+            let until = self.clock.now() + limit;
+            for back in batch {
+                let left = until.since(self.clock.now());
+                if left.is_zero() {
+                    break;
                 }
-                answers
+                let called = self.release_called(destination, &[*back], left).await;
+                answers.push(called.answer(left).and_then(only));
             }
-            Ok(Err(error)) => vec![Err(error); batch.len()],
-            Err(panic) => {
-                let what = format!("the store panicked: {panic}");
-                vec![Err(StoreError::Unavailable(what))]
+        } else {
+            match called.answer(limit) {
+                Ok(all) => answers = all,
+                Err(error) => answers.resize(batch.len(), Err(error)),
             }
-        };
+        }
         // A store may return too few answers. An item without one counts as failed.
         let none = || Err(StoreError::no_answer());
         answers.resize_with(batch.len(), none);
         answers
+    }
+
+    /// Asks the store once to give a batch back.
+    async fn release_called(
+        &self,
+        destination: Destination,
+        batch: &[&PendingRelease],
+        limit: Duration,
+    ) -> Called<Vec<Result<Released, StoreError>>> {
+        let now = self.clock.now();
+        let holdings: Vec<_> = batch.iter().map(|back| back.holding(now)).collect();
+        let call = self.call(now, limit, |store| {
+            store.release(destination, &holdings, limit)
+        });
+        call.await
     }
 
     /// Applies the answer to a release. Returns the pause until it is tried again, or `None` if it
@@ -185,19 +212,27 @@ impl LeasesInner {
             Ok(Released::NotHeld) => !release.back.sure,
             Err(error) => error.may_pass(),
         };
-        // The first retry comes soon. The pauses then double up to the time that a call may take.
-        let pause = call_limit(release.back.lease) / 8 * (1 << release.tried.min(3));
+        // The pauses double up to the time that a call may take. If an attempt without an answer is
+        // still on its way, it mostly arrives soon.
+        let longest = call_limit(release.back.lease).min(LONGEST_PAUSE);
+        let first = match answer {
+            Ok(_) => SOON.min(longest / 8),
+            Err(_) => longest / 8,
+        };
+        let pause = first
+            .saturating_mul(1 << release.tried.min(16))
+            .min(longest);
         release.tried = release.tried.saturating_add(1);
         (again && self.clock.now() + pause < release.until).then_some(pause)
     }
 
     /// Asks the store once to give a name back. A panic counts as an error.
-    pub(super) fn release_once(&self, id: &LeaseId) -> Result<Released, StoreError> {
+    pub(super) async fn release_once(&self, id: &LeaseId) -> Result<Released, StoreError> {
         let limit = call_limit(id.lease());
         let destination = self.destination(id.name());
         let held = [id.holding(|| self.clock.now())];
         let answers = self.call_store(limit, |store| store.release(destination, &held, limit));
-        let answer = answers.and_then(only);
+        let answer = answers.await.and_then(only);
         if let Ok(answer) = &answer {
             self.count_released(*answer);
         }
@@ -210,23 +245,32 @@ impl LeasesInner {
         let (inner, request) = (Arc::clone(self), Arc::clone(request));
         // The caller may be dropped under a lock, where nothing can be scheduled.
         when_unlocked(move || {
-            let keep_alive = &inner.keep_alive;
-            if keep_alive.is_forked() {
+            let (number, own) = (inner.keep_alive.number(), Arc::clone(&inner));
+            inner.keep_alive.call(number, move || own.leave(&request));
+        });
+    }
+
+    /// Notes in the store that a caller has given up, unless as many calls for the destination run
+    /// as may. Then they hang, and the other workers are left to other destinations.
+    fn leave(&self, request: &Request) {
+        let destination = self.destination(&request.name);
+        {
+            let mut leaving = self.leaving.lock();
+            let running = leaving.entry(destination).or_default();
+            if *running == MOST_LEAVING {
                 return;
             }
-            let (number, own) = (keep_alive.number(), Arc::clone(&inner));
-            keep_alive.call(number, move || {
-                let destination = own.destination(&request.name);
-                let (store, clock) = (Arc::clone(&own.store), own.clock.clone());
-                let limit = call_limit(request.lease);
-                let task = move || {
-                    let call = store.leave(&request.name, &request.owner, limit);
-                    // The outcome does not matter.
-                    let _ = complete(&clock, limit, call);
-                };
-                own.turns.run(destination, number, Box::new(task));
-            });
+            *running += 1;
+        }
+        let limit = call_limit(request.lease);
+        // The outcome does not matter.
+        let call = self.call_store(limit, |store| {
+            store.leave(&request.name, &request.owner, limit)
         });
+        let _ = block_on(&self.clock, self.address(), call);
+        let mut leaving = self.leaving.lock();
+        *leaving.entry(destination).or_default() -= 1;
+        leaving.retain(|_, running| *running > 0);
     }
 
     /// Counts a name that the store gave back.
@@ -273,7 +317,8 @@ impl Carrier<Queued> for Arc<LeasesInner> {
 
     fn send(&self, queue_key: QueueKey, mut batch: Vec<Queued>, limit: Duration) {
         let backs: Vec<_> = batch.iter().map(|release| &release.back).collect();
-        let answers = self.release_batch(queue_key.destination, &backs, limit);
+        let call = self.release_batch(queue_key.destination, &backs, limit);
+        let answers = block_on(&self.clock, self.address(), call);
         // Releases with the same pause share a timer, so that they share a batch again.
         let mut later: Vec<(Duration, Vec<Queued>)> = Vec::new();
         for (mut release, answer) in batch.drain(..).zip(answers) {

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use tourbillon::{Time, reentrancy};
 
-use super::awaiting::on_worker_or;
 use super::error::LockError;
 use super::inner::LeasesInner;
 use super::locks::Leases;
@@ -55,7 +54,10 @@ impl UnownedLeases {
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> bool {
         let task = UnownedTask {
             leases: self.clone(),
-            future: Mutex::new(Some(Box::pin(future))),
+            state: Mutex::new(UnownedState {
+                future: Some(Box::pin(future)),
+                again: false,
+            }),
         };
         Arc::new(task).arm()
     }
@@ -66,8 +68,7 @@ impl UnownedLeases {
         if inner.keep_alive.is_closed() {
             return None;
         }
-        let (own, asked) = (Arc::clone(&inner), name.to_owned());
-        Some(on_worker_or(&inner, name, move || own.holder(&asked), |_| None).await)
+        Some(inner.holder(name).await)
     }
 
     /// Returns the present moment, or `None` if the leases are gone.
@@ -104,8 +105,14 @@ impl UnownedLeases {
 /// can go on, and it is dropped.
 struct UnownedTask {
     leases: UnownedLeases,
-    /// `None` when it was ready.
-    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    state: Mutex<UnownedState>,
+}
+
+struct UnownedState {
+    /// `None` while it is polled, and when it was ready.
+    future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Whether it was woken while it was polled.
+    again: bool,
 }
 
 impl UnownedTask {
@@ -120,13 +127,22 @@ impl UnownedTask {
 
     fn poll(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
-        // Held for the poll, which asks no store and waits for nobody. A wake-up meanwhile arms
-        // another poll.
-        let mut future = self.future.lock();
-        if let Some(running) = &mut *future {
-            let polled = running.as_mut().poll(&mut Context::from_waker(&waker));
+        let mut state = self.state.lock();
+        let Some(mut future) = state.future.take() else {
+            // Whoever polls it just now does so again, and this worker need not wait for that.
+            state.again = true;
+            return;
+        };
+        loop {
+            drop(state);
+            let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
             if polled.is_ready() {
-                *future = None;
+                return;
+            }
+            state = self.state.lock();
+            if !std::mem::take(&mut state.again) {
+                state.future = Some(future);
+                return;
             }
         }
     }

@@ -9,14 +9,14 @@ use super::errors::{answered, cut, is_cross_slot};
 use super::link::Limit;
 use super::pool::Whose;
 use super::scripts::Call;
-use super::{RedisStore, millis};
+use super::{RedisCalls, millis};
 use crate::store::{Acquired, Claim, Destination, LeaseStore, StoreError};
 use crate::sync::atomic::Ordering;
 
 /// How long the question may take whether a server has all slots.
 const SLOTS_LIMIT: Duration = Duration::from_secs(1);
 
-impl RedisStore {
+impl RedisCalls {
     /// Checks whether the destinations of these markers grant. Returns the longest of several
     /// waits. `granted` says that a lock has been granted, and this decides whether it is kept.
     pub(super) fn ready(

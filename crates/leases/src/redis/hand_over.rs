@@ -6,10 +6,10 @@ use redis::Value;
 
 use super::link::Limit;
 use super::scripts::Call;
-use super::{RedisStore, millis};
+use super::{RedisCalls, millis};
 use crate::store::{Detach, Detached, Resume, Resumed, StoreError};
 
-impl RedisStore {
+impl RedisCalls {
     pub(super) fn detach_held(
         &self,
         detach: &Detach<'_>,

@@ -7,10 +7,10 @@ use super::errors::answered;
 use super::link::Limit;
 use super::pool::Whose;
 use super::scripts::Call;
-use super::{RedisStore, millis};
+use super::{RedisCalls, millis};
 use crate::store::{Holder, Holding, LeaseStore, Outcome, Released, Renewal, StoreError};
 
-impl RedisStore {
+impl RedisCalls {
     pub(super) fn leave_now(&self, name: &str, limit: Limit) -> Result<(), StoreError> {
         if self.0.pool.is_forked() {
             return Err(StoreError::Forked);

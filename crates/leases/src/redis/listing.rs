@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::RedisStore;
+use super::RedisCalls;
 use super::answers::{holder, unexpected};
 use super::errors::answered;
 use super::link::Limit;
@@ -63,7 +63,7 @@ impl Place {
     }
 }
 
-impl RedisStore {
+impl RedisCalls {
     pub(super) fn list_held(
         &self,
         prefix: &str,

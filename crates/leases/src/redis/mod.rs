@@ -9,9 +9,9 @@ use redis::{ServerError, Value};
 use tourbillon::Clock;
 
 use crate::store::{
-    Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LONGEST_NAME, LeaseStore,
-    LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError, StoreFuture,
-    Watch,
+    Acquired, BlockingStore, Claim, Destination, Detach, Detached, Holder, Holding, LONGEST_NAME,
+    LeaseStore, LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError,
+    StoreFuture, Watch, forward,
 };
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, unique_number};
@@ -179,6 +179,9 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///   `WRONGTYPE`, a command that is renamed or disabled, a certificate that is not accepted, a name
 ///   that is empty or longer than 1,024 bytes, and a lease that is zero or longer than the longest.
 ///
+/// An awaited call blocks a thread of the store, and not one of its runtime: see
+/// [`BlockingStore`](crate::BlockingStore).
+///
 /// A thread with one connection listens for releases while callers wait. It ends some seconds
 /// after the last waiting caller, or a second after the store. If it misses a release, waiting
 /// callers find it by asking again.
@@ -209,7 +212,10 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///
 /// Clones share one store.
 #[derive(Clone)]
-pub struct RedisStore(Arc<RedisInner>);
+pub struct RedisStore(BlockingStore<RedisCalls>);
+
+/// The store on threads that may block.
+struct RedisCalls(RedisInner);
 
 struct RedisInner {
     options: Options,
@@ -266,7 +272,7 @@ impl RedisStore {
         let server = Arc::new(server);
         // The id includes the process id, since a forked copy draws the same random keys.
         let own = RandomState::new().hash_one((std::process::id(), unique_number()));
-        RedisStore(Arc::new(RedisInner {
+        RedisStore(BlockingStore::new(RedisCalls(RedisInner {
             scripts: Scripts::new(),
             pool: Pool::new(Arc::clone(&server), options.connections, Clock::boottime()),
             listener: Arc::new(Listener::new(
@@ -279,7 +285,7 @@ impl RedisStore {
             apart: AtomicBool::new(false),
             has_all_slots: AtomicBool::new(false),
             met: AtomicU64::new(0),
-        }))
+        })))
     }
 
     /// Checks that there is a server that accepts this user and grants locks. A store can be used
@@ -307,6 +313,12 @@ impl RedisStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
+        self.0.get().check(limit)
+    }
+}
+
+impl RedisCalls {
+    fn check(&self, limit: Duration) -> Result<(), StoreError> {
         // The markers may belong to several destinations, but are sent in one round trip.
         let (markers, limit) = (self.0.options.keys.markers(), Limit::new(limit));
         let ready = self.ready(Destination::default(), markers, false, limit);
@@ -414,7 +426,9 @@ impl RedisStore {
     }
 }
 
-impl LeaseStore for RedisStore {
+forward!([] RedisStore, BlockingStore<RedisCalls>, |own, ask| ask(&own.0), |call| call);
+
+impl LeaseStore for RedisCalls {
     fn destination(&self, name: &str) -> Destination {
         Destination::new(u64::from(self.0.options.keys.destination(name)))
     }
@@ -507,19 +521,20 @@ impl Drop for RedisInner {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &self.0.get().0;
         let mut shown = f.debug_struct("RedisStore");
         shown
-            .field("server", &self.0.server.to_string())
-            .field("prefix", &self.0.options.keys.prefix())
-            .field("longest_lease", &self.0.options.longest_lease)
-            .field("durable", &self.0.options.durable)
-            .field("starts_empty", &self.0.options.starts_empty);
-        if self.0.pool.is_forked() {
+            .field("server", &inner.server.to_string())
+            .field("prefix", &inner.options.keys.prefix())
+            .field("longest_lease", &inner.options.longest_lease)
+            .field("durable", &inner.options.durable)
+            .field("starts_empty", &inner.options.starts_empty);
+        if inner.pool.is_forked() {
             return shown.finish_non_exhaustive();
         }
         shown
-            .field("idle_connections", &self.0.pool.idle())
-            .field("listens", &self.0.listener.is_running())
+            .field("idle_connections", &inner.pool.idle())
+            .field("listens", &inner.listener.is_running())
             .finish()
     }
 }

@@ -1,18 +1,147 @@
 //! The futures of calls, and how a thread waits for one.
+//!
+//! A thread that waits may block in a poll, and it parks until a moment of its choice. A future
+//! that it polls knows it by the waker: that of a task inside of it is another one.
 
+use std::cell::Cell;
 use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::pin::{Pin, pin};
+use std::ptr;
+use std::task::{Context, Poll, RawWakerVTable, Waker};
 use std::time::Duration;
 
-use tourbillon::{Clock, ClockParker};
+use tourbillon::{Clock, ClockParker, Time};
 
 use super::StoreError;
-use crate::sync::Arc;
+use crate::sync::{Arc, thread_local};
 
 /// The future of a call to a [`LeaseStore`](crate::LeaseStore): what `Box::pin(async move { .. })`
-/// returns.
+/// returns. If it blocks, wrap the store in a [`BlockingStore`](crate::BlockingStore).
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// The wait of a thread, while it polls.
+#[derive(Clone, Copy)]
+struct Here {
+    waker: WakerId,
+    /// Whose clock it parks by: the address of the leases, or zero.
+    leases: usize,
+    /// When it polls again at the latest.
+    until: Time,
+    /// Whether a thread waits, here or further out on this stack.
+    waits: bool,
+}
+
+/// What tells wakers apart.
+type WakerId = (*const (), *const RawWakerVTable);
+
+const NOWHERE: Here = Here {
+    waker: (ptr::null(), ptr::null()),
+    leases: 0,
+    until: Time::MAX,
+    waits: false,
+};
+
+// The innermost wait whose future this thread polls just now.
+thread_local! {
+    static HERE: Cell<Here> = const { Cell::new(NOWHERE) };
+}
+
+fn id(waker: &Waker) -> WakerId {
+    (waker.data(), ptr::from_ref(waker.vtable()))
+}
+
+/// Whether whoever polls with this waker is a thread that waits for the answer, and may block.
+pub(crate) fn may_block(waker: &Waker) -> bool {
+    HERE.with(Cell::get).waker == id(waker)
+}
+
+/// Whether whoever awaits this is a thread that waits for the answer, and may block.
+pub(crate) async fn is_waited_for() -> bool {
+    std::future::poll_fn(|context| Poll::Ready(may_block(context.waker()))).await
+}
+
+/// Makes the thread that waits with this waker poll again at `at`, by the clock of these leases.
+/// Returns false if it is no such thread.
+pub(crate) fn parks_until(waker: &Waker, leases: usize, at: Time) -> bool {
+    let here = HERE.with(Cell::get);
+    let parks = here.waker == id(waker) && here.leases == leases;
+    if parks {
+        let until = here.until.min(at);
+        HERE.with(|cell| cell.set(Here { until, ..here }));
+    }
+    parks
+}
+
+/// Restores the wait of the thread around the present one, also after a panic.
+struct Around(Here);
+
+impl Drop for Around {
+    fn drop(&mut self) {
+        HERE.with(|cell| cell.set(self.0));
+    }
+}
+
+/// Polls on a thread that waits. Returns when it has to poll again at the latest, too.
+fn poll_here<F: Future + ?Sized>(
+    future: Pin<&mut F>,
+    waker: &Waker,
+    leases: usize,
+    waits: bool,
+) -> (Poll<F::Output>, Time) {
+    let here = Here {
+        waker: id(waker),
+        leases,
+        until: Time::MAX,
+        waits,
+    };
+    let _around = Around(HERE.with(|cell| cell.replace(here)));
+    let polled = future.poll(&mut Context::from_waker(waker));
+    (polled, HERE.with(Cell::get).until)
+}
+
+/// Polls for a task that may be blocked: that of a test, whose leases have no threads.
+pub(crate) fn poll_in_place<F: Future + ?Sized>(
+    future: Pin<&mut F>,
+    waker: &Waker,
+) -> Poll<F::Output> {
+    poll_here(future, waker, 0, is_amid_wait()).0
+}
+
+/// Whether a thread waits further out on this stack. What polls in between may have a waker of its
+/// own, as a set of futures has.
+pub(crate) fn is_amid_wait() -> bool {
+    HERE.with(Cell::get).waits
+}
+
+/// Waits for a future on this thread, which parks by this clock, that of `leases`. Returns `None`
+/// if it is pending at `end`.
+fn run_until<F: Future + ?Sized>(
+    clock: &Clock,
+    leases: usize,
+    end: Time,
+    mut future: Pin<&mut F>,
+) -> Option<F::Output> {
+    // A store in memory, or one that blocks, answers at once, and needs no parker.
+    if let (Poll::Ready(answer), _) = poll_here(future.as_mut(), Waker::noop(), leases, true) {
+        return Some(answer);
+    }
+    let parker = ClockParker::new(clock);
+    let waker = Waker::from(Arc::new(parker.unparker()));
+    while clock.now() < end {
+        let (polled, until) = poll_here(future.as_mut(), &waker, leases, true);
+        match polled {
+            Poll::Ready(answer) => return Some(answer),
+            Poll::Pending => parker.park_until(until.min(end)),
+        }
+    }
+    None
+}
+
+/// Waits for a future on this thread, which parks by the clock of these leases.
+pub(crate) fn block_on<F: Future>(clock: &Clock, leases: usize, future: F) -> F::Output {
+    let answer = run_until(clock, leases, Time::MAX, pin!(future));
+    answer.expect("no clock comes to its end")
+}
 
 /// Waits for a call on this thread. A call that is pending when `limit` is over by this clock is
 /// dropped, and fails.
@@ -21,25 +150,115 @@ pub(crate) fn complete<T>(
     limit: Duration,
     mut call: StoreFuture<'_, T>,
 ) -> Result<T, StoreError> {
-    let end = clock.now() + limit;
-    // A store in memory, or one that blocks, answers at once.
-    if let Poll::Ready(answer) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        return answer;
-    }
-    let parker = ClockParker::new(clock);
-    let waker = Waker::from(Arc::new(parker.unparker()));
+    let unanswered = || Err(StoreError::unanswered(limit));
     // A poll at the limit might send something.
-    while clock.now() < end {
-        if let Poll::Ready(answer) = call.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return answer;
-        }
-        parker.park_until(end);
+    if limit.is_zero() {
+        return unanswered();
     }
-    Err(StoreError::unanswered(limit))
+    let end = clock.now() + limit;
+    run_until(clock, 0, end, call.as_mut()).unwrap_or_else(unanswered)
 }
 
 /// Returns the answer to a batch of one.
 pub(crate) fn only<T>(answers: Vec<Result<T, StoreError>>) -> Result<T, StoreError> {
     let first = answers.into_iter().next();
     first.unwrap_or_else(|| Err(StoreError::no_answer()))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::future::{pending, poll_fn};
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use tourbillon::ManualClock;
+
+    use super::*;
+    use crate::sync::catch_panic;
+
+    const LEASES: usize = 7;
+
+    fn clock() -> (ManualClock, Clock) {
+        let hand = ManualClock::new();
+        let clock = Clock::manual(&hand);
+        (hand, clock)
+    }
+
+    #[test]
+    fn a_call_without_time_is_not_polled() {
+        let polls = AtomicUsize::new(0);
+        let call = poll_fn(|_| {
+            polls.fetch_add(1, SeqCst);
+            Poll::Ready(Ok(()))
+        });
+        let late = complete(&clock().1, Duration::ZERO, Box::pin(call));
+        assert_eq!(late, Err(StoreError::unanswered(Duration::ZERO)));
+        assert_eq!(polls.into_inner(), 0);
+    }
+
+    #[test]
+    fn a_thread_that_waits_parks_until_the_first_moment_that_its_future_wants() {
+        let (hand, clock) = clock();
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        let waits = std::thread::spawn(move || {
+            block_on(&clock, LEASES, async {
+                poll_fn(|context| {
+                    assert!(parks_until(context.waker(), LEASES, at(9)));
+                    assert!(parks_until(context.waker(), LEASES, at(5)));
+                    // By another clock, or for another task.
+                    assert!(!parks_until(context.waker(), LEASES + 1, at(1)));
+                    let other = Waker::from(Arc::new(ClockParker::new(&clock).unparker()));
+                    assert!(!parks_until(&other, LEASES, at(1)) && !may_block(&other));
+                    match clock.now() >= at(5) {
+                        true => Poll::Ready(()),
+                        false => Poll::Pending,
+                    }
+                })
+                .await;
+                clock.now()
+            })
+        });
+        let mut moved = 0;
+        while !waits.is_finished() {
+            if moved < 5 {
+                hand.advance(Duration::from_secs(1));
+                moved += 1;
+            }
+            std::thread::yield_now();
+        }
+        assert_eq!(waits.join().unwrap(), at(5));
+    }
+
+    #[test]
+    fn the_wait_around_another_one_is_the_thread_s_again_after_that() {
+        let (_, clock) = clock();
+        let here = |waker: &Waker| (may_block(waker), parks_until(waker, LEASES, Time::MAX));
+        block_on(
+            &clock,
+            LEASES,
+            poll_fn(|context| {
+                assert_eq!(here(context.waker()), (true, true));
+                let inner = complete(
+                    &clock,
+                    Duration::from_secs(1),
+                    Box::pin(async {
+                        assert!(is_waited_for().await);
+                        Ok(())
+                    }),
+                );
+                assert_eq!(inner, Ok(()));
+                let panics = || block_on(&clock, LEASES, async { panic!("on purpose") });
+                assert!(catch_panic(panics).is_err());
+                assert_eq!(here(context.waker()), (true, true));
+                Poll::Ready(())
+            }),
+        );
+        assert!(!may_block(Waker::noop()));
+        let mut never = Box::pin(pending::<()>());
+        assert!(
+            never
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
+    }
 }

@@ -14,17 +14,20 @@ use crate::sync::Arc;
 /// Implements the trait for a type that has another store: every method is that store's. `$ask` takes
 /// the store and makes the call, and `$call` is the future of a call.
 macro_rules! forward {
-    ($type:ident, |$own:ident, $ask:ident| $asked:expr, |$call:ident| $future:expr) => {
-        impl<S: LeaseStore + ?Sized> LeaseStore for $type<S> {
+    (
+        [$($generics:tt)*] $type:ty, $store:ty,
+        |$own:ident, $ask:ident| $asked:expr, |$call:ident| $future:expr
+    ) => {
+        impl $($generics)* LeaseStore for $type {
             fn destination(&self, name: &str) -> Destination {
                 let $own = self;
-                let $ask = |store: &S| store.destination(name);
+                let $ask = |store: &$store| store.destination(name);
                 $asked
             }
 
             fn longest_lease(&self) -> Duration {
                 let $own = self;
-                let $ask = |store: &S| store.longest_lease();
+                let $ask = |store: &$store| store.longest_lease();
                 $asked
             }
 
@@ -35,7 +38,7 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
                 let $own = self;
-                let $ask = |store: &'a S| store.acquire(destination, batch, limit);
+                let $ask = |store: &'a $store| store.acquire(destination, batch, limit);
                 let $call = $asked;
                 $future
             }
@@ -47,7 +50,7 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, ()> {
                 let $own = self;
-                let $ask = |store: &'a S| store.leave(name, owner, limit);
+                let $ask = |store: &'a $store| store.leave(name, owner, limit);
                 let $call = $asked;
                 $future
             }
@@ -59,7 +62,7 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Vec<Outcome>> {
                 let $own = self;
-                let $ask = |store: &'a S| store.renew(destination, batch, limit);
+                let $ask = |store: &'a $store| store.renew(destination, batch, limit);
                 let $call = $asked;
                 $future
             }
@@ -71,7 +74,7 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
                 let $own = self;
-                let $ask = |store: &'a S| store.release(destination, batch, limit);
+                let $ask = |store: &'a $store| store.release(destination, batch, limit);
                 let $call = $asked;
                 $future
             }
@@ -82,7 +85,7 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Detached> {
                 let $own = self;
-                let $ask = |store: &'a S| store.detach(detach, limit);
+                let $ask = |store: &'a $store| store.detach(detach, limit);
                 let $call = $asked;
                 $future
             }
@@ -93,7 +96,7 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Option<Resumed>> {
                 let $own = self;
-                let $ask = |store: &'a S| store.resume(resume, limit);
+                let $ask = |store: &'a $store| store.resume(resume, limit);
                 let $call = $asked;
                 $future
             }
@@ -104,7 +107,7 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, Option<Holder>> {
                 let $own = self;
-                let $ask = |store: &'a S| store.holder_of(name, limit);
+                let $ask = |store: &'a $store| store.holder_of(name, limit);
                 let $call = $asked;
                 $future
             }
@@ -116,22 +119,24 @@ macro_rules! forward {
                 limit: Duration,
             ) -> StoreFuture<'a, LockPage> {
                 let $own = self;
-                let $ask = |store: &'a S| store.list(prefix, paging, limit);
+                let $ask = |store: &'a $store| store.list(prefix, paging, limit);
                 let $call = $asked;
                 $future
             }
 
             fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
                 let $own = self;
-                let $ask = |store: &S| store.watch(name, waker);
+                let $ask = |store: &$store| store.watch(name, waker);
                 $asked
             }
         }
     };
 }
 
-forward!(Arc, |own, ask| ask(own), |call| call);
-forward!(Box, |own, ask| ask(own), |call| call);
+forward!([<S: LeaseStore + ?Sized>] Arc<S>, S, |own, ask| ask(own), |call| call);
+forward!([<S: LeaseStore + ?Sized>] Box<S>, S, |own, ask| ask(own), |call| call);
 #[cfg(all(feature = "tokio", not(loom)))]
-forward!(TokioStore, |own, ask| own.enter(ask), |call| own
+forward!([<S: LeaseStore + ?Sized>] TokioStore<S>, S, |own, ask| own.enter(ask), |call| own
     .within(call));
+#[cfg(feature = "redis")]
+pub(crate) use forward;

@@ -2,7 +2,11 @@
 //! store in memory, the queue of waiting callers, and the context of a runtime. A store knows
 //! nothing of those who use it. It may use `sync` alone.
 
+#[cfg(not(loom))]
+mod blocking_store;
 mod call;
+pub(crate) mod call_answer;
+pub(crate) mod call_threads;
 mod claim;
 mod error;
 mod fault;
@@ -10,6 +14,8 @@ mod forward;
 mod handed;
 mod holder;
 mod memory;
+#[cfg(not(loom))]
+mod owned;
 mod secret;
 // It needs tokio, which the models do without.
 #[cfg(all(feature = "tokio", not(loom)))]
@@ -20,11 +26,17 @@ use std::future::ready;
 use std::task::Waker;
 use std::time::Duration;
 
+#[cfg(not(loom))]
+pub use blocking_store::BlockingStore;
 pub use call::StoreFuture;
-pub(crate) use call::{complete, only};
+pub(crate) use call::{
+    block_on, complete, is_waited_for, may_block, only, parks_until, poll_in_place,
+};
 pub(crate) use claim::LONGEST_NAME;
 pub use claim::{Acquired, Claim};
 pub use error::StoreError;
+#[cfg(feature = "redis")]
+pub(crate) use forward::forward;
 pub use handed::{Detach, Detached, Resume, Resumed};
 pub use holder::{HeldLock, Holder, LockPage, LockPaging};
 pub use memory::{Fault, MemoryStore, StoreCall};
@@ -37,21 +49,28 @@ pub(crate) use wait_queue::WaitQueue;
 /// A backend that stores leases: which owner holds which name, and until when.
 ///
 /// [`MemoryStore`](crate::MemoryStore) keeps leases in memory. The example `sqlite_store` is a
-/// backend of some hundred lines, on a table of SQLite.
+/// backend of some hundred lines, on a table of SQLite, with a client that blocks.
 ///
 /// # Calls
 ///
 /// Each call is a [future](StoreFuture), which `Box::pin(async move { .. })` makes. Most calls take a
 /// batch. All items of a batch belong to one destination.
 ///
-/// - A future is polled on threads of the leases and of their callers. If it needs the I/O or the
-///   timers of a tokio runtime, `TokioStore` (feature `tokio`) polls it in the context of that
-///   runtime.
-/// - A poll may block. A call that hangs in a poll does not delay calls to other destinations, but it
-///   occupies a worker. At most 240 calls for renewals run at one time, 64 for batches of releases,
-///   and 192 awaited calls. One destination gets at most 64 of the awaited calls.
+/// - A future is polled by whoever waits for the answer: by the task that awaits a call of the
+///   leases, by the thread that waits for it, or by a worker of the leases. If it needs the I/O or
+///   the timers of a tokio runtime, `TokioStore` (feature `tokio`) polls it in the context of that
+///   runtime. Without it awaited calls work in a task of tokio, and renewals fail.
+/// - A poll must not block the task that awaits the call. A store whose client blocks is wrapped in
+///   a [`BlockingStore`].
+/// - Renewals and releases in the background are made on workers. Each occupies one until its
+///   answer, whether it blocks or is pending. A call that hangs does not delay calls to other
+///   destinations. At most 240 calls for renewals run at one time, and 64 for batches of releases.
+/// - 64 workers more are for [`leave`](Self::leave), at most eight of a destination, and for the
+///   looks of those who follow an [election](crate::Election::leaders). A look is awaited: in a
+///   poll it may block its worker, and a [`BlockingStore`] makes it on a thread of its own.
 /// - A future that is pending when its `limit` is over is dropped, and the call counts as
-///   [`StoreError::Unavailable`].
+///   [`StoreError::Unavailable`]. It is also dropped with the task that awaits the call. It must be
+///   safe to drop it at each `await`: a connection with half an exchange must not be used again.
 ///
 /// # What a backend promises
 ///
@@ -64,7 +83,8 @@ pub(crate) use wait_queue::WaitQueue;
 /// - Renewals, releases and detaches change only what is held with their secret. The owner proves
 ///   nothing, since [`holder_of`](Self::holder_of) and [`list`](Self::list) show it to everybody.
 ///   No call and no error shows a secret.
-/// - A call sends nothing after its future is dropped, or after its limit.
+/// - A call sends nothing after its limit, nor after its future is dropped. A [`BlockingStore`]
+///   alone may finish a call that a thread has begun.
 ///
 /// A name has at most 1,024 bytes, [`Leases`](crate::Leases) sees to that.
 ///

@@ -7,15 +7,17 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
+use super::call::is_amid_wait;
 use super::{StoreError, StoreFuture};
 use crate::sync::catch_panic;
 
 /// A store whose calls are made, polled and dropped in the context of a tokio runtime.
 ///
-/// The threads of leases and of their callers poll the calls of a store, and most of them belong to
-/// no runtime. A store whose calls use tokio's I/O or timers is wrapped in this type. The runtime
-/// then drives what the calls wait for. A current-thread runtime does this only while a thread is in
-/// its `block_on`.
+/// The calls of a store are polled by tasks, by threads that wait, and by workers of the leases.
+/// Most of these threads belong to no tokio runtime. So a store whose calls use tokio's I/O or
+/// timers is wrapped in this type. Without it awaited calls work in a task of tokio, and renewals
+/// fail. The runtime drives what the calls wait for. A current-thread runtime does this only while
+/// a thread is in its `block_on`.
 ///
 /// In async code, await the calls of [`Leases`](crate::Leases). A call that
 /// [`wait`](crate::LeaseFuture::wait) makes on a thread that runs tasks fails with
@@ -123,7 +125,7 @@ struct CallWithin<'a, T> {
     runtime: Handle,
     /// `None` after the drop has begun.
     call: Option<StoreFuture<'a, T>>,
-    /// Whether this thread may wait for it.
+    /// Whether the thread that waits for it may do so.
     may_wait: bool,
 }
 
@@ -132,16 +134,19 @@ impl<T> Future for CallWithin<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if !this.may_wait {
+        // A task that awaits the call keeps no thread.
+        if is_amid_wait() {
             // A thread that polls tasks may not wait for a call: with one thread nothing would answer
             // it. Others of tokio's threads may, such as those of `spawn_blocking`, and only a trial
             // tells them apart.
-            this.may_wait = Handle::try_current().is_err()
+            this.may_wait = this.may_wait
+                || Handle::try_current().is_err()
                 || catch_panic(|| this.runtime.block_on(ready(()))).is_ok();
-        }
-        if !this.may_wait {
-            let why = "this thread runs tasks of tokio and can't wait for a store: await the call";
-            return Poll::Ready(Err(StoreError::Refused(why.to_owned())));
+            if !this.may_wait {
+                let why =
+                    "this thread runs tasks of tokio and can't wait for a store: await the call";
+                return Poll::Ready(Err(StoreError::Refused(why.to_owned())));
+            }
         }
         let _context = this.runtime.enter();
         let call = this.call.as_mut().expect("it is there until the drop");

@@ -13,6 +13,7 @@ use std::sync::PoisonError;
 pub(crate) use origin::Origin;
 pub(crate) use panics::catch_panic;
 pub(crate) use std::sync::{Arc, MutexGuard, OnceLock, Weak};
+pub(crate) use std::thread_local;
 
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,9 +23,10 @@ pub(crate) mod channel {
     pub(crate) use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 }
 
-#[cfg(feature = "redis")]
 pub(crate) mod thread {
-    pub(crate) use std::thread::{Builder, panicking};
+    pub(crate) use std::thread::Builder;
+    #[cfg(feature = "redis")]
+    pub(crate) use std::thread::panicking;
 }
 
 /// A mutex that ignores poison. That is sound because no user code runs under the lock, and code

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ManualClock, Time};
 use tourbillon_leases::{
-    Fault, Leases, LeasesBuilder, MemoryStore, Steps, StoreCall, StoreError, What,
+    BlockingStore, Fault, Leases, LeasesBuilder, MemoryStore, Steps, StoreCall, StoreError, What,
 };
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -67,6 +67,21 @@ pub(crate) fn threads_of(
     let leases = options(Leases::builder(store.clone()).clock(clock));
     Threads {
         leases: leases.build().unwrap(),
+        hand,
+        store,
+    }
+}
+
+/// Like [`threads`], on a store whose calls may block: those that are awaited block threads of the
+/// store.
+#[allow(dead_code, reason = "not all crates of tests await calls that hang")]
+pub(crate) fn blocking_threads() -> Threads {
+    let hand = ManualClock::new();
+    let clock = Clock::manual(&hand);
+    let store = MemoryStore::with_clock(clock.clone());
+    let builder = Leases::builder(BlockingStore::new(store.clone()));
+    Threads {
+        leases: builder.clock(clock).build().unwrap(),
         hand,
         store,
     }

@@ -1,7 +1,8 @@
 //! All of several locks: waited for together, or none.
 
 use std::future::IntoFuture;
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
@@ -10,10 +11,14 @@ use kit::gate::Gate;
 use kit::wakes::{Wakes, poll};
 use kit::{quiet, wait};
 use tourbillon_leases::{
-    Fault, LeaseFuture, LeaseGuard, Leases, LockError, Loss, MemoryStore, StoreCall, StoreError,
+    Claim, Fault, LeaseFuture, LeaseGuard, Leases, LockError, Loss, MemoryStore, Secret, StoreCall,
+    StoreError,
 };
 
-use crate::worlds::{LEASE, MS, S, Seen, World, down, log, no_fault, threads, world, world_of};
+use crate::calls::Calls;
+use crate::worlds::{
+    LEASE, MS, S, Seen, World, blocking_threads, down, log, no_fault, threads, world, world_of,
+};
 
 type All = LeaseFuture<Result<Vec<LeaseGuard>, LockError>>;
 
@@ -162,17 +167,16 @@ fn at_its_limit_it_says_what_it_waited_for() {
 }
 
 #[test]
-fn its_limit_holds_while_no_worker_is_free() {
-    let world = threads();
+fn its_limit_holds_while_the_store_hangs() {
+    let world = blocking_threads();
     let gate = Gate::default();
     let at = gate.clone();
     world.store.inject(move |call| {
-        if matches!(call, StoreCall::Claim(_)) {
+        if matches!(call, StoreCall::Claim(_) | StoreCall::ClaimMany { .. }) {
             at.pass();
         }
         Fault::None
     });
-    // The pool does not grow on a clock that stands still: this one keeps its only worker.
     let mut hangs = world.leases.lock("x").into_future();
     assert!(poll(&mut hangs, &Wakes::new()).is_pending());
     gate.crowd(1);
@@ -189,6 +193,7 @@ fn its_limit_holds_while_no_worker_is_free() {
     drop((all, hangs));
     gate.open();
     wait::until("nothing is left", || {
+        world.hand.advance(MS);
         let free = |name| world.store.holder(name).is_none();
         free("a") && free("b") && free("x") && world.leases.stats().armed == 0
     });
@@ -226,6 +231,38 @@ fn its_limit_holds_while_releases_hang() {
         world.hand.advance(MS);
         world.store.holder("a").is_none() && world.store.holder("c").is_none()
     });
+}
+
+/// The second lock is asked for twice, in one poll. Meanwhile the first one would be given back if
+/// nobody polled.
+#[test]
+fn a_thread_that_waits_keeps_what_it_holds_while_the_store_is_slow() {
+    let World {
+        leases,
+        steps,
+        store,
+        ..
+    } = world(9);
+    let limit = LEASE / 3;
+    let b = Claim::new("b", "other", Secret::new("other"), LEASE);
+    store.acquire(&b, limit).unwrap();
+    let steps = Arc::new(Mutex::new(steps));
+    let (own, of, asks) = (Arc::clone(&steps), store.clone(), AtomicUsize::new(0));
+    let first = Arc::new(OnceLock::new());
+    let token = Arc::clone(&first);
+    store.inject(move |call| {
+        if let StoreCall::Claim(_) = call {
+            token.get_or_init(|| of.holder("a").unwrap().1);
+            own.lock().unwrap().advance(LEASE / 2);
+            if asks.fetch_add(1, SeqCst) == 1 {
+                of.release("b", Secret::new("other"), limit).unwrap();
+            }
+        }
+        Fault::None
+    });
+    let guards = leases.lock_all(["a", "b"]).wait().unwrap();
+    assert!(guards.iter().all(LeaseGuard::is_held));
+    assert_eq!(Some(&guards[0].token()), first.get());
 }
 
 #[test]

@@ -16,6 +16,8 @@ use tourbillon_leases::{
     StoreError, What,
 };
 
+use crate::worlds::{S, Threads, blocking_threads};
+
 const LEASE: Duration = Duration::from_secs(30);
 
 fn manual() -> (ManualClock, Leases, MemoryStore) {
@@ -24,6 +26,26 @@ fn manual() -> (ManualClock, Leases, MemoryStore) {
     let store = MemoryStore::with_clock(clock.clone());
     let leases = Leases::builder(store.clone()).clock(clock).build();
     (hand, leases.unwrap(), store)
+}
+
+/// The same on a store whose calls may block. Those that are awaited block threads of the store.
+fn blocking() -> (ManualClock, Leases, MemoryStore) {
+    let Threads {
+        hand,
+        leases,
+        store,
+    } = blocking_threads();
+    (hand, leases, store)
+}
+
+/// Moves the clock until it holds, and for less than this time.
+fn within(time: Duration, hand: &ManualClock, what: &str, holds: impl Fn() -> bool) {
+    let steps = AtomicUsize::new(0);
+    until(what, || {
+        hand.advance(time / 1_000);
+        assert!(steps.fetch_add(1, SeqCst) < 900, "{what}: not in {time:?}");
+        holds()
+    });
 }
 
 /// Every acquire waits at the first gate before it is executed, and at the second one afterwards.
@@ -107,8 +129,8 @@ fn the_patience_is_that_of_the_clock() {
     let mut waiting = Box::pin(leases.lock("a").within(LEASE / 100).into_future());
     until("it sleeps", || {
         assert!(poll(&mut waiting, &wakes).is_pending());
-        // The guard's, the time to ask again, and the end of its patience.
-        claims.load(SeqCst) == 2 && leases.stats().armed == 3
+        // The guard's, and the time to ask again.
+        claims.load(SeqCst) == 2 && leases.stats().armed == 2
     });
     hand.advance(LEASE / 100);
     let mut answer = None;
@@ -124,8 +146,8 @@ fn the_patience_is_that_of_the_clock() {
 }
 
 #[test]
-fn patience_ends_also_while_no_worker_is_free() {
-    let (hand, leases, store) = manual();
+fn patience_ends_also_while_the_store_hangs() {
+    let (hand, leases, store) = blocking();
     let gate = Gate::default();
     let at = gate.clone();
     store.inject(move |call| {
@@ -135,16 +157,20 @@ fn patience_ends_also_while_no_worker_is_free() {
         Fault::None
     });
     let wakes = Wakes::new();
-    // The pool does not grow on a clock that stands still: this one keeps its only worker.
-    let mut hangs = Box::pin(leases.lock("a").into_future());
-    assert!(poll(&mut hangs, &wakes).is_pending());
-    gate.crowd(1);
-    let mut waiting = Box::pin(leases.lock("b").within(LEASE / 100).into_future());
+    // More of them than threads for one destination.
+    let mut hang: Vec<_> = (0..70)
+        .map(|at| leases.lock(&format!("a{at}")).into_future())
+        .collect();
+    for hangs in &mut hang {
+        assert!(poll(hangs, &wakes).is_pending());
+    }
+    gate.crowd(64);
+    let mut waiting = leases.lock("b").within(LEASE / 100).into_future();
     assert!(poll(&mut waiting, &wakes).is_pending());
     let mut each = leases.lock_all(["b", ""]).within(LEASE / 100).each();
     assert!(poll(&mut each, &wakes).is_pending());
     let before = wakes.count();
-    hand.advance(LEASE / 50);
+    hand.advance(LEASE / 100);
     until("both are woken", || wakes.count() > before + 1);
     assert!(matches!(
         poll(&mut waiting, &wakes),
@@ -155,10 +181,12 @@ fn patience_ends_also_while_no_worker_is_free() {
     };
     assert!(matches!(answers[0], Err(LockError::Store { .. })));
     // Neither was asked for the other name, nor will be.
-    drop((waiting, each, hangs));
+    assert_eq!(gate.waiting(), 64);
+    drop((waiting, each, hang));
     gate.open();
-    until("all is given back", || {
-        is_free(&store, "a") && leases.stats().armed == 0
+    until("they go on", || gate.waiting() == 0);
+    within(LEASE, &hand, "all is given back", || {
+        (0..70).all(|at| is_free(&store, &format!("a{at}")))
     });
     assert!(is_free(&store, "b"));
 }
@@ -166,7 +194,7 @@ fn patience_ends_also_while_no_worker_is_free() {
 #[test]
 fn c154_r05_a_future_dropped_while_its_request_is_under_way_leaves_the_lock_free() {
     for executed in [false, true] {
-        let (_, leases, store) = manual();
+        let (hand, leases, store) = blocking();
         let (before, after) = held_up(&store);
         let wakes = Wakes::new();
         let mut acquiring = Box::pin(leases.lock("a").into_future());
@@ -179,29 +207,24 @@ fn c154_r05_a_future_dropped_while_its_request_is_under_way_leaves_the_lock_free
             before.crowd(1);
         }
         drop(acquiring);
+        if executed {
+            // The clock stands still: no lease runs out.
+            until("it is given back", || is_free(&store, "a"));
+        }
         before.open();
         after.crowd(1);
         after.open();
-        // The clock stands still: no lease runs out.
-        until("it is given back", || {
-            is_free(&store, "a") && leases.stats().armed == 0
-        });
+        within(S, &hand, "it is given back", || is_free(&store, "a"));
         assert_eq!(leases.stats().kept, 0);
         store.heal();
-        leases
-            .lock("a")
-            .at_once()
-            .wait()
-            .unwrap()
-            .release()
-            .wait()
-            .unwrap();
+        let again = leases.lock("a").at_once().wait().unwrap();
+        again.release().wait().unwrap();
     }
 }
 
 #[test]
 fn c154_r05_a_future_dropped_before_its_answer_is_lost_leaves_the_lock_free() {
-    let (_, leases, store) = manual();
+    let (hand, leases, store) = blocking();
     let gate = Gate::default();
     let at_gate = gate.clone();
     let given_back = Arc::new(AtomicUsize::new(0));
@@ -221,17 +244,17 @@ fn c154_r05_a_future_dropped_before_its_answer_is_lost_leaves_the_lock_free() {
     assert!(poll(&mut acquiring, &wakes).is_pending());
     gate.crowd(1);
     drop(acquiring);
+    until("it is released in vain", || given_back.load(SeqCst) == 1);
     assert!(is_free(&store, "a"));
     gate.open();
-    // It was granted, nobody was told, and the clock stands still.
-    until("it was given back", || {
-        given_back.load(SeqCst) == 1 && is_free(&store, "a") && leases.stats().armed == 0
-    });
+    // It is granted now, and nobody is told.
+    until("it is granted", || !is_free(&store, "a"));
+    within(S, &hand, "it is given back", || is_free(&store, "a"));
 }
 
 #[test]
 fn c154_a_future_dropped_when_its_answer_has_come_leaves_the_lock_free() {
-    let (_, leases, store) = manual();
+    let (_, leases, store) = blocking();
     let (before, after) = held_up(&store);
     let wakes = Wakes::new();
     let mut acquiring = Box::pin(leases.lock("a").at_once().into_future());
@@ -291,7 +314,7 @@ fn who_gives_up_waiting_lets_the_next_one_have_it() {
 
 #[test]
 fn a_release_goes_on_when_its_future_is_dropped() {
-    let (_, leases, store) = manual();
+    let (_, leases, store) = blocking();
     let gate = Gate::default();
     let at = gate.clone();
     let guard = leases.lock("a").wait().unwrap();

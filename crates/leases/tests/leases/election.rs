@@ -16,7 +16,9 @@ use tourbillon_leases::{
     StoreCall, TermEnd,
 };
 
-use crate::worlds::{LEASE, MARGIN, MS, S, down, march, no_renewals, threads, together, world};
+use crate::worlds::{
+    LEASE, MARGIN, MS, S, blocking_threads, down, march, no_renewals, threads, together, world,
+};
 
 /// Awaits on this thread, without a runtime that could help.
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -540,7 +542,7 @@ fn a_stopped_candidate_does_not_ask_a_store_that_hangs() {
 
 #[test]
 fn the_end_of_a_term_is_told_and_respected_if_its_future_is_dropped() {
-    let world = threads();
+    let world = blocking_threads();
     let (election, log) = with_log(world.leases.election("e"));
     let leadership = election.lead().wait().unwrap();
     let token = leadership.token();

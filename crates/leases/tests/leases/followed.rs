@@ -3,11 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Change, Fault, Leases, LockError, Loss, MemoryStore, StoreCall, StoreError, TermEnd,
+    BlockingStore, Change, Fault, LeaseStore, Leases, LockError, Loss, MemoryStore, StoreCall,
+    StoreError, TermEnd, TokioStore,
 };
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -43,6 +45,27 @@ async fn a_lock_is_kept_for_an_hour_and_lost_when_the_store_is_cut_off() {
     guard.lost().await;
     assert!(!guard.is_held());
     assert!(cut.elapsed() <= LEASE, "{:?}", cut.elapsed());
+}
+
+/// On a thread of its own it would answer after a time that tokio's clock does not know.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_may_block_is_called_in_place() {
+    async fn locks(make: impl FnOnce(MemoryStore) -> Arc<dyn LeaseStore>) {
+        let clock = Clock::manual(&ManualClock::new());
+        let store = make(MemoryStore::with_clock(clock.clone()));
+        let builder = Leases::builder(store).clock(clock);
+        let (leases, steps) = builder.build_stepped(1).expect("good options");
+        let steps = tokio::spawn(steps.follow_tokio());
+        for _ in 0..1_000 {
+            let guard = leases.lock("report").at_once().await.expect("it is free");
+            guard.release().await.expect("it is held");
+        }
+        steps.abort();
+    }
+    let began = Instant::now();
+    locks(|store| Arc::new(BlockingStore::new(store))).await;
+    locks(|store| Arc::new(TokioStore::new(store, Handle::current()))).await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]

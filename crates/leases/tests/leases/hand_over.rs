@@ -3,8 +3,8 @@
 use std::future::Future;
 
 use tourbillon_leases::{
-    Acquired, Claim, DetachError, Fault, LeaseTicket, Leases, LockError, LockPaging, Loss,
-    MemoryStore, Secret, StoreCall, StoreError,
+    Acquired, BlockingStore, Claim, DetachError, Fault, LeaseTicket, Leases, LockError, LockPaging,
+    Loss, MemoryStore, Secret, StoreCall, StoreError,
 };
 
 use crate::calls::Calls;
@@ -511,7 +511,7 @@ async fn it_can_be_awaited() {
 #[tokio::test]
 async fn a_future_of_a_detach_that_is_dropped_releases_the_lock() {
     let store = MemoryStore::new();
-    let leases = Leases::new(store.clone()).unwrap();
+    let leases = Leases::new(BlockingStore::new(store.clone())).unwrap();
     let guard = leases.lock("a").await.unwrap();
     drop(guard.detach());
     kit::wait::until("it is released", || store.holder("a").is_none());

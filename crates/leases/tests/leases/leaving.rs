@@ -3,14 +3,16 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kit::gate::Gate;
 use kit::wait;
+use kit::wakes::{Wakes, poll};
 use tourbillon::{Clock, ManualClock, Time};
 use tourbillon_leases::{
     Acquired, Claim, Fault, Leases, LockError, MemoryStore, Released, Secret, StoreCall,
 };
 
 use crate::calls::Calls;
-use crate::worlds::{LEASE, MS, S, all_down, threads};
+use crate::worlds::{LEASE, MS, S, all_down, threads, threads_of};
 
 /// Notes who gives up.
 fn leavers(store: &MemoryStore) -> Arc<Mutex<Vec<String>>> {
@@ -136,6 +138,45 @@ fn nothing_is_reserved_after_the_last_waiting_caller_has_left() {
         ))));
         store.release("a", Secret::new("second"), limit).unwrap();
     }
+}
+
+/// Those who give up are noted by the workers that also look for followers.
+#[test]
+fn a_destination_that_hangs_leaves_workers_to_the_followers_of_another_one() {
+    let world = threads_of(2, |builder| builder);
+    let mut names = (0..).map(|at| format!("n{at}"));
+    let mut name = |of| {
+        names
+            .find(|name| world.store.destination(name).get() == of)
+            .unwrap()
+    };
+    let (bad, good) = (name(0), name(1));
+    let _held = world.leases.lock(&bad).wait().unwrap();
+    let gate = Gate::default();
+    let at = gate.clone();
+    world.store.inject(move |call| {
+        if let StoreCall::Leave { .. } = call {
+            at.pass();
+        }
+        Fault::None
+    });
+    for _ in 0..100 {
+        let mut waits = world.leases.lock(&bad).into_future();
+        assert!(poll(&mut waits, &Wakes::new()).is_pending());
+    }
+    wait::until("as many hang as may", || {
+        world.hand.advance(MS);
+        gate.waiting() == 8
+    });
+    let election = world.leases.election(&*good);
+    let leaders = election.leaders().unwrap();
+    wait::until("it hears", || {
+        world.hand.advance(MS);
+        leaders.try_recv() == Ok(None)
+    });
+    assert_eq!(gate.waiting(), 8);
+    gate.open();
+    wait::until("all go on", || gate.waiting() == 0);
 }
 
 #[tokio::test]

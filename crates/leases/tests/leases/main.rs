@@ -9,16 +9,19 @@ mod tickets;
 #[path = "../kit/worlds.rs"]
 mod worlds;
 
+mod after;
 mod all;
 mod answers;
 mod awaited;
 mod batches;
+mod blocking;
 mod election;
 mod errors;
 mod events;
 mod extending;
 #[cfg(feature = "tokio")]
 mod followed;
+mod futures;
 mod hand_over;
 mod health;
 mod keep_alive;

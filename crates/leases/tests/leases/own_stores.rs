@@ -10,6 +10,7 @@ use tourbillon_leases::{
     Released, Renewal, Secret,
 };
 
+use crate::after::After;
 use crate::calls::Calls as _;
 use crate::worlds::{LEASE, MS, S};
 
@@ -153,78 +154,6 @@ fn a_future_of_a_lease_owns_what_it_needs() {
     runtime.block_on(is_static(guard.release())).unwrap();
 }
 
-mod after {
-    use std::future::Future;
-    use std::time::Duration;
-
-    use tourbillon_leases::{
-        Acquired, Claim, Destination, Holder, Holding, LeaseStore, MemoryStore, Outcome, Released,
-        Renewal, StoreError, StoreFuture,
-    };
-
-    /// Asks a store in memory after a wait, which the call itself begins, and not its first poll.
-    pub(super) struct After<F>(pub(super) MemoryStore, pub(super) F);
-
-    impl<F, P> LeaseStore for After<F>
-    where
-        F: Fn() -> P + Send + Sync + 'static,
-        P: Future<Output = ()> + Send + 'static,
-    {
-        fn acquire<'a>(
-            &'a self,
-            destination: Destination,
-            batch: &'a [Claim<'a>],
-            limit: Duration,
-        ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
-            let wait = (self.1)();
-            Box::pin(async move {
-                wait.await;
-                self.0.acquire(destination, batch, limit).await
-            })
-        }
-
-        fn renew<'a>(
-            &'a self,
-            destination: Destination,
-            batch: &'a [Renewal<'a>],
-            limit: Duration,
-        ) -> StoreFuture<'a, Vec<Outcome>> {
-            let wait = (self.1)();
-            Box::pin(async move {
-                wait.await;
-                self.0.renew(destination, batch, limit).await
-            })
-        }
-
-        fn release<'a>(
-            &'a self,
-            destination: Destination,
-            batch: &'a [Holding<'a>],
-            limit: Duration,
-        ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
-            let wait = (self.1)();
-            Box::pin(async move {
-                wait.await;
-                self.0.release(destination, batch, limit).await
-            })
-        }
-
-        fn holder_of<'a>(
-            &'a self,
-            name: &'a str,
-            limit: Duration,
-        ) -> StoreFuture<'a, Option<Holder>> {
-            let wait = (self.1)();
-            Box::pin(async move {
-                wait.await;
-                self.0.holder_of(name, limit).await
-            })
-        }
-    }
-}
-
-use after::After;
-
 /// A future of a call, which is counted while it is there.
 struct Counted(Arc<AtomicUsize>);
 
@@ -243,7 +172,7 @@ fn asks_in_vain(limit: Duration, ask: impl FnOnce(&Leases) -> LockError + Send) 
     );
     let (count, hang) = (Arc::clone(&futures), Arc::clone(&hangs));
     let memory = MemoryStore::with_clock(Clock::manual(&hand));
-    let store = After(memory, move || {
+    let store = After::new(memory, move || {
         let (count, hang) = (Arc::clone(&count), hang.load(Ordering::SeqCst));
         async move {
             // With the first poll, when the limit of the call counts already.
@@ -296,7 +225,7 @@ fn a_call_that_is_pending_at_its_limit_is_dropped_and_fails() {
 #[cfg(feature = "tokio")]
 mod on_tokio {
     use tokio::runtime::{Builder, Runtime};
-    use tourbillon_leases::TokioStore;
+    use tourbillon_leases::{LeaseStore, StoreError, TokioStore};
 
     use super::*;
 
@@ -308,7 +237,7 @@ mod on_tokio {
     #[test]
     fn calls_use_the_timers_of_a_runtime_that_their_threads_do_not_belong_to() {
         let (runtime, memory) = (runtime(), MemoryStore::new());
-        let store = After(memory.clone(), || tokio::time::sleep(MS));
+        let store = After::new(memory.clone(), || tokio::time::sleep(MS));
         let leases = Leases::new(TokioStore::new(store, runtime.handle().clone())).unwrap();
         let guard = leases.lock("a").lease(300 * MS).wait().unwrap();
         assert_eq!(
@@ -348,7 +277,7 @@ mod on_tokio {
         let count = Arc::clone(&dropped);
         let hand = ManualClock::new();
         let clock = Clock::manual(&hand);
-        let store = After(MemoryStore::with_clock(clock.clone()), move || {
+        let store = After::new(MemoryStore::with_clock(clock.clone()), move || {
             let (spawns, sleep) = (Spawns(Arc::clone(&count)), tokio::time::sleep(3_600 * S));
             async move {
                 let _spawns = spawns;
@@ -376,7 +305,7 @@ mod on_tokio {
             Builder::new_current_thread().enable_all().build().unwrap(),
         ] {
             let memory = MemoryStore::new();
-            let store = After(memory.clone(), || tokio::time::sleep(MS));
+            let store = After::new(memory.clone(), || tokio::time::sleep(MS));
             let store = TokioStore::new(store, runtime.handle().clone());
             let leases = Arc::new(Leases::new(store).unwrap());
             kit::quiet::hush();
@@ -393,10 +322,31 @@ mod on_tokio {
         }
     }
 
+    /// As a set of futures, which has a waker for each of them.
+    #[test]
+    fn a_store_that_polls_with_a_waker_of_its_own_is_refused_too() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let slow = After::new(MemoryStore::new(), || tokio::time::sleep(3_600 * S));
+        let inner = Arc::new(TokioStore::new(slow, runtime.handle().clone()));
+        let outer = After::new(MemoryStore::new(), move || {
+            let inner = Arc::clone(&inner);
+            async move {
+                let mut call = LeaseStore::holder_of(&*inner, "a", S);
+                let own = kit::wakes::Wakes::new();
+                let answer = std::future::poll_fn(|_| kit::wakes::poll(&mut call, &own)).await;
+                assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
+            }
+        });
+        let leases = Leases::new(outer).unwrap();
+        kit::quiet::hush();
+        let locked = runtime.block_on(async { leases.lock("a").wait().map(drop) });
+        locked.unwrap();
+    }
+
     #[test]
     fn a_runtime_without_a_thread_that_runs_is_told_at_the_limit() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let store = After(MemoryStore::new(), || tokio::time::sleep(MS));
+        let store = After::new(MemoryStore::new(), || tokio::time::sleep(MS));
         let leases = Leases::builder(TokioStore::new(store, runtime.handle().clone()))
             .lease(300 * MS)
             .build()

@@ -1,28 +1,65 @@
 //! Futures that are granted a lock, and are not polled for a while.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::Poll;
+use std::time::Duration;
 
 use kit::wakes::{Wakes, poll};
-use tourbillon_leases::{ElectionRole, LeaseFuture, LeaseGuard, LockError, Loss};
+use tourbillon::{Clock, ManualClock};
+use tourbillon_leases::{
+    ElectionRole, Fault, LeaseFuture, LeaseGuard, Leases, LockError, Loss, MemoryStore, Steps,
+    StoreCall, StoreError,
+};
 
-use crate::worlds::{LEASE, Log, MS, S, Seen, World, log, no_fault, world};
+use crate::after::{After, AsyncGate};
+use crate::worlds::{LEASE, Log, MS, S, Seen, log, no_fault};
 
-const HALF: std::time::Duration = LEASE.checked_div(2).unwrap();
+const HALF: Duration = LEASE.checked_div(2).unwrap();
+/// The limit of a call.
+const LIMIT: Duration = LEASE.checked_div(3).unwrap();
 
-/// Polls once, so that the call is sent, and executes it.
-fn begin<F: Future + Unpin>(world: &World, future: &mut F) {
+/// Leases without threads, on a store whose answers wait at a gate.
+struct Slow {
+    leases: Leases,
+    steps: Steps,
+    store: MemoryStore,
+    clock: Clock,
+    gate: AsyncGate,
+}
+
+fn slow(seed: u64) -> Slow {
+    let clock = Clock::manual(&ManualClock::new());
+    let store = MemoryStore::with_clock(clock.clone());
+    let gate = AsyncGate::default();
+    let at = gate.clone();
+    let slow = After::answering(store.clone(), move || at.pass());
+    let builder = Leases::builder(slow).clock(clock.clone());
+    let (leases, steps) = builder.build_stepped(seed).unwrap();
+    Slow {
+        leases,
+        steps,
+        store,
+        clock,
+        gate,
+    }
+}
+
+/// Polls once, so that the call is sent and executed. Its answer comes after that.
+fn begin<F: Future + Unpin>(slow: &Slow, future: &mut F) {
+    slow.gate.shut();
     assert!(poll(future, &Wakes::new()).is_pending());
-    world.steps.settle();
+    slow.gate.open();
+    slow.steps.settle();
 }
 
 /// Polls until the future is ready. The clock stands still.
-fn finish<F: Future + Unpin>(world: &World, future: &mut F) -> F::Output {
+fn finish<F: Future + Unpin>(slow: &Slow, future: &mut F) -> F::Output {
     for _ in 0..100 {
         if let Poll::Ready(answer) = poll(future, &Wakes::new()) {
             return answer;
         }
-        world.steps.settle();
+        slow.steps.settle();
     }
     panic!("it waits for the clock, or forever");
 }
@@ -41,8 +78,8 @@ fn releases(log: &Log) -> Vec<String> {
 type Lock = LeaseFuture<Result<LeaseGuard, LockError>>;
 
 /// All calls that await one lock.
-fn each(world: &World) -> [Lock; 4] {
-    let acquire = || world.leases.lock("a");
+fn each(slow: &Slow) -> [Lock; 4] {
+    let acquire = || slow.leases.lock("a");
     [
         acquire().into_future(),
         acquire().at_once().into_future(),
@@ -52,252 +89,388 @@ fn each(world: &World) -> [Lock; 4] {
 }
 
 #[test]
-fn a_grant_that_nobody_takes_is_given_back_after_half_of_its_lease() {
-    let world = world(1);
-    for mut lock in each(&world) {
-        let log = log(&world.store, &world.clock, no_fault);
-        begin(&world, &mut lock);
-        world.steps.advance(HALF - MS);
-        assert!(world.store.holder("a").is_some());
-        world.steps.advance(MS);
-        world.steps.settle();
-        assert_eq!(world.store.holder("a"), None);
-        assert_eq!(world.leases.stats().kept, 0);
+fn a_grant_that_nobody_takes_is_not_renewed() {
+    let slow = slow(1);
+    for mut lock in each(&slow) {
+        let log = log(&slow.store, &slow.clock, no_fault);
+        begin(&slow, &mut lock);
+        assert!(slow.store.holder("a").is_some());
+        assert_eq!(slow.leases.stats().kept, 0);
+        slow.steps.advance(LEASE - MS);
+        assert!(slow.store.holder("a").is_some());
+        slow.steps.advance(MS);
+        assert_eq!(slow.store.holder("a"), None);
         // It holds nothing and costs nothing, however long it is kept.
-        world.steps.advance(100 * LEASE);
-        assert_eq!(releases(&log), ["a"]);
+        slow.steps.advance(100 * LEASE);
+        let calls: Vec<_> = log.calls().into_iter().map(|(_, seen)| seen).collect();
+        assert_eq!(calls, [Seen::Claim("a".to_owned())]);
+        // Its drop gives back what may have been granted.
         drop(lock);
-        world.steps.settle();
+        slow.steps.settle();
         assert_eq!(releases(&log), ["a"]);
-        assert_eq!(world.leases.stats().armed, 0);
+        slow.steps.advance(3 * LEASE);
+        assert_eq!(slow.leases.stats().armed, 0);
     }
 }
 
 #[test]
-fn a_poll_within_half_of_the_lease_takes_the_grant() {
-    let world = world(2);
-    for mut lock in each(&world) {
-        begin(&world, &mut lock);
-        let token = world.store.holder("a").unwrap().1;
-        world.steps.advance(HALF - MS);
-        let guard = finish(&world, &mut lock).unwrap();
+fn a_poll_within_the_limit_takes_the_grant_and_begins_the_renewals() {
+    let slow = slow(2);
+    for mut lock in each(&slow) {
+        let limit = LIMIT.min(S);
+        begin(&slow, &mut lock);
+        let token = slow.store.holder("a").unwrap().1;
+        slow.steps.advance(limit - MS);
+        let guard = finish(&slow, &mut lock).unwrap();
         assert_eq!(guard.token(), token);
         assert!(guard.is_held());
         // Only the timer of the guard is left.
-        assert!(world.leases.stats().armed <= 1);
-        world.steps.advance(HALF / 2);
+        assert!(slow.leases.stats().armed <= 1);
+        slow.steps.advance(HALF);
         assert!(guard.is_held());
         guard.release().wait().unwrap();
-        assert_eq!(world.leases.stats().armed, 0);
+        assert_eq!(slow.leases.stats().armed, 0);
     }
+}
+
+#[test]
+fn a_poll_at_the_limit_of_a_call_does_not_fetch_its_answer() {
+    let slow = slow(3);
+    let mut once = slow.leases.lock("a").at_once().into_future();
+    begin(&slow, &mut once);
+    let log = log(&slow.store, &slow.clock, no_fault);
+    slow.steps.advance(LIMIT);
+    let late = finish(&slow, &mut once).unwrap_err();
+    assert!(late.to_string().contains("no answer within"), "{late}");
+    slow.steps.settle();
+    assert_eq!(releases(&log), ["a"]);
+    assert_eq!(slow.store.holder("a"), None);
+}
+
+/// The one that asks once fails then, as above.
+#[test]
+fn a_poll_between_the_limit_and_half_of_the_lease_asks_again_if_it_waits() {
+    let slow = slow(3);
+    let [endless, _, _, fixed] = each(&slow);
+    for mut lock in [endless, fixed] {
+        begin(&slow, &mut lock);
+        slow.steps.advance(LIMIT + S);
+        // After a pause, since a call has failed.
+        assert!(poll(&mut lock, &Wakes::new()).is_pending());
+        slow.steps.advance(S);
+        let guard = finish(&slow, &mut lock).unwrap();
+        assert!(guard.is_held() && guard.remaining() > HALF);
+        guard.release().wait().unwrap();
+        slow.steps.advance(3 * LEASE);
+        assert_eq!(slow.store.holder("a"), None);
+    }
+    let mut locks = slow.leases.lock_all(["a", "b"]).each();
+    begin(&slow, &mut locks);
+    slow.steps.advance(LIMIT + S);
+    for late in finish(&slow, &mut locks) {
+        let error = late.unwrap_err().to_string();
+        assert!(error.contains("no answer within"), "{error}");
+    }
+    slow.steps.settle();
+    assert!(
+        ["a", "b"]
+            .iter()
+            .all(|name| slow.store.holder(name).is_none())
+    );
 }
 
 #[test]
 fn a_later_poll_asks_again_and_returns_a_lock_that_is_held() {
-    let world = world(3);
-    for mut lock in each(&world) {
-        begin(&world, &mut lock);
-        let token = world.store.holder("a").unwrap().1;
-        world.steps.advance(2 * LEASE);
-        let log = log(&world.store, &world.clock, no_fault);
-        let guard = finish(&world, &mut lock).unwrap();
-        assert!(guard.is_held() && guard.token() > token);
-        // No release of the first grant reaches the second one.
-        world.steps.advance(LEASE / 4);
-        assert!(guard.is_held() && releases(&log).is_empty());
-        guard.release().wait().unwrap();
-        assert_eq!(releases(&log), ["a"]);
+    for after in [HALF, 2 * LEASE] {
+        let slow = slow(3);
+        for mut lock in each(&slow) {
+            begin(&slow, &mut lock);
+            let token = slow.store.holder("a").unwrap().1;
+            slow.steps.advance(after);
+            let log = log(&slow.store, &slow.clock, no_fault);
+            let guard = finish(&slow, &mut lock).unwrap();
+            assert!(guard.is_held() && guard.token() > token);
+            // No release of the first grant ends the second one.
+            slow.steps.advance(HALF);
+            assert!(guard.is_held());
+            let before = releases(&log).len();
+            guard.release().wait().unwrap();
+            assert_eq!(releases(&log).len(), before + 1);
+            slow.steps.advance(3 * LEASE);
+        }
     }
 }
 
 #[test]
 fn a_later_poll_waits_for_whoever_has_the_lock_now() {
-    let world = world(4);
+    let slow = slow(4);
     let late = |mut lock: Lock| {
-        begin(&world, &mut lock);
-        world.steps.advance(HALF);
-        world.steps.settle();
-        let other = world.leases.lock("a").at_once().wait().unwrap();
+        begin(&slow, &mut lock);
+        slow.steps.advance(LEASE);
+        let other = slow.leases.lock("a").at_once().wait().unwrap();
         (lock, other)
     };
-    let [endless, once, limited, _] = each(&world);
+    let [endless, once, limited, _] = each(&slow);
     let (mut endless, other) = late(endless);
     for _ in 0..10 {
         assert!(poll(&mut endless, &Wakes::new()).is_pending());
-        world.steps.advance(S);
+        slow.steps.advance(S);
     }
+    assert!(other.is_held());
     other.release().wait().unwrap();
-    world.steps.settle();
-    let guard = finish(&world, &mut endless).unwrap();
+    slow.steps.settle();
+    let guard = finish(&slow, &mut endless).unwrap();
     assert!(guard.is_held());
     guard.release().wait().unwrap();
 
     let (mut once, other) = late(once);
-    let held = finish(&world, &mut once);
+    let held = finish(&slow, &mut once);
     assert!(matches!(held, Err(LockError::Held { .. })), "{held:?}");
+    assert!(other.is_held());
     other.release().wait().unwrap();
 
     // Its time is over, so it asks for the last time.
     let (mut limited, other) = late(limited);
-    let held = finish(&world, &mut limited);
+    let held = finish(&slow, &mut limited);
     assert!(matches!(held, Err(LockError::TimedOut { .. })), "{held:?}");
     assert!(other.is_held());
 }
 
 #[test]
-fn a_grant_that_ended_before_the_poll_is_never_handed_out() {
-    let world = world(5);
-    let acquire = || world.leases.lock("a");
-    for (mut lock, loss) in [
-        (acquire().fed_every(S).into_future(), Loss::NotFed),
-        (acquire().max_hold(S).into_future(), Loss::HeldTooLong),
-    ] {
-        begin(&world, &mut lock);
-        world.steps.advance(S);
-        let lost = finish(&world, &mut lock).unwrap_err();
-        assert!(
-            matches!(lost, LockError::Lost { loss: of, .. } if of == loss),
-            "{lost}"
-        );
-        world.steps.settle();
-        assert_eq!(world.store.holder("a"), None);
-    }
-    // The store has lost it, and the next one is asked for.
-    let mut lock = acquire().into_future();
-    begin(&world, &mut lock);
-    world.store.forget();
-    world.steps.advance(LEASE * 2 / 5);
-    let guard = finish(&world, &mut lock).unwrap();
-    assert!(guard.is_held());
+fn a_grant_that_its_options_have_ended_is_never_handed_out() {
+    let slow = slow(5);
+    let acquire = || slow.leases.lock("a");
+    let mut lock = acquire().max_hold(S).into_future();
+    begin(&slow, &mut lock);
+    slow.steps.advance(S);
+    let lost = finish(&slow, &mut lock).unwrap_err();
+    let loss = Loss::HeldTooLong;
+    assert!(
+        matches!(lost, LockError::Lost { loss: of, .. } if of == loss),
+        "{lost}"
+    );
+    slow.steps.settle();
+    assert_eq!(slow.store.holder("a"), None);
+    // Nor by a thread that waits.
+    let hand = slow.steps.clock();
+    slow.store.inject(move |call| {
+        if let StoreCall::Claim(_) = call {
+            hand.advance(S);
+        }
+        Fault::None
+    });
+    let lost = acquire().max_hold(S).wait().unwrap_err();
+    assert!(
+        matches!(lost, LockError::Lost { loss: of, .. } if of == loss),
+        "{lost}"
+    );
+    slow.store.heal();
+    slow.steps.settle();
+    // The period of the feeding begins with the renewals, in the poll.
+    let mut lock = acquire().fed_every(S).into_future();
+    begin(&slow, &mut lock);
+    slow.steps.advance(2 * S);
+    let guard = finish(&slow, &mut lock).unwrap();
+    assert!(guard.feed());
     guard.release().wait().unwrap();
     // Closed leases grant nothing.
     let mut lock = acquire().into_future();
-    begin(&world, &mut lock);
-    world.leases.close(S);
-    let closed = finish(&world, &mut lock);
+    begin(&slow, &mut lock);
+    slow.leases.close(S);
+    let closed = finish(&slow, &mut lock);
     assert!(
         matches!(closed, Err(LockError::Closed { .. })),
         "{closed:?}"
     );
+    slow.steps.settle();
+    assert_eq!(slow.store.holder("a"), None);
 }
 
 #[test]
-fn many_locks_that_nobody_takes_are_given_back_together() {
-    let world = world(6);
-    let mut locks = world.leases.lock_all(["a", "", "b"]).each();
-    begin(&world, &mut locks);
-    let log = log(&world.store, &world.clock, no_fault);
-    world.steps.advance(HALF);
-    world.steps.settle();
-    assert_eq!(releases(&log), ["a", "b"]);
-    assert_eq!(world.leases.stats().kept, 0);
+fn many_locks_that_nobody_takes_are_given_back_together_and_asked_for_again() {
+    let slow = slow(6);
+    let mut locks = slow.leases.lock_all(["a", "", "b"]).each();
+    begin(&slow, &mut locks);
+    assert_eq!(
+        slow.leases.stats().kept,
+        0,
+        "no renewal begins before the poll"
+    );
+    slow.steps.advance(LEASE);
     // A later poll asks again, and finds what is free now.
-    let other = world.leases.lock("b").at_once().wait().unwrap();
-    let answers = finish(&world, &mut locks);
+    let other = slow.leases.lock("b").at_once().wait().unwrap();
+    let log = log(&slow.store, &slow.clock, no_fault);
+    let answers = finish(&slow, &mut locks);
     let held: Vec<bool> = answers
         .iter()
         .map(|answer| answer.as_ref().is_ok_and(LeaseGuard::is_held))
         .collect();
     assert_eq!(held, [true, false, false]);
     assert!(matches!(answers[2], Err(LockError::Held { .. })));
-    drop((answers, other));
-    world.steps.settle();
-    assert_eq!(world.leases.stats().armed, 0);
-    // One that the store has lost meanwhile is asked for again, with the others.
-    let mut locks = world.leases.lock_all(["a", "b"]).each();
-    begin(&world, &mut locks);
-    world.store.forget();
-    world.steps.advance(LEASE * 2 / 5);
-    let answers = finish(&world, &mut locks);
-    assert!(answers.iter().flatten().all(LeaseGuard::is_held));
-    assert_eq!(answers.iter().flatten().count(), 2);
+    slow.steps.advance(3 * LEASE);
+    assert!(releases(&log).starts_with(&["a".to_owned(), "b".to_owned()]));
+    assert!(answers[0].as_ref().is_ok_and(LeaseGuard::is_held) && other.is_held());
+    let stats = slow.leases.stats();
+    assert_eq!((stats.waiting, stats.abandoned), (0, 2));
+}
+
+/// The first destination has answered, and the second one has not.
+#[test]
+fn many_locks_of_which_some_are_granted_hold_nothing_after_a_lease() {
+    let clock = Clock::manual(&ManualClock::new());
+    let memory = MemoryStore::with_destinations(clock.clone(), 2);
+    let gate = AsyncGate::default();
+    let (at, passes) = (gate.clone(), AtomicUsize::new(0));
+    let store = After::new(memory.clone(), move || {
+        // The first call is answered.
+        let first = passes.fetch_add(1, SeqCst) == 0;
+        let gate = at.clone();
+        async move {
+            if !first {
+                gate.pass().await;
+            }
+        }
+    });
+    let (leases, steps) = Leases::builder(store)
+        .clock(clock)
+        .build_stepped(7)
+        .unwrap();
+    gate.shut();
+    let names: Vec<String> = (0..10).map(|at| format!("n{at}")).collect();
+    let mut locks = leases.lock_all(&names).each();
+    assert!(poll(&mut locks, &Wakes::new()).is_pending());
+    assert!(names.iter().any(|name| memory.holder(name).is_some()));
+    assert_eq!(leases.stats().kept, 0);
+    steps.advance(LEASE);
+    assert!(names.iter().all(|name| memory.holder(name).is_none()));
+    gate.open();
+    drop(locks);
+    steps.advance(3 * LEASE);
+    assert_eq!(leases.stats().armed, 0);
+}
+
+/// The first destination has answered seconds before the second one was asked, which was polled
+/// late.
+#[test]
+fn many_locks_are_asked_for_again_half_of_a_lease_after_the_first_call() {
+    let clock = Clock::manual(&ManualClock::new());
+    let memory = MemoryStore::with_destinations(clock.clone(), 2);
+    // Later calls pass.
+    let gates = [AsyncGate::default(), AsyncGate::default()];
+    let (of, calls) = (gates.clone(), AtomicUsize::new(0));
+    let store = After::answering(memory.clone(), move || {
+        let gate = of.get(calls.fetch_add(1, SeqCst)).cloned();
+        async move {
+            if let Some(gate) = gate {
+                gate.pass().await;
+            }
+        }
+    });
+    let builder = Leases::builder(store).clock(clock);
+    let (leases, steps) = builder.build_stepped(7).unwrap();
+    let names: Vec<String> = (0..10).map(|at| format!("n{at}")).collect();
+    let tokens = || {
+        let holder = |name: &String| memory.holder(name).map(|(_, token)| token);
+        names.iter().map(holder).collect::<Vec<_>>()
+    };
+    gates.iter().for_each(AsyncGate::shut);
+    let mut locks = leases.lock_all(&names).each();
+    let wakes = Wakes::new();
+    assert!(poll(&mut locks, &wakes).is_pending());
+    steps.advance(4 * S);
+    gates[0].open();
+    assert!(poll(&mut locks, &wakes).is_pending());
+    let first = tokens();
+    assert!(first.iter().all(Option::is_some), "both were asked");
+    steps.advance(HALF - 4 * S);
+    let mut answers = Vec::new();
+    for _ in 0..100 {
+        if let Poll::Ready(ready) = poll(&mut locks, &wakes) {
+            answers = ready;
+            break;
+        }
+        steps.settle();
+    }
+    assert_eq!(answers.len(), names.len());
+    for (answer, first) in answers.iter().zip(first) {
+        let guard = answer.as_ref().unwrap();
+        assert!(guard.is_held() && Some(guard.token()) > first);
+    }
 }
 
 #[test]
-fn a_resumed_lock_that_nobody_takes_is_released() {
-    let world = world(7);
-    for wait in [HALF, LEASE * 2] {
-        let ticket = world
-            .leases
-            .lock("a")
-            .at_once()
-            .wait()
-            .unwrap()
-            .detach()
-            .wait()
-            .unwrap();
-        let mut resume = world.leases.resume(&ticket);
-        begin(&world, &mut resume);
-        world.steps.advance(wait);
-        world.steps.settle();
-        assert_eq!(world.store.holder("a"), None);
-        let lost = finish(&world, &mut resume).unwrap_err();
-        assert!(matches!(lost, LockError::Lost { .. }), "{lost}");
-    }
-    let ticket = world
-        .leases
-        .lock("a")
-        .at_once()
-        .wait()
-        .unwrap()
-        .detach()
-        .wait()
-        .unwrap();
-    let mut resume = world.leases.resume(&ticket);
-    begin(&world, &mut resume);
-    world.store.forget();
-    world.steps.advance(LEASE * 2 / 5);
-    let lost = finish(&world, &mut resume).unwrap_err();
+fn a_resumed_lock_that_nobody_takes_is_free_after_a_lease() {
+    let slow = slow(7);
+    let ticket = || {
+        let guard = slow.leases.lock("a").at_once().wait().unwrap();
+        guard.detach().wait().unwrap()
+    };
+    let one = ticket();
+    let mut resume = slow.leases.resume(&one);
+    begin(&slow, &mut resume);
+    slow.steps.advance(LEASE);
+    assert_eq!(slow.store.holder("a"), None);
+    let late = finish(&slow, &mut resume).unwrap_err();
     assert!(
         matches!(
-            lost,
-            LockError::Lost {
-                loss: Loss::NotHeld,
+            &late,
+            LockError::Store {
+                error: StoreError::Unavailable(_),
                 ..
             }
         ),
-        "{lost}"
+        "{late}"
     );
+    // In time it may be repeated.
+    let one = ticket();
+    let mut resume = slow.leases.resume(&one);
+    begin(&slow, &mut resume);
+    slow.steps.advance(LIMIT);
+    assert!(finish(&slow, &mut resume).is_err());
+    let guard = slow.leases.resume(&one).wait().unwrap();
+    assert!(guard.is_held());
+    guard.release().wait().unwrap();
+    // One that is dropped is given back.
+    let one = ticket();
+    let mut resume = slow.leases.resume(&one);
+    begin(&slow, &mut resume);
+    drop(resume);
+    slow.steps.settle();
+    assert_eq!(slow.store.holder("a"), None);
 }
 
 #[test]
 fn a_candidate_that_nobody_polls_leaves_the_lead_to_others() {
-    let world = world(8);
-    let sleeper = world.leases.election("a");
+    let slow = slow(8);
+    let sleeper = slow.leases.election("a");
     let mut campaign = Box::pin(sleeper.lead());
-    begin(&world, &mut campaign);
-    world.steps.advance(HALF);
-    world.steps.settle();
+    begin(&slow, &mut campaign);
+    slow.steps.advance(LEASE);
     // An election is the lock of its name.
-    let other = world.leases.lock("a").at_once().wait().unwrap();
-    assert!(poll(&mut campaign, &Wakes::new()).is_pending());
-    world.steps.settle();
+    let other = slow.leases.lock("a").at_once().wait().unwrap();
     assert!(poll(&mut campaign, &Wakes::new()).is_pending());
     let token = other.token();
     other.release().wait().unwrap();
-    world.steps.settle();
-    let term = finish(&world, &mut campaign).unwrap();
+    slow.steps.settle();
+    let term = finish(&slow, &mut campaign).unwrap();
     assert!(term.is_leader() && term.token() > token);
 }
 
 #[test]
-fn a_service_that_nobody_polls_in_time_tries_again() {
-    let world = world(8);
-    let election = world.leases.election("a").fed_every(S);
+fn a_service_whose_options_end_its_grant_tries_again() {
+    let slow = slow(8);
+    let election = slow.leases.election("a").max_hold(S);
     let mut service = Box::pin(election.serve_async(async |_| std::future::pending().await));
-    assert!(poll(&mut service, &Wakes::new()).is_pending());
-    world.steps.settle();
-    assert!(world.store.holder("a").is_some(), "it was granted");
+    begin(&slow, &mut service);
+    assert!(slow.store.holder("a").is_some(), "it was granted");
     // Its term was over before it began.
-    world.steps.advance(2 * S);
+    slow.steps.advance(2 * S);
     assert!(poll(&mut service, &Wakes::new()).is_pending());
-    world.steps.settle();
-    assert_eq!(world.store.holder("a"), None);
+    slow.steps.settle();
+    assert_eq!(slow.store.holder("a"), None);
     assert_eq!(election.status().role, ElectionRole::Waiting);
     // The first pause is of 60 ms at most.
-    world.steps.advance(S / 10);
-    assert!(poll(&mut service, &Wakes::new()).is_pending());
-    world.steps.settle();
+    slow.steps.advance(S / 10);
     assert!(poll(&mut service, &Wakes::new()).is_pending());
     assert!(matches!(
         election.status().role,

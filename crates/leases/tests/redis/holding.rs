@@ -29,6 +29,41 @@ fn release_after(store: &RedisStore, name: &str, owner: &str, rest: Duration) ->
     answers.unwrap().remove(0).unwrap()
 }
 
+/// More locks than awaited calls run at one time for a destination.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn many_locks_are_awaited_at_one_time() {
+    let server = Server::start();
+    let leases = Leases::new(store(&server)).unwrap();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.build().unwrap();
+    runtime.block_on(async {
+        // Each one is wanted twice.
+        let begin = |at: usize| {
+            let leases = leases.clone();
+            tokio::spawn(async move {
+                let guard = leases.lock(&format!("n{}", at / 2)).await.unwrap();
+                guard.release().await.unwrap();
+            })
+        };
+        let tasks: Vec<_> = (0..200).map(begin).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let guard = leases.lock("x").not_renewed().await.unwrap();
+        guard.extend(2 * LEASE).await.unwrap();
+        assert!(guard.remaining() > LEASE);
+        let token = guard.token();
+        let guard = leases.resume(&guard.detach().await.unwrap()).await.unwrap();
+        let holder = leases.holder("x").await.unwrap().unwrap();
+        assert_eq!((&*holder.owner, holder.token), (guard.id().owner(), token));
+        let page = leases.list("", &LockPaging::first(9)).await.unwrap();
+        assert_eq!(page.locks.len(), 1);
+        guard.release().await.unwrap();
+    });
+    assert_eq!(leases.stats().granted, 201);
+}
+
 fn remaining(store: &RedisStore, name: &str) -> Duration {
     let holder = store.holder_of(name, LIMIT).unwrap();
     holder.expect("it is held").remaining

@@ -33,10 +33,10 @@ use std::fmt;
 use std::task::Waker;
 use std::time::Duration;
 
-use tourbillon::{Clock, ClockParker, ClockUnparker, Time};
+use tourbillon::{Clock, ClockParker, Time};
 
 use crate::sync::channel::{Receiver, Sender, bounded};
-use crate::sync::{Mutex, MutexGuard, Origin, catch_panic};
+use crate::sync::{Arc, Mutex, MutexGuard, Origin, catch_panic};
 
 /// Why a lease was lost.
 ///
@@ -145,8 +145,8 @@ struct State {
     in_flights: u64,
     /// The number of renewals that have succeeded.
     renewals: u64,
-    /// Threads that wait until no renewal is in flight.
-    waiters: Vec<ClockUnparker>,
+    /// Threads and tasks that wait until no renewal is in flight.
+    waiters: Vec<Waker>,
     /// Channels that get the loss.
     senders: Vec<Sender<Loss>>,
     /// Tasks that await the loss, each under the number it has left its waker under.
@@ -321,7 +321,7 @@ impl LeaseState {
             drop(state);
         }
         // Both branches have released the lock. A woken thread takes it at once.
-        waiting.iter().for_each(ClockUnparker::unpark);
+        wake_all(waiting);
         goes_on
     }
 
@@ -343,7 +343,7 @@ impl LeaseState {
                 state.in_flight = None;
                 let waiting = std::mem::take(&mut state.waiters);
                 drop(state);
-                waiting.iter().for_each(ClockUnparker::unpark);
+                wake_all(waiting);
                 InFlightStatus::GivenUp
             }
         }
@@ -394,7 +394,7 @@ impl LeaseState {
                 );
                 drop(state);
                 // Wakes the tasks that await the loss. They find that it will never come.
-                wake_all(gone.1);
+                wake_all(gone.1.into_iter().map(|(_, waker)| waker));
                 Stopped::Now
             }
         }
@@ -410,23 +410,31 @@ impl LeaseState {
 
     /// Waits until no renewal is in flight, or until its limit has passed.
     pub(crate) fn wait_for_in_flight(&self, clock: &Clock) {
-        if self.is_forked() {
-            return;
-        }
         let parker = ClockParker::new(clock);
-        loop {
-            let until = {
-                let mut state = self.state.lock();
-                match state.in_flight {
-                    Some((_, limit)) if clock.now() < limit => {
-                        // Left under the lock of the check: an answer in between wakes it.
-                        state.waiters.push(parker.unparker());
-                        limit
-                    }
-                    _ => return,
-                }
-            };
+        let waker = Waker::from(Arc::new(parker.unparker()));
+        while let Some(until) = self.in_flight_until(|| clock.now(), &waker) {
             parker.park_until(until);
+        }
+    }
+
+    /// Returns until when a renewal is in flight, or `None` if none is, or its limit has passed.
+    /// The waker is woken by its outcome.
+    pub(crate) fn in_flight_until(&self, now: impl Fn() -> Time, waker: &Waker) -> Option<Time> {
+        if self.is_forked() {
+            return None;
+        }
+        // Cloned before the lock is taken: a waker is a runtime's code.
+        let own = waker.clone();
+        let mut state = self.state.lock();
+        match state.in_flight {
+            Some((_, limit)) if now() < limit => {
+                // Left under the lock of the check: an answer in between wakes it.
+                if !state.waiters.iter().any(|left| left.will_wake(waker)) {
+                    state.waiters.push(own);
+                }
+                Some(limit)
+            }
+            _ => None,
         }
     }
 
@@ -503,13 +511,13 @@ impl LeaseState {
         }
         // The function may drop a key, which is user code. The wakers are woken all the same.
         let _ = catch_panic(|| (self.on_loss)(loss));
-        wake_all(wakers);
+        wake_all(wakers.into_iter().map(|(_, waker)| waker));
     }
 }
 
 /// Wakes all wakers. A waker is a runtime's code: if one panics, the others are woken all the same.
-fn wake_all(wakers: Vec<(u64, Waker)>) {
-    for (_, waker) in wakers {
+fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    for waker in wakers {
         let _ = catch_panic(|| waker.wake());
     }
 }

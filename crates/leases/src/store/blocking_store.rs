@@ -1,0 +1,327 @@
+//! Stores whose client blocks.
+
+use std::fmt;
+use std::task::Waker;
+use std::time::Duration;
+
+use tourbillon::Clock;
+
+use super::call::{complete, is_waited_for};
+use super::call_threads::{CallBounds, CallThreads, Lane};
+use super::owned::{OwnedClaim, OwnedDetach, OwnedHolding, OwnedRenewal, OwnedResume};
+use super::{
+    Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LeaseStore, LockPage,
+    LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError, StoreFuture, Watch,
+};
+use crate::sync::Arc;
+use crate::sync::thread::Builder;
+
+/// Two destinations that hang leave threads to the others.
+const BOUNDS: CallBounds = CallBounds {
+    all: 192,
+    of_one: 64,
+    lists: 2,
+};
+
+/// Lets async code use a store whose calls block.
+///
+/// An awaited call of [`Leases`](crate::Leases) is polled by the task that awaits it. A store whose
+/// client blocks would block the threads of the runtime. Wrapped in this type, it is called on
+/// threads of its own, which start when they are needed and end when they were idle for ten
+/// seconds. At most 192 calls run at one time, 64 of these for one [`Destination`], and two that
+/// [list](LeaseStore::list). So one or two destinations that hang leave threads to the others;
+/// three leave none. A call that gets no thread within its limit is not made, and fails with
+/// [`StoreError::Unavailable`]. It is not known as such, so what it asks for is given back all the
+/// same.
+///
+/// A thread that waits for the answer anyway, as in [`wait`](crate::LeaseFuture::wait), calls the
+/// store itself, and so do the workers of the leases. There this type costs nothing, and none of
+/// these bounds hold. If a store of yours joins calls of several such stores, a thread that waits
+/// makes them one after the other; those that your store polls with a waker of its own are made on
+/// threads.
+///
+/// If an awaited call is dropped before a thread has begun it, it is not made. After that the
+/// thread finishes it, and the leases give back what it was granted.
+///
+/// In a forked copy of the process each call fails with [`StoreError::Forked`]. Clones share the
+/// store and the threads. The threads end after the last clone; one whose call hangs ends with that
+/// call.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{
+///     Acquired, BlockingStore, Claim, Destination, Holding, LeaseStore, Leases, Outcome, Released,
+///     Renewal, StoreError, StoreFuture,
+/// };
+/// # use tourbillon_leases::MemoryStore;
+/// # struct Client(MemoryStore);
+///
+/// struct MyStore {
+///     client: Client, // the blocking client of some database
+/// }
+///
+/// impl LeaseStore for MyStore {
+///     fn acquire<'a>(
+///         &'a self,
+///         destination: Destination,
+///         batch: &'a [Claim<'a>],
+///         limit: Duration,
+///     ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+///         Box::pin(async move {
+///             // .. blocks here, for at most `limit` ..
+/// #           std::thread::sleep(Duration::from_millis(1));
+/// #           self.client.0.acquire(destination, batch, limit).await
+///         })
+///     }
+///
+///     fn renew<'a>(
+///         &'a self,
+///         destination: Destination,
+///         batch: &'a [Renewal<'a>],
+///         limit: Duration,
+///     ) -> StoreFuture<'a, Vec<Outcome>> {
+///         Box::pin(async move {
+///             // ..
+/// #           self.client.0.renew(destination, batch, limit).await
+///         })
+///     }
+///
+///     fn release<'a>(
+///         &'a self,
+///         destination: Destination,
+///         batch: &'a [Holding<'a>],
+///         limit: Duration,
+///     ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+///         Box::pin(async move {
+///             // ..
+/// #           self.client.0.release(destination, batch, limit).await
+///         })
+///     }
+/// }
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # let store = MyStore { client: Client(MemoryStore::new()) };
+/// let leases = Leases::new(BlockingStore::new(store))?;
+/// let guard = leases.lock("report").wait()?; // blocks this thread
+/// guard.release().wait()?;
+/// # runtime.block_on(async {
+/// let guard = leases.lock("report").await?; // blocks a thread of the store
+/// # guard.release().await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct BlockingStore<S>(Arc<BlockingShared<S>>);
+
+struct BlockingShared<S> {
+    store: Arc<S>,
+    threads: Arc<CallThreads>,
+    clock: Clock,
+}
+
+impl<S: LeaseStore> BlockingStore<S> {
+    /// Wraps a store whose calls block.
+    pub fn new(store: S) -> Self {
+        let clock = Clock::boottime();
+        BlockingStore(Arc::new(BlockingShared {
+            store: Arc::new(store),
+            threads: Arc::new(CallThreads::new(clock.clone(), BOUNDS)),
+            clock,
+        }))
+    }
+}
+
+impl<S> BlockingStore<S> {
+    /// Returns the store.
+    pub(crate) fn get(&self) -> &S {
+        &self.0.store
+    }
+
+    fn is_forked(&self) -> bool {
+        self.0.threads.is_forked()
+    }
+}
+
+impl<S: LeaseStore> BlockingStore<S> {
+    /// Where the calls about a name go.
+    fn lane(&self, name: &str) -> Lane {
+        Lane::To(self.destination(name))
+    }
+
+    /// Makes a call: `here` on this thread, if it may block. Otherwise a thread of the store makes
+    /// what `there` returns, with the rest of the limit.
+    fn call<'a, T, C, F>(
+        &'a self,
+        lane: Lane,
+        limit: Duration,
+        here: impl FnOnce(&'a S) -> StoreFuture<'a, T> + Send + 'a,
+        there: impl FnOnce(Arc<S>) -> C + Send + 'a,
+    ) -> StoreFuture<'a, T>
+    where
+        T: Send + 'static,
+        C: FnOnce(Duration) -> F + Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send,
+    {
+        Box::pin(async move {
+            if self.is_forked() {
+                return Err(StoreError::Forked);
+            }
+            if is_waited_for().await {
+                return here(self.get()).await;
+            }
+            let (clock, call) = (self.0.clock.clone(), there(Arc::clone(&self.0.store)));
+            let end = clock.now() + limit;
+            let run = move || {
+                let left = end.since(clock.now());
+                complete(&clock, left, Box::pin(call(left)))
+            };
+            let threads = &self.0.threads;
+            threads.hand_over(lane, run, start).await?
+        })
+    }
+}
+
+/// Starts a thread of a store.
+fn start(threads: Arc<CallThreads>) -> bool {
+    let thread = Builder::new().name("tb-store".to_owned());
+    thread.spawn(move || threads.serve()).is_ok()
+}
+
+impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
+    fn destination(&self, name: &str) -> Destination {
+        self.get().destination(name)
+    }
+
+    fn longest_lease(&self) -> Duration {
+        self.get().longest_lease()
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Claim<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+        let here = move |store: &'a S| store.acquire(destination, batch, limit);
+        self.call(Lane::To(destination), limit, here, move |store| {
+            let own: Vec<_> = batch.iter().map(OwnedClaim::of).collect();
+            move |limit| async move {
+                let batch: Vec<_> = own.iter().map(OwnedClaim::get).collect();
+                store.acquire(destination, &batch, limit).await
+            }
+        })
+    }
+
+    fn leave<'a>(&'a self, name: &'a str, owner: &'a str, limit: Duration) -> StoreFuture<'a, ()> {
+        let here = move |store: &'a S| store.leave(name, owner, limit);
+        self.call(self.lane(name), limit, here, move |store| {
+            let (name, owner) = (name.to_owned(), owner.to_owned());
+            move |limit| async move { store.leave(&name, &owner, limit).await }
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Renewal<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Outcome>> {
+        let here = move |store: &'a S| store.renew(destination, batch, limit);
+        self.call(Lane::To(destination), limit, here, move |store| {
+            let own: Vec<_> = batch.iter().map(OwnedRenewal::of).collect();
+            move |limit| async move {
+                let batch: Vec<_> = own.iter().map(OwnedRenewal::get).collect();
+                store.renew(destination, &batch, limit).await
+            }
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        destination: Destination,
+        batch: &'a [Holding<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+        let here = move |store: &'a S| store.release(destination, batch, limit);
+        self.call(Lane::To(destination), limit, here, move |store| {
+            let own: Vec<_> = batch.iter().map(OwnedHolding::of).collect();
+            move |limit| async move {
+                let batch: Vec<_> = own.iter().map(OwnedHolding::get).collect();
+                store.release(destination, &batch, limit).await
+            }
+        })
+    }
+
+    fn detach<'a>(&'a self, detach: &'a Detach<'a>, limit: Duration) -> StoreFuture<'a, Detached> {
+        let here = move |store: &'a S| store.detach(detach, limit);
+        self.call(self.lane(detach.name), limit, here, move |store| {
+            let own = OwnedDetach::of(detach);
+            move |limit| async move { store.detach(&own.get(), limit).await }
+        })
+    }
+
+    fn resume<'a>(
+        &'a self,
+        resume: &'a Resume<'a>,
+        limit: Duration,
+    ) -> StoreFuture<'a, Option<Resumed>> {
+        let here = move |store: &'a S| store.resume(resume, limit);
+        self.call(self.lane(resume.name), limit, here, move |store| {
+            let own = OwnedResume::of(resume);
+            move |limit| async move { store.resume(&own.get(), limit).await }
+        })
+    }
+
+    fn holder_of<'a>(&'a self, name: &'a str, limit: Duration) -> StoreFuture<'a, Option<Holder>> {
+        let here = move |store: &'a S| store.holder_of(name, limit);
+        self.call(self.lane(name), limit, here, move |store| {
+            let name = name.to_owned();
+            move |limit| async move { store.holder_of(&name, limit).await }
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        paging: &'a LockPaging,
+        limit: Duration,
+    ) -> StoreFuture<'a, LockPage> {
+        let here = move |store: &'a S| store.list(prefix, paging, limit);
+        self.call(Lane::Lists, limit, here, move |store| {
+            let (prefix, paging) = (prefix.to_owned(), paging.clone());
+            move |limit| async move { store.list(&prefix, &paging, limit).await }
+        })
+    }
+
+    fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
+        // In a forked copy a lock of the store may stay locked forever.
+        match self.is_forked() {
+            true => None,
+            false => self.get().watch(name, waker),
+        }
+    }
+}
+
+impl<S> Clone for BlockingStore<S> {
+    fn clone(&self) -> Self {
+        BlockingStore(Arc::clone(&self.0))
+    }
+}
+
+impl<S> Drop for BlockingShared<S> {
+    fn drop(&mut self) {
+        self.threads.close();
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for BlockingStore<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_tuple("BlockingStore");
+        match self.is_forked() {
+            true => shown.finish_non_exhaustive(),
+            false => shown.field(self.get()).finish(),
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Stores whose client blocks: which threads they block, and what becomes of their calls.
+
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use kit::gate::Gate;
+use kit::wait::until;
+use kit::wakes::{Wakes, poll};
+use tourbillon::{Clock, ManualClock};
+use tourbillon_leases::{
+    BlockingStore, Fault, LeaseFuture, LeaseGuard, LeaseStore, Leases, LockError, LockPaging,
+    MemoryStore, StoreCall, StoreError,
+};
+
+use crate::worlds::{LEASE, MS, S};
+
+type Lock = LeaseFuture<Result<LeaseGuard, LockError>>;
+
+/// The awaited calls of one destination that run at one time.
+const OF_ONE: usize = 64;
+
+/// Leases on a manual clock, and a store with two destinations whose acquires block at a gate.
+struct Hangs {
+    hand: ManualClock,
+    leases: Leases,
+    store: MemoryStore,
+    gate: Gate,
+    claims: Arc<AtomicUsize>,
+}
+
+/// The acquires of this destination hang.
+fn hangs(destination: u64) -> Hangs {
+    let hand = ManualClock::new();
+    let clock = Clock::manual(&hand);
+    let store = MemoryStore::with_destinations(clock.clone(), 2);
+    let (gate, claims) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
+    let (at, count, of) = (gate.clone(), Arc::clone(&claims), store.clone());
+    store.inject(move |call| {
+        if let StoreCall::Claim(claim) = call
+            && of.destination(claim.name).get() == destination
+        {
+            count.fetch_add(1, SeqCst);
+            at.pass();
+        }
+        Fault::None
+    });
+    let builder = Leases::builder(BlockingStore::new(store.clone()));
+    Hangs {
+        leases: builder.clock(clock).lease(LEASE).build().unwrap(),
+        hand,
+        store,
+        gate,
+        claims,
+    }
+}
+
+impl Hangs {
+    /// Returns a name of this destination.
+    fn name(&self, destination: u64, number: usize) -> String {
+        let names = (0..).map(|at| format!("n{at}"));
+        let mut names = names.filter(|name| self.store.destination(name).get() == destination);
+        names.nth(number).unwrap()
+    }
+
+    /// Begins to acquire so many names of a destination.
+    fn begin(&self, destination: u64, count: usize) -> Vec<Lock> {
+        let begin = |number| {
+            let name = self.name(destination, number);
+            let mut lock = self.leases.lock(&name).at_once().into_future();
+            let wakes = Wakes::new();
+            assert!(poll(&mut lock, &wakes).is_pending());
+            if wakes.count() > 0 {
+                // That was a turn for the runtime.
+                assert!(poll(&mut lock, &wakes).is_pending());
+            }
+            lock
+        };
+        (0..count).map(begin).collect()
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn calls_that_hang_for_one_destination_leave_threads_to_another_one() {
+    let hangs = hangs(0);
+    let calls = hangs.begin(0, OF_ONE + 2);
+    hangs.gate.crowd(OF_ONE);
+    let name = hangs.name(1, 0);
+    let guard = runtime().block_on(hangs.leases.lock(&name).into_future());
+    assert!(guard.unwrap().is_held());
+    // Two more wait for their turn, and are not made when nobody wants them.
+    assert_eq!(hangs.gate.waiting(), OF_ONE);
+    drop(calls);
+    hangs.gate.open();
+    until("the threads are free", || hangs.gate.waiting() == 0);
+    let name = hangs.name(0, OF_ONE + 2);
+    let guard = runtime().block_on(hangs.leases.lock(&name).into_future());
+    assert!(guard.unwrap().is_held());
+    assert_eq!(hangs.claims.load(SeqCst), OF_ONE + 1);
+}
+
+#[test]
+fn a_call_that_gets_no_thread_within_its_limit_fails_and_is_not_made() {
+    let hangs = hangs(0);
+    let mut calls = hangs.begin(0, OF_ONE + 1);
+    hangs.gate.crowd(OF_ONE);
+    hangs.hand.advance(LEASE / 3);
+    let Poll::Ready(late) = poll(&mut calls[OF_ONE], &Wakes::new()) else {
+        panic!("it waits after its limit");
+    };
+    let error = late.unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            LockError::Store {
+                error: StoreError::Unavailable(_),
+                ..
+            }
+        ),
+        "{error}"
+    );
+    drop(calls);
+    hangs.gate.open();
+    until("the others are made", || hangs.gate.waiting() == 0);
+    assert_eq!(hangs.claims.load(SeqCst), OF_ONE);
+}
+
+#[test]
+fn a_call_that_is_dropped_while_it_is_made_gives_back_what_it_was_granted() {
+    let hangs = hangs(0);
+    let calls = hangs.begin(0, 1);
+    hangs.gate.crowd(1);
+    let name = hangs.name(0, 0);
+    drop(calls);
+    assert_eq!(hangs.store.holder(&name), None);
+    hangs.gate.open();
+    until("it is granted", || hangs.store.holder(&name).is_some());
+    let began = hangs.leases.now();
+    until("it is given back", || {
+        hangs.hand.advance(Duration::from_millis(10));
+        hangs.store.holder(&name).is_none()
+    });
+    assert!(
+        hangs.leases.now().since(began) < LEASE,
+        "it did not run out"
+    );
+}
+
+/// The thread of each call, by its name.
+fn threads_of(store: &MemoryStore) -> Arc<Mutex<Vec<String>>> {
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let own = Arc::clone(&threads);
+    store.inject(move |_| {
+        let name = thread::current().name().unwrap_or_default().to_owned();
+        own.lock().unwrap().push(name);
+        Fault::None
+    });
+    threads
+}
+
+#[test]
+fn calls_that_are_waited_for_block_their_own_thread_and_awaited_ones_do_not() {
+    let store = MemoryStore::new();
+    let leases = Leases::new(BlockingStore::new(store.clone())).unwrap();
+    let threads = threads_of(&store);
+    let seen = || std::mem::take(&mut *threads.lock().unwrap());
+    let own = thread::current().name().unwrap().to_owned();
+    let all = |leases: &Leases| {
+        let guard = leases.lock("a").wait().unwrap();
+        leases.holder("a").wait().unwrap();
+        guard.release().wait().unwrap();
+        let both = leases.lock_all(["b", "c"]).wait().unwrap();
+        leases.release_many(both).wait();
+        let fixed = leases.lock("d").lease(S).not_renewed().wait().unwrap();
+        fixed.extend(2 * S).wait().unwrap();
+        leases
+            .resume(&fixed.detach().wait().unwrap())
+            .wait()
+            .unwrap()
+    };
+    let guard = all(&leases);
+    assert_eq!(seen(), vec![own; 9]);
+    runtime().block_on(async {
+        guard.release().await.unwrap();
+        leases.lock_all(["b", "c"]).await.unwrap();
+        leases.list("", &LockPaging::first(1)).await.unwrap();
+    });
+    let awaited = seen();
+    let of_store = awaited.iter().filter(|name| *name == "tb-store").count();
+    // The guards are dropped, which a worker of the leases does.
+    assert!(of_store == 3 && awaited.len() >= 3, "{awaited:?}");
+    let renewed = leases
+        .lock("e")
+        .lease(300 * Duration::from_millis(1))
+        .wait()
+        .unwrap();
+    seen();
+    until("it is renewed", || renewed.renewals() > 0);
+    assert!(!seen().contains(&"tb-store".to_owned()));
+}
+
+#[test]
+fn lists_take_few_threads() {
+    let store = MemoryStore::new();
+    let at = Gate::default();
+    let own = at.clone();
+    store.inject(move |call| {
+        if matches!(call, StoreCall::List { .. }) {
+            own.pass();
+        }
+        Fault::None
+    });
+    let leases = Leases::new(BlockingStore::new(store)).unwrap();
+    let list = |_| {
+        let mut list = leases.list("", &LockPaging::first(1));
+        assert!(poll(&mut list, &Wakes::new()).is_pending());
+        list
+    };
+    let lists: Vec<_> = (0..5).map(list).collect();
+    at.crowd(2);
+    let guard = runtime().block_on(leases.lock("a").into_future());
+    assert!(guard.unwrap().is_held());
+    assert_eq!(at.waiting(), 2);
+    at.open();
+    for list in lists {
+        assert!(list.wait().is_ok());
+    }
+}
+
+/// So a thread gets all arguments.
+#[test]
+fn every_call_can_be_awaited_and_does_what_a_blocking_one_does() {
+    let store = MemoryStore::new();
+    let builder = Leases::builder(BlockingStore::new(store.clone()));
+    let leases = builder.holder_data("here").poll(MS).build().unwrap();
+    runtime().block_on(async {
+        let fixed = leases.lock("a").lease(LEASE).not_renewed();
+        let guard = fixed.at_least(LEASE).await.unwrap();
+        let holder = leases.holder("a").await.unwrap().unwrap();
+        assert_eq!(
+            (&*holder.owner, &*holder.data),
+            (guard.id().owner(), "here")
+        );
+        guard.extend(10 * LEASE).await.unwrap();
+        assert!(guard.remaining() > 5 * LEASE);
+        // It waits, gives up, and is reported to the store.
+        let late = leases.lock("a").within(MS).await;
+        assert!(matches!(late, Err(LockError::TimedOut { .. })), "{late:?}");
+        let token = guard.token();
+        let guard = leases.resume(&guard.detach().await.unwrap()).await.unwrap();
+        assert_eq!(guard.token(), token);
+        let holder = leases.holder("a").await.unwrap().unwrap();
+        assert_eq!(
+            (&*holder.owner, &*holder.data),
+            (guard.id().owner(), "here")
+        );
+        let page = leases.list("a", &LockPaging::first(9)).await.unwrap();
+        assert_eq!((page.locks.len(), &*page.locks[0].name), (1, "a"));
+        guard.release().await.unwrap();
+        // The rest of its shortest hold.
+        let rest = leases.holder("a").await.unwrap().unwrap();
+        assert!(rest.owner.ends_with("(released)"), "{}", rest.owner);
+        let both = leases.lock_all(["b", "c"]).await.unwrap();
+        assert!(leases.release_many(both).await.iter().all(Result::is_ok));
+    });
+}
+
+#[test]
+fn a_panic_of_a_blocking_store_is_a_failure_of_its_call() {
+    kit::quiet::hush();
+    let store = MemoryStore::new();
+    let leases = Leases::new(BlockingStore::new(store.clone())).unwrap();
+    store.inject(|call| match call {
+        StoreCall::Claim(_) | StoreCall::Holder { .. } => panic!("on purpose"),
+        _ => Fault::None,
+    });
+    let (once, look) =
+        runtime().block_on(async { (leases.lock("a").at_once().await, leases.holder("a").await) });
+    for error in [once.unwrap_err(), look.unwrap_err()] {
+        assert!(error.to_string().contains("on purpose"), "{error}");
+    }
+    store.heal();
+    // Its thread is there for the next one.
+    let guard = runtime().block_on(leases.lock("a").into_future());
+    assert!(guard.unwrap().is_held());
+}
+
+#[test]
+fn a_store_that_is_waited_for_after_it_was_polled_is_answered_by_its_thread() {
+    let hangs = hangs(0);
+    let lock = hangs.begin(0, 1).remove(0);
+    hangs.gate.crowd(1);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| lock.wait());
+        hangs.gate.open();
+        assert!(waits.join().unwrap().unwrap().is_held());
+    });
+    assert_eq!(hangs.claims.load(SeqCst), 1);
+}
+
+#[test]
+fn it_can_be_printed_and_cloned() {
+    let store = BlockingStore::new(MemoryStore::new());
+    assert_eq!(
+        format!("{:?}", store.clone()),
+        "BlockingStore(MemoryStore { names: 0, .. })"
+    );
+    assert_eq!(store.longest_lease(), Duration::MAX);
+}
