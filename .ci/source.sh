@@ -42,7 +42,8 @@ lacks() {
 
 # Without the feature `metrics` there is no crate of metrics, without `stream` none of futures, without `tokio` no runtime, without `redis`
 # no client of Redis, without `redis-tls` and `postgres-tls` no TLS, and without the features of a database neither one.
-# Durable timers bring nothing into the core, and `sqlx` comes with its own crate alone.
+# Durable timers bring nothing into the core, the connections to PostgreSQL know neither timers nor locks, and `sqlx` comes
+# with its own crate alone.
 nothing_unasked() {
     lacks '(futures|tokio|async)[^ ]*' tourbillon ''
     lacks 'metrics' tourbillon serde,stream,tokio,test-util
@@ -60,11 +61,12 @@ nothing_unasked() {
     lacks 'tokio[^ ]*' tourbillon-leases redis,test-util
     lacks 'serde[^ ]*|oneshot|rusqlite|libsqlite3-sys|tokio-postgres|postgres[^ ]*' tourbillon \
         stream,tokio,test-util
-    lacks '(futures|tokio|async)[^ ]*|rusqlite|libsqlite3-sys|postgres[^ ]*|redis|serde_derive' tourbillon-durable ''
-    lacks '(futures|tokio|async)[^ ]*|postgres[^ ]*|redis' tourbillon-durable sqlite
-    lacks 'rusqlite|libsqlite3-sys|postgres[^ ]*|redis' tourbillon-durable tokio
+    lacks '(futures|tokio|async)[^ ]*|rusqlite|libsqlite3-sys|(tourbillon-)?postgres[^ ]*|redis|serde_derive' tourbillon-durable ''
+    lacks '(futures|tokio|async)[^ ]*|(tourbillon-)?postgres[^ ]*|redis' tourbillon-durable sqlite
+    lacks 'rusqlite|libsqlite3-sys|(tourbillon-)?postgres[^ ]*|redis' tourbillon-durable tokio
     lacks 'rusqlite|libsqlite3-sys|redis|postgres' tourbillon-durable tokio-postgres
     lacks 'rusqlite|libsqlite3-sys|redis|rustls|ring' tourbillon-durable postgres
+    lacks 'rusqlite|libsqlite3-sys|redis|rustls|ring|postgres|tourbillon' tourbillon-postgres ''
     lacks 'sqlx[^ ]*' tourbillon-durable sqlite,postgres,postgres-tls,tokio,jiff
     lacks 'rusqlite|libsqlite3-sys|redis|rustls|ring|postgres|sqlx-(sqlite|mysql|macros)' \
         tourbillon-durable-sqlx ''

@@ -80,6 +80,29 @@ pub(crate) const CORE: &[Room] = &[
     room(0, "guide"),
 ];
 
+/// The rooms of `tourbillon-postgres`.
+pub(crate) const POSTGRES: &[Room] = &[
+    room(0, "sync"),
+    room(0, "caller"),
+    room(0, "error"),
+    // Pure: texts and files, as `libpq` reads them.
+    room(0, "url"),
+    room(0, "passfile"),
+    room(1, "password"),
+    room(1, "security"),
+    room(2, "parameters"),
+    room(2, "tls"),
+    // What errors mean, and nothing of whose they are.
+    spare(3, "failure", &["error", "tls"]),
+    room(4, "server"),
+    room(4, "session"),
+    room(5, "hosts"),
+    room(6, "connector"),
+    room(7, "builder"),
+    room(7, "link"),
+    room(8, "listener"),
+];
+
 /// The rooms of `tourbillon-leases`.
 pub(crate) const LEASES: &[Room] = &[
     room(0, "sync"),

@@ -4,22 +4,21 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use tokio_postgres::Config;
-#[cfg(feature = "postgres-tls")]
-use tokio_postgres::config::Host;
+use tourbillon_postgres::{Caller, Connector, ConnectorBuilder, Session};
 
 use crate::postgres::Postgres;
-use crate::postgres::hosts::Hosts;
+use crate::postgres::failure::of_connection;
 use crate::postgres::link::{Link, Settings};
-use crate::postgres::parameters::{self, Parameters};
-use crate::postgres::passfile::PasswordFile;
-use crate::postgres::password::{AskPassword, Passwords};
 use crate::postgres::schema::Schema;
-use crate::postgres::security::{self, Encryption, Security};
-#[cfg(feature = "postgres-tls")]
-use crate::postgres::tls::{self, Certificates};
 use crate::store::{Beats, DEFAULT, StoreError};
-use crate::sync::{Arc, OnceLock, Origin, thread};
+use crate::sync::{Arc, OnceLock};
+
+/// This crate, as errors and lists of threads name it.
+const CALLER: Caller = Caller {
+    package: "tourbillon-durable",
+    builder: "PostgresBuilder",
+    threads: "durable",
+};
 
 /// Options of a [`Postgres`].
 ///
@@ -40,12 +39,7 @@ use crate::sync::{Arc, OnceLock, Origin, thread};
 /// # Ok::<(), tourbillon_durable::StoreError>(())
 /// ```
 pub struct PostgresBuilder {
-    config: Config,
-    encryption: Encryption,
-    #[cfg(feature = "postgres-tls")]
-    certificates: Certificates,
-    password_file: Option<PasswordFile>,
-    ask_password: Option<AskPassword>,
+    connector: ConnectorBuilder,
     statement_limit: Duration,
     lock_limit: Duration,
     scan_limit: Duration,
@@ -58,50 +52,11 @@ pub struct PostgresBuilder {
     has_test_clock: bool,
 }
 
-/// The shortest time limit: a limit of zero would be none.
-const SHORTEST: Duration = Duration::from_millis(10);
-
-/// The longest one. The server takes no more than 24 days.
-const LONGEST: Duration = Duration::from_secs(24 * 3_600);
-
 impl PostgresBuilder {
     /// The options for the store at a URL.
     pub(super) fn new(url: &str) -> Result<Self, StoreError> {
-        let var = |name: &str| std::env::var(name).ok();
-        let Parameters {
-            mut config,
-            encryption,
-            root_certificate,
-            password_file,
-        } = parameters::read(url, &var).map_err(|why| {
-            StoreError::Refused(format!("the URL of the database can't be read: {why}"))
-        })?;
-        security::check(encryption, cfg!(feature = "postgres-tls"))?;
-        #[cfg(feature = "postgres-tls")]
-        let mut certificates = Certificates::default();
-        #[cfg(feature = "postgres-tls")]
-        if let Some(file) = root_certificate.filter(|_| encryption != Encryption::None) {
-            let pem = std::fs::read(&file).map_err(|error| {
-                StoreError::Refused(format!("`sslrootcert`: {file:?} can't be read: {error}"))
-            })?;
-            certificates.trust(pem);
-        }
-        #[cfg(not(feature = "postgres-tls"))]
-        drop(root_certificate);
-        // Finds a server that is gone within seconds, also where no answer is awaited.
-        if config.get_tcp_user_timeout().is_none() {
-            config.tcp_user_timeout(Duration::from_secs(10));
-        }
-        // A router forgets idle connections within minutes, and the driver's own default is two
-        // hours.
-        config.keepalives_idle(config.get_keepalives_idle().min(Duration::from_secs(60)));
         Ok(PostgresBuilder {
-            config,
-            encryption,
-            #[cfg(feature = "postgres-tls")]
-            certificates,
-            password_file,
-            ask_password: None,
+            connector: Connector::builder(url, CALLER).map_err(of_connection)?,
             statement_limit: Duration::from_secs(5),
             lock_limit: Duration::from_secs(1),
             scan_limit: Duration::from_secs(60),
@@ -125,7 +80,7 @@ impl PostgresBuilder {
     /// twice this limit and four seconds. Then no single call costs a node its lease.
     #[must_use]
     pub fn statement_limit(mut self, limit: Duration) -> Self {
-        self.statement_limit = limit.clamp(SHORTEST, LONGEST);
+        self.statement_limit = Session::limit(limit);
         self
     }
 
@@ -135,7 +90,7 @@ impl PostgresBuilder {
     /// do not wait for it, except later ones on the same key.
     #[must_use]
     pub fn lock_limit(mut self, limit: Duration) -> Self {
-        self.lock_limit = limit.clamp(SHORTEST, LONGEST);
+        self.lock_limit = Session::limit(limit);
         self
     }
 
@@ -143,7 +98,7 @@ impl PostgresBuilder {
     /// most a day.
     #[must_use]
     pub fn scan_limit(mut self, limit: Duration) -> Self {
-        self.scan_limit = limit.clamp(SHORTEST, LONGEST);
+        self.scan_limit = Session::limit(limit);
         self
     }
 
@@ -210,7 +165,7 @@ impl PostgresBuilder {
         mut self,
         ask: impl Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     ) -> Self {
-        self.ask_password = Some(AskPassword::new(ask));
+        self.connector = self.connector.password_with(ask);
         self
     }
 
@@ -276,7 +231,7 @@ impl PostgresBuilder {
     #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
     #[must_use]
     pub fn tls_root_certificate_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.trust(pem.into());
+        self.connector = self.connector.tls_root_certificate_pem(pem);
         self
     }
 
@@ -305,7 +260,7 @@ impl PostgresBuilder {
         chain: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.certificates.show(chain.into(), key.into());
+        self.connector = self.connector.tls_client_certificate_pem(chain, key);
         self
     }
 
@@ -383,15 +338,11 @@ impl PostgresBuilder {
     ///
     /// It waits for the server. It does not panic inside a runtime, but blocks its thread.
     pub fn connect(self) -> Result<Postgres, StoreError> {
-        let passwords = match (self.ask_password.clone(), self.password_file.clone()) {
-            (Some(ask), _) => Passwords::Asked(ask),
-            (None, Some(file)) => Passwords::InFile(file),
-            (None, None) => Passwords::OfUrl,
-        };
+        let schema = self.checked_schema();
+        let connector = self.connector.build().map_err(of_connection)?;
         let settings = Arc::new(Settings {
-            origin: Origin::here(),
-            hosts: Hosts::new(&self.config, self.security()?, passwords)?,
-            schema: self.checked_schema()?,
+            connector,
+            schema: schema?,
             identity: OnceLock::new(),
             beats: Beats::new(self.loss_limit),
             statement_limit: self.statement_limit,
@@ -401,55 +352,11 @@ impl PostgresBuilder {
             listen: self.listen.unwrap_or(self.notify),
             create_tables: self.create_tables,
         });
-        // On a thread of its own, since the caller's may be one of a runtime.
-        let (answer, answered) = oneshot::channel();
+        // The caller's thread may be one of a runtime.
         let opened = Arc::clone(&settings);
-        let open = move || {
-            // Nobody waits any more if the sender fails, which can't be.
-            let _ = answer.send(Link::connect(opened).map(drop));
-        };
-        thread::spawn("connect", open).map_err(|error| {
-            StoreError::Unavailable(format!("a thread could not be started: {error}"))
-        })?;
-        match answered.recv() {
-            Ok(opened) => opened?,
-            Err(_) => {
-                let why = "the thread that connects has ended early".to_owned();
-                return Err(StoreError::Unavailable(why));
-            }
-        }
+        let open = move || Link::connect(opened).map(drop);
+        settings.connector.apart(open).map_err(of_connection)??;
         Ok(Postgres(settings))
-    }
-
-    #[cfg(not(feature = "postgres-tls"))]
-    #[allow(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "with TLS it can fail"
-    )]
-    fn security(&self) -> Result<Security, StoreError> {
-        Ok(Security::none())
-    }
-
-    #[cfg(feature = "postgres-tls")]
-    fn security(&self) -> Result<Security, StoreError> {
-        if self.encryption == Encryption::None {
-            return match self.certificates.is_empty() {
-                true => Ok(Security::none()),
-                false => Err(StoreError::Refused(
-                    "there are certificates, and the URL does not ask for TLS: add \
-                     `sslmode=verify-full`"
-                        .to_owned(),
-                )),
-            };
-        }
-        for host in self.config.get_hosts() {
-            if let Host::Tcp(name) = host {
-                tls::check_name(name).map_err(StoreError::Refused)?;
-            }
-        }
-        let tls = self.certificates.tls(self.encryption);
-        tls.map(Security::tls).map_err(StoreError::Refused)
     }
 }
 
@@ -457,8 +364,8 @@ impl fmt::Debug for PostgresBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the configuration's password.
         f.debug_struct("PostgresBuilder")
-            .field("hosts", &self.config.get_hosts())
-            .field("encryption", &self.encryption)
+            .field("hosts", &self.connector.hosts())
+            .field("encryption", &self.connector.encryption())
             .field("statement_limit", &self.statement_limit)
             .field("lock_limit", &self.lock_limit)
             .field("scan_limit", &self.scan_limit)

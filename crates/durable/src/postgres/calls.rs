@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tourbillon_postgres::Effect;
 
-use super::failure::{Effect, Failure};
+use super::failure::Failure;
 use super::guess::Guess;
 use super::link::Link;
 use super::polls::{self, LONGEST_BACK};

@@ -10,9 +10,9 @@ use std::fmt;
 use bytes::BytesMut;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSql, IsNull, Type};
+use tourbillon_postgres::failure::described;
 
 use super::Postgres;
-use super::failure::described;
 use super::rows::Columns;
 use super::transaction::{
     CallValues, CompletionValues, NoRows, Typed, WRITE_ONE, answered, completed,

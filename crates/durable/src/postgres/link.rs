@@ -1,30 +1,23 @@
-//! One connection to a server: blocking calls with time limits, reconnects, and errors of the
-//! server as those of a store.
-//!
-//! The client is an asynchronous one, driven by a runtime of the connection's own on the thread
-//! that makes the call. So a call can end when the server does not answer any more. It must not be
-//! made on a thread of another runtime.
+//! One connection to the timers: statements of this crate on the tables of a schema, and what their
+//! failures mean for a store.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, Row, Statement};
+use tokio_postgres::{Client, Row};
+use tourbillon_postgres::{Connector, Effect, Open, Session};
 
-use super::failure::{Effect, Failure, ends_connection, is_of_key, lost, message, refusal};
-use super::hosts::Hosts;
+use super::failure::{Failure, of_connection};
 use super::schema::{self, Schema};
-use super::session::Session;
 use crate::store::{Beats, REMEDY, StoreError};
-use crate::sync::{Arc, OnceLock, Origin};
+use crate::sync::{Arc, OnceLock};
 
 /// The settings that all connections of a store share.
 pub(super) struct Settings {
     /// The store belongs to the process that opened it.
-    pub(super) origin: Origin,
-    pub(super) hosts: Hosts,
+    pub(super) connector: Connector,
     /// Where the tables and functions are.
     pub(super) schema: Schema,
     /// The server ends a statement that takes longer.
@@ -48,8 +41,8 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the configuration's password.
         f.debug_struct("Settings")
-            .field("hosts", &self.hosts.names())
-            .field("database", &self.hosts.database())
+            .field("hosts", &self.connector.hosts())
+            .field("database", &self.connector.database())
             .field("schema", &self.schema.name())
             .field("statement_limit", &self.statement_limit)
             .field("lock_limit", &self.lock_limit)
@@ -60,38 +53,25 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// How long the answer may take beyond the limit of the server, before the connection is given up.
-pub(super) const GRACE: Duration = Duration::from_secs(2);
-
 /// How often a statement is sent again that the server has ended in favour of another one.
 const TRIES: usize = 5;
 
 /// A connection, which is opened when it is used and again after it was lost.
 pub(super) struct Link {
     settings: Arc<Settings>,
-    open: Option<Open>,
-    // Dropped last: the connection's task runs on it.
-    runtime: Runtime,
-}
-
-struct Open {
-    client: Client,
-    statements: HashMap<&'static str, Statement>,
+    link: tourbillon_postgres::Link,
 }
 
 impl Link {
     /// Connects, and checks the server and the tables. They are created if there are none.
     pub(super) fn connect(settings: Arc<Settings>) -> Result<Self, StoreError> {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| {
-            StoreError::Unavailable(format!("no runtime for a connection: {error}"))
-        })?;
+        let session = session(&settings);
+        let link = tourbillon_postgres::Link::new(settings.connector.clone(), session);
         let mut link = Link {
+            link: link.map_err(of_connection)?,
             settings,
-            open: None,
-            runtime,
         };
-        link.reopen()?;
+        link.ready()?;
         Ok(link)
     }
 
@@ -135,18 +115,16 @@ impl Link {
             limit.as_millis()
         ))?;
         let rows = self.query_once(effect, sql, values, limit);
-        let settings = session(&self.settings).statements();
+        let settings = self.link.session().statements();
         self.batch(&settings)?;
         rows
     }
 
     /// Runs statements without values.
-    pub(super) fn batch(&mut self, sql: &str) -> Result<(), Failure> {
-        let limit = self.settings.statement_limit + GRACE;
+    fn batch(&mut self, sql: &str) -> Result<(), Failure> {
+        let limit = self.settings.statement_limit;
         self.ready()?;
-        let client = &self.open()?.client;
-        let work = async { tokio::time::timeout(limit, client.batch_execute(sql)).await };
-        let result = self.runtime.block_on(work);
+        let result = self.link.batch(limit, sql);
         self.ended(Effect::Writes, result)
     }
 
@@ -170,26 +148,12 @@ impl Link {
         limit: Duration,
     ) -> Result<Vec<Row>, Failure> {
         self.ready()?;
-        let open = self.open()?;
-        let identity = self.settings.identity.get();
+        let settings = &*self.settings;
+        let identity = settings.identity.get();
         let values = &with_identity(values, &identity)[..];
-        let known = open.statements.get(sql).cloned();
-        let (client, schema) = (&open.client, &self.settings.schema);
-        let work = async {
-            let statement = match known {
-                Some(statement) => statement,
-                None => client.prepare(&schema.fill(sql)).await?,
-            };
-            let rows = client.query(&statement, values).await?;
-            Ok::<_, Error>((statement, rows))
-        };
-        let limited = async { tokio::time::timeout(limit + GRACE, work).await };
-        let result = self.runtime.block_on(limited);
-        let (statement, rows) = self.ended(effect, result)?;
-        if let Some(open) = &mut self.open {
-            open.statements.insert(sql, statement);
-        }
-        Ok(rows)
+        let text = || settings.schema.fill(sql);
+        let result = self.link.query(effect, limit, sql, text, values);
+        self.ended(effect, result)
     }
 
     /// Runs two statements that read, the first one without values, one after the other. The
@@ -201,137 +165,62 @@ impl Link {
         second: &'static str,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<(Vec<Row>, Vec<Row>), Failure> {
-        let limit = self.settings.statement_limit;
         self.ready()?;
-        let open = self.open()?;
-        let identity = self.settings.identity.get();
+        let settings = &*self.settings;
+        let (limit, schema) = (settings.statement_limit, &settings.schema);
+        let identity = settings.identity.get();
         let values = &with_identity(values, &identity)[..];
-        let known = [first, second].map(|sql| open.statements.get(sql).cloned());
-        let (client, schema) = (&open.client, &self.settings.schema);
-        let work = async {
-            let [a, b] = known;
-            let a = match a {
-                Some(statement) => statement,
-                None => client.prepare(&schema.fill(first)).await?,
-            };
-            let b = match b {
-                Some(statement) => statement,
-                None => client.prepare(&schema.fill(second)).await?,
-            };
+        let work = async |open: &mut Open| {
+            let a = open.prepare(first, || schema.fill(first)).await?;
+            let b = open.prepare(second, || schema.fill(second)).await?;
             let both = (
-                client.query(&a, &[]).await?,
-                client.query(&b, values).await?,
+                open.client().query(&a, &[]).await?,
+                open.client().query(&b, values).await?,
             );
-            Ok::<_, Error>((a, b, both))
+            Ok::<_, tokio_postgres::Error>(both)
         };
-        let limited = async { tokio::time::timeout(limit + GRACE, work).await };
-        let result = self.runtime.block_on(limited);
-        let (a, b, both) = self.ended(Effect::Reads, result)?;
-        if let Some(open) = &mut self.open {
-            open.statements.insert(first, a);
-            open.statements.insert(second, b);
-        }
-        Ok(both)
+        let result = self.link.run(Effect::Reads, limit, work);
+        self.ended(Effect::Reads, result)
     }
 
     /// Opens the connection again if it has ended while nobody used it.
     fn ready(&mut self) -> Result<(), Failure> {
-        // The connection's task notices its end here, before anything is sent.
-        self.runtime.block_on(async {
-            for _ in 0..3 {
-                tokio::task::yield_now().await;
-            }
-        });
-        match &self.open {
-            Some(open) if !open.client.is_closed() => Ok(()),
-            _ => self.reopen().map_err(Failure::of),
-        }
-    }
-
-    fn open(&self) -> Result<&Open, Failure> {
-        self.open.as_ref().ok_or_else(|| {
-            Failure::of(StoreError::Unavailable(
-                "the connection has ended".to_owned(),
-            ))
+        let settings = &*self.settings;
+        self.link.ready(schema::LIMIT, async |client: &Client| {
+            let checked = check(client, settings).await;
+            checked.map_err(Failure::of)
         })
-    }
-
-    fn reopen(&mut self) -> Result<(), StoreError> {
-        self.open = None;
-        let session = session(&self.settings);
-        let connect = self.settings.hosts.connect(&session, "", |_, _| ());
-        let (client, _task) = self.runtime.block_on(connect)?;
-        let settings = &self.settings;
-        let (known, create) = (settings.identity.get(), settings.create_tables);
-        let check = schema::check(&client, &settings.schema, known, create);
-        let limited = async { tokio::time::timeout(schema::LIMIT, check).await };
-        match self.runtime.block_on(limited) {
-            Ok(checked) => {
-                let found = checked?;
-                // Several connections may be the first one at the same time.
-                if *self.settings.identity.get_or_init(|| found) != found {
-                    return Err(schema::replaced());
-                }
-            }
-            Err(_) => {
-                let why = format!("the tables could not be checked within {:?}", schema::LIMIT);
-                return Err(StoreError::Unavailable(why));
-            }
-        }
-        self.open = Some(Open {
-            client,
-            statements: HashMap::new(),
-        });
-        Ok(())
     }
 
     /// Whether the tables are gone that were there when the connection was made.
     fn are_removed(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| {
-            let asked = schema::exists(&open.client, &self.settings.schema);
-            let limited = async { tokio::time::timeout(schema::LIMIT, asked).await };
-            matches!(self.runtime.block_on(limited), Ok(Ok(false)))
-        })
+        let schema = &self.settings.schema;
+        let asked = self.link.ask(schema::LIMIT, async |client: &Client| {
+            schema::exists(client, schema).await
+        });
+        matches!(asked, Some(Ok(false)))
     }
 
-    /// Sorts out how a call has ended, and gives up a connection that is of no more use.
+    /// Sorts out how a call has ended.
     fn ended<T>(
-        &mut self,
+        &self,
         effect: Effect,
-        result: Result<Result<T, Error>, tokio::time::error::Elapsed>,
+        result: Result<T, tourbillon_postgres::Failure>,
     ) -> Result<T, Failure> {
-        let error = match result {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => error,
-            Err(_) => {
-                self.open = None;
-                let why = "no answer within the time limit".to_owned();
-                return Err(lost(effect, why));
-            }
-        };
-        let Some(code) = error.code().cloned() else {
-            self.open = None;
-            return Err(lost(effect, message(&error)));
-        };
-        let is_taken = is_of_key(&error, self.settings.schema.name());
-        let error = match code.code() {
+        result.map_err(|failure| {
+            let why = failure.answer().map(tourbillon_postgres::failure::message);
+            let mut failure = Failure::of_statement(effect, failure, self.settings.schema.name());
             // Something else may be missing: one table of several, or one that a trigger of the
             // user's names.
-            "3F000" | "42P01" | "42883" if self.are_removed() => {
-                let why = message(&error);
-                StoreError::Replaced(format!(
+            if let Some(why) = why
+                && failure.names_what_is_missing()
+                && self.are_removed()
+            {
+                failure.error = StoreError::Replaced(format!(
                     "{why}: the tables of the timers were removed; {REMEDY}"
-                ))
+                ));
             }
-            _ => refusal(effect, &code, message(&error)),
-        };
-        if ends_connection(&code) {
-            self.open = None;
-        }
-        Err(Failure {
-            code: Some(code),
-            is_taken,
-            error,
+            failure
         })
     }
 }
@@ -340,8 +229,24 @@ impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
             .field("settings", &self.settings)
-            .field("open", &self.open.is_some())
+            .field("open", &self.link.is_open())
             .finish_non_exhaustive()
+    }
+}
+
+/// Checks the server and the tables on a new connection.
+async fn check(client: &Client, settings: &Settings) -> Result<(), StoreError> {
+    let (known, create) = (settings.identity.get(), settings.create_tables);
+    let check = schema::check(client, &settings.schema, known, create);
+    let Ok(checked) = timeout(schema::LIMIT, check).await else {
+        let why = format!("the tables could not be checked within {:?}", schema::LIMIT);
+        return Err(StoreError::Unavailable(why));
+    };
+    let found = checked?;
+    // Several connections may be the first one at the same time.
+    match *settings.identity.get_or_init(|| found) == found {
+        true => Ok(()),
+        false => Err(schema::replaced()),
     }
 }
 
@@ -356,16 +261,9 @@ fn with_identity<'a>(
 }
 
 /// The settings of a session. Every statement of the crate goes by an index, so the planner is kept
-/// from reading tables as a whole while it has no statistics. Policies that hide rows are an error.
+/// from reading tables as a whole while it has no statistics.
 fn session(settings: &Settings) -> Session {
-    let fixed = [
-        ("default_transaction_isolation", "read committed"),
-        ("default_transaction_read_only", "off"),
-        ("default_transaction_deferrable", "off"),
-        ("timezone", "UTC"),
-        ("search_path", "pg_catalog, pg_temp"),
-        ("row_security", "off"),
-        ("client_min_messages", "warning"),
+    Session::usual(settings.statement_limit, settings.lock_limit).and([
         ("jit", "off"),
         ("plan_cache_mode", "force_generic_plan"),
         ("enable_seqscan", "off"),
@@ -373,16 +271,5 @@ fn session(settings: &Settings) -> Session {
         ("enable_hashjoin", "off"),
         ("enable_mergejoin", "off"),
         ("max_parallel_workers_per_gather", "0"),
-    ];
-    let limits = [
-        ("statement_timeout", settings.statement_limit),
-        ("lock_timeout", settings.lock_limit),
-        (
-            "idle_in_transaction_session_timeout",
-            settings.statement_limit,
-        ),
-    ];
-    let limits = limits.map(|(name, limit)| (name, limit.as_millis().to_string()));
-    let fixed = fixed.map(|(name, value)| (name, value.to_owned()));
-    Session::new(limits.into_iter().chain(fixed))
+    ])
 }

@@ -8,23 +8,14 @@ mod calls;
 pub mod driver;
 mod failure;
 mod guess;
-mod hosts;
 mod link;
 mod listener;
-mod parameters;
-mod passfile;
-mod password;
 mod polls;
 mod published;
 mod rows;
 mod schema;
-mod security;
-mod session;
 mod statements;
-#[cfg(feature = "postgres-tls")]
-mod tls;
 mod transaction;
-mod url;
 mod values;
 mod wire;
 mod writes;
@@ -188,7 +179,7 @@ impl Store for Postgres {
     }
 
     fn refusal(&self) -> Option<StoreError> {
-        let is_copy = self.0.origin.is_elsewhere();
+        let is_copy = self.0.connector.is_elsewhere();
         is_copy.then_some(StoreError::Forked)
     }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tokio_postgres::types::ToSql;
+use tourbillon_postgres::Effect;
 
-use super::failure::Effect;
 use super::link::Link;
 use super::rows::{Lists, complete, one, snapshot};
 use super::statements::{OPEN_WRITES, POLL};

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSql;
+use tourbillon_postgres::Effect;
 
-use super::failure::{self, Effect, Failure, refusal};
+use super::failure::{self, Failure, refusal};
 use super::wire::Time;
 use crate::store::{
     Answer, ClaimedRun, Complete, Epoch, Meta, Payload, Poll, Range, Run, Seen, SeenNode,

@@ -5,15 +5,14 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use tokio_postgres::{Client, Error};
+use tourbillon_postgres::failure::message;
+use tourbillon_postgres::{Effect, check_server};
 
-use super::failure::{Effect, GRANTS, message, refusal};
+use super::failure::{GRANTS, of_connection, refusal};
 use crate::store::{Form, Namespace, REMEDY, StoreError};
 
 /// The version of the tables that this version of the crate makes and knows.
 const VERSION: i32 = 1;
-
-/// The oldest server: it has `pg_current_xact_id`.
-const OLDEST_SERVER: i32 = 130_000;
 
 /// How long a connection may take to make and check the tables.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
@@ -135,7 +134,7 @@ pub(super) async fn check(
     known: Option<&i64>,
     create: bool,
 ) -> Result<i64, StoreError> {
-    check_server(client).await?;
+    check_server(client).await.map_err(of_connection)?;
     if !exists(client, schema).await? {
         if known.is_some() {
             return Err(StoreError::Replaced(format!(
@@ -214,39 +213,6 @@ pub(super) fn replaced() -> StoreError {
     StoreError::Replaced(format!(
         "the tables of the timers were made anew, or are those of another database; {REMEDY}"
     ))
-}
-
-async fn check_server(client: &Client) -> Result<(), StoreError> {
-    let asked = "select current_setting('server_version_num')::int, pg_is_in_recovery(), \
-                 current_setting('server_encoding')";
-    let row = client.query_one(asked, &[]).await.map_err(failed)?;
-    let standby: bool = row.get(1);
-    if standby {
-        return Err(StoreError::Refused(
-            "this server is a standby: connect to the primary, for instance by several hosts and \
-             target_session_attrs=read-write in the URL"
-                .to_owned(),
-        ));
-    }
-    check_server_version(row.get(0))?;
-    let encoding: &str = row.get(2);
-    if encoding != "UTF8" {
-        return Err(StoreError::Refused(format!(
-            "the database has the encoding {encoding}, which can't keep all keys: use one with UTF8"
-        )));
-    }
-    Ok(())
-}
-
-fn check_server_version(number: i32) -> Result<(), StoreError> {
-    if number >= OLDEST_SERVER {
-        return Ok(());
-    }
-    let (major, minor) = (number / 10_000, number % 10_000);
-    Err(StoreError::Refused(format!(
-        "the server has the version {major}.{minor}: PostgreSQL {} or newer is needed",
-        OLDEST_SERVER / 10_000
-    )))
 }
 
 fn check_version(version: i32, oldest_ok: i32) -> Result<(), StoreError> {
@@ -362,15 +328,6 @@ fn not_made(error: Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_old_server_is_refused_with_the_version_that_it_has() {
-        assert!(check_server_version(130_000).is_ok());
-        assert!(check_server_version(180_001).is_ok());
-        let refused = check_server_version(120_022).expect_err("version 12 is too old");
-        assert!(refused.to_string().contains("12.22"), "{refused}");
-        assert!(!refused.may_pass());
-    }
 
     #[test]
     fn newer_tables_are_used_while_they_admit_this_version() {

@@ -4,9 +4,11 @@
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
+use tourbillon_postgres::Effect;
+use tourbillon_postgres::failure::{is_conflict, message};
 
 use super::Postgres;
-use super::failure::{Effect, is_conflict, message, refusal};
+use super::failure::refusal;
 use super::rows::{Columns, one, written};
 use super::values::parts;
 use super::wire::{Json, Span, Time};

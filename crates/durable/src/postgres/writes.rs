@@ -3,9 +3,10 @@
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tourbillon_postgres::Effect;
 
 use super::calls::PostgresConnection;
-use super::failure::{Effect, Failure};
+use super::failure::Failure;
 use super::rows::{answer, each, ordinal, refused};
 use super::statements::{PAYLOAD_ERRORS, WRITE, WRITE_EACH};
 use super::values::{SentCalls, parts};

@@ -11,18 +11,18 @@ use tokio::time::timeout;
 use tokio_postgres::config::{Host, LoadBalanceHosts};
 use tokio_postgres::{Client, Config, Error};
 
-use super::failure::not_connected;
-use super::parameters::SOCKET_FOLDERS;
-use super::password::Passwords;
-use super::security::{Driven, Security};
-use super::session::{self, Session};
-use crate::store::StoreError;
+use crate::error::PostgresError;
+use crate::failure::not_connected;
+use crate::parameters::SOCKET_FOLDERS;
+use crate::password::Passwords;
+use crate::security::{Driven, Security};
+use crate::session::{self, Session};
 
 /// The default for one address.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The servers that a URL names, in its order.
-pub(super) struct Hosts {
+pub(crate) struct Hosts {
     /// The settings that all hosts share. It names no host.
     common: Config,
     each: Vec<Server>,
@@ -75,13 +75,13 @@ impl Server {
 
 impl Hosts {
     /// Reads the hosts of a configuration.
-    pub(super) fn new(
+    pub(crate) fn new(
         config: &Config,
         security: Security,
         passwords: Passwords,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, PostgresError> {
         let each = servers(config).map_err(|why| {
-            StoreError::Refused(format!("the URL of the database can't be used: {why}"))
+            PostgresError::Refused(format!("the URL of the database can't be used: {why}"))
         })?;
         Ok(Hosts {
             common: without_hosts(config),
@@ -95,23 +95,23 @@ impl Hosts {
         })
     }
 
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.each.iter().map(Server::name).collect()
     }
 
-    pub(super) fn database(&self) -> Option<&str> {
+    pub(crate) fn database(&self) -> Option<&str> {
         self.common.get_dbname()
     }
 
     /// Connects to the first server that accepts it, with these settings, and carries out the
     /// statements there. It must be awaited on a runtime, which drives the connection then, and
     /// calls `notified` with the channel and the payload of each notification.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         &self,
         session: &Session,
         first: &str,
         notified: impl Fn(&str, &str) + Clone + Send + 'static,
-    ) -> Result<(Client, Driven), StoreError> {
+    ) -> Result<(Client, Driven), PostgresError> {
         let asked = match &self.passwords {
             Passwords::Asked(ask) => Some(ask.ask().await?),
             _ => None,
@@ -149,11 +149,11 @@ impl Hosts {
                 };
                 match timeout(self.limit, connect).await {
                     Ok(Ok(connected)) => return Ok(connected),
-                    Ok(Err(StoreError::Refused(why))) => {
+                    Ok(Err(PostgresError::Refused(why))) => {
                         // Perhaps it had the password.
                         let more = left_out.iter().map(|why| format!("; {why}"));
                         let why = why + &more.collect::<String>();
-                        failed.push((server, StoreError::Refused(why)));
+                        failed.push((server, PostgresError::Refused(why)));
                     }
                     Ok(Err(error)) => failed.push((server, error)),
                     Err(_) => failed.push((server, self.silence("no connection"))),
@@ -169,7 +169,7 @@ impl Hosts {
         config: &Config,
         session: &Session,
         notified: impl Fn(&str, &str) + Clone + Send + 'static,
-    ) -> Result<(Client, Driven), StoreError> {
+    ) -> Result<(Client, Driven), PostgresError> {
         let failed = |error: Error| not_connected(&error);
         let mark = session::mark();
         let mut with_options = config.clone();
@@ -196,8 +196,8 @@ impl Hosts {
         Ok(connected)
     }
 
-    fn silence(&self, what: &str) -> StoreError {
-        StoreError::Unavailable(format!("{what} within {:?}", self.limit))
+    fn silence(&self, what: &str) -> PostgresError {
+        PostgresError::Unavailable(format!("{what} within {:?}", self.limit))
     }
 
     /// The hosts in the order in which they are tried.
@@ -213,17 +213,17 @@ impl Hosts {
     }
 
     /// The addresses of a host. One that has none is a path, which needs none.
-    async fn addresses(&self, server: &Server) -> Result<Vec<Option<IpAddr>>, StoreError> {
+    async fn addresses(&self, server: &Server) -> Result<Vec<Option<IpAddr>>, PostgresError> {
         let name = match (&server.host, server.address) {
             (Some(Host::Tcp(name)), None) => name,
             (_, address) => return Ok(vec![address]),
         };
         let found = lookup_host((&**name, server.port)).await.map_err(|error| {
-            StoreError::Unavailable(format!("the name has no address: {error}"))
+            PostgresError::Unavailable(format!("the name has no address: {error}"))
         })?;
         let found: Vec<_> = found.map(|address| Some(address.ip())).collect();
         match found.is_empty() {
-            true => Err(StoreError::Unavailable(
+            true => Err(PostgresError::Unavailable(
                 "the name has no address".to_owned(),
             )),
             false => Ok(found),
@@ -322,17 +322,15 @@ fn without_hosts(config: &Config) -> Config {
 }
 
 /// Joins the errors of several failed attempts. The result may pass if one of the errors may.
-fn together(failed: Vec<(&Server, StoreError)>) -> StoreError {
+fn together(failed: Vec<(&Server, PostgresError)>) -> PostgresError {
     let may_pass = failed.iter().any(|(_, error)| error.may_pass());
     let is_one = failed.len() == 1;
     let parts = failed.into_iter().map(|(server, error)| {
         let why = match error {
-            StoreError::Unavailable(why)
-            | StoreError::Unknown(why)
-            | StoreError::Refused(why)
-            | StoreError::Replaced(why)
-            | StoreError::Locked(why) => why,
-            StoreError::Forked => error.to_string(),
+            PostgresError::Unavailable(why)
+            | PostgresError::Unknown(why)
+            | PostgresError::Refused(why) => why,
+            PostgresError::Forked => error.to_string(),
         };
         match is_one {
             true => why,
@@ -341,8 +339,8 @@ fn together(failed: Vec<(&Server, StoreError)>) -> StoreError {
     });
     let why = parts.collect::<Vec<_>>().join("; ");
     match may_pass {
-        true => StoreError::Unavailable(why),
-        false => StoreError::Refused(why),
+        true => PostgresError::Unavailable(why),
+        false => PostgresError::Refused(why),
     }
 }
 
@@ -447,12 +445,12 @@ mod tests {
         let [a, b] = &hosts.each[..] else {
             panic!("two hosts")
         };
-        let refused = || StoreError::Refused("no".to_owned());
-        let passing = || StoreError::Unavailable("later".to_owned());
+        let refused = || PostgresError::Refused("no".to_owned());
+        let passing = || PostgresError::Unavailable("later".to_owned());
         assert_eq!(together(vec![(a, refused())]), refused());
-        let mixed = StoreError::Unavailable("a:5432: no; b:5432: later".to_owned());
+        let mixed = PostgresError::Unavailable("a:5432: no; b:5432: later".to_owned());
         assert_eq!(together(vec![(a, refused()), (b, passing())]), mixed);
-        let both = StoreError::Refused("a:5432: no; b:5432: no".to_owned());
+        let both = PostgresError::Refused("a:5432: no; b:5432: no".to_owned());
         assert_eq!(together(vec![(a, refused()), (b, refused())]), both);
     }
 }

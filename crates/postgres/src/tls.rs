@@ -16,12 +16,12 @@ use rustls::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::security::Encryption;
+use crate::security::Encryption;
 use crate::sync::Arc;
 
 /// The certificates that a store trusts, and the one that it shows.
 #[derive(Clone, Default)]
-pub(super) struct Certificates {
+pub(crate) struct Certificates {
     /// Trusted certificates in PEM. If there are none, the certificates of the system are trusted.
     roots: Vec<Vec<u8>>,
     /// The chain of the client's certificates, and the private key of the first one.
@@ -29,20 +29,20 @@ pub(super) struct Certificates {
 }
 
 impl Certificates {
-    pub(super) fn trust(&mut self, pem: Vec<u8>) {
+    pub(crate) fn trust(&mut self, pem: Vec<u8>) {
         self.roots.push(pem);
     }
 
-    pub(super) fn show(&mut self, chain: Vec<u8>, key: Vec<u8>) {
+    pub(crate) fn show(&mut self, chain: Vec<u8>, key: Vec<u8>) {
         self.own = Some((chain, key));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.roots.is_empty() && self.own.is_none()
     }
 
     /// Returns the settings for connections that are encrypted like this.
-    pub(super) fn tls(&self, encryption: Encryption) -> Result<MakeRustlsConnect, String> {
+    pub(crate) fn tls(&self, encryption: Encryption) -> Result<MakeRustlsConnect, String> {
         let roots = match self.roots.is_empty() {
             true => system_roots()?,
             false => roots(&self.roots)?,
@@ -89,7 +89,7 @@ impl fmt::Debug for Certificates {
 }
 
 /// Checks that a certificate can be for this name.
-pub(super) fn check_name(host: &str) -> Result<(), String> {
+pub(crate) fn check_name(host: &str) -> Result<(), String> {
     match ServerName::try_from(host) {
         Ok(_) => Ok(()),
         Err(_) => Err(format!("{host:?} is no name that a certificate can be for")),
@@ -186,7 +186,7 @@ impl ServerCertVerifier for AnyName {
 
 /// Returns the reason of an error that will be repeated, or `None` for one that may pass, or that
 /// is not about TLS.
-pub(super) fn refusal(error: &tokio_postgres::Error) -> Option<String> {
+pub(crate) fn refusal(error: &tokio_postgres::Error) -> Option<String> {
     let mut next = std::error::Error::source(error);
     while let Some(error) = next {
         // The driver has no name for this one.

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 
 /// A file that may have the password of a user.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct PasswordFile {
-    pub(super) path: PathBuf,
-    pub(super) database: String,
-    pub(super) user: String,
+pub(crate) struct PasswordFile {
+    pub(crate) path: PathBuf,
+    pub(crate) database: String,
+    pub(crate) user: String,
 }
 
 impl PasswordFile {
     /// The password for a server that has any of these names. The error says why the file was left
     /// out.
-    pub(super) fn password(&self, names: &[String], port: u16) -> Result<Option<String>, String> {
+    pub(crate) fn password(&self, names: &[String], port: u16) -> Result<Option<String>, String> {
         let path = &self.path;
         let Ok(about) = fs::metadata(path) else {
             return Ok(None);

@@ -8,7 +8,7 @@ fn read_with(url: &str, variables: &[(&str, &str)]) -> Result<Parameters, String
         let found = variables.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| (*value).to_owned())
     };
-    read(url, &var)
+    read(url, &var, "ABuilder")
 }
 
 fn config(url: &str) -> Config {
@@ -185,6 +185,10 @@ fn what_the_crate_can_not_do_is_refused_by_its_name() {
         }
     }
     for (url, reason) in [
+        (
+            "host=h sslkey=k",
+            "use `ABuilder::tls_client_certificate_pem`",
+        ),
         ("nonsense", "has no `=`"),
         ("host=h passwort=secret", "no parameter \"passwort\""),
         ("host=h sslmode=verify", "invalid value of \"sslmode\""),

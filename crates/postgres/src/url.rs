@@ -2,7 +2,7 @@
 //! a password.
 
 /// The parameters of a URL or of a string of pairs, in their order.
-pub(super) fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
+pub(crate) fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
     let text = text.trim();
     let prefix = ["postgres://", "postgresql://"]
         .into_iter()

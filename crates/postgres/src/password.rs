@@ -5,14 +5,14 @@ use std::fmt;
 
 use tokio::task::spawn_blocking;
 
-use super::passfile::PasswordFile;
-use crate::store::StoreError;
+use crate::error::PostgresError;
+use crate::passfile::PasswordFile;
 use crate::sync::Arc;
 
 type Ask = dyn Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync;
 
 /// Where passwords come from.
-pub(super) enum Passwords {
+pub(crate) enum Passwords {
     /// The configuration, if it has one.
     OfUrl,
     /// A function, which is asked at each connect.
@@ -23,25 +23,25 @@ pub(super) enum Passwords {
 
 /// A function of the user's that returns the password of the next connection.
 #[derive(Clone)]
-pub(super) struct AskPassword(Arc<Ask>);
+pub(crate) struct AskPassword(Arc<Ask>);
 
 impl AskPassword {
-    pub(super) fn new(
+    pub(crate) fn new(
         ask: impl Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     ) -> Self {
         AskPassword(Arc::new(ask))
     }
 
     /// Asks on a thread that may block, and that may run a runtime of the function's own.
-    pub(super) async fn ask(&self) -> Result<String, StoreError> {
+    pub(crate) async fn ask(&self) -> Result<String, PostgresError> {
         let ask = Arc::clone(&self.0);
         match spawn_blocking(move || ask()).await {
             Ok(Ok(password)) => Ok(password),
-            Ok(Err(error)) => Err(StoreError::Unavailable(format!(
+            Ok(Err(error)) => Err(PostgresError::Unavailable(format!(
                 "there is no password: {error}"
             ))),
             // The panic's message has gone to the panic hook.
-            Err(_) => Err(StoreError::Unavailable(
+            Err(_) => Err(PostgresError::Unavailable(
                 "there is no password: the function that returns it has panicked".to_owned(),
             )),
         }

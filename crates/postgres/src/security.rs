@@ -4,14 +4,16 @@ use std::future::poll_fn;
 
 use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Socket};
-#[cfg(feature = "postgres-tls")]
+#[cfg(feature = "tls")]
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::store::StoreError;
+use crate::caller::Caller;
+use crate::error::PostgresError;
 
 /// The encryption that a URL asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Encryption {
+#[non_exhaustive]
+pub enum Encryption {
     /// None: `disable`, `prefer`, or no mode. `prefer` would not protect anything: an attacker who
     /// can read the connection can also answer that there is no TLS.
     None,
@@ -22,46 +24,50 @@ pub(super) enum Encryption {
 }
 
 /// Refuses what this build does not have.
-pub(super) fn check(encryption: Encryption, has_tls: bool) -> Result<(), StoreError> {
+pub(crate) fn check(
+    encryption: Encryption,
+    has_tls: bool,
+    caller: Caller,
+) -> Result<(), PostgresError> {
     if encryption == Encryption::None || has_tls {
         return Ok(());
     }
-    Err(StoreError::Refused(
-        "the URL asks for TLS, for which tourbillon-durable needs its feature `postgres-tls`"
-            .to_owned(),
-    ))
+    Err(PostgresError::Refused(format!(
+        "the URL asks for TLS, for which {} needs its feature `postgres-tls`",
+        caller.package
+    )))
 }
 
 /// How connections are secured.
 #[derive(Clone)]
-pub(super) struct Security {
-    #[cfg(feature = "postgres-tls")]
+pub(crate) struct Security {
+    #[cfg(feature = "tls")]
     tls: Option<MakeRustlsConnect>,
 }
 
 impl Security {
     /// Connections are not encrypted.
-    pub(super) fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Security {
-            #[cfg(feature = "postgres-tls")]
+            #[cfg(feature = "tls")]
             tls: None,
         }
     }
 
     /// All connections are encrypted, except those to a path on the same machine.
-    #[cfg(feature = "postgres-tls")]
-    pub(super) fn tls(tls: MakeRustlsConnect) -> Self {
+    #[cfg(feature = "tls")]
+    pub(crate) fn tls(tls: MakeRustlsConnect) -> Self {
         Security { tls: Some(tls) }
     }
 
     /// Connects. The runtime that this is awaited on drives the connection until it ends, and calls
     /// `notified` with the channel and the payload of each notification.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         &self,
         config: &Config,
         notified: impl Fn(&str, &str) + Send + 'static,
     ) -> Result<(Client, Driven), Error> {
-        #[cfg(feature = "postgres-tls")]
+        #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             return Ok(drive(config.connect(tls.clone()).await?, notified));
         }
@@ -71,7 +77,7 @@ impl Security {
 
 /// The task that drives a connection. It ends with the client, with the connection, which may be an
 /// error, or with the runtime.
-pub(super) type Driven = JoinHandle<Result<(), Error>>;
+pub type Driven = JoinHandle<Result<(), Error>>;
 
 fn drive<S>(
     (client, mut connection): (Client, Connection<Socket, S>),
@@ -94,15 +100,17 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::TEST;
 
     #[test]
     fn a_build_without_tls_refuses_it_and_names_the_feature() {
         for encryption in [Encryption::TrustedHost, Encryption::TrustedAuthority] {
-            assert_eq!(check(encryption, true), Ok(()));
-            let refused = check(encryption, false).expect_err("there is no TLS");
+            assert_eq!(check(encryption, true, TEST), Ok(()));
+            let refused = check(encryption, false, TEST).expect_err("there is no TLS");
             assert!(!refused.may_pass(), "{refused}");
-            assert!(refused.to_string().contains("`postgres-tls`"), "{refused}");
+            let what = "a-package needs its feature `postgres-tls`";
+            assert!(refused.to_string().contains(what), "{refused}");
         }
-        assert_eq!(check(Encryption::None, false), Ok(()));
+        assert_eq!(check(Encryption::None, false, TEST), Ok(()));
     }
 }

@@ -12,12 +12,12 @@ use tokio_postgres::config::{
     ChannelBinding, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs,
 };
 
-use super::passfile::PasswordFile;
-use super::security::Encryption;
-use super::url;
+use crate::passfile::PasswordFile;
+use crate::security::Encryption;
+use crate::url;
 
 /// Returns the value of a variable of the environment.
-pub(super) type Var<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type Var<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Whether the crate uses a parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,33 +98,34 @@ const PARAMETERS: &[(&str, &str, Kind)] = &[
 ];
 
 /// Where servers of this machine have their sockets.
-pub(super) const SOCKET_FOLDERS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
+pub(crate) const SOCKET_FOLDERS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
 /// Where distributions keep the file of services of the whole machine.
 const SYSTEM_FOLDERS: [&str; 2] = ["/etc/postgresql-common", "/etc/sysconfig/pgsql"];
 
 /// What a URL and its surroundings say.
-pub(super) struct Parameters {
-    pub(super) config: Config,
-    pub(super) encryption: Encryption,
+pub(crate) struct Parameters {
+    pub(crate) config: Config,
+    pub(crate) encryption: Encryption,
     /// The file of the trusted authorities, unless they are those of the system.
-    pub(super) root_certificate: Option<PathBuf>,
+    pub(crate) root_certificate: Option<PathBuf>,
     /// Where the password may be, unless it is in the configuration.
-    pub(super) password_file: Option<PasswordFile>,
+    pub(crate) password_file: Option<PasswordFile>,
 }
 
 type Values = BTreeMap<&'static str, String>;
 
 /// Reads all parameters. The error says what can't be read, without any value of a password.
-pub(super) fn read(url: &str, var: Var<'_>) -> Result<Parameters, String> {
+/// `builder` is the type that has what the parameters have not.
+pub(crate) fn read(url: &str, var: Var<'_>, builder: &str) -> Result<Parameters, String> {
     let mut values = Values::new();
     for (name, value) in url::pairs(url)? {
         // As in `libpq`, the last one counts.
-        values.insert(known(&name)?, value);
+        values.insert(known(&name, builder)?, value);
     }
     let service = given(&values, "service").or_else(|| variable(var, "PGSERVICE"));
     if let Some(service) = service {
-        for (name, value) in of_service(&service, &values, var)? {
+        for (name, value) in of_service(&service, &values, var, builder)? {
             values.entry(name).or_insert(value);
         }
     }
@@ -134,7 +135,8 @@ pub(super) fn read(url: &str, var: Var<'_>) -> Result<Parameters, String> {
         }
         if let Some(value) = variable(var, of_environment) {
             if *kind == Kind::Refused {
-                return Err(format!("{} (from {of_environment})", refusal(name)));
+                let refusal = refusal(name, builder);
+                return Err(format!("{refusal} (from {of_environment})"));
             }
             values.insert(name, value);
         }
@@ -143,20 +145,20 @@ pub(super) fn read(url: &str, var: Var<'_>) -> Result<Parameters, String> {
 }
 
 /// The parameter of this name, if it is one that is used.
-fn known(name: &str) -> Result<&'static str, String> {
+fn known(name: &str, builder: &str) -> Result<&'static str, String> {
     match PARAMETERS.iter().find(|(known, ..)| *known == name) {
         Some((name, _, Kind::Used)) => Ok(name),
-        Some((name, _, Kind::Refused)) => Err(refusal(name)),
+        Some((name, _, Kind::Refused)) => Err(refusal(name, builder)),
         None => Err(format!("there is no parameter {name:?}")),
     }
 }
 
-fn refusal(name: &str) -> String {
+fn refusal(name: &str, builder: &str) -> String {
     let instead = match name {
         "sslcert" | "sslkey" | "sslpassword" => {
-            ": use `PostgresBuilder::tls_client_certificate_pem`"
+            format!(": use `{builder}::tls_client_certificate_pem`")
         }
-        _ => "",
+        _ => String::new(),
     };
     format!("the parameter {name:?} is not supported{instead}")
 }
@@ -176,6 +178,7 @@ fn of_service(
     service: &str,
     values: &Values,
     var: Var<'_>,
+    builder: &str,
 ) -> Result<Vec<(&'static str, String)>, String> {
     let named = given(values, "servicefile").or_else(|| variable(var, "PGSERVICEFILE"));
     let mut files = Vec::new();
@@ -197,7 +200,8 @@ fn of_service(
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(format!("the file {file:?} can't be read: {error}")),
         };
-        if let Some(found) = section(&text, service).map_err(|why| format!("{file:?}: {why}"))? {
+        let found = section(&text, service, builder);
+        if let Some(found) = found.map_err(|why| format!("{file:?}: {why}"))? {
             return Ok(found);
         }
     }
@@ -205,7 +209,11 @@ fn of_service(
 }
 
 /// The parameters in one section of a file of services.
-fn section(text: &str, service: &str) -> Result<Option<Vec<(&'static str, String)>>, String> {
+fn section(
+    text: &str,
+    service: &str,
+    builder: &str,
+) -> Result<Option<Vec<(&'static str, String)>>, String> {
     let mut found: Option<Vec<(&'static str, String)>> = None;
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
@@ -228,7 +236,7 @@ fn section(text: &str, service: &str) -> Result<Option<Vec<(&'static str, String
         if name == "service" || name == "servicefile" {
             return Err(format!("line {number}: a service can't name another one"));
         }
-        let name = known(name).map_err(|why| format!("line {number}: {why}"))?;
+        let name = known(name, builder).map_err(|why| format!("line {number}: {why}"))?;
         // As in `libpq`, the first one counts.
         if !values.iter().any(|(other, _)| *other == name) {
             values.push((name, value.to_owned()));

@@ -1,0 +1,307 @@
+//! Errors of the driver and of the server, and what they mean: whether the same call may succeed
+//! later, whether it may have been carried out, and whether the connection is of more use.
+//!
+//! The functions are for statements that are run by other ways than a [`Link`](crate::Link), such
+//! as those in a transaction of a user's.
+
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+use crate::error::PostgresError;
+
+/// Whether a call can be repeated without harm if its answer is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Effect {
+    /// It can: without an answer it is [`PostgresError::Unavailable`].
+    Reads,
+    /// It changes something: without an answer it is [`PostgresError::Unknown`].
+    Writes,
+}
+
+/// A call that failed.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_postgres::{Failure, PostgresError};
+///
+/// /// What a store does next.
+/// fn next(failure: &Failure) -> &'static str {
+///     match failure.error() {
+///         _ if failure.is_conflict() => "send it again at once",
+///         _ if failure.is_locked() => "another transaction has the row: try again later",
+///         _ if failure.violates("shop", "lease_pkey") => "somebody else was quicker",
+///         PostgresError::Unknown(_) => "look before it is sent again",
+///         error if error.may_pass() => "try again later",
+///         _ => "give up, and say why",
+///     }
+/// }
+///
+/// let failure = Failure::from(PostgresError::Unavailable("no answer".to_owned()));
+/// assert_eq!(failure.code(), None);
+/// assert_eq!(next(&failure), "try again later");
+/// ```
+#[derive(Debug)]
+pub struct Failure {
+    error: PostgresError,
+    /// The server's answer, if it has given one.
+    answer: Option<Error>,
+}
+
+impl From<PostgresError> for Failure {
+    /// A failure that the server has not answered with.
+    fn from(error: PostgresError) -> Self {
+        let answer = None;
+        Failure { error, answer }
+    }
+}
+
+impl Failure {
+    /// A failure of the driver, or one that the server has answered with.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon_postgres::{Client, Effect, Failure};
+    ///
+    /// async fn beat(client: &Client) -> Result<(), Failure> {
+    ///     let beaten = client.batch_execute("update shop.node set beat = beat + 1").await;
+    ///     beaten.map_err(|error| Failure::of(Effect::Writes, error))
+    /// }
+    /// ```
+    #[must_use]
+    pub fn of(effect: Effect, answer: Error) -> Self {
+        let why = message(&answer);
+        let Some(code) = answer.code() else {
+            return Failure::from(lost(effect, why));
+        };
+        Failure {
+            error: refusal(effect, code, why),
+            answer: Some(answer),
+        }
+    }
+
+    /// What it means for the caller, by the usual meaning of its code.
+    #[must_use]
+    pub fn error(&self) -> &PostgresError {
+        &self.error
+    }
+
+    /// The same, without the server's answer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_postgres::{Failure, PostgresError};
+    ///
+    /// let error = PostgresError::Unknown("no answer".to_owned());
+    /// assert_eq!(Failure::from(error.clone()).into_error(), error);
+    /// ```
+    #[must_use]
+    pub fn into_error(self) -> PostgresError {
+        self.error
+    }
+
+    /// The server's answer, if it has given one. [`message`] is its text.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_postgres::{Failure, PostgresError};
+    ///
+    /// let failure = Failure::from(PostgresError::Unavailable("no answer".to_owned()));
+    /// assert!(failure.answer().is_none());
+    /// ```
+    #[must_use]
+    pub fn answer(&self) -> Option<&Error> {
+        self.answer.as_ref()
+    }
+
+    /// The code of the server's answer, if it has given one.
+    #[must_use]
+    pub fn code(&self) -> Option<&SqlState> {
+        self.answer.as_ref().and_then(Error::code)
+    }
+
+    /// Whether a row violates this unique constraint of a table in this schema.
+    #[must_use]
+    pub fn violates(&self, schema: &str, constraint: &str) -> bool {
+        let answer = self.answer.as_ref().and_then(Error::as_db_error);
+        answer.is_some_and(|error| {
+            *error.code() == SqlState::UNIQUE_VIOLATION
+                && error.schema() == Some(schema)
+                && error.constraint() == Some(constraint)
+        })
+    }
+
+    /// Whether the server has ended the statement in favour of another one: see [`is_conflict`].
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.code().is_some_and(is_conflict)
+    }
+
+    /// Whether the statement has waited too long for a lock.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+    }
+}
+
+/// Whether the server has ended a statement in favour of another one: it can be sent again at once,
+/// and a transaction of several statements from its beginning.
+///
+/// # Examples
+///
+/// ```
+/// use tokio_postgres::error::SqlState;
+/// use tourbillon_postgres::failure::is_conflict;
+///
+/// assert!(is_conflict(&SqlState::T_R_DEADLOCK_DETECTED));
+/// assert!(!is_conflict(&SqlState::UNIQUE_VIOLATION));
+/// ```
+#[must_use]
+pub fn is_conflict(code: &SqlState) -> bool {
+    *code == SqlState::T_R_SERIALIZATION_FAILURE || *code == SqlState::T_R_DEADLOCK_DETECTED
+}
+
+/// Whether a connection is of no more use after an answer with this code: a session that has ended,
+/// a primary that has become a standby, statements that a proxy has lost, a plan that is invalid, or a
+/// transaction that has failed and that nobody has ended.
+///
+/// # Examples
+///
+/// ```
+/// use tokio_postgres::error::SqlState;
+/// use tourbillon_postgres::failure::ends_connection;
+///
+/// assert!(ends_connection(&SqlState::ADMIN_SHUTDOWN));
+/// assert!(!ends_connection(&SqlState::LOCK_NOT_AVAILABLE));
+/// ```
+#[must_use]
+pub fn ends_connection(code: &SqlState) -> bool {
+    let text = code.code();
+    matches!(&text[..2], "08" | "XX" | "58")
+        || matches!(
+            text,
+            // A primary that has become a standby: another connection may find the new one.
+            "57P01" | "57P02" | "57P03" | "57P05" | "0A000" | "26000" | "25006" | "25P02"
+        )
+}
+
+/// The error of a call without an answer.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_postgres::failure::lost;
+/// use tourbillon_postgres::{Effect, PostgresError};
+///
+/// let why = || "no answer within 5 s".to_owned();
+/// assert_eq!(lost(Effect::Reads, why()), PostgresError::Unavailable(why()));
+/// assert_eq!(lost(Effect::Writes, why()), PostgresError::Unknown(why()));
+/// ```
+#[must_use]
+pub fn lost(effect: Effect, why: String) -> PostgresError {
+    match effect {
+        Effect::Reads => PostgresError::Unavailable(why),
+        Effect::Writes => PostgresError::Unknown(why),
+    }
+}
+
+/// The server's message with its detail and hint, or that of the client.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_postgres::failure::message;
+///
+/// let error = "port=many".parse::<tokio_postgres::Config>().expect_err("no number");
+/// assert!(message(&error).contains("port"));
+/// ```
+#[must_use]
+pub fn message(error: &Error) -> String {
+    let Some(db) = error.as_db_error() else {
+        let mut text = error.to_string();
+        if let Some(source) = std::error::Error::source(error) {
+            text = format!("{text}: {source}");
+        }
+        return text;
+    };
+    described(db.message(), db.code(), [db.detail(), db.hint()])
+}
+
+/// A message of the server with its detail and hint.
+///
+/// # Examples
+///
+/// ```
+/// use tokio_postgres::error::SqlState;
+/// use tourbillon_postgres::failure::described;
+///
+/// let text = described("out of memory", &SqlState::OUT_OF_MEMORY, [None, Some("a hint")]);
+/// assert_eq!(text, "out of memory (53200); a hint");
+/// ```
+#[must_use]
+pub fn described(message: &str, code: &SqlState, more: [Option<&str>; 2]) -> String {
+    let mut text = format!("{message} ({})", code.code());
+    for more in more.into_iter().flatten() {
+        text = format!("{text}; {more}");
+    }
+    text
+}
+
+/// Translates an error of the server, for a statement that is a transaction of its own. `why` is its
+/// text. A store that knows more of a code, such as what a missing table means, looks first.
+///
+/// # Examples
+///
+/// ```
+/// use tokio_postgres::error::SqlState;
+/// use tourbillon_postgres::failure::refusal;
+/// use tourbillon_postgres::{Effect, PostgresError};
+///
+/// let error = |code| refusal(Effect::Writes, &code, "why".to_owned());
+/// let why = || "why".to_owned();
+/// assert_eq!(error(SqlState::TOO_MANY_CONNECTIONS), PostgresError::Unavailable(why()));
+/// // The session was ended, perhaps after the commit.
+/// assert_eq!(error(SqlState::ADMIN_SHUTDOWN), PostgresError::Unknown(why()));
+/// assert_eq!(error(SqlState::SYNTAX_ERROR), PostgresError::Refused(why()));
+/// ```
+#[must_use]
+pub fn refusal(effect: Effect, code: &SqlState, why: String) -> PostgresError {
+    let text = code.code();
+    match (&text[..2], text) {
+        // The session was ended from outside, perhaps while it waited for a standby's receipt.
+        (_, "57P01" | "57P02" | "57P05") | ("08", _) => lost(effect, why),
+        (_, "25006") => PostgresError::Refused(format!(
+            "{why}: this server is a standby, or a read-only one; connect to the primary"
+        )),
+        // The server accepts no writes until it was vacuumed. Where a row is the reason, the caller
+        // says so.
+        (_, "54000") => PostgresError::Unavailable(why),
+        // A plan that a migration has made invalid, and statements that a proxy has lost.
+        (_, "0A000" | "26000") => PostgresError::Unavailable(why),
+        ("40" | "53" | "55" | "57" | "58" | "XX", _) => PostgresError::Unavailable(why),
+        _ => PostgresError::Refused(why),
+    }
+}
+
+/// Translates the error of an attempt to connect.
+pub(crate) fn not_connected(error: &Error) -> PostgresError {
+    #[cfg(feature = "tls")]
+    if let Some(why) = crate::tls::refusal(error) {
+        return PostgresError::Refused(why);
+    }
+    let why = message(error);
+    // The driver has no other sign of it. What is missing, such as a password, will be missing
+    // again.
+    if error.to_string().starts_with("invalid configuration") {
+        return PostgresError::Refused(why);
+    }
+    match error.code().map(|code| &code.code()[..2]) {
+        // Wrong user or password, no such database, no right to connect.
+        Some("28" | "3D" | "42" | "22") => PostgresError::Refused(why),
+        _ => PostgresError::Unavailable(why),
+    }
+}
