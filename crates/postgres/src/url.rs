@@ -58,6 +58,9 @@ fn credentials(rest: &str) -> (&str, &str, &str) {
 
 /// The host and the port of one place. An IPv6 address stands in brackets, since it has colons.
 fn host_and_port(place: &str) -> Result<(&str, &str), String> {
+    if place.contains('@') {
+        return Err("there is more than one `@`: write `%40` for those of a password".to_owned());
+    }
     let Some(inner) = place.strip_prefix('[') else {
         return Ok(place.split_once(':').unwrap_or((place, "")));
     };

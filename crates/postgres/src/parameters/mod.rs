@@ -252,6 +252,10 @@ fn home(var: Var<'_>) -> Option<PathBuf> {
 // === the configuration ===
 
 fn from_values(values: &Values, var: Var<'_>) -> Result<Parameters, String> {
+    // The protocol has no way to send it, and files have none in their names.
+    if let Some((name, _)) = values.iter().find(|(_, value)| value.contains('\0')) {
+        return Err(format!("the value of {name:?} has a zero byte"));
+    }
     let value = |name: &str| given(values, name);
     let mut config = Config::new();
     hosts(&mut config, values)?;
@@ -310,6 +314,10 @@ fn hosts(config: &mut Config, values: &Values) -> Result<(), String> {
             .split(',')
             .map(|port| match port {
                 "" => Ok(5432),
+                // Perhaps a part of a password.
+                port if !port.bytes().all(|byte| byte.is_ascii_digit()) => {
+                    Err("\"port\" is no number: write `%2F` for each `/` in a password".to_owned())
+                }
                 port => parsed("port", port),
             })
             .collect::<Result<_, _>>()?,

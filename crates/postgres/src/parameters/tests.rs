@@ -210,6 +210,14 @@ fn what_the_crate_can_not_do_is_refused_by_its_name() {
         ("postgres://u:secret%2@h", "`%`"),
         ("postgres://u:secret%00@h", "`%`"),
         ("postgres://u:secret%ff@h", "UTF-8"),
+        ("postgres://u:secret/x@h/d", "`%2F`"),
+        ("postgres://u:x@secret@h/d", "`%40`"),
+        ("host=h password='secret\0'", "zero byte"),
+        ("host=h port=-1", "is no number"),
+        (
+            "host=h port=99999999999999999999",
+            "invalid value of \"port\"",
+        ),
         ("postgres://[::1/d", "has no end"),
         ("postgres://h?user", "has no `=`"),
     ] {
@@ -338,4 +346,52 @@ fn a_file_of_passwords_is_read_unless_others_may_use_it() {
         .expect("a URL")
         .expect("a file");
     assert!(folder_as_file.password(&names(&["h"]), 1).is_err());
+}
+
+/// No text makes it panic, and what can be read does not depend on where a character ends.
+#[test]
+fn any_text_is_a_url_or_refused() {
+    let pieces = [
+        "postgres://",
+        "host=",
+        "'",
+        "\\",
+        "%",
+        "%4",
+        "%C3",
+        "é",
+        "\0",
+        "[",
+        "]",
+        ":",
+        "@",
+        "/",
+        "?",
+        "&",
+        "=",
+        ",",
+        " ",
+        "u",
+        "9",
+        "sslmode",
+        "connect_timeout=-9223372036854775809",
+        "\u{2028}",
+    ];
+    let mut read = 0;
+    for first in pieces {
+        for second in pieces {
+            for third in pieces {
+                for url in [
+                    format!("{first}{second}{third}"),
+                    format!("postgres://u:p@h{first}{second}{third}"),
+                    format!("host=h {first}{second}{third}"),
+                ] {
+                    read += usize::from(read_with(&url, &[]).is_ok());
+                }
+            }
+        }
+    }
+    assert!(read > 0);
+    let many = format!("postgres://u:p@{}h/d", "h,".repeat(10_000));
+    assert_eq!(config(&many).get_hosts().len(), 10_001);
 }
