@@ -4,7 +4,8 @@
 //! - `fork-tests core`: schedulers, timers and maps, once in a quiet process, and then beside busy
 //!   threads.
 //! - `fork-tests durable`: durable timers in memory and in a SQLite file.
-//! - `fork-tests no-threads`: all of that but the server's, in copies in which no thread starts.
+//! - `fork-tests postgres URL`: connections to a PostgreSQL server.
+//! - `fork-tests no-threads`: all of that but the servers', in copies in which no thread starts.
 //!
 //! Prints `FORKS copies, all as they should be` and ends with 0, or prints what was wrong.
 
@@ -19,6 +20,8 @@ mod core;
 mod durable;
 #[cfg(unix)]
 mod leases;
+#[cfg(unix)]
+mod postgres;
 #[cfg(unix)]
 mod program;
 #[cfg(unix)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tourbillon_leases::{BlockingStore, MemoryStore, RedisStore};
 
-use crate::{child, core, durable, leases};
+use crate::{child, core, durable, leases, postgres};
 
 const FORKS: usize = 60;
 
@@ -20,6 +20,7 @@ pub(crate) fn main() -> ExitCode {
         "durable" => durable::without_a_server(FORKS as u64),
         "memory" => in_memory(),
         "no-threads" => without_threads(),
+        "postgres" => postgres::run(FORKS, &std::env::args().nth(2).unwrap_or_default()),
         url => {
             let open = || {
                 let store = RedisStore::builder(url).durable().build();

@@ -4,13 +4,14 @@
 use std::io::Read;
 use std::process::{Command, Stdio};
 
+use chaos::servers::postgres::database;
 use chaos::servers::redis::Server;
 
 /// Runs the program, which ends by itself whatever happens in the copies.
 #[track_caller]
-fn forks(argument: &str) {
+fn forks(arguments: &[&str]) {
     let mut program = Command::new(env!("CARGO_BIN_EXE_fork-tests"))
-        .arg(argument)
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -30,7 +31,7 @@ fn forks(argument: &str) {
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_on_redis() {
     let server = Server::start();
-    forks(&server.url());
+    forks(&[&server.url()]);
     // What the copies dropped, the original gave back.
     for of in ["held", "fixed"] {
         let keys = server.cli(&["KEYS", &format!("*{of}*:lock")]);
@@ -39,21 +40,32 @@ fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_on_redis() 
 }
 
 #[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_forked_copy_neither_uses_nor_ends_what_the_original_has_open_on_postgres() {
+    let database = database();
+    forks(&["postgres", &database.url()]);
+    // None of the copies' drops has left a session behind.
+    let others = "select count(*) from pg_stat_activity \
+                  where datname = current_database() and pid <> pg_backend_pid()";
+    while database.psql(others).as_deref() != Ok("0") {}
+}
+
+#[test]
 fn in_a_forked_copy_no_call_of_durable_timers_hangs_or_reaches_the_store() {
-    forks("durable");
+    forks(&["durable"]);
 }
 
 #[test]
 fn in_a_forked_copy_no_call_of_a_scheduler_a_timer_or_a_map_hangs_or_says_what_is_not_true() {
-    forks("core");
+    forks(&["core"]);
 }
 
 #[test]
 fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_in_memory() {
-    forks("memory");
+    forks(&["memory"]);
 }
 
 #[test]
 fn in_a_forked_copy_in_which_no_thread_starts_no_call_on_what_it_inherited_hangs() {
-    forks("no-threads");
+    forks(&["no-threads"]);
 }
