@@ -1,31 +1,91 @@
 # Steps that run tests, docs and programs, and look at what they say.
 
-tests() {
-    grep -qF 'cargo test --workspace --all-features' README.md ||
-        complain "the README does not name the test command in the words used here"
-    cargo test --workspace --all-features
+# The tests are built here, the programs, and the examples, whose output some tests compare. Then cargo says how it would
+# run each test program, see `.ci/later`. Its `--tests` are those of libraries and programs, too.
+build() {
+    local listed number noted
+    cargo build --workspace --all-features --bins --tests --examples --locked
+    rm -rf "$target/ci-tests"
+    mkdir -p "$target/ci-tests"
+    listed=$(cargo test --workspace --all-features --no-run 2>&1) || complain "$listed"
+    number=$(grep -c '^ *Executable ' <<<"$listed")
+    CI_LATER=$target/ci-tests cargo test --workspace --all-features --tests \
+        --config "target.'cfg(all())'.runner = ['bash', '$PWD/.ci/later']"
+    noted=$(find "$target/ci-tests" -type f | wc -l)
+    [ "$noted" = "$number" ] || complain "cargo has built $number test programs, and would run $noted of them"
+    echo "$number test programs"
+    export CI_BUILT=true
 }
 
-# Tests of durable timers that take long, each with a command of its own. CONTRIBUTING.md names them. Here it is the
-# whole workspace's features, with which all is built already.
+# Builds what is built by the step `build`, unless this run has done so: even where nothing is left to build, cargo waits
+# for the other builds in its folder.
+built() { [ "${CI_BUILT:-}" = true ] || build; }
+
+# test_program FILE ARGUMENT..: runs a test program as it is written down, and shows what it says when it has ended,
+# since others run beside it.
+test_program() {
+    local ended=0 name=${1##*/} TIMEFORMAT='%R s, of the processor %U s and %S s in the system'
+    { time bash "$@"; } >"$target/ci-$name.log" 2>&1 || ended=$?
+    {
+        echo "ci: ${name#*-}: status $ended"
+        cat "$target/ci-$name.log"
+    } | flock "$target/ci-tests" cat
+    rm "$target/ci-$name.log"
+    # With 255 `xargs` begins none that is left.
+    [ $ended = 0 ] || return 255
+}
+
+# test_programs ROWS FILE..: runs these, in so many rows.
+test_programs() {
+    export target
+    export -f test_program
+    # The words are for the inner shell.
+    # shellcheck disable=SC2016
+    printf '%s\0' "${@:2}" | xargs -0 -n 1 -P "$1" bash -c 'test_program "$1"' bash
+}
+
+# All of `cargo test --workspace --all-features`, which would run one test program after another. Most of them wait for
+# clocks and servers, so two run at a time. Those that compute take what both leave of the cores, and so do the
+# examples in documents.
+tests() {
+    local file computing=() others=() rows=() row ended=0
+    grep -qF 'cargo test --workspace --all-features' README.md ||
+        complain "the README does not name the test command in the words used here"
+    built
+    for file in "$target"/ci-tests/*; do
+        case ${file##*-} in
+        loom_tests | tidy | models) computing+=("$file") ;;
+        *) others+=("$file") ;;
+        esac
+    done
+    (on_idle_cores && cargo test --workspace --all-features --doc) >"$target/ci-examples.log" 2>&1 &
+    rows+=($!)
+    (on_idle_cores && test_programs 1 "${computing[@]}") &
+    rows+=($!)
+    test_programs 2 "${others[@]}" &
+    rows+=($!)
+    for row in "${rows[@]}"; do wait "$row" || ended=$?; done
+    cat "$target/ci-examples.log"
+    return $ended
+}
+
+# Tests of durable timers that take long. CONTRIBUTING.md names them, each with a command of its own.
 long_tests_of_durable_timers() {
     local output test
+    built
     for test in "promises at_the_defaults" "postgres a_million_rows"; do
-        output=$(cargo test --quiet --workspace --all-features --locked \
-            --test "${test% *}" -- --ignored "${test#* }")
+        output=$(bash "$target"/ci-tests/*-"${test% *}" --quiet --ignored "${test#* }")
         echo "$output"
         grep -q '^test result: ok. 1 passed' <<<"$output" || complain "no test has the name ${test#* }"
     done
 }
 
-# program NAME ARGUMENT..: runs a program of a package that is not published, as the step `build` has
-# built it. It shows the same without optimisation, debug assertions are checked, and a second build
-# of all crates would take minutes.
+# program NAME ARGUMENT..: runs a program of a package that is not published, as the step `build` has built it. It
+# shows the same without optimisation, debug assertions are checked, and a second build of all crates would take
+# minutes.
 program() {
-    local name=$1
-    shift
-    cargo build --quiet --workspace --all-features --bins --tests --locked
-    timeout 900 "$target/debug/$name" "$@"
+    built
+    timeout 900 "$target/debug/$1" "${@:2}"
 }
 
 # tool PACKAGE ARGUMENT..: runs a tool of the repository. Its target folder is its own, since what runs beside the
@@ -53,7 +113,8 @@ readme_first_command() {
     crates=$(cargo tree -p sessions -e normal,build --prefix none --locked | sed 's/ (.*//' | sort -u | wc -l)
     echo "$crates crates"
     [ "$crates" -le 30 ] || complain "the README's first command builds $crates crates, more than 30"
-    output=$(timeout 900 bash -c "$command")
+    # It may have cores that do other work first.
+    output=$(timeout --foreground 1800 bash -c "$command")
     [ -n "$output" ] || complain "the README's first command printed nothing"
     tail -n 20 <<<"$output"
 }
