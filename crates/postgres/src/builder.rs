@@ -18,7 +18,7 @@ use crate::security::{self, Encryption, Security};
 #[cfg(feature = "tls")]
 use crate::tls::{self, Certificates};
 
-/// The options of a [`Connector`]: what the URL says, and beside it passwords that change and
+/// The options of a [`Connector`]: those of the URL, a function for passwords that change, and
 /// certificates.
 ///
 /// # Examples
@@ -43,12 +43,14 @@ pub struct ConnectorBuilder {
 }
 
 impl Connector {
-    /// Returns the options for the database at a URL, or a string of `key=value` pairs, as `psql`
-    /// takes them. What is not said comes from the service, and then from the environment.
+    /// Returns the options for the database of a URL, or of a string of `key=value` pairs, as
+    /// `psql` takes them. A missing parameter is taken from the service, or else from the
+    /// environment.
     ///
     /// # Errors
     ///
-    /// [`PostgresError::Refused`] if the URL can't be read, or asks for what there is not.
+    /// [`PostgresError::Refused`] if the URL or a file that it names can't be read, if a parameter
+    /// is not supported, or if the URL asks for TLS without the feature `tls`.
     ///
     /// # Examples
     ///
@@ -87,7 +89,8 @@ impl ConnectorBuilder {
         }
         #[cfg(not(feature = "tls"))]
         drop(root_certificate);
-        // Finds a server that is gone within seconds, also where no answer is awaited.
+        // So that a server that is gone is found within seconds, also if no call waits for an
+        // answer.
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(10));
         }
@@ -106,8 +109,9 @@ impl ConnectorBuilder {
     }
 
     /// Sets a function that returns the password of each new connection, in place of the one in the
-    /// URL. It is called on a thread that may block, and should have a time limit: no connection is
-    /// opened until it returns. An error or a panic of it is [`PostgresError::Unavailable`].
+    /// URL. The function is called on a thread that may block. It should have a time limit, since
+    /// no connection is opened until it returns. If it fails or panics, the attempt to connect
+    /// fails with [`PostgresError::Unavailable`].
     #[must_use]
     pub fn password_with(
         mut self,
@@ -118,7 +122,8 @@ impl ConnectorBuilder {
     }
 
     /// Adds one or more certificates of trusted authorities in PEM, for a URL that asks for TLS.
-    /// Without this call the authorities of the system are trusted. Feature `tls`.
+    /// Without this call, and without a file in `sslrootcert`, the authorities of the system are
+    /// trusted. Feature `tls`.
     ///
     /// # Examples
     ///
@@ -186,7 +191,8 @@ impl ConnectorBuilder {
     ///
     /// # Errors
     ///
-    /// [`PostgresError::Refused`] if the options don't fit together, or a certificate can't be used.
+    /// [`PostgresError::Refused`] if the options don't fit together, if a certificate can't be
+    /// used, or if TLS is asked for and no certificate can be for one of the hosts.
     pub fn build(self) -> Result<Connector, PostgresError> {
         let security = self.security()?;
         let passwords = match (self.ask_password, self.password_file) {

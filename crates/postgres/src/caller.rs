@@ -1,6 +1,6 @@
-//! Who uses the connections.
+//! The package that uses the connections.
 
-/// Who uses the connections, as errors and lists of threads name it.
+/// The package that uses the connections, for the texts of errors and the names of threads.
 ///
 /// # Examples
 ///
@@ -15,11 +15,12 @@
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
-    /// The package whose feature `postgres-tls` turns the feature `tls` on.
+    /// The name of the package. Its feature `postgres-tls` turns on the feature `tls` of this
+    /// crate.
     pub package: &'static str,
     /// The type that has the functions `tls_root_certificate_pem` and `tls_client_certificate_pem`.
     pub builder: &'static str,
-    /// The begin of the names of threads.
+    /// The first part of the names of threads, which end with `-connect` or `-listen`.
     pub threads: &'static str,
 }
 

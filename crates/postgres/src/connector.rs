@@ -11,11 +11,11 @@ use crate::security::Driven;
 use crate::session::Session;
 use crate::sync::{Arc, Origin, thread};
 
-/// What all connections to one database share: its servers, the password, and the encryption. A
-/// clone is the same one.
+/// What all connections to one database share: its servers, the password, and the encryption.
+/// Clones share one connector.
 ///
-/// It belongs to the process that made it. In a forked copy no connection is opened, and those of
-/// before are not used.
+/// A connector belongs to the process that made it. In a forked copy it opens no connection, and
+/// connections from before the fork are not used.
 ///
 /// # Examples
 ///
@@ -59,24 +59,25 @@ impl Connector {
         self.0.hosts.names()
     }
 
-    /// Returns the database that the URL or its surroundings name.
+    /// Returns the database that the URL, the service or the environment names.
     #[must_use]
     pub fn database(&self) -> Option<&str> {
         self.0.hosts.database()
     }
 
     /// Opens a connection to the first server that accepts it, with the settings of `session`, and
-    /// carries out the statements `first` there. Each address of each host has the time of
-    /// `connect_timeout`.
+    /// runs the statements `first` on it. Each address of each host may take the time of
+    /// `connect_timeout`, which is 5 s by default.
     ///
-    /// It must be awaited on a runtime of tokio with I/O and time. That one drives the connection
-    /// until it or its client ends, and calls `notified` with the channel and the payload of each
-    /// notification.
+    /// The future must be awaited on a tokio runtime with I/O and time. The runtime drives the
+    /// connection until the connection or its client ends. It calls `notified` with the channel and
+    /// the payload of each notification.
     ///
     /// # Errors
     ///
-    /// [`PostgresError::Unavailable`] if it may pass at one of the hosts,
-    /// [`PostgresError::Refused`] if not, [`PostgresError::Forked`] in a copy.
+    /// - [`PostgresError::Unavailable`] if the error of at least one host may pass.
+    /// - [`PostgresError::Refused`] if no error may pass.
+    /// - [`PostgresError::Forked`] in a forked copy of the process.
     ///
     /// # Examples
     ///
@@ -105,12 +106,12 @@ impl Connector {
         self.0.hosts.connect(session, first, notified).await
     }
 
-    /// Runs `work` on a thread of its own, and waits for its end. The caller's thread may be one of
-    /// a runtime, on which a [`Link`](crate::Link) can't be used.
+    /// Runs `work` on a new thread, and blocks until it has ended. The caller's thread may belong
+    /// to a runtime, where a [`Link`](crate::Link) can't be used.
     ///
     /// # Errors
     ///
-    /// [`PostgresError::Unavailable`] if there is no thread, or the work has panicked.
+    /// [`PostgresError::Unavailable`] if the thread can't be started, or if `work` panics.
     ///
     /// # Examples
     ///
@@ -131,7 +132,7 @@ impl Connector {
     ) -> Result<T, PostgresError> {
         let (answer, answered) = oneshot::channel();
         let work = move || {
-            // Nobody waits any more if the sender fails, which can't be.
+            // This can't fail: the caller waits for the answer below.
             let _ = answer.send(work());
         };
         thread::spawn(self.thread_name("connect"), work).map_err(|error| {

@@ -1,4 +1,4 @@
-//! The reason why a connection can't be made, or a call on it has failed.
+//! The error of a connection or of a call on it.
 
 use std::fmt;
 
@@ -15,7 +15,8 @@ use std::fmt;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PostgresError {
-    /// The server can't be reached, or is busy, and the call was not carried out. It may pass.
+    /// The server can't be reached, or is busy, and the call was not carried out. It may succeed
+    /// later.
     Unavailable(String),
     /// The answer was lost: the call may have been carried out.
     Unknown(String),

@@ -1,21 +1,21 @@
-//! Errors of the driver and of the server, and what they mean: whether the same call may succeed
-//! later, whether it may have been carried out, and whether the connection is of more use.
+//! The meaning of errors of the driver and of the server: whether the same call may succeed later,
+//! whether it may have been carried out, and whether the connection can still be used.
 //!
-//! The functions are for statements that are run by other ways than a [`Link`](crate::Link), such
-//! as those in a transaction of a user's.
+//! The functions are for statements that do not run by a [`Link`](crate::Link), such as those in a
+//! transaction of a user.
 
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use crate::error::PostgresError;
 
-/// Whether a call can be repeated without harm if its answer is lost.
+/// Tells whether a call can be repeated without harm if its answer is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Effect {
-    /// It can: without an answer it is [`PostgresError::Unavailable`].
+    /// The call changes nothing. Without an answer it fails with [`PostgresError::Unavailable`].
     Reads,
-    /// It changes something: without an answer it is [`PostgresError::Unknown`].
+    /// The call changes something. Without an answer it fails with [`PostgresError::Unknown`].
     Writes,
 }
 
@@ -50,7 +50,7 @@ pub struct Failure {
 }
 
 impl From<PostgresError> for Failure {
-    /// A failure that the server has not answered with.
+    /// Makes a failure that is no answer of the server.
     fn from(error: PostgresError) -> Self {
         let answer = None;
         Failure { error, answer }
@@ -58,7 +58,7 @@ impl From<PostgresError> for Failure {
 }
 
 impl Failure {
-    /// A failure of the driver, or one that the server has answered with.
+    /// Makes a failure from an error of the driver, which may be an answer of the server.
     ///
     /// # Examples
     ///
@@ -82,13 +82,13 @@ impl Failure {
         }
     }
 
-    /// What it means for the caller, by the usual meaning of its code.
+    /// Returns the error for the caller, by the usual meaning of the server's code.
     #[must_use]
     pub fn error(&self) -> &PostgresError {
         &self.error
     }
 
-    /// The same, without the server's answer.
+    /// Returns the error for the caller, and drops the server's answer.
     ///
     /// # Examples
     ///
@@ -103,7 +103,7 @@ impl Failure {
         self.error
     }
 
-    /// The server's answer, if it has given one. [`message`] is its text.
+    /// Returns the server's answer, if it has given one. [`message`] returns its text.
     ///
     /// # Examples
     ///
@@ -118,13 +118,13 @@ impl Failure {
         self.answer.as_ref()
     }
 
-    /// The code of the server's answer, if it has given one.
+    /// Returns the code of the server's answer, if it has given one.
     #[must_use]
     pub fn code(&self) -> Option<&SqlState> {
         self.answer.as_ref().and_then(Error::code)
     }
 
-    /// Whether a row violates this unique constraint of a table in this schema.
+    /// Returns whether a row violates this unique constraint of a table in this schema.
     #[must_use]
     pub fn violates(&self, schema: &str, constraint: &str) -> bool {
         let answer = self.answer.as_ref().and_then(Error::as_db_error);
@@ -135,21 +135,22 @@ impl Failure {
         })
     }
 
-    /// Whether the server has ended the statement in favour of another one: see [`is_conflict`].
+    /// Returns whether the server has ended the statement in favour of another one: see
+    /// [`is_conflict`].
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         self.code().is_some_and(is_conflict)
     }
 
-    /// Whether the statement has waited too long for a lock.
+    /// Returns whether the statement could not get a lock in time.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
     }
 }
 
-/// Whether the server has ended a statement in favour of another one: it can be sent again at once,
-/// and a transaction of several statements from its beginning.
+/// Returns whether the server has ended a statement in favour of another one. The statement can be
+/// sent again at once. A transaction of several statements has to be repeated from its beginning.
 ///
 /// # Examples
 ///
@@ -165,9 +166,13 @@ pub fn is_conflict(code: &SqlState) -> bool {
     *code == SqlState::T_R_SERIALIZATION_FAILURE || *code == SqlState::T_R_DEADLOCK_DETECTED
 }
 
-/// Whether a connection is of no more use after an answer with this code: a session that has ended,
-/// a primary that has become a standby, statements that a proxy has lost, a plan that is invalid, or a
-/// transaction that has failed and that nobody has ended.
+/// Returns whether a connection is of no more use after an answer with this code:
+///
+/// - The session has ended.
+/// - The server or its system has an internal error.
+/// - The primary has become a standby.
+/// - A proxy has lost the prepared statements, or a plan is invalid.
+/// - A transaction has failed, and nobody has ended it.
 ///
 /// # Examples
 ///
@@ -189,7 +194,7 @@ pub fn ends_connection(code: &SqlState) -> bool {
         )
 }
 
-/// The error of a call without an answer.
+/// Returns the error of a call without an answer.
 ///
 /// # Examples
 ///
@@ -209,7 +214,7 @@ pub fn lost(effect: Effect, why: String) -> PostgresError {
     }
 }
 
-/// The server's message with its detail and hint, or that of the client.
+/// Returns the server's message with its detail and hint, or the message of the driver.
 ///
 /// # Examples
 ///
@@ -231,7 +236,7 @@ pub fn message(error: &Error) -> String {
     described(db.message(), db.code(), [db.detail(), db.hint()])
 }
 
-/// A message of the server with its detail and hint.
+/// Returns a message of the server with its code, detail and hint.
 ///
 /// # Examples
 ///
@@ -251,8 +256,9 @@ pub fn described(message: &str, code: &SqlState, more: [Option<&str>; 2]) -> Str
     text
 }
 
-/// Translates an error of the server, for a statement that is a transaction of its own. `why` is its
-/// text. A store that knows more of a code, such as what a missing table means, looks first.
+/// Translates an error of the server, for a statement that is a transaction of its own. `why` is
+/// the text of the error. A store that knows more about a code, such as the meaning of a missing
+/// table, checks it before it calls this.
 ///
 /// # Examples
 ///
@@ -277,8 +283,8 @@ pub fn refusal(effect: Effect, code: &SqlState, why: String) -> PostgresError {
         (_, "25006") => PostgresError::Refused(format!(
             "{why}: this server is a standby, or a read-only one; connect to the primary"
         )),
-        // The server accepts no writes until it was vacuumed. Where a row is the reason, the caller
-        // says so.
+        // The server accepts no writes until it was vacuumed. If a row is the reason, the caller
+        // checks the code first.
         (_, "54000") => PostgresError::Unavailable(why),
         // A plan that a migration has made invalid, and statements that a proxy has lost.
         (_, "0A000" | "26000") => PostgresError::Unavailable(why),
@@ -294,8 +300,8 @@ pub(crate) fn not_connected(error: &Error) -> PostgresError {
         return PostgresError::Refused(why);
     }
     let why = message(error);
-    // The driver has no other sign of it. What is missing, such as a password, will be missing
-    // again.
+    // The driver has no other sign of this error. What is missing, such as a password, will be
+    // missing again.
     if error.to_string().starts_with("invalid configuration") {
         return PostgresError::Refused(why);
     }

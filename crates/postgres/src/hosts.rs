@@ -1,5 +1,5 @@
-//! The servers that a URL names. Each of their addresses has a time limit of its own, so that one
-//! that accepts connections and never answers does not hide the next one.
+//! The servers that a URL names. Each address has a time limit of its own. So a server that accepts
+//! connections and never answers does not keep the next one from being tried.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::password::Passwords;
 use crate::security::{Driven, Security};
 use crate::session::{self, Session};
 
-/// The default for one address.
+/// The default time limit for one address.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The servers that a URL names, in its order.
@@ -26,7 +26,7 @@ pub(crate) struct Hosts {
     /// The settings that all hosts share. It names no host.
     common: Config,
     each: Vec<Server>,
-    /// For one address, until the server is ready for statements.
+    /// The time limit for one address, until the server is ready for statements.
     limit: Duration,
     security: Security,
     passwords: Passwords,
@@ -36,13 +36,13 @@ pub(crate) struct Hosts {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Server {
     host: Option<Host>,
-    /// It is not looked up.
+    /// The address of the URL. If there is one, the name is not looked up.
     address: Option<IpAddr>,
     port: u16,
 }
 
 impl Server {
-    /// For errors.
+    /// Returns the name for errors.
     fn name(&self) -> String {
         match (&self.host, self.address) {
             (Some(Host::Tcp(name)), _) => format!("{name}:{}", self.port),
@@ -53,7 +53,7 @@ impl Server {
         }
     }
 
-    /// The names that it has in a file of passwords.
+    /// Returns the names of the server in a file of passwords.
     fn names(&self) -> Vec<String> {
         match (&self.host, self.address) {
             (Some(Host::Tcp(name)), _) => vec![name.clone()],
@@ -103,9 +103,9 @@ impl Hosts {
         self.common.get_dbname()
     }
 
-    /// Connects to the first server that accepts it, with these settings, and carries out the
-    /// statements there. It must be awaited on a runtime, which drives the connection then, and
-    /// calls `notified` with the channel and the payload of each notification.
+    /// Connects to the first server that accepts it, with these settings, and runs the statements
+    /// `first` there. The current runtime drives the connection, and calls `notified` with the
+    /// channel and the payload of each notification.
     pub(crate) async fn connect(
         &self,
         session: &Session,
@@ -150,7 +150,7 @@ impl Hosts {
                 match timeout(self.limit, connect).await {
                     Ok(Ok(connected)) => return Ok(connected),
                     Ok(Err(PostgresError::Refused(why))) => {
-                        // Perhaps it had the password.
+                        // The file of passwords that was left out may have had the password.
                         let more = left_out.iter().map(|why| format!("; {why}"));
                         let why = why + &more.collect::<String>();
                         failed.push((server, PostgresError::Refused(why)));
@@ -163,7 +163,7 @@ impl Hosts {
         Err(together(failed))
     }
 
-    /// Connects to one address, where a pooler may stand.
+    /// Connects to one address, which may be that of a pooler.
     async fn connect_to(
         &self,
         config: &Config,
@@ -200,7 +200,7 @@ impl Hosts {
         PostgresError::Unavailable(format!("{what} within {:?}", self.limit))
     }
 
-    /// The hosts in the order in which they are tried.
+    /// Returns the hosts in the order in which they are tried.
     fn in_order(&self) -> Vec<&Server> {
         let mut servers: Vec<&Server> = self.each.iter().collect();
         if self.common.get_load_balance_hosts() == LoadBalanceHosts::Random {
@@ -212,7 +212,7 @@ impl Hosts {
         servers
     }
 
-    /// The addresses of a host. One that has none is a path, which needs none.
+    /// Returns the addresses of a host. The path of a socket has the address `None`.
     async fn addresses(&self, server: &Server) -> Result<Vec<Option<IpAddr>>, PostgresError> {
         let name = match (&server.host, server.address) {
             (Some(Host::Tcp(name)), None) => name,
@@ -230,7 +230,7 @@ impl Hosts {
         }
     }
 
-    /// The configuration for one address.
+    /// Returns the configuration for one address.
     fn at(&self, server: &Server, address: Option<IpAddr>) -> Config {
         let mut config = self.common.clone();
         config.port(server.port);
@@ -242,7 +242,7 @@ impl Hosts {
                 config.ssl_mode(tokio_postgres::config::SslMode::Disable);
                 config.host_path(path)
             }
-            // The name that a certificate must have.
+            // As the name that a certificate must have.
             (None, Some(address)) => config.host(address.to_string()),
             (None, None) => &mut config,
         };
@@ -253,7 +253,7 @@ impl Hosts {
     }
 }
 
-/// The hosts of a configuration, by the rules of `libpq`.
+/// Returns the hosts of a configuration, by the rules of `libpq`.
 fn servers(config: &Config) -> Result<Vec<Server>, String> {
     let (hosts, addresses, ports) = (
         config.get_hosts(),
@@ -281,7 +281,7 @@ fn servers(config: &Config) -> Result<Vec<Server>, String> {
     Ok((0..number).map(server).collect())
 }
 
-/// A copy without hosts, addresses and ports. The driver has no call for it.
+/// Returns a copy without hosts, addresses and ports. The driver has no function for this.
 fn without_hosts(config: &Config) -> Config {
     let mut copy = Config::new();
     if let Some(user) = config.get_user() {

@@ -1,7 +1,7 @@
 //! One connection to a server: blocking calls with time limits, and reconnects.
 //!
-//! The client is an asynchronous one, driven by a runtime of the connection's own on the thread
-//! that makes the call. So a call can end when the server does not answer any more.
+//! The client is async. A runtime of the connection's own drives it on the thread that makes the
+//! call. So a call can end although the server does not answer any more.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,19 +19,19 @@ use crate::failure::{Effect, Failure, ends_connection, lost};
 use crate::session::Session;
 use crate::sync::catch_panic;
 
-/// A connection, which is opened when it is used and again after it was lost.
+/// A connection that is opened when it is used, and opened again after it was lost.
 ///
-/// Its calls block, by a runtime of its own. So they are for threads of one's own, such as that of
-/// [`Connector::apart`], and for those of `spawn_blocking`. Within a future they are refused by
-/// [`PostgresError::Refused`], after a panic of tokio's that the panic hook sees. It can be dropped
-/// anywhere.
+/// Its calls block on a runtime of its own. So they are for threads that may block, such as the
+/// thread of [`Connector::apart`] and those of `spawn_blocking`. Within a future they fail with
+/// [`PostgresError::Refused`], after a panic of tokio that reaches the panic hook. A link can be
+/// dropped anywhere.
 ///
-/// In a forked copy of its process each call fails with [`PostgresError::Forked`], and the drop
-/// leaks it: the close of a connection would end the original's session.
+/// In a forked copy of its process each call fails with [`PostgresError::Forked`]. There the drop
+/// leaks the connection, since its close would end the session of the original process.
 ///
 /// # Examples
 ///
-/// A store has one beside its settings. Each of its calls begins with [`ready`](Self::ready):
+/// A store keeps a link. Each call of the store begins with [`ready`](Self::ready):
 ///
 /// ```no_run
 /// use std::borrow::Cow;
@@ -68,19 +68,18 @@ pub struct Link {
     connector: Connector,
     session: Session,
     open: Option<Open>,
-    /// Of this link alone, until the drop. The connection's task runs on it.
+    /// The runtime of this link alone, until the drop. The connection's task runs on it.
     runtime: Option<Runtime>,
 }
 
-/// An open connection with its prepared statements, such as that of a [`Link`] for the work of one
-/// [`run`](Link::run).
+/// An open connection with its prepared statements. [`Link::run`] passes it to its work.
 pub struct Open {
     client: Client,
     statements: HashMap<&'static str, Statement>,
 }
 
 impl Open {
-    /// Begins with a new connection, such as that of [`Connector::open`].
+    /// Wraps a new connection, such as that of [`Connector::open`]. No statement is prepared yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
         let statements = HashMap::new();
@@ -93,12 +92,12 @@ impl Open {
         &self.client
     }
 
-    /// Returns the statement of this name, which is prepared when it is used first. `text` is its
-    /// SQL; the name is often that of another schema.
+    /// Returns the statement of this name, and prepares it when it is used first. `text` returns
+    /// its SQL, which may differ from the name, for instance in its schema.
     ///
     /// # Errors
     ///
-    /// The server refuses the statement, or the connection is lost.
+    /// The error of the driver if the server refuses the statement, or the connection is lost.
     pub async fn prepare<'a>(
         &mut self,
         name: &'static str,
@@ -114,16 +113,16 @@ impl Open {
 }
 
 impl Link {
-    /// How long an answer may take beyond the limit of the server, before the connection is given
-    /// up: 2 s. A caller whose own limit is strict gives the server so much less.
+    /// How long an answer may take beyond the server's limit before the connection is given up:
+    /// 2 s. A caller with a strict limit of its own subtracts this time from the server's limit.
     pub const GRACE: Duration = Duration::from_secs(2);
 
-    /// Makes a connection that is not open yet. [`ready`](Self::ready) opens it, each time with the
-    /// settings of `session`.
+    /// Makes a connection that is not open yet. [`ready`](Self::ready) opens it with the settings
+    /// of `session`, also after it was lost.
     ///
     /// # Errors
     ///
-    /// [`PostgresError::Unavailable`] if the system has no room for a runtime.
+    /// [`PostgresError::Unavailable`] if the system refuses what a runtime needs.
     pub fn new(connector: Connector, session: Session) -> Result<Self, PostgresError> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| {
@@ -137,9 +136,9 @@ impl Link {
         })
     }
 
-    /// Opens the connection if it is not open, or has ended while nobody used it. A new connection
-    /// is given to `check`, and of no use if that fails, or takes longer than `limit` and
-    /// [`GRACE`](Self::GRACE).
+    /// Opens the connection if it is not open, or has ended since it was used last. A new
+    /// connection is passed to `check`. It is closed again if `check` fails, or takes longer than
+    /// `limit` and [`GRACE`](Self::GRACE) together.
     ///
     /// # Errors
     ///
@@ -173,10 +172,12 @@ impl Link {
         Ok(())
     }
 
-    /// Runs a statement, whose rows are few, once. The server should end it after `limit`, by
-    /// `statement_timeout`; [a moment](Self::GRACE) later the connection is given up.
+    /// Runs a statement once, and returns all of its rows. The server should end the statement
+    /// after `limit`, by its `statement_timeout`. If there is no answer [2 s](Self::GRACE) later,
+    /// the connection is given up.
     ///
-    /// `name` is that of the prepared statement, and `text` its SQL: see [`Open::prepare`].
+    /// `name` is the name of the prepared statement, and `text` returns its SQL: see
+    /// [`Open::prepare`].
     ///
     /// # Errors
     ///
@@ -217,15 +218,21 @@ impl Link {
         })
     }
 
-    /// Carries out work on the open connection, all of it within `limit` and [`GRACE`](Self::GRACE).
-    /// A transaction that the work begins is ended by it: the next call finds none.
+    /// Runs `work` on the open connection. All of it may take `limit` and [`GRACE`](Self::GRACE)
+    /// together. The work must end each transaction that it begins.
     ///
     /// # Errors
     ///
-    /// An error of the driver or the server: [`Failure`] tells them apart. The connection is given
-    /// up without an answer in time, after an answer that [ends it](ends_connection), and if the
-    /// work panics. [`PostgresError::Unavailable`] if it is not open, and
-    /// [`PostgresError::Refused`] within a future.
+    /// An error of the driver or of the server: [`Failure`] tells them apart. Further errors are
+    /// [`PostgresError::Unavailable`] if the connection is not open, and [`PostgresError::Refused`]
+    /// within a future.
+    ///
+    /// The connection is given up in these cases:
+    ///
+    /// - There is no answer in time.
+    /// - The error is not an answer of the server, or is an answer that
+    ///   [ends the connection](ends_connection).
+    /// - The work panics.
     ///
     /// # Examples
     ///
@@ -276,9 +283,9 @@ impl Link {
         result
     }
 
-    /// Asks something beside the calls, such as the reason of a failure. `None` without an open
-    /// connection, without an answer within `limit`, and where the other calls are refused. Nothing
-    /// follows from that.
+    /// Asks an additional question, such as the reason of a failure. Returns `None` if the
+    /// connection is not open, if there is no answer within `limit`, and where the other calls are
+    /// refused. The connection stays as it is in each case.
     ///
     /// # Examples
     ///
@@ -305,7 +312,7 @@ impl Link {
         &self.session
     }
 
-    /// Returns whether it was open when it was used last.
+    /// Returns whether the connection was open after its last use. It may have ended since.
     ///
     /// # Examples
     ///
@@ -322,7 +329,7 @@ impl Link {
     }
 }
 
-/// The runtime of a link, where it may be used.
+/// Returns the runtime of a link, if the calling thread may block on it.
 fn usable<'a>(
     connector: &Connector,
     runtime: Option<&'a Runtime>,
@@ -333,8 +340,8 @@ fn usable<'a>(
     // Only the drop takes it.
     let ended = || PostgresError::Unavailable("the connection has ended".to_owned());
     let runtime = runtime.ok_or_else(ended)?;
-    // A thread for blocking calls belongs to a runtime as well, and may block. The one way to tell
-    // it from those that drive futures is to try it.
+    // A thread for blocking calls belongs to a runtime as well, and may block. Only a trial tells
+    // it from a thread that drives futures.
     if Handle::try_current().is_ok() && catch_panic(|| runtime.block_on(async {})).is_err() {
         return Err(PostgresError::Refused(
             "a connection that blocks was used within a future: use it on a thread for blocking \

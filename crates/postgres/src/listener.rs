@@ -1,8 +1,8 @@
 //! A connection of its own that listens to a channel.
 //!
 //! It has a thread, and a runtime on it. The connection is opened again when it was lost, after
-//! pauses that grow. It asks for nothing, so an end of the server without a word would go
-//! unnoticed. After each [`CHECK`] limits of a statement, a call without an effect finds out.
+//! pauses that grow. A connection that only listens would not notice that the server is gone. So a
+//! call without an effect checks it at intervals: see [`CHECK`].
 
 use std::convert::Infallible;
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::session::Session;
 use crate::sync::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::sync::{Arc, catch_panic, thread};
 
-/// How long the connection may be silent before it is checked, in limits of a statement.
+/// The pause between two checks of the connection, in limits of a statement.
 const CHECK: u32 = 3;
 
 /// The pause after the first failure. It doubles with each further one.
@@ -32,22 +32,23 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What somebody who listens hears.
+/// An event of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Heard<'a> {
-    /// Notifications are heard from now on. Those before may have been lost.
+    /// Notifications arrive from now on. Earlier ones may have been lost.
     Open,
     /// The payload of a notification.
     Notified(&'a str),
-    /// Nothing is heard, for this reason, until [`Heard::Open`] follows.
+    /// The connection was lost, or could not be opened, for this reason. No notification arrives
+    /// until [`Heard::Open`] follows.
     Lost(&'a PostgresError),
 }
 
-/// Somebody listens to a channel until this is dropped. The drop does not block.
+/// Keeps a listener of a channel alive. The drop ends the listener, and does not block.
 #[must_use = "nobody listens any more when this is dropped"]
 pub struct Listening {
-    // For futures, and for pauses of the thread, which notices the drop.
+    // The thread notices the drop by the first one in futures, and by the second one in pauses.
     _ends: (oneshot::Sender<Infallible>, Sender<Infallible>),
 }
 
@@ -57,7 +58,7 @@ impl fmt::Debug for Listening {
     }
 }
 
-/// What the thread of a listener knows.
+/// The data of a listener's thread.
 struct Channel {
     connector: Connector,
     name: String,
@@ -67,18 +68,19 @@ struct Channel {
 }
 
 impl Connector {
-    /// Listens to a channel by a connection of its own, until the result is dropped. `heard` is
+    /// Listens to a channel on a connection of its own, until the result is dropped. `heard` is
     /// called on a thread of that connection, and must not block.
     ///
-    /// A connection that was lost is opened again, after pauses that grow to 10 s. One that is
-    /// silent is checked after three times `limit`, the time that the server has for a statement: at
-    /// least 10 ms and at most a day.
+    /// A connection that was lost is opened again, after pauses that grow to 10 s. An open
+    /// connection is checked at intervals of three times `limit`. The server has the time `limit`
+    /// for a statement: at least 10 ms and at most a day.
     ///
     /// # Errors
     ///
-    /// [`PostgresError::Refused`] if no channel has this name, which has 1 to 63 bytes and no zero
-    /// among them. [`PostgresError::Unavailable`] without a thread: call it again later.
-    /// [`PostgresError::Forked`] in a copy.
+    /// - [`PostgresError::Refused`] if no channel can have this name. A name has 1 to 63 bytes, and
+    ///   none of them is zero.
+    /// - [`PostgresError::Unavailable`] if the thread can't be started. A later call may succeed.
+    /// - [`PostgresError::Forked`] in a forked copy of the process.
     ///
     /// # Examples
     ///
@@ -117,7 +119,8 @@ impl Connector {
     }
 }
 
-/// The server cuts off what is too long, and so notifies another channel.
+/// Refuses a name that no channel has. The server would cut off a name that is too long, and listen
+/// to another channel.
 fn check_name(channel: &str) -> Result<(), PostgresError> {
     const LONGEST_NAME: usize = 63;
     if (1..=LONGEST_NAME).contains(&channel.len()) && !channel.contains('\0') {
@@ -149,7 +152,7 @@ impl Channel {
     }
 }
 
-/// The work of the thread. It ends when `stopped` and `ended` are disconnected.
+/// The main function of the thread. It returns when `stopped` and `ended` are disconnected.
 fn run(
     channel: &Arc<Channel>,
     stopped: oneshot::Receiver<Infallible>,
@@ -159,7 +162,7 @@ fn run(
     let mut failures = 0;
     let random = RandomState::new();
     loop {
-        // The runtime panics where it needs a thread for the address of a host and gets none.
+        // The runtime panics if it gets no thread for the search for a host's address.
         let listened = catch_panic(|| listen_until(channel, &mut stopped));
         let why = match listened {
             Ok(Ok(())) => return,
@@ -192,7 +195,7 @@ fn listen_until(
         })
         .await;
     });
-    // The search for the address of a host may still go on. Nobody waits for it.
+    // A search for the address of a host may still go on. Nothing waits for it.
     runtime.shutdown_background();
     Ok(())
 }
@@ -208,8 +211,8 @@ async fn listen(channel: &Arc<Channel>) -> Infallible {
     }
 }
 
-/// The pause after this number of failures in a row: between a half and the whole of it by
-/// `random`, so that many processes do not come back to a server at one moment.
+/// Returns the pause after this number of failures in a row. `random` shortens it by up to a half,
+/// so that many processes do not come back to a server at one moment.
 fn pause(failures: u32, random: u64) -> Duration {
     let longest = FIRST_PAUSE
         .saturating_mul(1 << failures.min(16))
@@ -218,7 +221,8 @@ fn pause(failures: u32, random: u64) -> Duration {
     half + half.mul_f64((random % 1_000) as f64 / 1_000.0)
 }
 
-/// Listens by one connection until it ends, and returns why. Calls `is_open` when it listens.
+/// Listens on one connection until it ends, and returns the reason. Calls `is_open` when it
+/// listens.
 async fn hold(channel: &Arc<Channel>, is_open: impl FnOnce()) -> PostgresError {
     let limit = channel.limit.saturating_add(Link::GRACE);
     let by_driver = Arc::clone(channel);
@@ -235,8 +239,8 @@ async fn hold(channel: &Arc<Channel>, is_open: impl FnOnce()) -> PostgresError {
         Err(error) => return error,
     };
     is_open();
-    // Notifications are those of transactions that commit after the server has begun to listen. So
-    // what was announced before may have been missed.
+    // Only transactions that commit after the `listen` notify this connection. So earlier
+    // notifications may have been missed.
     (channel.heard)(Heard::Open);
     loop {
         match timeout(channel.limit.saturating_mul(CHECK), &mut task).await {

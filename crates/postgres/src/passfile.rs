@@ -1,9 +1,9 @@
-//! The file of passwords, `~/.pgpass`, as `libpq` reads it. It is read at each connect.
+//! The file of passwords, `~/.pgpass`, by the rules of `libpq`. It is read for each connection.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// A file that may have the password of a user.
+/// A file that may contain the password of a user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PasswordFile {
     pub(crate) path: PathBuf,
@@ -12,8 +12,8 @@ pub(crate) struct PasswordFile {
 }
 
 impl PasswordFile {
-    /// The password for a server that has any of these names. The error says why the file was left
-    /// out.
+    /// Returns the password for a server with any of these names, if the file has one. The error
+    /// says why the file was left out.
     pub(crate) fn password(&self, names: &[String], port: u16) -> Result<Option<String>, String> {
         let path = &self.path;
         let Ok(about) = fs::metadata(path) else {
@@ -49,7 +49,7 @@ impl PasswordFile {
     }
 }
 
-/// The four fields of a line that say what it is for, and its password.
+/// Returns the four fields of a line to which its password belongs, and the password.
 fn fields(line: &str) -> Option<([&str; 4], &str)> {
     let mut rest = line;
     let mut fields = [""; 4];

@@ -13,15 +13,15 @@ type Ask = dyn Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Syn
 
 /// Where passwords come from.
 pub(crate) enum Passwords {
-    /// The configuration, if it has one.
+    /// The configuration has the password, or there is none.
     OfUrl,
-    /// A function, which is asked at each connect.
+    /// A function returns it for each connection.
     Asked(AskPassword),
-    /// A file, which is read at each connect.
+    /// A file may have it, which is read for each connection.
     InFile(PasswordFile),
 }
 
-/// A function of the user's that returns the password of the next connection.
+/// A function of the user that returns the password of the next connection.
 #[derive(Clone)]
 pub(crate) struct AskPassword(Arc<Ask>);
 
@@ -32,7 +32,7 @@ impl AskPassword {
         AskPassword(Arc::new(ask))
     }
 
-    /// Asks on a thread that may block, and that may run a runtime of the function's own.
+    /// Asks on a thread that may block. The function may run a runtime of its own there.
     pub(crate) async fn ask(&self) -> Result<String, PostgresError> {
         let ask = Arc::clone(&self.0);
         match spawn_blocking(move || ask()).await {

@@ -14,16 +14,16 @@ use crate::error::PostgresError;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Encryption {
-    /// None: `disable`, `prefer`, or no mode. `prefer` would not protect anything: an attacker who
-    /// can read the connection can also answer that there is no TLS.
+    /// None: `disable`, `allow`, `prefer`, or no mode. `prefer` would not protect anything: an
+    /// attacker who can read the connection can also answer that there is no TLS.
     None,
     /// TLS with a certificate of a trusted authority: `verify-ca`.
     TrustedAuthority,
-    /// And for the name of the host: `verify-full` and `require`.
+    /// TLS with such a certificate for the name of the host: `verify-full` and `require`.
     TrustedHost,
 }
 
-/// Refuses what this build does not have.
+/// Refuses an encryption that this build does not have.
 pub(crate) fn check(
     encryption: Encryption,
     has_tls: bool,
@@ -60,8 +60,8 @@ impl Security {
         Security { tls: Some(tls) }
     }
 
-    /// Connects. The runtime that this is awaited on drives the connection until it ends, and calls
-    /// `notified` with the channel and the payload of each notification.
+    /// Connects. The current runtime drives the connection until it ends, and calls `notified` with
+    /// the channel and the payload of each notification.
     pub(crate) async fn connect(
         &self,
         config: &Config,
@@ -75,8 +75,8 @@ impl Security {
     }
 }
 
-/// The task that drives a connection. It ends with the client, with the connection, which may be an
-/// error, or with the runtime.
+/// The task that drives a connection. It ends with the client, with the connection or with the
+/// runtime. Its result is the error that has ended the connection, if there is one.
 pub type Driven = JoinHandle<Result<(), Error>>;
 
 fn drive<S>(

@@ -1,11 +1,11 @@
-//! What a server has to be.
+//! The demands on a server.
 
 use tokio_postgres::{Client, Error};
 
 use crate::error::PostgresError;
 use crate::failure::{Effect, message, refusal};
 
-/// The oldest server: it has `pg_current_xact_id`.
+/// The oldest version that is supported. It has `pg_current_xact_id`.
 const OLDEST_SERVER: i32 = 130_000;
 
 /// Checks that the server is a primary of version 13 or newer, and that the database has the
@@ -13,7 +13,8 @@ const OLDEST_SERVER: i32 = 130_000;
 ///
 /// # Errors
 ///
-/// [`PostgresError::Refused`] if it is another one.
+/// [`PostgresError::Refused`] if the server does not meet these demands. Otherwise the error of the
+/// query.
 ///
 /// # Examples
 ///

@@ -1,11 +1,13 @@
-//! The settings of a session, and what stands between it and the server.
+//! The settings of a session, and poolers between the client and the server.
 //!
-//! The settings travel with the start of the connection, as `options`. So the server has them from
-//! the first moment, they belong to this connection, and nobody else can get them. A pooler such as
-//! PgBouncer refuses such options, or drops them. One that gives each session a connection of the
-//! server's own, and resets it afterwards, gets the settings by statements. One that shares
-//! connections between transactions is refused: the settings would reach other programs, and
-//! neither prepared statements nor `listen` would last.
+//! The start of the connection carries the settings, as `options`. So the server has them from the
+//! first moment, they belong to this connection, and no other session can get them. A pooler such
+//! as PgBouncer refuses such options, or drops them. There are two kinds of poolers:
+//!
+//! - A pooler that gives each session its own connection of the server, and resets it afterwards,
+//!   gets the settings by statements.
+//! - A pooler that shares connections between transactions is refused. The settings would reach
+//!   other programs, and neither prepared statements nor `listen` would last.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -21,14 +23,14 @@ const ROUNDS: usize = 4;
 /// The shortest time limit: a limit of zero would be none.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// The longest one. The server takes no more than 24 days.
+/// The longest time limit. The server takes no more than 24 days.
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
 /// The settings of a session, with their values.
 ///
-/// They travel with the start of the connection, as `options`. A pooler that drops them, and gives
-/// each session a connection of the server's own, gets them by statements. One that shares
-/// connections between transactions is refused.
+/// The start of the connection carries them, as `options`. A pooler that drops or refuses options,
+/// and gives each session its own connection of the server, gets them by statements. A pooler that
+/// shares connections between transactions is refused.
 ///
 /// # Examples
 ///
@@ -50,17 +52,22 @@ const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 pub struct Session(Vec<(&'static str, String)>);
 
 impl Session {
-    /// These settings and no others.
+    /// Makes a session with these settings alone.
     #[must_use]
     pub fn new(settings: impl IntoIterator<Item = (&'static str, String)>) -> Self {
         Session(settings.into_iter().collect())
     }
 
-    /// What makes sessions the same, whatever a server, a database or a role has as its defaults:
-    /// the isolation `read committed`, UTC, no path, and policies that hide rows are an error. The
-    /// server ends a statement after `statement_limit`, or if it has waited for a lock for
-    /// `lock_limit`, and a transaction that rests for `statement_limit`. Both are brought into the
-    /// range of [`limit`](Self::limit).
+    /// Makes a session with settings that stores rely on, whatever the defaults of the server, the
+    /// database or the role are:
+    ///
+    /// - Transactions may write, and have the isolation `read committed`.
+    /// - The time zone is UTC, and names of the user's tables need their schema.
+    /// - A policy that would hide rows is an error.
+    /// - The server ends a statement after `statement_limit`, or when it has waited for a lock for
+    ///   `lock_limit`. It ends the session of a transaction that was idle for `statement_limit`.
+    ///
+    /// Both limits are brought into the range of [`limit`](Self::limit).
     #[must_use]
     pub fn usual(statement_limit: Duration, lock_limit: Duration) -> Self {
         let limits = [
@@ -89,7 +96,7 @@ impl Session {
         self
     }
 
-    /// Returns the limit as the server takes it: at least 10 ms and at most a day.
+    /// Returns the limit within the range for a server: at least 10 ms and at most a day.
     ///
     /// # Examples
     ///
@@ -105,12 +112,12 @@ impl Session {
         limit.clamp(SHORTEST, LONGEST)
     }
 
-    /// The limit as a value of a setting.
+    /// Returns the limit as the value of a setting.
     pub(crate) fn millis(limit: Duration) -> String {
         Session::limit(limit).as_millis().to_string()
     }
 
-    /// The settings as options of a new connection, after those that the URL has, and the mark by
+    /// Returns the options of a new connection: those of the URL, these settings, and the mark by
     /// which [`has`] recognizes that the server got them.
     pub(crate) fn options(&self, of_url: Option<&str>, mark: &str) -> String {
         let mut options = of_url.unwrap_or_default().to_owned();
@@ -123,7 +130,7 @@ impl Session {
             options.push_str(name);
             options.push('=');
             for character in value.chars() {
-                // What the server takes for the end of an option.
+                // The server would take it for the end of an option.
                 if character == '\\' || character.is_ascii_whitespace() || character == '\x0b' {
                     options.push('\\');
                 }
@@ -137,7 +144,7 @@ impl Session {
     #[must_use]
     pub fn statements(&self) -> String {
         let set = self.0.iter().map(|(name, value)| match *name {
-            // A list, whose parts would be one name within quotes.
+            // A list. Within quotes the server would take it for one name.
             "search_path" => format!("set {name} = {value}; "),
             name if value.contains('\\') => {
                 format!("set {name} = E'{}'; ", quoted(value).replace('\\', r"\\"))
@@ -148,40 +155,40 @@ impl Session {
     }
 }
 
-/// What stands between quotes in a statement.
+/// Returns a value as it stands between quotes in a statement.
 fn quoted(value: &str) -> String {
     value.replace('\'', "''")
 }
 
-/// A setting that no server knows, and every server keeps.
+/// A setting that means nothing to a server, and that every server keeps.
 const MARK: &str = "tourbillon.session";
 
-/// A mark that no other connection has.
+/// Returns a mark that no other connection has.
 pub(crate) fn mark() -> String {
     format!("{:x}", RandomState::new().hash_one(0))
 }
 
-/// Whether the connection has the settings that it was started with.
+/// Returns whether the connection has the settings that it was started with.
 pub(crate) async fn has(client: &Client, mark: &str) -> Result<bool, Error> {
     let asked = format!("select current_setting('{MARK}', true)");
     Ok(value(client, &asked).await?.as_deref() == Some(mark))
 }
 
-/// Whether a pooler has refused the options of a connection.
+/// Returns whether a pooler has refused the options of a connection.
 pub(crate) fn is_refused(error: &Error) -> bool {
     error.as_db_error().is_some_and(|error| {
         error.code().code() == "08P01" && error.message().contains("startup parameter")
     })
 }
 
-/// Refuses a pooler that shares connections of the server between sessions. The two clients have
-/// connections to it of their own, and have set nothing.
+/// Refuses a pooler that shares connections of the server between sessions. Each of the two clients
+/// has a connection to the pooler of its own, and has set nothing.
 pub(crate) async fn check_pooler(one: &Client, other: &Client) -> Result<(), PostgresError> {
     const SHARED: &str = "a pooler such as PgBouncer stands before the server, and gives each transaction \
          another connection of it, on which neither settings nor prepared statements nor `listen` last: \
          connect to the server itself, or to a pool with `pool_mode = session`";
     let mut processes = Vec::new();
-    // Each twice: a pooler may hand out the connection that was used last, or go round.
+    // Each client asks twice: a pooler may hand out the last used connection, or take turns.
     for _ in 0..ROUNDS {
         for client in [one, one, other, other] {
             let process = value(client, "select pg_backend_pid()").await;
@@ -200,7 +207,7 @@ pub(crate) async fn check_pooler(one: &Client, other: &Client) -> Result<(), Pos
     }
 }
 
-/// The value that a query returns. It prepares nothing.
+/// Returns the value of a query, which is not prepared.
 async fn value(client: &Client, sql: &str) -> Result<Option<String>, Error> {
     let messages = client.simple_query(sql).await?;
     Ok(messages.iter().find_map(|message| match message {

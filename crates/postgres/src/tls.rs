@@ -1,7 +1,7 @@
 //! TLS by rustls, with the cryptography of `ring`.
 //!
-//! The provider is chosen here. The default one of rustls would depend on the other crates of the
-//! program.
+//! The provider of the cryptography is chosen here, since the default provider of rustls depends on
+//! the other crates of the program.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::security::Encryption;
 use crate::sync::Arc;
 
-/// The certificates that a store trusts, and the one that it shows.
+/// The certificates that a client trusts, and the certificate that it shows.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
     /// Trusted certificates in PEM. If there are none, the certificates of the system are trusted.
@@ -41,7 +41,7 @@ impl Certificates {
         self.roots.is_empty() && self.own.is_none()
     }
 
-    /// Returns the settings for connections that are encrypted like this.
+    /// Returns the settings for connections with this encryption.
     pub(crate) fn tls(&self, encryption: Encryption) -> Result<MakeRustlsConnect, String> {
         let roots = match self.roots.is_empty() {
             true => system_roots()?,
@@ -133,8 +133,8 @@ fn system_roots() -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Accepts a certificate of a trusted authority whatever its name, as `verify-ca` says. All else is
-/// checked, in particular that the server has the key.
+/// Accepts a certificate of a trusted authority for any name, as `verify-ca` demands. Everything
+/// else is checked, in particular that the server has the key.
 #[derive(Debug)]
 struct AnyName(Arc<WebPkiServerVerifier>);
 
@@ -151,7 +151,7 @@ impl ServerCertVerifier for AnyName {
             self.0
                 .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
-            // The name is compared last, when all else is good.
+            // The name is compared last, when all other checks have succeeded.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),
@@ -184,8 +184,8 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// Returns the reason of an error that will be repeated, or `None` for one that may pass, or that
-/// is not about TLS.
+/// Returns the reason of an error that would be repeated. Returns `None` for an error that may
+/// pass, or that is not about TLS.
 pub(crate) fn refusal(error: &tokio_postgres::Error) -> Option<String> {
     let mut next = std::error::Error::source(error);
     while let Some(error) = next {
@@ -224,7 +224,7 @@ fn reason(error: &Error) -> Option<&'static str> {
             | Alert::CertificateRequired
             | Alert::UnknownCA
             | Alert::AccessDenied
-            // What OpenSSL says to one of a stranger who has the name of a trusted authority.
+            // The alert of OpenSSL for a forged certificate with the name of a trusted authority.
             | Alert::DecryptError,
         ) => Some("the server does not accept the client's certificate"),
         Error::AlertReceived(

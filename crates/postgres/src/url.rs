@@ -1,7 +1,7 @@
 //! URLs, and strings of `key=value` pairs, as `libpq` reads them. Errors show no values: one may be
 //! a password.
 
-/// The parameters of a URL or of a string of pairs, in their order.
+/// Returns the parameters of a URL or of a string of pairs, in their order.
 pub(crate) fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
     let text = text.trim();
     let prefix = ["postgres://", "postgresql://"]
@@ -15,7 +15,7 @@ pub(crate) fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
 
 fn of_url(rest: &str) -> Result<Vec<(String, String)>, String> {
     let mut found = Vec::new();
-    // An empty part leaves the default, or what the query says, as it is.
+    // An empty part leaves the value of the query, or the default.
     let mut add = |name: &str, value: &str| -> Result<(), String> {
         if !value.is_empty() {
             found.push((name.to_owned(), decoded(value)?));
@@ -45,8 +45,8 @@ fn of_url(rest: &str) -> Result<Vec<(String, String)>, String> {
     Ok(found)
 }
 
-/// The name, the password, and what follows them. As in `libpq`, they end at the first `@`, unless
-/// a `/` comes before.
+/// Returns the name, the password, and the rest after them. As in `libpq`, they end at the first
+/// `@`, unless a `/` comes before it.
 fn credentials(rest: &str) -> (&str, &str, &str) {
     let path = rest.find('/').unwrap_or(rest.len());
     let Some(at) = rest[..path].find('@') else {
@@ -56,7 +56,8 @@ fn credentials(rest: &str) -> (&str, &str, &str) {
     (user, password, &rest[at + 1..])
 }
 
-/// The host and the port of one place. An IPv6 address stands in brackets, since it has colons.
+/// Returns the host and the port of one server. An IPv6 address is in brackets, since it has
+/// colons.
 fn host_and_port(place: &str) -> Result<(&str, &str), String> {
     if place.contains('@') {
         return Err("there is more than one `@`: write `%40` for those of a password".to_owned());
@@ -76,20 +77,20 @@ fn host_and_port(place: &str) -> Result<(&str, &str), String> {
     Ok((host, port))
 }
 
-/// One parameter of the query.
+/// Returns one parameter of the query.
 fn parameter(pair: &str) -> Result<(String, String), String> {
     let (name, value) = pair
         .split_once('=')
         .ok_or("a parameter after `?` has no `=`")?;
     let (name, value) = (decoded(name)?, decoded(value)?);
     Ok(match (&*name, &*value) {
-        // As JDBC has it.
+        // The form of JDBC.
         ("ssl", "true") => ("sslmode".to_owned(), "require".to_owned()),
         _ => (name, value),
     })
 }
 
-/// Replaces each `%` and its two digits.
+/// Replaces each `%` and its two digits by their byte.
 fn decoded(text: &str) -> Result<String, String> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
@@ -125,7 +126,7 @@ fn of_pairs(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(found)
 }
 
-/// One value, and what follows it.
+/// Returns one value, and the text after it.
 fn value(text: &str) -> Result<(String, &str), String> {
     let (quoted, text) = match text.strip_prefix('\'') {
         Some(rest) => (true, rest),

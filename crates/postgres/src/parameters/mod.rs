@@ -1,5 +1,6 @@
-//! The parameters of a connection, by the rules of `libpq`: what a URL or a string of pairs says,
-//! then the file of services, then the environment. What the crate can't do is refused by its name.
+//! The parameters of a connection, by the rules of `libpq`. They come from a URL or a string of
+//! pairs, then from the file of services, then from the environment. An unsupported parameter is
+//! refused, and the error names it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +20,7 @@ use crate::url;
 /// Returns the value of a variable of the environment.
 pub(crate) type Var<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Whether the crate uses a parameter.
+/// Tells whether the crate uses a parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Used,
@@ -97,26 +98,26 @@ const PARAMETERS: &[(&str, &str, Kind)] = &[
     ("sslsni", "", Kind::Refused),
 ];
 
-/// Where servers of this machine have their sockets.
+/// The folders in which servers of this machine have their sockets.
 pub(crate) const SOCKET_FOLDERS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
-/// Where distributions keep the file of services of the whole machine.
+/// The folders in which distributions keep the file of services of the whole machine.
 const SYSTEM_FOLDERS: [&str; 2] = ["/etc/postgresql-common", "/etc/sysconfig/pgsql"];
 
-/// What a URL and its surroundings say.
+/// The parameters of a URL, its service and the environment.
 pub(crate) struct Parameters {
     pub(crate) config: Config,
     pub(crate) encryption: Encryption,
     /// The file of the trusted authorities, unless they are those of the system.
     pub(crate) root_certificate: Option<PathBuf>,
-    /// Where the password may be, unless it is in the configuration.
+    /// The file that may have the password, unless the configuration has it.
     pub(crate) password_file: Option<PasswordFile>,
 }
 
 type Values = BTreeMap<&'static str, String>;
 
-/// Reads all parameters. The error says what can't be read, without any value of a password.
-/// `builder` is the type that has what the parameters have not.
+/// Reads all parameters. The error says what can't be read, and shows no password. It names
+/// `builder`, the type with the functions that replace some parameters.
 pub(crate) fn read(url: &str, var: Var<'_>, builder: &str) -> Result<Parameters, String> {
     let mut values = Values::new();
     for (name, value) in url::pairs(url)? {
@@ -144,7 +145,7 @@ pub(crate) fn read(url: &str, var: Var<'_>, builder: &str) -> Result<Parameters,
     from_values(&values, var)
 }
 
-/// The parameter of this name, if it is one that is used.
+/// Returns the name of a parameter that the crate uses. Refuses all others.
 fn known(name: &str, builder: &str) -> Result<&'static str, String> {
     match PARAMETERS.iter().find(|(known, ..)| *known == name) {
         Some((name, _, Kind::Used)) => Ok(name),
@@ -173,7 +174,7 @@ fn given(values: &Values, name: &str) -> Option<String> {
 
 // === services ===
 
-/// The parameters of a service, from the user's file or that of the machine.
+/// Returns the parameters of a service, from the user's file or from the file of the machine.
 fn of_service(
     service: &str,
     values: &Values,
@@ -208,7 +209,7 @@ fn of_service(
     Err(format!("there is no service {service:?}"))
 }
 
-/// The parameters in one section of a file of services.
+/// Returns the parameters in one section of a file of services.
 fn section(
     text: &str,
     service: &str,
@@ -252,7 +253,7 @@ fn home(var: Var<'_>) -> Option<PathBuf> {
 // === the configuration ===
 
 fn from_values(values: &Values, var: Var<'_>) -> Result<Parameters, String> {
-    // The protocol has no way to send it, and files have none in their names.
+    // The protocol can't send a zero byte, and names of files have none.
     if let Some((name, _)) = values.iter().find(|(_, value)| value.contains('\0')) {
         return Err(format!("the value of {name:?} has a zero byte"));
     }
@@ -263,7 +264,7 @@ fn from_values(values: &Values, var: Var<'_>) -> Result<Parameters, String> {
     if let Some(user) = &user {
         config.user(user);
     }
-    // As the driver and the server have it.
+    // As the driver and the server do.
     let user = user
         .or_else(|| variable(var, "USER"))
         .or_else(|| variable(var, "LOGNAME"))
@@ -363,7 +364,7 @@ fn limits(config: &mut Config, values: &Values) -> Result<(), String> {
     let number = |name: &str| -> Result<Option<u64>, String> {
         let value = given(values, name);
         let number = value.map(|value| parsed::<i64>(name, &value)).transpose()?;
-        // In `libpq` they are no limit.
+        // In `libpq` zero and negative numbers mean no limit.
         Ok(number
             .and_then(|number| u64::try_from(number).ok())
             .filter(|number| *number > 0))
@@ -396,7 +397,7 @@ fn attributes(config: &mut Config, values: &Values) -> Result<(), String> {
         config.target_session_attrs(match value {
             "any" => TargetSessionAttrs::Any,
             "read-write" | "primary" => TargetSessionAttrs::ReadWrite,
-            // Only a primary takes what the crate writes.
+            // Only a primary accepts writes.
             other => return invalid("target_session_attrs", other),
         });
     }
@@ -419,7 +420,7 @@ fn attributes(config: &mut Config, values: &Values) -> Result<(), String> {
         None | Some("" | "disable" | "allow" | "prefer") => {}
         Some(other) => return invalid("gssencmode", other),
     }
-    // The crate speaks UTF-8, and shows no other text to anybody.
+    // The crate sends and shows text in UTF-8 alone.
     let encoding = value("client_encoding").unwrap_or_default();
     match encoding
         .to_ascii_lowercase()
@@ -433,7 +434,7 @@ fn attributes(config: &mut Config, values: &Values) -> Result<(), String> {
     }
 }
 
-/// Sets what the driver is to do. It does not know all modes of `libpq`.
+/// Sets the encryption of the driver, which does not know all modes of `libpq`.
 fn encryption(config: &mut Config, values: &Values) -> Result<Encryption, String> {
     let encryption = match values.get("sslmode").map(String::as_str) {
         None | Some("disable" | "allow" | "prefer") => Encryption::None,

@@ -1,4 +1,4 @@
-//! URLs, files and variables, and what is made of them.
+//! Tests of URLs, files and variables.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn config(url: &str) -> Config {
         .config
 }
 
-/// What the driver makes of pairs, with the defaults of the crate.
+/// The configuration that the driver reads from pairs, with the defaults of the crate.
 fn expected(pairs: &str) -> Config {
     let mut config: Config = pairs.parse().expect("pairs");
     config.ssl_mode(SslMode::Disable);
@@ -285,7 +285,7 @@ fn a_service_comes_before_the_environment_and_after_the_url() {
     }
     let missing = read("service=x", &[("PGSERVICEFILE", "/nowhere/at/all")]);
     assert!(missing.expect_err("none").contains("no file of services"));
-    // The file in the home, and then that of the machine.
+    // The file in the home folder, and then the file of the machine.
     folder.write(".pg_service.conf", "[a]\nhost=of-home\n");
     folder.write("pg_service.conf", "[a]\nhost=never\n[b]\nhost=of-machine\n");
     let variables = [("HOME", &*home), ("PGSYSCONFDIR", &*home)];
@@ -336,7 +336,7 @@ fn a_file_of_passwords_is_read_unless_others_may_use_it() {
             .as_deref(),
         Some("three")
     );
-    // A password that is given needs no file.
+    // With a password in the URL no file is read.
     assert_eq!(file("host=h password=p"), Ok(None));
     let other = file("host=h passfile=/nowhere")
         .expect("a URL")
@@ -348,7 +348,7 @@ fn a_file_of_passwords_is_read_unless_others_may_use_it() {
     assert!(folder_as_file.password(&names(&["h"]), 1).is_err());
 }
 
-/// No text makes it panic, and what can be read does not depend on where a character ends.
+/// No text makes the reader panic, wherever its characters end.
 #[test]
 fn any_text_is_a_url_or_refused() {
     let pieces = [

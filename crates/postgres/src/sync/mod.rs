@@ -1,5 +1,5 @@
-//! The only module of this crate that names `std::sync`, `std::thread` or crossbeam. Beside them:
-//! how user code runs that may panic.
+//! The only module of this crate that names `std::sync`, `std::thread` or crossbeam. It also runs
+//! user code that may panic.
 
 mod panics;
 
@@ -12,7 +12,7 @@ pub(crate) mod channel {
 }
 
 pub(crate) mod thread {
-    /// Starts a thread with a name, which lists of threads show.
+    /// Starts a thread with this name.
     pub(crate) fn spawn<F>(name: String, run: F) -> std::io::Result<()>
     where
         F: FnOnce() + Send + 'static,

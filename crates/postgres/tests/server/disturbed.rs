@@ -1,5 +1,5 @@
-//! What disturbs connections: poolers, missing rights, servers that hang or start again, odd names
-//! and limits, work that ends in the middle, and others at the same time.
+//! Disturbed connections: poolers, missing rights, servers that hang or start again, odd names and
+//! limits, work that ends in the middle, and other threads at the same time.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -127,7 +127,7 @@ fn a_server_that_hangs_costs_the_limit_and_is_used_again_when_it_answers() {
         "{lost:?}"
     );
     assert!(!link.is_open());
-    // It was carried out, which only the server knew.
+    // It was carried out, although the client got no answer.
     while database.psql("select count(*) from shop.lease").as_deref() != Ok("2") {}
     let silent = ready(&mut link).expect_err("there is no answer");
     assert!(
@@ -182,7 +182,7 @@ fn odd_names_and_values_are_what_they_say() {
     let database = database();
     let name = r#"a "b'; -- ü\"#;
     let quoted = name.replace('"', "\"\"");
-    // Of the whole cluster, which is this program's own.
+    // In the cluster, which no other program uses.
     database
         .beside(&format!("create database \"{quoted}\""))
         .expect("a superuser");
@@ -208,12 +208,12 @@ fn odd_names_and_values_are_what_they_say() {
             ask(link, "select current_setting('shop.empty')").as_deref(),
             Some("")
         );
-        // The limit of the session stands, and not that of the URL.
+        // The limit of the session counts, and not that of the URL.
         assert_eq!(ask(link, "show statement_timeout").as_deref(), Some("10ms"));
         assert_eq!(ask(link, "show lock_timeout").as_deref(), Some("1d"));
     };
     check(&link);
-    // As a pooler of sessions gets them, whatever quotes mean to the server.
+    // As a pooler in session mode gets them, whatever a backslash means to the server.
     for conforming in ["on", "off"] {
         let reset = format!("set standard_conforming_strings = {conforming}; set shop.note = ''");
         link.batch(Duration::MAX, &reset).expect("it is set");
@@ -249,7 +249,7 @@ fn work_that_ends_in_the_middle_leaves_no_transaction_to_the_next_call() {
     let mut link = link(&database, PATIENCE);
     let insert = |link: &mut Link| run(link, Effect::Writes, INSERT, 1);
     assert_eq!(ready(&mut link), Ok(()));
-    // A panic: the connection is given up, and with it the row and its lock.
+    // After a panic the connection is given up, and with it the row and its lock.
     let panics = catch_unwind(AssertUnwindSafe(|| {
         link.run(Effect::Writes, PATIENCE, async |open: &mut Open| {
             let begin = "begin; insert into shop.lease values (1)";
@@ -261,7 +261,7 @@ fn work_that_ends_in_the_middle_leaves_no_transaction_to_the_next_call() {
     assert!(panics.is_err() && !link.is_open());
     assert!(insert(&mut link).is_ok());
 
-    // An error: the next call is told, and the one after it works.
+    // After an error the next call meets the failed transaction, and the one after it works again.
     let failed = link.run(Effect::Writes, PATIENCE, async |open: &mut Open| {
         open.client().batch_execute("begin").await?;
         open.client().batch_execute("select 1 / 0").await
@@ -304,7 +304,7 @@ fn an_attempt_to_connect_that_is_dropped_leaves_no_connection() {
         accepted
     });
     let (mut stream, _) = accepted.expect("it is awaited").expect("it connects");
-    // It ends, after what was sent before.
+    // The connection ends after the bytes that were sent before.
     stream
         .read_to_end(&mut Vec::new())
         .expect("the end of the stream");

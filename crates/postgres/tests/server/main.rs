@@ -1,6 +1,6 @@
-//! Connections to a server of the tests' own: calls, what their failures mean, ends of sessions,
-//! and listening. Several hosts, TLS, passwords and outages of long are tested by the durable
-//! timers, which go by these connections.
+//! Connections to a server of the tests' own: calls, the meaning of failures, ends of sessions, and
+//! listening. The tests of the durable timers, which use these connections, cover several hosts,
+//! TLS, passwords and long outages.
 
 mod disturbed;
 
@@ -54,7 +54,7 @@ fn run(link: &mut Link, effect: Effect, sql: &'static str, id: i64) -> Result<Ve
 
 const INSERT: &str = "insert into shop.lease values ($1) returning id";
 
-/// The value that a query returns, which leaves no statement on the server.
+/// Returns the value of a query, which leaves no prepared statement on the server.
 async fn value(client: &Client, sql: &str) -> Result<Option<String>, Error> {
     let messages = client.simple_query(sql).await?;
     Ok(messages.iter().find_map(|message| match message {
@@ -155,7 +155,7 @@ fn a_session_that_ends_within_a_call_leaves_it_open_whether_a_write_was_carried_
         matches!(ended.error(), PostgresError::Unavailable(_)),
         "{ended:?}"
     );
-    // And it is opened again.
+    // It is opened again.
     assert!(run(&mut link, Effect::Writes, INSERT, 1).is_ok());
 }
 
@@ -176,7 +176,7 @@ fn a_connection_that_fails_its_check_is_not_used() {
     assert!(run(&mut link, Effect::Writes, INSERT, 1).is_ok());
 }
 
-/// Listens, and returns what is heard, in words.
+/// Listens, and returns a channel of the events, as text.
 fn listen(connector: &Connector, channel: &str, limit: Duration) -> (Listening, Receiver<String>) {
     let (sender, heard) = mpsc::channel();
     let said = move |heard: Heard<'_>| {
@@ -192,7 +192,7 @@ fn listen(connector: &Connector, channel: &str, limit: Duration) -> (Listening, 
     (listening.expect("there is a thread"), heard)
 }
 
-/// The next words of a listener.
+/// Returns the text of a listener's next event.
 fn next(heard: &Receiver<String>) -> String {
     heard.recv_timeout(PATIENCE).expect("it is heard")
 }
@@ -214,7 +214,7 @@ fn what_is_notified_on_the_channel_is_heard_also_after_an_end_of_the_session() {
     database.psql(notify).expect("it is sent");
     assert_eq!(next(&heard), "notified yes");
     drop(listening);
-    // The thread ends, and what it has said with it.
+    // The thread ends, and its channel of events with it.
     while heard.recv_timeout(PATIENCE).is_ok() {}
     assert_eq!(heard.try_recv(), Err(TryRecvError::Disconnected));
 }
