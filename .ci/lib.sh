@@ -59,7 +59,7 @@ debian_package() {
     fi
 }
 
-# on_idle_cores: from here on this shell, and what it starts, has the cores when nothing else wants them.
+# on_idle_cores: from now on this shell and its children get a core only when nothing else wants it.
 on_idle_cores() {
     chrt --idle --pid 0 "$BASHPID" 2>/dev/null || renice -n 19 -p "$BASHPID" >/dev/null
 }

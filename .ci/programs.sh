@@ -1,7 +1,7 @@
 # Steps that run tests, docs and programs, and look at what they say.
 
-# The tests are built here, the programs, and the examples, whose output some tests compare. Then cargo says how it would
-# run each test program, see `.ci/later`. Its `--tests` are those of libraries and programs, too.
+# Builds the tests, the programs, and the examples, whose output some tests compare. Then cargo writes down how it would
+# run each test program, by `.ci/later`. Its option `--tests` includes the tests of libraries and programs.
 build() {
     local listed number noted
     cargo build --workspace --all-features --bins --tests --examples --locked
@@ -17,12 +17,12 @@ build() {
     export CI_BUILT=true
 }
 
-# Builds what is built by the step `build`, unless this run has done so: even where nothing is left to build, cargo waits
-# for the other builds in its folder.
+# Runs the step `build`, unless this run has done so. Even if nothing is left to build, cargo would wait for the other
+# builds in its folder.
 built() { [ "${CI_BUILT:-}" = true ] || build; }
 
-# test_program FILE ARGUMENT..: runs a test program as it is written down, and shows what it says when it has ended,
-# since others run beside it.
+# test_program FILE ARGUMENT..: runs a test program by the script of `.ci/later`. Shows its output when it has ended, since
+# other programs run at the same time.
 test_program() {
     local ended=0 name=${1##*/} TIMEFORMAT='%R s, of the processor %U s and %S s in the system'
     { time bash "$@"; } >"$target/ci-$name.log" 2>&1 || ended=$?
@@ -31,22 +31,22 @@ test_program() {
         cat "$target/ci-$name.log"
     } | flock "$target/ci-tests" cat
     rm "$target/ci-$name.log"
-    # With 255 `xargs` begins none that is left.
+    # After a status of 255 `xargs` starts no further program.
     [ $ended = 0 ] || return 255
 }
 
-# test_programs ROWS FILE..: runs these, in so many rows.
+# test_programs NUMBER FILE..: runs these test programs, NUMBER at a time.
 test_programs() {
     export target
     export -f test_program
-    # The words are for the inner shell.
+    # The inner shell expands "$1".
     # shellcheck disable=SC2016
     printf '%s\0' "${@:2}" | xargs -0 -n 1 -P "$1" bash -c 'test_program "$1"' bash
 }
 
-# All of `cargo test --workspace --all-features`, which would run one test program after another. Most of them wait for
-# clocks and servers, so two run at a time. Those that compute take what both leave of the cores, and so do the
-# examples in documents.
+# Runs the tests of `cargo test --workspace --all-features`. Cargo would run one test program after another, and most of
+# them wait for clocks and servers. So two run at a time. The programs that compute, and the examples in documents, run
+# beside them on idle cores.
 tests() {
     local file computing=() others=() rows=() row ended=0
     grep -qF 'cargo test --workspace --all-features' README.md ||
@@ -80,9 +80,8 @@ long_tests_of_durable_timers() {
     done
 }
 
-# program NAME ARGUMENT..: runs a program of a package that is not published, as the step `build` has built it. It
-# shows the same without optimisation, debug assertions are checked, and a second build of all crates would take
-# minutes.
+# program NAME ARGUMENT..: runs a program of a package that is not published, as the step `build` has built it. Without
+# optimisation it shows the same and also checks debug assertions. An optimised build of all crates would take minutes.
 program() {
     built
     timeout 900 "$target/debug/$1" "${@:2}"
@@ -92,8 +91,8 @@ program() {
 # other steps must not wait for their builds.
 tool() { cargo run --quiet -p "$1" --target-dir "$target/tools" --locked -- "${@:2}"; }
 
-# Links have to go somewhere without the features, too. An example has cargo count the dependencies of tests, as clippy
-# does: otherwise many crates would have other features here, and would be checked once more.
+# Links must also work without the features. The example makes cargo count the dependencies of tests, as clippy does.
+# Otherwise many crates would get other features here, and would be checked once more.
 docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --lib --bins --example heartbeat --locked
     RUSTDOCFLAGS="-D warnings" cargo doc -p tourbillon --no-deps --locked
@@ -113,7 +112,7 @@ readme_first_command() {
     crates=$(cargo tree -p sessions -e normal,build --prefix none --locked | sed 's/ (.*//' | sort -u | wc -l)
     echo "$crates crates"
     [ "$crates" -le 30 ] || complain "the README's first command builds $crates crates, more than 30"
-    # It may have cores that do other work first.
+    # The long limit is for a run on idle cores, which may have to wait for them.
     output=$(timeout --foreground 1800 bash -c "$command")
     [ -n "$output" ] || complain "the README's first command printed nothing"
     tail -n 20 <<<"$output"

@@ -6,9 +6,9 @@ toolchain() {
     cargo clippy --version 2>/dev/null || rustup component add clippy
 }
 
-# Only the libraries, since dev-dependencies turn `test-util` on; then some tests without the other features, such as
-# those of waiting threads and of the channel. A crate that has no features is not among them: the step `clippy` has all
-# of its code, and the step `package` checks it alone.
+# Checks only the libraries, since dev-dependencies turn `test-util` on. Then runs some tests without the other features,
+# such as those of waiting threads and of the channel. Leaves out crates without features: the step `clippy` checks all of
+# their code, and the step `package` checks them alone.
 each_feature() {
     local crate crates feature features which
     crates=$(published)
@@ -42,8 +42,8 @@ lacks() {
 
 # Without the feature `metrics` there is no crate of metrics, without `stream` none of futures, without `tokio` no runtime, without `redis`
 # no client of Redis, without `redis-tls` and `postgres-tls` no TLS, and without the features of a database neither one.
-# Durable timers bring nothing into the core, the connections to PostgreSQL know neither timers nor locks, and `sqlx` comes
-# with its own crate alone.
+# Durable timers bring nothing into the core, and the connections to PostgreSQL depend neither on timers nor on locks. `sqlx`
+# comes with its own crate alone.
 nothing_unasked() {
     lacks '(futures|tokio|async)[^ ]*' tourbillon ''
     lacks 'metrics' tourbillon serde,stream,tokio,test-util
@@ -117,22 +117,21 @@ sqlite_once() {
     rm -r "$folder"
 }
 
-# unpacked_workspace FOLDER PACKAGE..: makes the unpacked packages in this folder a workspace, in which each is checked
-# against the others as they are here. The versions of all else are those of the lock file.
+# unpacked_workspace FOLDER PACKAGE..: makes the unpacked packages in this folder a workspace, in which each package is
+# checked against the others as they are here. All other crates have the versions of the lock file.
 unpacked_workspace() {
     local name
     {
         printf '[workspace]\nresolver = "3"\nmembers = ["*-%s"]\n[patch.crates-io]\n' "$version"
         for name in "${@:2}"; do printf '%s = { path = "%s-%s" }\n' "$name" "$name" "$version"; done
-        # So that nothing is checked twice that an earlier step has checked.
+        # The same profiles, so that crates are not checked again that an earlier step has checked.
         grep -A 1 '^\[profile\.dev' Cargo.toml | grep -v '^--'
     } >"$1/Cargo.toml"
     cp Cargo.lock "$1/"
 }
 
-# Each published member is packed, and what is packed is checked alone, with the features that it has by default: its
-# files are enough, and it asks for all that it uses. Cargo would build each one; what a build finds beyond a check, the
-# step `build` finds in the same code.
+# Packs each published member, and checks each package alone, with its default features. So its files are enough, and it
+# declares all dependencies that it uses. A check is enough here: the step `build` builds the same code.
 package() {
     local dirty=() which=() name crate list file version unpacked=$target/package/unpacked
     if [ "$strict_tree" != true ]; then dirty=(--allow-dirty); fi
