@@ -52,9 +52,9 @@
 //!
 //! The module `guide` has a page for each task: locks, elections, metrics, and coming from Redisson.
 //!
-//! `wait` makes the call on the calling thread, and blocks it. `.await` makes it on the task, on
-//! any runtime; a store whose client blocks has threads for that ([`BlockingStore`]). In a task use
-//! `.await`: `wait` would block the runtime's thread.
+//! `wait` makes the call on the calling thread, and blocks it. `.await` makes it in the task, on
+//! any runtime. A store whose client blocks has threads for awaited calls: see [`BlockingStore`].
+//! In a task use `.await`: `wait` would block the runtime's thread.
 //!
 //! # What a lease can and cannot promise
 //!

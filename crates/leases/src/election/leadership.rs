@@ -200,8 +200,9 @@ impl Leadership {
     /// Ends the term. The answer says how it ended. After it another candidate can be elected. If
     /// the store fails, the others wait until the lease has run out.
     ///
-    /// If the future is dropped, the term ends as by the drop of the leadership. If it is kept and
-    /// not polled, another candidate can be elected after a lease at the latest.
+    /// If the future is dropped, the term ends as by the drop of the leadership. If it is kept after
+    /// its first poll and not polled again, another candidate can be elected after a lease at the
+    /// latest. A future that is kept unused keeps the term.
     ///
     /// # Blocking
     ///

@@ -108,7 +108,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     ///     .runtime(&runtime)
     ///     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
-    /// // The renewals, and calls in the background.
+    /// // One for the renewals, and one for other calls in the background.
     /// assert_eq!(runtime.stats().instances, 2);
     /// # drop(session);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -145,7 +145,8 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
         self.registration.renewed
     }
 
-    /// Begins to extend the lease to `lease` from now on, by a call that may take `limit`.
+    /// Begins an extension, after which the lease lasts for `lease` from now on. Its call may take
+    /// `limit`.
     pub(in super::super) fn begin_extension(
         &self,
         lease: Duration,
@@ -162,7 +163,8 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
             // The call was made after the last guard had gone.
             LeaseStatus::Stopped => return Err(Unextended::Lost(Loss::NotHeld)),
         }
-        // A call that hangs is given up at its limit. Its lease has no rounds that would do it.
+        // This gives up a call that hangs at its limit. A lease that is not renewed has no rounds
+        // that would do so.
         if let InFlightStatus::Until(_) = state.in_flight_status(now) {
             return Ok(Extending::Busy);
         }
@@ -177,8 +179,8 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
         })
     }
 
-    /// Returns until when a renewal is in flight. The waker is woken when it is not any more, or a
-    /// renewal that is given up is followed by another one.
+    /// Returns the limit of the renewal that is in flight, or `None` if there is none. The waker is
+    /// woken when that renewal has an outcome, or is given up.
     pub(in super::super) fn in_flight_until(&self, waker: &Waker) -> Option<Time> {
         let now = || self.renewal_loop.now();
         self.registration.lease_state.in_flight_until(now, waker)
@@ -199,14 +201,14 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
 
 /// How an extension begins.
 pub(in super::super) enum Extending<'a> {
-    /// The lease lasts for longer already.
+    /// The lease lasts that long already.
     Needless,
     /// A renewal is in flight.
     Busy,
     Begun(Extension<'a>),
 }
 
-/// An extension whose call is under way. If this is dropped, it has failed.
+/// An extension whose call is under way. If it is dropped, it has failed.
 pub(in super::super) struct Extension<'a> {
     state: &'a LeaseState,
     clock: &'a Clock,

@@ -100,7 +100,8 @@ impl Steps {
     /// grants and ends its leases by it. Several `Leases` of one runtime, with a clock each, stand for
     /// several processes. Renewals and releases in the background call the store inside the poll of
     /// this future: there it must answer without waiting, as a [`MemoryStore`](crate::MemoryStore)
-    /// does.
+    /// does. A [`BlockingStore`](crate::BlockingStore) makes the awaited calls of these leases in
+    /// place, too, and blocks their tasks.
     ///
     /// Drop the future, or abort its task, to let the process stand still: nothing is renewed from
     /// then on, and waiting tasks of these leases are not woken.

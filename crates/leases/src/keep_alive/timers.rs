@@ -3,8 +3,8 @@
 //! - One scheduler runs the renewals and the batches of releases. Others may run on the same
 //!   threads, but its queues are its own. So neither a storm of expiring entries nor blocking tasks
 //!   of the application delay a renewal.
-//! - One scheduler runs other calls to the store in the background: what notes that a caller has
-//!   given up, and the looks of followers.
+//! - One scheduler runs the other calls to the store in the background: notes that a caller has
+//!   given up, and the looks of followers at who leads.
 //! - One scheduler runs the callbacks, which are user code. It exists only if there is a callback.
 
 use std::time::Duration;
@@ -39,8 +39,8 @@ pub(super) const MAX_FLUSHES: usize = 240;
 /// The tasks for flushes of renewals, for up to 64 flushes of releases, and for rounds, that run at
 /// one time.
 const MAX_WORK: usize = 320;
-/// The other calls in the background that run at one time. If all of them hang, further ones wait,
-/// but renewals do not.
+/// The other background calls that run at one time. If all of them hang, further calls wait, but
+/// renewals do not.
 const MAX_CALLS: usize = 64;
 /// The callbacks that run at one time. If all of them hang, further callbacks wait, but renewals do
 /// not.
@@ -274,8 +274,8 @@ impl Timers {
         }
     }
 
-    /// Wakes a task after `delay`. Runs on the workers for renewals, since hanging calls may keep
-    /// all of the others. If renewals and releases keep all of these, another worker starts.
+    /// Wakes a task after `delay`. Runs on the workers for renewals, since hanging calls may occupy
+    /// all of the others. If renewals and releases occupy all of these, another worker starts.
     pub(super) fn wake(&self, number: u64, delay: Duration, waker: std::task::Waker) -> bool {
         self.work().is_some_and(|work| {
             let armed = work.schedule(TimerKey::Call(number), delay, move |_| waker.wake());

@@ -12,8 +12,8 @@
 //! next attempt is granted again. If there is no next attempt, the name is given back.
 //!
 //! The renewals of a lock begin in the poll that takes the grant. So a future that nobody polls
-//! holds nothing after its lease. When it is polled again, what may have been granted is given
-//! back, and it asks anew.
+//! holds nothing after its lease. A poll after half of a lease gives back what may have been
+//! granted, and asks anew.
 
 use std::task::Waker;
 use std::time::Duration;
@@ -33,7 +33,7 @@ use crate::keep_alive::{FIRST_WAIT, Waits, call_limit, spread};
 use crate::store::{OwnedSecret, Released, StoreError, Watch};
 use crate::sync::{Arc, catch_panic};
 
-/// The attempts of one caller to acquire a lock. A thread or a task waits for it.
+/// The attempts of one caller, a thread or a task, to acquire a lock.
 pub(super) struct AcquireLoop {
     inner: Arc<LeasesInner>,
     request: Arc<Request>,
@@ -62,7 +62,7 @@ pub(super) struct AcquireLoop {
 struct Watching {
     /// When the wait began.
     since: Time,
-    /// What the others ring. It wakes the task or the thread that polls at that time.
+    /// Rung by the watches below. It wakes the task or the thread that polled last.
     bell: Arc<Bell>,
     /// Wakes the caller when the name may be free. `None` if the store can't announce it.
     told: Option<Box<dyn Watch>>,
@@ -196,10 +196,10 @@ impl AcquireLoop {
 
     /// Gives back what may have been granted while nobody polled, and begins anew.
     ///
-    /// That release may be sent more than once. So what follows has another secret.
+    /// That release may be sent more than once. So the next attempts have another secret.
     async fn begin_again(&mut self) {
         let back = self.request.give_back();
-        // In case the future is dropped.
+        // If the future is dropped meanwhile, its drop gives the name back.
         let was_unsure = std::mem::replace(&mut self.unsure, true);
         let inner = Arc::clone(&self.inner);
         let destination = inner.destination(&back.name);
@@ -216,7 +216,7 @@ impl AcquireLoop {
             secret: OwnedSecret::random(),
             ..Request::clone(&self.request)
         });
-        // The time before does not count as a wait.
+        // The time before this does not count as a wait.
         self.watch = None;
         // All earlier attempts had the secret that is given back.
         self.unsure = false;
@@ -342,7 +342,7 @@ impl AcquireLoop {
                 return Err(self.closed());
             }
             let (how, request) = (self.ask(blocks), Arc::clone(&self.request));
-            // From here on a drop of the future gives back what may be granted.
+            // Until there is an answer, a drop of the future gives back what may be granted.
             self.is_asking = true;
             let answer = inner.attempt(&request, how).await;
             self.is_asking = false;

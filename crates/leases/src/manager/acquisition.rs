@@ -23,21 +23,25 @@ use crate::sync::Arc;
 /// # Drop
 ///
 /// **Dropping the future** ends the wait. If a call is under way, the lock is given back in the
-/// background, whether or not that call is granted.
-///
-/// A future that is dropped amid a call is released again for a while, since that call may still
-/// arrive. So [`within`](Self::within) is cheaper than a timeout around the future.
+/// background, whether or not that call is granted. The release is repeated for a while, since the
+/// call may still arrive at the store. So [`within`](Self::within) is cheaper than a timeout around
+/// the future.
 ///
 /// **A future that is kept and not polled** holds nothing for longer than a lease, since the
 /// renewals begin in the poll that takes the grant. A call is given up at its limit, a third of the
-/// lease. If the next poll comes between that and half of the lease, [`at_once`](Self::at_once)
-/// fails with [`LockError::Store`], and a call that waits asks again. If it comes after half of the
-/// lease, it first gives back what may have been granted. If [`max_hold`](Self::max_hold) is over
-/// when a grant is taken, the call fails with [`LockError::Lost`].
+/// lease after it was sent. The next poll may come later than that:
 ///
-/// **Dropping the guard** does not block, unless it is the last guard and no `Leases` are left: see
-/// [`LeasesBuilder::end_limit`](crate::LeasesBuilder::end_limit). A process that exits without this
-/// last drop may end before a dropped guard is given back. There, await
+/// - Before half of the lease, [`at_once`](Self::at_once) fails with [`LockError::Store`], and a
+///   call that waits asks again.
+/// - After half of the lease, the future first gives back what may have been granted, and then asks
+///   again.
+///
+/// If [`max_hold`](Self::max_hold) is over when a grant is taken, the call fails with
+/// [`LockError::Lost`].
+///
+/// **Dropping the guard** of an awaited call does not block, unless it is the last guard and no
+/// `Leases` are left: see [`LeasesBuilder::end_limit`](crate::LeasesBuilder::end_limit). A process
+/// that exits without this last drop may end before a dropped guard is given back. There, await
 /// [`release`](LeaseGuard::release), or call [`close`](crate::Leases::close).
 ///
 /// # Examples
@@ -152,8 +156,8 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Sets the longest time that the lock is held in all. After that time it is no longer renewed
-    /// and counts as lost. If it is over before the grant arrives, the call that locks fails with
-    /// [`LockError::Lost`].
+    /// and counts as lost. If that time is over before the grant arrives, the call that locks fails
+    /// with [`LockError::Lost`].
     ///
     /// # Examples
     ///
@@ -301,7 +305,7 @@ impl<'a> Acquisition<'a> {
         block_on(clock, address, self.acquire())
     }
 
-    /// Acquires the lock, by a thread that blocks or by a task.
+    /// Acquires the lock. A task or a waiting thread polls this.
     pub(crate) async fn acquire(self) -> Result<LeaseGuard, LockError> {
         self.acquire_loop()?.go().await
     }

@@ -100,7 +100,8 @@ impl LockAll {
     ///
     /// # Errors
     ///
-    /// After an error no lock is held, or is given back in the background, as that of a dropped guard.
+    /// After an error the call holds no lock. Those that it has held are given back in the
+    /// background, like the locks of dropped guards.
     ///
     /// - [`LockError::TimedOut`] if somebody else held a lock when the [limit](Self::within) was
     ///   over, and [`LockError::Unanswered`] if the store failed then.
@@ -184,7 +185,7 @@ impl LockAll {
         })
     }
 
-    /// Acquires the locks, by a thread that blocks or by a task.
+    /// Acquires the locks. A task or a waiting thread polls this.
     async fn acquire(self) -> Result<Vec<LeaseGuard>, LockError> {
         let inner = Arc::clone(&self.leases.inner);
         let names = self.names()?;

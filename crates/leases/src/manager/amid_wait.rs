@@ -11,8 +11,8 @@
 //!   and a look at what is held arms it again. A look that finds nothing lets the next one who adds
 //!   something arm it.
 //!
-//! A thread that waits for the future polls it until it is ready. It may be in a call of a store
-//! for as long as that takes. So it needs no timer.
+//! A thread that waits for the future needs no timer: it polls the future until it is ready. In
+//! between it may block in a call of the store for as long as that takes.
 
 use std::mem::{replace, take};
 use std::task::Waker;

@@ -47,10 +47,10 @@ pub(super) enum AcquireStep {
 
 impl LeasesInner {
     /// Asks the store once, and keeps the name if it is granted. Returns `None` if nobody has
-    /// polled the call for half of a lease. Then, and after a panic, it is unknown whether it was
+    /// polled the call for half of a lease. Then, and after a panic, the name may have been
     /// granted.
     ///
-    /// If the future is dropped, the name may have been granted, too, or may still be.
+    /// If the future is dropped, the name may have been granted, or may be granted later.
     pub(super) async fn attempt(
         self: &Arc<Self>,
         request: &Request,
@@ -61,8 +61,9 @@ impl LeasesInner {
         Some(self.answered_acquire(request, how, sent, answer))
     }
 
-    /// Asks the store once at `sent`, which is now. Returns `None` if nobody has polled the call,
-    /// and half of a lease has passed since the first of its kind.
+    /// Asks the store once at `sent`, which is the present moment. Returns `None` if there is no
+    /// answer, and half of a lease has passed since `since`, when the first call for the same names
+    /// was made. Then nobody has polled the call for long.
     pub(super) async fn ask(
         &self,
         request: &Request,
@@ -90,8 +91,8 @@ impl LeasesInner {
         }
     }
 
-    /// Whether a call without an answer was not polled for long. It is one of those that began at
-    /// `since`, and together they have much less time than half of the lease.
+    /// Whether a call without an answer was not polled for long. The first call for the same names
+    /// began at `since`, and the limits of all of them together are far below half of the lease.
     pub(super) fn is_late(&self, since: Time, lease: Duration) -> bool {
         self.clock.now() >= since + lease / 2
     }

@@ -6,13 +6,13 @@ use crate::sync::{Arc, Mutex, catch_panic};
 
 /// A waker that wakes a task and remembers it, so that a wake-up before the first poll is not lost.
 ///
-/// Whoever is to wake a waiting caller keeps one waker for the whole wait. This one wakes the task
-/// that polled last, whichever that is.
+/// A watch keeps one waker for the whole wait of a caller. This waker wakes the task that polled
+/// last, whichever that is.
 #[derive(Default)]
 pub(crate) struct Bell(Mutex<(bool, Option<Waker>)>);
 
 impl Bell {
-    /// Returns ready if it was woken since it was last ready. Otherwise leaves the task's waker.
+    /// Returns ready if the bell was woken since the last time. Otherwise leaves the task's waker.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<()> {
         // Cloned before the lock is taken, and the one before is dropped after it: a waker is a
         // runtime's code.

@@ -190,7 +190,7 @@ impl LeasesBuilder {
     /// let runtime = Runtime::builder().tickers(1).workers(2).build()?;
     /// let leases = Leases::builder(MemoryStore::new()).runtime(&runtime).build()?;
     /// let guard = leases.lock("report").wait()?;
-    /// // The renewals, and other calls in the background.
+    /// // One for the renewals, and one for other calls in the background.
     /// assert_eq!(runtime.stats().instances, 2);
     /// # drop(guard);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,10 +1,10 @@
-//! Calls to the store, and waits, as futures of the leases. Whoever waits for the answer polls
-//! them: a task, or a thread.
+//! Calls to the store, and waits, as futures of the leases. The task or the thread that waits for
+//! the answer polls them.
 //!
 //! - **CALL-1** A call ends at its limit by the clock of the leases. The store's future is dropped
 //!   then, and is not polled at the limit or later, since such a poll might send something.
-//! - **CALL-2** A future that waits is woken at the moment for which it waits. A task is woken by a
-//!   timer of the leases. A thread needs none: it parks until that moment.
+//! - **CALL-2** A future that waits is woken at the end of its wait. A timer of the leases wakes a
+//!   task. A thread needs no timer: it parks until that moment.
 //!
 //! In a forked copy of the process nothing wakes a future, and a lock may stay locked forever. So
 //! each poll that may follow a fork checks for a copy first.
@@ -21,7 +21,7 @@ use super::inner::LeasesInner;
 use crate::store::{LeaseStore, StoreError, StoreFuture, parks_until, poll_in_place};
 use crate::sync::{Arc, catch_panic};
 
-/// What became of a call.
+/// The result of a call.
 pub(super) enum Called<T> {
     Answered(Result<T, StoreError>),
     Panicked(String),
@@ -54,8 +54,8 @@ impl LeasesInner {
         called.answer(limit)
     }
 
-    /// Calls the store, but not in a forked copy of the process, and waits for the answer until
-    /// `limit` after `sent`, which is now.
+    /// Calls the store, and waits for the answer until `limit` after `sent`, which is the present
+    /// moment. In a forked copy of the process this fails without a call.
     pub(super) async fn call<'a, T>(
         &'a self,
         sent: Time,
@@ -81,8 +81,8 @@ impl LeasesInner {
         limited.await
     }
 
-    /// Waits until `until`, or until the bell rings. Returns false if nothing could end the wait:
-    /// the leases have no workers any more, or this is a forked copy of the process.
+    /// Waits until `until`, or until the bell rings. Returns false if nothing could end the wait,
+    /// since the leases have no workers any more, or this is a forked copy of the process.
     pub(super) async fn sleep(&self, bell: &Arc<Bell>, until: Time) -> bool {
         let mut alarm = Alarm::new(self);
         poll_fn(|context| {
@@ -100,8 +100,8 @@ impl LeasesInner {
         .await
     }
 
-    /// Waits until `look` finds nothing to wait for. It leaves the waker where it is woken, and
-    /// returns until when it waits at the latest. Returns false if nothing could end the wait.
+    /// Waits until `look` returns `None`. Otherwise `look` has left the waker where it is woken,
+    /// and returns the latest end of the wait. Returns false if nothing could end the wait.
     pub(super) async fn wait_for(&self, look: impl Fn(&Waker) -> Option<Time>) -> bool {
         let mut alarm = Alarm::new(self);
         poll_fn(|context| match look(context.waker()) {
@@ -112,7 +112,7 @@ impl LeasesInner {
         .await
     }
 
-    /// Returns what tells these leases from others.
+    /// Returns a number that identifies these leases.
     pub(super) fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -148,8 +148,8 @@ impl<T> Future for LimitedCall<'_, T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Called<T>> {
         let this = &mut *self;
         let inner = this.alarm.inner;
-        // The first poll comes right after `call` has looked for a fork, and its caller at the
-        // clock.
+        // The first poll comes right after `call` has checked for a fork, and its caller has read
+        // the clock.
         if std::mem::replace(&mut this.was_polled, true) {
             if inner.keep_alive.is_forked() {
                 return Poll::Ready(Called::Answered(Err(StoreError::Forked)));
@@ -195,7 +195,7 @@ impl<T> Drop for LimitedCall<'_, T> {
     }
 }
 
-/// Makes the task of a future poll again at some moment (CALL-2). The drop cancels that.
+/// Wakes the task of a future at some moment (CALL-2). The drop cancels that.
 struct Alarm<'a> {
     inner: &'a LeasesInner,
     armed: Option<Armed>,
@@ -217,8 +217,8 @@ impl<'a> Alarm<'a> {
         if parks_until(context.waker(), self.inner.address(), at) {
             return true;
         }
-        // The future may have moved to another task. An alarm of this moment has not fired before
-        // it, since no timer is early.
+        // The future may have moved to another task, which needs an alarm of its own. An alarm for
+        // this moment is still armed, since no timer is early.
         let same = |armed: &Armed| armed.at == at && armed.waker.will_wake(context.waker());
         if self.armed.as_ref().is_some_and(same) {
             return true;

@@ -36,8 +36,9 @@ pub(super) fn wait_at_most(limit: Duration, wait: impl FnOnce(Duration)) {
     LAST.set(Some(LastDrop { end, waited }));
 }
 
-/// Returns whether a thread waits for this acquire. Then it may wait in the drop of the guard, too.
-/// That gets its own limit, since the thread may want the very lock that it has dropped.
+/// Returns whether a thread waits for this acquire. Such a thread may also wait in the drop of the
+/// guard. Its next drop gets a limit of its own, since the thread may want the very lock that it
+/// has dropped.
 pub(super) async fn acquires() -> bool {
     let waits = is_waited_for().await;
     if waits {

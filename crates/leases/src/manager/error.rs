@@ -116,7 +116,7 @@ pub enum LockError {
         /// The lock.
         name: String,
     },
-    /// The lease is lost. `again`, `extend` and `resume` return this, and an acquire whose
+    /// The lease is lost. `again`, `extend` and `resume` return this, and so does an acquire whose
     /// [`max_hold`](crate::Acquisition::max_hold) was over before its grant arrived.
     #[non_exhaustive]
     Lost {

@@ -20,7 +20,7 @@ impl LeaseGuard {
     ///
     /// Several calls at one time follow each other. Each successful call counts as a
     /// [renewal](Self::renewals). If the future is dropped after its first poll, the call has
-    /// failed: it is unknown whether the store executes it, and the lease counts as before.
+    /// failed: the guard counts with the lease as it was, even if the store executes the call.
     ///
     /// # Errors
     ///

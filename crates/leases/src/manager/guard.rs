@@ -121,8 +121,8 @@ impl Lease {
         self.released(released).await
     }
 
-    /// Returns the result of a release by the answer of the store, which was
-    /// [noted](Unasked::was_asked). The renewals have ended before.
+    /// Returns the result of a release that the store has answered. The answer was
+    /// [noted](Unasked::was_asked), and the renewals have ended before.
     pub(super) async fn released(
         &self,
         released: Result<Released, StoreError>,
@@ -158,7 +158,7 @@ impl<'a> Unasked<'a> {
         Unasked(Some(lease))
     }
 
-    /// Leaves the release to somebody else.
+    /// Leaves the release to the code that asks for it next.
     pub(super) fn asks_elsewhere(mut self) {
         self.0 = None;
     }
@@ -365,10 +365,10 @@ impl LeaseGuard {
     /// Ends this guard. The last guard releases the lock. After that no renewal of the lease is
     /// sent any more.
     ///
-    /// If the future is dropped after its first poll, the release goes on. If it is kept and not
-    /// polled, the lock is free after its lease at the latest. **If it is dropped unused**, the
-    /// guard is dropped with it: the lock is given back in the background, and nobody learns of an
-    /// error.
+    /// The first poll ends the renewals. If the future is dropped after that, the release goes on.
+    /// If it is kept and not polled again, the lock is free after its lease at the latest. **If it
+    /// is dropped unused**, the guard is dropped with it: the lock is given back in the background,
+    /// and nobody learns of an error. Until then, a future that is kept unused keeps the lock.
     ///
     /// # Errors
     ///

@@ -278,9 +278,10 @@ impl Leases {
     /// [longest](crate::Acquisition::max_hold) and [shortest hold](crate::Acquisition::at_least).
     /// Both rests stand still while the lock is detached.
     ///
-    /// If the future is dropped amid its call, a lock that it has resumed is released; if the call
-    /// was not executed, the ticket is still good. A poll later than a third of the default lease
-    /// fails with [`LockError::Store`], and the lock is free after its lease.
+    /// If the future is dropped amid its call, a lock that the call has resumed is released. If the
+    /// store has not executed the call, the ticket is still good. If the next poll comes more than
+    /// a third of the default lease after the call was sent, the call fails with
+    /// [`LockError::Store`], and a lock that it has resumed is free after its lease.
     ///
     /// # Errors
     ///
@@ -426,7 +427,7 @@ impl Drop for Unanswered<'_> {
         leases.give_back_later(PendingRelease {
             name: ticket.name().to_owned(),
             secret: claimant.secret,
-            // That of the lock is not known.
+            // The lease of the lock is not known.
             lease: leases.lease,
             sure: false,
             stays: None,

@@ -41,7 +41,7 @@ pub(super) struct LeasesInner {
     pub(super) releases: Arc<Tally>,
     /// The number of flushes of the background queue that run.
     pub(super) running_flushes: AtomicUsize,
-    /// How many callers of each destination are noted as gone just now.
+    /// The number of callers of each destination that are being noted as gone.
     pub(super) leaving: Mutex<BTreeMap<Destination, usize>>,
     /// The number of names that the store gave back.
     pub(super) released: AtomicU64,

@@ -17,16 +17,15 @@ use crate::store::block_on;
 /// The call is made by `wait`, on this thread, or by the first poll. Before that nothing happens.
 /// **A call that is dropped unused is not made.** A guard that was passed to it is dropped with it,
 /// so that [`release`](crate::LeaseGuard::release) then gives the lock back in the background, as
-/// the drop of the guard does. After a poll, the drop ends the call. It is unknown then whether the
-/// store executes it, unless the docs of the call say more.
+/// the drop of the guard does. After the first poll, the drop ends the call. The store may execute
+/// it all the same, unless the docs of the call say more.
 ///
-/// Whoever waits for the answer polls the store: the thread of `wait`, or the task that awaits. So
-/// a store must not block. Wrap one whose client blocks in a
-/// [`BlockingStore`](crate::BlockingStore); `RedisStore` does so itself. A call ends at its limit
-/// by the clock of the leases.
+/// The task that awaits the call also polls the store. So a store must not block: wrap one whose
+/// client blocks in a [`BlockingStore`](crate::BlockingStore). `RedisStore` does so itself. A call
+/// ends at its limit by the clock of the leases.
 ///
-/// It owns what it needs: it can be stored in a struct, sent to another thread or spawned as a
-/// task, and awaited by reference without being pinned. It needs no particular runtime.
+/// The future owns what it needs: it can be stored in a struct, sent to another thread or spawned
+/// as a task, and awaited by reference without being pinned. It needs no particular runtime.
 ///
 /// [`Acquisition`](crate::Acquisition) and [`LockAll`](crate::LockAll) have `wait` and `.await`
 /// themselves. Their `into_future()` returns this type.
@@ -55,9 +54,9 @@ use crate::store::block_on;
 #[must_use = "nothing happens until it is waited for, or awaited"]
 pub struct LeaseFuture<T> {
     future: Pin<Box<dyn Future<Output = T> + Send>>,
-    /// By which `wait` waits.
+    /// The clock by which `wait` waits.
     clock: Clock,
-    /// The address of the leases, whose clock it is.
+    /// The address of the leases to which the clock belongs.
     leases: usize,
     yield_point: YieldPoint,
 }
@@ -77,8 +76,8 @@ impl<T> LeaseFuture<T> {
     }
 
     /// Makes the call on this thread, and blocks until the answer is there. Each call says how long
-    /// that takes at most. A call that was polled before goes on where it is. Do not wait on a
-    /// thread that the store needs, as that of a current-thread runtime.
+    /// that takes at most. A call that was polled before goes on from there. Do not wait on a
+    /// thread that the store needs, such as the thread of a current-thread runtime.
     ///
     /// # Panics
     ///
@@ -95,7 +94,7 @@ impl<T> LeaseFuture<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn wait(self) -> T {
-        // A call that was polled would block here.
+        // A call that was polled has made its own check before, and would block here.
         let _ = reentrancy::check();
         block_on(&self.clock, self.leases, self.future)
     }

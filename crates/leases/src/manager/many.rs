@@ -29,9 +29,10 @@ enum AskedName {
     Invalid(LockError),
     /// It was not asked for, or not yet.
     Unsent(Request, StoreError),
-    /// It is asked for. Whoever drops this gives it back.
+    /// It is asked for, and there is no answer yet. The drop of [`AskedNames`] gives it back.
     Sent(Request),
-    /// The store has answered the request of this moment. A grant is not renewed yet.
+    /// The store has answered the request, which was sent at this moment. A grant is not renewed
+    /// yet.
     Answered(Request, Time, Result<Acquired, StoreError>),
 }
 
@@ -76,7 +77,7 @@ impl AskedName {
 struct AskedNames<'a> {
     inner: &'a Arc<LeasesInner>,
     names: Vec<AskedName>,
-    /// Before the first call.
+    /// A moment before the first call.
     since: Time,
 }
 
@@ -98,9 +99,9 @@ impl Leases {
     /// guard, in their order.
     ///
     /// The locks of one destination of the store travel together: on a Redis server 100 locks take
-    /// one round trip. First the renewals of all of them end. If the future is dropped after its
-    /// first poll, the release goes on. If it is kept and not polled, each lock is free after its
-    /// lease at the latest. If it is dropped unused, the guards are dropped.
+    /// one round trip. The first poll ends the renewals of all of them. If the future is dropped
+    /// after that, the release goes on. If it is kept and not polled again, each lock is free after
+    /// its lease at the latest. If it is dropped unused, the guards are dropped.
     ///
     /// # Errors
     ///
@@ -240,7 +241,8 @@ impl LeasesInner {
             .map(|(lease, _)| lease.as_deref().map(Unasked::new));
         let mut unasked: Vec<_> = unasked.collect();
         let released = self.release_own(&ended).await;
-        // All of them before the first wait: if the future is dropped then, none is released twice.
+        // All answers are noted before the first wait: if the future is dropped then, no lock is
+        // released twice.
         for (unasked, answer) in unasked.iter_mut().zip(&released) {
             if let Some(answer) = answer
                 && let Some(unasked) = unasked.take()
@@ -473,7 +475,7 @@ impl<'a> AskedNames<'a> {
             for batch in backs.chunks(inner.keep_alive.most()) {
                 let asked: Vec<_> = batch.iter().map(|(_, back)| back).collect();
                 let released = inner.release_batch(destination, &asked, limit).await;
-                // Whatever else it is, the drop queues it.
+                // After any other answer, the drop of all names queues the release.
                 for ((at, _), released) in batch.iter().zip(released) {
                     if released == Ok(Released::Released) {
                         self.are_unsent(&[*at], &StoreError::no_answer());
@@ -510,7 +512,7 @@ impl<'a> AskedNames<'a> {
     }
 }
 
-/// The future was dropped, or was not polled for long: what may be held is given back.
+/// Gives back what may be held, if the future was dropped, or was not polled for long.
 impl Drop for AskedNames<'_> {
     fn drop(&mut self) {
         let asked = self.names.iter().filter(|name| name.request().is_some());

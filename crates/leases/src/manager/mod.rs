@@ -8,7 +8,7 @@
 //! | `guard.rs`, `id.rs`, `extending.rs` | the guard of a held lock |
 //! | `releases.rs`, `background.rs`, `request.rs`, `drop_wait.rs` | how a lock is given back, also when nobody waits for it |
 //! | `hand_over.rs`, `ticket.rs` | how a lock goes to another process |
-//! | `calling.rs`, `lease_future.rs`, `bell.rs`, `amid_wait.rs` | calls as futures, what wakes them, and their answers |
+//! | `calling.rs`, `lease_future.rs`, `bell.rs`, `amid_wait.rs` | calls as futures, and what wakes them |
 //! | `unowned.rs` | what runs in the background and does not keep the leases |
 //! | `error.rs`, `fence.rs`, `listing.rs`, `stats.rs`, `metrics.rs`, `health.rs` | what a user is told, and may check |
 

@@ -23,12 +23,12 @@ use crate::sync::atomic::Ordering;
 use crate::sync::channel::Sender;
 use crate::sync::{Arc, catch_panic};
 
-/// How long a lock is given back at most if it is unknown whether it was granted, unless the call
-/// may take longer.
+/// How long a release is repeated at most if it is unknown whether the lock was granted. It is
+/// repeated for longer if the acquire may still arrive after this time.
 const DOUBT: Duration = Duration::from_secs(60);
-/// The longest pause before a name is given back once more.
+/// The longest pause between two releases of a name.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// The first pause before a name is given back once more that may still be granted.
+/// The first pause between two releases of a name that may still be granted.
 const SOON: Duration = Duration::from_millis(10);
 /// The number of flushes of releases that may run or hang at one time. The other threads are left
 /// to the renewals.
@@ -65,7 +65,7 @@ impl LeasesInner {
 
     /// Gives many names back in the background, in full batches.
     pub(super) fn give_all_back_later(self: &Arc<Self>, all: impl Iterator<Item = PendingRelease>) {
-        // As above.
+        // The original process holds the names and gives them back.
         if self.keep_alive.is_forked() {
             return;
         }
@@ -106,8 +106,8 @@ impl LeasesInner {
     fn of_use(&self, back: &PendingRelease) -> Time {
         // A renewal may be in flight and prolong the lease once more.
         let whole = back.lease.saturating_add(call_limit(back.lease));
-        // A thread of the store may still make the call, for a third of the lease. The last attempt
-        // comes after that.
+        // A thread of the store may still make the acquire, for a third of the lease. The last
+        // release comes after that.
         let arrives = (back.lease / 3).saturating_add(2 * LONGEST_PAUSE);
         let doubt = whole.min(arrives.max(DOUBT));
         self.clock.now() + if back.sure { whole } else { doubt }
@@ -212,8 +212,8 @@ impl LeasesInner {
             Ok(Released::NotHeld) => !release.back.sure,
             Err(error) => error.may_pass(),
         };
-        // The pauses double up to the time that a call may take. If an attempt without an answer is
-        // still on its way, it mostly arrives soon.
+        // The pauses double up to the time that a call may take. The first one is short if an
+        // acquire may still be on its way, since it mostly arrives soon.
         let longest = call_limit(release.back.lease).min(LONGEST_PAUSE);
         let first = match answer {
             Ok(_) => SOON.min(longest / 8),
@@ -250,8 +250,8 @@ impl LeasesInner {
         });
     }
 
-    /// Notes in the store that a caller has given up, unless as many calls for the destination run
-    /// as may. Then they hang, and the other workers are left to other destinations.
+    /// Notes in the store that a caller has given up. Does nothing if [`MOST_LEAVING`] such calls
+    /// run for the destination: these hang, and the other workers are left to other destinations.
     fn leave(&self, request: &Request) {
         let destination = self.destination(&request.name);
         {

@@ -2,7 +2,7 @@
 //!
 //! The drop of the last handle of a user waits for the releases. So a task in the background has no
 //! such handle, not even for a moment: then its end, at any time and on a worker, would be the last
-//! one. It has no count of the inner part, either, except while it asks the store.
+//! one. It does not own the inner part, either, except while it asks the store.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -109,7 +109,7 @@ struct UnownedTask {
 }
 
 struct UnownedState {
-    /// `None` while it is polled, and when it was ready.
+    /// `None` while it is polled, and after it was ready.
     future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Whether it was woken while it was polled.
     again: bool,
@@ -129,7 +129,7 @@ impl UnownedTask {
         let waker = Waker::from(Arc::clone(&self));
         let mut state = self.state.lock();
         let Some(mut future) = state.future.take() else {
-            // Whoever polls it just now does so again, and this worker need not wait for that.
+            // The worker that is polling it polls once more, so this one need not wait.
             state.again = true;
             return;
         };

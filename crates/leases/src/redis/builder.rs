@@ -140,8 +140,8 @@ impl RedisStoreBuilder {
     /// Sets the number of destinations over which names are spread, by equal ranges of slots; one
     /// by default. Use it with a proxy that hides a cluster. Renewals and releases of a destination
     /// are sent together, on [connections](Self::connections) of its own. So a node that hangs
-    /// delays only the calls for its own ranges. If three destinations hang, awaited calls for all
-    /// others wait for a thread ([`BlockingStore`](crate::BlockingStore)).
+    /// delays only the calls for its own ranges. If three destinations hang, the awaited calls for
+    /// all others wait for a thread: see [`BlockingStore`](crate::BlockingStore).
     ///
     /// Each destination has its own marker, which vanishes with the data of its node. Choose a
     /// number at which no range lies on two nodes. [`list`](crate::Leases::list) asks each node

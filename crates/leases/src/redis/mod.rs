@@ -179,7 +179,7 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///   `WRONGTYPE`, a command that is renamed or disabled, a certificate that is not accepted, a name
 ///   that is empty or longer than 1,024 bytes, and a lease that is zero or longer than the longest.
 ///
-/// An awaited call blocks a thread of the store, and not one of its runtime: see
+/// An awaited call blocks a thread of the store, and not the task that awaits it: see
 /// [`BlockingStore`](crate::BlockingStore).
 ///
 /// A thread with one connection listens for releases while callers wait. It ends some seconds
@@ -214,7 +214,7 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 #[derive(Clone)]
 pub struct RedisStore(BlockingStore<RedisCalls>);
 
-/// The store on threads that may block.
+/// The store itself, whose calls block.
 struct RedisCalls(RedisInner);
 
 struct RedisInner {

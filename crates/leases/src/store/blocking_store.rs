@@ -16,7 +16,7 @@ use super::{
 use crate::sync::Arc;
 use crate::sync::thread::Builder;
 
-/// Two destinations that hang leave threads to the others.
+/// The bounds of one store. Two destinations that hang leave a third of the threads to the others.
 const BOUNDS: CallBounds = CallBounds {
     all: 192,
     of_one: 64,
@@ -25,27 +25,31 @@ const BOUNDS: CallBounds = CallBounds {
 
 /// Lets async code use a store whose calls block.
 ///
-/// An awaited call of [`Leases`](crate::Leases) is polled by the task that awaits it. A store whose
-/// client blocks would block the threads of the runtime. Wrapped in this type, it is called on
-/// threads of its own, which start when they are needed and end when they were idle for ten
-/// seconds. At most 192 calls run at one time, 64 of these for one [`Destination`], and two that
-/// [list](LeaseStore::list). So one or two destinations that hang leave threads to the others;
-/// three leave none. A call that gets no thread within its limit is not made, and fails with
-/// [`StoreError::Unavailable`]. It is not known as such, so what it asks for is given back all the
-/// same.
+/// The task that awaits a call of [`Leases`](crate::Leases) also polls the store. A store whose
+/// client blocks would block a thread of the async runtime. This type makes the awaited calls of
+/// such a store on threads of its own. A thread starts when a call needs it, and ends after ten
+/// seconds without a call.
 ///
-/// A thread that waits for the answer anyway, as in [`wait`](crate::LeaseFuture::wait), calls the
-/// store itself, and so do the workers of the leases. There this type costs nothing, and none of
-/// these bounds hold. If a store of yours joins calls of several such stores, a thread that waits
-/// makes them one after the other; those that your store polls with a waker of its own are made on
-/// threads.
+/// At most 192 awaited calls run at one time. At most 64 of them are for one [`Destination`], and
+/// at most two [list](LeaseStore::list) locks. So one or two destinations that hang leave threads
+/// to the others, and three leave none. A call that gets no thread within its limit is not made,
+/// and fails with [`StoreError::Unavailable`]. The leases can't tell this error from a lost answer,
+/// so they also give back what such a call has asked for.
 ///
-/// If an awaited call is dropped before a thread has begun it, it is not made. After that the
-/// thread finishes it, and the leases give back what it was granted.
+/// A thread that waits for the answer, as in [`wait`](crate::LeaseFuture::wait), calls the store
+/// itself. So do the workers of the leases, except for the calls of those who follow an
+/// [election](crate::Election::leaders). A call that is made in place needs no thread of the store,
+/// and the bounds do not hold for it.
+///
+/// If a store of yours combines several such stores, a waiting thread makes their calls one after
+/// the other. Calls that your store polls with a waker of its own are made on threads.
+///
+/// An awaited call that is dropped before a thread has begun it is not made. A call that a thread
+/// has begun goes on to its end, and the leases give back what it was granted.
 ///
 /// In a forked copy of the process each call fails with [`StoreError::Forked`]. Clones share the
-/// store and the threads. The threads end after the last clone; one whose call hangs ends with that
-/// call.
+/// store and the threads. The threads end after the last clone is dropped. A thread whose call
+/// hangs ends when that call returns.
 ///
 /// # Examples
 ///
@@ -134,7 +138,7 @@ impl<S: LeaseStore> BlockingStore<S> {
 }
 
 impl<S> BlockingStore<S> {
-    /// Returns the store.
+    /// Returns the wrapped store.
     pub(crate) fn get(&self) -> &S {
         &self.0.store
     }
@@ -145,13 +149,13 @@ impl<S> BlockingStore<S> {
 }
 
 impl<S: LeaseStore> BlockingStore<S> {
-    /// Where the calls about a name go.
+    /// Returns the lane of the calls about a name.
     fn lane(&self, name: &str) -> Lane {
         Lane::To(self.destination(name))
     }
 
-    /// Makes a call: `here` on this thread, if it may block. Otherwise a thread of the store makes
-    /// what `there` returns, with the rest of the limit.
+    /// Makes a call. If a thread waits for the answer, `here` makes the call on it. Otherwise a
+    /// thread of the store runs what `there` returns, with the rest of the limit.
     fn call<'a, T, C, F>(
         &'a self,
         lane: Lane,
@@ -183,7 +187,7 @@ impl<S: LeaseStore> BlockingStore<S> {
     }
 }
 
-/// Starts a thread of a store.
+/// Starts a thread of a store. Returns false if the system refuses it.
 fn start(threads: Arc<CallThreads>) -> bool {
     let thread = Builder::new().name("tb-store".to_owned());
     thread.spawn(move || threads.serve()).is_ok()

@@ -1,7 +1,8 @@
 //! The futures of calls, and how a thread waits for one.
 //!
-//! A thread that waits may block in a poll, and it parks until a moment of its choice. A future
-//! that it polls knows it by the waker: that of a task inside of it is another one.
+//! A thread that waits for a future may block in a poll, and parks until a moment that the future
+//! chooses. The future recognizes such a thread by the waker of the poll. A task that runs inside
+//! of the poll has another waker.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -16,22 +17,22 @@ use super::StoreError;
 use crate::sync::{Arc, thread_local};
 
 /// The future of a call to a [`LeaseStore`](crate::LeaseStore): what `Box::pin(async move { .. })`
-/// returns. If it blocks, wrap the store in a [`BlockingStore`](crate::BlockingStore).
+/// returns. If its polls block, wrap the store in a [`BlockingStore`](crate::BlockingStore).
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// The wait of a thread, while it polls.
+/// The wait of the thread that polls.
 #[derive(Clone, Copy)]
 struct Here {
     waker: WakerId,
-    /// Whose clock it parks by: the address of the leases, or zero.
+    /// The address of the leases by whose clock the thread parks, or zero.
     leases: usize,
-    /// When it polls again at the latest.
+    /// When the thread polls again at the latest.
     until: Time,
     /// Whether a thread waits, here or further out on this stack.
     waits: bool,
 }
 
-/// What tells wakers apart.
+/// The identity of a waker.
 type WakerId = (*const (), *const RawWakerVTable);
 
 const NOWHERE: Here = Here {
@@ -41,7 +42,7 @@ const NOWHERE: Here = Here {
     waits: false,
 };
 
-// The innermost wait whose future this thread polls just now.
+// The innermost wait whose future this thread is polling.
 thread_local! {
     static HERE: Cell<Here> = const { Cell::new(NOWHERE) };
 }
@@ -50,18 +51,18 @@ fn id(waker: &Waker) -> WakerId {
     (waker.data(), ptr::from_ref(waker.vtable()))
 }
 
-/// Whether whoever polls with this waker is a thread that waits for the answer, and may block.
+/// Whether this waker belongs to a thread that waits for the answer, and may block.
 pub(crate) fn may_block(waker: &Waker) -> bool {
     HERE.with(Cell::get).waker == id(waker)
 }
 
-/// Whether whoever awaits this is a thread that waits for the answer, and may block.
+/// Whether the future that awaits this is polled by a thread that waits for it, and may block.
 pub(crate) async fn is_waited_for() -> bool {
     std::future::poll_fn(|context| Poll::Ready(may_block(context.waker()))).await
 }
 
 /// Makes the thread that waits with this waker poll again at `at`, by the clock of these leases.
-/// Returns false if it is no such thread.
+/// Returns false if the waker belongs to no such thread.
 pub(crate) fn parks_until(waker: &Waker, leases: usize, at: Time) -> bool {
     let here = HERE.with(Cell::get);
     let parks = here.waker == id(waker) && here.leases == leases;
@@ -72,7 +73,7 @@ pub(crate) fn parks_until(waker: &Waker, leases: usize, at: Time) -> bool {
     parks
 }
 
-/// Restores the wait of the thread around the present one, also after a panic.
+/// Restores the wait that surrounds the present one, also after a panic.
 struct Around(Here);
 
 impl Drop for Around {
@@ -81,7 +82,7 @@ impl Drop for Around {
     }
 }
 
-/// Polls on a thread that waits. Returns when it has to poll again at the latest, too.
+/// Polls on a thread that waits. Also returns when the thread has to poll again at the latest.
 fn poll_here<F: Future + ?Sized>(
     future: Pin<&mut F>,
     waker: &Waker,
@@ -99,7 +100,7 @@ fn poll_here<F: Future + ?Sized>(
     (polled, HERE.with(Cell::get).until)
 }
 
-/// Polls for a task that may be blocked: that of a test, whose leases have no threads.
+/// Polls in a task that may be blocked: the task of a test whose leases have no threads.
 pub(crate) fn poll_in_place<F: Future + ?Sized>(
     future: Pin<&mut F>,
     waker: &Waker,
@@ -107,21 +108,21 @@ pub(crate) fn poll_in_place<F: Future + ?Sized>(
     poll_here(future, waker, 0, is_amid_wait()).0
 }
 
-/// Whether a thread waits further out on this stack. What polls in between may have a waker of its
-/// own, as a set of futures has.
+/// Whether a thread waits further out on this stack. A set of futures in between polls with a waker
+/// of its own.
 pub(crate) fn is_amid_wait() -> bool {
     HERE.with(Cell::get).waits
 }
 
-/// Waits for a future on this thread, which parks by this clock, that of `leases`. Returns `None`
-/// if it is pending at `end`.
+/// Waits for a future on this thread, which parks by the clock of `leases`. Returns `None` if the
+/// future is still pending at `end`.
 fn run_until<F: Future + ?Sized>(
     clock: &Clock,
     leases: usize,
     end: Time,
     mut future: Pin<&mut F>,
 ) -> Option<F::Output> {
-    // A store in memory, or one that blocks, answers at once, and needs no parker.
+    // A store in memory, or one that blocks, is ready in the first poll and needs no parker.
     if let (Poll::Ready(answer), _) = poll_here(future.as_mut(), Waker::noop(), leases, true) {
         return Some(answer);
     }

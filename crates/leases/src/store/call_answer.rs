@@ -1,9 +1,9 @@
 //! The answer of a call on its way from a thread of a store to a future.
 //!
 //! - **ANSWER-1** An answer is taken by the future, or dropped with the last of the two ends.
-//! - **ANSWER-2** The sender is dropped when there is an answer, and when there never will be one.
-//!   Either way the future is woken, since it leaves its waker under the lock under which it has
-//!   checked for an answer. A future that is dropped takes its waker with it.
+//! - **ANSWER-2** The sender is dropped when it has an answer, and when there never will be one.
+//!   Either drop wakes the future, since the future looks for an answer and leaves its waker under
+//!   one lock. The drop of the future removes its waker.
 
 use std::task::{Context, Poll, Waker};
 
@@ -69,8 +69,8 @@ impl<T> AnswerReceiver<T> {
         if self.is_forked() {
             return Poll::Ready(None);
         }
-        // Cloned before the lock is taken: a waker is a runtime's code. For the same reason the one
-        // that it replaces is dropped after it.
+        // Cloned before the lock is taken: a waker is a runtime's code. For the same reason the
+        // waker that it replaces is dropped after the unlock.
         let waker = context.waker().clone();
         let mut state = self.0.lock();
         if let Some(answer) = state.answer.take() {

@@ -1,13 +1,13 @@
-//! The threads on which a [`BlockingStore`](crate::BlockingStore) makes the calls that are awaited.
+//! The threads on which a [`BlockingStore`](crate::BlockingStore) makes awaited calls.
 //!
-//! They start when calls come, and end when they were idle for a while.
+//! A thread starts when a call needs it, and ends when it was idle for a while.
 //!
-//! - **THREADS-1** While a thread idles, or another one may start, no call waits whose lane has
-//!   room. Whoever queues such a call wakes an idle thread, or starts one. A thread looks at the
-//!   queues before it idles, and a call that ends gives its thread the next look. Its future is
-//!   woken after that, so that the next call of the task finds the thread idle.
-//! - **THREADS-2** A call is taken out of the queue by a thread, which then makes it, or by the
-//!   drop of its future, and is not made. Both happen under the lock.
+//! - **THREADS-1** While a thread idles, or another one may start, no call waits in a lane that has
+//!   room. Queuing such a call wakes an idle thread, or starts one. A thread looks at the queues
+//!   after each call, and before it idles. The future of the call is woken after that look, so that
+//!   the next call of its task finds the thread idle.
+//! - **THREADS-2** A call leaves the queue in one of two ways, both under the lock. A thread takes
+//!   it and makes it, or the drop of its future removes it and it is not made.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -23,21 +23,21 @@ use crate::sync::{Arc, Mutex, Origin, catch_panic};
 /// How long a thread idles before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Makes a call, and returns what hands its answer over when it is dropped.
+/// Makes a call. The drop of the returned value hands the answer over.
 type ThreadCall = Box<dyn FnOnce() -> Box<dyn Send> + Send>;
 
 /// The calls that share a bound.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Lane {
     To(Destination),
-    /// Those that list names, which take long and are urgent for nobody.
+    /// Calls that list names. They take long, and nobody needs them urgently.
     Lists,
 }
 
-/// How many calls run at one time.
+/// The number of calls that may run at one time.
 #[derive(Clone, Copy)]
 pub(crate) struct CallBounds {
-    /// Of all lanes. So many threads there are at most.
+    /// In all lanes together. This is also the greatest number of threads.
     pub(crate) all: usize,
     pub(crate) of_one: usize,
     pub(crate) lists: usize,
@@ -58,7 +58,7 @@ struct ThreadsState {
     /// The lanes that have calls.
     lanes: BTreeMap<Lane, LaneState>,
     next: u64,
-    /// The threads that have not ended, also those that have not begun.
+    /// The number of threads that have not ended, with those that are about to begin.
     threads: usize,
     idle: Vec<(u64, ClockUnparker)>,
     closed: bool,
@@ -138,8 +138,8 @@ impl CallThreads {
         self.origin.is_elsewhere()
     }
 
-    /// Hands a call over to a thread. `start` has to start one that [serves](Self::serve), and
-    /// returns false if the system refuses it. It is called without a lock.
+    /// Hands a call over to a thread. `start` must start a thread that [serves](Self::serve), or
+    /// return false if the system refuses it. No lock is held while `start` runs.
     ///
     /// A call that panics makes the future panic.
     pub(crate) fn hand_over<T: Send + 'static>(
@@ -163,7 +163,7 @@ impl CallThreads {
         }
     }
 
-    /// Queues a call, and has it taken. Returns its number.
+    /// Queues a call, and wakes or starts a thread for it. Returns the number of the call.
     fn put(
         self: &Arc<Self>,
         lane: Lane,
@@ -190,7 +190,7 @@ impl CallThreads {
         number
     }
 
-    /// Notes that a thread could not be started. Without a thread the calls are not made.
+    /// Notes that a thread could not be started. If there is none at all, the queued calls fail.
     fn ends_unstarted(&self) {
         let left = {
             let mut state = self.state.lock();
@@ -200,15 +200,15 @@ impl CallThreads {
                 _ => BTreeMap::new(),
             }
         };
-        // Without the lock: their drop wakes the futures.
+        // Without the lock: the drop of the calls wakes their futures.
         drop(left);
     }
 
-    /// Makes calls on this thread until there were none for a while, or the store is gone.
+    /// Makes calls on this thread until there was none for a while, or the store is gone.
     pub(crate) fn serve(&self) {
         let parker = ClockParker::new(&self.clock);
         let mut has_idled = false;
-        // That of the last call. Its drop may run code of a caller.
+        // The answer of the last call. Its drop may run code of a caller.
         let mut answer = None;
         let hand_over = |answer: Option<Box<dyn Send>>| catch_panic(|| drop(answer));
         let mut state = self.state.lock();
@@ -232,7 +232,7 @@ impl CallThreads {
             let until = self.clock.now() + IDLE;
             parker.park_until(until);
             state = self.state.lock();
-            // Whoever has woken it has removed it.
+            // A thread that was woken by a call is not in the list any more.
             let place = state.idle.iter().position(|(of, _)| *of == number);
             if let Some(at) = place {
                 state.idle.swap_remove(at);
@@ -244,7 +244,7 @@ impl CallThreads {
         let _ = hand_over(answer);
     }
 
-    /// Ends the threads that idle, and the others when their calls have returned.
+    /// Ends the idle threads, and the others when no call is left for them.
     pub(crate) fn close(&self) {
         if self.is_forked() {
             return;
@@ -263,12 +263,12 @@ impl CallThreads {
 /// The future of a call that was handed over. If it is dropped before a thread has taken the call,
 /// the call is not made.
 pub(crate) struct HandedOver<T> {
-    /// Dropped before the call, whose drop would wake the task.
+    /// Dropped before the queued call, whose drop would wake the task.
     receiver: AnswerReceiver<Result<T, String>>,
     _queued: CallPlace,
 }
 
-/// The place of a call. The drop takes it out of its queue, unless a thread has taken it.
+/// The place of a call in its queue. The drop removes the call, unless a thread has taken it.
 struct CallPlace {
     threads: Arc<CallThreads>,
     lane: Lane,
@@ -379,7 +379,7 @@ mod tests {
         until("it has run", || ran.load(SeqCst) == 1);
         drop(answer);
         assert_eq!(waiting(&threads), 2);
-        // Those that wait are not made when nobody wants them.
+        // Queued calls whose futures are dropped are not made.
         drop(calls);
         assert_eq!(waiting(&threads), 0);
         drop(gates);
@@ -387,7 +387,7 @@ mod tests {
             let state = threads.state.lock();
             state.idle.len() == state.threads
         });
-        // They end when nothing came for a while.
+        // Idle threads end after a while.
         until("they end", || {
             hand.advance(IDLE);
             count(&threads) == 0

@@ -71,8 +71,8 @@ pub enum Fault {
     /// The call is executed, and its answer is lost: the caller gets this error.
     LoseAnswer(StoreError),
     /// The call is executed. Then this function runs, on the caller's thread and without a lock,
-    /// before the call returns. If the call is awaited, that is the task's thread: wrap the store
-    /// in a [`BlockingStore`](crate::BlockingStore).
+    /// before the call returns. If the call is awaited, this blocks the task, unless the store is
+    /// wrapped in a [`BlockingStore`](crate::BlockingStore).
     Then(Box<dyn FnOnce() + Send>),
     /// The items at these positions of a batch of acquires, renewals or releases fail with the
     /// error. All other items, and all calls without a batch, are executed.

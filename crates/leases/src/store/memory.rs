@@ -181,8 +181,9 @@ impl MemoryStore {
     /// Calls `fault` before each call from now on. Its result decides what happens to the call.
     ///
     /// `fault` runs on the caller's thread without a lock. So it may block, to imitate a call that
-    /// hangs, and it may panic. If the call is awaited, that is the task's thread: wrap the store
-    /// in a [`BlockingStore`](crate::BlockingStore). The example of [`MemoryStore`] has one.
+    /// hangs, and it may panic. If the call is awaited, this blocks the task, unless the store is
+    /// wrapped in a [`BlockingStore`](crate::BlockingStore). The example of [`MemoryStore`] calls
+    /// this function.
     pub fn inject(&self, fault: impl Fn(&StoreCall<'_>) -> Fault + Send + Sync + 'static) {
         if !self.is_forked() {
             *self.0.faults.lock() = Some(Arc::new(fault));

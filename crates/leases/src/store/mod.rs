@@ -56,21 +56,24 @@ pub(crate) use wait_queue::WaitQueue;
 /// Each call is a [future](StoreFuture), which `Box::pin(async move { .. })` makes. Most calls take a
 /// batch. All items of a batch belong to one destination.
 ///
-/// - A future is polled by whoever waits for the answer: by the task that awaits a call of the
-///   leases, by the thread that waits for it, or by a worker of the leases. If it needs the I/O or
-///   the timers of a tokio runtime, `TokioStore` (feature `tokio`) polls it in the context of that
-///   runtime. Without it awaited calls work in a task of tokio, and renewals fail.
-/// - A poll must not block the task that awaits the call. A store whose client blocks is wrapped in
-///   a [`BlockingStore`].
-/// - Renewals and releases in the background are made on workers. Each occupies one until its
-///   answer, whether it blocks or is pending. A call that hangs does not delay calls to other
-///   destinations. At most 240 calls for renewals run at one time, and 64 for batches of releases.
-/// - 64 workers more are for [`leave`](Self::leave), at most eight of a destination, and for the
-///   looks of those who follow an [election](crate::Election::leaders). A look is awaited: in a
-///   poll it may block its worker, and a [`BlockingStore`] makes it on a thread of its own.
+/// - A future is polled by the task that awaits a call of the leases, by the thread that waits for
+///   the call, or by a worker of the leases. If it needs the I/O or the timers of a tokio runtime,
+///   `TokioStore` (feature `tokio`) polls it in the context of that runtime. Without `TokioStore`
+///   awaited calls work in a task of tokio, but renewals fail.
+/// - A poll must not block the task that awaits the call. Wrap a store whose client blocks in a
+///   [`BlockingStore`].
+/// - Renewals and releases in the background are made on workers. Each call occupies its worker
+///   until the answer, whether it blocks or is pending. A call that hangs does not delay calls to
+///   other destinations. At most 240 calls for renewals run at one time, and 64 for batches of
+///   releases.
+/// - 64 more workers make the calls of [`leave`](Self::leave), at most eight for one destination,
+///   and poll those who follow an [election](crate::Election::leaders). A follower awaits
+///   [`holder_of`](Self::holder_of), so this call occupies its worker only during a poll. A
+///   [`BlockingStore`] makes it on a thread of its own.
 /// - A future that is pending when its `limit` is over is dropped, and the call counts as
-///   [`StoreError::Unavailable`]. It is also dropped with the task that awaits the call. It must be
-///   safe to drop it at each `await`: a connection with half an exchange must not be used again.
+///   [`StoreError::Unavailable`]. A future is also dropped with the task that awaits the call. It
+///   must be safe to drop it at each `await`: a connection in the middle of an exchange must not be
+///   used again.
 ///
 /// # What a backend promises
 ///
@@ -83,8 +86,8 @@ pub(crate) use wait_queue::WaitQueue;
 /// - Renewals, releases and detaches change only what is held with their secret. The owner proves
 ///   nothing, since [`holder_of`](Self::holder_of) and [`list`](Self::list) show it to everybody.
 ///   No call and no error shows a secret.
-/// - A call sends nothing after its limit, nor after its future is dropped. A [`BlockingStore`]
-///   alone may finish a call that a thread has begun.
+/// - A call sends nothing after its limit, nor after its future is dropped. Only a
+///   [`BlockingStore`] finishes a call that one of its threads has begun.
 ///
 /// A name has at most 1,024 bytes, [`Leases`](crate::Leases) sees to that.
 ///

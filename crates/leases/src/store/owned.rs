@@ -1,10 +1,10 @@
-//! The arguments of calls, as a thread of a store needs them: owned.
+//! Owned copies of the arguments of calls, for the threads of a store.
 
 use std::time::Duration;
 
 use super::{Claim, Detach, Holding, Renewal, Resume, Secret};
 
-/// An owned value, of which a call gets a borrowed one.
+/// An owned value that is lent to a call.
 trait Lends<'a> {
     type Lent;
 
@@ -39,7 +39,7 @@ impl<'a> Lends<'a> for SecretText {
     }
 }
 
-/// Makes the owned form of an argument, and for plain values that of a field.
+/// Makes the owned form of an argument. For plain values it only implements `Lends`.
 macro_rules! owned {
     ($($plain:ty),*) => {
         $(impl Lends<'_> for $plain {

@@ -13,11 +13,11 @@ use crate::sync::catch_panic;
 
 /// A store whose calls are made, polled and dropped in the context of a tokio runtime.
 ///
-/// The calls of a store are polled by tasks, by threads that wait, and by workers of the leases.
-/// Most of these threads belong to no tokio runtime. So a store whose calls use tokio's I/O or
-/// timers is wrapped in this type. Without it awaited calls work in a task of tokio, and renewals
-/// fail. The runtime drives what the calls wait for. A current-thread runtime does this only while
-/// a thread is in its `block_on`.
+/// The calls of a store are polled in tasks, on threads that wait, and on workers of the leases.
+/// The workers and most waiting threads belong to no tokio runtime. So a store whose calls use
+/// tokio's I/O or timers is wrapped in this type. Without it awaited calls work in a task of tokio,
+/// but renewals fail. The runtime drives what the calls wait for. A current-thread runtime does
+/// this only while a thread is in its `block_on`.
 ///
 /// In async code, await the calls of [`Leases`](crate::Leases). A call that
 /// [`wait`](crate::LeaseFuture::wait) makes on a thread that runs tasks fails with
@@ -134,7 +134,7 @@ impl<T> Future for CallWithin<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        // A task that awaits the call keeps no thread.
+        // A task that awaits the call blocks no thread, so it needs no check.
         if is_amid_wait() {
             // A thread that polls tasks may not wait for a call: with one thread nothing would answer
             // it. Others of tokio's threads may, such as those of `spawn_blocking`, and only a trial

@@ -417,8 +417,8 @@ impl LeaseState {
         }
     }
 
-    /// Returns until when a renewal is in flight, or `None` if none is, or its limit has passed.
-    /// The waker is woken by its outcome.
+    /// Returns the limit of the renewal that is in flight. Returns `None` if there is none, or if
+    /// its limit has passed. The waker is woken when that renewal has an outcome, or is given up.
     pub(crate) fn in_flight_until(&self, now: impl Fn() -> Time, waker: &Waker) -> Option<Time> {
         if self.is_forked() {
             return None;
