@@ -15,7 +15,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PostgresError {
-    /// The server can't be reached, or is busy, and the call was not carried out. It may succeed
+    /// The server can't be reached, or is busy, and the call has changed nothing. It may succeed
     /// later.
     Unavailable(String),
     /// The answer was lost: the call may have been carried out.
@@ -29,7 +29,7 @@ pub enum PostgresError {
 }
 
 impl PostgresError {
-    /// Whether the same call may succeed later.
+    /// Returns whether the same call may succeed later.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         !matches!(self, PostgresError::Refused(_) | PostgresError::Forked)

@@ -361,8 +361,8 @@ mod tests {
         let port = free.local_addr().expect("an address").port();
         drop(free);
         let (sender, received) = mpsc::channel();
-        // As the runtime does where it gets no thread: within the connection, and not in the report
-        // of that.
+        // As the runtime panics if it gets no thread: within the connection, and not in the report
+        // of the panic.
         let heard = move |heard: Heard<'_>| match heard {
             Heard::Lost(error) if !error.to_string().contains("panicked") => {
                 panic!("no thread")

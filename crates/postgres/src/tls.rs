@@ -73,7 +73,7 @@ impl Certificates {
                     .map_err(|error| format!("the client's certificate and key: {error}"))?
             }
         };
-        // PostgreSQL 17 asks for it where TLS begins without a question (`sslnegotiation=direct`).
+        // PostgreSQL 17 requires this if TLS begins at once (`sslnegotiation=direct`).
         config.alpn_protocols = vec![b"postgresql".to_vec()];
         Ok(MakeRustlsConnect::new(config))
     }
@@ -189,7 +189,7 @@ impl ServerCertVerifier for AnyName {
 pub(crate) fn refusal(error: &tokio_postgres::Error) -> Option<String> {
     let mut next = std::error::Error::source(error);
     while let Some(error) = next {
-        // The driver has no name for this one.
+        // The driver has no type for this error.
         if error.to_string() == "server does not support TLS" {
             return Some("the URL asks for TLS, and the server has none".to_owned());
         }

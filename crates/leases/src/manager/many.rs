@@ -23,7 +23,7 @@ pub(super) type Answers = Vec<Result<LeaseGuard, LockError>>;
 /// The leases of guards that are released, and how their renewals have ended.
 type EndedLeases = Vec<(Option<Arc<Lease>>, Result<(), Loss>)>;
 
-/// A name of a call for many.
+/// One name of a call for many locks.
 enum AskedName {
     /// Its options are refused.
     Invalid(LockError),
@@ -46,9 +46,9 @@ impl AskedName {
         }
     }
 
-    /// Returns the same name in another state.
+    /// Puts the name into another state.
     fn becomes(&mut self, next: impl FnOnce(Request) -> AskedName) {
-        // Taken out for a moment, by a state that costs nothing.
+        // Taken out for a moment. The state in its place costs nothing.
         *self = match std::mem::replace(self, AskedName::Invalid(LockError::EmptyName)) {
             AskedName::Invalid(error) => AskedName::Invalid(error),
             AskedName::Unsent(request, _)
@@ -347,7 +347,7 @@ impl LeasesInner {
     }
 }
 
-/// Whether a destination that fails so is not asked for the other names.
+/// Returns whether a destination with this error is not asked about the remaining names.
 fn ends_the_rest(error: &StoreError) -> bool {
     error.leaves_open() || *error == StoreError::Forked
 }
