@@ -19,6 +19,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use ahash::RandomState;
 use tourbillon::reentrancy::when_unlocked;
 use tourbillon::{Next, Time};
 
@@ -68,10 +69,10 @@ pub(super) type SharedQueue<K> = Arc<DestinationQueue<Arc<Registration<K>>>>;
 /// The present registrations and their queues.
 struct Registry<K> {
     closed: bool,
-    registrations: HashMap<u64, Arc<Registration<K>>>,
+    registrations: HashMap<u64, Arc<Registration<K>>, RandomState>,
     /// Each queue with the number of its registrations. A queue stays until all of its flushes have
     /// returned.
-    queues: HashMap<QueueKey, (SharedQueue<K>, usize)>,
+    queues: HashMap<QueueKey, (SharedQueue<K>, usize), RandomState>,
 }
 
 #[derive(Default)]
@@ -146,8 +147,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             alarm_after: parts.alarm_after,
             registry: Mutex::new(Registry {
                 closed: false,
-                registrations: HashMap::new(),
-                queues: HashMap::new(),
+                registrations: HashMap::default(),
+                queues: HashMap::default(),
             }),
             numbers: AtomicU64::new(0),
             flushes: AtomicUsize::new(0),

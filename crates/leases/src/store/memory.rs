@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 use std::task::Waker;
 use std::time::Duration;
 
+use ahash::RandomState;
 use tourbillon::{Clock, Time};
 
 pub use super::fault::{Fault, StoreCall};
@@ -82,9 +83,9 @@ type Injected = dyn Fn(&StoreCall<'_>) -> Fault + Send + Sync;
 /// Every name that is held or reserved.
 #[derive(Default)]
 struct MemoryState {
-    held: HashMap<String, Held>,
+    held: HashMap<String, Held, RandomState>,
     /// Names that nobody holds. Until this time only callers that are due get them.
-    reserved: HashMap<String, Time>,
+    reserved: HashMap<String, Time, RandomState>,
     /// At this number of names, those whose lease or reservation has run out are removed.
     crowd: usize,
     /// The last token. All names share one sequence, so a free name needs no memory for its token.

@@ -10,6 +10,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 
+use ahash::RandomState;
+
 use super::Watch;
 use crate::sync::{Arc, Mutex, Origin};
 
@@ -20,7 +22,7 @@ pub(crate) struct WaitQueue(Arc<Mutex<Waiters>>);
 #[derive(Debug, Default)]
 struct Waiters {
     next: u64,
-    names: HashMap<String, VecDeque<QueuedWaiter>>,
+    names: HashMap<String, VecDeque<QueuedWaiter>, RandomState>,
 }
 
 #[derive(Debug)]
