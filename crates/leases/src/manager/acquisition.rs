@@ -36,6 +36,9 @@ use crate::sync::Arc;
 /// - After half of the lease, the future first gives back what may have been granted, and then asks
 ///   again.
 ///
+/// A release wakes one waiting future of a process. If nobody polls that one, the others ask again
+/// without it, within a second.
+///
 /// If [`max_hold`](Self::max_hold) is over when a grant is taken, the call fails with
 /// [`LockError::Lost`].
 ///

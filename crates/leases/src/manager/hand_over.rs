@@ -66,7 +66,8 @@ impl std::error::Error for DetachError {}
 impl LeaseGuard {
     /// Ends this guard without releasing the lock. The answer is a ticket with which another process
     /// can [resume](Leases::resume) it, once, under the same token. If the future is dropped before
-    /// its answer is there, the lock is released.
+    /// its answer is there, the lock is released. A future that is kept unfinished keeps the guard, and
+    /// with it the renewals.
     ///
     /// The store keeps a random secret and the options of the acquire with the lock. The ticket
     /// contains the same secret.
