@@ -24,7 +24,9 @@ built() { [ "${CI_BUILT:-}" = true ] || build; }
 # test_program FILE ARGUMENT..: runs a test program by the script of `.ci/later`. Shows its output when it has ended, since
 # other programs run at the same time.
 test_program() {
-    local ended=0 name=${1##*/} TIMEFORMAT='%R s, of the processor %U s and %S s in the system'
+    local ended=0 name=${1##*/}
+    flock "$target/ci-tests" echo "ci: ${name#*-} begins"
+    local TIMEFORMAT='%R s, of the processor %U s and %S s in the system'
     { time bash "$@"; } >"$target/ci-$name.log" 2>&1 || ended=$?
     {
         echo "ci: ${name#*-}: status $ended"
@@ -58,13 +60,19 @@ tests() {
         *) others+=("$file") ;;
         esac
     done
+    set -m # Groups of processes, which end with the run.
     (on_idle_cores && cargo test --workspace --all-features --doc) >"$target/ci-examples.log" 2>&1 &
     rows+=($!)
     (on_idle_cores && test_programs 1 "${computing[@]}") &
     rows+=($!)
     test_programs 2 "${others[@]}" &
     rows+=($!)
+    set +m
+    # shellcheck disable=SC2034
+    groups=("${rows[@]}")
     for row in "${rows[@]}"; do wait "$row" || ended=$?; done
+    # shellcheck disable=SC2034
+    groups=()
     cat "$target/ci-examples.log"
     return $ended
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The end of a test's process.
 #[derive(Debug)]
@@ -96,18 +96,23 @@ pub(crate) fn test(
 }
 
 fn wait(command: &mut Command, limit: Duration) -> Result<End, std::io::Error> {
-    let began = Instant::now();
+    const LOOK: Duration = Duration::from_millis(20);
     let mut child = command.spawn()?;
+    // Not by the clock: this process and the test may both be stopped for some time.
+    let mut waited = Duration::ZERO;
     loop {
         match child.try_wait()? {
             Some(status) if status.success() => return Ok(End::Well),
             Some(status) => return Ok(End::Badly(status)),
-            None if began.elapsed() >= limit => {
+            None if waited >= limit => {
                 child.kill()?;
                 child.wait()?;
                 return Ok(End::NotAtAll);
             }
-            None => thread::sleep(Duration::from_millis(20)),
+            None => {
+                thread::sleep(LOOK);
+                waited += LOOK;
+            }
         }
     }
 }
