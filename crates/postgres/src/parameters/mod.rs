@@ -315,13 +315,12 @@ fn hosts(config: &mut Config, values: &Values) -> Result<(), String> {
             .split(',')
             .map(|port| match port {
                 "" => Ok(5432),
-                // Perhaps a part of a password.
-                port if !port.bytes().all(|byte| byte.is_ascii_digit()) => {
-                    Err("\"port\" is no number: write `%2F` for each `/` in a password".to_owned())
-                }
-                port => parsed("port", port),
+                // The error does not show it: perhaps it is a part of a password.
+                port => port.trim().parse().map_err(
+                    |_| "\"port\" is no number up to 65535: write `%2F` for each `/` in a password",
+                ),
             })
-            .collect::<Result<_, _>>()?,
+            .collect::<Result<_, &str>>()?,
     };
     for port in &ports {
         config.port(*port);
