@@ -74,7 +74,10 @@ impl Failure {
     pub fn of(effect: Effect, answer: Error) -> Self {
         let why = message(&answer);
         let Some(code) = answer.code() else {
-            return Failure::from(lost(effect, why));
+            return Failure::from(match is_of_the_call(&answer) {
+                true => PostgresError::Refused(why),
+                false => lost(effect, why),
+            });
         };
         Failure {
             error: refusal(effect, code, why),
@@ -149,6 +152,30 @@ impl Failure {
     }
 }
 
+/// Returns the class of a code: its first two characters. A proxy may answer with a shorter code,
+/// which has no class.
+///
+/// # Examples
+///
+/// ```
+/// use tokio_postgres::error::SqlState;
+/// use tourbillon_postgres::failure::class;
+///
+/// assert_eq!(class(&SqlState::UNIQUE_VIOLATION), "23");
+/// assert_eq!(class(&SqlState::from_code("7")), "");
+/// ```
+#[must_use]
+pub fn class(code: &SqlState) -> &str {
+    code.code().get(..2).unwrap_or_default()
+}
+
+/// Returns whether a statement was not sent because its values do not fit it. The driver has no
+/// other sign of this error.
+fn is_of_the_call(error: &Error) -> bool {
+    let text = error.to_string();
+    text.starts_with("error serializing parameter") || text.contains("parameters but got")
+}
+
 /// Returns whether the server has ended a statement in favour of another one. The statement can be
 /// sent again at once. A transaction of several statements has to be repeated from its beginning.
 ///
@@ -186,11 +213,13 @@ pub fn is_conflict(code: &SqlState) -> bool {
 #[must_use]
 pub fn ends_connection(code: &SqlState) -> bool {
     let text = code.code();
-    matches!(&text[..2], "08" | "XX" | "58")
+    matches!(class(code), "08" | "XX" | "58")
         || matches!(
             text,
             // A primary that has become a standby: another connection may find the new one.
-            "57P01" | "57P02" | "57P03" | "57P05" | "0A000" | "26000" | "25006" | "25P02"
+            "57P01" | "57P02" | "57P03" | "57P05" | "0A000" | "26000" | "25006"
+                // The transaction has failed, or has taken too long, which has ended the session.
+                | "25P02" | "25P03" | "25P04"
         )
 }
 
@@ -277,9 +306,9 @@ pub fn described(message: &str, code: &SqlState, more: [Option<&str>; 2]) -> Str
 #[must_use]
 pub fn refusal(effect: Effect, code: &SqlState, why: String) -> PostgresError {
     let text = code.code();
-    match (&text[..2], text) {
+    match (class(code), text) {
         // The session was ended from outside, perhaps while it waited for a standby's receipt.
-        (_, "57P01" | "57P02" | "57P05") | ("08", _) => lost(effect, why),
+        (_, "57P01" | "57P02" | "57P05" | "25P03" | "25P04") | ("08", _) => lost(effect, why),
         (_, "25006") => PostgresError::Refused(format!(
             "{why}: this server is a standby, or a read-only one; connect to the primary"
         )),
@@ -305,9 +334,35 @@ pub(crate) fn not_connected(error: &Error) -> PostgresError {
     if error.to_string().starts_with("invalid configuration") {
         return PostgresError::Refused(why);
     }
-    match error.code().map(|code| &code.code()[..2]) {
+    match error.code().map(class) {
         // Wrong user or password, no such database, no right to connect.
         Some("28" | "3D" | "42" | "22") => PostgresError::Refused(why),
         _ => PostgresError::Unavailable(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_with_a_code_that_no_server_has_is_refused() {
+        for code in ["", "7", "é7", "\u{1f552}"] {
+            let code = SqlState::from_code(code);
+            assert!(!ends_connection(&code) && !is_conflict(&code));
+            let why = || "why".to_owned();
+            let refused = refusal(Effect::Writes, &code, why());
+            assert_eq!(refused, PostgresError::Refused(why()));
+        }
+    }
+
+    #[test]
+    fn a_transaction_that_took_too_long_has_ended_the_session() {
+        for code in ["25P03", "25P04"] {
+            let code = SqlState::from_code(code);
+            assert!(ends_connection(&code));
+            let lost = refusal(Effect::Writes, &code, String::new());
+            assert_eq!(lost, PostgresError::Unknown(String::new()));
+        }
     }
 }

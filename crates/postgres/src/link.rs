@@ -16,6 +16,7 @@ use tokio_postgres::{Client, Error, Row, Statement};
 use crate::connector::Connector;
 use crate::error::PostgresError;
 use crate::failure::{Effect, Failure, ends_connection, lost};
+use crate::security::Driven;
 use crate::session::Session;
 use crate::sync::catch_panic;
 
@@ -23,8 +24,8 @@ use crate::sync::catch_panic;
 ///
 /// Its calls block on a runtime of its own. So they are for threads that may block, such as the
 /// thread of [`Connector::apart`] and those of `spawn_blocking`. Within a future they fail with
-/// [`PostgresError::Refused`], after a panic of tokio that reaches the panic hook. A link can be
-/// dropped anywhere.
+/// [`PostgresError::Refused`], after a panic of tokio that reaches the panic hook. A program that is
+/// built to abort on panics ends there. A link can be dropped anywhere.
 ///
 /// In a forked copy of its process each call fails with [`PostgresError::Forked`]. There the drop
 /// leaks the connection, since its close would end the session of the original process.
@@ -76,14 +77,18 @@ pub struct Link {
 pub struct Open {
     client: Client,
     statements: HashMap<&'static str, Statement>,
+    _driven: Driven,
 }
 
 impl Open {
     /// Wraps a new connection, such as that of [`Connector::open`]. No statement is prepared yet.
     #[must_use]
-    pub fn new(client: Client) -> Self {
-        let statements = HashMap::new();
-        Open { client, statements }
+    pub fn new(client: Client, driven: Driven) -> Self {
+        Open {
+            client,
+            statements: HashMap::new(),
+            _driven: driven,
+        }
     }
 
     /// Returns the driver's client.
@@ -150,23 +155,27 @@ impl Link {
     ) -> Result<(), E> {
         let runtime = usable(&self.connector, self.runtime.as_ref())?;
         // The connection's task notices its end here, before anything is sent.
-        runtime.block_on(async {
-            for _ in 0..3 {
-                tokio::task::yield_now().await;
-            }
-        });
+        turns(runtime);
         match self.open.take() {
             Some(open) if !open.client.is_closed() => self.open = Some(open),
             _ => {
                 let connect = self.connector.open(&self.session, "", |_, _| ());
-                let (client, _task) = runtime.block_on(connect)?;
+                // The runtime panics if it gets no thread for the search for a host's address.
+                let connected = catch_panic(|| runtime.block_on(connect)).unwrap_or_else(|panic| {
+                    let why = format!("the connection has panicked: {panic}");
+                    Err(PostgresError::Unavailable(why))
+                });
+                let (client, driven) = connected.inspect_err(|_| turns(runtime))?;
+                let mut taken = Taken::new(runtime, Some(Open::new(client, driven)));
                 let most = limit.saturating_add(Link::GRACE);
-                let limited = async { timeout(most, check(&client)).await };
-                runtime.block_on(limited).unwrap_or_else(|_| {
-                    let why = format!("a new connection could not be checked within {limit:?}");
-                    Err(PostgresError::Unavailable(why).into())
-                })?;
-                self.open = Some(Open::new(client));
+                if let Some(open) = &taken.open {
+                    let limited = async { timeout(most, check(&open.client)).await };
+                    runtime.block_on(limited).unwrap_or_else(|_| {
+                        let why = format!("a new connection could not be checked within {limit:?}");
+                        Err(PostgresError::Unavailable(why).into())
+                    })?;
+                }
+                self.open = taken.open.take();
             }
         }
         Ok(())
@@ -219,7 +228,8 @@ impl Link {
     }
 
     /// Runs `work` on the open connection. All of it may take `limit` and [`GRACE`](Self::GRACE)
-    /// together. The work must end each transaction that it begins.
+    /// together. The work must end each transaction that it begins, also after an error. Otherwise
+    /// the next call runs in that transaction, or fails because it has failed.
     ///
     /// # Errors
     ///
@@ -259,12 +269,13 @@ impl Link {
     ) -> Result<T, Failure> {
         let runtime = usable(&self.connector, self.runtime.as_ref())?;
         // If the work panics, nobody knows in which state it has left the session.
-        let Some(mut open) = self.open.take() else {
+        let mut taken = Taken::new(runtime, self.open.take());
+        let Some(open) = taken.open.as_mut() else {
             let why = "the connection has ended".to_owned();
             return Err(PostgresError::Unavailable(why).into());
         };
         let limit = limit.saturating_add(Link::GRACE);
-        let limited = async { timeout(limit, work(&mut open)).await };
+        let limited = async { timeout(limit, work(open)).await };
         let (result, is_over) = match runtime.block_on(limited) {
             Ok(Ok(value)) => (Ok(value), false),
             Ok(Err(error)) => {
@@ -278,7 +289,7 @@ impl Link {
             }
         };
         if !is_over {
-            self.open = Some(open);
+            self.open = taken.open.take();
         }
         result
     }
@@ -327,6 +338,37 @@ impl Link {
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
+}
+
+/// A connection in use. If it is not taken out of this, it is given up, and ends before the drop
+/// returns: later nobody drives it, and its transaction would keep its locks.
+struct Taken<'a> {
+    runtime: &'a Runtime,
+    open: Option<Open>,
+}
+
+impl<'a> Taken<'a> {
+    fn new(runtime: &'a Runtime, open: Option<Open>) -> Self {
+        Taken { runtime, open }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.take() {
+            drop(open);
+            let _ = catch_panic(|| turns(self.runtime));
+        }
+    }
+}
+
+/// Gives the task of the connection some turns, in which it notices an end.
+fn turns(runtime: &Runtime) {
+    runtime.block_on(async {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+    });
 }
 
 /// Returns the runtime of a link, if the calling thread may block on it.

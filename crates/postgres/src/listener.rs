@@ -4,6 +4,7 @@
 //! pauses that grow. A connection that only listens would not notice that the server is gone. So a
 //! call without an effect checks it at intervals: see [`CHECK`].
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -36,7 +37,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Heard<'a> {
-    /// Notifications arrive from now on. Earlier ones may have been lost.
+    /// Notifications arrive from now on, and the first ones perhaps shortly before this. Earlier
+    /// ones may have been lost.
     Open,
     /// The payload of a notification.
     Notified(&'a str),
@@ -49,7 +51,17 @@ pub enum Heard<'a> {
 #[must_use = "nobody listens any more when this is dropped"]
 pub struct Listening {
     // The thread notices the drop by the first one in futures, and by the second one in pauses.
-    _ends: (oneshot::Sender<Infallible>, Sender<Infallible>),
+    ends: Option<(oneshot::Sender<Infallible>, Sender<Infallible>)>,
+    connector: Connector,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if self.connector.is_elsewhere() {
+            // The thread is not in this copy of the process, and may hold a lock of the channels.
+            std::mem::forget(self.ends.take());
+        }
+    }
 }
 
 impl fmt::Debug for Listening {
@@ -137,9 +149,13 @@ fn start_by(
 ) -> Result<Listening, PostgresError> {
     let (stop, stopped) = oneshot::channel();
     let (end, ended) = bounded(0);
+    let connector = channel.connector.clone();
     let channel = Arc::new(channel);
     match spawn(Box::new(move || run(&channel, stopped, &ended))) {
-        Ok(()) => Ok(Listening { _ends: (stop, end) }),
+        Ok(()) => Ok(Listening {
+            ends: Some((stop, end)),
+            connector,
+        }),
         Err(error) => Err(PostgresError::Unavailable(format!(
             "a thread could not be started: {error}"
         ))),
@@ -159,33 +175,36 @@ fn run(
     ended: &Receiver<Infallible>,
 ) {
     let mut stopped = stopped.into_future();
-    let mut failures = 0;
+    // In a row, by whatever they fail.
+    let failures = Cell::new(0);
     let random = RandomState::new();
     loop {
         // The runtime panics if it gets no thread for the search for a host's address.
-        let listened = catch_panic(|| listen_until(channel, &mut stopped));
+        let listened = catch_panic(|| listen_until(channel, &failures, &mut stopped));
         let why = match listened {
             Ok(Ok(())) => return,
             Ok(Err(error)) => format!("no runtime for a connection: {error}"),
             Err(panic) => format!("the connection has panicked: {panic}"),
         };
-        channel.lost(&PostgresError::Unavailable(why));
-        let pause = pause(failures, random.hash_one(failures));
+        // Perhaps it is this call which panics each time.
+        let _ = catch_panic(|| channel.lost(&PostgresError::Unavailable(why)));
+        let pause = pause(failures.get(), random.hash_one(failures.get()));
         if ended.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
             return;
         }
-        failures = failures.saturating_add(1);
+        failures.update(|failures: u32| failures.saturating_add(1));
     }
 }
 
 /// Listens until `stopped` is disconnected.
 fn listen_until(
     channel: &Arc<Channel>,
+    failures: &Cell<u32>,
     stopped: &mut (impl Future<Output = Result<Infallible, oneshot::RecvError>> + Unpin),
 ) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut subscription = pin!(listen(channel));
+        let mut subscription = pin!(listen(channel, failures));
         std::future::poll_fn(|context| match Pin::new(&mut *stopped).poll(context) {
             Poll::Ready(_) => Poll::Ready(()),
             Poll::Pending => subscription
@@ -200,14 +219,13 @@ fn listen_until(
     Ok(())
 }
 
-async fn listen(channel: &Arc<Channel>) -> Infallible {
+async fn listen(channel: &Arc<Channel>, failures: &Cell<u32>) -> Infallible {
     let random = RandomState::new();
-    let mut failures = 0_u32;
     loop {
-        let error = hold(channel, || failures = 0).await;
+        let error = hold(channel, || failures.set(0)).await;
         channel.lost(&error);
-        sleep(pause(failures, random.hash_one(failures))).await;
-        failures = failures.saturating_add(1);
+        sleep(pause(failures.get(), random.hash_one(failures.get()))).await;
+        failures.update(|failures| failures.saturating_add(1));
     }
 }
 
@@ -378,6 +396,19 @@ mod tests {
         let start = std::time::Instant::now();
         while received.recv_timeout(PATIENCE).is_ok() {}
         assert!(start.elapsed() < PATIENCE, "the thread goes on");
+    }
+
+    #[test]
+    fn reports_that_panic_each_time_end_nothing() {
+        let (sender, received) = mpsc::channel();
+        let heard = move |_: Heard<'_>| {
+            let _ = sender.send(());
+            panic!("on purpose");
+        };
+        let _subscription = start(channel(1, Duration::from_secs(5), heard));
+        for _ in 0..6 {
+            received.recv_timeout(PATIENCE).expect("it is tried again");
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The encryption that the `sslmode` of a URL asks for.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Socket};
 #[cfg(feature = "tls")]
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -75,9 +77,27 @@ impl Security {
     }
 }
 
-/// The task that drives a connection. It ends with the client, with the connection or with the
-/// runtime. Its result is the error that has ended the connection, if there is one.
-pub type Driven = JoinHandle<Result<(), Error>>;
+/// The task that drives a connection, as a future. It ends with the client, with the connection or
+/// with the runtime. Its result is the error that has ended the connection, if there is one.
+///
+/// The drop ends the connection, also if the server does not answer.
+#[derive(Debug)]
+#[must_use = "the connection ends when this is dropped"]
+pub struct Driven(JoinHandle<Result<(), Error>>);
+
+impl Future for Driven {
+    type Output = Result<Result<(), Error>, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 fn drive<S>(
     (client, mut connection): (Client, Connection<Socket, S>),
@@ -94,7 +114,7 @@ where
         }
         Ok(())
     });
-    (client, task)
+    (client, Driven(task))
 }
 
 #[cfg(test)]

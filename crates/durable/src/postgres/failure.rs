@@ -74,7 +74,7 @@ impl Failure {
 
     /// The server does not accept a value.
     pub(super) fn is_bad_value(&self) -> bool {
-        let class = self.code.as_ref().map(|code| &code.code()[..2]);
+        let class = self.code.as_ref().map(failure::class);
         matches!(class, Some("22" | "23")) && !self.is_taken
     }
 
@@ -105,7 +105,7 @@ impl Failure {
     /// The others must not fail with it.
     pub(super) fn may_be_of_one_row(&self) -> bool {
         self.code.as_ref().is_some_and(|code| {
-            !ends_connection(code) && !matches!(&code.code()[..2], "25" | "53" | "57")
+            !ends_connection(code) && !matches!(failure::class(code), "25" | "53" | "57")
         }) && !matches!(self.error, StoreError::Replaced(_))
     }
 }

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
+use std::time::Instant;
 
 use chaos::proxy::{Proxy, Trouble, Way};
 use chaos::servers::pgbouncer::Pooler;
@@ -246,7 +247,11 @@ fn odd_names_and_values_are_what_they_say() {
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn work_that_ends_in_the_middle_leaves_no_transaction_to_the_next_call() {
     let database = shop();
-    let mut link = link(&database, PATIENCE);
+    let others = "select count(*) from pg_stat_activity \
+                  where datname = current_database() and pid <> pg_backend_pid()";
+    // Without a limit of the server for a transaction that idles.
+    let session = Session::new([("statement_timeout", "60000".to_owned())]);
+    let mut link = Link::new(connector(&database), session).expect("a runtime");
     let insert = |link: &mut Link| run(link, Effect::Writes, INSERT, 1);
     assert_eq!(ready(&mut link), Ok(()));
     // After a panic the connection is given up, and with it the row and its lock.
@@ -259,6 +264,11 @@ fn work_that_ends_in_the_middle_leaves_no_transaction_to_the_next_call() {
         })
     }));
     assert!(panics.is_err() && !link.is_open());
+    // It does not wait for the next call.
+    let began = Instant::now();
+    while database.psql(others).as_deref() != Ok("0") {
+        assert!(began.elapsed() < PATIENCE, "the session goes on");
+    }
     assert!(insert(&mut link).is_ok());
 
     // After an error the next call meets the failed transaction, and the one after it works again.
@@ -275,8 +285,6 @@ fn work_that_ends_in_the_middle_leaves_no_transaction_to_the_next_call() {
     assert!(taken.violates("shop", "lease_pkey"), "{taken:?}");
 
     // The drop ends the session.
-    let others = "select count(*) from pg_stat_activity \
-                  where datname = current_database() and pid <> pg_backend_pid()";
     assert_eq!(database.psql(others).as_deref(), Ok("1"));
     drop(link);
     while database.psql(others).as_deref() != Ok("0") {}

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use chaos::servers::postgres::{Database, database};
 use tourbillon_postgres::tokio_postgres::error::SqlState;
+use tourbillon_postgres::tokio_postgres::types::ToSql;
 use tourbillon_postgres::tokio_postgres::{Error, SimpleQueryMessage};
 use tourbillon_postgres::{
     Caller, Client, Connector, Effect, Failure, Heard, Link, Listening, PostgresError, Row,
@@ -99,6 +100,20 @@ fn failures_are_told_apart() {
 
     assert!(link.is_open(), "no answer of these ends the connection");
     assert!(run(&mut link, Effect::Writes, update, 7).is_ok());
+
+    // What does not fit the statement is not sent.
+    for values in [&[&"seven" as &(dyn ToSql + Sync)][..], &[]] {
+        assert!(run(&mut link, Effect::Reads, "select $1::bigint", 7).is_ok());
+        let unfit = link.query(
+            Effect::Writes,
+            PATIENCE,
+            update,
+            || Cow::Borrowed(update),
+            values,
+        );
+        let unfit = unfit.expect_err("it is no number");
+        assert!(!unfit.error().may_pass(), "{unfit:?}");
+    }
 }
 
 #[test]
