@@ -139,8 +139,9 @@ impl Server {
         let Place::Postgres(url) = place else {
             return Ok(Server(None));
         };
-        let row = client(url)?.query_one("select pg_backend_pid()", &[])?;
-        let backend: i32 = row.get(0);
+        // It lives until its process was looked at.
+        let mut session = client(url)?;
+        let backend: i32 = session.query_one("select pg_backend_pid()", &[])?.get(0);
         let backend = Process::look(&backend.to_string()).ok_or("its session has ended")?;
         Ok(Server(Some(backend.parent)))
     }
