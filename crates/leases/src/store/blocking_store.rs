@@ -179,6 +179,10 @@ impl<S: LeaseStore> BlockingStore<S> {
             let end = clock.now() + limit;
             let run = move || {
                 let left = end.since(clock.now());
+                if left.is_zero() {
+                    let what = format!("no thread began the call within {limit:?}");
+                    return Err(StoreError::Unavailable(what));
+                }
                 complete(&clock, left, Box::pin(call(left)))
             };
             let threads = &self.0.threads;

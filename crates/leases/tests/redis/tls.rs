@@ -305,11 +305,10 @@ fn a_listener_that_says_nothing_costs_no_more_than_the_limit() {
             &Claim::new("x", "me", Secret::new("me"), LEASE),
             Duration::from_millis(50),
         );
-        let in_time = "no answer in time";
-        assert!(
-            matches!(&asked, Err(error) if error.to_string().contains(in_time)),
-            "{asked:?}"
-        );
+        // The second one on a machine that is too busy to start a thread in that time.
+        let late = ["no answer in time", "no thread began the call within 50ms"];
+        let error = asked.expect_err("nobody answers").to_string();
+        assert!(late.iter().any(|late| error.contains(late)), "{error}");
         // A busy machine has its own delays; without a limit it takes for ever.
         assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
     }
