@@ -29,6 +29,7 @@ struct Hangs {
     store: MemoryStore,
     gate: Gate,
     claims: Arc<AtomicUsize>,
+    releases: Arc<AtomicUsize>,
 }
 
 /// The acquires of this destination hang.
@@ -38,7 +39,12 @@ fn hangs(destination: u64) -> Hangs {
     let store = MemoryStore::with_destinations(clock.clone(), 2);
     let (gate, claims) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
     let (at, count, of) = (gate.clone(), Arc::clone(&claims), store.clone());
+    let releases = Arc::new(AtomicUsize::new(0));
+    let released = Arc::clone(&releases);
     store.inject(move |call| {
+        if let StoreCall::GiveBack { .. } | StoreCall::GiveBackMany { .. } = call {
+            released.fetch_add(1, SeqCst);
+        }
         if let StoreCall::Claim(claim) = call
             && of.destination(claim.name).get() == destination
         {
@@ -54,6 +60,7 @@ fn hangs(destination: u64) -> Hangs {
         store,
         gate,
         claims,
+        releases,
     }
 }
 
@@ -134,13 +141,34 @@ fn a_call_that_gets_no_thread_within_its_limit_fails_and_is_not_made() {
 }
 
 #[test]
+fn a_call_whose_limit_is_over_when_a_thread_begins_it_is_not_made() {
+    let memory = MemoryStore::new();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
+    memory.inject(move |_| {
+        count.fetch_add(1, SeqCst);
+        Fault::None
+    });
+    let store = BlockingStore::new(memory);
+    let error = runtime().block_on(store.holder_of("a", Duration::ZERO));
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("no thread began the call within 0ns"),
+        "{error}"
+    );
+    assert_eq!(calls.load(SeqCst), 0);
+}
+
+#[test]
 fn a_call_that_is_dropped_while_it_is_made_gives_back_what_it_was_granted() {
     let hangs = hangs(0);
     let calls = hangs.begin(0, 1);
     hangs.gate.crowd(1);
     let name = hangs.name(0, 0);
     drop(calls);
+    until("it is released", || hangs.releases.load(SeqCst) > 0);
     assert_eq!(hangs.store.holder(&name), None);
+    // The acquire comes after that release, which has not met it.
     hangs.gate.open();
     until("it is granted", || hangs.store.holder(&name).is_some());
     let began = hangs.leases.now();
