@@ -494,10 +494,13 @@ fn a_server_that_has_used_up_its_transaction_numbers_is_an_outage() {
         matches!(&down, DurableEvent::StoreDown { work, .. } if *work == StoreWork::Write),
         "{down:?}"
     );
-    // After the outage of the restart the polls go on, until the first beat.
-    wait::until("the node says it", || {
-        let told = wait::next(&node.events);
-        matches!(&told, DurableEvent::StoreDown { error, .. } if error.contains("54000"))
+    // After the outage of the restart the polls go on, until the first beat. On a slow machine that
+    // falls into the restart, and is told with its error.
+    wait::until("the node says it", || match wait::next(&node.events) {
+        DurableEvent::StoreDown { work, error, .. } => {
+            work == StoreWork::Beat || error.contains("54000")
+        }
+        _ => false,
     });
     drop(holder);
     cluster.number_again();
