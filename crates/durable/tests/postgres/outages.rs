@@ -494,8 +494,8 @@ fn a_server_that_has_used_up_its_transaction_numbers_is_an_outage() {
         matches!(&down, DurableEvent::StoreDown { work, .. } if *work == StoreWork::Write),
         "{down:?}"
     );
-    // After the outage of the restart the polls go on, until the first beat. On a slow machine that
-    // falls into the restart, and is told with its error.
+    // The polls succeed again after the restart, and the first beat fails. On a slow machine the
+    // beat may fail during the restart. Then its error is that of the restart.
     wait::until("the node says it", || match wait::next(&node.events) {
         DurableEvent::StoreDown { work, error, .. } => {
             work == StoreWork::Beat || error.contains("54000")

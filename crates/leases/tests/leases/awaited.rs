@@ -247,7 +247,7 @@ fn c154_r05_a_future_dropped_before_its_answer_is_lost_leaves_the_lock_free() {
     until("it is released in vain", || given_back.load(SeqCst) == 1);
     assert!(is_free(&store, "a"));
     gate.open();
-    // It is granted now, and nobody is told.
+    // It is granted now, and no task is woken.
     until("it is granted", || !is_free(&store, "a"));
     within(S, &hand, "it is given back", || is_free(&store, "a"));
 }

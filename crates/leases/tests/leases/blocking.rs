@@ -72,7 +72,7 @@ impl Hangs {
         names.nth(number).unwrap()
     }
 
-    /// Begins to acquire so many names of a destination.
+    /// Begins to acquire `count` names of a destination.
     fn begin(&self, destination: u64, count: usize) -> Vec<Lock> {
         let begin = |number| {
             let name = self.name(destination, number);
