@@ -1,8 +1,16 @@
-//! Looks for a `redis-server` and for `promtool`, which some tests need. The crate's own code does
+//! Looks for a `redis-server`, for the programs of a PostgreSQL server, and for `promtool`, which some tests need. The crate's own code does
 //! not depend on what is found here.
 
 use std::env;
 use std::path::{Path, PathBuf};
+
+#[path = "../durable/build.rs"]
+#[expect(dead_code, reason = "its `main` asks for a feature of that crate")]
+#[allow(
+    clippy::duplicate_mod,
+    reason = "who includes this file may have that one, too"
+)]
+mod durable;
 
 pub(crate) fn main() {
     // Its own file is not named: cargo runs this again when it has built it again. `fork-tests` has it, too, and a file
@@ -13,6 +21,7 @@ pub(crate) fn main() {
     if env::var_os("CARGO_FEATURE_REDIS").is_some() {
         look_for("redis-server", "has_redis_server", Path::new(&root));
     }
+    durable::look(env::var_os("CARGO_FEATURE_POSTGRES").is_some());
     look_for("promtool", "has_promtool", Path::new(&root));
 }
 

@@ -109,6 +109,7 @@ pub(crate) const LEASES: &[Room] = &[
     room(1, "store"),
     // The stores know nothing of those who use them.
     room(2, "redis"),
+    room(2, "postgres"),
     // Renews, and knows nothing of locks.
     room(2, "keep_alive"),
     room(3, "manager"),

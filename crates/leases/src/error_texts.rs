@@ -11,6 +11,8 @@ use expect_test::expect_file;
 
 use crate::keep_alive::{BuildError, KeepError, Loss};
 use crate::manager::{DetachError, Fence, LeaseTicket, LockError, ReleaseError};
+#[cfg(feature = "postgres")]
+use crate::postgres::PostgresBuildError;
 #[cfg(feature = "redis")]
 use crate::redis::RedisBuildError;
 use crate::store::StoreError;
@@ -195,7 +197,24 @@ fn the_texts_of_errors_are_those_that_were_read() {
             [RedisBuildError::Tls("no certificate".to_owned())],
         );
     }
+    #[cfg(feature = "postgres")]
+    {
+        let postgres = [
+            PostgresBuildError::Url("the URL of the database can't be read: no port".to_owned()),
+            PostgresBuildError::Schema {
+                name: "pg_x".to_owned(),
+                why: "belongs to the database itself".to_owned(),
+            },
+            PostgresBuildError::LongestLease(Duration::ZERO),
+            PostgresBuildError::TokenLife {
+                life: s,
+                longest_lease: 60 * s,
+            },
+            PostgresBuildError::Connections(0),
+        ];
+        add(&mut texts, "PostgresBuildError", postgres);
+    }
     // Without the features, the last parts are not there.
-    #[cfg(feature = "redis-tls")]
+    #[cfg(all(feature = "redis-tls", feature = "postgres"))]
     expect_file!["error_texts.txt"].assert_eq(&texts);
 }

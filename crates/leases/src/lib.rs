@@ -113,6 +113,9 @@
 //!   a second more at most; [`lock`](Leases::lock) waits that long. Leases that the server has
 //!   forgotten are lost at their next renewal.
 //!
+//!   A `PostgresStore` waits so only after the promotion of a standby, and after a recovery from a
+//!   backup, since its server has what it has committed.
+//!
 //!   A server with `appendonly yes` and `appendfsync always` forgets nothing: build its store with
 //!   `durable`, which grants at once. For a server that is empty on purpose, such as one of a test,
 //!   there is `starts_empty`.
@@ -133,7 +136,9 @@
 //! UPDATE account SET balance = :balance, token = :token WHERE id = :id AND token <= :token
 //! ```
 //!
-//! If no row changed, the lease has passed to somebody else: stop. For a resource in this process
+//! If no row changed, the lease has passed to somebody else: stop. If the locks are in the same
+//! PostgreSQL database, a function of `PostgresStore` fences the whole transaction, without a column.
+//! For a resource in this process
 //! there is [`Fence`]. Admit the token and write under *one* hold of the resource's own lock, or
 //! the gap is back. Tokens of `RedisStore` grow through restarts too, unless the server forgets the
 //! last one and its clock is set back.
@@ -218,6 +223,8 @@
 //! | `metrics` | counters and gauges for the recorder of the crate `metrics`: `leases.metrics().publish()` |
 //! | `tracing` | warnings of lost, late and failed renewals and of long waits, with the name and the token of the lock, for a subscriber of the crate `tracing` that is there when the leases are built |
 //! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
+//! | `postgres` | `PostgresStore`: leases in a PostgreSQL database, with exact fencing in transactions; the crates `tokio-postgres` and `tokio` |
+//! | `postgres-tls` | `postgres`, and URLs that ask for TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 //! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 
 mod election;
@@ -227,11 +234,15 @@ mod error_texts;
 pub mod guide;
 mod keep_alive;
 mod manager;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 mod store;
 mod sync;
 
+#[cfg(feature = "postgres")]
+pub use self::postgres::{PostgresBuildError, PostgresStore, PostgresStoreBuilder};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};
 pub use election::{

@@ -80,9 +80,10 @@ pub(crate) use wait_queue::WaitQueue;
 /// - A name is granted to one owner at a time. The lease begins when the backend executes the call.
 ///   That is after the caller has sent it. So a lease never ends later by the caller's clock than
 ///   by the backend's clock.
-/// - The tokens of a name strictly increase from grant to grant.
+/// - The tokens of a name strictly increase from holder to holder.
 /// - An acquire with the [secret](Secret) that already holds the name is granted again, for a full
-///   lease. A call whose answer was lost is repeated with the same secret.
+///   lease, with the same token or a greater one. A call whose answer was lost is repeated with the
+///   same secret.
 /// - Renewals, releases and detaches change only what is held with their secret. The owner proves
 ///   nothing, since [`holder_of`](Self::holder_of) and [`list`](Self::list) show it to everybody.
 ///   No call and no error shows a secret.

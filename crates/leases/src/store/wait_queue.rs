@@ -90,7 +90,7 @@ impl WaitQueue {
     }
 
     /// Whether no caller waits.
-    #[cfg(any(test, feature = "redis"))]
+    #[cfg(any(test, feature = "postgres", feature = "redis"))]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().names.is_empty()
     }

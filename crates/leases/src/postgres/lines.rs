@@ -1,0 +1,323 @@
+//! The connections for calls. Each carries any number of calls at a time, which the server answers
+//! in their order. They are opened when they are needed.
+//!
+//! Renewals, and batches of releases in the background, have a connection of their own: a batch of
+//! some thousand acquires must not delay them.
+//!
+//! - **LINE-1** A call without an answer at its limit gives its connection up, if nothing was
+//!   answered on it since the call was sent, and at least half of its limit was left then. So one
+//!   that is dead costs one call, and one that has just been made is not given up too soon.
+//!   A server takes several times as long for the first call of a function in a session. So a new
+//!   connection calls the usual ones before anybody gets it. Otherwise the first call on a busy
+//!   server would reach its limit, and the next one would have to begin with a new connection again.
+//! - **LINE-2** Whoever waits for a connection gets the failure of the attempt that was under way. So
+//!   many callers do not make many attempts, one after the other.
+
+use std::time::Duration;
+
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Instant, timeout};
+use tourbillon_postgres::failure::ends_connection;
+use tourbillon_postgres::tokio_postgres::types::ToSql;
+use tourbillon_postgres::tokio_postgres::{Client, Error, Row, Statement};
+use tourbillon_postgres::{Connector, Driven, Session};
+
+use super::failure::{names_what_is_missing, of_answer, of_connection};
+use super::own_runtime::CallEnd;
+use super::statements::{STATEMENTS, Sql, WARM};
+use super::tables::{CHECK_LIMIT, Schema, Tables};
+use crate::store::StoreError;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Arc, Mutex, OnceLock};
+
+/// A connection that was idle for so long is opened anew: something in between may have forgotten
+/// it.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// A value of a statement.
+pub(super) type Value = Box<dyn ToSql + Sync + Send>;
+
+/// All values of a statement.
+pub(super) type Values = Vec<Value>;
+
+/// Purpose calls a connection carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// Renewals, and batches of releases.
+    Background,
+    Callers,
+}
+
+/// All connections for the calls of a store.
+pub(super) struct Lines {
+    pub(super) connector: Connector,
+    pub(super) tables: Tables,
+    session: Session,
+    /// The first one is for the background.
+    places: Vec<LinePlace>,
+}
+
+/// The place of a connection, which may not be open.
+#[derive(Default)]
+struct LinePlace {
+    /// The number of calls that are under way.
+    busy: AtomicUsize,
+    state: AsyncMutex<LineState>,
+}
+
+#[derive(Default)]
+struct LineState {
+    line: Option<Arc<Line>>,
+    /// When the last attempt to connect has failed, and why.
+    failed: Option<(Instant, StoreError)>,
+}
+
+impl LineState {
+    /// Returns the connection if it can be used.
+    fn usable(&self) -> Option<Arc<Line>> {
+        self.line.as_ref().filter(|line| line.is_usable()).cloned()
+    }
+}
+
+/// Counts a call while it is under way.
+struct Busy<'a>(&'a AtomicUsize);
+
+impl<'a> Busy<'a> {
+    fn of(place: &'a LinePlace) -> Self {
+        // Relaxed: the number only spreads the calls. All of them run on one thread.
+        place.busy.fetch_add(1, Ordering::Relaxed);
+        Busy(&place.busy)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        // Relaxed: as above.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Lines {
+    pub(super) fn new(
+        connector: Connector,
+        tables: Tables,
+        session: Session,
+        connections: usize,
+    ) -> Self {
+        Lines {
+            connector,
+            tables,
+            session,
+            places: (0..=connections).map(|_| LinePlace::default()).collect(),
+        }
+    }
+
+    pub(super) fn schema(&self) -> &Schema {
+        &self.tables.schema
+    }
+
+    /// The settings of the sessions.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Makes a call.
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        purpose: Purpose,
+        end: &CallEnd,
+        sql: Sql,
+        values: Values,
+    ) -> Result<Vec<Row>, StoreError> {
+        if end.is_over() {
+            return Err(StoreError::unanswered(end.limit));
+        }
+        let place = self.choose(purpose);
+        let _busy = Busy::of(&self.places[place]);
+        let line = self.line(place, end).await?;
+        if end.is_over() {
+            return Err(StoreError::unanswered(end.limit));
+        }
+        // Relaxed, here and below: all calls run on one thread.
+        let before = line.answered.load(Ordering::Relaxed);
+        let had_time = end.left() >= end.limit / 2;
+        let answer = timeout(end.left(), line.ask(sql, self.schema(), &values)).await;
+        match answer {
+            Ok(Ok(rows)) => Ok(rows),
+            Ok(Err(error)) => {
+                let is_over = |code| ends_connection(code) || names_what_is_missing(code);
+                if error.code().is_none_or(is_over) {
+                    line.give_up();
+                }
+                Err(of_answer(error))
+            }
+            Err(_) => {
+                // LINE-1. Relaxed: as above.
+                if had_time && line.answered.load(Ordering::Relaxed) == before {
+                    line.give_up();
+                }
+                Err(StoreError::unanswered(end.limit))
+            }
+        }
+    }
+
+    /// The place with the fewest calls. Without many calls at a time it is always the same one.
+    fn choose(&self, purpose: Purpose) -> usize {
+        // Relaxed: as in `Busy`.
+        let busy = |at: &usize| self.places[*at].busy.load(Ordering::Relaxed);
+        match purpose {
+            Purpose::Background => 0,
+            Purpose::Callers => (1..self.places.len()).min_by_key(busy).unwrap_or(0),
+        }
+    }
+
+    /// Returns an open connection.
+    async fn line(self: &Arc<Self>, at: usize, end: &CallEnd) -> Result<Arc<Line>, StoreError> {
+        if let Ok(state) = self.places[at].state.try_lock()
+            && let Some(line) = state.usable()
+        {
+            return Ok(line);
+        }
+        // A task of its own: a call with a short limit must not end an attempt that takes longer.
+        let (lines, by_task, asked) = (Arc::clone(self), end.clone(), Instant::now());
+        let connect = tokio::spawn(async move { lines.connected(at, asked, &by_task).await });
+        match timeout(end.left(), connect).await {
+            Ok(Ok(connected)) => connected,
+            Ok(Err(_)) => Err(StoreError::Unavailable(
+                "the attempt to connect has panicked".to_owned(),
+            )),
+            Err(_) => Err(StoreError::Unavailable(format!(
+                "no connection within {:?}",
+                end.limit
+            ))),
+        }
+    }
+
+    /// Waits for its turn to connect, and connects.
+    async fn connected(
+        &self,
+        at: usize,
+        asked: Instant,
+        end: &CallEnd,
+    ) -> Result<Arc<Line>, StoreError> {
+        let mut state = self.places[at].state.lock().await;
+        if let Some(line) = state.usable() {
+            return Ok(line);
+        }
+        match &state.failed {
+            // LINE-2
+            Some((at, error)) if *at >= asked => return Err(error.clone()),
+            _ if end.is_over() => return Err(StoreError::unanswered(end.limit)),
+            _ => {}
+        }
+        state.line = None;
+        match self.open().await {
+            Ok(line) => {
+                let line = Arc::new(line);
+                state.line = Some(Arc::clone(&line));
+                Ok(line)
+            }
+            Err(error) => {
+                state.failed = Some((Instant::now(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<Line, StoreError> {
+        let opened = self.connector.open(&self.session, "", |_, _| ()).await;
+        let (client, driven) = opened.map_err(of_connection)?;
+        let line = Line::new(client, driven);
+        let ready = async {
+            self.tables.check(&line.client).await?;
+            let warm = line.client.batch_execute(&self.schema().fill(WARM)).await;
+            // Who may not renew may still look: each call says itself what it lacks.
+            match warm {
+                Err(error) if error.code().is_none() => Err(of_answer(error)),
+                _ => Ok(()),
+            }
+        };
+        match timeout(CHECK_LIMIT, ready).await {
+            Ok(checked) => checked.map(|()| line),
+            Err(_) => Err(StoreError::Unavailable(format!(
+                "a new connection could not be checked within {CHECK_LIMIT:?}"
+            ))),
+        }
+    }
+}
+
+/// An open connection with its prepared statements.
+struct Line {
+    client: Client,
+    /// The drop ends the connection.
+    driven: Mutex<Option<Driven>>,
+    statements: [OnceLock<Statement>; STATEMENTS],
+    /// The number of answers.
+    answered: AtomicU64,
+    is_given_up: AtomicBool,
+    used: Mutex<Instant>,
+}
+
+impl Line {
+    fn new(client: Client, driven: Driven) -> Self {
+        Line {
+            client,
+            driven: Mutex::new(Some(driven)),
+            statements: [const { OnceLock::new() }; STATEMENTS],
+            answered: AtomicU64::new(0),
+            is_given_up: AtomicBool::new(false),
+            used: Mutex::new(Instant::now()),
+        }
+    }
+
+    fn is_usable(&self) -> bool {
+        // Relaxed: all calls run on one thread.
+        !self.is_given_up.load(Ordering::Relaxed)
+            && !self.client.is_closed()
+            && self.used.lock().elapsed() < IDLE
+    }
+
+    /// Closes the connection, whatever else is under way on it.
+    fn give_up(&self) {
+        // Relaxed: as above.
+        self.is_given_up.store(true, Ordering::Relaxed);
+        drop(self.driven.lock().take());
+    }
+
+    async fn ask(&self, sql: Sql, schema: &Schema, values: &Values) -> Result<Vec<Row>, Error> {
+        *self.used.lock() = Instant::now();
+        let answer = self.ask_prepared(sql, schema, values).await;
+        if answer
+            .as_ref()
+            .err()
+            .is_none_or(|error| error.code().is_some())
+        {
+            // Relaxed: as above.
+            self.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        *self.used.lock() = Instant::now();
+        answer
+    }
+
+    async fn ask_prepared(
+        &self,
+        sql: Sql,
+        schema: &Schema,
+        values: &Values,
+    ) -> Result<Vec<Row>, Error> {
+        let known = &self.statements[sql as usize];
+        let statement = match known.get() {
+            Some(statement) => statement.clone(),
+            None => {
+                let made = self.client.prepare(&schema.fill(sql.text())).await?;
+                // Relaxed: as above.
+                self.answered.fetch_add(1, Ordering::Relaxed);
+                // Two calls may have prepared it at one time. Each uses its own.
+                let _ = known.set(made.clone());
+                made
+            }
+        };
+        let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| &**value as _).collect();
+        self.client.query(&statement, &values).await
+    }
+}

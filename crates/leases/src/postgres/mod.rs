@@ -1,0 +1,438 @@
+//! A store in a PostgreSQL database.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::task::Waker;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+use tourbillon::Clock;
+use tourbillon_postgres::Row;
+
+use crate::store::{
+    Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LeaseStore, LockPage,
+    LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError, StoreFuture, Watch,
+    complete,
+};
+use crate::sync::{Arc, unique_number};
+use calls::{micros, values};
+use ear::Ear;
+use lines::{Lines, Purpose, Values};
+use own_runtime::{CallEnd, Job, OwnRuntime};
+use statements::Sql;
+
+mod builder;
+mod calls;
+mod ear;
+mod failure;
+mod lines;
+mod own_runtime;
+mod statements;
+mod tables;
+
+pub use builder::{PostgresBuildError, PostgresStoreBuilder};
+
+/// How often a store looks for rows that nobody needs any more. In the database this happens once an
+/// hour at most.
+const SWEEP: Duration = Duration::from_secs(20 * 60);
+
+/// How many rows are deleted in one step.
+const SWEPT: i64 = 10_000;
+
+/// Keeps leases in a PostgreSQL database, version 13 or newer, for processes that share one. Feature
+/// `postgres`.
+///
+/// Each name is a row. Each call is one statement, and a batch takes one round trip. A lock outlives
+/// crashes and restarts of the server, as all that it has committed does.
+///
+/// ```no_run
+/// use tourbillon_leases::{Leases, PostgresStore};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let leases = Leases::new(PostgresStore::open("postgres://app@db.example.com/shop")?)?;
+/// let guard = leases.lock("orders/42").wait()?;
+/// println!("held with the token {}", guard.token());
+/// guard.release().wait()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # The URL
+///
+/// The URL, or string of `key=value` pairs, is read as `psql` reads it, with its environment and its
+/// files. Several hosts are tried in their order: for a primary with standbys,
+/// `postgres://a,b/shop?target_session_attrs=read-write`. `connect_timeout` is the limit for each
+/// address, 5 s by default. TLS needs the feature `postgres-tls` and `sslmode=verify-full`, `require`
+/// or `verify-ca`: there is no encryption without a check. No error shows a password, which may also
+/// [come from a function](PostgresStoreBuilder::password_with).
+///
+/// # Exact fencing
+///
+/// A lease may end while its holder writes. If the holder writes to the same database, the function
+/// `guard` closes that gap. It is called within the transaction that writes:
+///
+/// ```sql
+/// begin;
+/// select tourbillon_leases.guard('orders/42', 1794844800000000); -- the name, and `guard.token()`
+/// update orders set state = 'sent' where id = 42;
+/// commit;
+/// ```
+///
+/// It fails unless the name is held with this token, with the SQLSTATE `TB002`. Until the transaction
+/// has ended, the name is granted to nobody else, also if the lease runs out meanwhile. Renewals and
+/// releases go on. So a transaction that takes long holds the name beyond its lease. In a transaction
+/// with the isolation `repeatable read` or `serializable`, call it first.
+///
+/// # What is in the database
+///
+/// The tables and functions are in the schema `tourbillon_leases`, or in the one that
+/// [`PostgresStoreBuilder::schema`] names. The first connection makes them.
+///
+/// The table `lease` has a row for each name. It is updated in place, and has no index beside that on
+/// the name. A row of a free name stays for its token, for
+/// [25 hours](PostgresStoreBuilder::token_life) by default. A million names in a day take some 300 MB.
+///
+/// | column of `lease` | what |
+/// |---|---|
+/// | `owner` | who holds it: the [`instance`](crate::LeasesBuilder::instance), random digits, the process, and the number of the holding. It is for people, and proves nothing. With ` (released)` behind it: nobody, but the name [stays locked](crate::Acquisition::at_least). Null: nobody |
+/// | `secret` | what the holder proves with that it holds it. No call of a store shows it; whoever may read the table sees it |
+/// | `token` | the token of the last grant |
+/// | `ends`, `length` | until when it is held, unless it is renewed, and how long its lease is |
+/// | `holds`, `data` | how many guards held it at the last renewal, and what the holder [says about itself](crate::LeasesBuilder::holder_data) |
+/// | `waiter`, `since` | the store whose caller has waited longest; if that wait was 20 ms or more at the release, no other store gets the name for another 5 to 25 ms |
+/// | `announce` | whether the release is announced for others than `waiter` |
+/// | `ticket`, `detached`, `terms` | since it was [detached](crate::LeaseGuard::detach): the secret of its ticket until that is used, its lease after that, and its options |
+///
+/// A person sees who holds what, and can take a lock from its holder, which notices at its next
+/// renewal:
+///
+/// ```sql
+/// select name, owner, token, ends from tourbillon_leases.lease where owner is not null and ends > now();
+/// update tourbillon_leases.lease set secret = null, ends = now() where name = 'orders/42';
+/// ```
+///
+/// Do not delete rows: the token of a name is in its row.
+///
+/// # Grants
+///
+/// Functions run with the rights of their caller, except `guard`.
+///
+/// | role | needs |
+/// |---|---|
+/// | makes the tables | `create` on the database |
+/// | of a program with leases | `usage` on the schema; `select`, `insert`, `update` and `delete` on all tables in it |
+/// | calls `guard` alone | `usage` on the schema |
+/// | shows who holds what | `usage` on the schema; `select` on all tables in it |
+///
+/// If programs must not make tables, an administrator runs [`PostgresStore::tables_sql`] once.
+///
+/// # Tokens
+///
+/// A token is the server's time in microseconds, or the last token plus 1 if that is more. So the
+/// tokens of a name grow as long as its row is there, whatever the clock does. They also grow after
+/// the row was deleted or lost, **unless the server's clock is set back** meanwhile.
+///
+/// # Failovers and lost data
+///
+/// A standby that is promoted may lack the last commits of its primary, and with them locks that
+/// holders still rely on. So may a database that was restored. The table `meta` has the identifier and
+/// the timeline of the server that has granted last, and each connection compares them. If they are
+/// others, nothing is granted for the [longest lease](PostgresStoreBuilder::longest_lease), 30 s by
+/// default ([`StoreError::Restarted`]). The same happens if a process finds other tables than it has
+/// used before. Renewals and releases never wait.
+///
+/// A server that only restarts has lost nothing: there is no wait, and holders go on. The same holds
+/// for a new database. With [`durable`](PostgresStoreBuilder::durable), for servers whose standbys
+/// have each commit, there is no wait at all.
+///
+/// # What it cannot promise
+///
+/// - **A primary that goes on during a failover, cut off from its standbys, goes on granting**, unless
+///   it commits synchronously. A `synchronous_standby_names` with `synchronous_commit = on` closes
+///   this gap.
+/// - With `fsync = off` a crash of the machine loses locks, and nothing shows it. A session with
+///   `synchronous_commit = off` is no danger: the store turns it on for its own sessions.
+/// - Leases are counted by the server's clock. If it jumps forward, leases end early. If it is set
+///   back, no lease ends early, and nobody waits for longer than one lease.
+///
+/// For all of these there is one remedy: the protected resource checks the token
+/// ([`Fence`](crate::Fence)).
+///
+/// # Connections, limits and errors
+///
+/// A store has one thread, which drives all of its connections: one for renewals and for what is
+/// released in the background, up to [four](PostgresStoreBuilder::connections) for other calls, and
+/// one that listens for releases while callers wait. A connection carries many calls at a time, so
+/// few callers need one alone. They are opened when they are needed, and again after they were lost.
+///
+/// A call is given up at its limit. The server may still carry it out: leases release what they may
+/// have been granted. If nothing was answered on the connection since the call was sent, the
+/// connection is given up, too.
+///
+/// PgBouncer needs `pool_mode = session`. One that shares connections between transactions is
+/// refused. If announcements of releases do not arrive, the store notices, and waiting callers ask ten
+/// times a second.
+///
+/// - [`StoreError::Unavailable`]: no server, no answer in time, a server that starts or ends, too many
+///   connections, a row that somebody else has locked by hand, tables that are gone.
+/// - [`StoreError::Refused`]: a wrong password, missing rights, a standby, a version that is too old,
+///   tables that need a newer version of this crate, a name that is empty, longer than 1,024 bytes or
+///   has a zero byte, and a lease that is zero or longer than the longest.
+///
+/// # Forks
+///
+/// A store belongs to the process that created it. In a forked copy each call fails with
+/// [`StoreError::Forked`] at once and sends nothing. Create a store, and its leases, after the fork.
+///
+/// Clones share one store.
+#[doc(alias("postgresql", "pg"))]
+#[derive(Clone)]
+pub struct PostgresStore(Arc<PostgresInner>);
+
+struct PostgresInner {
+    options: PostgresOptions,
+    runtime: OwnRuntime,
+    lines: Arc<Lines>,
+    ear: Arc<Ear>,
+}
+
+/// The options, which the builder has checked.
+struct PostgresOptions {
+    longest_lease: Duration,
+    longest_lease_changes: bool,
+    durable: bool,
+    token_life: Duration,
+}
+
+impl PostgresStore {
+    /// Creates a store in the database of this URL, with the defaults of the
+    /// [builder](Self::builder). The store connects when it is used first.
+    ///
+    /// # Errors
+    ///
+    /// If the URL can't be read, or asks for what there is not.
+    pub fn open(url: &str) -> Result<PostgresStore, PostgresBuildError> {
+        PostgresStore::builder(url).build()
+    }
+
+    /// Returns a builder of a store in the database of this URL.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::PostgresStore;
+    /// let store = PostgresStore::builder("postgres://app@localhost/shop").schema("shop_locks").build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn builder(url: &str) -> PostgresStoreBuilder {
+        PostgresStoreBuilder::new(url)
+    }
+
+    /// Returns all statements that make the tables and functions in this schema, for databases where
+    /// programs must not make tables. The default of a store is `tourbillon_leases`.
+    ///
+    /// Run them once, for instance by `psql --single-transaction`, with a role that may create a
+    /// schema.
+    ///
+    /// # Errors
+    ///
+    /// If the name can't be that of a schema: see [`PostgresStoreBuilder::schema`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::PostgresStore;
+    ///
+    /// let sql = PostgresStore::tables_sql("shop_locks")?;
+    /// assert!(sql.contains("create table \"shop_locks\".lease ("));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tables_sql(schema: &str) -> Result<String, PostgresBuildError> {
+        Ok(builder::checked(schema)?.statements())
+    }
+
+    /// Checks that there is a server that accepts this role and grants locks. Makes the tables if
+    /// there are none. A store can be used without this call, which reports a missing server at the
+    /// start of a program.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unavailable`] if there is no server, [`StoreError::Restarted`] if it may have lost
+    /// data and grants nothing yet, and [`StoreError::Refused`] if it does not accept the role, is no
+    /// primary, or has other tables.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::PostgresStore;
+    /// let store = PostgresStore::open("postgres://app@db.example.com/shop")?;
+    /// store.check(Duration::from_secs(5))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
+        let checked = self.0.granting(limit);
+        complete(&Clock::boottime(), limit, Box::pin(checked))
+    }
+
+    fn new(lines: Lines, options: PostgresOptions) -> Self {
+        // The id includes the process id, since a forked copy draws the same random keys.
+        let own = RandomState::new().hash_one((std::process::id(), unique_number()));
+        PostgresStore(Arc::new(PostgresInner {
+            options,
+            runtime: OwnRuntime::new(),
+            lines: Arc::new(lines),
+            ear: Arc::new(Ear::new(format!("{own:016x}"))),
+        }))
+    }
+}
+
+impl PostgresInner {
+    /// Returns the runtime, which starts when it is needed.
+    fn handle(&self) -> Result<Handle, StoreError> {
+        let life = micros(self.options.token_life);
+        self.runtime.handle(|handle| {
+            handle.spawn(sweep(Arc::clone(&self.lines), life));
+        })
+    }
+
+    /// Makes a call.
+    async fn call(
+        &self,
+        purpose: Purpose,
+        limit: Duration,
+        sql: Sql,
+        values: Values,
+    ) -> Result<Vec<Row>, StoreError> {
+        let handle = self.handle()?;
+        let end = CallEnd::after(limit);
+        let (lines, by_job) = (Arc::clone(&self.lines), end.clone());
+        let call = async move { lines.call(purpose, &by_job, sql, values).await };
+        Job::start(&handle, &end, call).await
+    }
+}
+
+/// Deletes rows that nobody needs for their tokens any more, from time to time. An error is dropped:
+/// the next time is soon enough.
+async fn sweep(lines: Arc<Lines>, life: i64) {
+    loop {
+        sleep(SWEEP).await;
+        let mut begins = true;
+        loop {
+            let end = CallEnd::after(SWEEP);
+            let values = values![life, begins];
+            let rows = lines.call(Purpose::Callers, &end, Sql::Sweep, values).await;
+            let rows = rows.unwrap_or_default();
+            let deleted = rows.first().and_then(|row| row.try_get(0).ok());
+            if deleted.is_none_or(|deleted: i64| deleted < SWEPT) {
+                break;
+            }
+            begins = false;
+        }
+    }
+}
+
+impl LeaseStore for PostgresStore {
+    fn longest_lease(&self) -> Duration {
+        self.0.options.longest_lease
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        _destination: Destination,
+        batch: &'a [Claim<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+        Box::pin(self.0.acquire_now(batch, limit))
+    }
+
+    fn leave<'a>(&'a self, name: &'a str, _owner: &'a str, limit: Duration) -> StoreFuture<'a, ()> {
+        Box::pin(self.0.leave_now(name, limit))
+    }
+
+    fn renew<'a>(
+        &'a self,
+        _destination: Destination,
+        batch: &'a [Renewal<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Outcome>> {
+        Box::pin(self.0.renew_now(batch, limit))
+    }
+
+    fn release<'a>(
+        &'a self,
+        _destination: Destination,
+        batch: &'a [Holding<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+        Box::pin(self.0.release_now(batch, limit))
+    }
+
+    fn detach<'a>(&'a self, detach: &'a Detach<'a>, limit: Duration) -> StoreFuture<'a, Detached> {
+        Box::pin(self.0.detach_held(detach, limit))
+    }
+
+    fn resume<'a>(
+        &'a self,
+        resume: &'a Resume<'a>,
+        limit: Duration,
+    ) -> StoreFuture<'a, Option<Resumed>> {
+        Box::pin(self.0.resume_detached(resume, limit))
+    }
+
+    fn holder_of<'a>(&'a self, name: &'a str, limit: Duration) -> StoreFuture<'a, Option<Holder>> {
+        Box::pin(self.0.holder_now(name, limit))
+    }
+
+    /// The pages are in the order of the names.
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        paging: &'a LockPaging,
+        limit: Duration,
+    ) -> StoreFuture<'a, LockPage> {
+        Box::pin(self.0.list_held(prefix, paging, limit))
+    }
+
+    fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
+        // Without a thread the callers of this process are woken, and others are found by asking.
+        let handle = self.0.handle();
+        if matches!(handle, Err(StoreError::Forked)) {
+            return None;
+        }
+        let place = self.0.ear.wait_queue.watch(name, waker);
+        if let Ok(handle) = handle {
+            self.0.ear.listen(&self.0.lines, &handle);
+        }
+        Some(place)
+    }
+}
+
+impl Drop for PostgresInner {
+    fn drop(&mut self) {
+        // The sockets of a forked copy are the original's. So nothing of the connections is dropped.
+        if self.runtime.is_forked() {
+            std::mem::forget(Arc::clone(&self.lines));
+        }
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &self.0;
+        let mut shown = f.debug_struct("PostgresStore");
+        shown
+            .field("hosts", &inner.lines.connector.hosts())
+            .field("database", &inner.lines.connector.database())
+            .field("schema", &inner.lines.schema().name())
+            .field("longest_lease", &inner.options.longest_lease)
+            .field("durable", &inner.options.durable);
+        if inner.runtime.is_forked() {
+            return shown.finish_non_exhaustive();
+        }
+        shown
+            .field("listens", &inner.ear.is_running())
+            .finish_non_exhaustive()
+    }
+}
