@@ -56,9 +56,11 @@ nothing_unasked() {
     lacks 'metrics' tourbillon-leases redis,test-util,tokio
     lacks 'metrics' tourbillon-durable sqlite,postgres,tokio,serde
     lacks 'futures[^ ]*' tourbillon tokio
-    lacks '(futures|tokio|async)[^ ]*|redis' tourbillon-leases ''
+    lacks '(futures|tokio|async)[^ ]*|redis|(tourbillon-)?postgres[^ ]*' tourbillon-leases ''
     lacks 'rustls|ring' tourbillon-leases redis
-    lacks 'tokio[^ ]*' tourbillon-leases redis,test-util
+    lacks 'tokio[^ ]*|(tourbillon-)?postgres[^ ]*' tourbillon-leases redis,test-util
+    lacks '(tourbillon-)?postgres[^ ]*' tourbillon-leases tokio
+    lacks 'redis|rustls|ring|postgres' tourbillon-leases postgres
     lacks 'serde[^ ]*|oneshot|rusqlite|libsqlite3-sys|tokio-postgres|postgres[^ ]*' tourbillon \
         stream,tokio,test-util
     lacks '(futures|tokio|async)[^ ]*|rusqlite|libsqlite3-sys|(tourbillon-)?postgres[^ ]*|redis|serde_derive' tourbillon-durable ''

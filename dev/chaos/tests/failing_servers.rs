@@ -40,6 +40,7 @@ fn what_makes_no_sense_is_refused() {
         "--seed",
         "--servers",
         "--locks",
+        "--postgres",
         "--teeth",
     ] {
         assert!(out.contains(option), "{option}: {out}");
@@ -49,7 +50,16 @@ fn what_makes_no_sense_is_refused() {
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_seed_is_told_and_a_lie_is_found() {
-    let few = "--rounds 4 --servers 1 --seed 42";
+    told("--rounds 4 --servers 1 --seed 42");
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn the_same_holds_on_postgresql() {
+    told("--rounds 4 --servers 1 --seed 42 --postgres");
+}
+
+fn told(few: &str) {
     let (code, out, err) = run(few);
     let last = out.lines().last();
     let expected = "rounds 4 overlaps 0 tokens ok leftovers 0 seed 42";

@@ -1,5 +1,5 @@
 //! The program `locks`: a short run on the embedded store, one that is sabotaged, and the same with
-//! processes on a Redis server.
+//! processes on a Redis server and in a PostgreSQL database.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -88,6 +88,10 @@ fn faults_are_one_line_and_exit_code_2() {
             &format!("--redis redis://127.0.0.1:{port}/"),
             "no server to use",
         ),
+        (
+            &format!("--postgres postgres://x@127.0.0.1:{port}/x"),
+            "no server to use",
+        ),
         ("--redis http://127.0.0.1/", ""),
     ] {
         let (code, out, err) = run(words);
@@ -134,7 +138,18 @@ fn a_reader_that_leaves_is_no_fault() {
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn processes_take_over_from_one_that_was_killed() {
     let server = Server::start();
-    let run = |words: &str| run(&format!("--redis {} {words}", server.url()));
+    take_over(&format!("--redis {}", server.url()));
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn processes_take_over_in_a_database() {
+    let database = chaos::servers::postgres::database();
+    take_over(&format!("--postgres {}", database.url()));
+}
+
+fn take_over(server: &str) {
+    let run = |words: &str| run(&format!("{server} {words}"));
     let (code, out, err) = run("--rounds 4");
     assert_eq!((code, &*err), (Some(0), ""), "{out}");
     assert_eq!(numbers(&out), [4, 3, 0], "{out}");

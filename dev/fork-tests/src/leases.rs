@@ -1,4 +1,4 @@
-//! Leases in memory, and on a Redis server.
+//! Leases in memory, and on servers.
 
 use std::fmt::Debug;
 use std::future::{Future, IntoFuture};

@@ -1,6 +1,6 @@
 //! Forks while other threads use timers or leases, and looks what the copies can do.
 //!
-//! - `fork-tests memory` and `fork-tests URL`: leases.
+//! - `fork-tests memory` and `fork-tests URL`: leases, on a Redis or a PostgreSQL server.
 //! - `fork-tests core`: schedulers, timers and maps, once in a quiet process, and then beside busy
 //!   threads.
 //! - `fork-tests durable`: durable timers in memory and in a SQLite file.

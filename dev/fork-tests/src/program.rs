@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use tourbillon_leases::{BlockingStore, MemoryStore, RedisStore};
+use tourbillon_leases::{BlockingStore, MemoryStore, PostgresStore, RedisStore};
 
 use crate::{child, core, durable, leases, postgres};
 
@@ -21,6 +21,10 @@ pub(crate) fn main() -> ExitCode {
         "memory" => in_memory(),
         "no-threads" => without_threads(),
         "postgres" => postgres::run(FORKS, &std::env::args().nth(2).unwrap_or_default()),
+        url if url.starts_with("postgres:") => {
+            let open = || PostgresStore::open(url).expect("the argument is a URL");
+            leases::run(FORKS, &open(), open)
+        }
         url => {
             let open = || {
                 let store = RedisStore::builder(url).durable().build();

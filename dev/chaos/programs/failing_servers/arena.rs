@@ -17,14 +17,13 @@ use tourbillon_leases::Leases;
 use super::holder::{self, Call, How, Order, Sabotage, Word};
 use super::plan::{LONGEST, OnHolder, OnServer, Round};
 use super::server_judge::ServerJudge;
+use super::site::Kind;
 use super::tally::Tally;
 use super::watch::Watch;
 
 /// How long a server that lost its data may refuse to grant: the longest lease from the first
 /// acquire on, which may be as late as a waiter's next question.
 const GUARD: Duration = LONGEST.saturating_add(Duration::from_secs(1));
-/// What a busy machine may add to anything.
-const SLACK: Duration = Duration::from_secs(2);
 /// What a machine that is busy, and whatever befalls it, adds to the way of a request.
 const LATE: Duration = Duration::from_millis(500);
 /// The same where nothing delays requests. With four servers and forty processes on two cores a
@@ -46,6 +45,7 @@ pub(crate) struct Course {
 }
 
 pub(crate) struct Arena {
+    kind: Kind,
     port: u16,
     lock: String,
     folder: PathBuf,
@@ -113,16 +113,17 @@ struct Play<'a> {
 
 impl Arena {
     pub(crate) fn new(
-        port: u16,
+        (kind, port): (Kind, u16),
         lock: String,
         folder: PathBuf,
         sabotage: Option<Sabotage>,
     ) -> Result<Self, String> {
-        let leases = Leases::builder(holder::store(port, sabotage))
+        let leases = Leases::builder(holder::store(kind, port, sabotage))
             .lease(LONGEST)
             .build()
             .map_err(|error| error.to_string())?;
         Ok(Arena {
+            kind,
             port,
             lock,
             folder,
@@ -228,6 +229,7 @@ impl Arena {
                 paths.push(path);
             }
             let order = Order {
+                kind: self.kind,
                 port,
                 lock: self.lock.clone(),
                 lease: plan.lease,
@@ -268,7 +270,7 @@ impl Arena {
     /// When everybody rests, the lock is free when what is left of a lease, and of the guard of a
     /// server that lost its data, has passed. This grant is judged as any other.
     fn acquire_in_the_end(&mut self, play: &mut Play<'_>, server: OnServer) -> Option<Grant> {
-        let mut wait = play.plan.lease + SLACK;
+        let mut wait = play.plan.lease + self.kind.slack();
         if server.empties() {
             wait += GUARD;
         }

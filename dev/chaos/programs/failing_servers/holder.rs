@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::future::IntoFuture;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread;
 use std::time::Duration;
@@ -16,11 +17,12 @@ use chaos::journal::{self, Journal};
 use chaos::random::Random;
 use serde::{Deserialize, Serialize};
 use tourbillon_leases::{
-    Claim, Leadership, LeaseGuard, Leases, LockError, RedisStore, RedisStoreBuilder, ReleaseError,
-    Secret, TermEnd,
+    Claim, Leadership, LeaseGuard, LeaseStore, Leases, LockError, PostgresStore, RedisStore,
+    RedisStoreBuilder, ReleaseError, Secret, TermEnd,
 };
 
 use crate::calls::Calls;
+use crate::site::{self, Kind};
 
 /// Between two questions whether it is held.
 const ASK: Duration = Duration::from_micros(500);
@@ -44,6 +46,7 @@ pub(crate) enum Sabotage {
 /// Whom to compete with for what.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
+    pub(crate) kind: Kind,
     pub(crate) port: u16,
     pub(crate) lock: String,
     pub(crate) lease: Duration,
@@ -94,14 +97,19 @@ pub(crate) enum Call {
 }
 
 /// The store that everybody uses.
-pub(crate) fn store(port: u16, sabotage: Option<Sabotage>) -> RedisStore {
+pub(crate) fn store(kind: Kind, port: u16, sabotage: Option<Sabotage>) -> Arc<dyn LeaseStore> {
+    if kind == Kind::Postgres {
+        let store = PostgresStore::builder(&site::url(port));
+        let store = store.longest_lease(super::plan::LONGEST).build();
+        return Arc::new(store.expect("the URL is right"));
+    }
     let store = RedisStore::builder(&format!("redis://127.0.0.1:{port}/"));
     let store = store.longest_lease(super::plan::LONGEST);
     let store = match sabotage {
         Some(Sabotage::Unguarded) => RedisStoreBuilder::durable(store),
         _ => store,
     };
-    store.build().expect("the URL is right")
+    Arc::new(store.build().expect("the URL is right"))
 }
 
 /// The first and the last moment of each grant that was believed in, by its number.
@@ -116,7 +124,7 @@ pub(crate) fn beliefs(folder: &Path, name: &str) -> HashMap<usize, (Moment, Mome
 
 /// Competes until it is told to rest, and leaves when it is told to.
 pub(crate) fn hold(order: &Order, told: &Receiver<Call>, say: &dyn Fn(Word)) -> io::Result<()> {
-    let leases = Leases::builder(store(order.port, order.sabotage))
+    let leases = Leases::builder(store(order.kind, order.port, order.sabotage))
         .lease(order.lease)
         .build()
         .map_err(io::Error::other)?;
@@ -383,11 +391,11 @@ impl Holder<'_> {
     fn leak(&self) {
         let order = self.order.clone();
         thread::spawn(move || {
-            let store = store(order.port, None);
+            let store = store(order.kind, order.port, None);
             for _ in 0..20 {
                 // By the same secret it is granted again.
                 let claim = Claim::new(&order.lock, "leak", Secret::new("leak"), order.lease);
-                let _ = store.acquire(&claim, order.lease);
+                let _ = Calls::acquire(&*store, &claim, order.lease);
                 thread::sleep(order.lease / 3);
             }
         });

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 
 use chaos::clock::now;
 use chaos::judge::Violation;
-use chaos::servers::redis::Server;
 
 use super::Options;
 use super::arena::{Arena, Course, Report};
-use super::plan::{self, OnServer, Step};
-use super::server_judge;
+use super::plan::{self, Step};
+use super::site::Site;
 use super::tally::Tally;
 use super::watch::Watch;
 
@@ -122,13 +121,13 @@ fn rounds(number: usize, shared: &Shared<'_>) -> Result<(), String> {
     // The same for every run of this seed, whichever server is the fastest.
     let mut left =
         options.rounds / options.servers + usize::from(number < options.rounds % options.servers);
-    let mut server = Server::start();
-    let watch = Watch::of(server.port());
+    let mut site = Site::start(options.kind)?;
+    let watch = site.watch();
     let mut arenas = (0..options.locks)
         .map(|lock| {
             let name = lock_name(number, lock);
-            let folder = server.folder().to_owned();
-            Arena::new(server.port(), name, folder, options.sabotage)
+            let folder = site.folder().to_owned();
+            Arena::new((options.kind, site.port()), name, folder, options.sabotage)
         })
         .collect::<Result<Vec<_>, _>>()?;
     for at in 0.. {
@@ -141,34 +140,18 @@ fn rounds(number: usize, shared: &Shared<'_>) -> Result<(), String> {
         }
         step.rounds.truncate(left);
         left -= step.rounds.len();
-        play(&step, &mut server, &watch, &mut arenas, shared)?;
+        play(&step, &mut site, &watch, &mut arenas, shared)?;
     }
     for arena in &mut arenas {
         let violations = arena.rest_of(&watch);
         let log = Vec::new();
         shared.tell(&Report { log, violations });
     }
-    let violations = left_over(&server, options.locks, number)
+    let violations = left_over(&site, options.locks, number)
         .map_err(|error| format!("server {number} can't be looked at: {error}"))?;
     let log = Vec::new();
     shared.tell(&Report { log, violations });
     Ok(())
-}
-
-/// Keys that a server should not have when nobody holds a lock.
-fn left_over(server: &Server, locks: usize, number: usize) -> redis::RedisResult<Vec<Violation>> {
-    let names: Vec<_> = (0..locks).map(|lock| lock_name(number, lock)).collect();
-    let mut connection = server.connect();
-    let start = Instant::now();
-    loop {
-        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection)?;
-        let found = server_judge::left_over(&keys, &names);
-        // What was not given back runs out.
-        if found.is_empty() || start.elapsed() > 2 * plan::LONGEST {
-            return Ok(found);
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn lock_name(server: usize, lock: usize) -> String {
@@ -178,7 +161,7 @@ fn lock_name(server: usize, lock: usize) -> String {
 /// One step: a round of each lock, and what befalls their server.
 fn play(
     step: &Step,
-    server: &mut Server,
+    site: &mut Site,
     watch: &Watch,
     arenas: &mut [Arena],
     shared: &Shared<'_>,
@@ -196,16 +179,14 @@ fn play(
                 shared.tell(&report);
             });
         }
-        let befell = catch_unwind(AssertUnwindSafe(|| {
-            befall(server, step, &course).map_err(|error| error.to_string())
-        }));
+        let befell = catch_unwind(AssertUnwindSafe(|| befall(site, step, &course)));
         // Whatever became of it, the rounds wait for this.
         course.over.store(now(), Ordering::Release);
         befell.unwrap_or_else(|_| Err("the server is gone".to_owned()))
     })
 }
 
-fn befall(server: &mut Server, step: &Step, course: &Course) -> redis::RedisResult<()> {
+fn befall(site: &mut Site, step: &Step, course: &Course) -> Result<(), String> {
     thread::sleep(step.fault_after);
     // During holds, if there are any.
     let start = Instant::now();
@@ -215,42 +196,19 @@ fn befall(server: &mut Server, step: &Step, course: &Course) -> redis::RedisResu
         thread::sleep(Duration::from_millis(1));
     }
     course.began.store(now(), Ordering::Relaxed);
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    match step.fault {
-        OnServer::Nothing => {}
-        OnServer::Empty => redis::cmd("FLUSHALL").exec(&mut server.connect())?,
-        OnServer::Kill(outage) => {
-            server.kill();
-            thread::sleep(outage);
-            server.restart();
+    site.befall(step.fault)
+}
+
+/// What a server should not have when nobody holds a lock.
+fn left_over(site: &Site, locks: usize, number: usize) -> Result<Vec<Violation>, String> {
+    let names: Vec<_> = (0..locks).map(|lock| lock_name(number, lock)).collect();
+    let start = Instant::now();
+    loop {
+        let found = site.left_over(&names)?;
+        // What was not given back runs out.
+        if found.is_empty() || start.elapsed() > 2 * plan::LONGEST {
+            return Ok(found);
         }
-        OnServer::Pause(time, all) => {
-            redis::cmd("CLIENT")
-                .arg("PAUSE")
-                .arg(millis(time))
-                .arg(if all { "ALL" } else { "WRITE" })
-                .exec(&mut server.connect())?;
-            thread::sleep(time);
-        }
-        OnServer::Sleep(time) => {
-            redis::cmd("DEBUG")
-                .arg("SLEEP")
-                .arg(time.as_secs_f64())
-                .exec(&mut server.connect())?;
-        }
-        OnServer::Stop(time) => {
-            server.stop();
-            thread::sleep(time);
-            server.resume();
-        }
-        OnServer::Flush(time) => {
-            let mut connection = server.connect();
-            let start = Instant::now();
-            while start.elapsed() < time {
-                redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection)?;
-                thread::sleep(Duration::from_millis(10));
-            }
-        }
+        thread::sleep(Duration::from_millis(10));
     }
-    Ok(())
 }

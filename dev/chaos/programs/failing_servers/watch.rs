@@ -1,5 +1,5 @@
-//! What a server says of its own work: `MONITOR`, which names every command that is executed, with
-//! the server's time.
+//! What a server says of its own work: `MONITOR` of Redis, which names every command that is
+//! executed, with the server's time. A PostgreSQL server has a trigger for that.
 //!
 //! Two things can be seen there and nowhere else: renewals of what has ended, and the order of the
 //! grants. While the server is down or starts, nothing is seen.
@@ -12,16 +12,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::site;
+
 /// What a command did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Seen {
-    /// Somebody asked for a renewal.
+    /// Somebody asked for a renewal. Of PostgreSQL: it was renewed.
     Renewal {
         owner: String,
         /// Microseconds of the server's clock.
         at: u64,
     },
-    /// A script granted it.
+    /// The server granted it.
     Grant { owner: String, token: u64 },
 }
 
@@ -38,12 +40,28 @@ impl Shared {
     }
 }
 
-pub(crate) struct Watch {
+pub(crate) enum Watch {
+    Monitor(Monitor),
+    /// Of the PostgreSQL server at this port.
+    Trigger(u16),
+}
+
+impl Watch {
+    /// What was seen of a lock since this was asked last.
+    pub(crate) fn take(&self, lock: &str) -> Vec<Seen> {
+        match self {
+            Watch::Monitor(monitor) => monitor.take(lock),
+            Watch::Trigger(port) => site::seen(*port, lock),
+        }
+    }
+}
+
+pub(crate) struct Monitor {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl Monitor {
     pub(crate) fn of(port: u16) -> Self {
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
@@ -56,19 +74,18 @@ impl Watch {
                 }
             }
         });
-        Watch {
+        Monitor {
             shared,
             thread: Some(thread),
         }
     }
 
-    /// What was seen of a lock since this was asked last.
-    pub(crate) fn take(&self, lock: &str) -> Vec<Seen> {
+    fn take(&self, lock: &str) -> Vec<Seen> {
         self.shared.seen().remove(lock).unwrap_or_default()
     }
 }
 
-impl Drop for Watch {
+impl Drop for Monitor {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -14,6 +14,7 @@ use tourbillon::Clock;
 use tourbillon_leases::{Event, LeaseGuard, LeaseId, LeaseStore, Leases, LockError, Loss, What};
 
 use crate::cable::Cable;
+use crate::server::Server;
 
 /// What a holder is told. That it is to release the lock and to end is told by the end of the
 /// calls.
@@ -57,8 +58,8 @@ pub(crate) struct Order {
     pub(crate) name: String,
     pub(crate) lock: String,
     pub(crate) lease: Duration,
-    /// The URL of the store of processes.
-    pub(crate) redis: String,
+    /// The server of holders that are processes.
+    pub(crate) server: Option<Server>,
     /// Whether the holder goes on working after `is_held` has returned false.
     pub(crate) careless: bool,
 }

@@ -5,6 +5,7 @@
 //! ```sh
 //! cargo run --release -p chaos --bin locks
 //! cargo run --release -p chaos --bin locks -- --redis redis://127.0.0.1/
+//! cargo run --release -p chaos --bin locks -- --postgres postgres://postgres@localhost/test
 //! ```
 //!
 //! | file | what |
@@ -12,6 +13,7 @@
 //! | `holder.rs` | what a user of locks writes: acquire, work while the lock is held, release |
 //! | `cable.rs` | the connection to the store, which can be cut |
 //! | `contest.rs` | the rounds |
+//! | `server.rs` | the store of holders that are processes |
 
 #[macro_use]
 #[path = "../../../xtask/src/say.rs"]
@@ -20,6 +22,7 @@ mod say;
 mod cable;
 mod contest;
 mod holder;
+mod server;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,10 +32,11 @@ use std::time::Duration;
 use chaos::command_line::{self, Stop, Values};
 use chaos::crew;
 use tourbillon::Clock;
-use tourbillon_leases::{LeaseStore, MemoryStore, RedisBuildError, RedisStore, StoreError};
+use tourbillon_leases::{LeaseStore, MemoryStore, StoreError};
 
 use contest::Contest;
 use holder::{Millis, Order};
+use server::Server;
 
 const HELP: &str = "\
 Two holders fight for one lock; who holds it is killed, and the other takes over.
@@ -46,6 +50,7 @@ Options:
   --lease MS      how long a lease is, 100 to 10000 (default: 500)
   --redis URL     on this Redis server, with holders that are processes; without it on the embedded
                   store, with holders that are threads
+  --postgres URL  the same in this PostgreSQL database, in the schema tourbillon_example
   --sabotage      holders go on when they have lost the lock, to show that this is noticed
   -h, --help      this text
   -V, --version   the version
@@ -58,10 +63,6 @@ Exit code: 0 if all went well, 1 if there was an overlap or a takeover failed, 2
 is at fault or there is no server.
 ";
 
-/// A prefix of its own keeps the keys of this program apart from other locks on the server.
-const PREFIX: &str = "tourbillon-example";
-/// The tokens of this program are removed soon.
-const TOKEN_LIFE: Duration = Duration::from_secs(60);
 /// A running server answers within this time.
 const LIMIT: Duration = Duration::from_secs(2);
 
@@ -69,20 +70,22 @@ const LIMIT: Duration = Duration::from_secs(2);
 struct Options {
     rounds: u64,
     lease: Duration,
-    redis: Option<String>,
+    server: Option<Server>,
     sabotage: bool,
 }
 
 fn main() -> ExitCode {
     let held = crew::serve(|order: Order, orders, say| {
-        let store = redis(&order.redis, order.lease).map_err(std::io::Error::other)?;
-        holder::run(&order, Arc::new(store), orders, say)
+        let server = order.server.as_ref();
+        let server = server.ok_or_else(|| std::io::Error::other("an order without a server"))?;
+        let store = server.open(order.lease).map_err(std::io::Error::other)?;
+        holder::run(&order, store, orders, say)
     });
     held.unwrap_or_else(|| {
         let options = Options {
             rounds: 14,
             lease: Duration::from_millis(500),
-            redis: None,
+            server: None,
             sabotage: false,
         };
         command_line::run("locks", HELP, options, option, |options| run(&options))
@@ -93,27 +96,18 @@ fn option(options: &mut Options, name: &str, values: &mut Values) -> Result<bool
     match name {
         "--rounds" => options.rounds = values.number(1..=1_000)?,
         "--lease" => options.lease = Duration::from_millis(values.number(100..=10_000)?),
-        "--redis" => options.redis = Some(values.text()?),
+        "--redis" => options.server = Some(Server::Redis(values.text()?)),
+        "--postgres" => options.server = Some(Server::Postgres(values.text()?)),
         "--sabotage" => options.sabotage = true,
         _ => return Ok(false),
     }
     Ok(true)
 }
 
-/// The store of all processes. Its longest lease is the lease that the program uses. So the wait
-/// for a server that has just started is as short as possible.
-fn redis(url: &str, lease: Duration) -> Result<RedisStore, RedisBuildError> {
-    RedisStore::builder(url)
-        .prefix(PREFIX)
-        .longest_lease(lease)
-        .token_life(TOKEN_LIFE)
-        .build()
-}
-
 fn run(options: &Options) -> Result<(), Stop> {
-    let threads = match &options.redis {
-        Some(url) => {
-            wait_for_server(url, options.lease)?;
+    let threads = match &options.server {
+        Some(server) => {
+            wait_for_server(server, options.lease)?;
             None
         }
         None => {
@@ -121,9 +115,10 @@ fn run(options: &Options) -> Result<(), Stop> {
             Some(Arc::new(store) as Arc<dyn LeaseStore>)
         }
     };
-    let what = match threads {
-        None => "two processes fight for one lock on a Redis server",
-        Some(_) => "two threads fight for one lock on the embedded store",
+    let what = match options.server {
+        Some(Server::Redis(_)) => "two processes fight for one lock on a Redis server",
+        Some(Server::Postgres(_)) => "two processes fight for one lock in a PostgreSQL database",
+        None => "two threads fight for one lock on the embedded store",
     };
     say!(
         "{what}: leases of {}, {} rounds",
@@ -135,7 +130,7 @@ fn run(options: &Options) -> Result<(), Stop> {
         // Two runs at the same time use different locks.
         lock: format!("lock-{}", std::process::id()),
         lease: options.lease,
-        redis: options.redis.clone().unwrap_or_default(),
+        server: options.server.clone(),
         careless: options.sabotage,
     };
     let verdict = Contest::new(order, threads).run(options.rounds)?;
@@ -148,15 +143,14 @@ fn run(options: &Options) -> Result<(), Stop> {
 }
 
 /// Checks the server, and waits while it grants nothing yet.
-fn wait_for_server(url: &str, lease: Duration) -> Result<(), Stop> {
+fn wait_for_server(server: &Server, lease: Duration) -> Result<(), Stop> {
     // The judge compares times of different processes, so they need a common clock.
     if !Clock::boottime().counts_suspend() {
         let fault = "there is no clock here that processes share, so overlaps can't be seen";
         return Err(Stop::Unusable(fault.to_owned()));
     }
-    let store = redis(url, lease).map_err(|error| Stop::Unusable(error.to_string()))?;
     loop {
-        match store.check(LIMIT) {
+        match server.check(lease, LIMIT).map_err(Stop::Unusable)? {
             Ok(()) => return Ok(()),
             Err(StoreError::Restarted { wait } | StoreError::Emptied { wait, .. }) => {
                 say!(

@@ -240,6 +240,11 @@ impl Cluster {
         self.port
     }
 
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Ends it as a crash would: nothing is written that was not written before.
     pub fn crash(&mut self) {
         self.running = None;
