@@ -41,9 +41,9 @@ lacks() {
 }
 
 # Without the feature `metrics` there is no crate of metrics, without `stream` none of futures, without `tokio` no runtime, without `redis`
-# no client of Redis, without `redis-tls` and `postgres-tls` no TLS, and without the features of a database neither one.
-# Durable timers bring nothing into the core, and the connections to PostgreSQL depend neither on timers nor on locks. `sqlx`
-# comes with its own crate alone.
+# no client of Redis, which brings a runtime, without `redis-tls` and `postgres-tls` no TLS, and without the features of a
+# database neither one. Durable timers bring nothing into the core, and the connections to PostgreSQL depend neither on
+# timers nor on locks. `sqlx` comes with its own crate alone.
 nothing_unasked() {
     lacks '(futures|tokio|async)[^ ]*' tourbillon ''
     lacks 'metrics' tourbillon serde,stream,tokio,test-util
@@ -57,8 +57,8 @@ nothing_unasked() {
     lacks 'metrics' tourbillon-durable sqlite,postgres,tokio,serde
     lacks 'futures[^ ]*' tourbillon tokio
     lacks '(futures|tokio|async)[^ ]*|redis|(tourbillon-)?postgres[^ ]*' tourbillon-leases ''
-    lacks 'rustls|ring' tourbillon-leases redis
-    lacks 'tokio[^ ]*|(tourbillon-)?postgres[^ ]*' tourbillon-leases redis,test-util
+    lacks 'rustls|ring|tokio-rustls' tourbillon-leases redis
+    lacks '(tourbillon-)?postgres[^ ]*' tourbillon-leases redis,test-util
     lacks '(tourbillon-)?postgres[^ ]*' tourbillon-leases tokio
     lacks 'redis|rustls|ring|postgres' tourbillon-leases postgres
     lacks 'serde[^ ]*|oneshot|rusqlite|libsqlite3-sys|tokio-postgres|postgres[^ ]*' tourbillon \

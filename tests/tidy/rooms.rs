@@ -107,11 +107,13 @@ pub(crate) const POSTGRES: &[Room] = &[
 pub(crate) const LEASES: &[Room] = &[
     room(0, "sync"),
     room(1, "store"),
+    // Runtimes, and nothing of what stores do on them.
+    room(2, "remote"),
     // The stores know nothing of those who use them.
-    room(2, "redis"),
-    room(2, "postgres"),
+    room(3, "redis"),
+    room(3, "postgres"),
     // Renews, and knows nothing of locks.
-    room(2, "keep_alive"),
+    spare(2, "keep_alive", &["store", "sync"]),
     room(3, "manager"),
     room(4, "election"),
     // A test of the errors of all rooms.

@@ -186,7 +186,6 @@ fn the_texts_of_errors_are_those_that_were_read() {
                 longest_lease: 60 * s,
             },
             RedisBuildError::TcpKeepalive(Duration::ZERO),
-            RedisBuildError::Connections(0),
             RedisBuildError::Destinations(0),
         ];
         add(&mut texts, "RedisBuildError", redis);

@@ -222,10 +222,10 @@
 //! | `tokio` | `TokioStore`: a store of your own whose calls need a tokio runtime; the calls of leases can be awaited without a feature |
 //! | `metrics` | counters and gauges for the recorder of the crate `metrics`: `leases.metrics().publish()` |
 //! | `tracing` | warnings of lost, late and failed renewals and of long waits, with the name and the token of the lock, for a subscriber of the crate `tracing` that is there when the leases are built |
-//! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
+//! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its async half, and `tokio` with sockets and timers |
 //! | `postgres` | `PostgresStore`: leases in a PostgreSQL database, with exact fencing in transactions; the crates `tokio-postgres` and `tokio` |
 //! | `postgres-tls` | `postgres`, and URLs that ask for TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
-//! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
+//! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, `tokio-rustls` and `rustls-native-certs` |
 
 mod election;
 #[cfg(test)]
@@ -238,6 +238,8 @@ mod manager;
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod remote;
 mod store;
 mod sync;
 

@@ -63,6 +63,8 @@ struct State {
     commands: Option<Vec<Vec<String>>>,
     closed: bool,
     streams: Vec<TcpStream>,
+    /// How many connections, of the first ones, are forgotten.
+    forgotten: usize,
 }
 
 type Shared = Arc<Mutex<State>>;
@@ -98,6 +100,7 @@ impl Proxy {
             commands: None,
             closed: false,
             streams: Vec::new(),
+            forgotten: 0,
         }));
         Ok(Proxy {
             port: listener.local_addr()?.port(),
@@ -128,6 +131,13 @@ impl Proxy {
     /// Cuts all connections; new ones are made.
     pub fn cut(&self) {
         cut(&mut locked(&self.state));
+    }
+
+    /// On the connections that there are nothing passes any more, as if a device on the way had forgotten
+    /// them. New ones work.
+    pub fn forget(&self) {
+        let mut state = locked(&self.state);
+        state.forgotten = state.seen.connections;
     }
 
     /// What it has seen.
@@ -210,6 +220,7 @@ fn accept(listener: &TcpListener, state: &Shared) {
             continue;
         };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let number = locked.seen.connections;
         locked.seen.connections += 1;
         let copies = [&client, &server, &client, &server].map(TcpStream::try_clone);
         let [Ok(one), Ok(two), Ok(from), Ok(to)] = copies else {
@@ -222,7 +233,7 @@ fn accept(listener: &TcpListener, state: &Shared) {
             let (state, asks) = (Arc::clone(state), Arc::clone(&asks));
             thread::spawn(move || {
                 // The end of either direction is the end of the connection.
-                let _ = pump(&from, &to, way, &state, &asks);
+                let _ = pump(&from, &to, (way, number), &state, &asks);
                 let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
             });
         }
@@ -232,7 +243,7 @@ fn accept(listener: &TcpListener, state: &Shared) {
 fn pump(
     mut from: &TcpStream,
     mut to: &TcpStream,
-    way: Way,
+    (way, number): (Way, usize),
     state: &Mutex<State>,
     asks: &Mutex<bool>,
 ) -> io::Result<()> {
@@ -243,6 +254,9 @@ fn pump(
         let read = from.read(&mut buffer)?;
         if read == 0 {
             return Ok(());
+        }
+        if locked(state).forgotten > number {
+            continue;
         }
         locked(state).sees(way, &buffer[..read], asks, &mut unread);
         match trouble() {

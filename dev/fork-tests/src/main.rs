@@ -25,6 +25,8 @@ mod postgres;
 #[cfg(unix)]
 mod program;
 #[cfg(unix)]
+mod redis;
+#[cfg(unix)]
 mod stuck;
 
 #[cfg(unix)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tourbillon_leases::{BlockingStore, MemoryStore, PostgresStore, RedisStore};
 
-use crate::{child, core, durable, leases, postgres};
+use crate::{child, core, durable, leases, postgres, redis};
 
 const FORKS: usize = 60;
 
@@ -30,7 +30,7 @@ pub(crate) fn main() -> ExitCode {
                 let store = RedisStore::builder(url).durable().build();
                 store.expect("the argument is a URL")
             };
-            leases::run(FORKS, &open(), open)
+            leases::run(FORKS, &open(), open).or_else(|| redis::amid_calls(FORKS, &open()))
         }
     };
     // That happens once in some hundred copies.

@@ -20,9 +20,9 @@ use crate::store::block_on;
 /// the drop of the guard does. After the first poll, the drop ends the call. The store may execute
 /// it all the same, unless the docs of the call say more.
 ///
-/// The task that awaits the call also polls the store. So a store must not block: wrap one whose
-/// client blocks in a [`BlockingStore`](crate::BlockingStore). `RedisStore` does so itself. A call
-/// ends at its limit by the clock of the leases.
+/// The thread of `wait`, or the task that awaits the call, also polls the store. So a store must not
+/// block: wrap one whose client blocks in a [`BlockingStore`](crate::BlockingStore). A call ends at
+/// its limit by the clock of the leases.
 ///
 /// The future owns what it needs: it can be stored in a struct, sent to another thread or spawned
 /// as a task, and awaited by reference without being pinned. It needs no particular runtime.

@@ -128,7 +128,7 @@ impl PostgresInner {
 
     fn too_short(&self, others: i64) -> StoreError {
         let (own, others) = (self.options.longest_lease, time(others));
-        let schema = self.lines.schema().name();
+        let schema = self.own.get().map_or("", |own| own.lines.schema().name());
         StoreError::Refused(format!(
             "a store with the schema {schema} and a longest lease of {others:?} has used this database, and \
              this one was built for {own:?}: build all of them with the same longest_lease. To change \
@@ -184,7 +184,7 @@ impl PostgresInner {
     }
 
     pub(super) async fn leave_now(&self, name: &str, limit: Duration) -> Result<(), StoreError> {
-        if self.runtime.is_forked() {
+        if self.own.is_forked() {
             return Err(StoreError::Forked);
         }
         Self::valid_name(name, &[])?;
@@ -241,7 +241,7 @@ impl PostgresInner {
         batch: &[Holding<'_>],
         limit: Duration,
     ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
-        if self.runtime.is_forked() {
+        if self.own.is_forked() {
             return Err(StoreError::Forked);
         }
         let checked: Vec<_> = batch

@@ -12,16 +12,16 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tourbillon_postgres::tokio_postgres::Client;
 
 use super::failure::{of_answer, of_connection};
 use super::lines::Lines;
+use crate::remote::{ForkSafe, Io, Task};
 use crate::store::{StoreError, WaitQueue};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, thread, unique_number};
+use crate::sync::{Arc, Mutex, unique_number};
 
 /// How often the task looks whether it is needed.
 const SLICE: Duration = Duration::from_secs(1);
@@ -42,7 +42,8 @@ pub(super) struct Ear {
     /// store ignores its own.
     own: String,
     pub(super) wait_queue: WaitQueue,
-    is_running: Mutex<bool>,
+    /// `None` while there is no task.
+    running: Mutex<Option<ForkSafe<Task>>>,
     /// Whether announcements did not arrive, or there was no connection.
     is_deaf: AtomicBool,
     /// The number of announcements.
@@ -57,7 +58,7 @@ impl Ear {
         Ear {
             own,
             wait_queue: WaitQueue::default(),
-            is_running: Mutex::new(false),
+            running: Mutex::new(None),
             is_deaf: AtomicBool::new(false),
             heard: AtomicU64::new(0),
             tested: AtomicU64::new(0),
@@ -71,34 +72,40 @@ impl Ear {
     }
 
     pub(super) fn is_running(&self) -> bool {
-        *self.is_running.lock()
+        is_running(self.running.lock().as_ref())
     }
 
     /// Starts the task if there is none. Call this after a caller has entered the wait queue.
-    pub(super) fn listen(self: &Arc<Self>, lines: &Arc<Lines>, handle: &Handle) {
-        let mut is_running = self.is_running.lock();
-        if !*is_running {
+    pub(super) fn listen(self: &Arc<Self>, lines: &Arc<Lines>, io: &Io) {
+        let mut running = self.running.lock();
+        if !is_running(running.as_ref()) {
             let (ear, lines) = (Arc::clone(self), Arc::clone(lines));
-            handle.spawn(async move { ear.run(&lines).await });
-            *is_running = true;
+            // If no thread can be started, waiting callers find a release by asking again.
+            let task = io.start(async move { ear.run(&lines).await });
+            *running = task.ok().map(ForkSafe::new);
         }
+    }
+
+    /// Ends the task.
+    pub(super) fn close(&self) {
+        let task = self.running.lock().take();
+        drop(task);
     }
 
     /// Decides whether the task ends. If so, the next waiting caller starts another one.
     fn ends(&self) -> bool {
-        let mut is_running = self.is_running.lock();
+        let mut running = self.running.lock();
         // A waiting caller enters the wait queue first, and takes this lock afterwards. So either
         // it is seen here, or it sees that there is no task.
         let ends = self.wait_queue.is_empty();
         if ends {
-            *is_running = false;
+            *running = None;
         }
         ends
     }
 
     /// Listens until nobody waits any more, and connects again after each error.
     async fn run(self: &Arc<Self>, lines: &Lines) {
-        let _ended = EarEnd(self);
         let mut pause = PAUSE;
         loop {
             // The error is dropped: renewals and acquires meet it too, and report it.
@@ -227,15 +234,9 @@ impl Ear {
     }
 }
 
-/// Notes on drop that there is no task any more, if it panics. Otherwise `ends` has noted it.
-struct EarEnd<'a>(&'a Ear);
-
-impl Drop for EarEnd<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            *self.0.is_running.lock() = false;
-        }
-    }
+/// A task that has panicked, or whose runtime has ended, listens no more.
+fn is_running(task: Option<&ForkSafe<Task>>) -> bool {
+    task.is_some_and(|task| task.get().is_ok_and(|task| !task.is_over()))
 }
 
 #[cfg(test)]

@@ -6,10 +6,8 @@
 //!
 //! - **LINE-1** A call without an answer at its limit gives its connection up, if nothing was
 //!   answered on it since the call was sent, and at least half of its limit was left then. So one
-//!   that is dead costs one call, and one that has just been made is not given up too soon.
-//!   A server takes several times as long for the first call of a function in a session. So a new
-//!   connection calls the usual ones before anybody gets it. Otherwise the first call on a busy
-//!   server would reach its limit, and the next one would have to begin with a new connection again.
+//!   that is dead costs one call, and one that has just been made is not given up too soon. It does not
+//!   matter whether the call comes to its limit itself, or is dropped there.
 //! - **LINE-2** Whoever waits for a connection gets the failure of the attempt that was under way. So
 //!   many callers do not make many attempts, one after the other.
 
@@ -23,9 +21,9 @@ use tourbillon_postgres::tokio_postgres::{Client, Error, Row, Statement};
 use tourbillon_postgres::{Connector, Driven, Session};
 
 use super::failure::{names_what_is_missing, of_answer, of_connection};
-use super::own_runtime::CallEnd;
 use super::statements::{STATEMENTS, Sql, WARM};
 use super::tables::{CHECK_LIMIT, Schema, Tables};
+use crate::remote::Limit;
 use crate::store::StoreError;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, OnceLock};
@@ -125,23 +123,22 @@ impl Lines {
     pub(super) async fn call(
         self: &Arc<Self>,
         purpose: Purpose,
-        end: &CallEnd,
+        limit: Limit,
         sql: Sql,
         values: Values,
     ) -> Result<Vec<Row>, StoreError> {
-        if end.is_over() {
-            return Err(StoreError::unanswered(end.limit));
+        if limit.is_near() {
+            return Err(StoreError::unanswered(limit.whole()));
         }
         let place = self.choose(purpose);
         let _busy = Busy::of(&self.places[place]);
-        let line = self.line(place, end).await?;
-        if end.is_over() {
-            return Err(StoreError::unanswered(end.limit));
+        let line = self.line(place, limit).await?;
+        if limit.is_near() {
+            return Err(StoreError::unanswered(limit.whole()));
         }
-        // Relaxed, here and below: all calls run on one thread.
-        let before = line.answered.load(Ordering::Relaxed);
-        let had_time = end.left() >= end.limit / 2;
-        let answer = timeout(end.left(), line.ask(sql, self.schema(), &values)).await;
+        let asked = Asked::of(&line, limit);
+        let answer = timeout(limit.left(), line.ask(sql, self.schema(), &values)).await;
+        drop(asked);
         match answer {
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => {
@@ -151,13 +148,7 @@ impl Lines {
                 }
                 Err(of_answer(error))
             }
-            Err(_) => {
-                // LINE-1. Relaxed: as above.
-                if had_time && line.answered.load(Ordering::Relaxed) == before {
-                    line.give_up();
-                }
-                Err(StoreError::unanswered(end.limit))
-            }
+            Err(_) => Err(StoreError::unanswered(limit.whole())),
         }
     }
 
@@ -172,23 +163,23 @@ impl Lines {
     }
 
     /// Returns an open connection.
-    async fn line(self: &Arc<Self>, at: usize, end: &CallEnd) -> Result<Arc<Line>, StoreError> {
+    async fn line(self: &Arc<Self>, at: usize, limit: Limit) -> Result<Arc<Line>, StoreError> {
         if let Ok(state) = self.places[at].state.try_lock()
             && let Some(line) = state.usable()
         {
             return Ok(line);
         }
         // A task of its own: a call with a short limit must not end an attempt that takes longer.
-        let (lines, by_task, asked) = (Arc::clone(self), end.clone(), Instant::now());
-        let connect = tokio::spawn(async move { lines.connected(at, asked, &by_task).await });
-        match timeout(end.left(), connect).await {
+        let (lines, asked) = (Arc::clone(self), Instant::now());
+        let connect = tokio::spawn(async move { lines.connected(at, asked, limit).await });
+        match timeout(limit.left(), connect).await {
             Ok(Ok(connected)) => connected,
             Ok(Err(_)) => Err(StoreError::Unavailable(
                 "the attempt to connect has panicked".to_owned(),
             )),
             Err(_) => Err(StoreError::Unavailable(format!(
                 "no connection within {:?}",
-                end.limit
+                limit.whole()
             ))),
         }
     }
@@ -198,7 +189,7 @@ impl Lines {
         &self,
         at: usize,
         asked: Instant,
-        end: &CallEnd,
+        limit: Limit,
     ) -> Result<Arc<Line>, StoreError> {
         let mut state = self.places[at].state.lock().await;
         if let Some(line) = state.usable() {
@@ -207,7 +198,7 @@ impl Lines {
         match &state.failed {
             // LINE-2
             Some((at, error)) if *at >= asked => return Err(error.clone()),
-            _ if end.is_over() => return Err(StoreError::unanswered(end.limit)),
+            _ if limit.is_near() => return Err(StoreError::unanswered(limit.whole())),
             _ => {}
         }
         state.line = None;
@@ -242,6 +233,37 @@ impl Lines {
             Err(_) => Err(StoreError::Unavailable(format!(
                 "a new connection could not be checked within {CHECK_LIMIT:?}"
             ))),
+        }
+    }
+}
+
+/// A call that was sent. If this is dropped at its limit, it may give its connection up (LINE-1).
+struct Asked<'a> {
+    line: &'a Line,
+    /// The number of answers before.
+    answered: u64,
+    limit: Limit,
+    had_time: bool,
+}
+
+impl<'a> Asked<'a> {
+    fn of(line: &'a Line, limit: Limit) -> Self {
+        Asked {
+            line,
+            // Relaxed, here and below: all calls run on one thread.
+            answered: line.answered.load(Ordering::Relaxed),
+            limit,
+            had_time: limit.left() >= limit.whole() / 2,
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        // Relaxed: as above.
+        let is_silent = self.line.answered.load(Ordering::Relaxed) == self.answered;
+        if is_silent && self.had_time && self.limit.is_near() {
+            self.line.give_up();
         }
     }
 }

@@ -5,21 +5,20 @@ use std::hash::{BuildHasher, RandomState};
 use std::task::Waker;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tourbillon::Clock;
 use tourbillon_postgres::Row;
 
+use crate::remote::{ForkSafe, Io, Limit, Task, no_runtime};
 use crate::store::{
     Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LeaseStore, LockPage,
     LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError, StoreFuture, Watch,
     complete,
 };
-use crate::sync::{Arc, unique_number};
+use crate::sync::{Arc, Mutex, unique_number};
 use calls::{micros, values};
 use ear::Ear;
 use lines::{Lines, Purpose, Values};
-use own_runtime::{CallEnd, Job, OwnRuntime};
 use statements::Sql;
 
 mod builder;
@@ -27,7 +26,6 @@ mod calls;
 mod ear;
 mod failure;
 mod lines;
-mod own_runtime;
 mod statements;
 mod tables;
 
@@ -192,8 +190,7 @@ pub struct PostgresStore(Arc<PostgresInner>);
 
 struct PostgresInner {
     options: PostgresOptions,
-    runtime: OwnRuntime,
-    lines: Arc<Lines>,
+    own: ForkSafe<Connections>,
     ear: Arc<Ear>,
 }
 
@@ -281,22 +278,25 @@ impl PostgresStore {
         let own = RandomState::new().hash_one((std::process::id(), unique_number()));
         PostgresStore(Arc::new(PostgresInner {
             options,
-            runtime: OwnRuntime::new(),
-            lines: Arc::new(lines),
+            own: ForkSafe::new(Connections {
+                io: Io::new("tb-postgres", None),
+                lines: Arc::new(lines),
+                sweep: Mutex::new(None),
+            }),
             ear: Arc::new(Ear::new(format!("{own:016x}"))),
         }))
     }
 }
 
-impl PostgresInner {
-    /// Returns the runtime, which starts when it is needed.
-    fn handle(&self) -> Result<Handle, StoreError> {
-        let life = micros(self.options.token_life);
-        self.runtime.handle(|handle| {
-            handle.spawn(sweep(Arc::clone(&self.lines), life));
-        })
-    }
+/// What a forked copy of the process must not touch.
+struct Connections {
+    io: Io,
+    lines: Arc<Lines>,
+    /// The task that deletes rows, once there was a call.
+    sweep: Mutex<Option<Task>>,
+}
 
+impl PostgresInner {
     /// Makes a call.
     async fn call(
         &self,
@@ -305,24 +305,37 @@ impl PostgresInner {
         sql: Sql,
         values: Values,
     ) -> Result<Vec<Row>, StoreError> {
-        let handle = self.handle()?;
-        let end = CallEnd::after(limit);
-        let (lines, by_job) = (Arc::clone(&self.lines), end.clone());
-        let call = async move { lines.call(purpose, &by_job, sql, values).await };
-        Job::start(&handle, &end, call).await
+        let own = self.own.get()?;
+        own.sweep_from_now_on(self.options.token_life);
+        let (lines, limit) = (Arc::clone(&own.lines), Limit::new(limit));
+        let call = async move { lines.call(purpose, limit, sql, values).await };
+        let answered = own.io.call(call)?.await?;
+        answered.unwrap_or_else(|| Err(no_runtime("PostgreSQL")))
+    }
+}
+
+impl Connections {
+    fn sweep_from_now_on(&self, life: Duration) {
+        let mut sweep = self.sweep.lock();
+        if sweep.is_none() {
+            // If no thread can be started, the call of the user tells it.
+            let task = sweep_forever(Arc::clone(&self.lines), micros(life));
+            *sweep = self.io.start(task).ok();
+        }
     }
 }
 
 /// Deletes rows that nobody needs for their tokens any more, from time to time. An error is dropped:
 /// the next time is soon enough.
-async fn sweep(lines: Arc<Lines>, life: i64) {
+async fn sweep_forever(lines: Arc<Lines>, life: i64) {
     loop {
         sleep(SWEEP).await;
         let mut begins = true;
         loop {
-            let end = CallEnd::after(SWEEP);
-            let values = values![life, begins];
-            let rows = lines.call(Purpose::Callers, &end, Sql::Sweep, values).await;
+            let (limit, values) = (Limit::new(SWEEP), values![life, begins]);
+            let rows = lines
+                .call(Purpose::Callers, limit, Sql::Sweep, values)
+                .await;
             let rows = rows.unwrap_or_default();
             let deleted = rows.first().and_then(|row| row.try_get(0).ok());
             if deleted.is_none_or(|deleted: i64| deleted < SWEPT) {
@@ -396,24 +409,18 @@ impl LeaseStore for PostgresStore {
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
-        // Without a thread the callers of this process are woken, and others are found by asking.
-        let handle = self.0.handle();
-        if matches!(handle, Err(StoreError::Forked)) {
-            return None;
-        }
+        let own = self.0.own.get().ok()?;
         let place = self.0.ear.wait_queue.watch(name, waker);
-        if let Ok(handle) = handle {
-            self.0.ear.listen(&self.0.lines, &handle);
-        }
+        self.0.ear.listen(&own.lines, &own.io);
         Some(place)
     }
 }
 
 impl Drop for PostgresInner {
     fn drop(&mut self) {
-        // The sockets of a forked copy are the original's. So nothing of the connections is dropped.
-        if self.runtime.is_forked() {
-            std::mem::forget(Arc::clone(&self.lines));
+        // A forked copy has no such task.
+        if !self.own.is_forked() {
+            self.ear.close();
         }
     }
 }
@@ -422,17 +429,16 @@ impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &self.0;
         let mut shown = f.debug_struct("PostgresStore");
-        shown
-            .field("hosts", &inner.lines.connector.hosts())
-            .field("database", &inner.lines.connector.database())
-            .field("schema", &inner.lines.schema().name())
-            .field("longest_lease", &inner.options.longest_lease)
-            .field("durable", &inner.options.durable);
-        if inner.runtime.is_forked() {
-            return shown.finish_non_exhaustive();
+        if let Ok(own) = inner.own.get() {
+            shown
+                .field("hosts", &own.lines.connector.hosts())
+                .field("database", &own.lines.connector.database())
+                .field("schema", &own.lines.schema().name())
+                .field("listens", &inner.ear.is_running());
         }
         shown
-            .field("listens", &inner.ear.is_running())
+            .field("longest_lease", &inner.options.longest_lease)
+            .field("durable", &inner.options.durable)
             .finish_non_exhaustive()
     }
 }

@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::IntoConnectionInfo;
+use tokio::runtime::Handle;
 
 use super::keys::{Keys, SLOTS};
-use super::link::Server;
+use super::server::Server;
 #[cfg(feature = "redis-tls")]
 use super::tls::Certificates;
 use super::{Options, RedisStore};
@@ -15,7 +16,6 @@ const PREFIX: &str = "tourbillon";
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
 /// Covers a clock that is set back by a day, with an hour to spare.
 const TOKEN_LIFE: Duration = Duration::from_secs(25 * 3_600);
-const CONNECTIONS: usize = 16;
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const SHORTEST_KEEPALIVE: Duration = Duration::from_secs(1);
 /// Below 32,767 s, the longest time that Linux accepts.
@@ -27,8 +27,6 @@ const LONGEST: Duration = Duration::from_secs(365 * DAY);
 const LONGEST_TOKEN_LIFE: Duration = Duration::from_secs(2 * 365 * DAY);
 /// Redis expires keys to the millisecond.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// Each connection may have a thread that waits for the server, so more would not help.
-const MOST_CONNECTIONS: usize = 1_024;
 
 /// Builds a [`RedisStore`].
 ///
@@ -45,7 +43,6 @@ const MOST_CONNECTIONS: usize = 1_024;
 ///     .longest_lease_changes() // for the time of the change
 ///     .starts_empty()
 ///     .token_life(48 * 3_600 * second)
-///     .connections(16)
 ///     .tcp_keepalive(30 * second)
 ///     .destinations(4)
 ///     .build()?;
@@ -66,7 +63,7 @@ pub struct RedisStoreBuilder {
     durable: bool,
     starts_empty: bool,
     token_life: Option<Duration>,
-    connections: usize,
+    runtime: Option<Handle>,
     tcp_keepalive: Option<Duration>,
     destinations: u16,
     #[cfg(feature = "redis-tls")]
@@ -83,7 +80,7 @@ impl RedisStoreBuilder {
             durable: false,
             starts_empty: false,
             token_life: None,
-            connections: CONNECTIONS,
+            runtime: None,
             tcp_keepalive: Some(KEEPALIVE),
             destinations: 1,
             #[cfg(feature = "redis-tls")]
@@ -139,9 +136,8 @@ impl RedisStoreBuilder {
 
     /// Sets the number of destinations over which names are spread, by equal ranges of slots; one
     /// by default. Use it with a proxy that hides a cluster. Renewals and releases of a destination
-    /// are sent together, on [connections](Self::connections) of its own. So a node that hangs
-    /// delays only the calls for its own ranges. If three destinations hang, the awaited calls for
-    /// all others wait for a thread: see [`BlockingStore`](crate::BlockingStore).
+    /// are sent together. Each destination has two connections of its own, so a node that hangs
+    /// delays only the calls for its own ranges.
     ///
     /// Each destination has its own marker, which vanishes with the data of its node. Choose a
     /// number at which no range lies on two nodes. [`list`](crate::Leases::list) asks each node
@@ -217,15 +213,31 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how many acquires and releases may be under way at one time, each on a connection of
-    /// its own; 16 by default. Further ones wait for their turn, within their limits. The number
-    /// applies to each [destination](Self::destinations). The store keeps at most the same number
-    /// of idle connections, for all destinations together.
+    /// Makes and uses the connections on this tokio runtime. Without this call the store has a thread
+    /// for them, from its first call until it is dropped.
     ///
-    /// Renewals and batches of releases do not wait for a turn. They have further connections, one
-    /// for each flush that is under way.
-    pub fn connections(mut self, connections: usize) -> Self {
-        self.connections = connections;
+    /// The runtime needs its I/O and its timers (`enable_all`). If its tasks block it, renewals come
+    /// late, and locks may be lost. A current-thread runtime works only while a thread is in its
+    /// `block_on`; there, await calls of leases, since a call that waits would wait for itself. Limits
+    /// hold by its timers, so a paused clock of tokio ends each call at once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::RedisStore;
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
+    /// # runtime.block_on(async {
+    /// let runtime = tokio::runtime::Handle::current();
+    /// let store = RedisStore::builder("redis://127.0.0.1/")
+    ///     .tokio(runtime)
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tokio(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
         self
     }
 
@@ -263,9 +275,6 @@ impl RedisStoreBuilder {
         {
             return Err(RedisBuildError::TcpKeepalive(after));
         }
-        if !(1..=MOST_CONNECTIONS).contains(&self.connections) {
-            return Err(RedisBuildError::Connections(self.connections));
-        }
         if !(1..=SLOTS).contains(&self.destinations) {
             return Err(RedisBuildError::Destinations(self.destinations));
         }
@@ -278,8 +287,8 @@ impl RedisStoreBuilder {
                 durable: self.durable,
                 starts_empty: self.starts_empty,
                 token_life,
-                connections: self.connections,
             },
+            self.runtime,
         ))
     }
 
@@ -297,8 +306,7 @@ impl RedisStoreBuilder {
             url: without_password(&self.url),
             why,
         };
-        // This crate does TLS itself, since the handshake of the crate `redis` has no limit. So the
-        // crate `redis` gets a plain URL.
+        // The stream with TLS is made here (`server.rs`), so the crate `redis` gets a plain URL.
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("", ""));
         let tls = matches!(scheme, "rediss" | "valkeys");
         if tls && cfg!(not(feature = "redis-tls")) {
@@ -350,7 +358,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("durable", &self.durable)
             .field("starts_empty", &self.starts_empty)
             .field("token_life", &self.life_of_tokens())
-            .field("connections", &self.connections)
+            .field("tokio", &self.runtime.is_some())
             .finish()
     }
 }
@@ -410,8 +418,6 @@ pub enum RedisBuildError {
     },
     /// The time before a keepalive is not between 1 s and 9 hours.
     TcpKeepalive(Duration),
-    /// The number of connections is not between 1 and 1,024.
-    Connections(usize),
     /// The number of destinations is not between 1 and 16,384, the slots of a cluster.
     Destinations(u16),
 }
@@ -447,9 +453,6 @@ impl fmt::Display for RedisBuildError {
                 f,
                 "a keepalive after {after:?}: choose between 1 s and 9 hours, or none"
             ),
-            RedisBuildError::Connections(connections) => {
-                write!(f, "{connections} connections: choose between 1 and 1,024")
-            }
             RedisBuildError::Destinations(destinations) => {
                 write!(
                     f,
@@ -524,10 +527,6 @@ mod tests {
         assert_eq!(
             error(some().tcp_keepalive(zero)).to_string(),
             "a keepalive after 0ns: choose between 1 s and 9 hours, or none"
-        );
-        assert_eq!(
-            error(some().connections(0)),
-            RedisBuildError::Connections(0)
         );
         assert_eq!(
             error(some().destinations(0)),

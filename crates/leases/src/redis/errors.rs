@@ -2,10 +2,11 @@
 
 use std::{fmt, io};
 
-use redis::ServerError;
+use redis::{RedisError, ServerError};
 
 use super::scripts;
 use crate::store::{OwnedSecret, StoreError};
+use crate::sync::Arc;
 
 /// The codes of errors that pass by themselves:
 ///
@@ -35,6 +36,7 @@ const PASSING: [&str; 11] = [
 ];
 
 /// The reason why a call got no answer.
+#[derive(Clone, Debug)]
 pub(super) enum CallFault {
     /// The connection is closed, perhaps since long ago.
     Lost(String),
@@ -45,8 +47,22 @@ pub(super) enum CallFault {
 }
 
 impl CallFault {
+    /// Classifies an error of the client.
+    pub(super) fn of(error: &RedisError, address: &impl fmt::Display) -> Self {
+        if let Some(error) = io_error(error) {
+            // The client's own word for the end of a connection.
+            if error.kind() == io::ErrorKind::BrokenPipe && error.raw_os_error().is_none() {
+                let why = format!("{address}: the server has closed the connection");
+                return CallFault::Lost(why);
+            }
+            return CallFault::of_io(error, address);
+        }
+        let why = format!("{address}: {error}");
+        CallFault::Other(StoreError::Unavailable(why))
+    }
+
     /// Classifies an error of the connection.
-    pub(super) fn of(error: &io::Error, address: &impl fmt::Display) -> Self {
+    pub(super) fn of_io(error: &io::Error, address: &impl fmt::Display) -> Self {
         #[cfg(feature = "redis-tls")]
         if let Some(refusal) = super::tls::refusal(error) {
             return CallFault::Other(StoreError::Refused(format!("{address}: {refusal}")));
@@ -67,6 +83,13 @@ impl CallFault {
     pub(super) fn late(address: &impl fmt::Display) -> Self {
         CallFault::Late(format!("{address}: no answer in time"))
     }
+}
+
+/// Returns the error of the system in an error of the client, which wraps it and hides its kind.
+fn io_error(error: &RedisError) -> Option<&io::Error> {
+    let source = std::error::Error::source(error)?;
+    let shared: &Arc<dyn std::error::Error + Send + Sync> = source.downcast_ref()?;
+    shared.downcast_ref()
 }
 
 impl From<CallFault> for StoreError {
@@ -176,7 +199,8 @@ mod tests {
 
     #[test]
     fn errors_of_connections_are_told_apart() {
-        let fault = |kind: io::ErrorKind| CallFault::of(&io::Error::from(kind), &"here");
+        let fault =
+            |kind: io::ErrorKind| CallFault::of(&RedisError::from(io::Error::from(kind)), &"here");
         for kind in [
             io::ErrorKind::UnexpectedEof,
             io::ErrorKind::ConnectionReset,

@@ -5,21 +5,21 @@ use std::time::Duration;
 use redis::{ServerError, Value};
 
 use super::answers::{strange, time_left, unexpected, waits};
+use super::client::Whose;
 use super::errors::{answered, cut, is_cross_slot};
-use super::link::Limit;
-use super::pool::Whose;
 use super::scripts::Call;
-use super::{RedisCalls, millis};
+use super::{RedisStore, millis};
+use crate::remote::Limit;
 use crate::store::{Acquired, Claim, Destination, LeaseStore, StoreError};
 use crate::sync::atomic::Ordering;
 
 /// How long the question may take whether a server has all slots.
 const SLOTS_LIMIT: Duration = Duration::from_secs(1);
 
-impl RedisCalls {
+impl RedisStore {
     /// Checks whether the destinations of these markers grant. Returns the longest of several
     /// waits. `granted` says that a lock has been granted, and this decides whether it is kept.
-    pub(super) fn ready(
+    pub(super) async fn ready(
         &self,
         destination: Destination,
         markers: &[String],
@@ -37,8 +37,11 @@ impl RedisCalls {
             })
             .collect();
         let mut longest = None;
-        let whose = Whose::User(destination);
-        for answer in self.0.pool.call(whose, &calls, limit)? {
+        let asked = self
+            .0
+            .client
+            .call(Whose::Callers, destination, calls, limit);
+        for answer in asked.await? {
             let (wait, error) = match &answer {
                 Value::ServerError(error) => return Err(answered(error)),
                 Value::Array(parts) => match parts[..] {
@@ -57,7 +60,7 @@ impl RedisCalls {
     }
 
     /// Checks that no server of these markers deletes keys when its memory is full.
-    pub(super) fn evicts_nothing(
+    pub(super) async fn evicts_nothing(
         &self,
         markers: &[String],
         limit: Limit,
@@ -67,8 +70,9 @@ impl RedisCalls {
             .iter()
             .map(|marker| Call::new(script, [marker.clone()]))
             .collect();
-        let whose = Whose::User(Destination::default());
-        for answer in self.0.pool.call(whose, &calls, limit)? {
+        let to = Destination::default();
+        let asked = self.0.client.call(Whose::Callers, to, calls, limit);
+        for answer in asked.await? {
             match answer {
                 Value::BulkString(none) if none.is_empty() => {}
                 Value::BulkString(policy) => {
@@ -83,7 +87,7 @@ impl RedisCalls {
     }
 
     /// Returns the call that asks for a name. With `marker` the same step checks it.
-    fn asking_for(&self, claim: &Claim<'_>, marker: bool) -> Call<'_> {
+    fn asking_for(&self, claim: &Claim<'_>, marker: bool) -> Call {
         let keys = &self.0.options.keys;
         let marker = marker.then(|| keys.marker(claim.name).to_owned());
         let names = [keys.lock(claim.name), keys.token(claim.name)];
@@ -103,18 +107,19 @@ impl RedisCalls {
     }
 
     /// Asks for a name, and returns the answer unchanged.
-    fn ask_for(
+    async fn ask_for(
         &self,
         claim: &Claim<'_>,
         marker: bool,
         limit: Limit,
     ) -> Result<Result<Value, ServerError>, StoreError> {
-        self.ask(claim.name, self.asking_for(claim, marker), limit)
+        let to = self.destination(claim.name);
+        self.ask(to, self.asking_for(claim, marker), limit).await
     }
 
     /// Returns the call that releases a name which may not be granted yet. Without an announcement:
     /// nobody can be granted the name now, and waiting callers ask again.
-    fn taking_back(&self, claim: &Claim<'_>) -> Call<'_> {
+    fn taking_back(&self, claim: &Claim<'_>) -> Call {
         let lock = self.0.options.keys.lock(claim.name);
         Call::new(&self.0.scripts.release, [lock])
             .arg(claim.secret.reveal())
@@ -124,7 +129,7 @@ impl RedisCalls {
 
     /// Checks what the step of a grant has not: the marker, if it is `apart`, and once for each store
     /// that the server has all slots.
-    fn confirmed(
+    async fn confirmed(
         &self,
         destination: Destination,
         name: &str,
@@ -133,16 +138,16 @@ impl RedisCalls {
     ) -> Result<(), StoreError> {
         if apart {
             let marker = self.0.options.keys.marker(name).to_owned();
-            self.ready(destination, &[marker], true, limit)?;
+            self.ready(destination, &[marker], true, limit).await?;
         }
-        self.has_all_slots(limit)
+        self.has_all_slots(limit).await
     }
 
     /// Refuses a server that sends the client to another one for some names. A program that tries
     /// one of the others would believe that it works.
     ///
     /// Only that refusal counts: behind a proxy a node may hang, and names of the others are granted.
-    pub(super) fn has_all_slots(&self, limit: Limit) -> Result<(), StoreError> {
+    pub(super) async fn has_all_slots(&self, limit: Limit) -> Result<(), StoreError> {
         // Relaxed: if two calls ask at one time, both get an answer.
         if self.0.has_all_slots.load(Ordering::Relaxed) {
             return Ok(());
@@ -151,10 +156,14 @@ impl RedisCalls {
         let calls: Vec<_> = keys
             .map(|key| Call::new(&self.0.scripts.holder, [key]))
             .collect();
-        let limit = Limit::new(limit.left().unwrap_or_default().min(SLOTS_LIMIT));
-        let whose = Whose::User(Destination::default());
-        let answers = self.0.pool.call(whose, &calls, limit);
-        for answer in answers.unwrap_or_default() {
+        let limit = Limit::new(limit.left().min(SLOTS_LIMIT));
+        let to = Destination::default();
+        let asked = self.0.client.call(Whose::Callers, to, calls, limit);
+        let answers = match asked.await {
+            Err(StoreError::Forked) => return Err(StoreError::Forked),
+            answers => answers.unwrap_or_default(),
+        };
+        for answer in answers {
             match answer {
                 Value::ServerError(error) if error.code() == "MOVED" => {
                     return Err(answered(&error));
@@ -172,13 +181,19 @@ impl RedisCalls {
     /// The check of the marker comes *after* the grant. If nothing was lost in the time of the longest lease
     /// before the check, no lock that counts was lost before the grant either. A later loss is
     /// found by the next caller. A check before the grant would miss a loss between the two.
-    fn confirm(&self, claim: &Claim<'_>, apart: bool, limit: Limit) -> Result<(), StoreError> {
+    async fn confirm(
+        &self,
+        claim: &Claim<'_>,
+        apart: bool,
+        limit: Limit,
+    ) -> Result<(), StoreError> {
         let destination = self.destination(claim.name);
-        let Err(error) = self.confirmed(destination, claim.name, apart, limit) else {
+        let confirmed = self.confirmed(destination, claim.name, apart, limit);
+        let Err(error) = confirmed.await else {
             return Ok(());
         };
         let call = self.taking_back(claim);
-        match self.call_one(claim.name, call, limit) {
+        match self.call_one(claim.name, call, limit).await {
             Ok(_) => Err(error),
             Err(also) => Err(StoreError::Unavailable(format!(
                 "{error}; and what was granted already could not be given back: {also}"
@@ -187,41 +202,42 @@ impl RedisCalls {
     }
 
     /// Asks for names of one destination. A batch of one checks the marker in the same step.
-    pub(super) fn acquire_now(
+    pub(super) async fn acquire_now(
         &self,
         destination: Destination,
         batch: &[Claim<'_>],
         limit: Limit,
     ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
         let [claim] = batch else {
-            return self.acquire_batch(destination, batch, limit);
+            return self.acquire_batch(destination, batch, limit).await;
         };
-        let valid = self.valid(claim.name, claim.lease);
-        Ok(vec![valid.and_then(|()| self.acquire_one(claim, limit))])
+        Ok(vec![match self.valid(claim.name, claim.lease) {
+            Ok(()) => self.acquire_one(claim, limit).await,
+            Err(error) => Err(error),
+        }])
     }
 
     /// Asks for a name, and checks the marker in the same step or after it.
-    fn acquire_one(&self, claim: &Claim<'_>, limit: Limit) -> Result<Acquired, StoreError> {
+    async fn acquire_one(&self, claim: &Claim<'_>, limit: Limit) -> Result<Acquired, StoreError> {
         let guarded = self.guard_micros() > 0;
         // Relaxed, here and below: the flag only saves a call that would be refused.
         let mut apart = self.0.apart.load(Ordering::Relaxed);
-        let mut answer = self.ask_for(claim, guarded && !apart, limit)?;
+        let mut answer = self.ask_for(claim, guarded && !apart, limit).await?;
         // A cluster refuses the marker's key here, so ask again without it, now and in later calls.
         if guarded && !apart && answer.as_ref().is_err_and(is_cross_slot) {
             self.0.apart.store(true, Ordering::Relaxed);
             apart = true;
-            answer = self.ask_for(claim, false, limit)?;
+            answer = self.ask_for(claim, false, limit).await?;
         }
         let acquired = self.acquired(&answer.map_err(|error| answered(&error))?)?;
         if matches!(acquired, Acquired::Granted { .. }) {
-            self.confirm(claim, guarded && apart, limit)?;
+            self.confirm(claim, guarded && apart, limit).await?;
         }
         Ok(acquired)
     }
 
-    /// Asks for names of one destination in one round trip, or in two if their marker lies in
-    /// another slot.
-    fn acquire_batch(
+    /// Asks for names of one destination, and once more for their marker if it lies in another slot.
+    async fn acquire_batch(
         &self,
         destination: Destination,
         batch: &[Claim<'_>],
@@ -250,33 +266,34 @@ impl RedisCalls {
                 .map(|answer| self.acquired(&answer?))
                 .collect());
         }
-        let whose = Whose::User(destination);
-        for (at, answer) in places
-            .into_iter()
-            .zip(self.0.pool.call(whose, &calls, limit)?)
-        {
+        let asked = self
+            .0
+            .client
+            .call(Whose::Callers, destination, calls, limit);
+        for (at, answer) in places.into_iter().zip(asked.await?) {
             answers[at] = Ok(answer);
         }
-        let mut acquired: Vec<_> = batch
-            .iter()
-            .zip(answers)
-            .map(|(claim, answer)| match answer? {
+        let mut acquired = Vec::with_capacity(batch.len());
+        for (claim, answer) in batch.iter().zip(answers) {
+            acquired.push(match answer {
                 // A cluster refuses the marker's key. Then each one is asked for alone, which also
                 // notes that, so that the next batch leaves the marker out.
-                Value::ServerError(error) if guarded && !apart && is_cross_slot(&error) => {
-                    self.acquire_one(claim, limit)
+                Ok(Value::ServerError(error)) if guarded && !apart && is_cross_slot(&error) => {
+                    self.acquire_one(claim, limit).await
                 }
-                Value::ServerError(error) => Err(answered(&error)),
-                answer => self.acquired(&answer),
-            })
-            .collect();
-        self.confirm_batch(destination, batch, &mut acquired, (apart, limit));
+                Ok(Value::ServerError(error)) => Err(answered(&error)),
+                Ok(answer) => self.acquired(&answer),
+                Err(error) => Err(error),
+            });
+        }
+        let confirmed = self.confirm_batch(destination, batch, &mut acquired, (apart, limit));
+        confirmed.await;
         Ok(acquired)
     }
 
     /// Checks the grants of a batch, as [`confirm`](Self::confirm) does for one name. Releases them if
     /// they must not be held.
-    fn confirm_batch(
+    async fn confirm_batch(
         &self,
         destination: Destination,
         batch: &[Claim<'_>],
@@ -289,15 +306,19 @@ impl RedisCalls {
         let Some(&first) = granted.first() else {
             return;
         };
-        let Err(error) = self.confirmed(destination, batch[first].name, apart, limit) else {
+        let confirmed = self.confirmed(destination, batch[first].name, apart, limit);
+        let Err(error) = confirmed.await else {
             return;
         };
-        let calls: Vec<_> = granted
+        let calls = granted
             .iter()
             .map(|&at| self.taking_back(&batch[at]))
             .collect();
-        let released = self.0.pool.call(Whose::User(destination), &calls, limit);
-        let released = released.unwrap_or_default();
+        let asked = self
+            .0
+            .client
+            .call(Whose::Callers, destination, calls, limit);
+        let released = asked.await.unwrap_or_default();
         for (place, at) in granted.into_iter().enumerate() {
             acquired[at] = Err(match released.get(place) {
                 Some(Value::Int(_)) => error.clone(),

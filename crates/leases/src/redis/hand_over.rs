@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::link::Limit;
 use super::scripts::Call;
-use super::{RedisCalls, millis};
+use super::{RedisStore, millis};
+use crate::remote::Limit;
 use crate::store::{Detach, Detached, Resume, Resumed, StoreError};
 
-impl RedisCalls {
-    pub(super) fn detach_held(
+impl RedisStore {
+    pub(super) async fn detach_held(
         &self,
         detach: &Detach<'_>,
         limit: Limit,
@@ -22,14 +22,14 @@ impl RedisCalls {
             .arg(detach.ticket.reveal())
             .arg(&millis(detach.lease))
             .arg(detach.terms);
-        match self.call_one(detach.name, call, limit)? {
+        match self.call_one(detach.name, call, limit).await? {
             Value::Int(1) => Ok(Detached::Detached),
             Value::Int(0) => Ok(Detached::NotHeld),
             _ => Err(strange()),
         }
     }
 
-    pub(super) fn resume_detached(
+    pub(super) async fn resume_detached(
         &self,
         resume: &Resume<'_>,
         limit: Limit,
@@ -43,7 +43,7 @@ impl RedisCalls {
             .arg(resume.secret.reveal())
             .arg(resume.data)
             .arg(&millis(longest));
-        let Value::Array(parts) = self.call_one(resume.name, call, limit)? else {
+        let Value::Array(parts) = self.call_one(resume.name, call, limit).await? else {
             return Err(strange());
         };
         match &parts[..] {

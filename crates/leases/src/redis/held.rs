@@ -3,16 +3,16 @@
 use redis::Value;
 
 use super::answers::{given_back, holder, unexpected};
+use super::client::Whose;
 use super::errors::answered;
-use super::link::Limit;
-use super::pool::Whose;
 use super::scripts::Call;
-use super::{RedisCalls, millis};
-use crate::store::{Holder, Holding, LeaseStore, Outcome, Released, Renewal, StoreError};
+use super::{RedisStore, millis};
+use crate::remote::Limit;
+use crate::store::{Destination, Holder, Holding, Outcome, Released, Renewal, StoreError};
 
-impl RedisCalls {
-    pub(super) fn leave_now(&self, name: &str, limit: Limit) -> Result<(), StoreError> {
-        if self.0.pool.is_forked() {
+impl RedisStore {
+    pub(super) async fn leave_now(&self, name: &str, limit: Limit) -> Result<(), StoreError> {
+        if self.0.client.is_forked() {
             return Err(StoreError::Forked);
         }
         // The name is reserved for this store, and others of this store still wait for it.
@@ -23,11 +23,12 @@ impl RedisCalls {
             .arg(self.0.listener.own())
             .arg(self.0.options.keys.channel())
             .arg(&self.0.listener.message(name));
-        self.call_one(name, call, limit).map(|_| ())
+        self.call_one(name, call, limit).await.map(|_| ())
     }
 
-    pub(super) fn renew_now(
+    pub(super) async fn renew_now(
         &self,
+        destination: Destination,
         batch: &[Renewal<'_>],
         limit: Limit,
     ) -> Result<Vec<Outcome>, StoreError> {
@@ -52,7 +53,11 @@ impl RedisCalls {
         if calls.is_empty() {
             return Ok(outcomes);
         }
-        let answers = self.0.pool.call(Whose::Flush, &calls, limit)?;
+        let asked = self
+            .0
+            .client
+            .call(Whose::Holders, destination, calls, limit);
+        let answers = asked.await?;
         for (at, answer) in places.into_iter().zip(answers) {
             outcomes[at] = match answer {
                 Value::Int(1) => Outcome::Renewed,
@@ -64,40 +69,53 @@ impl RedisCalls {
         Ok(outcomes)
     }
 
-    pub(super) fn release_now(
+    pub(super) async fn release_now(
         &self,
+        destination: Destination,
         batch: &[Holding<'_>],
         limit: Limit,
     ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
-        if self.0.pool.is_forked() {
+        if self.0.client.is_forked() {
             return Err(StoreError::Forked);
         }
-        let released = match batch {
-            [] => return Ok(Vec::new()),
-            [held] => {
-                let whose = Whose::GivingBack(self.destination(held.name));
-                self.0.pool.call(whose, &[self.giving_back(held)], limit)
-            }
-            _ => {
-                let calls: Vec<_> = batch.iter().map(|held| self.giving_back(held)).collect();
-                self.0.pool.call(Whose::Flush, &calls, limit)
-            }
-        };
-        // Wake callers of this process. They may have come after the last acquire that was refused,
-        // so the release was not announced. Even without an answer the names may be free.
-        for held in batch {
-            self.0.listener.wait_queue.released(held.name);
+        if batch.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(released?.into_iter().map(given_back).collect())
+        let calls = batch.iter().map(|held| self.giving_back(held)).collect();
+        let _wakes = WakesOwn { store: self, batch };
+        let asked = self
+            .0
+            .client
+            .call(Whose::Holders, destination, calls, limit);
+        Ok(asked.await?.into_iter().map(given_back).collect())
     }
 
-    pub(super) fn holder_now(
+    pub(super) async fn holder_now(
         &self,
         name: &str,
         limit: Limit,
     ) -> Result<Option<Holder>, StoreError> {
         let call = Call::new(&self.0.scripts.holder, [self.0.options.keys.lock(name)]);
-        let answer = self.call_one(name, call, limit)?;
+        let answer = self.call_one(name, call, limit).await?;
         holder(&answer, self.0.options.longest_lease)
+    }
+}
+
+/// Wakes callers of this process on drop. They may have come after the last acquire that was refused,
+/// so the release was not announced. Even without an answer the names may be free.
+struct WakesOwn<'a> {
+    store: &'a RedisStore,
+    batch: &'a [Holding<'a>],
+}
+
+impl Drop for WakesOwn<'_> {
+    fn drop(&mut self) {
+        // The lock of the queue may stay locked forever in a forked copy.
+        if self.store.0.client.is_forked() {
+            return;
+        }
+        for held in self.batch {
+            self.store.0.listener.wait_queue.released(held.name);
+        }
     }
 }

@@ -1,258 +1,165 @@
-//! One connection to the server, with a limit for each exchange.
+//! One connection for calls, from the attempt to connect on.
 
-use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
-use std::time::Duration;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+use redis::{Pipeline, Value};
+use tokio::sync::watch;
 
-use redis::{Cmd, ConnectionAddr, ConnectionInfo, Parser, Value};
+use super::errors::CallFault;
+use super::scripts::{By, Call};
+use super::server::{Open, Server};
+use crate::remote::{Limit, Task, no_runtime};
+use crate::sync::{Arc, Mutex};
 
-use super::errors::{CallFault, answered};
-#[cfg(feature = "redis-tls")]
-use super::tls::Tls;
-pub(super) use super::wire::Limit;
-use super::wire::{Timed, Wire};
-use crate::store::StoreError;
+/// The most portions of a call that are under way at one time.
+const AHEAD: usize = 4;
 
-/// The address of the server, and how to log in.
-pub(super) struct Server {
-    address: Address,
-    #[cfg(feature = "redis-tls")]
-    tls: Option<Tls>,
-    /// The idle time after which the system probes the connection.
-    keepalive: Option<Duration>,
-    /// The first commands on each connection, and the number of their answers.
-    greeting: (Vec<u8>, usize),
-}
-
-enum Address {
-    Tcp(String, u16),
-    Unix(PathBuf),
-}
-
-impl Server {
-    /// Creates a server. Returns `None` if the kind of address is not supported.
-    pub(super) fn new(info: &ConnectionInfo, keepalive: Option<Duration>) -> Option<Self> {
-        let settings = info.redis_settings();
-        let mut greeting = (Vec::new(), 0);
-        let mut add = |cmd: &Cmd| {
-            cmd.write_packed_command(&mut greeting.0);
-            greeting.1 += 1;
-        };
-        if let Some(password) = settings.password() {
-            let mut auth = redis::cmd("AUTH");
-            if let Some(user) = settings.username() {
-                auth.arg(user);
-            }
-            add(auth.arg(password));
-        }
-        if settings.db() != 0 {
-            add(redis::cmd("SELECT").arg(settings.db()));
-        }
-        Some(Server {
-            address: match info.addr() {
-                ConnectionAddr::Tcp(host, port) => Address::Tcp(host.clone(), *port),
-                ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
-                _ => return None,
-            },
-            #[cfg(feature = "redis-tls")]
-            tls: None,
-            keepalive,
-            greeting,
-        })
-    }
-
-    /// Returns the host, or `None` for a Unix socket.
-    #[cfg(feature = "redis-tls")]
-    pub(super) fn host(&self) -> Option<&str> {
-        match &self.address {
-            Address::Tcp(host, _) => Some(host),
-            Address::Unix(_) => None,
-        }
-    }
-
-    #[cfg(feature = "redis-tls")]
-    pub(super) fn with_tls(self, tls: Tls) -> Self {
-        Server {
-            tls: Some(tls),
-            ..self
-        }
-    }
-
-    /// Looks up the addresses of a host, in the order in which they are tried.
-    fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, CallFault> {
-        let unknown = |why: &str| {
-            CallFault::Other(StoreError::Unavailable(format!(
-                "{self}: the name of the host is not to be found{why}"
-            )))
-        };
-        let found = (host, port).to_socket_addrs();
-        let found: Vec<_> = found
-            .map_err(|error| unknown(&format!(": {error}")))?
-            .collect();
-        if found.is_empty() {
-            return Err(unknown(""));
-        }
-        Ok(found)
-    }
-
-    /// Connects to the first address that works.
-    fn connect(&self, limit: Limit) -> Result<Wire, CallFault> {
-        let (host, port) = match &self.address {
-            Address::Tcp(host, port) => (host, *port),
-            #[cfg(unix)]
-            Address::Unix(path) => {
-                let connected = Timed::unix(path, limit);
-                return connected
-                    .map(Wire::Plain)
-                    .map_err(|error| CallFault::of(&error, self));
-            }
-            #[cfg(not(unix))]
-            Address::Unix(_) => {
-                let error = io::ErrorKind::Unsupported.into();
-                return Err(CallFault::of(&error, self));
-            }
-        };
-        let mut fault = CallFault::late(self);
-        let addresses = self.addresses(host, port)?;
-        for (tried, address) in (0..).zip(&addresses) {
-            let Some(left) = limit.left() else {
-                return Err(fault);
-            };
-            // Each address gets an equal share of the time that is left. So an address that does
-            // not answer leaves time for the others.
-            let limit = Limit::new(left / (addresses.len() as u32 - tried));
-            let connected = Timed::tcp(address, self.keepalive, limit);
-            let connected = connected.and_then(|timed| self.secured(timed));
-            match connected {
-                Ok(wire) => return Ok(wire),
-                Err(error) => fault = CallFault::of(&error, self),
-            }
-        }
-        Err(fault)
-    }
-
-    #[cfg_attr(
-        not(feature = "redis-tls"),
-        allow(
-            clippy::unused_self,
-            clippy::unnecessary_wraps,
-            reason = "with TLS they are used"
-        )
-    )]
-    fn secured(&self, timed: Timed) -> io::Result<Wire> {
-        #[cfg(feature = "redis-tls")]
-        if let Some(tls) = &self.tls {
-            return tls.over(timed);
-        }
-        Ok(Wire::Plain(timed))
-    }
-}
-
-impl fmt::Display for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.address {
-            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
-            Address::Unix(path) => path.display().fmt(f),
-        }
-    }
-}
-
-/// A connection whose answers are in step with its requests.
+/// A connection, or an attempt to connect.
 ///
-/// After an error it is never used again: an answer that is still under way would be taken for the
-/// answer to the next request.
+/// The answer to a call that was dropped is dropped, too, when it comes. So each call gets its own.
 pub(super) struct Link {
-    wire: Wire,
-    /// Parses answers, and keeps the part of the next answer that it has read.
-    parser: Parser,
+    server: Arc<Server>,
+    /// `None` until the attempt has ended.
+    state: watch::Receiver<Option<Result<Open, CallFault>>>,
+    /// The first limit of the calls that wait for the attempt.
+    awaited: Mutex<Option<Limit>>,
+    /// The attempt, which ends with the last who want its connection.
+    _attempt: Task,
+}
+
+/// What a call finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LinkState {
+    Connecting,
+    Open,
+    Failed,
 }
 
 impl Link {
-    /// Connects and logs in. The lookup of a host name has the limits of the system, not this one.
-    pub(super) fn open(server: &Server, limit: Limit) -> Result<Link, CallFault> {
-        let mut link = Link {
-            wire: server.connect(limit)?,
-            parser: Parser::new(),
+    /// Begins to connect, within this limit. Call this within a runtime.
+    pub(super) fn new(server: &Arc<Server>, limit: Limit) -> Self {
+        let (tell, state) = watch::channel(None);
+        let own = Arc::clone(server);
+        let attempt = async move {
+            let opened = match tokio::time::timeout(limit.left(), own.open(limit)).await {
+                Ok(opened) => opened,
+                Err(_) => Err(CallFault::late(&*own)),
+            };
+            // If nobody wants it any more, it is closed.
+            let _ = tell.send(Some(opened));
         };
-        link.greet(server, limit)?;
-        Ok(link)
+        Link {
+            server: Arc::clone(server),
+            state,
+            awaited: Mutex::default(),
+            _attempt: Task::new(tokio::spawn(attempt)),
+        }
     }
 
-    /// Sends the first commands.
-    fn greet(&mut self, server: &Server, limit: Limit) -> Result<(), CallFault> {
-        let (greeting, answers) = &server.greeting;
-        if *answers == 0 {
+    pub(super) fn state(&self) -> LinkState {
+        match &*self.state.borrow() {
+            None => LinkState::Connecting,
+            Some(Ok(_)) => LinkState::Open,
+            Some(Err(_)) => LinkState::Failed,
+        }
+    }
+
+    /// Returns whether this is of no more use, because the limit of a call has come (LINK-1).
+    pub(super) fn is_silent(&self) -> bool {
+        match &*self.state.borrow() {
+            None => self.awaited.lock().is_some_and(Limit::is_near),
+            Some(Ok(open)) => open.received.is_silent(),
+            Some(Err(_)) => true,
+        }
+    }
+
+    /// Waits until it is open. The attempt itself may end later than the limit.
+    pub(super) async fn opened(&self, limit: Limit) -> Result<Open, CallFault> {
+        if self.state() == LinkState::Connecting {
+            let mut awaited = self.awaited.lock();
+            *awaited = Some(awaited.map_or(limit, |first| first.min(limit)));
+        }
+        let mut state = self.state.clone();
+        let state = state.wait_for(Option::is_some).await;
+        match state.as_deref() {
+            Ok(Some(opened)) => opened.clone(),
+            _ => Err(CallFault::Other(no_runtime(&self.server.to_string()))),
+        }
+    }
+
+    /// Calls scripts in portions of this size, and adds the answer of each. After an error, `answers`
+    /// has those that came before it.
+    pub(super) async fn call(
+        &self,
+        open: &Open,
+        calls: &[Call],
+        portion: usize,
+        limit: Limit,
+        answers: &mut Vec<Value>,
+    ) -> Result<(), CallFault> {
+        if calls.len() <= portion {
+            answers.append(&mut self.call_portion(open, calls, limit).await?);
             return Ok(());
         }
-        for answer in self.exchange(server, greeting, *answers, limit)? {
-            if let Value::ServerError(error) = answer {
-                return Err(CallFault::Other(answered(&error)));
+        let (mut portions, mut under_way) = (calls.chunks(portion), FuturesOrdered::new());
+        loop {
+            while under_way.len() < AHEAD
+                && let Some(next) = portions.next()
+            {
+                under_way.push_back(self.call_portion(open, next, limit));
+            }
+            match under_way.next().await {
+                Some(some) => answers.append(&mut some?),
+                None => return Ok(()),
             }
         }
-        Ok(())
     }
 
-    /// Sends commands and receives their answers, in one round trip.
-    pub(super) fn exchange(
-        &mut self,
-        server: &Server,
-        commands: &[u8],
-        answers: usize,
+    async fn call_portion(
+        &self,
+        open: &Open,
+        calls: &[Call],
         limit: Limit,
     ) -> Result<Vec<Value>, CallFault> {
-        self.send(server, commands, limit)?;
-        (0..answers).map(|_| self.receive(server, limit)).collect()
+        // A hash is much shorter than a script, and the server nearly always has the script.
+        let mut answers = self.send(open, calls.iter(), By::Hash, limit).await?;
+        let again: Vec<usize> = (0..answers.len())
+            .filter(|&at| code(&answers[at]) == Some("NOSCRIPT"))
+            .collect();
+        if !again.is_empty() {
+            let calls = again.iter().map(|&at| &calls[at]);
+            let better = self.send(open, calls, By::Text, limit).await?;
+            for (at, answer) in again.into_iter().zip(better) {
+                answers[at] = answer;
+            }
+        }
+        Ok(answers)
     }
 
-    /// Sends commands.
-    pub(super) fn send(
-        &mut self,
-        server: &Server,
-        commands: &[u8],
+    /// Sends calls in one write, and receives their answers.
+    async fn send<'a>(
+        &self,
+        open: &Open,
+        calls: impl ExactSizeIterator<Item = &'a Call>,
+        by: By,
         limit: Limit,
-    ) -> Result<(), CallFault> {
-        self.wire.limit(limit);
-        let sent = self.wire.write_all(commands);
-        sent.and_then(|()| self.wire.flush())
-            .map_err(|error| CallFault::of(&error, server))
-    }
-
-    /// Receives the next answer or message. After [`CallFault::Late`] the wait can go on.
-    pub(super) fn receive(&mut self, server: &Server, limit: Limit) -> Result<Value, CallFault> {
-        self.wire.limit(limit);
-        let mut noted = Noted {
-            wire: &mut self.wire,
-            error: None,
-        };
-        let answer = self.parser.parse_value(&mut noted);
-        answer.map_err(|error| match noted.error {
-            Some(error) => CallFault::of(&error, server),
-            None => CallFault::Other(StoreError::Unavailable(format!("{server}: {error}"))),
-        })
+    ) -> Result<Vec<Value>, CallFault> {
+        let number = calls.len();
+        let mut commands = Pipeline::with_capacity(number);
+        for call in calls {
+            commands.add_command(call.command(by));
+        }
+        open.received.awaits(limit);
+        let mut connection = open.connection.clone();
+        let sent = connection.send_packed_commands(&commands, 0, number);
+        sent.await.map_err(|error| open.fault(&error, &self.server))
     }
 }
 
-/// A reader that keeps the error of a read, since the parser wraps the error and hides its kind.
-struct Noted<'a> {
-    wire: &'a mut Wire,
-    error: Option<io::Error>,
-}
-
-impl Read for Noted<'_> {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let read = match self.wire.read(to) {
-            Ok(0) if !to.is_empty() => Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the server has closed the connection",
-            )),
-            read => read,
-        };
-        read.map_err(|error| {
-            let kind = error.kind();
-            self.error = Some(error);
-            kind.into()
-        })
+/// Returns the code of an answer that is an error.
+fn code(answer: &Value) -> Option<&str> {
+    match answer {
+        Value::ServerError(error) => Some(error.code()),
+        _ => None,
     }
 }

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::RedisCalls;
+use super::RedisStore;
 use super::answers::{holder, unexpected};
+use super::client::Whose;
 use super::errors::answered;
-use super::link::Limit;
-use super::pool::Whose;
 use super::scripts::Call;
+use crate::remote::Limit;
 use crate::store::{Destination, HeldLock, LockPage, LockPaging, StoreError};
 
 /// The number of holders that one round trip asks for.
@@ -63,8 +63,8 @@ impl Place {
     }
 }
 
-impl RedisCalls {
-    pub(super) fn list_held(
+impl RedisStore {
+    pub(super) async fn list_held(
         &self,
         prefix: &str,
         paging: &LockPaging,
@@ -87,7 +87,7 @@ impl RedisCalls {
         let mut seen = HashSet::new();
         let mut count = STEP;
         loop {
-            let (cursor, mut names) = match self.step(&place, &pattern, count, whole) {
+            let (cursor, mut names) = match self.step(&place, &pattern, count, whole).await {
                 // The next page begins with this step, and fails if it fails again.
                 Err(_) if !found.is_empty() => {
                     return Ok(LockPage::new(found, Some(place.text()), paging));
@@ -105,7 +105,7 @@ impl RedisCalls {
                 continue;
             }
             for some in names.chunks(BATCH) {
-                self.add_held(&place, some, &mut found, whole)?;
+                self.add_held(&place, some, &mut found, whole).await?;
             }
             seen.extend(names);
             place.cursor = cursor;
@@ -124,7 +124,7 @@ impl RedisCalls {
 
     /// Makes one step of a walk, over about `count` keys. Returns the next cursor, and the names that
     /// were found.
-    fn step(
+    async fn step(
         &self,
         place: &Place,
         pattern: &str,
@@ -136,13 +136,9 @@ impl RedisCalls {
             .arg(&place.cursor)
             .arg(pattern)
             .arg(&count);
-        let whose = Whose::User(Destination::new(place.destination.into()));
-        let answer = self.0.pool.call(whose, &[call], limit)?.into_iter().next();
-        let answer = match answer {
-            Some(Value::ServerError(error)) => return Err(answered(&error)),
-            Some(answer) => answer,
-            None => return Err(StoreError::Unavailable("no answer".to_owned())),
-        };
+        let to = Destination::new(place.destination.into());
+        let answer = self.ask(to, call, limit).await?;
+        let answer = answer.map_err(|error| answered(&error))?;
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
             _ => None,
@@ -159,7 +155,7 @@ impl RedisCalls {
     }
 
     /// Adds those of the names that are held.
-    fn add_held(
+    async fn add_held(
         &self,
         place: &Place,
         names: &[String],
@@ -167,13 +163,13 @@ impl RedisCalls {
         limit: Limit,
     ) -> Result<(), StoreError> {
         let scripts = &self.0.scripts;
-        let calls: Vec<_> = names
+        let calls = names
             .iter()
             .map(|name| Call::new(&scripts.holder, [self.0.options.keys.lock(name)]))
             .collect();
-        let whose = Whose::User(Destination::new(place.destination.into()));
-        let answers = self.0.pool.call(whose, &calls, limit)?;
-        for (name, answer) in names.iter().zip(answers) {
+        let to = Destination::new(place.destination.into());
+        let asked = self.0.client.call(Whose::Callers, to, calls, limit);
+        for (name, answer) in names.iter().zip(asked.await?) {
             if let Value::ServerError(error) = &answer {
                 return Err(answered(error));
             }

@@ -6,24 +6,27 @@ use std::task::Waker;
 use std::time::Duration;
 
 use redis::{ServerError, Value};
+use tokio::runtime::Handle;
 use tourbillon::Clock;
 
+use crate::remote::Limit;
 use crate::store::{
-    Acquired, BlockingStore, Claim, Destination, Detach, Detached, Holder, Holding, LONGEST_NAME,
-    LeaseStore, LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError,
-    StoreFuture, Watch, forward,
+    Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LONGEST_NAME, LeaseStore,
+    LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError, StoreFuture,
+    Watch, complete, only,
 };
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, unique_number};
+use client::{Client, Whose};
 use errors::answered;
 use keys::Keys;
-use link::{Limit, Server};
 use listener::Listener;
-use pool::{Pool, Whose};
 use scripts::{Call, Scripts};
+use server::Server;
 
 mod answers;
 mod builder;
+mod client;
 mod errors;
 mod granting;
 mod hand_over;
@@ -32,18 +35,22 @@ mod keys;
 mod link;
 mod listener;
 mod listing;
-mod pool;
+mod received;
 mod scripts;
+mod server;
+mod slot;
 #[cfg(feature = "redis-tls")]
 mod tls;
-mod wire;
 
 pub use builder::{RedisBuildError, RedisStoreBuilder};
+
+/// By so much a thread waits longer than a limit, before it takes the runtime of the user for dead.
+const OVERDUE: Duration = Duration::from_secs(1);
 
 /// Keeps leases on a Redis server, for processes that share one. Feature `redis`.
 ///
 /// A held name is one hash, which expires unless it is renewed. Each call is one script, which the
-/// server executes as a whole. A batch of renewals or releases takes one round trip.
+/// server executes as a whole. A batch of up to 1,000 renewals or releases takes one round trip.
 ///
 /// ```no_run
 /// use tourbillon_leases::{Leases, RedisStore};
@@ -161,13 +168,21 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 /// There is one remedy for all of these: the protected resource checks the token
 /// ([`Fence`](crate::Fence)).
 ///
-/// # Limits and errors
+/// # Connections, limits and errors
 ///
-/// Every call connects, shakes hands, writes and reads within its limit; only the lookup of a host
-/// name has the system's own limits. A connection is closed after an error, or when it was idle for
-/// a minute, since a device in between may have forgotten it.
+/// Each [destination](RedisStoreBuilder::destinations) has one connection for callers, and one for
+/// renewals and releases, which wait for no caller. Calls share them. A thread of the store drives all
+/// connections, or a [tokio runtime](RedisStoreBuilder::tokio) of yours. So a call can be awaited on any
+/// runtime. A call that is dropped before it is sent is not sent. What was sent may be executed. A batch
+/// is sent in portions, of 100 for callers and of 1,000 for renewals and releases. Up to four portions are
+/// under way together.
 ///
-/// If an idle connection turns out to be closed, the call is sent again on a new one. The first
+/// Every call looks up the name of the host, connects, shakes hands, logs in, writes and reads within
+/// its limit. A call that gets no answer gives its connection up, unless something was received on it
+/// since the call was sent. A connection is also given up after an error, and by a call that comes after
+/// a minute without calls, since a device in between may have forgotten the connection.
+///
+/// If a connection from before turns out to be closed, the call is sent again on a new one. The first
 /// request may have been executed: the second answer of a release may then be
 /// [`Released::NotHeld`](crate::Released::NotHeld). If the first request of an acquire arrives
 /// after its lock was released, nobody holds the name, and it stays locked for a lease.
@@ -179,12 +194,9 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///   `WRONGTYPE`, a command that is renamed or disabled, a certificate that is not accepted, a name
 ///   that is empty or longer than 1,024 bytes, and a lease that is zero or longer than the longest.
 ///
-/// An awaited call blocks a thread of the store, and not the task that awaits it: see
-/// [`BlockingStore`](crate::BlockingStore).
-///
-/// A thread with one connection listens for releases while callers wait. It ends some seconds
-/// after the last waiting caller, or a second after the store. If it misses a release, waiting
-/// callers find it by asking again.
+/// One more connection listens for releases while callers wait. It is closed some seconds after the
+/// last waiting caller, or with the store. If it misses a release, waiting callers find it by asking
+/// again.
 ///
 /// # Servers
 ///
@@ -207,21 +219,19 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///
 /// A store belongs to the process that created it. In a forked copy of that process (`fork` without
 /// `exec`) each call fails with [`StoreError::Forked`] at once and sends nothing, guards are not
-/// held, and drops do nothing. The locks stay with the original. Create a store of any
-/// kind, and its leases, after the fork.
+/// held, and drops do nothing. A future from before the fork fails when it is polled. The locks stay
+/// with the original. The copy keeps the sockets open until it ends. Create a store of any kind, and
+/// its leases, after the fork.
 ///
 /// Clones share one store.
 #[derive(Clone)]
-pub struct RedisStore(BlockingStore<RedisCalls>);
-
-/// The store itself, whose calls block.
-struct RedisCalls(RedisInner);
+pub struct RedisStore(Arc<RedisInner>);
 
 struct RedisInner {
     options: Options,
     scripts: Scripts,
     server: Arc<Server>,
-    pool: Pool,
+    client: Client,
     listener: Arc<Listener>,
     /// Set when a call with a name's keys and the marker was refused: they lie in different slots.
     apart: AtomicBool,
@@ -239,7 +249,6 @@ struct Options {
     durable: bool,
     starts_empty: bool,
     token_life: Duration,
-    connections: usize,
 }
 
 impl RedisStore {
@@ -268,13 +277,13 @@ impl RedisStore {
         RedisStoreBuilder::new(url)
     }
 
-    fn new(server: Server, options: Options) -> Self {
+    fn new(server: Server, options: Options, runtime: Option<Handle>) -> Self {
         let server = Arc::new(server);
         // The id includes the process id, since a forked copy draws the same random keys.
         let own = RandomState::new().hash_one((std::process::id(), unique_number()));
-        RedisStore(BlockingStore::new(RedisCalls(RedisInner {
+        RedisStore(Arc::new(RedisInner {
             scripts: Scripts::new(),
-            pool: Pool::new(Arc::clone(&server), options.connections, Clock::boottime()),
+            client: Client::new(Arc::clone(&server), Clock::boottime(), runtime),
             listener: Arc::new(Listener::new(
                 Arc::clone(&server),
                 options.keys.channel().to_owned(),
@@ -285,7 +294,7 @@ impl RedisStore {
             apart: AtomicBool::new(false),
             has_all_slots: AtomicBool::new(false),
             met: AtomicU64::new(0),
-        })))
+        }))
     }
 
     /// Checks that there is a server that accepts this user and grants locks. A store can be used
@@ -303,6 +312,11 @@ impl RedisStore {
     /// `maxmemory` and a `maxmemory-policy` that deletes keys. The last one comes only if there is no
     /// other error. Whoever accepts it may go on: the store works all the same.
     ///
+    /// # Blocking
+    ///
+    /// Blocks for `limit` at most, and a second more if a runtime of yours does not run. On the only
+    /// thread of such a runtime there is never an answer.
+    ///
     /// # Examples
     ///
     /// ```no_run
@@ -313,45 +327,50 @@ impl RedisStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
-        self.0.get().check(limit)
+        let call = self.checked(Limit::new(limit));
+        // The call ends at its limit by itself, if its runtime runs.
+        complete(
+            &Clock::boottime(),
+            limit.saturating_add(OVERDUE),
+            Box::pin(call),
+        )
     }
-}
 
-impl RedisCalls {
-    fn check(&self, limit: Duration) -> Result<(), StoreError> {
+    async fn checked(&self, limit: Limit) -> Result<(), StoreError> {
         // The markers may belong to several destinations, but are sent in one round trip.
-        let (markers, limit) = (self.0.options.keys.markers(), Limit::new(limit));
-        let ready = self.ready(Destination::default(), markers, false, limit);
+        let markers = self.0.options.keys.markers();
+        let ready = self
+            .ready(Destination::default(), markers, false, limit)
+            .await;
         // A server that will grant locks, though perhaps not yet.
         if let Ok(()) | Err(StoreError::Emptied { .. } | StoreError::Restarted { .. }) = ready {
-            self.has_all_slots(limit)?;
+            self.has_all_slots(limit).await?;
         }
         ready?;
-        self.evicts_nothing(markers, limit)
+        self.evicts_nothing(markers, limit).await
     }
 
-    fn call_one(&self, name: &str, call: Call<'_>, limit: Limit) -> Result<Value, StoreError> {
-        self.ask(name, call, limit)?
-            .map_err(|error| answered(&error))
+    async fn call_one(&self, name: &str, call: Call, limit: Limit) -> Result<Value, StoreError> {
+        let answer = self.ask(self.destination(name), call, limit).await?;
+        answer.map_err(|error| answered(&error))
     }
 
     /// Makes one call, and returns an error of the server unchanged.
-    fn ask(
+    async fn ask(
         &self,
-        name: &str,
-        call: Call<'_>,
+        to: Destination,
+        call: Call,
         limit: Limit,
     ) -> Result<Result<Value, ServerError>, StoreError> {
-        let whose = Whose::User(self.destination(name));
-        let answers = self.0.pool.call(whose, &[call], limit)?;
-        match answers.into_iter().next() {
-            Some(Value::ServerError(error)) => Ok(Err(error)),
-            Some(answer) => Ok(Ok(answer)),
-            None => Err(StoreError::Unavailable("no answer".to_owned())),
-        }
+        let asked = self.0.client.call(Whose::Callers, to, vec![call], limit);
+        let answers = asked.await?.into_iter().map(Ok).collect();
+        Ok(match only(answers)? {
+            Value::ServerError(error) => Err(error),
+            answer => Ok(answer),
+        })
     }
 
-    fn giving_back(&self, held: &Holding<'_>) -> Call<'_> {
+    fn giving_back(&self, held: &Holding<'_>) -> Call {
         Call::new(
             &self.0.scripts.release,
             [self.0.options.keys.lock(held.name)],
@@ -426,9 +445,7 @@ impl RedisCalls {
     }
 }
 
-forward!([] RedisStore, BlockingStore<RedisCalls>, |own, ask| ask(&own.0), |call| call);
-
-impl LeaseStore for RedisCalls {
+impl LeaseStore for RedisStore {
     fn destination(&self, name: &str) -> Destination {
         Destination::new(u64::from(self.0.options.keys.destination(name)))
     }
@@ -443,38 +460,33 @@ impl LeaseStore for RedisCalls {
         batch: &'a [Claim<'a>],
         limit: Duration,
     ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
-        let limit = Limit::new(limit);
-        Box::pin(async move { self.acquire_now(destination, batch, limit) })
+        Box::pin(self.acquire_now(destination, batch, Limit::new(limit)))
     }
 
     fn leave<'a>(&'a self, name: &'a str, _owner: &'a str, limit: Duration) -> StoreFuture<'a, ()> {
-        let limit = Limit::new(limit);
-        Box::pin(async move { self.leave_now(name, limit) })
+        Box::pin(self.leave_now(name, Limit::new(limit)))
     }
 
     fn renew<'a>(
         &'a self,
-        _destination: Destination,
+        destination: Destination,
         batch: &'a [Renewal<'a>],
         limit: Duration,
     ) -> StoreFuture<'a, Vec<Outcome>> {
-        let limit = Limit::new(limit);
-        Box::pin(async move { self.renew_now(batch, limit) })
+        Box::pin(self.renew_now(destination, batch, Limit::new(limit)))
     }
 
     fn release<'a>(
         &'a self,
-        _destination: Destination,
+        destination: Destination,
         batch: &'a [Holding<'a>],
         limit: Duration,
     ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
-        let limit = Limit::new(limit);
-        Box::pin(async move { self.release_now(batch, limit) })
+        Box::pin(self.release_now(destination, batch, Limit::new(limit)))
     }
 
     fn detach<'a>(&'a self, detach: &'a Detach<'a>, limit: Duration) -> StoreFuture<'a, Detached> {
-        let limit = Limit::new(limit);
-        Box::pin(async move { self.detach_held(detach, limit) })
+        Box::pin(self.detach_held(detach, Limit::new(limit)))
     }
 
     fn resume<'a>(
@@ -482,13 +494,11 @@ impl LeaseStore for RedisCalls {
         resume: &'a Resume<'a>,
         limit: Duration,
     ) -> StoreFuture<'a, Option<Resumed>> {
-        let limit = Limit::new(limit);
-        Box::pin(async move { self.resume_detached(resume, limit) })
+        Box::pin(self.resume_detached(resume, Limit::new(limit)))
     }
 
     fn holder_of<'a>(&'a self, name: &'a str, limit: Duration) -> StoreFuture<'a, Option<Holder>> {
-        let limit = Limit::new(limit);
-        Box::pin(async move { self.holder_now(name, limit) })
+        Box::pin(self.holder_now(name, Limit::new(limit)))
     }
 
     fn list<'a>(
@@ -497,23 +507,25 @@ impl LeaseStore for RedisCalls {
         paging: &'a LockPaging,
         limit: Duration,
     ) -> StoreFuture<'a, LockPage> {
-        Box::pin(async move { self.list_held(prefix, paging, limit) })
+        Box::pin(self.list_held(prefix, paging, limit))
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
-        if self.0.pool.is_forked() {
+        if self.0.client.is_forked() {
             return None;
         }
         let place = self.0.listener.wait_queue.watch(name, waker);
-        self.0.listener.listen();
+        if let Ok(io) = self.0.client.io() {
+            self.0.listener.listen(io);
+        }
         Some(place)
     }
 }
 
 impl Drop for RedisInner {
     fn drop(&mut self) {
-        // A forked copy has no listener thread. Closing its sockets leaves the original's open.
-        if !self.pool.is_forked() {
+        // A forked copy has no listener.
+        if !self.client.is_forked() {
             self.listener.close();
         }
     }
@@ -521,7 +533,7 @@ impl Drop for RedisInner {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = &self.0.get().0;
+        let inner = &self.0;
         let mut shown = f.debug_struct("RedisStore");
         shown
             .field("server", &inner.server.to_string())
@@ -529,11 +541,10 @@ impl fmt::Debug for RedisStore {
             .field("longest_lease", &inner.options.longest_lease)
             .field("durable", &inner.options.durable)
             .field("starts_empty", &inner.options.starts_empty);
-        if inner.pool.is_forked() {
+        if inner.client.is_forked() {
             return shown.finish_non_exhaustive();
         }
         shown
-            .field("idle_connections", &inner.pool.idle())
             .field("listens", &inner.listener.is_running())
             .finish()
     }

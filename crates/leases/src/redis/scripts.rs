@@ -6,6 +6,8 @@
 
 use redis::{Cmd, Script};
 
+use crate::sync::Arc;
+
 /// All scripts.
 pub(super) struct Scripts {
     pub(super) acquire: Text,
@@ -21,14 +23,15 @@ pub(super) struct Scripts {
 }
 
 /// A script with its hash.
+#[derive(Clone)]
 pub(super) struct Text {
     text: &'static str,
-    hash: String,
+    hash: Arc<str>,
 }
 
 impl Text {
     fn new(text: &'static str) -> Self {
-        let hash = Script::new(text).get_hash().to_owned();
+        let hash = Script::new(text).get_hash().into();
         Text { text, hash }
     }
 }
@@ -81,7 +84,7 @@ pub(super) fn commands_at(details: &str) -> Option<String> {
     let script = all
         .each()
         .into_iter()
-        .find(|one| details.contains(&one.hash))?;
+        .find(|one| details.contains(&*one.hash))?;
     let line = script.text.lines().nth(line.checked_sub(1)?)?;
     let after = line.split("call('").skip(1);
     let commands: Vec<_> = after.filter_map(|rest| rest.split('\'').next()).collect();
@@ -89,18 +92,18 @@ pub(super) fn commands_at(details: &str) -> Option<String> {
 }
 
 /// One call of a script.
-pub(super) struct Call<'a> {
-    script: &'a Text,
+pub(super) struct Call {
+    script: Text,
     keys: usize,
     /// The keys, then the other arguments.
     args: Vec<String>,
 }
 
-impl<'a> Call<'a> {
-    pub(super) fn new(script: &'a Text, keys: impl IntoIterator<Item = String>) -> Self {
+impl Call {
+    pub(super) fn new(script: &Text, keys: impl IntoIterator<Item = String>) -> Self {
         let args: Vec<_> = keys.into_iter().collect();
         Call {
-            script,
+            script: script.clone(),
             keys: args.len(),
             args,
         }
@@ -112,18 +115,18 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Appends the call to `to`, in the format of the protocol.
-    pub(super) fn write(&self, by: By, to: &mut Vec<u8>) {
+    /// Returns the command of the call.
+    pub(super) fn command(&self, by: By) -> Cmd {
         let mut cmd = Cmd::new();
         match by {
-            By::Hash => cmd.arg("EVALSHA").arg(&self.script.hash),
+            By::Hash => cmd.arg("EVALSHA").arg(&*self.script.hash),
             By::Text => cmd.arg("EVAL").arg(self.script.text),
         };
         cmd.arg(self.keys);
         for arg in &self.args {
             cmd.arg(arg);
         }
-        cmd.write_packed_command(to);
+        cmd
     }
 }
 

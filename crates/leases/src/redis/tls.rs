@@ -8,12 +8,11 @@ use std::io;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{
-    AlertDescription, ClientConfig, ClientConnection, Error, InvalidMessage, RootCertStore,
-    StreamOwned,
-};
+use rustls::{AlertDescription, ClientConfig, Error, InvalidMessage, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
-use super::wire::{Timed, Wire};
 use crate::sync::Arc;
 
 /// The certificates that a store trusts, and the one that it shows.
@@ -76,7 +75,7 @@ impl Certificates {
                 .map_err(|error| format!("the client's certificate and key: {error}"))?,
         };
         Ok(Tls {
-            config: Arc::new(config),
+            connector: TlsConnector::from(Arc::new(config)),
             name,
         })
     }
@@ -130,22 +129,14 @@ fn system_roots() -> Result<RootCertStore, String> {
 
 /// The TLS settings for one server.
 pub(super) struct Tls {
-    config: Arc<ClientConfig>,
+    connector: TlsConnector,
     name: ServerName<'static>,
 }
 
 impl Tls {
-    /// Does the handshake within the limit of the socket.
-    pub(super) fn over(&self, mut socket: Timed) -> io::Result<Wire> {
-        let mut connection = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
-            .map_err(io::Error::other)?;
-        while connection.is_handshaking() {
-            let (read, written) = connection.complete_io(&mut socket)?;
-            if (read, written) == (0, 0) && connection.is_handshaking() {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        Ok(Wire::Tls(Box::new(StreamOwned::new(connection, socket))))
+    /// Does the handshake.
+    pub(super) async fn over(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        self.connector.connect(self.name.clone(), stream).await
     }
 }
 

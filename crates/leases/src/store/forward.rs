@@ -138,5 +138,3 @@ forward!([<S: LeaseStore + ?Sized>] Box<S>, S, |own, ask| ask(own), |call| call)
 #[cfg(all(feature = "tokio", not(loom)))]
 forward!([<S: LeaseStore + ?Sized>] TokioStore<S>, S, |own, ask| own.enter(ask), |call| own
     .within(call));
-#[cfg(feature = "redis")]
-pub(crate) use forward;

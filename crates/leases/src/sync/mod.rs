@@ -25,8 +25,6 @@ pub(crate) mod channel {
 
 pub(crate) mod thread {
     pub(crate) use std::thread::Builder;
-    #[cfg(any(feature = "postgres", feature = "redis"))]
-    pub(crate) use std::thread::panicking;
 }
 
 /// A mutex that ignores poison. That is sound because no user code runs under the lock, and code

@@ -167,14 +167,10 @@ fn a_server_that_is_not_there_is_named() {
 
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
-fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
+fn any_number_of_callers_share_one_connection_and_holders_another() {
     let server = Server::start();
     let proxy = Proxy::before_redis(server.port());
-    let store = RedisStore::builder(&proxy.url())
-        .durable()
-        .connections(2)
-        .build();
-    let store = Arc::new(store.unwrap());
+    let store = at(&proxy.url());
     thread::scope(|scope| {
         for thread in 0..8 {
             let store = &store;
@@ -190,34 +186,58 @@ fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
             });
         }
     });
-    assert!(
-        proxy.seen().connections <= 2,
-        "{}",
-        proxy.seen().connections
-    );
+    assert_eq!(proxy.seen().connections, 2);
     granted(&store, "held", "a:1");
-    proxy.begin(Trouble::Swallow, Way::Down);
+    // What callers wait for holds up no renewal and no release.
+    proxy.forget();
     let (tell, told) = mpsc::channel();
-    for _ in 0..2 {
+    for name in ["x", "y"] {
         let (store, tell) = (Arc::clone(&store), tell.clone());
-        thread::spawn(move || tell.send(acquire(&store, "x", "a:2")));
+        thread::spawn(move || tell.send(acquire(&store, name, "a:2")));
     }
-    // Both connections are taken, so the next one has no turn.
-    wait::until("both are under way", || {
-        let asks = store.acquire(&Claim::new("y", "a:3", Secret::new("a:3"), LEASE), SHORT);
-        unavailable(asks).contains("2 calls are under way")
-    });
-    proxy.end();
+    // The renewal's own connection is forgotten, too, and the second one has a new one.
     let renewal = [Renewal::new("held", Secret::new("a:1"), LEASE)];
+    unavailable(store.renew(Destination::default(), &renewal, SHORT));
     let outcomes = store.renew(Destination::default(), &renewal, LIMIT);
     assert_eq!(outcomes, Ok(vec![Outcome::Renewed]));
-    // A release does without a turn when half of its time has passed.
-    let limit = Duration::from_secs(2);
-    let released = store.release("held", Secret::new("a:1"), limit);
-    assert_eq!(released, Ok(Released::Released));
+    assert_eq!(
+        store.release("held", Secret::new("a:1"), LIMIT),
+        Ok(Released::Released)
+    );
+    assert!(told.try_recv().is_err());
+    // The connection was there before, so both calls are sent again.
     proxy.cut();
     for _ in 0..2 {
-        let _ = wait::next(&told);
+        let answer = wait::next(&told);
+        assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_connection_whose_packets_vanish_costs_one_call() {
+    let server = Server::start();
+    let proxy = Proxy::before_redis(server.port());
+    let store = at(&proxy.url());
+    for round in 0..10 {
+        let owner = format!("a:{round}");
+        granted(&store, "x", &owner);
+        proxy.forget();
+        let renewal = [Renewal::new("x", Secret::new(&owner), LEASE)];
+        let claim = Claim::new("y", &owner, Secret::new(&owner), LEASE);
+        unavailable(store.acquire(&claim, SHORT));
+        granted(&store, "y", &owner);
+        if round > 0 {
+            unavailable(store.renew(Destination::default(), &renewal, SHORT));
+        }
+        let outcomes = store.renew(Destination::default(), &renewal, LIMIT);
+        assert_eq!(outcomes, Ok(vec![Outcome::Renewed]));
+        for name in ["x", "y"] {
+            assert_eq!(
+                store.release(name, Secret::new(&owner), LIMIT),
+                Ok(Released::Released)
+            );
+        }
     }
 }
 
@@ -700,7 +720,7 @@ fn one_connection_listens_for_all_who_wait_and_ends_when_nobody_does() {
         if round == 0 {
             drop(watches);
             wait::until("nobody listens for nobody", || listeners(&server) == 0);
-            wait::until("the thread has ended", || {
+            wait::until("the task has ended", || {
                 format!("{store:?}").contains("listens: false")
             });
         } else {

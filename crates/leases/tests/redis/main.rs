@@ -11,6 +11,7 @@ mod faults;
 mod holding;
 mod refusals;
 mod releases;
+mod runtime;
 mod store;
 #[cfg(feature = "redis-tls")]
 mod tls;

@@ -283,12 +283,11 @@ fn a_listener_that_says_nothing_costs_no_more_than_the_limit() {
         plain("me:secret@"),
     ];
     for builder in stores {
-        let builder = builder.connections(2);
         let again = builder.clone();
         let leases = Leases::new(builder.build().unwrap()).unwrap();
         let start = Instant::now();
         let waited = thread::scope(|scope| {
-            // More of them than there are connections.
+            // All of them want one connection.
             let wait = || leases.lock("x").within(Duration::from_secs(1)).wait();
             [(); 4]
                 .map(|()| scope.spawn(wait))
@@ -316,11 +315,11 @@ fn a_listener_that_says_nothing_costs_no_more_than_the_limit() {
 
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
-fn after_a_silence_the_connections_are_free_again() {
+fn after_a_silence_a_call_is_answered_at_once() {
     let authority = Authority::new();
     let server = Secured::start(&authority, &authority.issue("127.0.0.1", false), "no");
     let gate = Gate::before(server.port);
-    let store = tls("127.0.0.1", gate.port, &authority).connections(4);
+    let store = tls("127.0.0.1", gate.port, &authority);
     let leases = Leases::new(store.build().unwrap()).unwrap();
     leases.lock("x").wait().unwrap().release().wait().unwrap();
     gate.silent(true);
@@ -338,7 +337,7 @@ fn after_a_silence_the_connections_are_free_again() {
         }
     });
     gate.silent(false);
-    // At once: none of the calls before keeps its place.
+    // At once: no call before has left its connection.
     let guard = leases.lock("y").at_once().wait().unwrap();
     guard.release().wait().unwrap();
 }

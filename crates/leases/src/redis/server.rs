@@ -1,0 +1,247 @@
+//! The server: where it is, how to connect, and how to log in.
+//!
+//! The crate `redis` speaks the protocol over a stream that is made here. Its own streams would use the
+//! default provider of rustls, which panics if a program has two of them, and would read the
+//! certificates of the system for each connection.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, Pipeline, ProtocolVersion,
+    RedisConnectionInfo, RedisError, Value,
+};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::errors::{CallFault, answered};
+use super::received::{Bytes, Received, Watched};
+#[cfg(feature = "redis-tls")]
+use super::tls::Tls;
+use crate::remote::{Limit, Task};
+use crate::store::StoreError;
+use crate::sync::Arc;
+
+/// Lookups of a name that hang take no more threads than these.
+const LOOKUPS: usize = 4;
+
+/// The pause before a Unix socket whose queue is full is tried again. Such a socket wakes nobody.
+#[cfg(unix)]
+const FULL: Duration = Duration::from_millis(5);
+
+/// The address of the server, and how to log in.
+pub(super) struct Server {
+    address: Address,
+    #[cfg(feature = "redis-tls")]
+    tls: Option<Tls>,
+    /// The idle time after which the system probes the connection.
+    keepalive: Option<Duration>,
+    login: RedisConnectionInfo,
+    lookups: Arc<Semaphore>,
+}
+
+enum Address {
+    Tcp(String, u16),
+    Unix(PathBuf),
+}
+
+/// A connection for calls. Its clones share it, and it is closed with the last of them.
+#[derive(Clone)]
+pub(super) struct Open {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) received: Arc<Received>,
+    _driver: Arc<Task>,
+}
+
+impl Open {
+    /// Classifies an error of this connection.
+    pub(super) fn fault(&self, error: &RedisError, server: &Server) -> CallFault {
+        #[cfg(feature = "redis-tls")]
+        if let Some(why) = self.received.tls_refusal() {
+            return CallFault::Other(StoreError::Refused(format!("{server}: {why}")));
+        }
+        match self.received.refusal() {
+            Some(error) => CallFault::Other(answered(&error)),
+            None => CallFault::of(error, server),
+        }
+    }
+}
+
+impl Server {
+    /// Creates a server. Returns `None` if the kind of address is not supported.
+    pub(super) fn new(info: &ConnectionInfo, keepalive: Option<Duration>) -> Option<Self> {
+        let login = info.redis_settings().clone().set_skip_set_lib_name();
+        Some(Server {
+            address: match info.addr() {
+                ConnectionAddr::Tcp(host, port) => Address::Tcp(host.clone(), *port),
+                ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
+                _ => return None,
+            },
+            #[cfg(feature = "redis-tls")]
+            tls: None,
+            keepalive,
+            // The third version of the protocol has other answers, and Redis 5 does not have it.
+            login: login.set_protocol(ProtocolVersion::RESP2),
+            lookups: Arc::new(Semaphore::new(LOOKUPS)),
+        })
+    }
+
+    /// Returns the host, or `None` for a Unix socket.
+    #[cfg(feature = "redis-tls")]
+    pub(super) fn host(&self) -> Option<&str> {
+        match &self.address {
+            Address::Tcp(host, _) => Some(host),
+            Address::Unix(_) => None,
+        }
+    }
+
+    #[cfg(feature = "redis-tls")]
+    pub(super) fn with_tls(self, tls: Tls) -> Self {
+        Server {
+            tls: Some(tls),
+            ..self
+        }
+    }
+
+    /// Connects for calls, and logs in. Call this within a runtime.
+    pub(super) async fn open(&self, limit: Limit) -> Result<Open, CallFault> {
+        let received = Received::new();
+        let stream = Watched::new(self.connect(limit).await?, Arc::clone(&received));
+        // The limits are those of the calls.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        // It logs in below: the crate would hide what the server says.
+        let nobody = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let made = MultiplexedConnection::new_with_config(&nobody, stream, config).await;
+        let (connection, driver) = made.map_err(|error| CallFault::of(&error, self))?;
+        let mut open = Open {
+            connection,
+            received,
+            _driver: Arc::new(Task::new(tokio::spawn(driver))),
+        };
+        let commands = self.commands();
+        if !commands.is_empty() {
+            let sent = open
+                .connection
+                .send_packed_commands(&commands, 0, commands.len());
+            let answers = sent.await;
+            for answer in answers.map_err(|error| open.fault(&error, self))? {
+                if let Value::ServerError(error) = answer {
+                    return Err(CallFault::Other(answered(&error)));
+                }
+            }
+        }
+        Ok(open)
+    }
+
+    /// Connects to listen, and logs in.
+    pub(super) async fn open_listener(&self, limit: Limit) -> Result<PubSub, CallFault> {
+        let stream = self.connect(limit).await?;
+        let made = PubSub::new(&self.login, stream).await;
+        made.map_err(|error| CallFault::of(&error, self))
+    }
+
+    /// The first commands on each connection.
+    fn commands(&self) -> Pipeline {
+        let mut commands = Pipeline::new();
+        if let Some(password) = self.login.password() {
+            commands.cmd("AUTH");
+            if let Some(user) = self.login.username() {
+                commands.arg(user);
+            }
+            commands.arg(password);
+        }
+        if self.login.db() != 0 {
+            commands.cmd("SELECT").arg(self.login.db());
+        }
+        commands
+    }
+
+    async fn connect(&self, limit: Limit) -> Result<Bytes, CallFault> {
+        match &self.address {
+            Address::Tcp(host, port) => self.connect_tcp(host, *port, limit).await,
+            #[cfg(unix)]
+            Address::Unix(path) => loop {
+                match tokio::net::UnixStream::connect(path).await {
+                    Ok(stream) => return Ok(Box::pin(stream)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        tokio::time::sleep(FULL).await;
+                    }
+                    Err(error) => return Err(CallFault::of_io(&error, self)),
+                }
+            },
+            #[cfg(not(unix))]
+            Address::Unix(_) => Err(CallFault::of_io(&io::ErrorKind::Unsupported.into(), self)),
+        }
+    }
+
+    /// Connects to the first address of a host that works.
+    async fn connect_tcp(&self, host: &str, port: u16, limit: Limit) -> Result<Bytes, CallFault> {
+        let unknown = |why: &str| {
+            CallFault::Other(StoreError::Unavailable(format!(
+                "{self}: the name of the host is not to be found{why}"
+            )))
+        };
+        let found = self.addresses(host, port).await;
+        let found = found.map_err(|error| unknown(&format!(": {error}")))?;
+        let mut fault = unknown("");
+        for (tried, address) in (0..).zip(&found) {
+            // Each address gets an equal share of the time that is left. So an address that does
+            // not answer leaves time for the others.
+            let share = limit.left() / (found.len() as u32 - tried);
+            fault = match timeout(share, self.connect_to(*address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => CallFault::of_io(&error, self),
+                Err(_) => CallFault::late(self),
+            };
+        }
+        Err(fault)
+    }
+
+    /// Looks up the name of a host. The system can't be told to stop, so a lookup that nobody wants
+    /// any more keeps its thread.
+    async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(address) = host.parse() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let turn = Arc::clone(&self.lookups).acquire_owned().await;
+        let host = host.to_owned();
+        let look_up = spawn_blocking(move || {
+            let _turn = turn;
+            Ok((&*host, port).to_socket_addrs()?.collect())
+        });
+        look_up.await?
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> io::Result<Bytes> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        if let Some(after) = self.keepalive {
+            // The number of probes and the time between them are left to the system.
+            let keepalive = TcpKeepalive::new().with_time(after);
+            SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        }
+        #[cfg(feature = "redis-tls")]
+        if let Some(tls) = &self.tls {
+            return Ok(Box::pin(tls.over(stream).await?));
+        }
+        Ok(Box::pin(stream))
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Address::Unix(path) => path.display().fmt(f),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A task on the runtime of a store, and the future that waits for it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::task::JoinHandle;
+
+use super::fork_safe::ForkSafe;
+use crate::store::StoreError;
+
+/// A task that ends when this is dropped.
+pub(crate) struct Task<T = ()>(JoinHandle<T>);
+
+impl<T> Task<T> {
+    pub(crate) fn new(handle: JoinHandle<T>) -> Self {
+        Task(handle)
+    }
+
+    /// Whether the task has ended, has panicked, or has lost its runtime.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The answer of a task. In a forked copy of the process there will never be one, and nothing that
+/// belongs to a runtime is touched.
+pub(crate) struct Job<T>(ForkSafe<Task<T>>);
+
+impl<T> Job<T> {
+    pub(super) fn new(task: Task<T>) -> Self {
+        Job(ForkSafe::new(task))
+    }
+}
+
+impl<T> Future for Job<T> {
+    /// `None` if the task has panicked, or its runtime has ended.
+    type Output = Result<Option<T>, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let task = match self.0.get_mut() {
+            Ok(task) => task,
+            Err(forked) => return Poll::Ready(Err(forked)),
+        };
+        Pin::new(&mut task.0)
+            .poll(context)
+            .map(|answer| Ok(answer.ok()))
+    }
+}
