@@ -3,10 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::IntoConnectionInfo;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 use tokio::runtime::Handle;
 
 use super::keys::{Keys, SLOTS};
+use super::sentinel::{self, Sentinels};
 use super::server::Server;
 #[cfg(feature = "redis-tls")]
 use super::tls::Certificates;
@@ -66,6 +67,7 @@ pub struct RedisStoreBuilder {
     runtime: Option<Handle>,
     tcp_keepalive: Option<Duration>,
     destinations: u16,
+    sentinel_login: RedisConnectionInfo,
     #[cfg(feature = "redis-tls")]
     certificates: Certificates,
 }
@@ -83,6 +85,7 @@ impl RedisStoreBuilder {
             runtime: None,
             tcp_keepalive: Some(KEEPALIVE),
             destinations: 1,
+            sentinel_login: RedisConnectionInfo::default(),
             #[cfg(feature = "redis-tls")]
             certificates: Certificates::default(),
         }
@@ -241,6 +244,28 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets how to log in to the Sentinels of a `redis-sentinel://` URL, if they demand it. An empty
+    /// user is the default one. The user and the password in the URL are those of the master.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::RedisStore;
+    ///
+    /// let url = "redis-sentinel://:secret@s1,s2,s3/shop";
+    /// let builder = RedisStore::builder(url);
+    /// let store = builder.sentinel_login("", "another secret").build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sentinel_login(mut self, user: &str, password: impl AsRef<str>) -> Self {
+        let mut login = RedisConnectionInfo::default().set_password(password.as_ref());
+        if !user.is_empty() {
+            login = login.set_username(user);
+        }
+        self.sentinel_login = login;
+        self
+    }
+
     /// Sets the idle time after which the system probes the server (TCP keepalive): 15 s by
     /// default, `None` for never. Probes keep the connection alive in devices between the two
     /// machines, and detect that the server is gone. The time is rounded up to whole seconds. The
@@ -308,7 +333,7 @@ impl RedisStoreBuilder {
         };
         // The stream with TLS is made here (`server.rs`), so the crate `redis` gets a plain URL.
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("", ""));
-        let tls = matches!(scheme, "rediss" | "valkeys");
+        let tls = matches!(scheme, "rediss" | "valkeys" | "rediss-sentinel");
         if tls && cfg!(not(feature = "redis-tls")) {
             return Err(wrong(
                 "TLS needs tourbillon's feature `redis-tls`".to_owned(),
@@ -318,15 +343,20 @@ impl RedisStoreBuilder {
             let why = "certificates are always checked, so nothing may follow a `#`";
             return Err(wrong(why.to_owned()));
         }
-        let plain = format!("redis://{rest}");
-        let url = if tls { &plain } else { &self.url };
-        let info = url.as_str().into_connection_info();
-        let info = info.map_err(|error| {
-            wrong(match error.detail() {
-                Some(detail) => format!("{} ({detail})", described(&error)),
-                None => described(&error),
-            })
-        })?;
+        let of_sentinels = match scheme {
+            "redis-sentinel" | "rediss-sentinel" => Some(AtSentinels::of(rest).map_err(wrong)?),
+            _ => None,
+        };
+        let plain = match &of_sentinels {
+            Some(at) => at.plain(0),
+            None => format!("redis://{rest}"),
+        };
+        let url = if tls || of_sentinels.is_some() {
+            &plain
+        } else {
+            &self.url
+        };
+        let info = read(url).map_err(wrong)?;
         // Round up: the system takes whole seconds, and would round down.
         let keepalive = self.tcp_keepalive.map(|after| {
             let begun = u64::from(after.subsec_nanos() > 0);
@@ -334,17 +364,105 @@ impl RedisStoreBuilder {
         });
         // `Server::new` returns `None` for kinds of addresses that only the crate `redis` supports.
         let server = Server::new(&info, keepalive);
-        let server = server.ok_or_else(|| wrong("no such kind of address is known".to_owned()))?;
+        let mut server =
+            server.ok_or_else(|| wrong("no such kind of address is known".to_owned()))?;
+        let mut hosts: Vec<_> = tcp(&info).into_iter().collect();
+        if let Some(at) = of_sentinels {
+            if self.durable {
+                let why =
+                    "a failover loses what was not replicated yet, so the store can't be durable";
+                return Err(wrong(why.to_owned()));
+            }
+            hosts = at.hosts().map_err(wrong)?;
+            server = server.of(Sentinels {
+                hosts: hosts.clone(),
+                master: at.master.to_owned(),
+                login: self.sentinel_login.clone(),
+            });
+        }
         #[cfg(feature = "redis-tls")]
         {
             let certificates = &self.certificates;
             certificates.check().map_err(RedisBuildError::Tls)?;
-            if let (true, Some(host)) = (tls, server.host()) {
-                let tls = certificates.tls(host).map_err(RedisBuildError::Tls)?;
+            if tls && !hosts.is_empty() {
+                let tls = certificates.tls(&hosts).map_err(RedisBuildError::Tls)?;
                 return Ok(server.with_tls(tls));
             }
         }
         Ok(server)
+    }
+}
+
+/// The parts of a URL `USER:PASSWORD@HOST,HOST/MASTER/DATABASE`.
+struct AtSentinels<'a> {
+    /// With the `@`, or empty.
+    login: &'a str,
+    hosts: Vec<&'a str>,
+    master: &'a str,
+    database: &'a str,
+}
+
+impl<'a> AtSentinels<'a> {
+    fn of(rest: &'a str) -> Result<Self, String> {
+        let (login, behind) = match rest.rfind('@') {
+            Some(at) => rest.split_at(at + 1),
+            None => ("", rest),
+        };
+        let (hosts, path) = behind.split_once('/').unwrap_or((behind, ""));
+        let (master, database) = path.split_once('/').unwrap_or((path, ""));
+        if master.is_empty() {
+            return Err("the name of a master is missing behind the Sentinels".to_owned());
+        }
+        if [master, database]
+            .iter()
+            .any(|part| part.contains(['?', '#']))
+        {
+            return Err("a URL of Sentinels has no options".to_owned());
+        }
+        let hosts = hosts.split(',').collect();
+        Ok(AtSentinels {
+            login,
+            hosts,
+            master,
+            database,
+        })
+    }
+
+    /// The URL as if one of the Sentinels were the server.
+    fn plain(&self, at: usize) -> String {
+        let host = self.hosts[at];
+        format!("redis://{}{host}/{}", self.login, self.database)
+    }
+
+    fn hosts(&self) -> Result<Vec<(String, u16)>, String> {
+        let each = (0..self.hosts.len()).map(|at| {
+            let info = read(&self.plain(at))?;
+            let (host, port) = tcp(&info).ok_or("a Sentinel is a host")?;
+            // The crate fills in the port of a server.
+            let has_port = self.hosts[at].rsplit(']').next();
+            let has_port = has_port.is_some_and(|behind| behind.contains(':'));
+            Ok((host, if has_port { port } else { sentinel::PORT }))
+        });
+        each.collect()
+    }
+}
+
+/// Reads a URL of the crate `redis`.
+fn read(url: &str) -> Result<ConnectionInfo, String> {
+    url.into_connection_info().map_err(|error| {
+        let described = described(&error);
+        match error.detail() {
+            Some(detail) => format!("{described} ({detail})"),
+            None => described,
+        }
+    })
+}
+
+/// Returns the host and the port, if there are any.
+fn tcp(info: &ConnectionInfo) -> Option<(String, u16)> {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) => Some((host.clone(), *port)),
+        _ => None,
     }
 }
 
@@ -427,7 +545,8 @@ impl fmt::Display for RedisBuildError {
         match self {
             RedisBuildError::Url { url, why } => write!(
                 f,
-                "{url:?} can't be used: {why}; it has to look like redis://127.0.0.1:6379/"
+                "{url:?} can't be used: {why}; it has to look like redis://127.0.0.1:6379/, or \
+                 redis-sentinel://a,b/MASTER"
             ),
             #[cfg(feature = "redis-tls")]
             RedisBuildError::Tls(why) => write!(f, "TLS can't be used: {why}"),
@@ -496,6 +615,15 @@ mod tests {
             ("redis://:s3cret@host/first", "\"redis://:***@host/first\""),
             ("redis://0.0.0.0/", "wildcard"),
             ("redis://host/?protocol=9", "Invalid protocol version (9)"),
+            ("redis-sentinel://a,b", "the name of a master is missing"),
+            (
+                "redis-sentinel://:s3cret@a//1",
+                "the name of a master is missing",
+            ),
+            ("redis-sentinel://a/shop?x=1", "has no options"),
+            ("redis-sentinel://a,/shop", "can't be used"),
+            ("redis-sentinel://a:x/shop", "can't be used"),
+            ("redis-sentinel://:s3cret@a/shop/first", "***@a/shop/first"),
         ] {
             let error = build(url);
             assert!(error.contains(words), "{error}");
@@ -532,6 +660,12 @@ mod tests {
             error(some().destinations(0)),
             RedisBuildError::Destinations(0)
         );
+        let at_sentinels = || RedisStoreBuilder::new("redis-sentinel://a,[::1],b:7/shop/2");
+        let refused = at_sentinels().durable().build().unwrap_err().to_string();
+        assert!(refused.contains("not replicated yet"), "{refused}");
+        let store = at_sentinels().build().unwrap();
+        let shown = "shop of the Sentinels a:26379,::1:26379,b:7";
+        assert!(format!("{store:?}").contains(shown), "{store:?}");
         assert!(some().build().is_ok());
         // The default is valid with the longest possible lease, too.
         assert!(some().longest_lease(LONGEST).build().is_ok());

@@ -34,6 +34,7 @@ impl RedisStore {
                     .arg(&u8::from(self.0.options.starts_empty))
                     .arg(&self.least_micros())
                     .arg(&u8::from(granted))
+                    .with_epoch()
             })
             .collect();
         let mut longest = None;
@@ -104,6 +105,7 @@ impl RedisStore {
             .arg(claim.secret.reveal())
             .arg(&Claim::TURN.as_millis())
             .arg(&self.least_micros())
+            .with_epoch()
     }
 
     /// Asks for a name, and returns the answer unchanged.

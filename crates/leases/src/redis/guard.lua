@@ -15,14 +15,19 @@ end
 -- `longest` is the greatest longest lease that the store knows of, in us, or 0 for a server that
 -- forgets nothing. `own` is its own one, or 0 if it may differ from that of others.
 --
--- The marker is the text "RUN END WHY LONGEST". RUN is the id of the server's run. END is the time until
+-- `epoch` is that of the connection, or 0 without Sentinels.
+--
+-- The marker is the text "RUN END WHY LONGEST", with a further " EPOCH" once one is known. RUN is the id of the server's run. END is the time until
 -- which nothing is granted, or 0 when that time has passed. WHY is the reason. A marker of this run
 -- with END 0 says that this server has lost nothing since that time; it needs no clock. LONGEST is
 -- the greatest longest lease of all stores that have asked for a lock, in us. A store with a smaller one
 -- would wait for too short a time after a loss, when nothing tells it of the others. So it is
 -- granted nothing: {3, LONGEST}. A store with a greater one `raises` LONGEST. The last loss was
--- waited out for the smaller one, so it waits for the difference, if it waits for losses at all.
-local function guard(marker, longest, starts_empty, time, own, raises)
+-- waited out for the smaller one, so it waits for the difference, if it waits for losses at all. EPOCH
+-- is the number of the last failover. A greater one says that there was another failover since, which
+-- may have lost what was not replicated yet, whatever the uptime of this server is. A smaller one says
+-- that the caller has a connection from before the failover, or that this server was replaced.
+local function guard(marker, longest, starts_empty, time, own, raises, epoch)
   if longest == 0 then return nil end
   local info = redis.pcall('INFO', 'server')
   if type(info) ~= 'string' then
@@ -43,8 +48,13 @@ local function guard(marker, longest, starts_empty, time, own, raises)
   -- If a server does not report its run, its uptime is checked each time.
   local run = string.match(info, 'run_id:(%x+)')
   local found = redis.call('GET', marker)
-  local of, ends, why, known = string.match(found or '', '^(%x+) (%d+) (%a+) (%d+)$')
-  known = tonumber(known) or 0
+  local of, ends, why, known, last = string.match(found or '', '^(%x+) (%d+) (%a+) (%d+) ?(%d*)$')
+  known, last = tonumber(known) or 0, tonumber(last) or 0
+  if epoch == 0 then epoch = last end
+  if epoch < last then
+    return {err = string.format('READONLY the connection is of epoch %.0f, and epoch %.0f has begun: another ' ..
+      'server may be the master', epoch, last)}
+  end
   local raised = longest > known
   longest = math.max(longest, known)
   if own > 0 and own < longest then return {3, longest} end
@@ -59,17 +69,21 @@ local function guard(marker, longest, starts_empty, time, own, raises)
     end
   else
     if not raises then raised, longest = false, known end
-    if of == run and ends == '0' and not raised then return nil end
+    if of == run and ends == '0' and not raised and epoch == last then return nil end
     if raised and not starts_empty then ends = (ends == '0' and now or ends) + longest - known end
     -- No wait has to be longer than the longest lease. More is left if the clock was set back.
     rest = math.max(0, math.min(ends - now, longest))
-    if of ~= run then
+    -- The first epoch that a marker of this run gets is no failover.
+    if epoch > last and (last > 0 or of ~= run) then
+      rest, why = longest, 'restarted'
+    elseif of ~= run then
       local since_start = math.min(rest_of_uptime(info, longest, tonumber(time[2])), longest)
       if since_start >= rest then rest, why = since_start, 'restarted' end
     end
   end
   -- Write only a change, since each write goes to the replicas and the append-only file.
   local written = string.format('%s %.0f %s %.0f', run or '0', rest > 0 and now + rest or 0, why, longest)
+  if epoch > 0 then written = string.format('%s %.0f', written, epoch) end
   if written ~= found then redis.call('SET', marker, written) end
   if rest == 0 then return nil end
   return {2, rest, WHY[why]}

@@ -147,7 +147,7 @@ impl Link {
         let number = calls.len();
         let mut commands = Pipeline::with_capacity(number);
         for call in calls {
-            commands.add_command(call.command(by));
+            commands.add_command(call.command(by, open.epoch));
         }
         open.received.awaits(limit);
         let mut connection = open.connection.clone();

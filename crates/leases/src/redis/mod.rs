@@ -37,6 +37,7 @@ mod listener;
 mod listing;
 mod received;
 mod scripts;
+mod sentinel;
 mod server;
 mod slot;
 #[cfg(feature = "redis-tls")]
@@ -77,7 +78,7 @@ const OVERDUE: Duration = Duration::from_secs(1);
 ///
 /// | key | type | what | lives |
 /// |---|---|---|---|
-/// | `tourbillon:{0}:marker` | string | shows that no data were lost: the server's run, the time in microseconds until which nothing is granted (or 0), and the reason | until the data are lost |
+/// | `tourbillon:{0}:marker` | string | shows that no data were lost: the server's run, the time in microseconds until which nothing is granted (or 0), the reason, the greatest longest lease in microseconds, and with Sentinels the number of the last failover | until the data are lost |
 ///
 /// | field of the hash | what |
 /// |---|---|
@@ -152,9 +153,11 @@ const OVERDUE: Duration = Duration::from_secs(1);
 ///
 /// # What it cannot promise
 ///
-/// - **A failover to a replica loses the writes that were not replicated yet.** The replica has the
-///   marker, so it may grant a lock that is held. If its clock is behind, tokens may repeat, too.
-///   `WAIT` would make that rarer but not impossible, so the store does not use it.
+/// - **A failover to a replica loses the writes that were not replicated yet.** With
+///   [Sentinels](#sentinels) the store waits until nobody relies on what was lost. Without them it does
+///   not notice the failover: the replica has the marker, so it may grant a lock that is held. If the
+///   replica's clock is behind, tokens may repeat, too. `WAIT` would make that rarer but not impossible, so
+///   the store does not use it.
 /// - **A master that stands still during a failover goes on granting when it wakes**, until it learns
 ///   that it was replaced. `min-replicas-to-write 1` with a short `min-replicas-max-lag` in its
 ///   configuration makes that rarer, not impossible: a master without replicas then answers
@@ -197,6 +200,21 @@ const OVERDUE: Duration = Duration::from_secs(1);
 /// One more connection listens for releases while callers wait. It is closed some seconds after the
 /// last waiting caller, or with the store. If it misses a release, waiting callers find it by asking
 /// again.
+///
+/// # Sentinels
+///
+/// A URL `redis-sentinel://[user][:password@]a[:26379],b,c/MASTER[/DATABASE]` names Sentinels and the
+/// master that they watch. `rediss-sentinel://` is the same with TLS, to the Sentinels and to the master.
+/// For each connection the store asks all Sentinels, and takes the newest answer of a majority. If fewer
+/// answer within half of the limit, their newest answer counts.
+///
+/// Each failover has a number, the `config-epoch`. The marker keeps the greatest one. So after a failover
+/// nothing is granted for the longest lease ([`StoreError::Restarted`]), while renewals and releases
+/// go on. A server whose marker has a greater number than the connection grants nothing
+/// ([`StoreError::Unavailable`]), and the store connects anew. User and password of the URL are those of
+/// the master. [`sentinel_login`](RedisStoreBuilder::sentinel_login) has those of the Sentinels, whose
+/// user needs `+sentinel|master`. Give all programs that share locks a URL with Sentinels: a grant by a
+/// plain URL is not held to the number.
 ///
 /// # Servers
 ///
@@ -264,7 +282,7 @@ impl RedisStore {
 
     /// Returns a builder of a store. URLs are those of the crate `redis`:
     /// `redis://[user][:password@]host[:port][/database]`, `rediss://` for the same with TLS
-    /// (feature `redis-tls`), or `unix:///path`.
+    /// (feature `redis-tls`), or `unix:///path`. `redis-sentinel://` names [Sentinels](#sentinels).
     ///
     /// # Examples
     ///

@@ -97,6 +97,8 @@ pub(super) struct Call {
     keys: usize,
     /// The keys, then the other arguments.
     args: Vec<String>,
+    /// Whether the epoch of the connection is the last argument.
+    with_epoch: bool,
 }
 
 impl Call {
@@ -106,6 +108,7 @@ impl Call {
             script: script.clone(),
             keys: args.len(),
             args,
+            with_epoch: false,
         }
     }
 
@@ -115,8 +118,14 @@ impl Call {
         self
     }
 
-    /// Returns the command of the call.
-    pub(super) fn command(&self, by: By) -> Cmd {
+    /// Adds the epoch of the connection, after the other arguments.
+    pub(super) fn with_epoch(mut self) -> Self {
+        self.with_epoch = true;
+        self
+    }
+
+    /// Returns the command of the call on a connection of this epoch.
+    pub(super) fn command(&self, by: By, epoch: u64) -> Cmd {
         let mut cmd = Cmd::new();
         match by {
             By::Hash => cmd.arg("EVALSHA").arg(&*self.script.hash),
@@ -125,6 +134,9 @@ impl Call {
         cmd.arg(self.keys);
         for arg in &self.args {
             cmd.arg(arg);
+        }
+        if self.with_epoch {
+            cmd.arg(epoch);
         }
         cmd
     }

@@ -23,6 +23,7 @@ use tokio::time::timeout;
 
 use super::errors::{CallFault, answered};
 use super::received::{Bytes, Received, Watched};
+use super::sentinel::Sentinels;
 #[cfg(feature = "redis-tls")]
 use super::tls::Tls;
 use crate::remote::{Limit, Task};
@@ -49,6 +50,8 @@ pub(super) struct Server {
 
 enum Address {
     Tcp(String, u16),
+    /// The master that these name.
+    Sentinels(Sentinels),
     Unix(PathBuf),
 }
 
@@ -57,6 +60,8 @@ enum Address {
 pub(super) struct Open {
     pub(super) connection: MultiplexedConnection,
     pub(super) received: Arc<Received>,
+    /// That of its server, or 0 if there are no Sentinels.
+    pub(super) epoch: u64,
     _driver: Arc<Task>,
 }
 
@@ -93,12 +98,11 @@ impl Server {
         })
     }
 
-    /// Returns the host, or `None` for a Unix socket.
-    #[cfg(feature = "redis-tls")]
-    pub(super) fn host(&self) -> Option<&str> {
-        match &self.address {
-            Address::Tcp(host, _) => Some(host),
-            Address::Unix(_) => None,
+    /// The master of these Sentinels in place of the server itself.
+    pub(super) fn of(self, sentinels: Sentinels) -> Self {
+        Server {
+            address: Address::Sentinels(sentinels),
+            ..self
         }
     }
 
@@ -112,66 +116,82 @@ impl Server {
 
     /// Connects for calls, and logs in. Call this within a runtime.
     pub(super) async fn open(&self, limit: Limit) -> Result<Open, CallFault> {
+        let (bytes, epoch) = self.connect(limit).await?;
+        let mut open = self.speak(bytes, epoch).await?;
+        self.log_in(&mut open, &self.login).await?;
+        Ok(open)
+    }
+
+    /// Begins to speak the protocol.
+    pub(super) async fn speak(&self, bytes: Bytes, epoch: u64) -> Result<Open, CallFault> {
         let received = Received::new();
-        let stream = Watched::new(self.connect(limit).await?, Arc::clone(&received));
+        let stream = Watched::new(bytes, Arc::clone(&received));
         // The limits are those of the calls.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
-        // It logs in below: the crate would hide what the server says.
+        // It logs in later: the crate would hide what the server says.
         let nobody = RedisConnectionInfo::default().set_skip_set_lib_name();
         let made = MultiplexedConnection::new_with_config(&nobody, stream, config).await;
         let (connection, driver) = made.map_err(|error| CallFault::of(&error, self))?;
-        let mut open = Open {
+        Ok(Open {
             connection,
             received,
+            epoch,
             _driver: Arc::new(Task::new(tokio::spawn(driver))),
-        };
-        let commands = self.commands();
-        if !commands.is_empty() {
-            let sent = open
-                .connection
-                .send_packed_commands(&commands, 0, commands.len());
-            let answers = sent.await;
-            for answer in answers.map_err(|error| open.fault(&error, self))? {
-                if let Value::ServerError(error) = answer {
-                    return Err(CallFault::Other(answered(&error)));
-                }
-            }
-        }
-        Ok(open)
+        })
     }
 
-    /// Connects to listen, and logs in.
-    pub(super) async fn open_listener(&self, limit: Limit) -> Result<PubSub, CallFault> {
-        let stream = self.connect(limit).await?;
-        let made = PubSub::new(&self.login, stream).await;
-        made.map_err(|error| CallFault::of(&error, self))
-    }
-
-    /// The first commands on each connection.
-    fn commands(&self) -> Pipeline {
+    /// Logs in, and chooses the database.
+    pub(super) async fn log_in(
+        &self,
+        open: &mut Open,
+        login: &RedisConnectionInfo,
+    ) -> Result<(), CallFault> {
         let mut commands = Pipeline::new();
-        if let Some(password) = self.login.password() {
+        if let Some(password) = login.password() {
             commands.cmd("AUTH");
-            if let Some(user) = self.login.username() {
+            if let Some(user) = login.username() {
                 commands.arg(user);
             }
             commands.arg(password);
         }
-        if self.login.db() != 0 {
-            commands.cmd("SELECT").arg(self.login.db());
+        if login.db() != 0 {
+            commands.cmd("SELECT").arg(login.db());
         }
-        commands
+        if commands.is_empty() {
+            return Ok(());
+        }
+        let mut connection = open.connection.clone();
+        let sent = connection.send_packed_commands(&commands, 0, commands.len());
+        for answer in sent.await.map_err(|error| open.fault(&error, self))? {
+            if let Value::ServerError(error) = answer {
+                return Err(CallFault::Other(answered(&error)));
+            }
+        }
+        Ok(())
     }
 
-    async fn connect(&self, limit: Limit) -> Result<Bytes, CallFault> {
+    /// Connects to listen, and logs in.
+    pub(super) async fn open_listener(&self, limit: Limit) -> Result<PubSub, CallFault> {
+        let (stream, _) = self.connect(limit).await?;
+        let made = PubSub::new(&self.login, stream).await;
+        made.map_err(|error| CallFault::of(&error, self))
+    }
+
+    /// Connects, and returns the epoch of the server.
+    async fn connect(&self, limit: Limit) -> Result<(Bytes, u64), CallFault> {
         match &self.address {
-            Address::Tcp(host, port) => self.connect_tcp(host, *port, limit).await,
+            Address::Tcp(host, port) => Ok((self.connect_tcp(host, *port, limit).await?, 0)),
+            Address::Sentinels(sentinels) => {
+                let master = sentinels.ask(self, limit).await?;
+                let bytes = self.connect_tcp(&master.host, master.port, limit).await?;
+                Ok((bytes, master.epoch))
+            }
             #[cfg(unix)]
             Address::Unix(path) => loop {
                 match tokio::net::UnixStream::connect(path).await {
-                    Ok(stream) => return Ok(Box::pin(stream)),
+                    Ok(stream) => return Ok((Box::pin(stream), 0)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         tokio::time::sleep(FULL).await;
                     }
@@ -184,10 +204,19 @@ impl Server {
     }
 
     /// Connects to the first address of a host that works.
-    async fn connect_tcp(&self, host: &str, port: u16, limit: Limit) -> Result<Bytes, CallFault> {
+    pub(super) async fn connect_tcp(
+        &self,
+        host: &str,
+        port: u16,
+        limit: Limit,
+    ) -> Result<Bytes, CallFault> {
+        let place = match &self.address {
+            Address::Sentinels(_) => format!("{self}, at {host}:{port}"),
+            _ => self.to_string(),
+        };
         let unknown = |why: &str| {
             CallFault::Other(StoreError::Unavailable(format!(
-                "{self}: the name of the host is not to be found{why}"
+                "{place}: the name of the host is not to be found{why}"
             )))
         };
         let found = self.addresses(host, port).await;
@@ -197,10 +226,10 @@ impl Server {
             // Each address gets an equal share of the time that is left. So an address that does
             // not answer leaves time for the others.
             let share = limit.left() / (found.len() as u32 - tried);
-            fault = match timeout(share, self.connect_to(*address)).await {
+            fault = match timeout(share, self.connect_to(host, *address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => CallFault::of_io(&error, self),
-                Err(_) => CallFault::late(self),
+                Ok(Err(error)) => CallFault::of_io(&error, &place),
+                Err(_) => CallFault::late(&place),
             };
         }
         Err(fault)
@@ -221,7 +250,12 @@ impl Server {
         look_up.await?
     }
 
-    async fn connect_to(&self, address: SocketAddr) -> io::Result<Bytes> {
+    /// Connects to an address of a host, whose name the certificate must have.
+    #[cfg_attr(
+        not(feature = "redis-tls"),
+        allow(unused_variables, reason = "only TLS asks for the name")
+    )]
+    async fn connect_to(&self, host: &str, address: SocketAddr) -> io::Result<Bytes> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         if let Some(after) = self.keepalive {
@@ -231,7 +265,7 @@ impl Server {
         }
         #[cfg(feature = "redis-tls")]
         if let Some(tls) = &self.tls {
-            return Ok(Box::pin(tls.over(stream).await?));
+            return Ok(Box::pin(tls.over(stream, host).await?));
         }
         Ok(Box::pin(stream))
     }
@@ -242,6 +276,7 @@ impl fmt::Display for Server {
         match &self.address {
             Address::Tcp(host, port) => write!(f, "{host}:{port}"),
             Address::Unix(path) => path.display().fmt(f),
+            Address::Sentinels(sentinels) => sentinels.fmt(f),
         }
     }
 }

@@ -55,9 +55,10 @@ impl Certificates {
     }
 
     /// Returns the TLS settings for a server of this name.
-    pub(super) fn tls(&self, host: &str) -> Result<Tls, String> {
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| format!("{host:?} is no name that a certificate can be for"))?;
+    pub(super) fn tls(&self, hosts: &[(String, u16)]) -> Result<Tls, String> {
+        for (host, _) in hosts {
+            name(host)?;
+        }
         let roots = if self.roots.is_empty() {
             system_roots()?
         } else {
@@ -74,11 +75,14 @@ impl Certificates {
                 .with_client_auth_cert(chain, key)
                 .map_err(|error| format!("the client's certificate and key: {error}"))?,
         };
-        Ok(Tls {
-            connector: TlsConnector::from(Arc::new(config)),
-            name,
-        })
+        Ok(Tls(TlsConnector::from(Arc::new(config))))
     }
+}
+
+/// Returns the name that the certificate of a host must have.
+fn name(host: &str) -> Result<ServerName<'static>, String> {
+    let name = ServerName::try_from(host.to_owned());
+    name.map_err(|_| format!("{host:?} is no name that a certificate can be for"))
 }
 
 impl fmt::Debug for Certificates {
@@ -127,16 +131,18 @@ fn system_roots() -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// The TLS settings for one server.
-pub(super) struct Tls {
-    connector: TlsConnector,
-    name: ServerName<'static>,
-}
+/// The TLS settings of a store.
+pub(super) struct Tls(TlsConnector);
 
 impl Tls {
     /// Does the handshake.
-    pub(super) async fn over(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        self.connector.connect(self.name.clone(), stream).await
+    pub(super) async fn over(
+        &self,
+        stream: TcpStream,
+        host: &str,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let name = name(host).map_err(io::Error::other)?;
+        self.0.connect(name, stream).await
     }
 }
 
@@ -226,7 +232,7 @@ mod tests {
         certificates.trust(b"nonsense".to_vec());
         let what = "a root certificate is no certificate in PEM";
         assert_eq!(certificates.check(), Err(what.to_owned()));
-        let Err(what) = Certificates::default().tls("no name at all") else {
+        let Err(what) = Certificates::default().tls(&[("no name at all".to_owned(), 1)]) else {
             panic!("a name with spaces is accepted");
         };
         assert!(

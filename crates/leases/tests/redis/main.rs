@@ -12,6 +12,7 @@ mod holding;
 mod refusals;
 mod releases;
 mod runtime;
+mod sentinel;
 mod store;
 #[cfg(feature = "redis-tls")]
 mod tls;

@@ -17,6 +17,8 @@ pub struct Server {
     port: u16,
     folder: PathBuf,
     options: Vec<String>,
+    /// Of a Sentinel: the text of its file, which it changes.
+    watches: Option<String>,
     running: Option<Running>,
 }
 
@@ -55,18 +57,58 @@ impl Server {
         server
     }
 
+    /// One that keeps everything in memory, and has all that this one has. It is there when it is in
+    /// step.
+    pub fn replica(&self) -> Self {
+        self.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+        let port = self.port.to_string();
+        let replica = Server::with(&["--save", "", "--replicaof", "127.0.0.1", &port]);
+        replica.until(&["INFO", "replication"], "master_link_status:up");
+        replica
+    }
+
+    /// A Sentinel that watches this master, which has one replica, by the name `shop`. It promotes the
+    /// replica when the master has not answered for half a second, and asks no other Sentinel.
+    pub fn sentinel(&self) -> Self {
+        let watches = format!(
+            "sentinel monitor shop 127.0.0.1 {} 1\nsentinel down-after-milliseconds shop 500\n",
+            self.port
+        );
+        let sentinel = Server::made(&["--sentinel"], Some(&watches));
+        sentinel.until(&["SENTINEL", "MASTER", "shop"], "\"num-slaves\"\n32) \"1\"");
+        sentinel
+    }
+
     /// One with options of its own.
     pub fn with(options: &[&str]) -> Self {
+        Server::made(options, None)
+    }
+
+    fn made(options: &[&str], watches: Option<&str>) -> Self {
         let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
         somewhere("redis", &PORTS, |port, folder| {
             let mut server = Server {
                 port,
                 folder,
                 options: options.clone(),
+                watches: watches.map(str::to_owned),
                 running: None,
             };
             server.launch().then_some(server)
         })
+    }
+
+    /// Waits until `redis-cli` prints this among other things.
+    pub fn until(&self, command: &[&str], printed: &str) {
+        let start = Instant::now();
+        loop {
+            let all = self.cli(command);
+            if all.contains(printed) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{command:?}: {all}");
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
     }
 
     /// Its port.
@@ -139,6 +181,13 @@ impl Server {
     /// Starts the program and waits until it answers; false if another program has the port.
     fn launch(&mut self) -> bool {
         let mut program = Command::new("redis-server");
+        if let Some(watches) = &self.watches {
+            let file = self.folder.join("sentinel.conf");
+            if !file.exists() {
+                fs::write(&file, watches).expect("the folder is this server's own");
+            }
+            program.arg(file);
+        }
         program
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--enable-debug-command", "yes", "--dir"])
