@@ -341,3 +341,44 @@ fn after_a_silence_a_call_is_answered_at_once() {
     let guard = leases.lock("y").at_once().wait().unwrap();
     guard.release().wait().unwrap();
 }
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn sentinels_and_their_master_are_asked_over_tls() {
+    let authority = Authority::new();
+    let master = Secured::start(&authority, &authority.issue("127.0.0.1", false), "no");
+    let port = free_port().to_string();
+    let file = |name: &str| master.folder.join(name).to_str().unwrap().to_owned();
+    let (certificate, key, trusted) = (file("own.crt"), file("own.key"), file("ca.crt"));
+    let _sentinel = Server::watching(
+        master.port,
+        &[
+            "--tls-port",
+            &port,
+            "--tls-cert-file",
+            &certificate,
+            "--tls-key-file",
+            &key,
+            "--tls-ca-cert-file",
+            &trusted,
+            "--tls-auth-clients",
+            "no",
+            "--tls-replication",
+            "yes",
+        ],
+    );
+    let at = |trusted: &Authority| {
+        let url = format!("rediss-sentinel://127.0.0.1:{port}/shop");
+        let builder = RedisStore::builder(&url).starts_empty();
+        let builder = builder.tls_root_certificate_pem(trusted.pem.clone());
+        builder.build().unwrap()
+    };
+    assert_eq!(at(&authority).check(LIMIT), Ok(()));
+    let leases = Leases::new(at(&authority)).unwrap();
+    leases.lock("x").wait().unwrap().release().wait().unwrap();
+    let refused = at(&Authority::new()).check(LIMIT);
+    let Err(StoreError::Refused(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.contains("certificate is not accepted"), "{why}");
+}

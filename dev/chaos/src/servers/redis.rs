@@ -70,13 +70,18 @@ impl Server {
     /// A Sentinel that watches this master, which has one replica, by the name `shop`. It promotes the
     /// replica when the master has not answered for half a second, and asks no other Sentinel.
     pub fn sentinel(&self) -> Self {
-        let watches = format!(
-            "sentinel monitor shop 127.0.0.1 {} 1\nsentinel down-after-milliseconds shop 500\n",
-            self.port
-        );
-        let sentinel = Server::made(&["--sentinel"], Some(&watches));
+        let sentinel = Server::watching(self.port, &[]);
         sentinel.until(&["SENTINEL", "MASTER", "shop"], "\"num-slaves\"\n32) \"1\"");
         sentinel
+    }
+
+    /// A Sentinel with options of its own, for the master at this port.
+    pub fn watching(master: u16, options: &[&str]) -> Self {
+        let watches = format!(
+            "sentinel monitor shop 127.0.0.1 {master} 1\nsentinel down-after-milliseconds shop 500\n"
+        );
+        let options: Vec<_> = options.iter().chain(&["--sentinel"]).copied().collect();
+        Server::made(&options, Some(&watches))
     }
 
     /// One with options of its own.
