@@ -113,8 +113,8 @@
 //!   a second more at most; [`lock`](Leases::lock) waits that long. Leases that the server has
 //!   forgotten are lost at their next renewal.
 //!
-//!   A `PostgresStore` waits so only after the promotion of a standby, and after a recovery from a
-//!   backup, since its server has what it has committed.
+//!   A `PostgresStore` waits only after the promotion of a standby, or the recovery of a physical
+//!   backup. A server that restarts still has all that it has committed.
 //!
 //!   A server with `appendonly yes` and `appendfsync always` forgets nothing: build its store with
 //!   `durable`, which grants at once. For a server that is empty on purpose, such as one of a test,

@@ -129,9 +129,9 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Declares that no server that answers at this URL has ever lost a commit: there are no standbys,
-    /// or those that may be promoted have all commits (`synchronous_standby_names`). Then the store
-    /// grants at once after a failover.
+    /// Declares that no server at this URL ever lacks a commit. Either there are no standbys, or each one
+    /// that may be promoted has all commits (`synchronous_standby_names`). Then the store also grants at
+    /// once after a failover.
     pub fn durable(mut self) -> Self {
         self.durable = true;
         self
@@ -148,25 +148,28 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Sets the greatest number of connections for calls that somebody waits for; 4 by default. Each
-    /// carries any number of calls, one after the other, and a further one is opened when all are busy.
-    /// Where the disk of the server is slow, more of them commit together.
+    /// Sets the greatest number of connections for calls that somebody waits for; 4 by default. A
+    /// connection carries any number of calls, which the server executes in their order. A further one
+    /// is opened when all are busy. If the disk of the server is slow, more connections help: the server
+    /// writes their commits together.
     ///
-    /// Beside these there is one for renewals, and one that listens while callers wait.
+    /// Two more connections do not count: one for renewals and background releases, and one that listens
+    /// while callers wait.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// Sets how long the server may take for one statement. 5 s by default, at least 10 ms and at most
-    /// a day. A call has its own limit, too. This one ends what the server still does after that.
+    /// Sets how long the server may take for one statement; 5 s by default. A value below 10 ms counts as
+    /// 10 ms, and a value above one day as one day. Each call also has its own limit, at which the caller
+    /// stops waiting. The statement limit ends a statement that the server still executes after that.
     pub fn statement_limit(mut self, limit: Duration) -> Self {
         self.statement_limit = Session::limit(limit);
         self
     }
 
-    /// Sets whether the first connection makes the tables if there are none: yes by default. With no, a
-    /// wrong URL is an error, and an empty database in the place of the right one grants nothing.
+    /// Sets whether the first connection makes the tables if there are none; `true` by default. With
+    /// `false`, a database without the tables is an error. So a program with a wrong URL gets no locks.
     pub fn create_tables(mut self, create: bool) -> Self {
         self.create_tables = create;
         self
@@ -176,10 +179,10 @@ impl PostgresStoreBuilder {
     /// URL: for passwords that change, such as the tokens of a cloud provider, which are valid for
     /// minutes.
     ///
-    /// It is called on a thread that may block, before each connection is opened. It should have a
-    /// time limit. An error or a panic of it is
-    /// [`StoreError::Unavailable`](crate::StoreError::Unavailable), and it is asked again at the next
-    /// attempt.
+    /// The store calls the function before it opens a connection, on a thread that may block. The
+    /// function should have a time limit. If it returns an error or panics, the call of the store fails
+    /// with [`StoreError::Unavailable`](crate::StoreError::Unavailable). The next attempt to connect
+    /// calls it again.
     ///
     /// # Examples
     ///

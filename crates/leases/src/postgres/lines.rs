@@ -5,9 +5,9 @@
 //! some thousand acquires must not delay them.
 //!
 //! - **LINE-1** A call without an answer at its limit gives its connection up, if nothing was
-//!   answered on it since the call was sent, and at least half of its limit was left then. So one
-//!   that is dead costs one call, and one that has just been made is not given up too soon. It does not
-//!   matter whether the call comes to its limit itself, or is dropped there.
+//!   answered on it since the call was sent, and at least half of its limit was left then. So a
+//!   dead connection costs the calls that are under way on it, and no later ones. A connection that has
+//!   just been made is not given up too soon. A call that is dropped at its limit counts, too.
 //! - **LINE-2** Whoever waits for a connection gets the failure of the attempt that was under way. So
 //!   many callers do not make many attempts, one after the other.
 
@@ -38,7 +38,7 @@ pub(super) type Value = Box<dyn ToSql + Sync + Send>;
 /// All values of a statement.
 pub(super) type Values = Vec<Value>;
 
-/// Purpose calls a connection carries.
+/// Which calls a connection carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// Renewals, and batches of releases.

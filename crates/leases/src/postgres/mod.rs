@@ -58,12 +58,15 @@ const SWEPT: i64 = 10_000;
 ///
 /// # The URL
 ///
-/// The URL, or string of `key=value` pairs, is read as `psql` reads it, with its environment and its
-/// files. Several hosts are tried in their order: for a primary with standbys,
-/// `postgres://a,b/shop?target_session_attrs=read-write`. `connect_timeout` is the limit for each
-/// address, 5 s by default. TLS needs the feature `postgres-tls` and `sslmode=verify-full`, `require`
-/// or `verify-ca`: there is no encryption without a check. No error shows a password, which may also
-/// [come from a function](PostgresStoreBuilder::password_with).
+/// The URL, or a string of `key=value` pairs, is read as `psql` reads it, together with the same
+/// environment variables and files. Several hosts are tried in their order. For a primary with
+/// standbys, use `postgres://a,b/shop?target_session_attrs=read-write`. `connect_timeout` is the limit
+/// for each address, 5 s by default.
+///
+/// TLS needs the feature `postgres-tls` and `sslmode=verify-full`, `require` or `verify-ca`. Two values
+/// differ from `psql`: `require` checks the certificate and the name of the host, and `prefer` does not
+/// encrypt. A password may also [come from a function](PostgresStoreBuilder::password_with). No error
+/// shows it.
 ///
 /// # Exact fencing
 ///
@@ -77,33 +80,33 @@ const SWEPT: i64 = 10_000;
 /// commit;
 /// ```
 ///
-/// It fails unless the name is held with this token, with the SQLSTATE `TB002`. Until the transaction
-/// has ended, the name is granted to nobody else, also if the lease runs out meanwhile. Renewals and
-/// releases go on. So a transaction that takes long holds the name beyond its lease. In a transaction
-/// with the isolation `repeatable read` or `serializable`, call it first.
+/// If the name is not held with this token, the call fails with the SQLSTATE `TB002`. After a call that
+/// succeeds, nobody else gets the name before the transaction has ended, even if the lease runs out
+/// meanwhile. So a long transaction blocks the name beyond its lease. Renewals and releases still work.
+/// In a transaction with the isolation `repeatable read` or `serializable`, call `guard` first.
 ///
 /// # What is in the database
 ///
 /// The tables and functions are in the schema `tourbillon_leases`, or in the one that
 /// [`PostgresStoreBuilder::schema`] names. The first connection makes them.
 ///
-/// The table `lease` has a row for each name. It is updated in place, and has no index beside that on
-/// the name. A row of a free name stays for its token, for
+/// The table `lease` has a row for each name. Its only index is on the name, so a renewal adds no index
+/// entry. The row of a free name keeps the last token, for
 /// [25 hours](PostgresStoreBuilder::token_life) by default. A million names in a day take some 300 MB.
 ///
 /// | column of `lease` | what |
 /// |---|---|
 /// | `owner` | who holds it: the [`instance`](crate::LeasesBuilder::instance), random digits, the process, and the number of the holding. It is for people, and proves nothing. With ` (released)` behind it: nobody, but the name [stays locked](crate::Acquisition::at_least). Null: nobody |
-/// | `secret` | what the holder proves with that it holds it. No call of a store shows it; whoever may read the table sees it |
+/// | `secret` | a text by which the holder proves that it holds the name. No call of a store shows it. Every role that may read the table sees it |
 /// | `token` | the token of the last grant |
-/// | `ends`, `length` | until when it is held, unless it is renewed, and how long its lease is |
+/// | `ends`, `length` | when the lease ends unless it is renewed, and how long it is |
 /// | `holds`, `data` | how many guards held it at the last renewal, and what the holder [says about itself](crate::LeasesBuilder::holder_data) |
 /// | `waiter`, `since` | the store whose caller has waited longest; if that wait was 20 ms or more at the release, no other store gets the name for another 5 to 25 ms |
-/// | `announce` | whether the release is announced for others than `waiter` |
-/// | `ticket`, `detached`, `terms` | since it was [detached](crate::LeaseGuard::detach): the secret of its ticket until that is used, its lease after that, and its options |
+/// | `announce` | whether the release is also announced to stores other than `waiter` |
+/// | `ticket`, `detached`, `terms` | after a [detach](crate::LeaseGuard::detach): the secret of the ticket until it is used, the length of the lease once it is resumed, and the options of the lock |
 ///
-/// A person sees who holds what, and can take a lock from its holder, which notices at its next
-/// renewal:
+/// These statements show who holds which lock, and take a lock from its holder. The holder notices
+/// that at its next renewal:
 ///
 /// ```sql
 /// select name, owner, token, ends from tourbillon_leases.lease where owner is not null and ends > now();
@@ -112,16 +115,17 @@ const SWEPT: i64 = 10_000;
 ///
 /// Do not delete rows: the token of a name is in its row.
 ///
-/// # Grants
+/// # Rights
 ///
-/// Functions run with the rights of their caller, except `guard`.
+/// All functions except `guard` run with the rights of their caller. `guard` runs with the rights of its
+/// owner.
 ///
-/// | role | needs |
+/// | a role that | needs |
 /// |---|---|
 /// | makes the tables | `create` on the database |
-/// | of a program with leases | `usage` on the schema; `select`, `insert`, `update` and `delete` on all tables in it |
-/// | calls `guard` alone | `usage` on the schema |
-/// | shows who holds what | `usage` on the schema; `select` on all tables in it |
+/// | uses leases | `usage` on the schema; `select`, `insert`, `update` and `delete` on all tables in it |
+/// | only calls `guard` | `usage` on the schema |
+/// | only shows who holds which lock | `usage` on the schema; `select` on all tables in it |
 ///
 /// If programs must not make tables, an administrator runs [`PostgresStore::tables_sql`] once.
 ///
@@ -134,23 +138,31 @@ const SWEPT: i64 = 10_000;
 /// # Failovers and lost data
 ///
 /// A standby that is promoted may lack the last commits of its primary, and with them locks that
-/// holders still rely on. So may a database that was restored. The table `meta` has the identifier and
-/// the timeline of the server that has granted last, and each connection compares them. If they are
-/// others, nothing is granted for the [longest lease](PostgresStoreBuilder::longest_lease), 30 s by
-/// default ([`StoreError::Restarted`]). The same happens if a process finds other tables than it has
-/// used before. Renewals and releases never wait.
+/// holders still rely on. So may a server that was recovered from a physical backup. Both begin a new
+/// timeline.
 ///
-/// A server that only restarts has lost nothing: there is no wait, and holders go on. The same holds
-/// for a new database. With [`durable`](PostgresStoreBuilder::durable), for servers whose standbys
-/// have each commit, there is no wait at all.
+/// The table `meta` has the identifier and the timeline of the server that was used last. Each new
+/// connection compares them with those of its server. If they differ, nothing is granted for
+/// the [longest lease](PostgresStoreBuilder::longest_lease), 30 s by default
+/// ([`StoreError::Restarted`]). The same happens if a process finds that the tables were made anew.
+/// Renewals and releases never wait.
+///
+/// A server that only restarts has lost nothing: there is no wait, and holders keep their locks. In a
+/// new database there is no wait, either. With [`durable`](PostgresStoreBuilder::durable) the store
+/// never waits. Use it only if each standby that may be promoted has all commits.
 ///
 /// # What it cannot promise
 ///
-/// - **A primary that goes on during a failover, cut off from its standbys, goes on granting**, unless
-///   it commits synchronously. A `synchronous_standby_names` with `synchronous_commit = on` closes
-///   this gap.
-/// - With `fsync = off` a crash of the machine loses locks, and nothing shows it. A session with
-///   `synchronous_commit = off` is no danger: the store turns it on for its own sessions.
+/// - **A former primary that goes on after a failover, or starts again, still grants**, unless it
+///   commits synchronously. A `synchronous_standby_names` with `synchronous_commit = on` closes this
+///   gap.
+/// - **The store does not notice a dump that is restored into the same server, or a snapshot of its
+///   disk that is put back**: the identifier and the timeline are those from before. Before programs
+///   connect, run `update tourbillon_leases.meta set opens = now() + interval '30 s'`, with your
+///   longest lease.
+/// - With `fsync = off` a crash of the machine loses locks, and the store does not notice it. A
+///   database with `synchronous_commit = off` is no danger: the store turns it on for its own
+///   sessions.
 /// - Leases are counted by the server's clock. If it jumps forward, leases end early. If it is set
 ///   back, no lease ends early, and nobody waits for longer than one lease.
 ///
@@ -159,24 +171,25 @@ const SWEPT: i64 = 10_000;
 ///
 /// # Connections, limits and errors
 ///
-/// A store has one thread, which drives all of its connections: one for renewals and for what is
-/// released in the background, up to [four](PostgresStoreBuilder::connections) for other calls, and
-/// one that listens for releases while callers wait. A connection carries many calls at a time, so
-/// few callers need one alone. They are opened when they are needed, and again after they were lost.
+/// A store has one thread, which drives all of its connections. One connection is for renewals and
+/// background releases. Up to [four](PostgresStoreBuilder::connections) are for other calls. Another one
+/// listens for releases while callers wait. Many calls share a connection, so a few callers need only
+/// one. A connection is opened when it is needed, and opened again after it was lost.
 ///
-/// A call is given up at its limit. The server may still carry it out: leases release what they may
-/// have been granted. If nothing was answered on the connection since the call was sent, the
-/// connection is given up, too.
+/// A call is given up at its limit. The server may still execute it, so leases release the locks that
+/// it may have granted. If the server has answered nothing on the connection since the call was sent,
+/// the connection is given up, too.
 ///
-/// PgBouncer needs `pool_mode = session`. One that shares connections between transactions is
-/// refused. If announcements of releases do not arrive, the store notices, and waiting callers ask ten
-/// times a second.
+/// PgBouncer needs `pool_mode = session`. The store refuses a pooler that shares connections between
+/// transactions. If announcements of releases do not arrive, the store notices that. Then waiting
+/// callers ask ten times a second.
 ///
-/// - [`StoreError::Unavailable`]: no server, no answer in time, a server that starts or ends, too many
-///   connections, a row that somebody else has locked by hand, tables that are gone.
-/// - [`StoreError::Refused`]: a wrong password, missing rights, a standby, a version that is too old,
-///   tables that need a newer version of this crate, a name that is empty, longer than 1,024 bytes or
-///   has a zero byte, and a lease that is zero or longer than the longest.
+/// - [`StoreError::Unavailable`]: no server, no answer in time, a server that starts or shuts down, too
+///   many connections, a row that somebody has locked by hand, tables that are gone.
+/// - [`StoreError::Refused`]: a wrong password, missing rights, a standby, a server that is older than
+///   version 13, a database whose encoding is not UTF-8, tables that need a newer version of this crate,
+///   a name that is empty, has more than 1,024 bytes, or has a zero byte, and a lease that is zero or
+///   longer than the longest.
 ///
 /// # Forks
 ///
@@ -208,7 +221,7 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// If the URL can't be read, or asks for what there is not.
+    /// If the URL can't be read, or asks for something that is not supported.
     pub fn open(url: &str) -> Result<PostgresStore, PostgresBuildError> {
         PostgresStore::builder(url).build()
     }
@@ -255,9 +268,10 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unavailable`] if there is no server, [`StoreError::Restarted`] if it may have lost
-    /// data and grants nothing yet, and [`StoreError::Refused`] if it does not accept the role, is no
-    /// primary, or has other tables.
+    /// [`StoreError::Unavailable`] if there is no server, and [`StoreError::Restarted`] if the server may
+    /// have lost data and grants nothing yet. [`StoreError::Refused`] if the server does not accept the
+    /// role or is no primary, if its tables need a newer version of this crate, or if other stores have
+    /// a longer longest lease.
     ///
     /// # Examples
     ///

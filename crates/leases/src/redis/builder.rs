@@ -219,10 +219,11 @@ impl RedisStoreBuilder {
     /// Makes and uses the connections on this tokio runtime. Without this call the store has a thread
     /// for them, from its first call until it is dropped.
     ///
-    /// The runtime needs its I/O and its timers (`enable_all`). If its tasks block it, renewals come
-    /// late, and locks may be lost. A current-thread runtime works only while a thread is in its
-    /// `block_on`; there, await calls of leases, since a call that waits would wait for itself. Limits
-    /// hold by its timers, so a paused clock of tokio ends each call at once.
+    /// The runtime needs I/O and timers (`enable_all`). If a task blocks it, renewals are late, and
+    /// locks may be lost. A current-thread runtime runs only while a thread is in its `block_on`. On
+    /// that thread, await the calls of leases: with `wait` the thread would block the runtime that it
+    /// waits for. The timers of the runtime enforce limits, so each call ends at once if tokio's clock
+    /// is paused.
     ///
     /// # Examples
     ///

@@ -1,7 +1,7 @@
-//! Calls of scripts, by whoever polls, on the connections of a store.
+//! Calls scripts on the connections of a store. The future of a call can be polled anywhere.
 //!
-//! - **CLIENT-1** In a forked copy nothing is sent, no lock is taken, and nothing is dropped that
-//!   belongs to a runtime. Each call and each poll looks first.
+//! - **CLIENT-1** A forked copy sends nothing, takes no lock, and drops nothing that belongs to a
+//!   runtime. Each call and each poll first checks whether it runs in such a copy.
 
 use std::collections::HashMap;
 

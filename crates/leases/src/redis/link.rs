@@ -64,7 +64,8 @@ impl Link {
         }
     }
 
-    /// Returns whether this is of no more use, because the limit of a call has come (LINK-1).
+    /// Returns whether the connection must not be used again: a call has reached its limit in silence,
+    /// or the attempt to connect has failed (LINK-1).
     pub(super) fn is_silent(&self) -> bool {
         match &*self.state.borrow() {
             None => self.awaited.lock().is_some_and(Limit::is_near),

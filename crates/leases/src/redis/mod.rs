@@ -45,7 +45,7 @@ mod tls;
 
 pub use builder::{RedisBuildError, RedisStoreBuilder};
 
-/// By so much a thread waits longer than a limit, before it takes the runtime of the user for dead.
+/// How long a thread waits beyond a limit before it concludes that the runtime of the user has stopped.
 const OVERDUE: Duration = Duration::from_secs(1);
 
 /// Keeps leases on a Redis server, for processes that share one. Feature `redis`.
@@ -173,20 +173,24 @@ const OVERDUE: Duration = Duration::from_secs(1);
 ///
 /// # Connections, limits and errors
 ///
-/// Each [destination](RedisStoreBuilder::destinations) has one connection for callers, and one for
-/// renewals and releases, which wait for no caller. Calls share them. A thread of the store drives all
-/// connections, or a [tokio runtime](RedisStoreBuilder::tokio) of yours. So a call can be awaited on any
-/// runtime. A call that is dropped before it is sent is not sent. What was sent may be executed. A batch
-/// is sent in portions, of 100 for callers and of 1,000 for renewals and releases. Up to four portions are
-/// under way together.
+/// Each [destination](RedisStoreBuilder::destinations) has two connections: one for callers, and one for
+/// renewals and releases, so that these never wait behind callers. Many calls share a connection. A
+/// thread of the store drives all connections, or a [tokio runtime](RedisStoreBuilder::tokio) of yours.
+/// So a call can be awaited on any runtime.
 ///
-/// Every call looks up the name of the host, connects, shakes hands, logs in, writes and reads within
-/// its limit. A call that gets no answer gives its connection up, unless something was received on it
-/// since the call was sent. A connection is also given up after an error, and by a call that comes after
-/// a minute without calls, since a device in between may have forgotten the connection.
+/// A call that is dropped before it is sent is never sent. A call that was sent may be executed. A batch
+/// is sent in portions of 100 calls, or of 1,000 renewals or releases. Up to four portions of a batch are
+/// under way at one time.
 ///
-/// If a connection from before turns out to be closed, the call is sent again on a new one. The first
-/// request may have been executed: the second answer of a release may then be
+/// The limit of a call covers all of its steps: the lookup of the host's name, the connection, the
+/// handshake, the login, and the answer. The store makes a new connection in three cases:
+///
+/// - A call got no answer in time, and nothing was received on the connection since it was sent.
+/// - The connection has failed, or its server has become a replica.
+/// - There was no call for a minute. A device in between may have forgotten the connection.
+///
+/// If a connection was open before the call and turns out to be closed, the call is sent again on a new
+/// one. The first request may have been executed: the second answer of a release may then be
 /// [`Released::NotHeld`](crate::Released::NotHeld). If the first request of an acquire arrives
 /// after its lock was released, nobody holds the name, and it stays locked for a lease.
 ///
@@ -332,8 +336,8 @@ impl RedisStore {
     ///
     /// # Blocking
     ///
-    /// Blocks for `limit` at most, and a second more if a runtime of yours does not run. On the only
-    /// thread of such a runtime there is never an answer.
+    /// Blocks for `limit` at most, or a second longer if the store uses a runtime of yours that does not
+    /// run. Do not call it on the only thread of that runtime: the answer could never come.
     ///
     /// # Examples
     ///

@@ -12,12 +12,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::remote::Limit;
 use crate::sync::{Arc, Mutex};
 
-/// A call may have a very short limit. A silence that is shorter than this shows nothing.
+/// A shorter silence does not show that a connection is dead. A call may have a limit below this.
 const LEAST_SILENCE: Duration = Duration::from_millis(20);
-/// What a server says before it closes a new connection is not longer.
+/// The greatest length of an error that a server sends before it closes a new connection.
 const LONGEST_REFUSAL: usize = 512;
 
-/// What was received on a connection, whoever it was for, and since when something is awaited.
+/// When bytes were last received on a connection, for any call, and since when calls await an answer.
 pub(super) struct Received(Mutex<ReceivedState>);
 
 struct ReceivedState {
@@ -97,9 +97,9 @@ impl Received {
         }
     }
 
-    /// Returns the error that the server sent before it closed the connection, if that was all that it
-    /// sent: it has too many clients, or serves none from elsewhere. The client of Redis tells that
-    /// neither to a batch, nor to a call that was not sent yet.
+    /// Returns the error that the server sent before it closed the connection, if it sent nothing else.
+    /// It has too many clients, or accepts none from other machines. The crate `redis` does not report
+    /// this error to a batch, nor to a call that was not sent yet.
     pub(super) fn refusal(&self) -> Option<ServerError> {
         let state = self.0.lock();
         let Refusal::Line(line) = &state.refusal else {

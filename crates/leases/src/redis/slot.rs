@@ -1,20 +1,20 @@
 //! The place of one connection, which is made anew when it is of no more use.
 //!
 //! - **LINK-1** A call that times out gives its connection up, if nothing was received on it since the
-//!   call was sent. The next call makes another one. So a connection whose packets vanish costs the
-//!   calls that are under way, and those that are sent before one of them times out. A call that times
-//!   out after something else was received gives nothing up: the server is slow, and a new connection
-//!   would not help. A call that comes at the very limit of another one looks for itself, since the
-//!   other one may not have come to it, or was dropped.
+//!   call was sent. The next call makes another one. So a connection whose packets vanish costs only
+//!   the calls that are sent before the first of them times out. If anything was received since the
+//!   call was sent, the connection stays: the server is slow, and a new connection would not help. A
+//!   call that comes at the limit of an earlier call checks the connection itself, since the earlier
+//!   call may have been dropped, or may not have run yet.
 //! - **LINK-2** No call is sent on a connection on which none was sent for longer than
 //!   [`LONGEST_IDLE`]. A device between client and server may have forgotten such a connection, and
 //!   may drop everything that is sent on it.
 //! - **LINK-3** A connection that is given up goes on with the calls that it has. It is closed with
 //!   the last of them. So none of them gets the answer of another call, and none is sent twice,
 //!   except after the end of a connection that was there before the call.
-//! - **LINK-4** An attempt to connect is given up by a call that times out, and by a call that has waited
-//!   for a part of its own time for the attempt of another call. An attempt that succeeds although it
-//!   was given up is used all the same, if the one after it has not succeeded yet.
+//! - **LINK-4** A call that times out gives up the attempt to connect. So does a call that has spent a
+//!   part of its own time on the attempt of another call. An attempt that was given up and succeeds
+//!   after all is still used, unless a later attempt has succeeded first.
 
 use std::time::{Duration, Instant};
 
@@ -66,9 +66,9 @@ impl Slot {
 
     /// Calls scripts, and returns the answer of each. Call this within a runtime.
     ///
-    /// If a connection from before turns out to be closed, the calls without an
-    /// answer are sent once more on a new one. The first request may have been executed all the same. The second one has the same owner, so
-    /// nobody gets a wrong result:
+    /// If the connection was open before the call and turns out to be closed, the calls without an
+    /// answer are sent once more on a new one. The server may have executed the first request, too. The
+    /// second one has the same secret, so nobody gets a wrong result:
     ///
     /// - a second acquire grants again;
     /// - a second renewal renews again;

@@ -3,8 +3,9 @@
 use crate::store::StoreError;
 use crate::sync::Origin;
 
-/// A value that only the process uses and drops that made it. A forked copy leaks it: its threads are
-/// missing there, its locks may stay locked forever, and its sockets are those of the original.
+/// A value that is used and dropped only in the process that made it. A forked copy leaks the value:
+/// the copy lacks the threads of the value, locks in it may stay locked forever, and its sockets are
+/// those of the original.
 pub(crate) struct ForkSafe<T> {
     /// `None` after the drop has begun.
     value: Option<T>,

@@ -51,8 +51,10 @@ impl Io {
         let (name, own) = match &self.0 {
             Driver::Given(runtime) => {
                 let started = runtime.spawn(task);
-                // On a worker of this runtime, the last task that was started waits for this worker. The
-                // caller may block it to wait for an answer. So the last one is one that does nothing.
+                // If this thread is a worker of the runtime, the runtime keeps the newest task for this
+                // worker. The caller may now block the worker until the task has an answer. So start
+                // another task, which does nothing. It takes that place, and another worker can run the
+                // first one.
                 drop(runtime.spawn(async {}));
                 return Ok(Task::new(started));
             }

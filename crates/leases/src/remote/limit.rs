@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 /// The longest limit. It is as good as no limit, and adding it to a time never overflows.
 const LONGEST_LIMIT: Duration = Duration::from_secs(24 * 3_600);
 
-/// By so much earlier the store answers that there was no answer. So its error, which names the server,
-/// comes before the leases drop the call.
+/// A store reports a timeout this much before the limit of the call. So the caller gets the error of
+/// the store, which names the server, before the leases drop the call.
 const EARLIER: Duration = Duration::from_millis(3);
 
-/// A timer of a runtime may come by so much later than a limit.
+/// The most by which a timer of a runtime may fire after a limit.
 const SLACK: Duration = Duration::from_millis(1);
 
 /// The time by which a call has to end.
