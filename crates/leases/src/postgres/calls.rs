@@ -364,7 +364,7 @@ impl PostgresInner {
             return Err(StoreError::Refused(why.to_owned()));
         }
         let start = Instant::now();
-        let end = behind_all(prefix);
+        let end = behind_all(prefix).unwrap_or_else(|| "\u{10ffff}".repeat(LONGEST_NAME / 4 + 1));
         let most = paging.limit.max(1);
         let after = paging.after.as_deref().filter(|after| *after >= prefix);
         let (mut from, mut with) = (after.unwrap_or(prefix).to_owned(), after.is_none());
@@ -426,7 +426,7 @@ impl PostgresInner {
 }
 
 /// The first text behind all that begin with this one, in the order of their bytes, or `None` if
-/// there is none.
+/// there is none. Then a text that is longer than all names is behind them.
 fn behind_all(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {

@@ -53,7 +53,7 @@ impl Sql {
                    select l.name, l.owner, l.token, l.data, l.length, l.ends - clock_timestamp() as rest, \
                      row_number() over (order by l.name) as n \
                    from tourbillon_leases.lease l \
-                   where l.name >= $1 and ($2 or l.name > $1) and ($3::text is null or l.name < $3) \
+                   where l.name >= $1 and ($2 or l.name > $1) and l.name < $3 \
                    order by l.name limit $4 \
                  ) \
                  select s.name, coalesce(s.owner, ''), s.token, coalesce(s.data, ''), \

@@ -132,7 +132,7 @@ fn what_cannot_be_asked_for_is_refused_beside_what_can() {
 fn names_of_any_characters_are_apart() {
     let database = database();
     let store = store(&database);
-    let long = "n".repeat(1_024);
+    let (long, last) = ("n".repeat(1_024), "\u{10ffff}".repeat(256));
     let names = [
         "plain",
         "Plain",
@@ -149,6 +149,7 @@ fn names_of_any_characters_are_apart() {
         "null",
         "\u{10ffff}",
         &long,
+        &last,
     ];
     for (at, name) in names.into_iter().enumerate() {
         granted(&store, name, &format!("a:{at}"));
