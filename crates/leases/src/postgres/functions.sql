@@ -414,30 +414,34 @@ begin
 end
 $$;
 
--- Deletes rows that nobody needs for their tokens any more, at most 10,000, and returns how many. The first call of an
--- hour does so, and whoever goes on after it. To others it returns 0.
-create function tourbillon_leases.sweep_1(p_life bigint, p_begins boolean) returns bigint
+-- Looks at the next 2,000 rows behind p_after, in the order of their names, deletes those that nobody needs for their
+-- tokens any more, and returns the last name, or null if there are no more rows. Without p_after it begins. Within an hour
+-- only the first call does so, and others get null.
+create function tourbillon_leases.sweep_1(p_life bigint, p_after text) returns text
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_deleted bigint;
+  v_last text;
 begin
   perform set_config('synchronous_commit', 'off', true);
-  if p_begins then
+  if p_after is null then
     update tourbillon_leases.meta m set swept = clock_timestamp()
     where m.swept is null or m.swept not between clock_timestamp() - interval '1 hour' and clock_timestamp();
     if not found then
-      return 0;
+      return null;
     end if;
   end if;
+  select s.name into v_last from (
+    select l.name from tourbillon_leases.lease l where l.name > coalesce(p_after, '') order by l.name limit 2000
+  ) s order by s.name desc limit 1;
   delete from tourbillon_leases.lease d where d.name = any (array(
     select l.name from tourbillon_leases.lease l
-    where l.ends < clock_timestamp() - p_life * interval '1 microsecond'
-    order by l.name limit 10000 for update skip locked
+    where l.name > coalesce(p_after, '') and l.name <= v_last
+      and l.ends < clock_timestamp() - p_life * interval '1 microsecond'
+    order by l.name for update skip locked
   ));
-  get diagnostics v_deleted = row_count;
-  return v_deleted;
+  return v_last;
 end
 $$;
 

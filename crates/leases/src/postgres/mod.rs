@@ -35,9 +35,6 @@ pub use builder::{PostgresBuildError, PostgresStoreBuilder};
 /// hour at most.
 const SWEEP: Duration = Duration::from_secs(20 * 60);
 
-/// How many rows are deleted in one step.
-const SWEPT: i64 = 10_000;
-
 /// Keeps leases in a PostgreSQL database, version 13 or newer, for processes that share one. Feature
 /// `postgres`.
 ///
@@ -344,18 +341,18 @@ impl Connections {
 async fn sweep_forever(lines: Arc<Lines>, life: i64) {
     loop {
         sleep(SWEEP).await;
-        let mut begins = true;
+        let mut after: Option<String> = None;
         loop {
-            let (limit, values) = (Limit::new(SWEEP), values![life, begins]);
+            let (limit, values) = (Limit::new(SWEEP), values![life, after]);
             let rows = lines
                 .call(Purpose::Callers, limit, Sql::Sweep, values)
                 .await;
             let rows = rows.unwrap_or_default();
-            let deleted = rows.first().and_then(|row| row.try_get(0).ok());
-            if deleted.is_none_or(|deleted: i64| deleted < SWEPT) {
+            // Each step goes on behind the last name. Without one it was the last step.
+            after = rows.first().and_then(|row| row.try_get(0).ok().flatten());
+            if after.is_none() {
                 break;
             }
-            begins = false;
         }
     }
 }

@@ -394,22 +394,31 @@ fn tokens_grow_whatever_the_clock_does_and_rows_go_when_their_time_is_over() {
     assert_eq!(release(&store, "x", "a:1"), Released::Released);
     assert_eq!(granted(&store, "x", "a:2"), ahead + 1);
     granted(&store, "y", "a:1");
-    let sweep = |begins: bool| {
+    let sweep = |after: &str| {
         let day = "25::bigint * 3600000000";
         psql(
             &database,
-            &format!("select tourbillon_leases.sweep_1({day}, {begins})"),
+            &format!("select tourbillon_leases.sweep_1({day}, {after})"),
         )
     };
-    assert_eq!(sweep(true), "0");
+    assert_eq!(sweep("null"), "y");
     let age =
         "update tourbillon_leases.lease set ends = ends - interval '26 hours' where name = 'x'";
     psql(&database, age);
     // Once an hour, unless somebody goes on.
-    assert_eq!(sweep(true), "0");
-    assert_eq!(sweep(false), "1");
-    let names = "select string_agg(name, ',') from tourbillon_leases.lease";
+    assert_eq!(sweep("null"), "");
+    assert_eq!(sweep("'x'"), "y");
+    let names = "select string_agg(name, ',' order by name) from tourbillon_leases.lease";
+    assert_eq!(psql(&database, names), "x,y");
+    assert_eq!(sweep("''"), "y");
+    assert_eq!(sweep("'y'"), "");
     assert_eq!(psql(&database, names), "y");
+    // A step looks at so many rows, whatever is in them.
+    let many = "insert into tourbillon_leases.lease (name, token, ends, length) \
+                select 'n' || to_char(n, 'FM0000'), n, now(), interval '1 s' from generate_series(1, 2500) n";
+    psql(&database, many);
+    assert_eq!(sweep("''"), "n2000");
+    assert_eq!(sweep("'n2000'"), "y");
     assert!(granted(&store, "x", "a:3") > first);
 }
 
