@@ -83,6 +83,9 @@ declare
   v_is_new boolean;
   v_held boolean;
   v_reserved boolean;
+  v_notes boolean;
+  v_announces boolean;
+  v_cuts boolean;
   v_now timestamptz;
   v_since timestamptz;
   v_ends timestamptz;
@@ -102,8 +105,9 @@ begin
     <<tries>>
     loop
       v_tries := v_tries + 1;
-      -- A transaction has called `guard` and goes on, or others are quicker again and again.
-      numbers[i] := 20000;
+      -- Somebody else has locked the row, or others are quicker again and again. So the caller asks soon, and less often
+      -- once it has waited for long: a transaction that has called `guard` may go on for any time.
+      numbers[i] := least(greatest(p_waited[i] / 10, 20000), 100000);
       exit tries when v_tries > 6;
       select l.* into v_row from tourbillon_leases.lease l where l.name = p_name[i];
       v_is_new := not found;
@@ -116,22 +120,28 @@ begin
         -- The release is announced, and the next turn goes to the store whose caller has waited longest. A difference
         -- of less than 5 ms, which may come from reading the clock twice, is not written.
         v_since := v_now - p_waited[i] * v_us;
-        if v_held and p_waits[i] and (v_row.since is null or v_since + interval '5 ms' <= v_row.since) then
-          update tourbillon_leases.lease l set waiter = p_store, since = v_since
-          where l.name = p_name[i] and l.token = v_row.token and l.owner is not null;
-          continue tries when not found;
+        v_notes := p_waits[i] and v_held and (v_row.since is null or v_since + interval '5 ms' <= v_row.since);
         -- The reservation is another store's. So the next holder's release is announced for this caller.
-        elsif v_reserved and p_waits[i] and not v_row.announce then
-          update tourbillon_leases.lease l set announce = true
-          where l.name = p_name[i] and l.token = v_row.token and l.owner is null;
-          continue tries when not found;
-        end if;
+        v_announces := p_waits[i] and v_reserved and not v_row.announce;
         -- If the clock was set back, more than the whole lease is left. The holder relies on its lease for at most one
         -- lease, counted from a renewal in the past. So the rest can be cut to one lease.
-        if v_held and v_row.ends > v_now + v_row.length then
-          update tourbillon_leases.lease l set ends = v_now + l.length
-          where l.name = p_name[i] and l.token = v_row.token and l.ends > v_now + l.length;
-          v_row.ends := v_now + v_row.length;
+        v_cuts := v_held and v_row.ends > v_now + v_row.length;
+        if v_notes or v_announces or v_cuts then
+          -- Nobody waits here for a row that somebody has locked: other calls wait behind this one. The caller asks
+          -- again soon.
+          perform from tourbillon_leases.lease l where l.name = p_name[i] for no key update skip locked;
+          exit tries when not found;
+          -- The row may be another one by now, and the clock has gone on.
+          update tourbillon_leases.lease l set
+            waiter = case when v_notes then p_store else l.waiter end,
+            since = case when v_notes then v_since else l.since end,
+            announce = l.announce or v_announces,
+            ends = case when l.owner is null then l.ends else least(l.ends, clock_timestamp() + l.length) end
+          where l.name = p_name[i] and l.token = v_row.token and (l.owner is not null) = v_held;
+          continue tries when not found;
+          if v_cuts then
+            v_row.ends := v_now + v_row.length;
+          end if;
         end if;
         numbers[i] := ceil(extract(epoch from v_row.ends - v_now) * 1000000)::bigint;
         exit tries;
@@ -159,7 +169,7 @@ begin
         -- it. Other locks of a row last for a moment.
         select l.* into v_row from tourbillon_leases.lease l where l.name = p_name[i] for update skip locked;
         if not found then
-          exit tries when v_tries > 2;
+          exit tries when v_tries > 1 or cardinality(p_name) > 1;
           perform pg_sleep(0.001);
           continue tries;
         end if;

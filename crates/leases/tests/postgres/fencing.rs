@@ -5,7 +5,7 @@ use kit::wait;
 use tourbillon_leases::{Acquired, Claim, Outcome, Released, Renewal, Secret};
 
 use crate::calls::Calls;
-use crate::shop::{LEASE, LIMIT, MS, acquire, granted, psql, release, renew, store};
+use crate::shop::{LEASE, LIMIT, MS, acquire, granted, held, psql, release, renew, store};
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
@@ -72,6 +72,9 @@ fn a_guarded_transaction_holds_the_name_and_holds_up_nobody_else() {
             answer => panic!("{answer:?}"),
         }
     }
+    // Who has waited for long asks less often.
+    let claim = Claim::new("x", "b:1", Secret::new("b:1"), LEASE).waited(LEASE);
+    assert_eq!(held(&store, &claim), 100 * MS);
     granted(&store, "z", "b:1");
     // The same for a lease that runs out.
     transaction.commit().unwrap();
