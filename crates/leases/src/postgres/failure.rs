@@ -51,7 +51,8 @@ fn of_code(code: &SqlState, why: String) -> StoreError {
 /// Whether something that the statement names is missing: a schema, a table, a function or a column.
 /// A new connection finds out what.
 pub(super) fn names_what_is_missing(code: &SqlState) -> bool {
-    matches!(code.code(), "3F000" | "42P01" | "42883" | "42703")
+    // The table `meta` without its row, too.
+    matches!(code.code(), "3F000" | "42P01" | "42883" | "42703" | "P0002")
 }
 
 /// The rights that are missing on the schema.

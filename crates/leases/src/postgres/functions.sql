@@ -5,7 +5,8 @@
 -- grants a name locks it `for update`, and so does wait.
 
 -- Begins the use of the tables by a connection, and returns their identity. If the server is another one than before,
--- or was promoted, or the caller knows that data were lost, nothing is granted for the longest lease.
+-- or was promoted, or the tables were restored from a dump, or the caller knows that data were lost, nothing is granted
+-- for the longest lease.
 create function tourbillon_leases.open_1(p_longest bigint, p_lost boolean) returns bigint
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
@@ -14,13 +15,18 @@ declare
   v_system constant bigint := (select c.system_identifier from pg_control_system() c);
   -- A promotion begins another timeline.
   v_timeline constant text := left(pg_walfile_name(pg_current_wal_lsn()), 8);
+  -- What a dump restores has another table, or lies in another database.
+  v_database constant oid := (select d.oid from pg_database d where d.datname = current_database());
+  v_table oid;
   v_meta tourbillon_leases.meta;
   v_longest bigint;
   v_now timestamptz;
 begin
   select m.* into strict v_meta from tourbillon_leases.meta m;
+  select m.tableoid into strict v_table from tourbillon_leases.meta m;
   if not p_lost and v_meta.longest >= p_longest and v_meta.system is not distinct from v_system
-    and v_meta.timeline is not distinct from v_timeline then
+    and v_meta.timeline is not distinct from v_timeline and v_meta.of_database is not distinct from v_database
+    and v_meta.of_table is not distinct from v_table then
     return v_meta.identity;
   end if;
   select m.* into strict v_meta from tourbillon_leases.meta m for update;
@@ -29,10 +35,13 @@ begin
   update tourbillon_leases.meta m set
     system = v_system,
     timeline = v_timeline,
+    of_database = v_database,
+    of_table = v_table,
     longest = v_longest,
     opens = case
       -- Tables that nobody has used yet have no server, and nothing was lost.
       when p_lost or v_meta.system <> v_system or v_meta.timeline <> v_timeline
+        or v_meta.of_database <> v_database or v_meta.of_table <> v_table
         then v_now + v_longest * interval '1 microsecond'
       -- The loss before was to be waited out for a shorter lease.
       when v_meta.opens > v_now then v_meta.opens + (v_longest - v_meta.longest) * interval '1 microsecond'
@@ -42,19 +51,32 @@ begin
 end
 $$;
 
--- For how many us nothing is granted yet. No wait is longer than the longest lease, also if the clock was set back.
+-- For how many us nothing is granted yet. No wait is longer than the longest lease, also if the clock was set back: then
+-- the rest is cut.
 create function tourbillon_leases.wait_1() returns bigint
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_now constant timestamptz := clock_timestamp();
+  v_us constant interval := '1 microsecond';
+  v_meta tourbillon_leases.meta;
+  v_rest interval;
 begin
-  return (
-    select case when m.opens > v_now
-      then least(m.longest, ceil(extract(epoch from m.opens - v_now) * 1000000)::bigint) else 0 end
-    from tourbillon_leases.meta m
-  );
+  select m.* into strict v_meta from tourbillon_leases.meta m;
+  v_rest := v_meta.opens - clock_timestamp();
+  if v_rest is null then
+    return 0;
+  end if;
+  if v_rest <= interval '0' or v_rest > v_meta.longest * v_us then
+    -- A moment that has passed is forgotten: a clock that is set back later must not bring it back. Whoever else does
+    -- this does it for all.
+    perform from tourbillon_leases.meta m for no key update skip locked;
+    if found then
+      update tourbillon_leases.meta m set opens = case
+        when m.opens > clock_timestamp() then least(m.opens, clock_timestamp() + m.longest * v_us) end;
+    end if;
+  end if;
+  return greatest(least(v_meta.longest, ceil(extract(epoch from v_rest) * 1000000)::bigint), 0);
 end
 $$;
 
@@ -74,8 +96,10 @@ declare
   v_us constant interval := '1 microsecond';
   -- After so long a caller is due.
   v_turn constant bigint := 20000;
+  v_table oid;
   v_longest bigint;
-  v_wait bigint;
+  v_opens timestamptz;
+  v_wait bigint := 0;
   v_order int[];
   i int;
   v_tries int;
@@ -93,8 +117,16 @@ declare
 begin
   answers := array_fill(0::smallint, array[cardinality(p_name)]);
   numbers := array_fill(0::bigint, array[cardinality(p_name)]);
-  select m.longest, case when p_guarded and m.opens > clock_timestamp() then tourbillon_leases.wait_1() else 0 end
-  into v_longest, v_wait from tourbillon_leases.meta m;
+  select m.longest, m.opens, nullif(m.tableoid, m.of_table) into strict v_longest, v_opens, v_table
+  from tourbillon_leases.meta m;
+  -- The tables were restored while this connection was open.
+  if v_table is not null and cardinality(p_name) > 0 then
+    perform tourbillon_leases.open_1(p_longest, false);
+    select m.longest, m.opens into strict v_longest, v_opens from tourbillon_leases.meta m;
+  end if;
+  if p_guarded and v_opens is not null then
+    v_wait := tourbillon_leases.wait_1();
+  end if;
   -- Most calls have one name, and each statement less is a tenth of their time.
   v_order := array[1];
   if cardinality(p_name) <> 1 then

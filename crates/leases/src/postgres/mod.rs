@@ -136,10 +136,11 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 ///
 /// A standby that is promoted may lack the last commits of its primary, and with them locks that
 /// holders still rely on. So may a server that was recovered from a physical backup. Both begin a new
-/// timeline.
+/// timeline. A dump that was restored may lack locks, too. Its tables have other numbers (`oid`).
 ///
-/// The table `meta` has the identifier and the timeline of the server that was used last. Each new
-/// connection compares them with those of its server. If they differ, nothing is granted for
+/// The table `meta` has the identifier and the timeline of the server that was used last, and the
+/// numbers of its own table and database. Each new connection compares them with those that it finds.
+/// An acquire compares the number of the table once more. If they differ, nothing is granted for
 /// the [longest lease](PostgresStoreBuilder::longest_lease), 30 s by default
 /// ([`StoreError::Restarted`]). The same happens if a process finds that the tables were made anew.
 /// Renewals and releases never wait.
@@ -153,10 +154,10 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// - **A former primary that goes on after a failover, or starts again, still grants**, unless it
 ///   commits synchronously. A `synchronous_standby_names` with `synchronous_commit = on` closes this
 ///   gap.
-/// - **The store does not notice a dump that is restored into the same server, or a snapshot of its
-///   disk that is put back**: the identifier and the timeline are those from before. Before programs
-///   connect, run `update tourbillon_leases.meta set opens = now() + interval '30 s'`, with your
-///   longest lease.
+/// - **The store does not notice a snapshot of the server's disk that is put back**: all numbers are
+///   those from before. The same holds for rows of a dump that are loaded into the tables that are
+///   there. Before programs connect, run
+///   `update tourbillon_leases.meta set opens = now() + interval '30 s'`, with your longest lease.
 /// - With `fsync = off` a crash of the machine loses locks, and the store does not notice it. A
 ///   database with `synchronous_commit = off` is no danger: the store turns it on for its own
 ///   sessions.

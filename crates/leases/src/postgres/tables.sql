@@ -11,6 +11,9 @@ create table tourbillon_leases.meta (
   -- The server that has granted last: another one, or one that was promoted, may lack what was granted.
   system bigint,
   timeline text,
+  -- The database and the table that this row lies in. A dump that is restored has another one.
+  of_database oid,
+  of_table oid,
   -- The greatest longest lease of all stores, in us.
   longest bigint not null default 0,
   -- Nothing is granted before that.
