@@ -24,8 +24,9 @@ const TOKEN_LIFE: Duration = Duration::from_secs(25 * 3_600);
 const CONNECTIONS: usize = 4;
 const MOST_CONNECTIONS: usize = 64;
 const STATEMENT_LIMIT: Duration = Duration::from_secs(5);
-/// No function waits for a transaction of a user's. So this is for what somebody does by hand.
-const LOCK_LIMIT: Duration = Duration::from_secs(1);
+/// No function waits for a transaction of a user's. So this is for what somebody does by hand. It is
+/// shorter than the limits of most calls: after it a batch goes on without the rows that are locked.
+const LOCK_LIMIT: Duration = Duration::from_millis(100);
 const DAY: u64 = 24 * 3_600;
 const LONGEST: Duration = Duration::from_secs(365 * DAY);
 /// Twice the longest possible lease.

@@ -40,6 +40,15 @@ fn strange() -> StoreError {
     StoreError::Unavailable("an answer that none of the functions gives".to_owned())
 }
 
+/// The error of one item of a batch.
+fn locked() -> StoreError {
+    StoreError::Unavailable(
+        "another transaction has locked the row of this name (55P03), perhaps one that somebody has left \
+         open"
+        .to_owned(),
+    )
+}
+
 /// A column of a row.
 fn get<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, StoreError> {
     row.try_get(at).map_err(|_| strange())
@@ -227,7 +236,10 @@ impl PostgresInner {
                 .flags(Purpose::Background, limit, Sql::Renew, values)
                 .await?;
         }
-        let outcomes = in_places(checked, renewed.into_iter().map(Ok)).into_iter();
+        let renewed = renewed
+            .into_iter()
+            .map(|renewed| renewed.ok_or_else(locked));
+        let outcomes = in_places(checked, renewed).into_iter();
         let outcome = |renewed: Result<bool, StoreError>| match renewed {
             Ok(true) => Outcome::Renewed,
             Ok(false) => Outcome::NotHeld,
@@ -271,11 +283,10 @@ impl PostgresInner {
                 self.ear.wait_queue.released(held.name);
             }
         }
-        let released = released?.into_iter().map(|was_held| {
-            Ok(match was_held {
-                true => Released::Released,
-                false => Released::NotHeld,
-            })
+        let released = released?.into_iter().map(|was_held| match was_held {
+            Some(true) => Ok(Released::Released),
+            Some(false) => Ok(Released::NotHeld),
+            None => Err(locked()),
         });
         Ok(in_places(checked, released))
     }
@@ -412,14 +423,14 @@ impl PostgresInner {
         }
     }
 
-    /// Makes a call that answers a list of flags.
+    /// Makes a call that answers a list of flags. There is none for what somebody else has locked.
     async fn flags(
         &self,
         purpose: Purpose,
         limit: Duration,
         sql: Sql,
         values: Values,
-    ) -> Result<Vec<bool>, StoreError> {
+    ) -> Result<Vec<Option<bool>>, StoreError> {
         let rows = self.call(purpose, limit, sql, values).await?;
         get(only(&rows)?, 0)
     }

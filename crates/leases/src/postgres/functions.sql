@@ -10,6 +10,8 @@
 create function tourbillon_leases.open_1(p_longest bigint, p_lost boolean) returns bigint
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
+-- Others who connect hold the row until their commit is on disk.
+set lock_timeout = '1s'
 as $$
 declare
   v_system constant bigint := (select c.system_identifier from pg_control_system() c);
@@ -91,6 +93,8 @@ create function tourbillon_leases.acquire_1(
 )
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
+-- It waits for nobody but another one that grants a new name, until the commit of that one is on disk.
+set lock_timeout = '1s'
 as $$
 declare
   v_us constant interval := '1 microsecond';
@@ -251,26 +255,35 @@ begin
 end
 $$;
 
--- Renews leases. Tells of each whether it is held with this secret.
+-- Renews leases. Tells of each whether it is held with this secret. If p_skips, it waits for no row that somebody has
+-- locked, and tells null of what such a row seems to hold.
 --
 -- Here and below, a limit that the planner does not know makes it expect few rows. So it looks each of them up by the
 -- index, also if the table was small when the plan was made.
 create function tourbillon_leases.renew_1(
-  p_name text[], p_secret text[], p_lease bigint[], p_holds int[], p_never_shortens boolean[]
+  p_name text[], p_secret text[], p_lease bigint[], p_holds int[], p_never_shortens boolean[], p_skips boolean
 ) returns boolean[]
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_free text[];
   v_renewed boolean[];
 begin
+  if p_skips then
+    v_free := array(
+      select l.name from tourbillon_leases.lease l where l.name = any (p_name)
+      order by l.name for no key update skip locked
+    );
+  end if;
   with asked as materialized (
     select u.n, u.name, u.secret, u.lease * interval '1 microsecond' as lease, u.holds, u.never_shortens
     from unnest(p_name, p_secret, p_lease, p_holds, p_never_shortens)
       with ordinality u(name, secret, lease, holds, never_shortens, n)
     order by u.name collate "C", u.n limit cardinality(p_name)
   ), renewed as (
-    -- After it has waited for a lock, the server computes all of this again.
+    -- After it has waited for a row that was changed meanwhile, the server computes all of this again. A row that was
+    -- only locked is as it was.
     update tourbillon_leases.lease l set
       ends = case when a.never_shortens then greatest(l.ends, clock_timestamp() + a.lease)
         else clock_timestamp() + a.lease end,
@@ -278,22 +291,33 @@ begin
       holds = a.holds
     from asked a
     where l.name = a.name and l.secret = a.secret and l.ends > clock_timestamp()
+      and (not p_skips or l.name = any (v_free))
     returning l.name, l.secret
   )
-  select array_agg((a.name, a.secret) in (select d.name, d.secret from renewed d) order by a.n) into v_renewed
+  select array_agg(
+    case
+      when (a.name, a.secret) in (select d.name, d.secret from renewed d) then true
+      when p_skips and a.name <> all (v_free)
+        and exists (select from tourbillon_leases.lease l where l.name = a.name and l.secret = a.secret) then null
+      else false end
+    order by a.n
+  ) into v_renewed
   from asked a;
   return v_renewed;
 end
 $$;
 
--- Releases names, or shortens their leases to a rest, in us. Tells of each whether it was held with this secret.
-create function tourbillon_leases.release_1(p_name text[], p_secret text[], p_rest bigint[], p_store text)
-returns boolean[]
+-- Releases names, or shortens their leases to a rest, in us. Tells of each whether it was held with this secret. p_skips
+-- is that of renew_1. Without p_announces nobody is told, which needs no place in the queue of announcements.
+create function tourbillon_leases.release_1(
+  p_name text[], p_secret text[], p_rest bigint[], p_store text, p_skips boolean, p_announces boolean
+) returns boolean[]
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz;
+  v_free text[];
   v_released boolean[];
   v_row tourbillon_leases.lease;
   v_is_due boolean;
@@ -301,7 +325,7 @@ begin
   -- If this is lost, a name is locked for the rest of a lease. So nobody waits for the disk.
   perform set_config('synchronous_commit', 'off', true);
   -- The usual call, in fewer steps than the general form below.
-  if cardinality(p_name) = 1 and p_rest[1] = 0 then
+  if cardinality(p_name) = 1 and p_rest[1] = 0 and p_announces and not p_skips then
     select l.* into v_row from tourbillon_leases.lease l
     where l.name = p_name[1] and l.secret = p_secret[1] for no key update;
     if not found then
@@ -328,18 +352,30 @@ begin
     where l.name = v_row.name;
     return array[v_row.ends > v_now];
   end if;
-  perform from tourbillon_leases.lease l where l.name = any (p_name) order by l.name for no key update;
+  if p_skips then
+    v_free := array(
+      select l.name from tourbillon_leases.lease l where l.name = any (p_name)
+      order by l.name for no key update skip locked
+    );
+  else
+    perform from tourbillon_leases.lease l where l.name = any (p_name) order by l.name for no key update;
+  end if;
   v_now := clock_timestamp();
-  perform pg_notify('tourbillon_leases', p_store || ' ' || l.name)
-  from (select u.name, u.secret from unnest(p_name, p_secret) u(name, secret) limit cardinality(p_name)) a
-  join tourbillon_leases.lease l on l.name = a.name and l.secret = a.secret
-  where l.waiter is not null or l.announce;
+  if p_announces then
+    perform pg_notify('tourbillon_leases', p_store || ' ' || l.name)
+    from (select u.name, u.secret from unnest(p_name, p_secret) u(name, secret) limit cardinality(p_name)) a
+    join tourbillon_leases.lease l on l.name = a.name and l.secret = a.secret
+    where (l.waiter is not null or l.announce) and (not p_skips or l.name = any (v_free));
+  end if;
   with asked as materialized (
     select u.n, u.name, u.secret, u.rest * interval '1 microsecond' as rest
     from unnest(p_name, p_secret, p_rest) with ordinality u(name, secret, rest, n)
     limit cardinality(p_name)
   ), found as materialized (
-    select a.n, a.name, a.secret, a.rest, l.since, coalesce(l.ends > v_now, false) as in_time,
+    select a.n, a.name, a.secret, a.rest, l.since,
+      -- Of what is locked nothing is known.
+      case when l.name is null or not p_skips or l.name = any (v_free) then coalesce(l.ends > v_now, false) end
+        as in_time,
       coalesce(l.ends > v_now and a.rest > interval '0', false) as stays,
       coalesce(l.ends > v_now and l.waiter is not null and v_now - l.since >= interval '20 ms', false) as is_due
     from asked a
@@ -363,7 +399,7 @@ begin
       detached = null,
       terms = null
     from found f
-    where l.name = f.name and l.secret = f.secret
+    where l.name = f.name and l.secret = f.secret and f.in_time is not null
   )
   select array_agg(f.in_time order by f.n) into v_released from found f;
   return v_released;

@@ -306,17 +306,21 @@ impl Line {
         drop(self.driven.lock().take());
     }
 
-    async fn ask(&self, sql: Sql, schema: &Schema, values: &Values) -> Result<Vec<Row>, Error> {
-        *self.used.lock() = Instant::now();
-        let answer = self.ask_prepared(sql, schema, values).await;
-        if answer
-            .as_ref()
-            .err()
-            .is_none_or(|error| error.code().is_some())
-        {
-            // Relaxed: as above.
-            self.answered.fetch_add(1, Ordering::Relaxed);
-        }
+    async fn ask(&self, mut sql: Sql, schema: &Schema, values: &Values) -> Result<Vec<Row>, Error> {
+        let answer = loop {
+            *self.used.lock() = Instant::now();
+            let answer = self.ask_prepared(sql, schema, values).await;
+            let error = answer.as_ref().err();
+            if error.is_none_or(|error| error.code().is_some()) {
+                // Relaxed: as above.
+                self.answered.fetch_add(1, Ordering::Relaxed);
+            }
+            let error = error.and_then(Error::as_db_error);
+            match error.and_then(|error| sql.after(error)) {
+                Some(again) => sql = again,
+                None => break answer,
+            }
+        };
         *self.used.lock() = Instant::now();
         answer
     }

@@ -110,7 +110,9 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// update tourbillon_leases.lease set secret = null, ends = now() where name = 'orders/42';
 /// ```
 ///
-/// Do not delete rows: the token of a name is in its row.
+/// Do not delete rows: the token of a name is in its row. A transaction that changes a row and stays
+/// open keeps this name from being renewed and released. Other names of the same batch are not
+/// affected.
 ///
 /// # Rights
 ///
