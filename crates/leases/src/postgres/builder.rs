@@ -280,7 +280,12 @@ impl PostgresStoreBuilder {
         if !(1..=MOST_CONNECTIONS).contains(&self.connections) {
             return Err(PostgresBuildError::Connections(self.connections));
         }
-        let tables = Tables::new(schema, micros(self.longest_lease), self.create_tables);
+        let tables = Tables::new(
+            schema,
+            micros(self.longest_lease),
+            self.create_tables,
+            self.durable,
+        );
         let session = Session::usual(self.statement_limit, LOCK_LIMIT).and(PLANS);
         Ok(PostgresStore::new(
             Lines::new(connector, tables, session, self.connections),

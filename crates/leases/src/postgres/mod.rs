@@ -162,7 +162,7 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 ///   `update tourbillon_leases.meta set opens = now() + interval '30 s'`, with your longest lease.
 /// - With `fsync = off` a crash of the machine loses locks, and the store does not notice it. A
 ///   database with `synchronous_commit = off` is no danger: the store turns it on for its own
-///   sessions.
+///   sessions. A durable store also turns `local` into `on`.
 /// - Leases are counted by the server's clock. If it jumps forward, leases end early. If it is set
 ///   back, no lease ends early, and nobody waits for longer than one lease.
 ///

@@ -91,16 +91,19 @@ pub(super) struct Tables {
     pub(super) longest: i64,
     /// Whether the first connection makes the tables if there are none.
     pub(super) create: bool,
+    /// Whether no server ever lacks a commit.
+    pub(super) durable: bool,
     /// By what the process knows the tables again, once a connection has seen them.
     identity: Mutex<Option<i64>>,
 }
 
 impl Tables {
-    pub(super) fn new(schema: Schema, longest: i64, create: bool) -> Self {
+    pub(super) fn new(schema: Schema, longest: i64, create: bool, durable: bool) -> Self {
         Tables {
             schema,
             longest,
             create,
+            durable,
             identity: Mutex::new(None),
         }
     }
@@ -113,16 +116,16 @@ impl Tables {
         if !self.exist(client).await? {
             self.make(client).await?;
         }
-        let asked = "select m.version, m.oldest_ok, current_setting('synchronous_commit') \
-                     from tourbillon_leases.meta m";
-        let row = one(client, &self.schema.fill(asked), &[]).await?;
+        // What was granted must outlive a crash, also if the server's setting changes while the
+        // connection is open. Without standbys `local` and `on` are the same.
+        let asked = "select m.version, m.oldest_ok, set_config('synchronous_commit', \
+                     case when s.found = 'off' or s.found = 'local' and $1 then 'on' else s.found end, \
+                     false) \
+                     from tourbillon_leases.meta m, current_setting('synchronous_commit') s (found)";
+        let values: [Typed<'_>; 1] = [(&self.durable, Type::BOOL)];
+        let row = one(client, &self.schema.fill(asked), &values).await?;
         let row = row.ok_or_else(|| no_row(self.schema.name()))?;
         check_version(row.get(0), row.get(1))?;
-        // What was granted must outlive a crash.
-        if row.get::<_, &str>(2) == "off" {
-            let on = client.batch_execute("set synchronous_commit = on").await;
-            on.map_err(of_answer)?;
-        }
         let known = *self.identity.lock();
         let mut found = self.open(client, false).await?;
         if known.is_some_and(|known| known != found) {
