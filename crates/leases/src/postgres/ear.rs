@@ -200,8 +200,8 @@ impl Ear {
         let tested = async {
             let announced = client.batch_execute(&announce).await;
             announced.map_err(of_answer)?;
-            // Relaxed: the number is only compared.
-            while self.tested.load(Ordering::Relaxed) < number {
+            // Relaxed: the number is only compared. Any role can announce another one.
+            while self.tested.load(Ordering::Relaxed) != number {
                 self.rings.notified().await;
             }
             Ok(())
@@ -228,7 +228,7 @@ impl Ear {
             && let Ok(number) = number.parse()
         {
             // Relaxed: as above.
-            self.tested.fetch_max(number, Ordering::Relaxed);
+            self.tested.store(number, Ordering::Relaxed);
             self.rings.notify_one();
         }
     }
@@ -262,6 +262,7 @@ mod tests {
         for (text, rung) in [
             ("7f a b", 0),
             ("8e a", 0),
+            ("7f:18446744073709551615", 0),
             ("7f:3", 0),
             ("nonsense", 0),
             ("", 0),
