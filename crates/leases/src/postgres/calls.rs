@@ -6,6 +6,7 @@ use tourbillon_postgres::Row;
 use tourbillon_postgres::tokio_postgres::types::FromSql;
 
 use super::PostgresInner;
+use super::failure::GRANTS;
 use super::lines::{Purpose, Values};
 use super::statements::Sql;
 use crate::store::{
@@ -413,7 +414,11 @@ impl PostgresInner {
         let rows = self
             .call(Purpose::Callers, limit, Sql::Wait, values![])
             .await?;
-        let (wait, longest): (i64, i64) = (get(only(&rows)?, 0)?, get(only(&rows)?, 1)?);
+        let row = only(&rows)?;
+        let (wait, longest): (i64, i64) = (get(row, 0)?, get(row, 1)?);
+        if !get::<bool>(row, 2)? {
+            return Err(StoreError::Refused(format!("permission denied: {GRANTS}")));
+        }
         if self.own_longest() > 0 && self.own_longest() < longest {
             return Err(self.too_short(longest));
         }

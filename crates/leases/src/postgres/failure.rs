@@ -8,8 +8,12 @@ use tourbillon_postgres::{Effect, Failure, PostgresError};
 use crate::store::StoreError;
 
 /// The rights of a program.
-const GRANTS: &str = "the role needs usage on the schema of the leases, and select, insert, update and delete on all \
-     tables in it";
+pub(super) const GRANTS: &str = "the role needs usage on the schema of the leases, select, insert, update and delete \
+     on all tables in it, and execute on all functions in it";
+
+/// What leads away from a server that accepts no writes.
+pub(super) const STANDBY: &str = "this server is a standby, or a read-only one: connect to the primary, for instance \
+     by several hosts and target_session_attrs=read-write in the URL";
 
 /// The error of a connection.
 pub(super) fn of_connection(error: PostgresError) -> StoreError {

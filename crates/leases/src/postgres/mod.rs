@@ -122,11 +122,20 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// | a role that | needs |
 /// |---|---|
 /// | makes the tables | `create` on the database |
-/// | uses leases | `usage` on the schema; `select`, `insert`, `update` and `delete` on all tables in it |
-/// | only calls `guard` | `usage` on the schema |
+/// | uses leases | `usage` on the schema; `select`, `insert`, `update` and `delete` on all tables in it; `execute` on all functions in it |
+/// | only calls `guard` | `usage` on the schema; `execute` on `guard` |
 /// | only shows who holds which lock | `usage` on the schema; `select` on all tables in it |
 ///
-/// If programs must not make tables, an administrator runs [`PostgresStore::tables_sql`] once.
+/// By default every role may execute functions. If programs must not make tables, an administrator runs
+/// [`PostgresStore::tables_sql`] once.
+///
+/// The owner of the schema or of its functions can replace them, and they run with the rights of the
+/// programs. So before the schema is there, no role that you do not trust may have `create` on the
+/// database.
+///
+/// Secrets are values of statements. With `log_statement = all`, `log_min_duration_statement` or
+/// `log_parameter_max_length_on_error` the server may write them to its log, so protect that log as you
+/// protect the table.
 ///
 /// # Tokens
 ///
@@ -262,9 +271,8 @@ impl PostgresStore {
         Ok(builder::checked(schema)?.statements())
     }
 
-    /// Checks that there is a server that accepts this role and grants locks. Makes the tables if
-    /// there are none. A store can be used without this call, which reports a missing server at the
-    /// start of a program.
+    /// Checks that there is a server that grants locks to this role. Makes the tables if there are none.
+    /// A store can be used without this call, which reports a missing server at the start of a program.
     ///
     /// # Errors
     ///

@@ -94,7 +94,10 @@ impl Sql {
                  order by s.name"
             }
             Sql::Wait => {
-                "select tourbillon_leases.wait_1(), m.longest from tourbillon_leases.meta m"
+                "select tourbillon_leases.wait_1(), m.longest, \
+                 has_table_privilege('tourbillon_leases.lease', 'insert') \
+                 and has_table_privilege('tourbillon_leases.lease', 'update') \
+                 from tourbillon_leases.meta m"
             }
             Sql::Sweep => "select tourbillon_leases.sweep_1($1, $2)",
         }

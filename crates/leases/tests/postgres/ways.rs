@@ -123,6 +123,11 @@ fn a_role_that_may_only_read_sees_the_locks_and_is_refused_the_rest() {
         &acquire(&reader, "y", "a:1"),
         &["permission denied", "select, insert, update and delete"],
     );
+    let checked = reader.check(LIMIT);
+    assert!(
+        matches!(&checked, Err(StoreError::Refused(why)) if why.contains("execute on all functions")),
+        "{checked:?}"
+    );
     assert!(reader.holder_of("x", LIMIT).unwrap().is_some());
 }
 
