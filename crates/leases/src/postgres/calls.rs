@@ -14,6 +14,9 @@ use crate::store::{
     LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError,
 };
 
+/// A wait that is longer counts as one of this time.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3_600);
+
 /// How many rows a step of a list looks at.
 const STEP: i64 = 5_000;
 
@@ -167,7 +170,9 @@ impl PostgresInner {
             texts(each(), |claim| claim.secret.reveal()),
             each().map(|claim| micros(claim.lease)).collect::<Vec<_>>(),
             each().map(|claim| claim.waits).collect::<Vec<_>>(),
-            each().map(|claim| micros(claim.waited)).collect::<Vec<_>>(),
+            each()
+                .map(|claim| micros(claim.waited.min(LONGEST_WAIT)))
+                .collect::<Vec<_>>(),
             texts(each(), |claim| claim.data),
             self.ear.own().to_owned(),
             self.own_longest(),

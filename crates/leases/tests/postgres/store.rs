@@ -125,6 +125,10 @@ fn what_cannot_be_asked_for_is_refused_beside_what_can() {
         store.acquire(&claim, Duration::MAX),
         Ok(Acquired::Granted { .. })
     ));
+    // No wait is too long.
+    granted(&store, "z", "a:1");
+    let claim = Claim::new("z", "b:1", Secret::new("b:1"), LEASE);
+    held(&store, &claim.waiting().waited(Duration::MAX));
 }
 
 #[test]
