@@ -45,6 +45,8 @@ pub(super) fn shown(error: &Error) -> String {
 fn of_code(code: &SqlState, why: String) -> StoreError {
     match code.code() {
         "42501" => StoreError::Refused(format!("{why}: {GRANTS}")),
+        // During a failover this passes.
+        "25006" => StoreError::Unavailable(format!("{why}: {STANDBY}")),
         _ if names_what_is_missing(code) => StoreError::Unavailable(format!(
             "{why}: the tables of the leases are gone, or are not those that this version of the crate knows"
         )),
@@ -78,6 +80,7 @@ mod tests {
             SqlState::QUERY_CANCELED,
             SqlState::ADMIN_SHUTDOWN,
             SqlState::UNDEFINED_TABLE,
+            SqlState::READ_ONLY_SQL_TRANSACTION,
             SqlState::DISK_FULL,
         ] {
             assert!(may_pass(&code), "{code:?}");

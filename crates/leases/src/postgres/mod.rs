@@ -194,11 +194,12 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// callers ask ten times a second.
 ///
 /// - [`StoreError::Unavailable`]: no server, no answer in time, a server that starts or shuts down, too
-///   many connections, a row that somebody has locked by hand, tables that are gone.
-/// - [`StoreError::Refused`]: a wrong password, missing rights, a standby, a server that is older than
-///   version 13, a database whose encoding is not UTF-8, tables that need a newer version of this crate,
-///   a name that is empty, has more than 1,024 bytes, or has a zero byte, and a lease that is zero or
-///   longer than the longest.
+///   many connections, a standby, a row that somebody has locked by hand, tables that are gone. A
+///   caller that waits goes on waiting.
+/// - [`StoreError::Refused`]: a wrong password, missing rights, a server that is older than version 13,
+///   a database whose encoding is not UTF-8, tables that need a newer version of this crate, a name that
+///   is empty, has more than 1,024 bytes, or has a zero byte, and a lease that is zero or longer than the
+///   longest.
 ///
 /// # Forks
 ///
@@ -276,10 +277,10 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unavailable`] if there is no server, and [`StoreError::Restarted`] if the server may
-    /// have lost data and grants nothing yet. [`StoreError::Refused`] if the server does not accept the
-    /// role or is no primary, if its tables need a newer version of this crate, or if other stores have
-    /// a longer longest lease.
+    /// [`StoreError::Unavailable`] if there is no server, or only a standby, and
+    /// [`StoreError::Restarted`] if the server may have lost data and grants nothing yet.
+    /// [`StoreError::Refused`] if the server does not accept the role, if the role has too few rights, if
+    /// the tables need a newer version of this crate, or if other stores have a longer longest lease.
     ///
     /// # Examples
     ///

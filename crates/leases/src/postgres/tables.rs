@@ -8,7 +8,7 @@ use tourbillon_postgres::check_server;
 use tourbillon_postgres::tokio_postgres::types::{ToSql, Type};
 use tourbillon_postgres::tokio_postgres::{Client, Error, Row};
 
-use super::failure::{no_usage, of_answer, of_connection, shown};
+use super::failure::{STANDBY, no_usage, of_answer, of_connection, shown};
 use crate::store::StoreError;
 use crate::sync::Mutex;
 
@@ -112,6 +112,11 @@ impl Tables {
     /// another server than before, or other ones than this process knows, nothing is granted from
     /// now on for the longest lease.
     pub(super) async fn check(&self, client: &Client) -> Result<(), StoreError> {
+        // First, since it may be a primary soon.
+        let row = one(client, "select pg_is_in_recovery()", &[]).await?;
+        if row.is_some_and(|row| row.get(0)) {
+            return Err(StoreError::Unavailable(STANDBY.to_owned()));
+        }
         check_server(client).await.map_err(of_connection)?;
         if !self.exist(client).await? {
             self.make(client).await?;
