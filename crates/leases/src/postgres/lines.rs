@@ -9,7 +9,8 @@
 //!   dead connection costs the calls that are under way on it, and no later ones. A connection that has
 //!   just been made is not given up too soon. A call that is dropped at its limit counts, too.
 //! - **LINE-2** Whoever waits for a connection gets the failure of the attempt that was under way. So
-//!   many callers do not make many attempts, one after the other.
+//!   many callers do not make many attempts, one after the other. After a failure that may pass, the
+//!   next attempt begins after a pause.
 
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ use crate::sync::{Arc, Mutex, OnceLock};
 /// A connection that was idle for so long is opened anew: something in between may have forgotten
 /// it.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// The pause after an attempt to connect that has failed.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A value of a statement.
 pub(super) type Value = Box<dyn ToSql + Sync + Send>;
@@ -197,7 +201,9 @@ impl Lines {
         }
         match &state.failed {
             // LINE-2
-            Some((at, error)) if *at >= asked => return Err(error.clone()),
+            Some((at, error)) if *at >= asked || error.may_pass() && at.elapsed() < PAUSE => {
+                return Err(error.clone());
+            }
             _ if limit.is_near() => return Err(StoreError::unanswered(limit.whole())),
             _ => {}
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use chaos::servers::pgbouncer::Pooler;
 use chaos::servers::postgres::{Cluster, Database, database};
 use kit::wait;
-use tourbillon_leases::{Leases, PostgresStore, Released, StoreError};
+use tourbillon_leases::{Acquired, Leases, PostgresStore, Released, StoreError};
 
 use crate::calls::Calls;
 use crate::shop::{LIMIT, acquire, cut, granted, patiently, psql, refused, release, store};
@@ -161,7 +161,9 @@ fn a_password_that_changes_is_asked_for_at_each_connection() {
         "{sealed:?}"
     );
     *password.lock().unwrap() = Ok("two".to_owned());
-    granted(&store, "y", "a:1");
+    // The next attempt begins after a pause.
+    let new = patiently(|| acquire(&store, "y", "a:1"));
+    assert!(matches!(new, Ok(Acquired::Granted { .. })), "{new:?}");
     assert_eq!(release(&store, "x", "a:1"), Released::Released);
 }
 
