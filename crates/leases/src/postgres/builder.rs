@@ -143,7 +143,8 @@ impl PostgresStoreBuilder {
     /// token.
     ///
     /// Tokens are times of the server's clock, so they grow even if the last one is forgotten, unless
-    /// that clock is set back. The default is enough for a clock that is set back by a day.
+    /// that clock is set back. The default is enough for a clock that is set back by a day. Any store may
+    /// delete the row, so the smallest value of all stores counts.
     pub fn token_life(mut self, life: Duration) -> Self {
         self.token_life = Some(life);
         self

@@ -80,7 +80,8 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// If the name is not held with this token, the call fails with the SQLSTATE `TB002`. After a call that
 /// succeeds, nobody else gets the name before the transaction has ended, even if the lease runs out
 /// meanwhile. So a long transaction blocks the name beyond its lease. Renewals and releases still work.
-/// In a transaction with the isolation `repeatable read` or `serializable`, call `guard` first.
+/// In a transaction with the isolation `repeatable read` or `serializable`, call `guard` first. Do not
+/// call it within a savepoint: `rollback to savepoint` ends its protection.
 ///
 /// # What is in the database
 ///
@@ -188,6 +189,10 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// A call is given up at its limit. The server may still execute it, so leases release the locks that
 /// it may have granted. If the server has answered nothing on the connection since the call was sent,
 /// the connection is given up, too.
+///
+/// While a synchronous standby does not answer, commits on the primary hang. A call ends at its limit,
+/// but its session stays on the server until the standby answers, also after the client has closed the
+/// connection. These sessions count for `max_connections`, and in a long outage they may reach it.
 ///
 /// PgBouncer needs `pool_mode = session`. The store refuses a pooler that shares connections between
 /// transactions. If announcements of releases do not arrive, the store notices that. Then waiting
