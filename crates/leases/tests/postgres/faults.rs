@@ -2,19 +2,22 @@
 
 use std::net::Ipv4Addr;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use chaos::proxy::{Proxy, Trouble, Way};
 use chaos::servers::postgres::{Cluster, Database, database};
 use kit::wait;
 use tourbillon_leases::{
-    Acquired, Claim, Detach, Detached, Outcome, PostgresStore, PostgresStoreBuilder, Released,
-    Renewal, Secret, StoreError,
+    Acquired, Claim, Detach, Detached, Holding, Outcome, PostgresStore, PostgresStoreBuilder,
+    Released, Renewal, Secret, StoreError,
 };
 
 use crate::calls::Calls;
 use crate::shop::{
-    LEASE, LIMIT, MS, acquire, cut, granted, patiently, psql, refused, release, renew, store,
+    LEASE, LIMIT, MS, acquire, cut, granted, held, patiently, psql, refused, release, renew, store,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -155,6 +158,91 @@ fn other_tables_grant_nothing_where_a_process_knows_that_some_were_lost() {
             Ok(Acquired::Granted { .. })
         )
     });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn tables_that_a_dump_restores_grant_nothing_for_the_longest_lease() {
+    let database = database();
+    let store = builder(&database).longest_lease(2 * S).build().unwrap();
+    let claim = |owner| Claim::new("x", owner, Secret::new(owner), S);
+    let granted = |answer: &_| matches!(answer, Ok(Acquired::Granted { .. }));
+    assert!(granted(&store.acquire(&claim("a:1"), LIMIT)));
+    let before = Instant::now();
+    // What a dump from before has of `meta`, while a connection is open.
+    let restored = format!(
+        "create temp table kept as select * from tourbillon_leases.meta; \
+         drop schema tourbillon_leases cascade; {} delete from tourbillon_leases.meta; \
+         insert into tourbillon_leases.meta select * from kept",
+        PostgresStore::tables_sql("tourbillon_leases").unwrap()
+    );
+    psql(&database, &restored);
+    let answer = patiently(|| store.acquire(&claim("a:2"), LIMIT));
+    assert!(
+        matches!(answer, Err(StoreError::Restarted { wait }) if wait <= 2 * S)
+            || before.elapsed() >= 2 * S,
+        "{answer:?}"
+    );
+    wait::until("the time is over", || {
+        granted(&store.acquire(&claim("a:3"), LIMIT))
+    });
+    // Without its row nobody knows what was lost.
+    psql(&database, "delete from tourbillon_leases.meta");
+    for _ in 0..2 {
+        let answer = store.acquire(&Claim::new("y", "a:4", Secret::new("a:4"), S), LIMIT);
+        assert!(
+            matches!(answer, Err(StoreError::Unavailable(_))),
+            "{answer:?}"
+        );
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_clock_that_is_set_back_does_not_lengthen_the_wait_after_a_loss() {
+    let database = database();
+    let store = store(&database);
+    granted(&store, "x", "a:1");
+    let opens = |when: &str| {
+        let set = format!("update tourbillon_leases.meta set opens = now() + interval '{when}'");
+        psql(&database, &set);
+    };
+    opens("1 hour");
+    let answer = acquire(&store, "y", "a:1");
+    assert!(
+        matches!(answer, Err(StoreError::Restarted { wait }) if wait <= LEASE),
+        "{answer:?}"
+    );
+    let rest = "select opens <= now() + interval '30 s' from tourbillon_leases.meta";
+    assert_eq!(psql(&database, rest), "t");
+    // Once the moment has passed, no clock brings it back.
+    opens("-1 s");
+    granted(&store, "y", "a:1");
+    let forgotten = "select opens is null from tourbillon_leases.meta";
+    assert_eq!(psql(&database, forgotten), "t");
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_standby_may_be_a_primary_soon() {
+    let mut cluster = Cluster::durable();
+    let database = cluster.database();
+    let store = store(&database);
+    granted(&store, "x", "a:1");
+    cluster.stand_by();
+    wait::until("the standby answers", || {
+        let answer = acquire(&store, "y", "a:1");
+        match &answer {
+            Err(StoreError::Unavailable(why)) => why.contains("is a standby"),
+            _ => panic!("{answer:?}"),
+        }
+    });
+    cluster.promote();
+    let answer = patiently(|| acquire(&store, "y", "a:1"));
+    assert!(
+        matches!(answer, Err(StoreError::Restarted { .. })),
+        "{answer:?}"
+    );
 }
 
 // === stores that differ ===
@@ -339,24 +427,139 @@ fn many_callers_of_a_server_that_is_not_there_fail_at_their_limits() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
-fn a_row_that_somebody_has_locked_by_hand_is_told_and_holds_up_no_other_call() {
+fn a_row_that_somebody_has_locked_by_hand_costs_no_other_name_of_a_batch() {
     let database = database();
-    let store = store(&database);
-    granted(&store, "x", "a:1");
-    granted(&store, "y", "a:1");
+    let (store, other) = (store(&database), store(&database));
+    for name in ["x", "y", "z"] {
+        granted(&store, name, "a:1");
+    }
+    // More than a whole lease is left, as after a clock that was set back.
+    let set_back = "update tourbillon_leases.lease set ends = ends + interval '1 hour'";
+    psql(&database, set_back);
     let mut client = database.client();
     let mut transaction = client.transaction().unwrap();
-    let lock = "select from tourbillon_leases.lease where name = 'x' for update";
-    transaction.batch_execute(lock).unwrap();
-    let mine = Renewal::new("x", Secret::new("a:1"), LEASE);
-    let locked = store.renew(Default::default(), &[mine], LIMIT);
-    let Err(StoreError::Unavailable(why)) = &locked else {
-        panic!("it is locked: {locked:?}");
+    let take = "update tourbillon_leases.lease set secret = null, ends = now() where name = 'x'";
+    transaction.batch_execute(take).unwrap();
+    let secret = Secret::new("a:1");
+    let batch = ["x", "y", "none"].map(|name| Renewal::new(name, secret, LEASE));
+    let renewed = renew(&store, &batch);
+    let [
+        Outcome::Failed(StoreError::Unavailable(why)),
+        Outcome::Renewed,
+        Outcome::NotHeld,
+    ] = &renewed[..]
+    else {
+        panic!("one of them is locked: {renewed:?}");
     };
     assert!(why.contains("55P03"), "{why}");
-    assert_eq!(release(&store, "y", "a:1"), Released::Released);
-    transaction.rollback().unwrap();
-    assert_eq!(renew(&store, &[mine]), [Outcome::Renewed]);
+    // Callers that wait do not wait for the row either, and are soon told.
+    let claim = Claim::new("x", "b:1", Secret::new("b:1"), LEASE).waiting();
+    assert!(held(&other, &claim) <= 20 * MS);
+    let batch = ["x", "y", "none"].map(|name| Holding::new(name, secret));
+    let released = store.release_many(Default::default(), &batch, LIMIT);
+    let released = released.unwrap();
+    assert!(
+        matches!(
+            released[..],
+            [
+                Err(StoreError::Unavailable(_)),
+                Ok(Released::Released),
+                Ok(Released::NotHeld),
+            ]
+        ),
+        "{released:?}"
+    );
+    let alone = store.release("x", secret, LIMIT);
+    assert!(
+        matches!(alone, Err(StoreError::Unavailable(_))),
+        "{alone:?}"
+    );
+    assert_eq!(release(&store, "z", "a:1"), Released::Released);
+    transaction.commit().unwrap();
+    let mine = Renewal::new("x", secret, LEASE);
+    assert_eq!(renew(&store, &[mine]), [Outcome::NotHeld]);
+    granted(&other, "x", "b:1");
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_commit_that_hangs_keeps_nobody_from_a_release_and_a_durable_store_waits_for_standbys() {
+    let cluster = Cluster::durable();
+    let database = cluster.database();
+    let (holder, other) = (store(&database), store(&database));
+    granted(&holder, "x", "a:1");
+    held(
+        &other,
+        &Claim::new("x", "b:1", Secret::new("b:1"), LEASE).waiting(),
+    );
+    psql(&database, "create table own (n int)");
+    let local = format!(
+        "alter database {} set synchronous_commit = local",
+        database.name()
+    );
+    psql(&database, &local);
+    let standby = |name: &str| {
+        let set = format!("alter system set synchronous_standby_names = '{name}'");
+        psql(&database, &set);
+        psql(&database, "select pg_reload_conf()");
+    };
+    standby("nobody");
+    // It holds the lock of the queue of announcements once the server knows of the standby.
+    let is_over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&is_over);
+    let mut client = database.client();
+    let hangs = thread::spawn(move || {
+        let commit = "set synchronous_commit = on; \
+                      begin; insert into own values (1); notify elsewhere; commit";
+        while !ends.load(SeqCst) && client.batch_execute(commit).is_ok() {}
+    });
+    let hang = |query: &str| {
+        let asked = format!(
+            "select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query like '%{query}%'"
+        );
+        wait::until("it hangs", || psql(&database, &asked) != "0");
+    };
+    hang("elsewhere");
+    assert_eq!(release(&holder, "x", "a:1"), Released::Released);
+    let claim = Claim::new("y", "c:1", Secret::new("c:1"), LEASE);
+    granted(&store(&database), "z", "c:1");
+    let durable = builder(&database).durable().build().unwrap();
+    let waits = durable.acquire(&claim, S);
+    assert!(
+        matches!(waits, Err(StoreError::Unavailable(_))),
+        "{waits:?}"
+    );
+    hang("acquire_1");
+    is_over.store(true, SeqCst);
+    standby("");
+    hangs.join().unwrap();
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_server_that_cannot_be_reached_is_not_asked_again_at_once() {
+    let server = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let seen = Arc::new(AtomicU32::new(0));
+    let counts = Arc::clone(&seen);
+    // It ends with the process.
+    thread::spawn(move || {
+        while server.accept().is_ok() {
+            counts.fetch_add(1, SeqCst);
+        }
+    });
+    let store = PostgresStore::open(&format!("postgres://x@127.0.0.1:{port}/x")).unwrap();
+    let start = Instant::now();
+    for _ in 0..200 {
+        let answer = acquire(&store, "x", "a:1");
+        assert!(
+            matches!(answer, Err(StoreError::Unavailable(_))),
+            "{answer:?}"
+        );
+    }
+    // Each attempt begins 50 ms after the end of the one before.
+    let most = start.elapsed().as_millis() / 50 + 1;
+    assert!(u128::from(seen.load(SeqCst)) <= most);
 }
 
 #[test]
