@@ -10,7 +10,7 @@ use tourbillon_durable::StoredState;
 
 use tourbillon_web::{Action, times};
 
-/// Looks after durable timers in a SQLite file or a PostgreSQL database, and shows locks on Redis.
+/// Looks after durable timers in a SQLite file or a PostgreSQL database, and shows locks.
 ///
 /// Exit codes: 0 done, 1 there is no such timer or letter, or it can't be done to it now, 2 the command line is wrong,
 /// 3 the store can't be reached or refuses.
@@ -128,11 +128,10 @@ pub(crate) enum Command {
         #[arg(long)]
         all: bool,
     },
-    /// The locks that are held on a Redis server
+    /// The locks that are held on a Redis server or in a PostgreSQL database
     Locks {
-        /// The server, such as redis://cache/
-        #[arg(long, env = "TOURBILLON_REDIS", hide_env_values = true)]
-        redis: String,
+        #[command(flatten)]
+        store: LocksArgs,
         /// Only names that begin with this
         #[arg(long, value_name = "TEXT", default_value = "")]
         names: String,
@@ -189,9 +188,24 @@ pub(crate) struct ServeArgs {
     /// Show payloads and meta data
     #[arg(long)]
     pub(crate) show_payloads: bool,
-    /// Also show the locks of this Redis server
-    #[arg(long, env = "TOURBILLON_REDIS", hide_env_values = true)]
-    pub(crate) redis: Option<String>,
+    #[command(flatten)]
+    pub(crate) locks: LocksArgs,
+}
+
+/// Where locks are.
+#[derive(Group, Debug)]
+pub(crate) struct LocksArgs {
+    /// The store of the locks, such as redis://cache/, redis-sentinel://a,b,c/MASTER or postgres://app@db/shop
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TOURBILLON_LOCKS",
+        hide_env_values = true
+    )]
+    pub(crate) locks: Option<String>,
+    /// The prefix of its keys on Redis, or its schema on PostgreSQL, if it is not the default one
+    #[arg(long, value_name = "NAME", requires = "locks")]
+    pub(crate) locks_in: Option<String>,
 }
 
 /// Actions that `--allow` names.

@@ -10,12 +10,12 @@ use tourbillon_durable::{
     CallError, CancelAnswer, DeadFilter, DeadTimer, Durable, Paging, Postgres, QueueCounts,
     RescheduleAnswer, Revived, StoredNode, StoredTimer, TimerFilter,
 };
-use tourbillon_leases::{LeaseStore, LockPaging, RedisStore};
+use tourbillon_leases::{LeaseStore, LockPaging};
 use tourbillon_web::json as of;
 use tourbillon_web::times::{Moment, distance, short, time};
 use tourbillon_web::{schedules, why};
 
-use crate::args::{Args, Command, DeadArgs, LettersArgs, TimersArgs};
+use crate::args::{Args, Command, DeadArgs, LettersArgs, LocksArgs, TimersArgs};
 use crate::failure::Failure;
 use crate::show::{ANY_WIDTH, number, write_letters, write_nodes, write_queues, write_timers};
 use crate::stores::within;
@@ -40,10 +40,10 @@ pub(crate) fn run(args: &Args) -> Done {
             out.write_all(&text)?;
         }
         Command::Locks {
-            redis,
+            store,
             names,
             limit,
-        } => locks(&mut out, args, redis, names, *limit)?,
+        } => locks(&mut out, args, store, names, *limit)?,
         command => {
             let session = Session {
                 timers: stores::open(&args.store)?,
@@ -495,8 +495,13 @@ impl Session {
     }
 }
 
-fn locks(out: &mut impl Write, args: &Args, redis: &str, names: &str, most: u32) -> Done {
-    let store = RedisStore::open(redis).map_err(|error| Failure::Store(error.to_string()))?;
+fn locks(out: &mut impl Write, args: &Args, store: &LocksArgs, names: &str, most: u32) -> Done {
+    let Some(store) = stores::locks(store)? else {
+        return Err(Failure::Usage(
+            "where are the locks? Name a server by --locks, such as redis://cache/ or postgres://app@db/shop"
+                .to_owned(),
+        ));
+    };
     let (limit, names) = (args.store.timeout, names.to_owned());
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     // By name: a name may come in several pages.

@@ -40,8 +40,8 @@ pub(crate) fn run(
         .timers("timers", timers)
         .show_payloads(args.show_payloads)
         .on_action(|event| eprintln!("{}", table::plain(&event.to_string())));
-    if let Some(redis) = &args.redis {
-        page = page.locks("locks", &stores::leases(redis, timeout)?);
+    if let Some(store) = stores::locks(&args.locks)? {
+        page = page.locks("locks", &stores::leases(store, timeout)?);
     }
     if password.is_none() && args.listen.ip().is_loopback() {
         // A site whose name leads to this machine would read the page in its visitors' browsers.

@@ -1,13 +1,14 @@
 //! How a store is opened, and how long its answer may take.
 
-use std::sync::mpsc;
+use std::fmt;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use tourbillon_durable::{Durable, Postgres, Sqlite, Store};
-use tourbillon_leases::{Leases, RedisStore};
+use tourbillon_leases::{LeaseStore, Leases, PostgresStore, RedisStore};
 
-use crate::args::StoreArgs;
+use crate::args::{LocksArgs, StoreArgs};
 use crate::failure::Failure;
 
 /// Does what waits for a store, and gives it up after `limit`. A server that accepts a connection and
@@ -57,11 +58,35 @@ fn open_now(args: &StoreArgs) -> Result<Durable, Failure> {
     Ok(Durable::builder(store).name("tourbillon").start()?)
 }
 
-/// Opens the locks of a Redis server.
-pub(crate) fn leases(redis: &str, timeout: Duration) -> Result<Leases, Failure> {
-    let refused = |error: &dyn std::fmt::Display| Failure::Store(error.to_string());
-    let store = RedisStore::open(redis).map_err(|error| refused(&error))?;
+/// Opens the store of locks, if the command line names one. It makes no tables.
+pub(crate) fn locks(args: &LocksArgs) -> Result<Option<Arc<dyn LeaseStore>>, Failure> {
+    let refused = |error: &dyn fmt::Display| Failure::Store(error.to_string());
+    let Some(url) = &args.locks else {
+        return Ok(None);
+    };
+    let is_postgres = ["postgres://", "postgresql://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme));
+    Ok(Some(if is_postgres {
+        let mut builder = PostgresStore::builder(url).create_tables(false);
+        if let Some(schema) = &args.locks_in {
+            builder = builder.schema(schema);
+        }
+        Arc::new(builder.build().map_err(|error| refused(&error))?)
+    } else {
+        let mut builder = RedisStore::builder(url);
+        if let Some(prefix) = &args.locks_in {
+            builder = builder.prefix(prefix);
+        }
+        Arc::new(builder.build().map_err(|error| refused(&error))?)
+    }))
+}
+
+/// Leases on a store, of which only its locks are asked for.
+pub(crate) fn leases(store: Arc<dyn LeaseStore>, timeout: Duration) -> Result<Leases, Failure> {
     // A call to the server takes at most a third of the lease.
     let leases = Leases::builder(store).lease(timeout.max(Duration::from_secs(3)) * 3);
-    leases.build().map_err(|error| refused(&error))
+    leases
+        .build()
+        .map_err(|error| Failure::Store(error.to_string()))
 }

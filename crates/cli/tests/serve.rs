@@ -41,7 +41,7 @@ impl Shop {
             "TOURBILLON_URL",
             "TOURBILLON_FILE",
             "TOURBILLON_PASSWORD",
-            "TOURBILLON_REDIS",
+            "TOURBILLON_LOCKS",
         ] {
             command.env_remove(name);
         }

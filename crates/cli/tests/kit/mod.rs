@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 /// The command, without a store in its environment.
 pub(crate) fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tourbillon"));
-    for name in ["TOURBILLON_URL", "TOURBILLON_FILE", "TOURBILLON_REDIS"] {
+    for name in ["TOURBILLON_URL", "TOURBILLON_FILE", "TOURBILLON_LOCKS"] {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());

@@ -50,7 +50,7 @@ fn a_server_that_answers_nothing_or_nonsense_is_an_error_in_time() {
                 vec!["pause", "q", "--url", &*postgres],
                 vec!["watch", "--times", "1", "--url", &*postgres],
                 vec!["check", "--json", "--url", &*postgres],
-                vec!["locks", "--redis", &*redis],
+                vec!["locks", "--locks", &*redis],
             ] {
                 scope.spawn(move || {
                     let (code, error) = fails(&[&["--timeout", "1s"], &*words].concat());
@@ -72,7 +72,7 @@ fn no_server_is_an_error_at_once_also_without_and_with_all_time() {
     for timeout in ["0s", "1ms", "20s", FOREVER] {
         for words in [
             &["--url", &*postgres, "queues"][..],
-            &["locks", "--redis", &*redis],
+            &["locks", "--locks", &*redis],
         ] {
             let (code, error) = fails(&[&["--timeout", timeout], words].concat());
             assert_eq!(code, 3, "{timeout} {words:?}: {error}");
