@@ -5,7 +5,7 @@
 -- knows of in us, or 0 for a server that forgets nothing, 5 is 1 if the caller goes on to wait, 6 is 1
 -- if the server starts empty on purpose, 7 how many ms the caller has waited, 8 the store, 9 what the
 -- caller says about itself, 10 the secret, 11 how many ms are a turn, 12 the store's own longest lease
--- in us, or 0 if it may differ from that of others, 13 the epoch of the connection, or 0.
+-- in us, or 0 if it may differ from that of others, 13 the epoch of the connection, or -1.
 -- Answers {0, ms left}: held; {1, token}: granted; {2, us, why}: nothing is granted yet; {3, us}: other
 -- stores have that longest lease.
 local found = redis.call('HMGET', KEYS[1], 'owner', 'waited', 'lease', 'next', 'since', 'secret')

@@ -414,10 +414,7 @@ impl<'a> AtSentinels<'a> {
         if master.is_empty() {
             return Err("the name of a master is missing behind the Sentinels".to_owned());
         }
-        if [master, database]
-            .iter()
-            .any(|part| part.contains(['?', '#']))
-        {
+        if behind.contains(['?', '#']) {
             return Err("a URL of Sentinels has no options".to_owned());
         }
         let hosts = hosts.split(',').collect();
@@ -440,9 +437,12 @@ impl<'a> AtSentinels<'a> {
             let info = read(&self.plain(at))?;
             let (host, port) = tcp(&info).ok_or("a Sentinel is a host")?;
             // The crate fills in the port of a server.
-            let has_port = self.hosts[at].rsplit(']').next();
-            let has_port = has_port.is_some_and(|behind| behind.contains(':'));
-            Ok((host, if has_port { port } else { sentinel::PORT }))
+            let behind = self.hosts[at].rsplit(']').next().unwrap_or_default();
+            match behind.split_once(':') {
+                None => Ok((host, sentinel::PORT)),
+                Some((_, "")) => Err(format!("the port of {host} is missing behind the colon")),
+                Some(_) => Ok((host, port)),
+            }
         });
         each.collect()
     }
@@ -491,8 +491,10 @@ fn described(error: &redis::RedisError) -> String {
 /// Replaces everything that may be a password by stars: the text between the first colon and an
 /// `@`, and the whole query. This also works for a text that is no URL.
 fn without_password(url: &str) -> String {
-    let (url, query) = match url.split_once('?') {
-        Some((url, _)) => (url, "?***"),
+    // A password may have a question mark.
+    let from = url.rfind('@').unwrap_or(0);
+    let (url, query) = match url[from..].find('?') {
+        Some(at) => (&url[..from + at], "?***"),
         None => (url, ""),
     };
     let (scheme, rest) = match url.split_once("://") {
@@ -597,6 +599,7 @@ mod tests {
             ("redis://me:s3@host", "redis://me:***@host"),
             ("redis://me@host", "redis://***@host"),
             ("redis://me:s/3@4@host", "redis://me:***@host"),
+            ("redis://me:s3?x@host?y=s3", "redis://me:***@host?***"),
             ("me:s3@host", "me:***@host"),
             ("unix:///run/x?pass=s3", "unix:///run/x?***"),
             ("nonsense", "nonsense"),
@@ -624,6 +627,9 @@ mod tests {
             ("redis-sentinel://a/shop?x=1", "has no options"),
             ("redis-sentinel://a,/shop", "can't be used"),
             ("redis-sentinel://a:x/shop", "can't be used"),
+            ("redis-sentinel://a:/shop", "the port of a is missing"),
+            ("redis-sentinel://a?x,b/shop", "has no options"),
+            ("redis-sentinel://:s3cret?@a/shop#x", "has no options"),
             ("redis-sentinel://:s3cret@a/shop/first", "***@a/shop/first"),
         ] {
             let error = build(url);

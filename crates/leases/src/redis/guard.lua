@@ -1,5 +1,7 @@
 -- The reasons why grants have to wait, as numbers for the answer.
 local WHY = {restarted = 1, empty = 2, evicted = 3}
+-- For so long after a failover, in us, holders may renew on the server that was replaced (SENTINEL-3).
+local LATER = 10000000
 
 -- Returns how much of `longest` is left, counted from the start of this server, in us.
 --
@@ -15,18 +17,22 @@ end
 -- `longest` is the greatest longest lease that the store knows of, in us, or 0 for a server that
 -- forgets nothing. `own` is its own one, or 0 if it may differ from that of others.
 --
--- `epoch` is that of the connection, or 0 without Sentinels.
+-- `epoch` is that of the connection, or -1 without Sentinels.
 --
--- The marker is the text "RUN END WHY LONGEST", with a further " EPOCH" once one is known. RUN is the id of the server's run. END is the time until
--- which nothing is granted, or 0 when that time has passed. WHY is the reason. A marker of this run
--- with END 0 says that this server has lost nothing since that time; it needs no clock. LONGEST is
--- the greatest longest lease of all stores that have asked for a lock, in us. A store with a smaller one
--- would wait for too short a time after a loss, when nothing tells it of the others. So it is
--- granted nothing: {3, LONGEST}. A store with a greater one `raises` LONGEST. The last loss was
--- waited out for the smaller one, so it waits for the difference, if it waits for losses at all. EPOCH
--- is the number of the last failover. A greater one says that there was another failover since, which
--- may have lost what was not replicated yet, whatever the uptime of this server is. A smaller one says
--- that the caller has a connection from before the failover, or that this server was replaced.
+-- The marker is the text "RUN END WHY LONGEST", with " EPOCH" behind it once one is known. RUN is the id of
+-- the server's run. END is the time until which nothing is granted, or 0 when that time has passed. WHY
+-- is the reason. A marker of this run with END 0 says that this server has lost nothing since that time;
+-- it needs no clock. LONGEST is the greatest longest lease of all stores that have asked for a lock, in
+-- us. A store with a smaller one would wait for too short a time after a loss, when nothing tells it of
+-- the others. So it is granted nothing: {3, LONGEST}. A store with a greater one `raises` LONGEST. The
+-- last loss was waited out for the smaller one, so it waits for the difference, if it waits for losses
+-- at all.
+--
+-- EPOCH is the number of the last failover. A greater one says that there was another failover since,
+-- which may have lost what was not replicated yet. So does another run of a server that Sentinels watch:
+-- the uptime of a replica that was promoted excuses nothing, and Sentinels that were set up anew count
+-- from 0 again. A smaller number says that the connection is from before the last failover, so that
+-- its server may not be the master.
 local function guard(marker, longest, starts_empty, time, own, raises, epoch)
   if longest == 0 then return nil end
   local info = redis.pcall('INFO', 'server')
@@ -49,19 +55,21 @@ local function guard(marker, longest, starts_empty, time, own, raises, epoch)
   local run = string.match(info, 'run_id:(%x+)')
   local found = redis.call('GET', marker)
   local of, ends, why, known, last = string.match(found or '', '^(%x+) (%d+) (%a+) (%d+) ?(%d*)$')
-  known, last = tonumber(known) or 0, tonumber(last) or 0
-  if epoch == 0 then epoch = last end
-  if epoch < last then
+  known, last = tonumber(known) or 0, tonumber(last) or -1
+  local watched = epoch >= 0
+  if watched and epoch < last then
     return {err = string.format('READONLY the connection is of epoch %.0f, and epoch %.0f has begun: another ' ..
-      'server may be the master', epoch, last)}
+      'server may be the master. If the Sentinels were set up anew, delete the key %s', epoch, last, marker)}
   end
+  epoch = math.max(epoch, last)
+  local later = epoch >= 0 and LATER or 0
   local raised = longest > known
   longest = math.max(longest, known)
   if own > 0 and own < longest then return {3, longest} end
   local rest
   if not WHY[why] then
     -- There is no valid marker: data were lost at an unknown time, perhaps just now.
-    rest, why = longest, 'empty'
+    rest, why = longest + later, 'empty'
     if starts_empty then
       rest = 0
     elseif string.match(redis.call('INFO', 'stats'), 'evicted_keys:[1-9]') then
@@ -71,11 +79,10 @@ local function guard(marker, longest, starts_empty, time, own, raises, epoch)
     if not raises then raised, longest = false, known end
     if of == run and ends == '0' and not raised and epoch == last then return nil end
     if raised and not starts_empty then ends = (ends == '0' and now or ends) + longest - known end
-    -- No wait has to be longer than the longest lease. More is left if the clock was set back.
-    rest = math.max(0, math.min(ends - now, longest))
-    -- The first epoch that a marker of this run gets is no failover.
-    if epoch > last and (last > 0 or of ~= run) then
-      rest, why = longest, 'restarted'
+    -- No wait has to be longer than that. More is left if the clock was set back.
+    rest = math.max(0, math.min(ends - now, longest + later))
+    if watched and (of ~= run or last >= 0 and epoch > last) then
+      rest, why = longest + later, 'restarted'
     elseif of ~= run then
       local since_start = math.min(rest_of_uptime(info, longest, tonumber(time[2])), longest)
       if since_start >= rest then rest, why = since_start, 'restarted' end
@@ -83,7 +90,7 @@ local function guard(marker, longest, starts_empty, time, own, raises, epoch)
   end
   -- Write only a change, since each write goes to the replicas and the append-only file.
   local written = string.format('%s %.0f %s %.0f', run or '0', rest > 0 and now + rest or 0, why, longest)
-  if epoch > 0 then written = string.format('%s %.0f', written, epoch) end
+  if epoch >= 0 then written = string.format('%s %.0f', written, epoch) end
   if written ~= found then redis.call('SET', marker, written) end
   if rest == 0 then return nil end
   return {2, rest, WHY[why]}

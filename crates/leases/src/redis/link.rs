@@ -74,6 +74,16 @@ impl Link {
         }
     }
 
+    /// Returns whether its server was replaced by another master.
+    pub(super) fn is_replaced(&self) -> bool {
+        match &*self.state.borrow() {
+            Some(Ok(open)) => open
+                .epoch
+                .is_some_and(|epoch| self.server.has_replaced(epoch)),
+            _ => false,
+        }
+    }
+
     /// Waits until it is open. The attempt itself may end later than the limit.
     pub(super) async fn opened(&self, limit: Limit) -> Result<Open, CallFault> {
         if self.state() == LinkState::Connecting {

@@ -209,16 +209,23 @@ const OVERDUE: Duration = Duration::from_secs(1);
 ///
 /// A URL `redis-sentinel://[user][:password@]a[:26379],b,c/MASTER[/DATABASE]` names Sentinels and the
 /// master that they watch. `rediss-sentinel://` is the same with TLS, to the Sentinels and to the master.
-/// For each connection the store asks all Sentinels, and takes the newest answer of a majority. If fewer
-/// answer within half of the limit, their newest answer counts.
+/// Name all Sentinels: for each connection the store asks all of them, and takes the newest answer of a
+/// majority. Without a majority there is no connection. The store connects to the address that the
+/// Sentinels announce, and with TLS the certificate must be for that address.
 ///
-/// Each failover has a number, the `config-epoch`. The marker keeps the greatest one. So after a failover
-/// nothing is granted for the longest lease ([`StoreError::Restarted`]), while renewals and releases
-/// go on. A server whose marker has a greater number than the connection grants nothing
-/// ([`StoreError::Unavailable`]), and the store connects anew. User and password of the URL are those of
-/// the master. [`sentinel_login`](RedisStoreBuilder::sentinel_login) has those of the Sentinels, whose
-/// user needs `+sentinel|master`. Give all programs that share locks a URL with Sentinels: a grant by a
-/// plain URL is not held to the number.
+/// User and password of the URL are those of the master.
+/// [`sentinel_login`](RedisStoreBuilder::sentinel_login) has those of the Sentinels, whose user needs
+/// `+sentinel|master +sentinel|get-master-addr-by-name`.
+///
+/// Each failover has a number, the `config-epoch`. The marker keeps the greatest one. So after a failover,
+/// or a restart, nothing is granted for the longest lease and 10 s ([`StoreError::Restarted`]). Renewals
+/// and releases go on. The store asks the Sentinels every 3 s whether the master is another one, and moves
+/// its renewals there. A server whose marker has a greater number than the connection grants nothing
+/// ([`StoreError::Unavailable`]). Sentinels that are set up anew count from 0 again: then delete the key of
+/// the marker.
+///
+/// All programs that share locks need a URL with Sentinels: a plain URL knows no number. A program that
+/// reaches the old master and no majority of the Sentinels goes on renewing there.
 ///
 /// # Servers
 ///

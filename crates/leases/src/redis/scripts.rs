@@ -125,7 +125,7 @@ impl Call {
     }
 
     /// Returns the command of the call on a connection of this epoch.
-    pub(super) fn command(&self, by: By, epoch: u64) -> Cmd {
+    pub(super) fn command(&self, by: By, epoch: Option<u64>) -> Cmd {
         let mut cmd = Cmd::new();
         match by {
             By::Hash => cmd.arg("EVALSHA").arg(&*self.script.hash),
@@ -136,7 +136,10 @@ impl Call {
             cmd.arg(arg);
         }
         if self.with_epoch {
-            cmd.arg(epoch);
+            match epoch {
+                Some(epoch) => cmd.arg(epoch),
+                None => cmd.arg(-1),
+            };
         }
         cmd
     }

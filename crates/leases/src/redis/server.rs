@@ -4,11 +4,12 @@
 //! default provider of rustls, which panics if a program has two of them, and would read the
 //! certificates of the system for each connection.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
@@ -23,19 +24,23 @@ use tokio::time::timeout;
 
 use super::errors::{CallFault, answered};
 use super::received::{Bytes, Received, Watched};
-use super::sentinel::Sentinels;
+use super::sentinel::{AGAIN, Sentinels};
 #[cfg(feature = "redis-tls")]
 use super::tls::Tls;
 use crate::remote::{Limit, Task};
 use crate::store::StoreError;
-use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex};
 
-/// Lookups of a name that hang take no more threads than these.
+/// Lookups of one name that hang take no more threads than these.
 const LOOKUPS: usize = 4;
 
 /// The pause before a Unix socket whose queue is full is tried again. Such a socket wakes nobody.
 #[cfg(unix)]
 const FULL: Duration = Duration::from_millis(5);
+
+/// How long the question may take whether the master is another one.
+const ASKING: Duration = Duration::from_secs(5);
 
 /// The address of the server, and how to log in.
 pub(super) struct Server {
@@ -45,7 +50,12 @@ pub(super) struct Server {
     /// The idle time after which the system probes the connection.
     keepalive: Option<Duration>,
     login: RedisConnectionInfo,
-    lookups: Arc<Semaphore>,
+    /// For each name. One that hangs must not hold up the others.
+    lookups: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// The newest epoch that Sentinels have named.
+    newest: AtomicU64,
+    /// When Sentinels were last asked whether the master is another one.
+    asked: Mutex<Instant>,
 }
 
 enum Address {
@@ -60,8 +70,8 @@ enum Address {
 pub(super) struct Open {
     pub(super) connection: MultiplexedConnection,
     pub(super) received: Arc<Received>,
-    /// That of its server, or 0 if there are no Sentinels.
-    pub(super) epoch: u64,
+    /// That of its server, if there are Sentinels.
+    pub(super) epoch: Option<u64>,
     _driver: Arc<Task>,
 }
 
@@ -94,7 +104,9 @@ impl Server {
             keepalive,
             // The third version of the protocol has other answers, and Redis 5 does not have it.
             login: login.set_protocol(ProtocolVersion::RESP2),
-            lookups: Arc::new(Semaphore::new(LOOKUPS)),
+            lookups: Mutex::default(),
+            newest: AtomicU64::new(0),
+            asked: Mutex::new(Instant::now()),
         })
     }
 
@@ -122,8 +134,34 @@ impl Server {
         Ok(open)
     }
 
+    /// Returns whether the Sentinels have named another master since this epoch. Asks them from time to
+    /// time (SENTINEL-3). Call this within a runtime.
+    pub(super) fn has_replaced(self: &Arc<Self>, epoch: u64) -> bool {
+        let mut asked = self.asked.lock();
+        if asked.elapsed() >= AGAIN {
+            *asked = Instant::now();
+            let server = Arc::clone(self);
+            tokio::spawn(async move {
+                // Without an answer the connections are used on: the master may be well.
+                if let Address::Sentinels(sentinels) = &server.address
+                    && let Ok(master) = sentinels.ask(&server, Limit::new(ASKING)).await
+                {
+                    server.knows(master.epoch);
+                }
+            });
+        }
+        drop(asked);
+        // Relaxed, here and below: only the number is needed, and a later call sees it.
+        self.newest.load(Ordering::Relaxed) > epoch
+    }
+
+    fn knows(&self, epoch: u64) {
+        // Relaxed: as above.
+        self.newest.fetch_max(epoch, Ordering::Relaxed);
+    }
+
     /// Begins to speak the protocol.
-    pub(super) async fn speak(&self, bytes: Bytes, epoch: u64) -> Result<Open, CallFault> {
+    pub(super) async fn speak(&self, bytes: Bytes, epoch: Option<u64>) -> Result<Open, CallFault> {
         let received = Received::new();
         let stream = Watched::new(bytes, Arc::clone(&received));
         // The limits are those of the calls.
@@ -180,18 +218,19 @@ impl Server {
     }
 
     /// Connects, and returns the epoch of the server.
-    async fn connect(&self, limit: Limit) -> Result<(Bytes, u64), CallFault> {
+    async fn connect(&self, limit: Limit) -> Result<(Bytes, Option<u64>), CallFault> {
         match &self.address {
-            Address::Tcp(host, port) => Ok((self.connect_tcp(host, *port, limit).await?, 0)),
+            Address::Tcp(host, port) => Ok((self.connect_tcp(host, *port, limit).await?, None)),
             Address::Sentinels(sentinels) => {
                 let master = sentinels.ask(self, limit).await?;
                 let bytes = self.connect_tcp(&master.host, master.port, limit).await?;
-                Ok((bytes, master.epoch))
+                self.knows(master.epoch);
+                Ok((bytes, Some(master.epoch)))
             }
             #[cfg(unix)]
             Address::Unix(path) => loop {
                 match tokio::net::UnixStream::connect(path).await {
-                    Ok(stream) => return Ok((Box::pin(stream), 0)),
+                    Ok(stream) => return Ok((Box::pin(stream), None)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         tokio::time::sleep(FULL).await;
                     }
@@ -241,7 +280,12 @@ impl Server {
         if let Ok(address) = host.parse() {
             return Ok(vec![SocketAddr::new(address, port)]);
         }
-        let turn = Arc::clone(&self.lookups).acquire_owned().await;
+        let turns = {
+            let mut lookups = self.lookups.lock();
+            let turns = lookups.entry(host.to_owned());
+            Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(LOOKUPS))))
+        };
+        let turn = turns.acquire_owned().await;
         let host = host.to_owned();
         let look_up = spawn_blocking(move || {
             let _turn = turn;

@@ -148,6 +148,7 @@ impl Slot {
         if let Some(link) = &place.link
             && idle <= LONGEST_IDLE
             && !link.is_silent()
+            && !link.is_replaced()
         {
             return (Arc::clone(link), Some(link.state()));
         }

@@ -71,7 +71,7 @@ impl Server {
     /// replica when the master has not answered for half a second, and asks no other Sentinel.
     pub fn sentinel(&self) -> Self {
         let sentinel = Server::watching(self.port, &[]);
-        sentinel.until(&["SENTINEL", "MASTER", "shop"], "\"num-slaves\"\n32) \"1\"");
+        sentinel.until(&["SENTINEL", "REPLICAS", "shop"], "\"slave\"");
         sentinel
     }
 
