@@ -3,11 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+use redis::RedisConnectionInfo;
 use tokio::runtime::Handle;
 
+use super::address::{self, Address};
 use super::keys::{Keys, SLOTS};
-use super::sentinel::{self, Sentinels};
 use super::server::Server;
 #[cfg(feature = "redis-tls")]
 use super::tls::Certificates;
@@ -344,126 +344,27 @@ impl RedisStoreBuilder {
             let why = "certificates are always checked, so nothing may follow a `#`";
             return Err(wrong(why.to_owned()));
         }
-        let of_sentinels = match scheme {
-            "redis-sentinel" | "rediss-sentinel" => Some(AtSentinels::of(rest).map_err(wrong)?),
-            _ => None,
-        };
-        let plain = match &of_sentinels {
-            Some(at) => at.plain(0),
-            None => format!("redis://{rest}"),
-        };
-        let url = if tls || of_sentinels.is_some() {
-            &plain
-        } else {
-            &self.url
-        };
-        let info = read(url).map_err(wrong)?;
+        let (address, login) = address::read(&self.url, &self.sentinel_login).map_err(wrong)?;
+        if self.durable && matches!(address, Address::Sentinels(_)) {
+            let why = "a failover loses what was not replicated yet, so the store can't be durable";
+            return Err(wrong(why.to_owned()));
+        }
         // Round up: the system takes whole seconds, and would round down.
         let keepalive = self.tcp_keepalive.map(|after| {
             let begun = u64::from(after.subsec_nanos() > 0);
             Duration::from_secs(after.as_secs() + begun)
         });
-        // `Server::new` returns `None` for kinds of addresses that only the crate `redis` supports.
-        let server = Server::new(&info, keepalive);
-        let mut server =
-            server.ok_or_else(|| wrong("no such kind of address is known".to_owned()))?;
-        let mut hosts: Vec<_> = tcp(&info).into_iter().collect();
-        if let Some(at) = of_sentinels {
-            if self.durable {
-                let why =
-                    "a failover loses what was not replicated yet, so the store can't be durable";
-                return Err(wrong(why.to_owned()));
-            }
-            hosts = at.hosts().map_err(wrong)?;
-            server = server.of(Sentinels {
-                hosts: hosts.clone(),
-                master: at.master.to_owned(),
-                login: self.sentinel_login.clone(),
-            });
-        }
         #[cfg(feature = "redis-tls")]
         {
             let certificates = &self.certificates;
             certificates.check().map_err(RedisBuildError::Tls)?;
+            let hosts = address.hosts();
             if tls && !hosts.is_empty() {
                 let tls = certificates.tls(&hosts).map_err(RedisBuildError::Tls)?;
-                return Ok(server.with_tls(tls));
+                return Ok(Server::new(address, login, keepalive).with_tls(tls));
             }
         }
-        Ok(server)
-    }
-}
-
-/// The parts of a URL `USER:PASSWORD@HOST,HOST/MASTER/DATABASE`.
-struct AtSentinels<'a> {
-    /// With the `@`, or empty.
-    login: &'a str,
-    hosts: Vec<&'a str>,
-    master: &'a str,
-    database: &'a str,
-}
-
-impl<'a> AtSentinels<'a> {
-    fn of(rest: &'a str) -> Result<Self, String> {
-        let (login, behind) = match rest.rfind('@') {
-            Some(at) => rest.split_at(at + 1),
-            None => ("", rest),
-        };
-        let (hosts, path) = behind.split_once('/').unwrap_or((behind, ""));
-        let (master, database) = path.split_once('/').unwrap_or((path, ""));
-        if master.is_empty() {
-            return Err("the name of a master is missing behind the Sentinels".to_owned());
-        }
-        if behind.contains(['?', '#']) {
-            return Err("a URL of Sentinels has no options".to_owned());
-        }
-        let hosts = hosts.split(',').collect();
-        Ok(AtSentinels {
-            login,
-            hosts,
-            master,
-            database,
-        })
-    }
-
-    /// The URL as if one of the Sentinels were the server.
-    fn plain(&self, at: usize) -> String {
-        let host = self.hosts[at];
-        format!("redis://{}{host}/{}", self.login, self.database)
-    }
-
-    fn hosts(&self) -> Result<Vec<(String, u16)>, String> {
-        let each = (0..self.hosts.len()).map(|at| {
-            let info = read(&self.plain(at))?;
-            let (host, port) = tcp(&info).ok_or("a Sentinel is a host")?;
-            // The crate fills in the port of a server.
-            let behind = self.hosts[at].rsplit(']').next().unwrap_or_default();
-            match behind.split_once(':') {
-                None => Ok((host, sentinel::PORT)),
-                Some((_, "")) => Err(format!("the port of {host} is missing behind the colon")),
-                Some(_) => Ok((host, port)),
-            }
-        });
-        each.collect()
-    }
-}
-
-/// Reads a URL of the crate `redis`.
-fn read(url: &str) -> Result<ConnectionInfo, String> {
-    url.into_connection_info().map_err(|error| {
-        let described = described(&error);
-        match error.detail() {
-            Some(detail) => format!("{described} ({detail})"),
-            None => described,
-        }
-    })
-}
-
-/// Returns the host and the port, if there are any.
-fn tcp(info: &ConnectionInfo) -> Option<(String, u16)> {
-    match info.addr() {
-        ConnectionAddr::Tcp(host, port) => Some((host.clone(), *port)),
-        _ => None,
+        Ok(Server::new(address, login, keepalive))
     }
 }
 
@@ -480,12 +381,6 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("tokio", &self.runtime.is_some())
             .finish()
     }
-}
-
-/// Returns the message of an error of the crate `redis`, without the kind that it appends.
-fn described(error: &redis::RedisError) -> String {
-    let text = error.to_string();
-    text.split(" - ").next().unwrap_or_default().to_owned()
 }
 
 /// Replaces everything that may be a password by stars: the text between the first colon and an

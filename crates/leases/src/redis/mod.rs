@@ -24,6 +24,7 @@ use listener::Listener;
 use scripts::{Call, Scripts};
 use server::Server;
 
+mod address;
 mod answers;
 mod builder;
 mod client;

@@ -6,41 +6,26 @@
 //!   connection.
 //! - **SENTINEL-2** Each failover has a number, the epoch. Grants carry the epoch of their connection
 //!   (`guard.lua`), so that what a failover may have lost is waited for.
-//! - **SENTINEL-3** While there are calls, the Sentinels are asked again every [`AGAIN`]. A connection of
+//! - **SENTINEL-3** While there are calls, the Sentinels are asked again every 3 s. A connection of
 //!   a smaller epoch than the newest is not used any more. So renewals go to a server that was replaced
 //!   for some seconds at most, if this process reaches the Sentinels. The wait after a failover is longer by
 //!   that (`LATER` in `guard.lua`).
 
-use std::fmt;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::{Pipeline, RedisConnectionInfo, ServerError, Value};
+use redis::{Pipeline, ServerError, Value};
 use tokio::time::timeout;
 
+use super::address::Sentinels;
 use super::errors::{CallFault, answered, cut};
 use super::server::Server;
 use crate::remote::Limit;
 use crate::store::StoreError;
 
-/// The port of a Sentinel whose address names none.
-pub(super) const PORT: u16 = 26_379;
-
-/// How often Sentinels are asked whether the master is another one.
-pub(super) const AGAIN: Duration = Duration::from_secs(3);
-
 /// How long the Sentinels may take together.
 const LONGEST: Duration = Duration::from_secs(1);
-
-/// The Sentinels of a master.
-pub(super) struct Sentinels {
-    pub(super) hosts: Vec<(String, u16)>,
-    /// The name of the master.
-    pub(super) master: String,
-    /// How to log in to them.
-    pub(super) login: RedisConnectionInfo,
-}
 
 /// A master at one time.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -176,17 +161,6 @@ fn address_of(answer: &Value) -> Option<(String, u16)> {
     };
     let host = text(host).filter(|host| !host.is_empty())?;
     Some((host, text(port)?.parse().ok()?))
-}
-
-impl fmt::Display for Sentinels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of the Sentinels", self.master)?;
-        for (at, (host, port)) in self.hosts.iter().enumerate() {
-            let between = if at == 0 { " " } else { "," };
-            write!(f, "{between}{host}:{port}")?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -8,23 +8,19 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, Pipeline, ProtocolVersion,
-    RedisConnectionInfo, RedisError, Value,
-};
+use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, RedisError, Value};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::address::Address;
 use super::errors::{CallFault, answered};
 use super::received::{Bytes, Received, Watched};
-use super::sentinel::{AGAIN, Sentinels};
 #[cfg(feature = "redis-tls")]
 use super::tls::Tls;
 use crate::remote::{Limit, Task};
@@ -38,6 +34,9 @@ const LOOKUPS: usize = 4;
 /// The pause before a Unix socket whose queue is full is tried again. Such a socket wakes nobody.
 #[cfg(unix)]
 const FULL: Duration = Duration::from_millis(5);
+
+/// How often Sentinels are asked whether the master is another one.
+const AGAIN: Duration = Duration::from_secs(3);
 
 /// How long the question may take whether the master is another one.
 const ASKING: Duration = Duration::from_secs(5);
@@ -56,13 +55,6 @@ pub(super) struct Server {
     newest: AtomicU64,
     /// When Sentinels were last asked whether the master is another one.
     asked: Mutex<Instant>,
-}
-
-enum Address {
-    Tcp(String, u16),
-    /// The master that these name.
-    Sentinels(Sentinels),
-    Unix(PathBuf),
 }
 
 /// A connection for calls. Its clones share it, and it is closed with the last of them.
@@ -90,31 +82,20 @@ impl Open {
 }
 
 impl Server {
-    /// Creates a server. Returns `None` if the kind of address is not supported.
-    pub(super) fn new(info: &ConnectionInfo, keepalive: Option<Duration>) -> Option<Self> {
-        let login = info.redis_settings().clone().set_skip_set_lib_name();
-        Some(Server {
-            address: match info.addr() {
-                ConnectionAddr::Tcp(host, port) => Address::Tcp(host.clone(), *port),
-                ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
-                _ => return None,
-            },
+    pub(super) fn new(
+        address: Address,
+        login: RedisConnectionInfo,
+        keepalive: Option<Duration>,
+    ) -> Self {
+        Server {
+            address,
             #[cfg(feature = "redis-tls")]
             tls: None,
             keepalive,
-            // The third version of the protocol has other answers, and Redis 5 does not have it.
-            login: login.set_protocol(ProtocolVersion::RESP2),
+            login,
             lookups: Mutex::default(),
             newest: AtomicU64::new(0),
             asked: Mutex::new(Instant::now()),
-        })
-    }
-
-    /// The master of these Sentinels in place of the server itself.
-    pub(super) fn of(self, sentinels: Sentinels) -> Self {
-        Server {
-            address: Address::Sentinels(sentinels),
-            ..self
         }
     }
 
@@ -317,10 +298,6 @@ impl Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.address {
-            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
-            Address::Unix(path) => path.display().fmt(f),
-            Address::Sentinels(sentinels) => sentinels.fmt(f),
-        }
+        self.address.fmt(f)
     }
 }

@@ -54,9 +54,9 @@ impl Certificates {
         Ok(Some((chain, key)))
     }
 
-    /// Returns the TLS settings for a server of this name.
-    pub(super) fn tls(&self, hosts: &[(String, u16)]) -> Result<Tls, String> {
-        for (host, _) in hosts {
+    /// Returns the TLS settings for servers of these names.
+    pub(super) fn tls(&self, hosts: &[&str]) -> Result<Tls, String> {
+        for host in hosts {
             name(host)?;
         }
         let roots = if self.roots.is_empty() {
@@ -232,7 +232,7 @@ mod tests {
         certificates.trust(b"nonsense".to_vec());
         let what = "a root certificate is no certificate in PEM";
         assert_eq!(certificates.check(), Err(what.to_owned()));
-        let Err(what) = Certificates::default().tls(&[("no name at all".to_owned(), 1)]) else {
+        let Err(what) = Certificates::default().tls(&["no name at all"]) else {
             panic!("a name with spaces is accepted");
         };
         assert!(

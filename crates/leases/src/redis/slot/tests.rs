@@ -3,11 +3,12 @@
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 
-use redis::IntoConnectionInfo;
+use redis::RedisConnectionInfo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tourbillon::ManualClock;
 
+use super::super::address;
 use super::super::scripts::Scripts;
 use super::*;
 
@@ -29,8 +30,8 @@ impl Rig {
     async fn new(user: &str) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let url = format!("redis://{user}{}/", listener.local_addr().unwrap());
-        let info = url.as_str().into_connection_info().unwrap();
-        let server = Arc::new(Server::new(&info, None).unwrap());
+        let (address, login) = address::read(&url, &RedisConnectionInfo::default()).unwrap();
+        let server = Arc::new(Server::new(address, login, None));
         let hand = ManualClock::new();
         Rig {
             slot: Arc::new(Slot::new(server, 100, Clock::manual(&hand))),
