@@ -60,7 +60,7 @@ fn a_command_that_is_renamed_is_named() {
         "local redis = {{pcall = redis.pcall}}\n\
          local pcall = redis.pcall\n\
          redis.pcall = function() return pcall('NONESUCH') end\n{}\n\
-         return guard('marker', 1, false, {{0, 0}}, 1)",
+         return guard('marker', 1, false, {{0, 0}}, 1, true, -1)",
         include_str!("../../src/redis/guard.lua")
     );
     let said = server.cli(&["EVAL", &script, "0"]);

@@ -784,7 +784,8 @@ fn the_marker_says_what_was_lost_whatever_the_clock_does() {
          local marker = ARGV[2] ~= 'none' and 'marker' or nil
          local own = tonumber(ARGV[5] or '30000000')
          local wait = guard(marker, own > 0 and own or 30000000, ARGV[4] == '1', {{'1000', '0'}}, own,
-           ARGV[6] ~= 'check')
+           ARGV[6] ~= 'check', tonumber(ARGV[7] or '-1'))
+         if wait and wait.err then return wait.err end
          local answer = wait and (wait[1] == 2 and string.format('waits %.0f %d', wait[2], wait[3]) or
            string.format('refused by %.0f', wait[2])) or 'grants'
          return answer .. ', ' .. (written or 'writes nothing')",
@@ -997,6 +998,45 @@ fn the_marker_says_what_was_lost_whatever_the_clock_does() {
     let values = [long, marker, "0", "0", own, "check"];
     let said = server.cli(&[&["EVAL", &script, "0"], &values[..]].concat());
     assert_eq!(said, "\"grants, writes nothing\"");
+    // Failovers, by the number of the connection. The number of a plain one is -1.
+    let failed_over = "waits 40000000 1, bb 1040000000 restarted 30000000 3";
+    for (epoch, marker, answer) in [
+        ("3", "bb 0 empty 30000000", "grants, bb 0 empty 30000000 3"),
+        ("0", "bb 0 empty 30000000", "grants, bb 0 empty 30000000 0"),
+        ("0", "bb 0 empty 30000000 0", "grants, writes nothing"),
+        ("3", "bb 0 empty 30000000 0", failed_over),
+        ("3", "bb 0 empty 30000000 2", failed_over),
+        ("3", "aa 0 empty 30000000", failed_over),
+        ("3", "aa 0 empty 30000000 3", failed_over),
+        ("3", "bb 4600000000 restarted 30000000 3", failed_over),
+        (
+            "3",
+            "bb 1040000000 restarted 30000000 3",
+            "waits 40000000 1, writes nothing",
+        ),
+        (
+            "3",
+            "bb 999000000 restarted 30000000 3",
+            "grants, bb 0 restarted 30000000 3",
+        ),
+        ("3", "", "waits 40000000 2, bb 1040000000 empty 30000000 3"),
+        ("-1", "bb 0 empty 30000000 3", "grants, writes nothing"),
+        (
+            "-1",
+            "aa 0 empty 30000000 3",
+            "grants, bb 0 restarted 30000000 3",
+        ),
+    ] {
+        let values = [long, marker, "0", "0", "30000000", "", epoch];
+        let said = server.cli(&[&["EVAL", &script, "0"], &values[..]].concat());
+        assert_eq!(said, format!("\"{answer}\""), "{epoch} {marker:?}");
+    }
+    let values = [long, "bb 0 empty 30000000 4", "0", "0", "30000000", "", "3"];
+    let said = server.cli(&[&["EVAL", &script, "0"], &values[..]].concat());
+    assert!(
+        said.contains("READONLY") && said.contains("epoch 4"),
+        "{said}"
+    );
 }
 
 /// With 20 s in one process and 1 s in another, two could believe after a loss that they hold a lock.
