@@ -246,9 +246,9 @@ mod tests {
     use std::task::{Wake, Waker};
 
     #[derive(Default)]
-    struct Bell(AtomicUsize);
+    struct Wakes(AtomicUsize);
 
-    impl Wake for Bell {
+    impl Wake for Wakes {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn announcements_of_others_wake_and_own_ones_do_not() {
         let ear = Ear::new("7f".to_owned());
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(Wakes::default());
         let place = ear.wait_queue.watch("a b", &Waker::from(Arc::clone(&bell)));
         for (text, rung) in [
             ("7f a b", 0),

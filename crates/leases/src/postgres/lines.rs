@@ -228,7 +228,7 @@ impl Lines {
         let ready = async {
             self.tables.check(&line.client).await?;
             let warm = line.client.batch_execute(&self.schema().fill(WARM)).await;
-            // Who may not renew may still look: each call says itself what it lacks.
+            // A role that may only read is no error here. Each call reports the right that it lacks.
             match warm {
                 Err(error) if error.code().is_none() => Err(of_answer(error)),
                 _ => Ok(()),

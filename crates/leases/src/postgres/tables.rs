@@ -121,8 +121,8 @@ impl Tables {
         if !self.exist(client).await? {
             self.make(client).await?;
         }
-        // What was granted must outlive a crash, also if the server's setting changes while the
-        // connection is open. Without standbys `local` and `on` are the same.
+        // A grant must outlive a crash. So the session keeps this value if somebody changes that of the
+        // server. Without standbys `local` and `on` are the same.
         let asked = "select m.version, m.oldest_ok, set_config('synchronous_commit', \
                      case when s.found = 'off' or s.found = 'local' and $1 then 'on' else s.found end, \
                      false) \

@@ -127,18 +127,14 @@ impl Server {
                 if let Address::Sentinels(sentinels) = &server.address
                     && let Ok(master) = sentinels.ask(&server, Limit::new(ASKING)).await
                 {
-                    server.knows(master.epoch);
+                    // Relaxed: as below.
+                    server.newest.fetch_max(master.epoch, Ordering::Relaxed);
                 }
             });
         }
         drop(asked);
-        // Relaxed, here and below: only the number is needed, and a later call sees it.
+        // Relaxed: only the number is needed, and a later call sees it.
         self.newest.load(Ordering::Relaxed) > epoch
-    }
-
-    fn knows(&self, epoch: u64) {
-        // Relaxed: as above.
-        self.newest.fetch_max(epoch, Ordering::Relaxed);
     }
 
     /// Begins to speak the protocol.
@@ -205,7 +201,9 @@ impl Server {
             Address::Sentinels(sentinels) => {
                 let master = sentinels.ask(self, limit).await?;
                 let bytes = self.connect_tcp(&master.host, master.port, limit).await?;
-                self.knows(master.epoch);
+                // Also a smaller one: Sentinels that were set up anew count from 0 again. Relaxed: only
+                // the number is needed.
+                self.newest.store(master.epoch, Ordering::Relaxed);
                 Ok((bytes, Some(master.epoch)))
             }
             #[cfg(unix)]

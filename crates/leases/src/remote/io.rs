@@ -159,15 +159,15 @@ mod tests {
 
     #[test]
     fn a_call_ends_with_the_store_and_with_the_future_that_waits_for_it() {
-        struct Told(std::sync::mpsc::Sender<()>);
-        impl Drop for Told {
+        struct TellsDrop(std::sync::mpsc::Sender<()>);
+        impl Drop for TellsDrop {
             fn drop(&mut self) {
                 let _ = self.0.send(());
             }
         }
         let endless = || {
             let (tell, told) = std::sync::mpsc::channel();
-            let told_on_drop = Told(tell);
+            let told_on_drop = TellsDrop(tell);
             let call = async move {
                 let _told = told_on_drop;
                 std::future::pending::<()>().await;

@@ -94,6 +94,14 @@ impl Says {
     }
 }
 
+/// How many connections a server has taken, with that of this question.
+fn connections(server: &Server) -> u64 {
+    let stats = server.cli(&["INFO", "stats"]);
+    let mut lines = stats.lines();
+    let line = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
 fn says(master: u16, epoch: u64) -> u16 {
     Says::new(master, epoch).port
 }
@@ -145,22 +153,16 @@ fn a_server_that_another_one_has_replaced_grants_nothing() {
         "tourbillon:{0}:marker",
         &format!("{} 4", &marker[..marker.len() - 2]),
     ]);
-    let connected = || server.cli(&["INFO", "stats"]);
-    let number = |text: &str| {
-        let mut lines = text.lines();
-        let line = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
-        line.unwrap().trim().parse::<u64>().unwrap()
-    };
     for _ in 0..3 {
-        let before = number(&connected());
+        let before = connections(&server);
         let refused = acquire(&store, LIMIT);
         let Err(StoreError::Unavailable(why)) = refused else {
             panic!("{refused:?}");
         };
         assert!(why.contains("epoch 4 has begun"), "{why}");
-        // The next call asks the Sentinels again. Two of the connections are those of `connected`.
+        // The next call asks the Sentinels again. One of the connections is that of `connections`.
         assert!(acquire(&store, LIMIT).is_err());
-        assert!(number(&connected()) > before + 1);
+        assert!(connections(&server) > before + 1);
     }
     // A store that knows no epoch is told nothing.
     let plain = RedisStore::builder(&server.url())
@@ -232,6 +234,33 @@ fn renewals_move_to_the_new_master_although_the_old_one_answers() {
     // The new one has nothing of it.
     wait::until("renewals have moved", || renew() == Outcome::NotHeld);
     assert_eq!(old.cli(&["EXISTS", "tourbillon:{x}:lock"]), "(integer) 1");
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn sentinels_that_count_from_the_beginning_again_cost_one_connection() {
+    let server = Server::start();
+    let sentinel = Says::new(server.port(), 7);
+    let store = store(&[sentinel.port]);
+    let renew = || {
+        let renewal = [Renewal::new("x", Secret::new("a"), LEASE)];
+        store.renew(Destination::default(), &renewal, LIMIT)
+    };
+    granted(&store, LIMIT);
+    assert_eq!(renew(), Ok(vec![Outcome::Renewed]));
+    sentinel.now_names(server.port(), 0);
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    assert_eq!(renew(), Ok(vec![Outcome::Renewed]));
+    let before = connections(&server);
+    for _ in 0..5 {
+        assert_eq!(renew(), Ok(vec![Outcome::Renewed]));
+    }
+    // That of the second question alone.
+    assert_eq!(connections(&server), before + 1);
+    // What the error says to do.
+    assert!(acquire(&store, LIMIT).is_err());
+    server.cli(&["DEL", "tourbillon:{0}:marker"]);
+    granted(&store, LIMIT);
 }
 
 #[test]
