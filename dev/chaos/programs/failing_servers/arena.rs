@@ -26,9 +26,9 @@ use super::watch::Watch;
 const GUARD: Duration = LONGEST.saturating_add(Duration::from_secs(1));
 /// What a machine that is busy, and whatever befalls it, adds to the way of a request.
 const LATE: Duration = Duration::from_millis(500);
-/// The same where nothing delays requests. With four servers and forty processes on two cores a
-/// server stands still for some tens of milliseconds now and then. What is renewed for nobody goes
-/// on for longer.
+/// The same where nothing delays requests, and every one was answered. With four servers and forty
+/// processes on two cores a server stands still for some tens of milliseconds now and then. What is
+/// renewed for nobody goes on for longer.
 const LATE_IN_CALM: Duration = Duration::from_millis(100);
 /// Who has not answered after this time hangs.
 const HANGS: Duration = Duration::from_secs(30);
@@ -108,6 +108,8 @@ struct Play<'a> {
     course: &'a Course,
     /// This lock counts as held there.
     counted: bool,
+    /// Nobody has said that a request was not answered in time.
+    was_answered: bool,
     report: Report,
 }
 
@@ -180,7 +182,9 @@ impl Arena {
         // What was under way at the end may be for as long as a call may take.
         let call = plan.lease / 6;
         let late = match (plan.fault, server) {
-            (OnHolder::Nothing | OnHolder::Kill, OnServer::Nothing | OnServer::Flush(_)) => {
+            (OnHolder::Nothing | OnHolder::Kill, OnServer::Nothing | OnServer::Flush(_))
+                if play.was_answered =>
+            {
                 call + LATE_IN_CALM
             }
             _ => call + plan.fault.lasts() + server.lasts() + LATE,
@@ -263,6 +267,7 @@ impl Arena {
             paths,
             course,
             counted: false,
+            was_answered: true,
             report: Report::empty(),
         })
     }
@@ -454,12 +459,14 @@ impl Play<'_> {
                     "{name} ended at {}: {how:?}",
                     millis(at.saturating_sub(start))
                 ));
+                self.was_answered &= how != How::ReleaseFailed;
                 if let Some(grant) = self.holders[number].grants.last_mut() {
                     grant.ended = Some((at, how));
                 }
             }
             Heard::Word(Word::Refused { at, why }) => {
                 let at = millis(at.saturating_sub(start));
+                self.was_answered = false;
                 self.note(&format!("{name} was refused at {at}: {why}"));
             }
             Heard::Word(Word::GaveUp { at }) => {
