@@ -2,5 +2,3 @@
 pub(crate) mod amid_wait;
 #[path = "../../../crates/leases/src/manager/background.rs"]
 pub(crate) mod background;
-#[path = "../../../crates/leases/src/manager/bell.rs"]
-pub(crate) mod bell;

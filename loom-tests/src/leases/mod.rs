@@ -2,5 +2,6 @@
 
 pub(crate) mod keep_alive;
 pub(crate) mod manager;
+pub(crate) mod remote;
 #[path = "../../../crates/leases/src/store/mod.rs"]
 pub(crate) mod store;

@@ -1,5 +1,5 @@
 //! A waker that remembers that it was woken, for a future that waits.
-//! `crates/leases/src/manager/bell.rs` has it.
+//! `crates/leases/src/store/bell.rs` has it.
 //!
 //! If a waiting task is not woken, loom reports a deadlock.
 //!
@@ -12,7 +12,7 @@ use std::task::{Context, Waker};
 use loom::thread;
 
 use super::check;
-use crate::leases::manager::bell::Bell;
+use crate::leases::store::Bell;
 use crate::rig::block_on;
 use crate::sync::Arc;
 

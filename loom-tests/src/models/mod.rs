@@ -40,6 +40,7 @@ mod shutdown;
 mod sleep;
 mod threadless;
 mod tickers;
+mod turn;
 mod waiting;
 
 use std::sync::Arc;

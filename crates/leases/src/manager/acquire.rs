@@ -21,7 +21,6 @@ use std::time::Duration;
 use tourbillon::Time;
 
 use super::attempt::{AcquireStep, Attempt, Last, RUSHED};
-use super::bell::Bell;
 use super::drop_wait;
 use super::error::LockError;
 use super::guard::LeaseGuard;
@@ -30,7 +29,7 @@ use super::inner::LeasesInner;
 use super::request::{AttemptOptions, Request, WaitPolicy};
 use super::stop::StopSignal;
 use crate::keep_alive::{FIRST_WAIT, Waits, call_limit, spread};
-use crate::store::{OwnedSecret, Released, StoreError, Watch};
+use crate::store::{Bell, OwnedSecret, Released, StoreError, Watch};
 use crate::sync::{Arc, catch_panic};
 
 /// The attempts of one caller, a thread or a task, to acquire a lock.

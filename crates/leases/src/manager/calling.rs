@@ -16,9 +16,8 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
-use super::bell::Bell;
 use super::inner::LeasesInner;
-use crate::store::{LeaseStore, StoreError, StoreFuture, parks_until, poll_in_place};
+use crate::store::{Bell, LeaseStore, StoreError, StoreFuture, parks_until, poll_in_place};
 use crate::sync::{Arc, catch_panic};
 
 /// The result of a call.

@@ -21,8 +21,9 @@ use crate::store::block_on;
 /// it all the same, unless the docs of the call say more.
 ///
 /// The thread of `wait`, or the task that awaits the call, also polls the store. So a store must not
-/// block: wrap one whose client blocks in a [`BlockingStore`](crate::BlockingStore). A call ends at
-/// its limit by the clock of the leases.
+/// block: wrap one whose client blocks in a [`BlockingStore`](crate::BlockingStore). A thread that
+/// waits for one call after the other may also drive the connections of the store meanwhile, and
+/// thereby the calls of others. A call ends at its limit by the clock of the leases.
 ///
 /// The future owns what it needs: it can be stored in a struct, sent to another thread or spawned
 /// as a task, and awaited by reference without being pinned. It needs no particular runtime.

@@ -18,7 +18,6 @@ mod all;
 mod amid_wait;
 mod attempt;
 mod background;
-mod bell;
 mod builder;
 mod calling;
 mod drop_wait;

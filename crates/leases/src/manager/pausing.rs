@@ -3,9 +3,9 @@
 use std::task::Waker;
 use std::time::Duration;
 
-use super::bell::Bell;
 use super::locks::Leases;
 use super::stop::StopSignal;
+use crate::store::Bell;
 use crate::sync::Arc;
 
 impl Leases {

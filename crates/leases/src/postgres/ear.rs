@@ -112,7 +112,7 @@ impl Ear {
             let ended = self
                 .or_asking(self.heard_to_the_end(lines, &mut pause))
                 .await;
-            // Relaxed: all of it runs on one thread.
+            // Relaxed: the runtime runs one task at a time.
             self.is_deaf.store(ended.is_err(), Ordering::Relaxed);
             if ended.is_ok() {
                 return;

@@ -86,7 +86,7 @@ struct Busy<'a>(&'a AtomicUsize);
 
 impl<'a> Busy<'a> {
     fn of(place: &'a LinePlace) -> Self {
-        // Relaxed: the number only spreads the calls. All of them run on one thread.
+        // Relaxed: the number only spreads the calls. One of them runs at a time.
         place.busy.fetch_add(1, Ordering::Relaxed);
         Busy(&place.busy)
     }
@@ -256,7 +256,7 @@ impl<'a> Asked<'a> {
     fn of(line: &'a Line, limit: Limit) -> Self {
         Asked {
             line,
-            // Relaxed, here and below: all calls run on one thread.
+            // Relaxed, here and below: the runtime runs one call at a time.
             answered: line.answered.load(Ordering::Relaxed),
             limit,
             had_time: limit.left() >= limit.whole() / 2,
@@ -299,7 +299,7 @@ impl Line {
     }
 
     fn is_usable(&self) -> bool {
-        // Relaxed: all calls run on one thread.
+        // Relaxed: the runtime runs one call at a time.
         !self.is_given_up.load(Ordering::Relaxed)
             && !self.client.is_closed()
             && self.used.lock().elapsed() < IDLE

@@ -1,41 +1,40 @@
 //! Where the connections of a store are driven: a thread of its own, or a runtime of the user.
-//!
-//! - **IO-1** The runtime of a store lives on the stack of the thread that runs it, and nobody else
-//!   owns it. A fork copies no such thread. So a forked copy never drops a runtime, which would take
-//!   locks that another thread may have had, and would wait for threads that are not there.
-//! - **IO-2** The thread ends with the store, whatever its connections do.
 
 use std::future::Future;
 
-use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::oneshot;
+use tokio::runtime::Handle;
 
+use super::driven::{Driven, Keeper};
 use super::job::{Job, Task};
 use crate::store::StoreError;
-use crate::sync::{Arc, Mutex, thread};
+use crate::sync::{Arc, Mutex, Weak};
 
 /// The place where the I/O of a store runs. Never use it in a forked copy.
-pub(crate) struct Io(Driver);
+pub(crate) struct Io(Place);
 
-enum Driver {
+enum Place {
     /// A thread of the store with this name, from the first call on.
-    Own(&'static str, Mutex<Option<IoThread>>),
+    Own(&'static str, Mutex<Option<Keeper>>),
     /// A runtime of the user.
     Given(Handle),
 }
 
-/// A thread that drives a runtime until this is dropped.
-struct IoThread {
-    runtime: Handle,
-    _until: oneshot::Sender<()>,
+/// How soon a task has to run.
+enum Haste {
+    /// A thread or a task waits for it, and says so in its first poll.
+    Awaited,
+    AtOnce,
+    /// It may be late by some milliseconds.
+    #[cfg(feature = "postgres")]
+    Later,
 }
 
 impl Io {
     /// Uses the runtime of the user, or a thread of the store with this name.
     pub(crate) fn new(thread: &'static str, given: Option<Handle>) -> Self {
         Io(match given {
-            Some(runtime) => Driver::Given(runtime),
-            None => Driver::Own(thread, Mutex::new(None)),
+            Some(runtime) => Place::Given(runtime),
+            None => Place::Own(thread, Mutex::new(None)),
         })
     }
 
@@ -44,38 +43,25 @@ impl Io {
     /// # Errors
     ///
     /// [`StoreError::Unavailable`] if the system gives no thread.
-    pub(crate) fn start<T: Send + 'static>(
+    pub(crate) fn start(
         &self,
-        task: impl Future<Output = T> + Send + 'static,
-    ) -> Result<Task<T>, StoreError> {
-        let (name, own) = match &self.0 {
-            Driver::Given(runtime) => {
-                let started = runtime.spawn(task);
-                // If this thread is a worker of the runtime, the runtime keeps the newest task for this
-                // worker. The caller may now block the worker until the task has an answer. So start
-                // another task, which does nothing. It takes that place, and another worker can run the
-                // first one.
-                drop(runtime.spawn(async {}));
-                return Ok(Task::new(started));
-            }
-            Driver::Own(name, own) => (name, own),
-        };
-        let mut own = own.lock();
-        let thread = match &*own {
-            Some(thread) => thread,
-            None => {
-                let started = IoThread::start(name);
-                own.insert(started.map_err(|error| {
-                    StoreError::Unavailable(format!(
-                        "the thread for its connections does not start: {error}; raise the limits of \
-                         this process"
-                    ))
-                })?)
-            }
-        };
-        let runtime = thread.runtime.clone();
-        drop(own);
-        Ok(Task::new(runtime.spawn(task)))
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Task, StoreError> {
+        self.spawn(task, Haste::AtOnce).map(|(task, _)| task)
+    }
+
+    /// Starts a task that may be late by some milliseconds. While it runs, threads that wait for calls
+    /// can drive. Otherwise as [`start`](Self::start).
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    #[cfg(feature = "postgres")]
+    pub(crate) fn start_at_leisure(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Task, StoreError> {
+        self.spawn(task, Haste::Later).map(|(task, _)| task)
     }
 
     /// Makes a call where the connections are.
@@ -87,53 +73,61 @@ impl Io {
         &self,
         call: impl Future<Output = T> + Send + 'static,
     ) -> Result<Job<T>, StoreError> {
-        self.start(call).map(Job::new)
+        let (task, driven) = self.spawn(call, Haste::Awaited)?;
+        Ok(Job::new(task, driven))
     }
-}
 
-impl IoThread {
-    fn start(name: &str) -> std::io::Result<Self> {
-        let runtime = Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .thread_name(format!("{name}-name"))
-            .build()?;
-        let handle = runtime.handle().clone();
-        let (until, ended) = oneshot::channel();
-        let runtime = Arc::new(Mutex::new(Some(runtime)));
-        let taken = Arc::clone(&runtime);
-        let run = move || {
-            // The lock is free again before the runtime runs.
-            let runtime = taken.lock().take();
-            if let Some(runtime) = runtime {
-                drive(runtime, ended);
+    fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+        haste: Haste,
+    ) -> Result<(Task<T>, Weak<Driven>), StoreError> {
+        let (name, own) = match &self.0 {
+            Place::Given(runtime) => {
+                let started = runtime.spawn(task);
+                // If this thread is a worker of the runtime, the runtime keeps the newest task for this
+                // worker. The caller may now block the worker until the task has an answer. So start
+                // another task, which does nothing. It takes that place, and another worker can run the
+                // first one.
+                drop(runtime.spawn(async {}));
+                return Ok((Task::new(started), Weak::new()));
+            }
+            Place::Own(name, own) => (name, own),
+        };
+        let mut own = own.lock();
+        let keeper = match &*own {
+            Some(keeper) => keeper,
+            None => {
+                let started = Keeper::start(name);
+                own.insert(started.map_err(|error| {
+                    StoreError::Unavailable(format!(
+                        "the thread for its connections does not start: {error}; raise the limits of \
+                         this process"
+                    ))
+                })?)
             }
         };
-        let started = thread::Builder::new().name(name.to_owned()).spawn(run);
-        if let Err(error) = started {
-            // The caller may be a task of another runtime, and must not wait for this one.
-            if let Some(runtime) = runtime.lock().take() {
-                runtime.shutdown_background();
+        let driven = Arc::clone(keeper.driven());
+        drop(own);
+        let started = match haste {
+            Haste::Awaited => driven.spawn(task),
+            Haste::AtOnce => {
+                let started = driven.spawn(task);
+                driven.wants();
+                started
             }
-            return Err(error);
-        }
-        Ok(IoThread {
-            runtime: handle,
-            _until: until,
-        })
+            #[cfg(feature = "postgres")]
+            Haste::Later => driven.spawn_uncounted(task),
+        };
+        Ok((Task::new(started), Arc::downgrade(&driven)))
     }
-}
-
-/// Drives a runtime until the other end of the channel is dropped.
-fn drive(runtime: Runtime, ended: oneshot::Receiver<()>) {
-    // It is dropped and never used, so this is always an error.
-    let _ = runtime.block_on(ended);
-    // A lookup of a name may hang for longer than the store lives (IO-2).
-    runtime.shutdown_background();
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread::ThreadId;
+    use std::time::Duration;
+
     use tourbillon::Clock;
 
     use super::*;
@@ -155,6 +149,109 @@ mod tests {
         let panics = async { panic!("on purpose") };
         assert_eq!(wait(io.call::<()>(panics).unwrap()), None);
         assert_eq!(wait(io.call(call()).unwrap()), Some(first));
+    }
+
+    /// Makes a call that is pending for a while, and returns the thread that runs it in the end.
+    fn waits_and_says_where(io: &Io) -> Option<ThreadId> {
+        let call = async {
+            tokio::time::sleep(Duration::from_micros(1)).await;
+            std::thread::current().id()
+        };
+        wait(io.call(call).unwrap())
+    }
+
+    #[test]
+    fn a_thread_that_makes_one_call_after_the_other_drives_them_until_another_one_comes() {
+        let io = Io::new("tb-test", None);
+        let call = || waits_and_says_where(&io);
+        let here = Some(std::thread::current().id());
+        let keeper = call();
+        assert_ne!(keeper, here);
+        let first = (0..1_000).position(|_| call() == here);
+        assert!(first.is_some_and(|calls| calls > 3), "{first:?}");
+        let panics = async { panic!("on purpose") };
+        assert_eq!(wait(io.call::<()>(panics).unwrap()), None);
+        assert!((0..1_000).any(|_| call() == here));
+
+        // A task that goes on belongs to the keeper, and so do calls meanwhile.
+        let (tell, told) = std::sync::mpsc::channel();
+        let task = io.start(async move {
+            tell.send(std::thread::current().id()).unwrap();
+            std::future::pending().await
+        });
+        assert_eq!(told.recv().ok(), keeper);
+        assert_eq!(call(), keeper);
+        drop(task);
+
+        // Within another runtime a thread may not drive.
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.unwrap();
+        let entered = runtime.enter();
+        assert!((0..100).all(|_| call() == keeper));
+        drop(entered);
+        assert!((0..1_000).any(|_| call() == here));
+    }
+
+    #[test]
+    fn a_thread_that_drives_stops_at_its_limit_and_the_keeper_goes_on() {
+        let io = Io::new("tb-test", None);
+        let here = Some(std::thread::current().id());
+        let call = || waits_and_says_where(&io);
+        let keeper = call();
+        while call() != here {}
+        let (tell, told) = std::sync::mpsc::channel();
+        let hangs = async move {
+            let _told_on_drop: std::sync::mpsc::Sender<()> = tell;
+            std::future::pending::<()>().await;
+        };
+        let hangs = io.call(hangs).unwrap();
+        let limit = Duration::from_millis(20);
+        let call = Box::pin(async { hangs.await.map(Option::unwrap_or_default) });
+        let late = crate::store::complete(&Clock::boottime(), limit, call);
+        assert_eq!(late, Err(StoreError::unanswered(limit)));
+        // The keeper drops the task.
+        assert!(told.recv().is_err());
+        let (tell, told) = std::sync::mpsc::channel();
+        let _task = io.start(async move { tell.send(std::thread::current().id()).unwrap() });
+        assert_eq!(told.recv().ok(), keeper);
+    }
+
+    #[test]
+    fn calls_of_many_threads_and_tasks_all_end() {
+        let io = Arc::new(Io::new("tb-test", None));
+        let runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = { runtime }.worker_threads(1).build().unwrap();
+        let rounds = 2_000;
+        std::thread::scope(|scope| {
+            for pause in [0, 1, 7] {
+                let io = &io;
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        let call = async move {
+                            tokio::task::yield_now().await;
+                            round
+                        };
+                        assert_eq!(wait(io.call(call).unwrap()), Some(round));
+                        // So that a thread is alone now and then.
+                        if pause > 0 && round % 300 == 0 {
+                            std::thread::sleep(Duration::from_millis(pause));
+                        }
+                    }
+                });
+            }
+            let (tasks, io) = (Arc::clone(&io), &io);
+            let awaits = runtime.spawn(async move {
+                for round in 0..rounds {
+                    let answer = tasks.call(async move { round }).unwrap().await;
+                    assert_eq!(answer, Ok(Some(round)));
+                    if round % 100 == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            });
+            runtime.block_on(awaits).unwrap();
+            assert_eq!(wait(io.call(async { 7 }).unwrap()), Some(7));
+        });
     }
 
     #[test]

@@ -6,8 +6,10 @@ use std::task::{Context, Poll};
 
 use tokio::task::JoinHandle;
 
+use super::driven::Driven;
 use super::fork_safe::ForkSafe;
-use crate::store::StoreError;
+use crate::store::{Driver, StoreError, may_drive};
+use crate::sync::{Arc, Weak};
 
 /// A task that ends when this is dropped.
 pub(crate) struct Task<T = ()>(JoinHandle<T>);
@@ -31,11 +33,17 @@ impl<T> Drop for Task<T> {
 
 /// The answer of a task. In a forked copy of the process there will never be one, and nothing that
 /// belongs to a runtime is touched.
-pub(crate) struct Job<T>(ForkSafe<Task<T>>);
+pub(crate) struct Job<T>(ForkSafe<Started<T>>);
+
+/// A task, and the runtime on which it is, unless that is one of the user.
+struct Started<T> {
+    task: Task<T>,
+    driven: Weak<Driven>,
+}
 
 impl<T> Job<T> {
-    pub(super) fn new(task: Task<T>) -> Self {
-        Job(ForkSafe::new(task))
+    pub(super) fn new(task: Task<T>, driven: Weak<Driven>) -> Self {
+        Job(ForkSafe::new(Started { task, driven }))
     }
 }
 
@@ -44,12 +52,19 @@ impl<T> Future for Job<T> {
     type Output = Result<Option<T>, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let task = match self.0.get_mut() {
-            Ok(task) => task,
+        let Started { task, driven } = match self.0.get_mut() {
+            Ok(called) => called,
             Err(forked) => return Poll::Ready(Err(forked)),
         };
-        Pin::new(&mut task.0)
-            .poll(context)
-            .map(|answer| Ok(answer.ok()))
+        let polled = Pin::new(&mut task.0).poll(context);
+        if polled.is_pending()
+            && let Some(driven) = driven.upgrade()
+        {
+            let driver: Arc<dyn Driver> = driven.clone();
+            if !may_drive(context.waker(), driver) {
+                driven.wants();
+            }
+        }
+        polled.map(|answer| Ok(answer.ok()))
     }
 }

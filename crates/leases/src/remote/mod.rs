@@ -3,10 +3,12 @@
 //! A call runs as a task where the connections are, and a future waits for its answer. So the future
 //! may be polled anywhere, on any runtime or on none. If it is dropped, the task ends where it stands.
 
+mod driven;
 mod fork_safe;
 mod io;
 mod job;
 mod limit;
+mod turn;
 
 pub(crate) use fork_safe::ForkSafe;
 pub(crate) use io::Io;

@@ -1,8 +1,13 @@
 //! The futures of calls, and how a thread waits for one.
 //!
-//! A thread that waits for a future may block in a poll, and parks until a moment that the future
-//! chooses. The future recognizes such a thread by the waker of the poll. A task that runs inside
-//! of the poll has another waker.
+//! A thread that waits for a future may block in a poll. Then it sleeps until a moment that the
+//! future chooses. The future recognizes such a thread by the waker of the poll. A task that runs
+//! inside of the poll has another waker.
+//!
+//! - **HERE-1** While a thread waits for an answer, it may drive the connection on which the answer
+//!   comes. Without that two other hand-overs between threads stand in the way of each call. The
+//!   polled future names what the thread could drive. Only a thread whose limits are of a clock
+//!   that goes on by itself drives.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -13,7 +18,7 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ClockParker, Time};
 
-use super::StoreError;
+use super::{Bell, StoreError};
 use crate::sync::{Arc, thread_local};
 
 /// The future of a call to a [`LeaseStore`](crate::LeaseStore): what `Box::pin(async move { .. })`
@@ -42,9 +47,21 @@ const NOWHERE: Here = Here {
     waits: false,
 };
 
+/// What a thread can drive while it waits.
+pub(crate) trait Driver {
+    /// Drives until the bell rings, or for this time. Returns false at once if this thread can't drive
+    /// now, or had better not. Then the answer comes all the same.
+    fn drive(&self, bell: &Bell, most: Duration) -> bool;
+}
+
 // The innermost wait whose future this thread is polling.
 thread_local! {
     static HERE: Cell<Here> = const { Cell::new(NOWHERE) };
+}
+
+// What the thread of the innermost wait can drive (HERE-1).
+thread_local! {
+    static DRIVER: Cell<Option<Arc<dyn Driver>>> = const { Cell::new(None) };
 }
 
 fn id(waker: &Waker) -> WakerId {
@@ -73,31 +90,57 @@ pub(crate) fn parks_until(waker: &Waker, leases: usize, at: Time) -> bool {
     parks
 }
 
+/// Lets the thread that waits with this waker drive while it waits. Returns false if the waker belongs
+/// to no such thread.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) fn may_drive(waker: &Waker, driver: Arc<dyn Driver>) -> bool {
+    let may = may_block(waker);
+    if may {
+        DRIVER.with(|cell| cell.set(Some(driver)));
+    }
+    may
+}
+
 /// Restores the wait that surrounds the present one, also after a panic.
-struct Around(Here);
+struct Around(Here, Option<Arc<dyn Driver>>);
 
 impl Drop for Around {
     fn drop(&mut self) {
         HERE.with(|cell| cell.set(self.0));
+        DRIVER.with(|cell| cell.set(self.1.take()));
     }
 }
 
-/// Polls on a thread that waits. Also returns when the thread has to poll again at the latest.
+/// How a thread waits for the next poll.
+struct Until {
+    /// When it polls again at the latest.
+    at: Time,
+    driver: Option<Arc<dyn Driver>>,
+}
+
+/// Polls on a thread that waits.
 fn poll_here<F: Future + ?Sized>(
     future: Pin<&mut F>,
     waker: &Waker,
     leases: usize,
     waits: bool,
-) -> (Poll<F::Output>, Time) {
+) -> (Poll<F::Output>, Until) {
     let here = Here {
         waker: id(waker),
         leases,
         until: Time::MAX,
         waits,
     };
-    let _around = Around(HERE.with(|cell| cell.replace(here)));
+    let _around = Around(
+        HERE.with(|cell| cell.replace(here)),
+        DRIVER.with(Cell::take),
+    );
     let polled = future.poll(&mut Context::from_waker(waker));
-    (polled, HERE.with(Cell::get).until)
+    let until = Until {
+        at: HERE.with(Cell::get).until,
+        driver: DRIVER.with(Cell::take),
+    };
+    (polled, until)
 }
 
 /// Polls in a task that may be blocked: the task of a test whose leases have no threads.
@@ -114,7 +157,7 @@ pub(crate) fn is_amid_wait() -> bool {
     HERE.with(Cell::get).waits
 }
 
-/// Waits for a future on this thread, which parks by the clock of `leases`. Returns `None` if the
+/// Waits for a future on this thread, which sleeps by the clock of `leases`. Returns `None` if the
 /// future is still pending at `end`.
 fn run_until<F: Future + ?Sized>(
     clock: &Clock,
@@ -122,23 +165,40 @@ fn run_until<F: Future + ?Sized>(
     end: Time,
     mut future: Pin<&mut F>,
 ) -> Option<F::Output> {
-    // A store in memory, or one that blocks, is ready in the first poll and needs no parker.
+    // A store in memory, or one that blocks, is ready in the first poll and needs no bell.
     if let (Poll::Ready(answer), _) = poll_here(future.as_mut(), Waker::noop(), leases, true) {
         return Some(answer);
     }
-    let parker = ClockParker::new(clock);
-    let waker = Waker::from(Arc::new(parker.unparker()));
-    while clock.now() < end {
+    let goes_on = clock.as_manual().is_none();
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(Arc::clone(&bell));
+    let mut parks = None;
+    loop {
+        let now = clock.now();
+        if now >= end {
+            return None;
+        }
         let (polled, until) = poll_here(future.as_mut(), &waker, leases, true);
-        match polled {
-            Poll::Ready(answer) => return Some(answer),
-            Poll::Pending => parker.park_until(until.min(end)),
+        if let Poll::Ready(answer) = polled {
+            return Some(answer);
+        }
+        let at = until.at.min(end);
+        let drives = |driver: Arc<dyn Driver>| driver.drive(&bell, at.since(now));
+        if goes_on && until.driver.is_some_and(drives) {
+            continue;
+        }
+        let (parker, unparks) = parks.get_or_insert_with(|| {
+            let parker = ClockParker::new(clock);
+            let unparks = Waker::from(Arc::new(parker.unparker()));
+            (parker, unparks)
+        });
+        if bell.poll(&Context::from_waker(unparks)).is_pending() {
+            parker.park_until(at);
         }
     }
-    None
 }
 
-/// Waits for a future on this thread, which parks by the clock of these leases.
+/// Waits for a future on this thread, which sleeps by the clock of these leases.
 pub(crate) fn block_on<F: Future>(clock: &Clock, leases: usize, future: F) -> F::Output {
     let answer = run_until(clock, leases, Time::MAX, pin!(future));
     answer.expect("no clock comes to its end")

@@ -2,6 +2,7 @@
 //! store in memory, the queue of waiting callers, and the context of a runtime. A store knows
 //! nothing of those who use it. It may use `sync` alone.
 
+mod bell;
 #[cfg(not(loom))]
 mod blocking_store;
 mod call;
@@ -26,9 +27,12 @@ use std::future::ready;
 use std::task::Waker;
 use std::time::Duration;
 
+pub(crate) use bell::Bell;
 #[cfg(not(loom))]
 pub use blocking_store::BlockingStore;
 pub use call::StoreFuture;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) use call::{Driver, may_drive};
 pub(crate) use call::{
     block_on, complete, is_waited_for, may_block, only, parks_until, poll_in_place,
 };

@@ -1,0 +1,135 @@
+//! The runtime of a store: its thread, and threads that drive it for a while.
+//!
+//! - **IO-1** The runtime is owned by the stack of its thread, by the store, which a forked copy leaks,
+//!   and for a moment by the stack of a thread that drives. A fork copies no such thread. So a forked copy
+//!   never drops a runtime, which would take locks that another thread may have had, and would wait for
+//!   threads that are not there.
+//! - **IO-2** The thread ends with the store, whatever its connections do.
+//! - **IO-3** A thread that waits for a call may drive the runtime meanwhile, as [`Turn`] says.
+
+use std::future::{Future, poll_fn};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tourbillon::{Clock, ClockParker, Time};
+
+use super::turn::{LINGER, Next, Turn};
+use crate::store::{Bell, Driver};
+use crate::sync::{Arc, thread};
+
+/// A thread that drives a runtime until this is dropped.
+pub(super) struct Keeper(Arc<Driven>);
+
+impl Keeper {
+    pub(super) fn start(name: &str) -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .thread_name(format!("{name}-name"))
+            .build()?;
+        let parker = ClockParker::new(&Clock::system());
+        let driven = Arc::new(Driven {
+            runtime: Some(runtime),
+            turn: Arc::new(Turn::new(parker.unparker())),
+        });
+        let keeps = Arc::clone(&driven);
+        let run = move || keeps.keep(&parker);
+        thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        Ok(Keeper(driven))
+    }
+
+    pub(super) fn driven(&self) -> &Arc<Driven> {
+        &self.0
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.0.turn.end();
+    }
+}
+
+/// A runtime, and who drives it.
+pub(super) struct Driven {
+    /// `None` once the drop has begun.
+    runtime: Option<Runtime>,
+    turn: Arc<Turn>,
+}
+
+impl Driven {
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("it is not dropped yet")
+    }
+
+    /// Starts a task that counts (TURN-1).
+    pub(super) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let counted = self.turn.begins();
+        self.spawn_uncounted(async move {
+            let _counted = counted;
+            task.await
+        })
+    }
+
+    /// Starts a task that may be late by [`LINGER`].
+    pub(super) fn spawn_uncounted<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.runtime().spawn(task)
+    }
+
+    /// Makes the own thread drive, unless somebody drives.
+    pub(super) fn wants(&self) {
+        self.turn.wants();
+    }
+
+    /// Drives whenever no other thread does, until the end.
+    fn keep(&self, parker: &ClockParker) {
+        loop {
+            let stops = poll_fn(|context| self.turn.poll_stops(context));
+            self.runtime().block_on(stops);
+            loop {
+                match self.turn.next() {
+                    Next::Drive => break,
+                    Next::Nap => parker.park_for(LINGER),
+                    Next::Sleep => parker.park_until(Time::MAX),
+                    Next::End => return,
+                }
+            }
+        }
+    }
+}
+
+impl Driver for Driven {
+    fn drive(&self, bell: &Bell, most: Duration) -> bool {
+        // A thread within another runtime may not block on this one.
+        if Handle::try_current().is_ok() {
+            self.turn.wants();
+            return false;
+        }
+        let Some(_lent) = self.turn.lend() else {
+            return false;
+        };
+        let rings = poll_fn(|context| bell.poll(context));
+        // At the limit the caller looks at its clock.
+        let _ = self
+            .runtime()
+            .block_on(async { timeout(most, rings).await });
+        true
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // This may be a task of another runtime. And a lookup of a name may hang for longer than
+            // the store lives (IO-2).
+            runtime.shutdown_background();
+        }
+    }
+}

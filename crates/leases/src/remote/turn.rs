@@ -1,0 +1,203 @@
+//! Who drives the runtime of a store: its own thread, or a thread that waits for the only call.
+//!
+//! The own thread, the keeper, drives as a rule. A call that it makes for a thread costs two
+//! hand-overs: to the keeper, and back. A thread that makes one call after the other saves both if it
+//! drives itself while it waits. Several threads would only take the runtime out of each other's hands.
+//!
+//! - **TURN-1** The runtime is lent to one thread at a time, and only while it has no task but the call
+//!   of this thread. The first [`ALONE`] calls of a series are left to the keeper.
+//! - **TURN-2** Whoever drives runs every task. The keeper drives again at once when the runtime is given
+//!   back with tasks, and when a task begins that no thread drives. It drives again after [`LINGER`]
+//!   in any case, so that nothing else is noticed later than that: a connection that was closed, or
+//!   something that was dropped.
+//! - **TURN-3** All of it is decided under one lock. Nobody drives, rings or parks under it. The keeper
+//!   sleeps without a limit only while the runtime is lent, and is then unparked when it is given back.
+
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tourbillon::ClockUnparker;
+
+use crate::store::Bell;
+use crate::sync::{Arc, Mutex, MutexGuard};
+
+/// How long the keeper waits for the next call of a thread that drives.
+pub(crate) const LINGER: Duration = Duration::from_millis(10);
+
+/// The calls in a row, each of them alone, that the keeper makes before it steps aside. With fewer of
+/// them two threads would take the runtime out of each other's hands too often.
+const ALONE: u32 = if cfg!(loom) { 0 } else { 32 };
+
+/// What the keeper does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Keeper {
+    Drives,
+    /// It waits for [`LINGER`].
+    Naps,
+    /// It waits until it is unparked.
+    Sleeps,
+}
+
+/// What the keeper is to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    Drive,
+    /// Wait for [`LINGER`], and ask again.
+    Nap,
+    /// Wait until it is unparked, and ask again.
+    Sleep,
+    End,
+}
+
+/// Who drives a runtime.
+pub(crate) struct Turn {
+    state: Mutex<TurnState>,
+    /// Rings for the keeper while it drives.
+    bell: Arc<Bell>,
+    /// Unparks the keeper.
+    keeper: ClockUnparker,
+}
+
+struct TurnState {
+    keeper: Keeper,
+    /// Whether a thread drives in the place of the keeper.
+    is_lent: bool,
+    /// Whether it was lent since the last nap began.
+    was_lent: bool,
+    /// Whether the keeper has to drive now.
+    is_wanted: bool,
+    /// Tasks that have begun and not ended, but those that can wait for [`LINGER`].
+    tasks: usize,
+    /// Calls in a row, each of which was alone, while the keeper drove.
+    alone: u32,
+    has_ended: bool,
+}
+
+impl Turn {
+    /// The keeper drives.
+    pub(crate) fn new(keeper: ClockUnparker) -> Self {
+        Turn {
+            state: Mutex::new(TurnState {
+                keeper: Keeper::Drives,
+                is_lent: false,
+                was_lent: false,
+                is_wanted: false,
+                tasks: 0,
+                alone: 0,
+                has_ended: false,
+            }),
+            bell: Arc::new(Bell::default()),
+            keeper,
+        }
+    }
+
+    /// Counts a task until the result is dropped.
+    pub(crate) fn begins(self: &Arc<Self>) -> Counted {
+        self.state.lock().tasks += 1;
+        Counted(Arc::clone(self))
+    }
+
+    /// Makes the keeper drive, unless a thread does.
+    pub(crate) fn wants(&self) {
+        self.wake(self.state.lock());
+    }
+
+    fn wake(&self, mut state: MutexGuard<'_, TurnState>) {
+        // Noted also if the keeper drives, since it may be about to stop.
+        state.is_wanted |= !state.is_lent;
+        let wakes = state.is_wanted && state.keeper != Keeper::Drives;
+        drop(state);
+        if wakes {
+            self.keeper.unpark();
+        }
+    }
+
+    /// Lends the runtime to this thread until the result is dropped (TURN-1). Otherwise somebody else
+    /// drives.
+    pub(crate) fn lend(&self) -> Option<Lent<'_>> {
+        let mut state = self.state.lock();
+        if state.is_lent || state.has_ended || state.tasks > 1 {
+            state.alone = 0;
+            self.wake(state);
+            return None;
+        }
+        let drives = state.keeper == Keeper::Drives;
+        if drives && state.alone < ALONE {
+            state.alone += 1;
+            return None;
+        }
+        state.is_lent = true;
+        drop(state);
+        if drives {
+            self.ring();
+        }
+        Some(Lent(self))
+    }
+
+    /// Ends the keeper.
+    pub(crate) fn end(&self) {
+        self.state.lock().has_ended = true;
+        self.ring();
+        self.keeper.unpark();
+    }
+
+    fn ring(&self) {
+        std::task::Wake::wake(Arc::clone(&self.bell));
+    }
+
+    /// Ready when the keeper, which drives, has to stop.
+    pub(crate) fn poll_stops(&self, context: &Context<'_>) -> Poll<()> {
+        while self.bell.poll(context).is_ready() {
+            let state = self.state.lock();
+            if state.is_lent || state.has_ended {
+                return Poll::Ready(());
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Returns what the keeper, which does not drive, is to do next.
+    pub(crate) fn next(&self) -> Next {
+        let mut state = self.state.lock();
+        let is_wanted = std::mem::take(&mut state.is_wanted);
+        let was_lent = std::mem::take(&mut state.was_lent);
+        let (keeper, next) = if state.has_ended {
+            (Keeper::Drives, Next::End)
+        } else if state.is_lent {
+            (Keeper::Sleeps, Next::Sleep)
+        } else if was_lent && !is_wanted {
+            (Keeper::Naps, Next::Nap)
+        } else {
+            state.alone = 0;
+            (Keeper::Drives, Next::Drive)
+        };
+        state.keeper = keeper;
+        next
+    }
+}
+
+/// A task that counts while it is there.
+pub(crate) struct Counted(Arc<Turn>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.state.lock().tasks -= 1;
+    }
+}
+
+/// The runtime is lent while this is there.
+pub(crate) struct Lent<'a>(&'a Turn);
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.is_lent = false;
+        state.was_lent = true;
+        state.is_wanted |= state.tasks > 0;
+        let wakes = state.is_wanted || state.keeper == Keeper::Sleeps;
+        drop(state);
+        if wakes {
+            self.0.keeper.unpark();
+        }
+    }
+}

@@ -1,0 +1,2 @@
+#[path = "../../../crates/leases/src/remote/turn.rs"]
+pub(crate) mod turn;
