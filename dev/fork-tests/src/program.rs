@@ -30,7 +30,9 @@ pub(crate) fn main() -> ExitCode {
                 let store = RedisStore::builder(url).durable().build();
                 store.expect("the argument is a URL")
             };
-            leases::run(FORKS, &open(), open).or_else(|| redis::amid_calls(FORKS, &open()))
+            leases::run(FORKS, &open(), open)
+                .or_else(|| redis::amid_calls(FORKS, &open()))
+                .or_else(|| redis::amid_driving(FORKS, &open()))
         }
     };
     // That happens once in some hundred copies.

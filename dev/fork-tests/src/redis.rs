@@ -1,6 +1,8 @@
 //! Copies that are made while calls to a Redis server are under way.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Duration;
 
 use tourbillon_leases::{LeaseStore, RedisStore, StoreError};
@@ -45,5 +47,35 @@ pub(crate) fn amid_calls(forks: usize, store: &RedisStore) -> Option<String> {
         let here = (!answered).then(|| format!("the original: {answers:?}"));
         let wrong = wrong.or(here)?;
         Some(format!("copy {number}, amid calls to a server: {wrong}"))
+    })
+}
+
+/// Forks while another thread makes one call after the other, and drives the connections itself.
+/// Returns what was wrong.
+pub(crate) fn amid_driving(forks: usize, store: &RedisStore) -> Option<String> {
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let calls = scope.spawn(|| {
+            let all_are_answered = || store.check(LIMIT) == Ok(());
+            while all_are_answered() && !ends.load(Ordering::SeqCst) {}
+            ends.load(Ordering::SeqCst)
+        });
+        let wrong = (0..forks).find_map(|number| {
+            let mut inherited = Some(store.clone());
+            let wrong = in_copy(|report| {
+                let store = inherited.take().expect("it is there");
+                let checked = store.check(LIMIT);
+                report.check("check", checked == Err(StoreError::Forked), &checked);
+                let answer = wait(store.holder_of("nobody", LIMIT));
+                let fails = matches!(answer, Err(StoreError::Forked));
+                report.check("a call", fails, &answer);
+            });
+            // The other thread is alone again, and drives.
+            thread::sleep(Duration::from_millis(5));
+            Some(format!("copy {number}, while a thread drives: {}", wrong?))
+        });
+        ends.store(true, Ordering::SeqCst);
+        let went_on = calls.join().unwrap_or(false);
+        wrong.or_else(|| (!went_on).then(|| "the original: a call was not answered".to_owned()))
     })
 }
