@@ -56,9 +56,11 @@ pub(crate) fn amid_driving(forks: usize, store: &RedisStore) -> Option<String> {
     let ends = AtomicBool::new(false);
     thread::scope(|scope| {
         let calls = scope.spawn(|| {
-            let all_are_answered = || store.check(LIMIT) == Ok(());
-            while all_are_answered() && !ends.load(Ordering::SeqCst) {}
-            ends.load(Ordering::SeqCst)
+            let mut answered = true;
+            while answered && !ends.load(Ordering::SeqCst) {
+                answered = store.check(LIMIT) == Ok(());
+            }
+            answered
         });
         let wrong = (0..forks).find_map(|number| {
             let mut inherited = Some(store.clone());

@@ -20,9 +20,9 @@ use crate::store::{Bell, Driver};
 use crate::sync::{Arc, thread};
 
 /// A thread that drives a runtime until this is dropped.
-pub(super) struct Keeper(Arc<Driven>);
+pub(super) struct KeeperThread(Arc<Driven>);
 
-impl Keeper {
+impl KeeperThread {
     pub(super) fn start(name: &str) -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_io()
@@ -37,7 +37,7 @@ impl Keeper {
         let keeps = Arc::clone(&driven);
         let run = move || keeps.keep(&parker);
         thread::Builder::new().name(name.to_owned()).spawn(run)?;
-        Ok(Keeper(driven))
+        Ok(KeeperThread(driven))
     }
 
     pub(super) fn driven(&self) -> &Arc<Driven> {
@@ -45,7 +45,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for KeeperThread {
     fn drop(&mut self) {
         self.0.turn.end();
     }

@@ -4,22 +4,23 @@ use std::future::Future;
 
 use tokio::runtime::Handle;
 
-use super::driven::{Driven, Keeper};
+use super::driven::{Driven, KeeperThread};
 use super::job::{Job, Task};
 use crate::store::StoreError;
 use crate::sync::{Arc, Mutex, Weak};
 
 /// The place where the I/O of a store runs. Never use it in a forked copy.
-pub(crate) struct Io(Place);
+pub(crate) struct Io(Runs);
 
-enum Place {
+enum Runs {
     /// A thread of the store with this name, from the first call on.
-    Own(&'static str, Mutex<Option<Keeper>>),
+    Own(&'static str, Mutex<Option<KeeperThread>>),
     /// A runtime of the user.
     Given(Handle),
 }
 
 /// How soon a task has to run.
+#[derive(Clone, Copy)]
 enum Haste {
     /// A thread or a task waits for it, and says so in its first poll.
     Awaited,
@@ -33,8 +34,8 @@ impl Io {
     /// Uses the runtime of the user, or a thread of the store with this name.
     pub(crate) fn new(thread: &'static str, given: Option<Handle>) -> Self {
         Io(match given {
-            Some(runtime) => Place::Given(runtime),
-            None => Place::Own(thread, Mutex::new(None)),
+            Some(runtime) => Runs::Given(runtime),
+            None => Runs::Own(thread, Mutex::new(None)),
         })
     }
 
@@ -83,7 +84,7 @@ impl Io {
         haste: Haste,
     ) -> Result<(Task<T>, Weak<Driven>), StoreError> {
         let (name, own) = match &self.0 {
-            Place::Given(runtime) => {
+            Runs::Given(runtime) => {
                 let started = runtime.spawn(task);
                 // If this thread is a worker of the runtime, the runtime keeps the newest task for this
                 // worker. The caller may now block the worker until the task has an answer. So start
@@ -92,13 +93,13 @@ impl Io {
                 drop(runtime.spawn(async {}));
                 return Ok((Task::new(started), Weak::new()));
             }
-            Place::Own(name, own) => (name, own),
+            Runs::Own(name, own) => (name, own),
         };
         let mut own = own.lock();
         let keeper = match &*own {
             Some(keeper) => keeper,
             None => {
-                let started = Keeper::start(name);
+                let started = KeeperThread::start(name);
                 own.insert(started.map_err(|error| {
                     StoreError::Unavailable(format!(
                         "the thread for its connections does not start: {error}; raise the limits of \

@@ -33,17 +33,17 @@ impl<T> Drop for Task<T> {
 
 /// The answer of a task. In a forked copy of the process there will never be one, and nothing that
 /// belongs to a runtime is touched.
-pub(crate) struct Job<T>(ForkSafe<Started<T>>);
+pub(crate) struct Job<T>(ForkSafe<OnRuntime<T>>);
 
 /// A task, and the runtime on which it is, unless that is one of the user.
-struct Started<T> {
+struct OnRuntime<T> {
     task: Task<T>,
     driven: Weak<Driven>,
 }
 
 impl<T> Job<T> {
     pub(super) fn new(task: Task<T>, driven: Weak<Driven>) -> Self {
-        Job(ForkSafe::new(Started { task, driven }))
+        Job(ForkSafe::new(OnRuntime { task, driven }))
     }
 }
 
@@ -52,7 +52,7 @@ impl<T> Future for Job<T> {
     type Output = Result<Option<T>, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Started { task, driven } = match self.0.get_mut() {
+        let OnRuntime { task, driven } = match self.0.get_mut() {
             Ok(called) => called,
             Err(forked) => return Poll::Ready(Err(forked)),
         };

@@ -30,7 +30,7 @@ const ALONE: u32 = if cfg!(loom) { 0 } else { 32 };
 
 /// What the keeper does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Keeper {
+enum KeeperState {
     Drives,
     /// It waits for [`LINGER`].
     Naps,
@@ -59,7 +59,7 @@ pub(crate) struct Turn {
 }
 
 struct TurnState {
-    keeper: Keeper,
+    keeper: KeeperState,
     /// Whether a thread drives in the place of the keeper.
     is_lent: bool,
     /// Whether it was lent since the last nap began.
@@ -68,8 +68,8 @@ struct TurnState {
     is_wanted: bool,
     /// Tasks that have begun and not ended, but those that can wait for [`LINGER`].
     tasks: usize,
-    /// Calls in a row, each of which was alone, while the keeper drove.
-    alone: u32,
+    /// How many more calls in a row have to be alone before the keeper steps aside.
+    left: u32,
     has_ended: bool,
 }
 
@@ -78,12 +78,12 @@ impl Turn {
     pub(crate) fn new(keeper: ClockUnparker) -> Self {
         Turn {
             state: Mutex::new(TurnState {
-                keeper: Keeper::Drives,
+                keeper: KeeperState::Drives,
                 is_lent: false,
                 was_lent: false,
                 is_wanted: false,
                 tasks: 0,
-                alone: 0,
+                left: ALONE,
                 has_ended: false,
             }),
             bell: Arc::new(Bell::default()),
@@ -105,7 +105,7 @@ impl Turn {
     fn wake(&self, mut state: MutexGuard<'_, TurnState>) {
         // Noted also if the keeper drives, since it may be about to stop.
         state.is_wanted |= !state.is_lent;
-        let wakes = state.is_wanted && state.keeper != Keeper::Drives;
+        let wakes = state.is_wanted && state.keeper != KeeperState::Drives;
         drop(state);
         if wakes {
             self.keeper.unpark();
@@ -117,13 +117,13 @@ impl Turn {
     pub(crate) fn lend(&self) -> Option<Lent<'_>> {
         let mut state = self.state.lock();
         if state.is_lent || state.has_ended || state.tasks > 1 {
-            state.alone = 0;
+            state.left = ALONE;
             self.wake(state);
             return None;
         }
-        let drives = state.keeper == Keeper::Drives;
-        if drives && state.alone < ALONE {
-            state.alone += 1;
+        let drives = state.keeper == KeeperState::Drives;
+        if drives && state.left > 0 {
+            state.left -= 1;
             return None;
         }
         state.is_lent = true;
@@ -162,14 +162,14 @@ impl Turn {
         let is_wanted = std::mem::take(&mut state.is_wanted);
         let was_lent = std::mem::take(&mut state.was_lent);
         let (keeper, next) = if state.has_ended {
-            (Keeper::Drives, Next::End)
+            (KeeperState::Drives, Next::End)
         } else if state.is_lent {
-            (Keeper::Sleeps, Next::Sleep)
+            (KeeperState::Sleeps, Next::Sleep)
         } else if was_lent && !is_wanted {
-            (Keeper::Naps, Next::Nap)
+            (KeeperState::Naps, Next::Nap)
         } else {
-            state.alone = 0;
-            (Keeper::Drives, Next::Drive)
+            state.left = ALONE;
+            (KeeperState::Drives, Next::Drive)
         };
         state.keeper = keeper;
         next
@@ -194,7 +194,7 @@ impl Drop for Lent<'_> {
         state.is_lent = false;
         state.was_lent = true;
         state.is_wanted |= state.tasks > 0;
-        let wakes = state.is_wanted || state.keeper == Keeper::Sleeps;
+        let wakes = state.is_wanted || state.keeper == KeeperState::Sleeps;
         drop(state);
         if wakes {
             self.0.keeper.unpark();
