@@ -178,7 +178,7 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         let task = io.start(async move {
             tell.send(std::thread::current().id()).unwrap();
-            std::future::pending().await
+            std::future::pending::<()>().await;
         });
         assert_eq!(told.recv().ok(), keeper);
         assert_eq!(call(), keeper);
