@@ -78,7 +78,8 @@ impl<T> LeaseFuture<T> {
 
     /// Makes the call on this thread, and blocks until the answer is there. Each call says how long
     /// that takes at most. A call that was polled before goes on from there. Do not wait on a
-    /// thread that the store needs, such as the thread of a current-thread runtime.
+    /// thread that the store needs, such as the thread of a current-thread runtime, nor under a lock
+    /// that the waker of another task takes: the thread may wake tasks while it waits.
     ///
     /// # Panics
     ///

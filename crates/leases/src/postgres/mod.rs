@@ -181,9 +181,8 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 ///
 /// # Connections, limits and errors
 ///
-/// A store has one thread, which drives all of its connections. A thread that waits for one call after
-/// the other drives them itself meanwhile. One connection is for renewals and
-/// background releases. Up to [four](PostgresStoreBuilder::connections) are for other calls. Another one
+/// A store has one thread, which drives all of its connections, unless a thread that waits for the only
+/// call does. One connection is for renewals and background releases. Up to [four](PostgresStoreBuilder::connections) are for other calls. Another one
 /// listens for releases while callers wait. Many calls share a connection, so a few callers need only
 /// one. A connection is opened when it is needed, and opened again after it was lost.
 ///

@@ -176,8 +176,8 @@ const OVERDUE: Duration = Duration::from_secs(1);
 ///
 /// Each [destination](RedisStoreBuilder::destinations) has two connections: one for callers, and one for
 /// renewals and releases, so that these never wait behind callers. Many calls share a connection. A
-/// thread of the store drives all connections, or a [tokio runtime](RedisStoreBuilder::tokio) of yours.
-/// So a call can be awaited on any runtime.
+/// thread of the store drives all connections, unless a thread that waits for the only call does, or a
+/// [tokio runtime](RedisStoreBuilder::tokio) of yours. So a call can be awaited on any runtime.
 ///
 /// A call that is dropped before it is sent is never sent. A call that was sent may be executed. A batch
 /// is sent in portions of 100 calls, or of 1,000 renewals or releases. Up to four portions of a batch are

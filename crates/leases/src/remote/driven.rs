@@ -1,9 +1,10 @@
 //! The runtime of a store: its thread, and threads that drive it for a while.
 //!
 //! - **IO-1** The runtime is owned by the stack of its thread, by the store, which a forked copy leaks,
-//!   and for a moment by the stack of a thread that drives. A fork copies no such thread. So a forked copy
-//!   never drops a runtime, which would take locks that another thread may have had, and would wait for
-//!   threads that are not there.
+//!   and for a moment by the stack of a thread that starts, polls or drives a call. The process does not
+//!   fork meanwhile on that thread, and a fork copies no other one. So a forked copy never drops a
+//!   runtime, which would take locks that another thread may have had, and would wait for threads that
+//!   are not there.
 //! - **IO-2** The thread ends with the store, whatever its connections do.
 //! - **IO-3** A thread that waits for a call may drive the runtime meanwhile, as [`Turn`] says.
 
@@ -17,7 +18,7 @@ use tourbillon::{Clock, ClockParker, Time};
 
 use super::turn::{LINGER, Next, Turn};
 use crate::store::{Bell, Driver};
-use crate::sync::{Arc, thread};
+use crate::sync::{Arc, Origin, thread};
 
 /// A thread that drives a runtime until this is dropped.
 pub(super) struct KeeperThread(Arc<Driven>);
@@ -33,6 +34,7 @@ impl KeeperThread {
         let driven = Arc::new(Driven {
             runtime: Some(runtime),
             turn: Arc::new(Turn::new(parker.unparker())),
+            origin: Origin::here(),
         });
         let keeps = Arc::clone(&driven);
         let run = move || keeps.keep(&parker);
@@ -56,6 +58,7 @@ pub(super) struct Driven {
     /// `None` once the drop has begun.
     runtime: Option<Runtime>,
     turn: Arc<Turn>,
+    origin: Origin,
 }
 
 impl Driven {
@@ -83,11 +86,6 @@ impl Driven {
         self.runtime().spawn(task)
     }
 
-    /// Makes the own thread drive, unless somebody drives.
-    pub(super) fn wants(&self) {
-        self.turn.wants();
-    }
-
     /// Drives whenever no other thread does, until the end.
     fn keep(&self, parker: &ClockParker) {
         loop {
@@ -107,9 +105,10 @@ impl Driven {
 
 impl Driver for Driven {
     fn drive(&self, bell: &Bell, most: Duration) -> bool {
-        // A thread within another runtime may not block on this one.
-        if Handle::try_current().is_ok() {
-            self.turn.wants();
+        // A thread within another runtime may not block on this one. A thread that has destroyed its
+        // thread-locals can't.
+        let is_outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
+        if !is_outside || self.origin.is_elsewhere() {
             return false;
         }
         let Some(_lent) = self.turn.lend() else {
@@ -121,6 +120,12 @@ impl Driver for Driven {
             .runtime()
             .block_on(async { timeout(most, rings).await });
         true
+    }
+
+    fn wants(&self) {
+        if !self.origin.is_elsewhere() {
+            self.turn.wants();
+        }
     }
 }
 

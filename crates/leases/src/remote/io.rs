@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use super::driven::{Driven, KeeperThread};
 use super::job::{Job, Task};
-use crate::store::StoreError;
+use crate::store::{Driver, StoreError};
 use crate::sync::{Arc, Mutex, Weak};
 
 /// The place where the I/O of a store runs. Never use it in a forked copy.
@@ -215,6 +215,33 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         let _task = io.start(async move { tell.send(std::thread::current().id()).unwrap() });
         assert_eq!(told.recv().ok(), keeper);
+    }
+
+    #[test]
+    fn the_destructor_of_a_thread_local_may_wait_for_calls() {
+        struct Calls(Arc<Io>, std::sync::mpsc::Sender<Option<ThreadId>>);
+        impl Drop for Calls {
+            fn drop(&mut self) {
+                for _ in 0..100 {
+                    self.1.send(waits_and_says_where(&self.0)).unwrap();
+                }
+            }
+        }
+        std::thread_local! {
+            static LAST: std::cell::RefCell<Option<Calls>> = const { std::cell::RefCell::new(None) };
+        }
+        let io = Arc::new(Io::new("tb-test", None));
+        let (tell, told) = std::sync::mpsc::channel();
+        let calls = Calls(Arc::clone(&io), tell);
+        // The thread-locals of a wait are destroyed first, since they are newer.
+        let ends = std::thread::spawn(move || {
+            LAST.with(|last| *last.borrow_mut() = Some(calls));
+            let here = Some(std::thread::current().id());
+            while waits_and_says_where(&io) != here {}
+        });
+        ends.join().unwrap();
+        let answers: Vec<_> = told.iter().collect();
+        assert!(answers.len() == 100 && answers.iter().all(Option::is_some));
     }
 
     #[test]

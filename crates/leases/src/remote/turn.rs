@@ -4,12 +4,14 @@
 //! hand-overs: to the keeper, and back. A thread that makes one call after the other saves both if it
 //! drives itself while it waits. Several threads would only take the runtime out of each other's hands.
 //!
-//! - **TURN-1** The runtime is lent to one thread at a time, and only while it has no task but the call
-//!   of this thread. The first [`ALONE`] calls of a series are left to the keeper.
+//! - **TURN-1** The runtime is lent to one thread at a time, only while the keeper does not drive, and only
+//!   while at most one task counts. So the thread gets the runtime at once, and no limit of its call
+//!   hangs on the keeper. After [`ALONE`] calls in a row that were alone the keeper steps aside, when
+//!   the last of them has ended.
 //! - **TURN-2** Whoever drives runs every task. The keeper drives again at once when the runtime is given
-//!   back with tasks, and when a task begins that no thread drives. It drives again after [`LINGER`]
-//!   in any case, so that nothing else is noticed later than that: a connection that was closed, or
-//!   something that was dropped.
+//!   back with tasks, and when a task begins that no thread drives. It drives again within twice
+//!   [`LINGER`] after the last call in any case, so that nothing else is noticed later than that: a
+//!   connection that was closed, or something that was dropped.
 //! - **TURN-3** All of it is decided under one lock. Nobody drives, rings or parks under it. The keeper
 //!   sleeps without a limit only while the runtime is lent, and is then unparked when it is given back.
 
@@ -19,13 +21,13 @@ use std::time::Duration;
 use tourbillon::ClockUnparker;
 
 use crate::store::Bell;
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::sync::{Arc, Mutex};
 
 /// How long the keeper waits for the next call of a thread that drives.
 pub(crate) const LINGER: Duration = Duration::from_millis(10);
 
-/// The calls in a row, each of them alone, that the keeper makes before it steps aside. With fewer of
-/// them two threads would take the runtime out of each other's hands too often.
+/// The pending polls in a row, each of a call that is alone, before the keeper steps aside. With fewer
+/// of them two threads would take the runtime out of each other's hands too often.
 const ALONE: u32 = if cfg!(loom) { 0 } else { 32 };
 
 /// What the keeper does.
@@ -68,8 +70,10 @@ struct TurnState {
     is_wanted: bool,
     /// Tasks that have begun and not ended, but those that can wait for [`LINGER`].
     tasks: usize,
-    /// How many more calls in a row have to be alone before the keeper steps aside.
+    /// How many more polls in a row have to be those of a call that is alone.
     left: u32,
+    /// Whether the keeper, which drives, stops when no task counts.
+    steps_aside: bool,
     has_ended: bool,
 }
 
@@ -84,6 +88,7 @@ impl Turn {
                 is_wanted: false,
                 tasks: 0,
                 left: ALONE,
+                steps_aside: false,
                 has_ended: false,
             }),
             bell: Arc::new(Bell::default()),
@@ -99,39 +104,39 @@ impl Turn {
 
     /// Makes the keeper drive, unless a thread does.
     pub(crate) fn wants(&self) {
-        self.wake(self.state.lock());
-    }
-
-    fn wake(&self, mut state: MutexGuard<'_, TurnState>) {
-        // Noted also if the keeper drives, since it may be about to stop.
-        state.is_wanted |= !state.is_lent;
-        let wakes = state.is_wanted && state.keeper != KeeperState::Drives;
+        let mut state = self.state.lock();
+        let wakes = state.keeper != KeeperState::Drives && !state.is_lent;
+        state.is_wanted |= wakes;
         drop(state);
         if wakes {
             self.keeper.unpark();
         }
     }
 
-    /// Lends the runtime to this thread until the result is dropped (TURN-1). Otherwise somebody else
-    /// drives.
+    /// Lends the runtime to this thread until the result is dropped (TURN-1). Otherwise the thread has to
+    /// [ask](Self::wants) for somebody else who drives.
     pub(crate) fn lend(&self) -> Option<Lent<'_>> {
         let mut state = self.state.lock();
         if state.is_lent || state.has_ended || state.tasks > 1 {
             state.left = ALONE;
-            self.wake(state);
+            state.steps_aside = false;
             return None;
         }
-        let drives = state.keeper == KeeperState::Drives;
-        if drives && state.left > 0 {
-            state.left -= 1;
-            return None;
+        if state.keeper != KeeperState::Drives {
+            state.is_lent = true;
+            return Some(Lent(self));
         }
-        state.is_lent = true;
+        match state.left {
+            0 => state.steps_aside = true,
+            _ => state.left -= 1,
+        }
+        // If its task has ended meanwhile, the keeper stops now.
+        let rings = state.steps_aside && state.tasks == 0;
         drop(state);
-        if drives {
+        if rings {
             self.ring();
         }
-        Some(Lent(self))
+        None
     }
 
     /// Ends the keeper.
@@ -148,8 +153,13 @@ impl Turn {
     /// Ready when the keeper, which drives, has to stop.
     pub(crate) fn poll_stops(&self, context: &Context<'_>) -> Poll<()> {
         while self.bell.poll(context).is_ready() {
-            let state = self.state.lock();
-            if state.is_lent || state.has_ended {
+            let mut state = self.state.lock();
+            if state.steps_aside && state.tasks == 0 {
+                state.keeper = KeeperState::Naps;
+                state.was_lent = true;
+                return Poll::Ready(());
+            }
+            if state.has_ended {
                 return Poll::Ready(());
             }
         }
@@ -169,6 +179,7 @@ impl Turn {
             (KeeperState::Naps, Next::Nap)
         } else {
             state.left = ALONE;
+            state.steps_aside = false;
             (KeeperState::Drives, Next::Drive)
         };
         state.keeper = keeper;
@@ -181,7 +192,13 @@ pub(crate) struct Counted(Arc<Turn>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.state.lock().tasks -= 1;
+        let mut state = self.0.state.lock();
+        state.tasks -= 1;
+        let rings = state.steps_aside && state.tasks == 0;
+        drop(state);
+        if rings {
+            self.0.ring();
+        }
     }
 }
 

@@ -49,9 +49,38 @@ const NOWHERE: Here = Here {
 
 /// What a thread can drive while it waits.
 pub(crate) trait Driver {
-    /// Drives until the bell rings, or for this time. Returns false at once if this thread can't drive
-    /// now, or had better not. Then the answer comes all the same.
+    /// Drives until the bell rings, or for this time. Returns false at once if somebody else has to
+    /// drive. [`wants`](Self::wants) then asks for that.
     fn drive(&self, bell: &Bell, most: Duration) -> bool;
+
+    /// Makes somebody drive, since this thread does not.
+    fn wants(&self);
+}
+
+/// What the future of a wait offers its thread to drive. If the thread does not, somebody else has to.
+struct Offer(Option<Arc<dyn Driver>>);
+
+impl Offer {
+    fn drive(&mut self, bell: &Bell, most: Duration) -> bool {
+        let drove = self.0.as_ref().is_some_and(|of| of.drive(bell, most));
+        if drove {
+            self.0 = None;
+        }
+        drove
+    }
+
+    /// Forgets the offer, since the next poll makes it again.
+    fn forget(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        if let Some(of) = self.0.take() {
+            of.wants();
+        }
+    }
 }
 
 // The innermost wait whose future this thread is polling.
@@ -61,7 +90,15 @@ thread_local! {
 
 // What the thread of the innermost wait can drive (HERE-1).
 thread_local! {
-    static DRIVER: Cell<Option<Arc<dyn Driver>>> = const { Cell::new(None) };
+    static OFFER: Cell<Offer> = const { Cell::new(Offer(None)) };
+}
+
+/// Replaces the offer of the innermost wait. In the destructor of a thread-local there may be none any
+/// more, and then the new offer ends here.
+fn replace_offer(offer: Offer) -> Offer {
+    let mut offer = Some(offer);
+    let before = OFFER.try_with(|cell| cell.replace(offer.take().unwrap_or(Offer(None))));
+    before.unwrap_or(Offer(None))
 }
 
 fn id(waker: &Waker) -> WakerId {
@@ -96,18 +133,21 @@ pub(crate) fn parks_until(waker: &Waker, leases: usize, at: Time) -> bool {
 pub(crate) fn may_drive(waker: &Waker, driver: Arc<dyn Driver>) -> bool {
     let may = may_block(waker);
     if may {
-        DRIVER.with(|cell| cell.set(Some(driver)));
+        // If there was another offer, the thread waits for several calls, and drives the last one.
+        drop(replace_offer(Offer(Some(driver))));
     }
     may
 }
 
 /// Restores the wait that surrounds the present one, also after a panic.
-struct Around(Here, Option<Arc<dyn Driver>>);
+struct Around(Here, Option<Offer>);
 
 impl Drop for Around {
     fn drop(&mut self) {
         HERE.with(|cell| cell.set(self.0));
-        DRIVER.with(|cell| cell.set(self.1.take()));
+        if let Some(offer) = self.1.take() {
+            drop(replace_offer(offer));
+        }
     }
 }
 
@@ -115,7 +155,7 @@ impl Drop for Around {
 struct Until {
     /// When it polls again at the latest.
     at: Time,
-    driver: Option<Arc<dyn Driver>>,
+    offer: Offer,
 }
 
 /// Polls on a thread that waits.
@@ -133,12 +173,12 @@ fn poll_here<F: Future + ?Sized>(
     };
     let _around = Around(
         HERE.with(|cell| cell.replace(here)),
-        DRIVER.with(Cell::take),
+        Some(replace_offer(Offer(None))),
     );
     let polled = future.poll(&mut Context::from_waker(waker));
     let until = Until {
         at: HERE.with(Cell::get).until,
-        driver: DRIVER.with(Cell::take),
+        offer: replace_offer(Offer(None)),
     };
     (polled, until)
 }
@@ -166,27 +206,27 @@ fn run_until<F: Future + ?Sized>(
     mut future: Pin<&mut F>,
 ) -> Option<F::Output> {
     // A store in memory, or one that blocks, is ready in the first poll and needs no bell.
-    if let (Poll::Ready(answer), _) = poll_here(future.as_mut(), Waker::noop(), leases, true) {
-        return Some(answer);
+    match poll_here(future.as_mut(), Waker::noop(), leases, true) {
+        (Poll::Ready(answer), _) => return Some(answer),
+        (Poll::Pending, until) => until.offer.forget(),
     }
     let goes_on = clock.as_manual().is_none();
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
     let mut parks = None;
     loop {
-        let now = clock.now();
-        if now >= end {
+        if clock.now() >= end {
             return None;
         }
-        let (polled, until) = poll_here(future.as_mut(), &waker, leases, true);
+        let (polled, mut until) = poll_here(future.as_mut(), &waker, leases, true);
         if let Poll::Ready(answer) = polled {
             return Some(answer);
         }
         let at = until.at.min(end);
-        let drives = |driver: Arc<dyn Driver>| driver.drive(&bell, at.since(now));
-        if goes_on && until.driver.is_some_and(drives) {
+        if goes_on && until.offer.drive(&bell, at.since(clock.now())) {
             continue;
         }
+        drop(until);
         let (parker, unparks) = parks.get_or_insert_with(|| {
             let parker = ClockParker::new(clock);
             let unparks = Waker::from(Arc::new(parker.unparker()));
@@ -287,6 +327,63 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(waits.join().unwrap(), at(5));
+    }
+
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    #[test]
+    fn what_a_thread_does_not_drive_is_driven_by_somebody_else() {
+        /// Drives by ringing, and counts.
+        #[derive(Default)]
+        struct Rings {
+            refuses: bool,
+            drives: AtomicUsize,
+            wanted: AtomicUsize,
+        }
+        impl Driver for Rings {
+            fn drive(&self, bell: &Bell, _: Duration) -> bool {
+                self.drives.fetch_add(1, SeqCst);
+                let rings = || bell.poll(&Context::from_waker(Waker::noop()));
+                !self.refuses && rings().is_ready()
+            }
+            fn wants(&self) {
+                self.wanted.fetch_add(1, SeqCst);
+            }
+        }
+        /// Offers these in each of three polls, of which the first one has no bell.
+        fn offers<'a>(drivers: &'a [&'a Arc<Rings>]) -> impl Future<Output = ()> + 'a {
+            let mut left = 3;
+            poll_fn(move |context| {
+                left -= 1;
+                for &driver in drivers {
+                    assert!(may_drive(context.waker(), Arc::clone(driver) as _));
+                }
+                context.waker().wake_by_ref();
+                match left {
+                    0 => Poll::Ready(()),
+                    _ => Poll::Pending,
+                }
+            })
+        }
+        let counts = |rings: &Rings| (rings.drives.load(SeqCst), rings.wanted.load(SeqCst));
+        let here = Clock::boottime();
+        let (one, two) = (Arc::<Rings>::default(), Arc::<Rings>::default());
+        block_on(&here, 0, offers(&[&one, &two]));
+        // The last poll offers, too, and nobody drives after it.
+        assert_eq!((counts(&one), counts(&two)), ((0, 3), (1, 1)));
+        let refuses = Arc::new(Rings {
+            refuses: true,
+            ..Rings::default()
+        });
+        block_on(&here, 0, offers(&[&refuses]));
+        assert_eq!(counts(&refuses), (1, 2));
+        // By a clock that does not go on by itself, and in a poll without a wait.
+        let stands = Arc::<Rings>::default();
+        block_on(&clock().1, 0, offers(&[&stands]));
+        assert_eq!(counts(&stands), (0, 2));
+        let polled = Arc::<Rings>::default();
+        assert!(poll_in_place(pin!(offers(&[&polled])), Waker::noop()).is_pending());
+        assert_eq!(counts(&polled), (0, 1));
+        assert!(!may_drive(Waker::noop(), polled));
     }
 
     #[test]
