@@ -50,8 +50,8 @@ pub(crate) use wait_queue::WaitQueue;
 
 /// A backend that stores leases: which owner holds which name, and until when.
 ///
-/// [`MemoryStore`](crate::MemoryStore) keeps leases in memory. The example `sqlite_store` is a
-/// backend of some hundred lines, on a table of SQLite, with a client that blocks.
+/// [`MemoryStore`](crate::MemoryStore) keeps leases in memory. The example `own_store` is a backend
+/// of some hundred lines, with a client that blocks.
 ///
 /// # Calls
 ///

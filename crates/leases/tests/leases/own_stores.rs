@@ -1,4 +1,4 @@
-//! Stores that users write: the example on SQLite, and ones whose calls are pending for a while.
+//! Stores that users write: the example, and ones whose calls are pending for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use crate::worlds::{LEASE, MS, S};
 
 const NS: Duration = Duration::from_nanos(1);
 
-#[path = "../../examples/sqlite_store/store.rs"]
-mod sqlite;
+#[path = "../../examples/own_store/store.rs"]
+mod table;
 
-use sqlite::SqliteStore;
+use table::TableStore;
 
 fn file(name: &str) -> std::path::PathBuf {
     let file = format!("tourbillon-{name}-{}.sqlite", std::process::id());
@@ -41,8 +41,8 @@ fn token(answer: Acquired) -> u64 {
 fn the_store_of_the_example_does_what_a_backend_promises() {
     let file = file("promises");
     let (one, other) = (
-        SqliteStore::open(&file).unwrap(),
-        SqliteStore::open(&file).unwrap(),
+        TableStore::open(&file).unwrap(),
+        TableStore::open(&file).unwrap(),
     );
     let first = token(one.acquire(&claim("a", "x"), S).unwrap());
     // Held by another owner, and granted again to the same one.
@@ -99,23 +99,13 @@ fn the_store_of_the_example_does_what_a_backend_promises() {
 }
 
 #[test]
-fn the_tickets_of_the_example_hold_what_every_store_has_to() {
-    let file = file("tickets");
-    let store = std::sync::Arc::new(SqliteStore::open(&file).unwrap());
-    crate::tickets::nothing_that_is_shown_proves_anything(&store);
-    crate::tickets::a_ticket_is_used_by_one_of_many(&store);
-    crate::tickets::detach_and_resume_do_what_a_backend_promises(&store);
-    std::fs::remove_file(file).unwrap();
-}
-
-#[test]
 fn threads_that_compete_through_the_file_never_overlap() {
     let file = file("overlap");
     let (inside, rounds) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let store = SqliteStore::open(&file).unwrap();
+                let store = TableStore::open(&file).unwrap();
                 let leases = Leases::builder(store).poll(MS).build().unwrap();
                 for _ in 0..20 {
                     let guard = leases.lock("a").wait().unwrap();

@@ -1,7 +1,8 @@
-//! Leases in a file of SQLite, by a store of some hundred lines.
+//! A store of one's own, of some hundred lines, for a database whose client blocks. Its database is
+//! SQLite. Programs that want locks in SQLite use the `SqliteStore` of the crate.
 //!
 //! ```text
-//! cargo run -p tourbillon-leases --example sqlite_store
+//! cargo run -p tourbillon-leases --example own_store
 //! ```
 
 mod store;
@@ -10,13 +11,13 @@ use std::error::Error;
 use std::io::{Write, stdout};
 use std::time::Duration;
 
-use store::SqliteStore;
+use store::TableStore;
 use tourbillon_leases::{BlockingStore, Leases};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::temp_dir().join(format!("leases-{}.sqlite", std::process::id()));
     // Two processes would do the same.
-    let open = || SqliteStore::open(&file).map(BlockingStore::new);
+    let open = || TableStore::open(&file).map(BlockingStore::new);
     let one = Leases::new(open()?)?;
     let other = Leases::new(open()?)?;
 

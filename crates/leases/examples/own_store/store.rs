@@ -1,4 +1,5 @@
-//! A store of leases in a table of SQLite: what another backend has to do.
+//! A store of leases in a table of a database: what a backend has to do. Locks can't be handed over
+//! or listed, which is left to the defaults of the trait.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -6,48 +7,41 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LeaseStore, Outcome, Released,
-    Renewal, Resume, Resumed, StoreError, StoreFuture,
+    Acquired, Claim, Destination, Holder, Holding, LeaseStore, Outcome, Released, Renewal,
+    StoreError, StoreFuture,
 };
 
 // A row stays when its lease is over, so the next token is greater. The owner is for people. Only
-// the secret proves who holds the name. `ticket`, `lease` and `terms` are those of the last detach.
+// the secret proves who holds the name.
 const TABLE: &str = "create table if not exists leases
     (name text primary key, owner text not null, secret text, token integer not null,
-    until integer not null, ticket text, lease integer, terms text)";
+    until integer not null)";
 const ACQUIRE: &str = "insert into leases (name, owner, secret, token, until)
     values (:name, :owner, :secret, 1, :until)
     on conflict (name) do update
-    set owner = :owner, secret = :secret, token = token + 1, until = :until, ticket = null
+    set owner = :owner, secret = :secret, token = token + 1, until = :until
     where until <= :now or secret = :secret returning token";
 const RENEW: &str = "update leases
     set until = case when :never_shortens then max(until, :until) else :until end
     where name = :name and secret = :secret and until > :now";
 // It may stay locked for a rest.
 const RELEASE: &str = "update leases
-    set until = :until, secret = null, ticket = null, owner = owner || ' (released)'
+    set until = :until, secret = null, owner = owner || ' (released)'
     where name = :name and secret = :secret and until > :now";
-const DETACH: &str = "update leases set ticket = :ticket, lease = :lease, terms = :terms
-    where name = :name and secret = :secret and until > :now";
-// By the same secret again if the answer was lost.
-const RESUME: &str = "update leases
-    set owner = :owner, secret = :secret, ticket = null, until = max(until, :now + lease)
-    where name = :name and (ticket = :ticket or secret = :secret and lease is not null)
-    and until > :now returning token, terms";
 const HOLDER: &str = "select owner, token, until from leases where name = :name and until > :now";
 
 /// Leases in a file, for processes of one machine. All of them read the same clock. As with other
 /// databases, leases end early if somebody sets it forward.
 ///
 /// Its calls block, so `BlockingStore` wraps it.
-pub(crate) struct SqliteStore(Mutex<Connection>);
+pub(crate) struct TableStore(Mutex<Connection>);
 
-impl SqliteStore {
+impl TableStore {
     pub(crate) fn open(file: &Path) -> rusqlite::Result<Self> {
         let db = Connection::open(file)?;
         db.busy_timeout(Duration::from_secs(5))?;
         db.execute(TABLE, [])?;
-        Ok(SqliteStore(Mutex::new(db)))
+        Ok(TableStore(Mutex::new(db)))
     }
 
     /// Makes a call at `now`, in milliseconds, when it is polled. It blocks. After an error it is
@@ -77,7 +71,7 @@ impl SqliteStore {
     }
 }
 
-impl LeaseStore for SqliteStore {
+impl LeaseStore for TableStore {
     fn acquire<'a>(
         &'a self,
         _destination: Destination,
@@ -149,40 +143,6 @@ impl LeaseStore for SqliteStore {
                 }))
             };
             batch.iter().map(release).collect()
-        })
-    }
-
-    fn detach<'a>(&'a self, detach: &'a Detach<'a>, limit: Duration) -> StoreFuture<'a, Detached> {
-        self.call(limit, move |db, now| {
-            let row = named_params! {
-                ":name": detach.name, ":secret": detach.secret.reveal(), ":now": now,
-                ":ticket": detach.ticket.reveal(), ":lease": millis(detach.lease),
-                ":terms": detach.terms,
-            };
-            let detached = db.execute(DETACH, row)? == 1;
-            Ok(if detached {
-                Detached::Detached
-            } else {
-                Detached::NotHeld
-            })
-        })
-    }
-
-    fn resume<'a>(
-        &'a self,
-        resume: &'a Resume<'a>,
-        limit: Duration,
-    ) -> StoreFuture<'a, Option<Resumed>> {
-        self.call(limit, move |db, now| {
-            let row = named_params! {
-                ":name": resume.name, ":ticket": resume.ticket.reveal(), ":now": now,
-                ":owner": resume.owner, ":secret": resume.secret.reveal(),
-            };
-            let resumed = db.query_row(RESUME, row, |row| {
-                let token: i64 = row.get(0)?;
-                Ok(Resumed::new(token.unsigned_abs(), row.get(1)?))
-            });
-            resumed.optional()
         })
     }
 
