@@ -5,7 +5,7 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(loom)");
     // The sources ask for it; here they are without it.
     println!(
-        "cargo::rustc-check-cfg=cfg(feature, values(\"serde\", \"test-util\", \"stream\", \"tokio\", \"redis\", \"postgres\", \"tracing\"))"
+        "cargo::rustc-check-cfg=cfg(feature, values(\"serde\", \"test-util\", \"stream\", \"tokio\", \"redis\", \"postgres\", \"sqlite\", \"tracing\"))"
     );
     // What tasks wait at is checked, too.
     println!("cargo::rustc-cfg=feature=\"stream\"");

@@ -191,6 +191,7 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
     ("crates/durable/tests/postgres/processes.rs", "process"),
     ("crates/durable/tests/postgres/environment.rs", "process"),
     ("crates/durable/tests/sqlite/processes.rs", "process"),
+    ("crates/leases/tests/sqlite/processes.rs", "process"),
     ("crates/durable/tests/cron/killed.rs", "process"),
     ("crates/durable/tests/takeover/process.rs", "process"),
     // Three million rows: a test with a twentieth of them runs always.

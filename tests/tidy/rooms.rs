@@ -112,6 +112,7 @@ pub(crate) const LEASES: &[Room] = &[
     // The stores know nothing of those who use them.
     room(3, "redis"),
     room(3, "postgres"),
+    room(3, "sqlite"),
     // Renews, and knows nothing of locks.
     spare(2, "keep_alive", &["store", "sync"]),
     room(3, "manager"),

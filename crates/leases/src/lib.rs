@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! Locks that end by themselves if their holder dies, in one process or on a Redis server.
+//! Locks that end by themselves if their holder dies: in one process, in a SQLite file for the
+//! processes of one machine, or on a Redis or PostgreSQL server.
 //!
 //! - **Lock a name**, in one process or across machines: [`Leases::lock`]. The lock is renewed in
 //!   the background while its [`LeaseGuard`] lives.
@@ -44,7 +45,9 @@
 //! | follow the process that leads | [`Election::leaders`] |
 //! | lock it in async code | `leases.lock(name).await`, `guard.release().await`: [`LeaseFuture`] |
 //! | keep the locks in this process | [`MemoryStore`] |
+//! | keep the locks in a SQLite file, for the processes of one machine | `SqliteStore` (feature `sqlite`) |
 //! | keep the locks on a Redis server | `RedisStore` (feature `redis`) |
+//! | keep the locks in a PostgreSQL database | `PostgresStore` (feature `postgres`) |
 //! | keep the locks elsewhere | a [`LeaseStore`] of your own, in a [`BlockingStore`] if its client blocks, or a `TokioStore` if it needs a tokio runtime |
 //! | protect a resource from holders that were paused | [`LeaseGuard::token`], [`Fence`] |
 //! | renew something else that ends by itself | [`KeepAlive`] |
@@ -122,7 +125,8 @@
 //! - **That a replica knows.** A failover loses the writes that were not replicated yet, and the
 //!   latest grants may be among them. Nothing can detect that. Two holders may then have one lock.
 //!
-//! The last two do not concern `MemoryStore`, which serves one process.
+//! The last two do not concern `MemoryStore`, which serves one process, nor `SqliteStore`, whose leases
+//! are over after a reboot.
 //!
 //! ## When a fence is needed, and how
 //!
@@ -138,6 +142,7 @@
 //!
 //! If no row changed, the lease has passed to somebody else: stop. If the locks are in the same
 //! PostgreSQL database, a function of `PostgresStore` fences the whole transaction, without a column.
+//! In the same SQLite file, a `select` on the table of `SqliteStore` does.
 //! For a resource in this process
 //! there is [`Fence`]. Admit the token and write under *one* hold of the resource's own lock, or
 //! the gap is back. Tokens of `RedisStore` grow through restarts too, unless the server forgets the
@@ -224,6 +229,7 @@
 //! | `tracing` | warnings of lost, late and failed renewals and of long waits, with the name and the token of the lock, for a subscriber of the crate `tracing` that is there when the leases are built |
 //! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its async half, and `tokio` with sockets and timers |
 //! | `postgres` | `PostgresStore`: leases in a PostgreSQL database, with exact fencing in transactions; the crates `tokio-postgres` and `tokio` |
+//! | `sqlite` | `SqliteStore`: leases in a SQLite file, for the processes of one machine; the crate `rusqlite`, with SQLite itself |
 //! | `postgres-tls` | `postgres`, and URLs that ask for TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 //! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, `tokio-rustls` and `rustls-native-certs` |
 
@@ -238,8 +244,10 @@ mod manager;
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod remote;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 mod sync;
 
@@ -247,6 +255,8 @@ mod sync;
 pub use self::postgres::{PostgresBuildError, PostgresStore, PostgresStoreBuilder};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};
+#[cfg(feature = "sqlite")]
+pub use self::sqlite::SqliteStore;
 pub use election::{
     Change, Election, ElectionRole, ElectionStatus, Leader, Leadership, Over, TermEnd,
 };

@@ -41,6 +41,7 @@ impl<T> ForkSafe<T> {
     /// # Errors
     ///
     /// As [`get`](Self::get).
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) fn get_mut(&mut self) -> Result<&mut T, StoreError> {
         match &mut self.value {
             Some(value) if !self.origin.is_elsewhere() => Ok(value),

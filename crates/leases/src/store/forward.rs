@@ -133,6 +133,9 @@ macro_rules! forward {
     };
 }
 
+#[cfg(feature = "sqlite")]
+pub(crate) use forward;
+
 forward!([<S: LeaseStore + ?Sized>] Arc<S>, S, |own, ask| ask(own), |call| call);
 forward!([<S: LeaseStore + ?Sized>] Box<S>, S, |own, ask| ask(own), |call| call);
 #[cfg(all(feature = "tokio", not(loom)))]

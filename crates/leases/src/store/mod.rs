@@ -39,6 +39,8 @@ pub(crate) use call::{
 pub(crate) use claim::LONGEST_NAME;
 pub use claim::{Acquired, Claim};
 pub use error::StoreError;
+#[cfg(feature = "sqlite")]
+pub(crate) use forward::forward;
 pub use handed::{Detach, Detached, Resume, Resumed};
 pub use holder::{HeldLock, Holder, LockPage, LockPaging};
 pub use memory::{Fault, MemoryStore, StoreCall};

@@ -25,6 +25,8 @@ pub(crate) mod channel {
 
 pub(crate) mod thread {
     pub(crate) use std::thread::Builder;
+    #[cfg(feature = "sqlite")]
+    pub(crate) use std::thread::sleep;
 }
 
 /// A mutex that ignores poison. That is sound because no user code runs under the lock, and code
@@ -43,7 +45,13 @@ impl<T> Mutex<T> {
 }
 
 /// Returns a number that differs from those of the last 4 billion calls in this process.
-#[cfg(any(test, feature = "postgres", feature = "redis", feature = "test-util"))]
+#[cfg(any(
+    test,
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite",
+    feature = "test-util"
+))]
 pub(crate) fn unique_number() -> u32 {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     // Relaxed: the numbers must differ, and nothing else depends on their order.

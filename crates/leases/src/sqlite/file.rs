@@ -1,0 +1,298 @@
+//! The file of a store: how it is opened, and its transactions.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, MAIN_DB, OpenFlags, OptionalExtension, Transaction};
+use rusqlite::{TransactionBehavior, TransactionBehavior::Deferred};
+
+use super::clock::{MachineClock, wall};
+use super::failure::Failure;
+use crate::remote::{ForkSafe, Limit};
+use crate::store::StoreError;
+use crate::sync::{Mutex, OnceLock, Origin, thread};
+
+/// The version of the tables that this version of the crate makes and knows.
+const VERSION: i64 = 1;
+
+/// By how much the tokens of a boot are greater than those that the file has from the boot before.
+/// That boot may have granted more, which was not on the disk when the machine lost its power.
+const TOKENS_OF_A_BOOT: i64 = 1 << 32;
+
+/// How long an opening waits for the lock of the file.
+const OPEN_LIMIT: Duration = Duration::from_secs(5);
+
+/// The pause between two attempts to get the lock that another connection holds, at first.
+const PAUSE: Duration = Duration::from_micros(500);
+
+/// The greatest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+
+/// After this number of short pauses they become longer.
+const SHORT_PAUSES: u32 = 40;
+
+/// The process in which this crate has opened its first file.
+///
+/// SQLite keeps a list of open files and their locks. A forked copy has the list without the locks:
+/// its connections would count on locks that nobody holds, and could destroy the file.
+static OPENED: OnceLock<Origin> = OnceLock::new();
+
+/// A file with leases.
+pub(super) struct File {
+    pub(super) path: PathBuf,
+    clock: MachineClock,
+    open: ForkSafe<Mutex<OpenFile>>,
+}
+
+impl File {
+    /// Opens a file, and makes it and its tables if they are not there. With `only_existing` that is
+    /// an error.
+    pub(super) fn open(path: &Path, only_existing: bool) -> Result<Self, StoreError> {
+        if OPENED.get_or_init(Origin::here).is_elsewhere() {
+            return Err(StoreError::Forked);
+        }
+        let path = checked(path, only_existing)?;
+        let clock = MachineClock::new()?;
+        let opened = OpenFile::open(&path, &clock, only_existing);
+        Ok(File {
+            open: ForkSafe::new(Mutex::new(opened.map_err(|error| of_file(&path, error))?)),
+            path,
+            clock,
+        })
+    }
+
+    /// Carries out a transaction, at a time in microseconds that is read when it has its snapshot.
+    /// If it is `Immediate`, it is the only one that writes, and waits for others until the limit.
+    pub(super) fn transaction<T>(
+        &self,
+        behavior: TransactionBehavior,
+        limit: Duration,
+        mut work: impl FnMut(&Connection, i64) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let (own, limit) = (self.open.get()?, Limit::new(limit));
+        let answer = retry(limit, || {
+            // It is free between two attempts, so that a caller behind this one has its own limit.
+            let open = own.lock();
+            if limit.is_near() {
+                let why = "the calls before it took all of its time";
+                return Err(StoreError::Unavailable(why.to_owned()).into());
+            }
+            let transaction = Transaction::new_unchecked(&open.connection, behavior)?;
+            self.clock.is_of_this_boot(&transaction)?;
+            let answer = work(&transaction, self.clock.now())?;
+            transaction.commit()?;
+            // Else it lies in a file that nobody else reads.
+            open.is_in_place()?;
+            Ok(answer)
+        });
+        answer.map_err(|error| of_file(&self.path, error))
+    }
+}
+
+impl MachineClock {
+    /// Compares the boot with that in the file. An older one has been replaced when it was opened.
+    fn is_of_this_boot(&self, db: &Connection) -> Result<(), Failure> {
+        let mut asked = db.prepare_cached("select boot = ?1 from tourbillon_lease_state")?;
+        let is_same = asked.query_row([&self.boot], |row| row.get(0)).optional()?;
+        let why = match is_same {
+            Some(true) => return Ok(()),
+            Some(false) => {
+                "another machine uses the file too, or a container with a boot of its own: keep the file \
+                 on a disk of one machine, and start its programs anew"
+            }
+            None => "its table tourbillon_lease_state is empty: drop the tables of the leases",
+        };
+        Err(StoreError::Refused(why.to_owned()).into())
+    }
+}
+
+/// A connection.
+struct OpenFile {
+    connection: Connection,
+    path: PathBuf,
+    /// Where the links of the path lead to. SQLite keeps its log beside that.
+    target: PathBuf,
+    files: [Option<FileId>; 3],
+}
+
+impl OpenFile {
+    fn open(path: &Path, clock: &MachineClock, only_existing: bool) -> Result<Self, StoreError> {
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        if !only_existing {
+            flags |= OpenFlags::SQLITE_OPEN_CREATE;
+        }
+        let opened = Connection::open_with_flags(path, flags);
+        let connection = opened.map_err(|error| Failure::Sql(error).of_call())?;
+        retry(Limit::new(OPEN_LIMIT), || {
+            set_up(&connection, clock, only_existing)
+        })?;
+        let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        Ok(OpenFile {
+            connection,
+            files: files(path, &target),
+            path: path.to_owned(),
+            target,
+        })
+    }
+
+    /// Whether the path still leads to the file that was opened, with the log and its index beside
+    /// it. Other processes find the leases of no other file.
+    fn is_in_place(&self) -> Result<(), StoreError> {
+        match files(&self.path, &self.target) == self.files {
+            true => Ok(()),
+            false => Err(StoreError::Unavailable(
+                "the file, or its `-wal` or `-shm`, was removed or replaced under this process: put it \
+                 back, or start all programs that use it anew"
+                    .to_owned(),
+            )),
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if self.is_in_place().is_err() {
+            // The end of the last connection to a file removes the log at its path, which may be
+            // that of another file by now.
+            let keep = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+            let _ = self.connection.set_db_config(keep, true);
+        }
+    }
+}
+
+/// Prepares a connection, and the tables. The leases of an earlier boot end here.
+fn set_up(db: &Connection, clock: &MachineClock, only_existing: bool) -> Result<(), Failure> {
+    // The attempts are made by `retry`.
+    db.busy_timeout(Duration::ZERO)?;
+    if db.is_readonly(MAIN_DB)? {
+        let why = "this process may not write to the file";
+        return Err(StoreError::Refused(why.to_owned()).into());
+    }
+    // Before anything of a file of somebody else's is changed.
+    if only_existing && !has_tables(db)? {
+        let why = "the file has no tables of leases: is it the right file?";
+        return Err(StoreError::Refused(why.to_owned()).into());
+    }
+    // What a boot begins with is flushed.
+    db.execute_batch("pragma synchronous = full")?;
+    let mode: String = db.query_row("pragma journal_mode = wal", (), |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(StoreError::Refused(format!(
+            "the file system does not let SQLite keep a write-ahead log: it uses {mode:?}"
+        ))
+        .into());
+    }
+    // It writes only if it has to, so that an opening seldom waits for others.
+    let transaction = Transaction::new_unchecked(db, Deferred)?;
+    if !has_tables(&transaction)? {
+        transaction.execute_batch(include_str!("tables.sql"))?;
+    }
+    let asked = "select version, oldest_ok, boot <> ?1 from tourbillon_lease_state";
+    let row = transaction.query_row(asked, [&clock.boot], |row| {
+        Ok((row.get(0)?, row.get(1)?, row.get::<_, bool>(2)?))
+    });
+    if let Some((version, oldest_ok, is_another_boot)) = row.optional()? {
+        check_version(version, oldest_ok)?;
+        if is_another_boot {
+            // The wall clock keeps the tokens growing after the file was deleted.
+            let begins = "update tourbillon_lease_state set boot = ?1, token = max(token + ?2, ?3)";
+            transaction.execute(begins, (&clock.boot, TOKENS_OF_A_BOOT, wall()))?;
+            transaction.execute("delete from tourbillon_lease", ())?;
+        }
+    }
+    clock.is_of_this_boot(&transaction)?;
+    transaction.commit()?;
+    // A lease need not outlive the power of the machine. So commits are not flushed one by one.
+    db.execute_batch("pragma synchronous = normal")?;
+    Ok(())
+}
+
+fn has_tables(db: &Connection) -> rusqlite::Result<bool> {
+    let asked = "select exists (select 1 from sqlite_master where name = 'tourbillon_lease_state')";
+    db.query_row(asked, (), |row| row.get(0))
+}
+
+fn check_version(version: i64, oldest_ok: i64) -> Result<(), StoreError> {
+    match oldest_ok > VERSION {
+        true => Err(StoreError::Refused(format!(
+            "the tables of the leases have the version {version} and admit programs that know version \
+             {oldest_ok} or later, and this one knows version {VERSION}: use a newer version of \
+             tourbillon-leases"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Repeats what another connection is in the way of, until the limit.
+fn retry<T>(limit: Limit, mut work: impl FnMut() -> Result<T, Failure>) -> Result<T, StoreError> {
+    let mut attempt = 0;
+    loop {
+        match work() {
+            Err(failure) if failure.is_busy() => {
+                let pause = PAUSE.saturating_mul(1 + attempt / SHORT_PAUSES);
+                thread::sleep(pause.min(LONGEST_PAUSE).min(limit.left()));
+                if limit.is_near() {
+                    return Err(failure.of_call());
+                }
+                attempt += 1;
+            }
+            answer => return answer.map_err(Failure::of_call),
+        }
+    }
+}
+
+/// Returns the absolute path of a file, if leases can be kept there.
+fn checked(path: &Path, only_existing: bool) -> Result<PathBuf, StoreError> {
+    let text = path.as_os_str().as_encoded_bytes();
+    let why = if text.is_empty() || text == b":memory:" {
+        "no other process finds a database without a file: name a file, or use `MemoryStore`"
+    } else if text.starts_with(b"file:") {
+        "it is a URI of SQLite: give the path of the file alone"
+    } else if path.is_dir() {
+        "it is a folder: name a file"
+    } else if only_existing && !path.exists() {
+        "there is no such file"
+    } else {
+        // The file is found even if the process has changed its folder.
+        match std::path::absolute(path) {
+            Ok(path) if path.parent().is_some_and(Path::is_dir) => return Ok(path),
+            _ => "there is no folder for the file: create it",
+        }
+    };
+    Err(of_file(path, StoreError::Refused(why.to_owned())))
+}
+
+/// Names the file in an error.
+fn of_file(path: &Path, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable(why) => StoreError::Unavailable(format!("{path:?}: {why}")),
+        StoreError::Refused(why) => StoreError::Refused(format!("{path:?}: {why}")),
+        error => error,
+    }
+}
+
+/// What names a file on this machine, whatever its path.
+type FileId = (u64, u64);
+
+/// The file, its log and the index of the log, as they are now. While a connection is open, SQLite
+/// removes none of them.
+fn files(path: &Path, target: &Path) -> [Option<FileId>; 3] {
+    [(path, ""), (target, "-wal"), (target, "-shm")].map(|(path, end)| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        std::fs::metadata(name).ok().as_ref().map(id)
+    })
+}
+
+#[cfg(unix)]
+fn id(metadata: &std::fs::Metadata) -> FileId {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino())
+}
+
+/// Other systems do not let anybody replace a file that is open.
+#[cfg(not(unix))]
+fn id(_: &std::fs::Metadata) -> FileId {
+    (0, 0)
+}

@@ -1,0 +1,333 @@
+//! A store in a SQLite file.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use rusqlite::TransactionBehavior::{Deferred, Immediate};
+
+use crate::store::{
+    Acquired, BlockingStore, Claim, Destination, Detach, Detached, Holder, Holding, LeaseStore,
+    LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError, StoreFuture,
+    WaitQueue, Watch, forward,
+};
+use crate::sync::unique_number;
+use file::File;
+use rows::Rows;
+
+mod clock;
+mod failure;
+mod file;
+mod rows;
+
+/// How long a page may look at rows. Other calls of the store wait meanwhile.
+const LONGEST_LOOK: Duration = Duration::from_millis(100);
+
+/// Keeps leases in a SQLite file, for the processes of one machine. Feature `sqlite`.
+///
+/// The file may be one that the program has anyway, such as that of durable timers. All names of the
+/// leases' tables begin with `tourbillon_lease`.
+///
+/// ```
+/// use tourbillon_leases::{Leases, LockError, SqliteStore};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = std::env::temp_dir().join(format!("leases-example-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let path = folder.join("app.db");
+/// let leases = Leases::new(SqliteStore::open(&path)?)?;
+/// let guard = leases.lock("report").wait()?;
+/// // Another process of this machine does the same.
+/// let other = Leases::new(SqliteStore::open(&path)?)?;
+/// assert!(matches!(other.lock("report").at_once().wait(), Err(LockError::Held { .. })));
+/// guard.release().wait()?;
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Clock and boots
+///
+/// On Linux and Android leases are counted by [`Clock::boottime`](tourbillon::Clock::boottime), which
+/// all processes of a machine read, and which nobody can set. The file names the boot of the machine.
+/// After a reboot no holder is left, so all leases are over at once, and the tokens go on growing. All
+/// processes need the same `/proc/sys/kernel/random/boot_id` and the same time namespace, as containers
+/// of one machine usually have. If another boot appears in the file under a process, its calls fail.
+///
+/// On other platforms leases are counted by the wall clock, and outlast a reboot. If it is set forward,
+/// leases end early. If it is set back, they last longer.
+///
+/// # Where the file may lie
+///
+/// On a disk of this machine. **A network file system is not supported**: there the locks of SQLite do
+/// not work between machines, and each machine has a boot of its own. `:memory:` is refused, since
+/// [`MemoryStore`](crate::MemoryStore) does that better.
+///
+/// If the file, or the `-wal` or `-shm` beside it, is removed or replaced while processes use it, all of
+/// their calls fail until it is put back or they start anew. A process that finds no file makes a new
+/// one and grants at once. So do not remove the file while another process holds locks.
+///
+/// The file has a write-ahead log. Commits of leases survive a crash of a process. They are not flushed
+/// to the disk one by one, since a crash of the machine ends all leases.
+///
+/// # Exact fencing
+///
+/// A lease may end while its holder writes. If the holder writes to the same file, a condition closes
+/// that gap. It is asked within the transaction that writes:
+///
+/// ```sql
+/// begin immediate;
+/// select 1 from tourbillon_lease where name = 'report' and token = 1794844800000000 and secret is not null;
+/// update report set state = 'sent' where id = 42;
+/// commit;
+/// ```
+///
+/// The values are the name and [`guard.token()`](crate::LeaseGuard::token). If the `select` finds no row,
+/// the lock is lost: roll back. If it finds the row, nobody else gets the name before the transaction has
+/// ended, even if the lease runs out meanwhile. Such a transaction stops all other writers of the file,
+/// also the renewals, so keep it much shorter than the leases.
+///
+/// # What is in the file
+///
+/// The table `tourbillon_lease` has a row for each name that is held. Times are microseconds of the
+/// machine's clock. A row whose `ends` has passed counts for nothing. It goes at the next grant of the
+/// name, or within the next 1,024 grants.
+///
+/// | column | what |
+/// |---|---|
+/// | `owner` | who holds it: the [`instance`](crate::LeasesBuilder::instance), random digits, the process, and the number of the holding. It is for people, and proves nothing. With ` (released)` behind it: nobody, but the name [stays locked](crate::Acquisition::at_least). Null: nobody, but the name is reserved for `waiter` |
+/// | `secret` | a text by which the holder proves that it holds the name. No call of a store shows it. Everybody who may read the file sees it |
+/// | `token` | the token of the grant |
+/// | `ends` | when the lease ends unless it is renewed |
+/// | `holds`, `data` | how many guards held it at the last renewal, and what the holder [says about itself](crate::LeasesBuilder::holder_data) |
+/// | `waiter`, `since` | the store whose caller has waited longest; if that wait was 20 ms or more at the release, no other store gets the name for another 25 to 75 ms |
+/// | `ticket`, `detached`, `terms` | after a [detach](crate::LeaseGuard::detach): the secret of the ticket until it is used, the length of the lease once it is resumed, and the options of the lock |
+///
+/// This statement takes a lock from its holder, who notices that at its next renewal:
+/// `delete from tourbillon_lease where name = 'report'`. Leave `tourbillon_lease_state` alone, which has
+/// the last token.
+///
+/// # Waiting
+///
+/// A release wakes the callers of its own process. No process hears of the releases of others. So a
+/// waiting caller asks again every 10 ms, and after a long wait every 50 ms, whatever
+/// [`poll`](crate::LeasesBuilder::poll) says.
+///
+/// # Limits and errors
+///
+/// One transaction writes at a time, of all programs that use the file. A call waits for others until its
+/// limit. The calls block, so awaited ones run on threads of the store, as in a
+/// [`BlockingStore`].
+///
+/// - [`StoreError::Unavailable`]: another program holds the lock of the file, the disk is full or fails,
+///   or the file was removed or replaced. A caller that waits goes on waiting.
+/// - [`StoreError::Refused`]: the process may not write to the file, which is no database, is corrupt, has
+///   tables that need a newer version of this crate, or is used on another machine.
+///
+/// # Forks
+///
+/// A store belongs to the process that created it. In a forked copy each call fails with
+/// [`StoreError::Forked`] at once. A copy can open no store either if its original had opened one, because
+/// SQLite would count on locks that the copy does not have. Fork first, or start another program.
+///
+/// Clones share one store.
+#[derive(Clone)]
+pub struct SqliteStore(BlockingStore<SqliteLeases>);
+
+/// The store whose calls block.
+struct SqliteLeases {
+    file: File,
+    /// By which the rows know this store.
+    own: String,
+    wait_queue: WaitQueue,
+}
+
+impl SqliteStore {
+    /// Opens a file. It makes the file and the tables of the leases if they are not there.
+    ///
+    /// Its folder must be there. A path that is not absolute begins at the current folder of this
+    /// moment.
+    ///
+    /// # Errors
+    ///
+    /// - [`StoreError::Refused`]: the path is empty, `:memory:` or a URI, or its folder is missing; or as
+    ///   calls are [refused](Self#limits-and-errors).
+    /// - [`StoreError::Unavailable`]: others have held the lock of the file for five seconds, or the
+    ///   file can't be opened, or the disk is full.
+    /// - [`StoreError::Forked`]: the process is a copy of one that has opened a store.
+    ///
+    /// # Blocking
+    ///
+    /// It reads and writes the file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        Self::new(path.as_ref(), false)
+    }
+
+    /// Opens a file that has the tables of leases already: for tools, which should not make a file
+    /// where the path is wrong.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open), and [`StoreError::Refused`] if there is no such file, or if it has no
+    /// tables of leases.
+    ///
+    /// # Blocking
+    ///
+    /// It reads and writes the file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{SqliteStore, StoreError};
+    ///
+    /// let store = SqliteStore::open_existing("no-such-file.db");
+    /// assert!(matches!(store, Err(StoreError::Refused(_))));
+    /// ```
+    pub fn open_existing(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        Self::new(path.as_ref(), true)
+    }
+
+    fn new(path: &Path, only_existing: bool) -> Result<Self, StoreError> {
+        // The id includes the process id, since a forked copy draws the same random keys.
+        let own = RandomState::new().hash_one((std::process::id(), unique_number()));
+        Ok(SqliteStore(BlockingStore::new(SqliteLeases {
+            file: File::open(path, only_existing)?,
+            own: format!("{own:016x}"),
+            wait_queue: WaitQueue::default(),
+        })))
+    }
+}
+
+impl SqliteLeases {
+    /// Returns the future of a call that writes, which makes it when it is polled. It blocks.
+    fn write<'a, T: Send + 'a>(
+        &'a self,
+        limit: Duration,
+        work: impl FnMut(&Rows<'_>) -> rusqlite::Result<T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        Box::pin(async move { self.transaction(Immediate, limit, work) })
+    }
+
+    /// The same for a call that reads, which waits for no writer.
+    fn read<'a, T: Send + 'a>(
+        &'a self,
+        limit: Duration,
+        work: impl FnMut(&Rows<'_>) -> rusqlite::Result<T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        Box::pin(async move { self.transaction(Deferred, limit, work) })
+    }
+
+    fn transaction<T>(
+        &self,
+        behavior: rusqlite::TransactionBehavior,
+        limit: Duration,
+        mut work: impl FnMut(&Rows<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let own = &self.own;
+        self.file
+            .transaction(behavior, limit, |db, now| work(&Rows { db, now, own }))
+    }
+}
+
+impl LeaseStore for SqliteLeases {
+    fn acquire<'a>(
+        &'a self,
+        _destination: Destination,
+        batch: &'a [Claim<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
+        self.write(limit, |rows| {
+            batch
+                .iter()
+                .map(|claim| rows.grant(claim).map(Ok))
+                .collect()
+        })
+    }
+
+    fn leave<'a>(&'a self, name: &'a str, _owner: &'a str, limit: Duration) -> StoreFuture<'a, ()> {
+        self.write(limit, |rows| {
+            // The name is reserved for this store, and others of this store may still wait for it.
+            match self.wait_queue.waits_for(name) {
+                true => Ok(()),
+                false => rows.leave(name),
+            }
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        _destination: Destination,
+        batch: &'a [Renewal<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Outcome>> {
+        self.write(limit, |rows| {
+            batch.iter().map(|renewal| rows.renew(renewal)).collect()
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        _destination: Destination,
+        batch: &'a [Holding<'a>],
+        limit: Duration,
+    ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
+        Box::pin(async move {
+            let released = self.transaction(Immediate, limit, |rows| {
+                batch
+                    .iter()
+                    .map(|held| rows.release(held).map(Ok))
+                    .collect()
+            });
+            // Also after an error, since the names may be free all the same.
+            for held in batch {
+                self.wait_queue.released(held.name);
+            }
+            released
+        })
+    }
+
+    fn detach<'a>(&'a self, detach: &'a Detach<'a>, limit: Duration) -> StoreFuture<'a, Detached> {
+        self.write(limit, |rows| rows.detach(detach))
+    }
+
+    fn resume<'a>(
+        &'a self,
+        resume: &'a Resume<'a>,
+        limit: Duration,
+    ) -> StoreFuture<'a, Option<Resumed>> {
+        self.write(limit, |rows| rows.resume(resume))
+    }
+
+    fn holder_of<'a>(&'a self, name: &'a str, limit: Duration) -> StoreFuture<'a, Option<Holder>> {
+        self.read(limit, |rows| rows.holder(name))
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        paging: &'a LockPaging,
+        limit: Duration,
+    ) -> StoreFuture<'a, LockPage> {
+        self.read(limit, move |rows| {
+            let end = Instant::now() + (limit / 2).min(LONGEST_LOOK);
+            rows.page(prefix, paging, end)
+        })
+    }
+
+    fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
+        Some(self.wait_queue.watch(name, waker))
+    }
+}
+
+forward!([] SqliteStore, BlockingStore<SqliteLeases>, |own, ask| ask(&own.0), |call| call);
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = &self.0.get().file;
+        f.debug_struct("SqliteStore")
+            .field("path", &file.path)
+            .finish_non_exhaustive()
+    }
+}
