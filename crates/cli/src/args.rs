@@ -128,7 +128,7 @@ pub(crate) enum Command {
         #[arg(long)]
         all: bool,
     },
-    /// The locks that are held on a Redis server or in a PostgreSQL database
+    /// The locks that are held on a Redis server, in a PostgreSQL database or in a SQLite file
     Locks {
         #[command(flatten)]
         store: LocksArgs,
@@ -195,7 +195,8 @@ pub(crate) struct ServeArgs {
 /// Where locks are.
 #[derive(Group, Debug)]
 pub(crate) struct LocksArgs {
-    /// The store of the locks, such as redis://cache/, redis-sentinel://a,b,c/MASTER or postgres://app@db/shop
+    /// The store of the locks, such as redis://cache/, redis-sentinel://a,b,c/MASTER, postgres://app@db/shop or
+    /// sqlite:PATH
     #[arg(
         long,
         value_name = "URL",

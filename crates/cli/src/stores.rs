@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use tourbillon_durable::{Durable, Postgres, Sqlite, Store};
-use tourbillon_leases::{LeaseStore, Leases, PostgresStore, RedisStore};
+use tourbillon_leases::{LeaseStore, Leases, PostgresStore, RedisStore, SqliteStore};
 
 use crate::args::{LocksArgs, StoreArgs};
 use crate::failure::Failure;
@@ -58,7 +58,7 @@ fn open_now(args: &StoreArgs) -> Result<Durable, Failure> {
     Ok(Durable::builder(store).name("tourbillon").start()?)
 }
 
-/// Opens the store of locks, if the command line names one. It makes no tables.
+/// Opens the store of locks, if the command line names one. It makes neither a file nor tables.
 pub(crate) fn locks(args: &LocksArgs) -> Result<Option<Arc<dyn LeaseStore>>, Failure> {
     let refused = |error: &dyn fmt::Display| Failure::Store(error.to_string());
     let Some(url) = &args.locks else {
@@ -67,7 +67,15 @@ pub(crate) fn locks(args: &LocksArgs) -> Result<Option<Arc<dyn LeaseStore>>, Fai
     let is_postgres = ["postgres://", "postgresql://"]
         .iter()
         .any(|scheme| url.starts_with(scheme));
-    Ok(Some(if is_postgres {
+    Ok(Some(if let Some(path) = url.strip_prefix("sqlite:") {
+        if args.locks_in.is_some() {
+            return Err(Failure::Usage(
+                "the tables of locks in a SQLite file have one name: leave --locks-in out"
+                    .to_owned(),
+            ));
+        }
+        Arc::new(SqliteStore::open_existing(path).map_err(|error| refused(&error))?)
+    } else if is_postgres {
         let mut builder = PostgresStore::builder(url).create_tables(false);
         if let Some(schema) = &args.locks_in {
             builder = builder.schema(schema);

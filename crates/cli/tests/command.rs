@@ -13,6 +13,8 @@ use kit::wait;
 use serde_json::Value;
 use tourbillon_durable::{Cron, Due, Durable, DurableEvent, RetryPolicy, Sqlite, rusqlite};
 
+use tourbillon_leases::{Leases, SqliteStore};
+
 use command::{call, code, command, text};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -258,6 +260,39 @@ fn a_file_that_somebody_writes_to_is_read_and_a_change_is_an_error_in_time() {
     }
     file.execute_batch("rollback").expect("it ends");
     shop.ok(&["pause", "q"]);
+}
+
+#[test]
+fn locks_in_the_file_of_the_timers_are_listed() {
+    let shop = Shop::new();
+    let timers = shop.timers();
+    let scheduled = timers.schedule("mail", "1", HOUR, &7_u64);
+    scheduled.wait().expect("it is accepted");
+    let file = shop.file();
+    let locks = format!("sqlite:{}", file.display());
+    let list = ["locks", "--locks", &*locks];
+    // It makes neither tables nor a file.
+    let (code, error) = shop.fails(&list);
+    assert_eq!(code, 3, "{error}");
+    assert!(error.contains("no tables of leases"), "{error}");
+    let (code, error) = shop.fails(&["locks", "--locks", &format!("{locks}.other")]);
+    assert_eq!(code, 3, "{error}");
+    assert!(error.contains("no such file"), "{error}");
+    let leases = Leases::new(SqliteStore::open(&file).expect("a store")).expect("leases");
+    let guard = leases.lock("orders/42").wait().expect("it is free");
+    let shown = shop.json(&list);
+    assert_eq!(shown[0]["name"], "orders/42");
+    assert_eq!(shown[0]["token"], guard.token());
+    let (code, error) = shop.fails(&[&list[..], &["--locks-in", "other"]].concat());
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("--locks-in"), "{error}");
+    // Neither of the two is in the way of the other.
+    let scheduled = timers.schedule("mail", "2", HOUR, &7_u64);
+    scheduled.wait().expect("it is accepted");
+    guard.release().wait().expect("it is held");
+    assert_eq!(shop.json(&list), Value::Array(Vec::new()));
+    assert!(shop.ok(&["list"]).contains("mail"));
+    timers.stop(HOUR).wait().expect("it stops");
 }
 
 #[test]
