@@ -117,12 +117,12 @@ struct Original<'a> {
     election: &'a Election,
 }
 
-/// Forks beside threads that use leases of `store`. Copies get a store of their own by `open`.
-/// Returns what was wrong.
+/// Forks beside threads that use leases of `store`. Copies get a store of their own by `open`, unless
+/// that refuses it in a copy. Returns what was wrong.
 pub(crate) fn run<S: LeaseStore + Clone + Debug>(
     forks: usize,
     store: &S,
-    open: impl Fn() -> S,
+    open: impl Fn() -> Result<S, StoreError>,
 ) -> Option<String> {
     let leases = Leases::new(store.clone()).expect("the options are good");
     let own = Leases::builder(store.clone()).own_threads().build();
@@ -235,7 +235,7 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
     number: usize,
     store: &S,
     original: &Original<'_>,
-    open: &impl Fn() -> S,
+    open: &impl Fn() -> Result<S, StoreError>,
 ) -> Option<String> {
     let Original {
         leases, keep_alive, ..
@@ -475,8 +475,21 @@ fn of_its_own<S: LeaseStore + Clone + Debug>(
     report: &mut Report,
     number: usize,
     owner: &str,
-    open: &impl Fn() -> S,
+    open: &impl Fn() -> Result<S, StoreError>,
 ) {
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        match open() {
+            Ok(store) => stores.push(store),
+            // A connection of the copy would count on locks of the file that it does not have.
+            Err(error) => {
+                let is_sqlite = std::any::type_name::<S>().contains("SqliteStore");
+                report.check("open", is_sqlite && error == StoreError::Forked, &error);
+                return;
+            }
+        }
+    }
+    let mut open = || stores.pop().expect("there are three");
     let runtime = Runtime::builder().tickers(1).workers(1).build();
     let runtime = runtime.expect("the options are good");
     let builders = [

@@ -3,6 +3,7 @@
 //! - `fork-tests memory` and `fork-tests URL`: leases, on a Redis or a PostgreSQL server.
 //! - `fork-tests core`: schedulers, timers and maps, once in a quiet process, and then beside busy
 //!   threads.
+//! - `fork-tests sqlite`: leases in a SQLite file.
 //! - `fork-tests durable`: durable timers in memory and in a SQLite file.
 //! - `fork-tests postgres URL`: connections to a PostgreSQL server.
 //! - `fork-tests no-threads`: all of that but the servers', in copies in which no thread starts.

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use tourbillon_leases::{BlockingStore, MemoryStore, PostgresStore, RedisStore};
+use tourbillon_leases::{BlockingStore, MemoryStore, PostgresStore, RedisStore, SqliteStore};
 
 use crate::{child, core, durable, leases, postgres, redis};
 
@@ -20,17 +20,18 @@ pub(crate) fn main() -> ExitCode {
         "durable" => durable::without_a_server(FORKS as u64),
         "memory" => in_memory(),
         "no-threads" => without_threads(),
+        "sqlite" => in_a_file(),
         "postgres" => postgres::run(FORKS, &std::env::args().nth(2).unwrap_or_default()),
         url if url.starts_with("postgres:") => {
             let open = || PostgresStore::open(url).expect("the argument is a URL");
-            leases::run(FORKS, &open(), open)
+            leases::run(FORKS, &open(), || Ok(open()))
         }
         url => {
             let open = || {
                 let store = RedisStore::builder(url).durable().build();
                 store.expect("the argument is a URL")
             };
-            leases::run(FORKS, &open(), open)
+            leases::run(FORKS, &open(), || Ok(open()))
                 .or_else(|| redis::amid_calls(FORKS, &open()))
                 .or_else(|| redis::amid_driving(FORKS, &open()))
         }
@@ -60,10 +61,19 @@ fn of_the_core() -> Option<String> {
 
 fn in_memory() -> Option<String> {
     let blocking = || BlockingStore::new(MemoryStore::new());
-    leases::run(FORKS, &MemoryStore::new(), MemoryStore::new)
-        .or_else(|| leases::run(FORKS, &blocking(), blocking))
+    leases::run(FORKS, &MemoryStore::new(), || Ok(MemoryStore::new()))
+        .or_else(|| leases::run(FORKS, &blocking(), || Ok(blocking())))
         .or_else(|| leases::amid_calls(FORKS))
         .or_else(|| leases::amid_polls(FORKS))
+}
+
+fn in_a_file() -> Option<String> {
+    let folder = std::env::temp_dir().join(format!("fork-tests-leases-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let open = || SqliteStore::open(folder.join("locks.db"));
+    let wrong = leases::run(FORKS, &open().expect("the folder is new"), open);
+    let _ = std::fs::remove_dir_all(&folder);
+    wrong
 }
 
 /// Runs all that needs no server in copies in which no thread starts.
@@ -80,4 +90,5 @@ fn without_threads() -> Option<String> {
         .or_else(of_the_core)
         .or_else(|| durable::without_a_server(FORKS as u64))
         .or_else(in_memory)
+        .or_else(in_a_file)
 }

@@ -77,6 +77,11 @@ fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_in_memory()
 }
 
 #[test]
+fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_in_a_sqlite_file() {
+    forks(&["sqlite"]);
+}
+
+#[test]
 fn in_a_forked_copy_in_which_no_thread_starts_no_call_on_what_it_inherited_hangs() {
     forks(&["no-threads"]);
 }
