@@ -56,11 +56,12 @@ nothing_unasked() {
     lacks 'metrics' tourbillon-leases redis,test-util,tokio
     lacks 'metrics' tourbillon-durable sqlite,postgres,tokio,serde
     lacks 'futures[^ ]*' tourbillon tokio
-    lacks '(futures|tokio|async)[^ ]*|redis|(tourbillon-)?postgres[^ ]*' tourbillon-leases ''
+    lacks '(futures|tokio|async)[^ ]*|redis|(tourbillon-)?postgres[^ ]*|rusqlite|libsqlite3-sys' tourbillon-leases ''
+    lacks '(futures|tokio|async)[^ ]*|redis|(tourbillon-)?postgres[^ ]*|rustls|ring' tourbillon-leases sqlite
     lacks 'rustls|ring|tokio-rustls' tourbillon-leases redis
-    lacks '(tourbillon-)?postgres[^ ]*' tourbillon-leases redis,test-util
+    lacks '(tourbillon-)?postgres[^ ]*|rusqlite|libsqlite3-sys' tourbillon-leases redis,test-util
     lacks '(tourbillon-)?postgres[^ ]*' tourbillon-leases tokio
-    lacks 'redis|rustls|ring|postgres' tourbillon-leases postgres
+    lacks 'redis|rustls|ring|postgres|rusqlite|libsqlite3-sys' tourbillon-leases postgres
     lacks 'serde[^ ]*|oneshot|rusqlite|libsqlite3-sys|tokio-postgres|postgres[^ ]*' tourbillon \
         stream,tokio,test-util
     lacks '(futures|tokio|async)[^ ]*|rusqlite|libsqlite3-sys|(tourbillon-)?postgres[^ ]*|redis|serde_derive' tourbillon-durable ''
@@ -80,7 +81,7 @@ dependencies() {
     cargo deny --workspace --locked check bans licenses sources
 }
 
-# user_project FOLDER DEPENDENCY..: a project with durable timers on SQLite and these dependencies, resolved.
+# user_project FOLDER DEPENDENCY..: a project with durable timers and leases on SQLite and these dependencies, resolved.
 user_project() {
     local folder=$1
     shift
@@ -89,6 +90,7 @@ user_project() {
     {
         printf '[package]\nname = "user"\nversion = "0.0.0"\nedition = "2024"\n[workspace]\n[dependencies]\n'
         printf 'tourbillon-durable = { path = "%s/crates/durable" }\n' "$PWD"
+        printf 'tourbillon-leases = { path = "%s/crates/leases", features = ["sqlite"] }\n' "$PWD"
         printf '%s\n' "$@"
     } >"$folder/Cargo.toml"
     cargo generate-lockfile --quiet --manifest-path "$folder/Cargo.toml"
@@ -96,7 +98,7 @@ user_project() {
         sed -nE 's/^name = "(.*)"$/\1/p; s/^version = "(.*)"$/\1/p' | paste -sd ' '
 }
 
-# A program can have SQLite once. Durable timers fit beside the crates that the README names, and compile with
+# A program can have SQLite once. Durable timers and leases fit beside the crates that the README names, and compile with
 # the oldest `rusqlite` of their range. The other steps have one of its newest.
 sqlite_once() {
     local folder oldest newest beside number=0
