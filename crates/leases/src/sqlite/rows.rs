@@ -17,6 +17,9 @@ const SWEEP: i64 = 1_024;
 /// from reading the clock twice.
 const SAME_WAIT: i64 = 5_000;
 
+/// The shortest time in which a waiting caller asks again.
+pub(super) const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
+
 /// A transaction of one store, at one time.
 pub(super) struct Rows<'a> {
     pub(super) db: &'a Connection,
@@ -28,7 +31,7 @@ pub(super) struct Rows<'a> {
 
 /// How long until a waiting caller asks again. Nobody announces the releases of other processes.
 fn interval(waited: Duration) -> Duration {
-    (waited / 8).clamp(Duration::from_millis(10), Duration::from_millis(50))
+    (waited / 8).clamp(SHORTEST_INTERVAL, Duration::from_millis(50))
 }
 
 /// How long a name is reserved for the store whose caller has waited longest. That is longer than
@@ -73,28 +76,10 @@ impl Rows<'_> {
         if let Some(token) = token {
             return Ok(granted(token));
         }
-        let asked = "select ends, owner is null, waiter is ?2, since from tourbillon_lease
-            where name = ?1 and ends > ?3";
-        let read = |row: &Row<'_>| {
-            let (until, since): (i64, Option<i64>) = (row.get(0)?, row.get(3)?);
-            let (is_reserved, is_own): (bool, bool) = (row.get(1)?, row.get(2)?);
-            Ok((until, is_reserved, is_own, since))
-        };
-        if let Some((until, is_reserved, is_own, noted)) =
-            self.first(asked, (name, self.own, self.now), read)?
-            && !(is_reserved && is_own && claim.is_due())
-        {
-            let mut remaining = time(until - self.now);
-            if claim.waits {
-                remaining = remaining.min(interval(claim.waited));
-                let since = self.now.saturating_sub(micros(claim.waited));
-                let waits_longer = noted.is_none_or(|noted| since <= noted - SAME_WAIT);
-                // The release decides by the longest wait whether it reserves the name, and for whom.
-                if !is_reserved && waits_longer {
-                    let note =
-                        "update tourbillon_lease set waiter = ?2, since = ?3 where name = ?1";
-                    self.change(note, (name, self.own, since))?;
-                }
+        if let Some((remaining, note)) = self.taken(claim)? {
+            if let Some(since) = note {
+                let note = "update tourbillon_lease set waiter = ?2, since = ?3 where name = ?1";
+                self.change(note, (name, self.own, since))?;
             }
             return Ok(Acquired::Held { remaining });
         }
@@ -111,6 +96,42 @@ impl Rows<'_> {
             self.change("delete from tourbillon_lease where ends <= ?1", [self.now])?;
         }
         Ok(granted(token))
+    }
+
+    /// Says how long a name is held or reserved, if nothing has to be written for that.
+    pub(super) fn look(&self, claim: &Claim<'_>) -> Result<Option<Acquired>> {
+        Ok(match self.taken(claim)? {
+            Some((remaining, None)) => Some(Acquired::Held { remaining }),
+            _ => None,
+        })
+    }
+
+    /// Returns how long a name is held or reserved for others than the claim, and since when it waits if
+    /// that is to be noted.
+    fn taken(&self, claim: &Claim<'_>) -> Result<Option<(Duration, Option<i64>)>> {
+        let asked = "select ends, owner is null, waiter is ?2, since from tourbillon_lease
+            where name = ?1 and ends > ?3 and secret is not ?4";
+        let read = |row: &Row<'_>| {
+            let (until, since): (i64, Option<i64>) = (row.get(0)?, row.get(3)?);
+            let (is_reserved, is_own): (bool, bool) = (row.get(1)?, row.get(2)?);
+            Ok((until, is_reserved, is_own, since))
+        };
+        let values = (claim.name, self.own, self.now, claim.secret.reveal());
+        let Some((until, is_reserved, is_own, noted)) = self.first(asked, values, read)? else {
+            return Ok(None);
+        };
+        if is_reserved && is_own && claim.is_due() {
+            return Ok(None);
+        }
+        let remaining = time(until - self.now);
+        if !claim.waits {
+            return Ok(Some((remaining, None)));
+        }
+        let since = self.now.saturating_sub(micros(claim.waited));
+        // The release decides by the longest wait whether it reserves the name, and for whom.
+        let waits_longer = noted.is_none_or(|noted| since <= noted.saturating_sub(SAME_WAIT));
+        let note = (!is_reserved && waits_longer).then_some(since);
+        Ok(Some((remaining.min(interval(claim.waited)), note)))
     }
 
     /// Ends the reservation of a name for this store, in which nobody waits any more.
@@ -152,7 +173,7 @@ impl Rows<'_> {
             return Ok(Released::NotHeld);
         };
         let in_time = ends > self.now;
-        let waited = since.map_or(Duration::ZERO, |since| time(self.now - since));
+        let waited = since.map_or(Duration::ZERO, |since| time(self.now.saturating_sub(since)));
         // Neither has a secret, so that a renewal which arrives later does not find its lease.
         if in_time && !held.rest.is_zero() {
             let rest = "update tourbillon_lease set owner = owner || ' (released)', secret = null,

@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kit::wait;
-use tourbillon_leases::{Acquired, Claim, Leases, Released};
+use rusqlite::TransactionBehavior;
+use tourbillon_leases::{Acquired, Claim, Leases, Released, StoreError};
 
 use crate::calls::Calls;
 use crate::folder::{Folder, LEASE, LIMIT, MS, claim, granted, held, number, release};
@@ -149,29 +150,79 @@ fn a_reservation_ends_by_itself_and_when_its_caller_gives_up() {
     }
 }
 
+/// A turn comes after 20 ms, in which the others get the name about 10 times.
+const GRANTS_PER_TURN: usize = 40;
+
 #[test]
 fn a_caller_that_asks_right_after_its_release_does_not_keep_others_waiting() {
     let folder = Folder::new();
     let (greedy, patient) = (folder.store(), folder.store());
     let greedy = Leases::new(greedy).unwrap();
     let patient = Leases::new(patient).unwrap();
-    let turns = AtomicUsize::new(0);
+    let (turns, grants) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let end = 20 * GRANTS_PER_TURN;
     thread::scope(|scope| {
         // Two callers of one process hand the lock to each other.
         for _ in 0..2 {
             scope.spawn(|| {
-                while turns.load(SeqCst) < 10 {
+                while turns.load(SeqCst) < 20 && grants.load(SeqCst) < end {
                     let guard = greedy.lock("x").wait().unwrap();
+                    grants.fetch_add(1, SeqCst);
+                    // The name is hardly ever free when the other process asks.
+                    thread::sleep(2 * MS);
                     guard.release().wait().unwrap();
                 }
             });
         }
-        while turns.load(SeqCst) < 10 {
+        while turns.load(SeqCst) < 20 && grants.load(SeqCst) < end {
+            let before = grants.load(SeqCst);
+            wait::until("the others have it", || grants.load(SeqCst) > before);
             let guard = patient.lock("x").within(LIMIT).wait().unwrap();
             turns.fetch_add(1, SeqCst);
             guard.release().wait().unwrap();
         }
     });
+    let (turns, grants) = (turns.into_inner(), grants.into_inner());
+    println!("{grants} grants in {turns} turns");
+    assert!(grants < end, "{grants} grants in {turns} turns");
+}
+
+#[test]
+fn a_caller_that_still_waits_waits_for_no_writer() {
+    let folder = Folder::new();
+    let (store, other, mut user) = (folder.store(), folder.store(), folder.plain());
+    granted(&store, "x", "a:1");
+    granted(&store, "y", "a:1");
+    held(&other, &waited("x", "b:1", 100 * MS));
+    let transaction = user.transaction_with_behavior(TransactionBehavior::Immediate);
+    let transaction = transaction.unwrap();
+    let unavailable = |claim: &Claim<'_>| {
+        let answer = other.acquire(claim, 50 * MS);
+        let Err(StoreError::Unavailable(why)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(why.contains("holds the lock"), "{why}");
+    };
+    assert_eq!(held(&other, &waited("x", "b:1", 101 * MS)), 101 * MS / 8);
+    // Its first wait has to be noted, a name that is free to be granted, and a call may be repeated.
+    unavailable(&waited("y", "b:1", 100 * MS));
+    unavailable(&waited("z", "b:1", 100 * MS));
+    unavailable(&waited("x", "a:1", 100 * MS));
+    transaction.rollback().unwrap();
+    // It is noted that one waits longer than another.
+    held(&store, &waited("x", "c:1", LEASE));
+    let noted =
+        "select count(distinct waiter) + count(*) from tourbillon_lease where waiter is not null";
+    assert_eq!(number(&user, noted), 2);
+    assert_eq!(release(&store, "x", "a:1"), Released::Released);
+    assert!(matches!(
+        other.acquire(&waited("x", "b:1", 150 * MS), LIMIT),
+        Ok(Acquired::Held { .. })
+    ));
+    assert!(matches!(
+        store.acquire(&waited("x", "c:1", LEASE), LIMIT),
+        Ok(Acquired::Granted { .. })
+    ));
 }
 
 #[test]
