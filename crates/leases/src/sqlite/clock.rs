@@ -10,6 +10,9 @@ use crate::store::StoreError;
 /// Where Linux and Android tell which boot of the machine this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// Where Linux tells how far the clocks of a time namespace are from those of the machine.
+const OFFSETS: &str = "/proc/self/timens_offsets";
+
 /// The clock that leases end by.
 #[derive(Debug)]
 pub(super) struct MachineClock {
@@ -21,27 +24,49 @@ pub(super) struct MachineClock {
 
 impl MachineClock {
     pub(super) fn new() -> Result<Self, StoreError> {
-        Self::of(Clock::boottime(), || std::fs::read_to_string(BOOT_ID))
+        Self::of(Clock::boottime(), |path| std::fs::read_to_string(path))
     }
 
-    fn of(clock: Clock, boot: impl FnOnce() -> io::Result<String>) -> Result<Self, StoreError> {
+    /// The wall clock, for a platform that has none since the boot.
+    pub(super) fn wall() -> Self {
+        MachineClock {
+            since_boot: None,
+            boot: "wall clock".to_owned(),
+        }
+    }
+
+    fn of(clock: Clock, read: impl Fn(&str) -> io::Result<String>) -> Result<Self, StoreError> {
         if !clock.counts_suspend() {
-            return Ok(MachineClock {
-                since_boot: None,
-                boot: "wall clock".to_owned(),
-            });
+            return Ok(Self::wall());
         }
         // Not the wall clock instead: other processes of the machine may see the boot, and processes
         // on one file must go by one clock.
-        let boot = boot().map_err(|error| {
+        let mut boot = read(BOOT_ID).map_err(|error| {
             StoreError::Refused(format!(
                 "{BOOT_ID} can't be read, which tells whether the machine has started anew: {error}"
             ))
         })?;
+        boot.truncate(boot.trim_end().len());
+        // A process in another time namespace reads other times. A kernel without them has no such file.
+        let offsets = read(OFFSETS).unwrap_or_default();
+        let offset = offsets
+            .lines()
+            .filter_map(|line| line.strip_prefix("boottime"));
+        for number in offset
+            .flat_map(str::split_whitespace)
+            .filter(|number| *number != "0")
+        {
+            boot = format!("{boot} {number}");
+        }
         Ok(MachineClock {
             since_boot: Some(clock),
-            boot: boot.trim().to_owned(),
+            boot,
         })
+    }
+
+    /// Whether the times of two boots are told apart.
+    pub(super) fn tells_boots(&self) -> bool {
+        self.since_boot.is_some()
     }
 
     /// The time, in microseconds.
@@ -70,7 +95,7 @@ mod tests {
 
     #[test]
     fn without_a_clock_since_the_boot_the_wall_clock_counts() {
-        let unread = || unreachable!("the boot does not matter");
+        let unread = |_: &str| unreachable!("the boot does not matter");
         let clock = MachineClock::of(Clock::system(), unread).expect("a clock");
         let (before, now) = (wall(), clock.now());
         assert!(before <= now && now <= wall());
@@ -80,11 +105,35 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_boot_that_cannot_be_told_is_an_error_and_no_other_clock() {
-        let gone = || Err(io::ErrorKind::NotFound.into());
+        let gone = |_: &str| Err(io::ErrorKind::NotFound.into());
         let error = MachineClock::of(Clock::boottime(), gone).expect_err("no boot");
         assert!(error.to_string().contains("boot_id"), "{error}");
-        let clock = MachineClock::of(Clock::boottime(), || Ok("b\n".to_owned())).expect("a clock");
-        assert_eq!(clock.boot, "b");
+        // Without time namespaces, in that of the machine, and in others.
+        for (offsets, boot) in [
+            (None, "b"),
+            (
+                Some("monotonic           0         0\nboottime            0         0\n"),
+                "b",
+            ),
+            (
+                Some("monotonic           7         0\nboottime            0         0\n"),
+                "b",
+            ),
+            (
+                Some("monotonic           0         0\nboottime           -5   9000000\n"),
+                "b -5 9000000",
+            ),
+            (Some("boottime 5 0"), "b 5"),
+        ] {
+            let read = |path: &str| match (path, offsets) {
+                (BOOT_ID, _) => Ok("b\n".to_owned()),
+                (OFFSETS, Some(offsets)) => Ok(offsets.to_owned()),
+                _ => Err(io::ErrorKind::NotFound.into()),
+            };
+            let clock = MachineClock::of(Clock::boottime(), read).expect("a clock");
+            assert_eq!(clock.boot, boot);
+        }
+        let clock = MachineClock::new().expect("this machine has one");
         let other = MachineClock::new().expect("this machine has one");
         let (one, two) = (clock.now(), other.now());
         assert!(one <= two && two <= clock.now());

@@ -1,17 +1,19 @@
 //! The file of a store: how it is opened, and its transactions.
 
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, MAIN_DB, OpenFlags, OptionalExtension, Transaction};
+use rusqlite::{Connection, MAIN_DB, OpenFlags, OptionalExtension, Row, Transaction};
 use rusqlite::{TransactionBehavior, TransactionBehavior::Deferred};
 
 use super::clock::{MachineClock, wall};
 use super::failure::Failure;
 use crate::remote::{ForkSafe, Limit};
 use crate::store::StoreError;
-use crate::sync::{Mutex, OnceLock, Origin, thread};
+use crate::sync::channel::{Receiver, Sender, bounded};
+use crate::sync::{OnceLock, Origin, thread};
 
 /// The version of the tables that this version of the crate makes and knows.
 const VERSION: i64 = 1;
@@ -42,7 +44,7 @@ static OPENED: OnceLock<Origin> = OnceLock::new();
 pub(super) struct File {
     pub(super) path: PathBuf,
     clock: MachineClock,
-    open: ForkSafe<Mutex<OpenFile>>,
+    open: ForkSafe<OneByOne<OpenFile>>,
 }
 
 impl File {
@@ -56,7 +58,9 @@ impl File {
         let clock = MachineClock::new()?;
         let opened = OpenFile::open(&path, &clock, only_existing);
         Ok(File {
-            open: ForkSafe::new(Mutex::new(opened.map_err(|error| of_file(&path, error))?)),
+            open: ForkSafe::new(OneByOne::new(
+                opened.map_err(|error| of_file(&path, error))?,
+            )),
             path,
             clock,
         })
@@ -73,15 +77,26 @@ impl File {
         let (own, limit) = (self.open.get()?, Limit::new(limit));
         let answer = retry(limit, || {
             // It is free between two attempts, so that a caller behind this one has its own limit.
-            let open = own.lock();
-            if limit.is_near() {
-                let why = "the calls before it took all of its time";
-                return Err(StoreError::Unavailable(why.to_owned()).into());
-            }
+            let mut open = match own.take(limit) {
+                Some(open) if !limit.is_near() => open,
+                _ => {
+                    let why = "the calls before it took all of its time";
+                    return Err(StoreError::Unavailable(why.to_owned()).into());
+                }
+            };
             let transaction = Transaction::new_unchecked(&open.connection, behavior)?;
-            self.clock.is_of_this_boot(&transaction)?;
+            if self.clock.last_token(&transaction)? < open.token {
+                let why = "an older copy was written over the file while this process uses it: stop all \
+                    programs that use it, and follow the documentation of `SqliteStore` on restoring";
+                return Err(StoreError::Refused(why.to_owned()).into());
+            }
             let answer = work(&transaction, self.clock.now())?;
+            let token = self.clock.last_token(&transaction)?;
+            // A commit also copies the log to the file at times. One that others do not use any more
+            // would destroy it.
+            open.is_in_place()?;
             transaction.commit()?;
+            open.token = token;
             // Else it lies in a file that nobody else reads.
             open.is_in_place()?;
             Ok(answer)
@@ -91,13 +106,14 @@ impl File {
 }
 
 impl MachineClock {
-    /// Compares the boot with that in the file. An older one has been replaced when it was opened.
-    fn is_of_this_boot(&self, db: &Connection) -> Result<(), Failure> {
-        let mut asked = db.prepare_cached("select boot = ?1 from tourbillon_lease_state")?;
-        let is_same = asked.query_row([&self.boot], |row| row.get(0)).optional()?;
-        let why = match is_same {
-            Some(true) => return Ok(()),
-            Some(false) => {
+    /// Returns the last token of a file, if its boot is this one. An older boot has been replaced when
+    /// the file was opened.
+    fn last_token(&self, db: &Connection) -> Result<i64, Failure> {
+        let mut asked = db.prepare_cached("select boot = ?1, token from tourbillon_lease_state")?;
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let why = match asked.query_row([&self.boot], read).optional()? {
+            Some((true, token)) => return Ok(token),
+            Some((false, _)) => {
                 "another machine uses the file too, or a container with a boot of its own: keep the file \
                  on a disk of one machine, and start its programs anew"
             }
@@ -113,7 +129,9 @@ struct OpenFile {
     path: PathBuf,
     /// Where the links of the path lead to. SQLite keeps its log beside that.
     target: PathBuf,
-    files: [Option<FileId>; 3],
+    files: Files,
+    /// The last token of the last transaction. A file that has a smaller one is an older copy.
+    token: i64,
 }
 
 impl OpenFile {
@@ -124,29 +142,35 @@ impl OpenFile {
         }
         let opened = Connection::open_with_flags(path, flags);
         let connection = opened.map_err(|error| Failure::Sql(error).of_call())?;
+        let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if files(path, &target).has_links {
+            return Err(StoreError::Refused(LINKS.to_owned()));
+        }
         retry(Limit::new(OPEN_LIMIT), || {
             set_up(&connection, clock, only_existing)
         })?;
-        let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         Ok(OpenFile {
             connection,
             files: files(path, &target),
             path: path.to_owned(),
             target,
+            token: 0,
         })
     }
 
     /// Whether the path still leads to the file that was opened, with the log and its index beside
     /// it. Other processes find the leases of no other file.
     fn is_in_place(&self) -> Result<(), StoreError> {
-        match files(&self.path, &self.target) == self.files {
-            true => Ok(()),
-            false => Err(StoreError::Unavailable(
-                "the file, or its `-wal` or `-shm`, was removed or replaced under this process: put it \
-                 back, or start all programs that use it anew"
-                    .to_owned(),
-            )),
-        }
+        let files = files(&self.path, &self.target);
+        let why = if files == self.files {
+            return Ok(());
+        } else if files.has_links {
+            LINKS
+        } else {
+            "the file, or its `-wal` or `-shm`, was removed or replaced under this process: put it back, or \
+             start all programs that use it anew"
+        };
+        Err(StoreError::Unavailable(why.to_owned()))
     }
 }
 
@@ -194,17 +218,26 @@ fn set_up(db: &Connection, clock: &MachineClock, only_existing: bool) -> Result<
     });
     if let Some((version, oldest_ok, is_another_boot)) = row.optional()? {
         check_version(version, oldest_ok)?;
+        if is_another_boot && only_existing {
+            let why = "no program has opened the file since this machine started, so all of its locks are \
+                over; or it belongs to another machine or to a container with a boot of its own";
+            return Err(StoreError::Refused(why.to_owned()).into());
+        }
         if is_another_boot {
-            // The wall clock keeps the tokens growing after the file was deleted.
+            // The wall clock lets the tokens of a new file go on where those of a deleted one ended, unless
+            // that one has seen many boots.
             let begins = "update tourbillon_lease_state set boot = ?1, token = max(token + ?2, ?3)";
             transaction.execute(begins, (&clock.boot, TOKENS_OF_A_BOOT, wall()))?;
             transaction.execute("delete from tourbillon_lease", ())?;
         }
     }
-    clock.is_of_this_boot(&transaction)?;
+    clock.last_token(&transaction)?;
     transaction.commit()?;
-    // A lease need not outlive the power of the machine. So commits are not flushed one by one.
-    db.execute_batch("pragma synchronous = normal")?;
+    if clock.tells_boots() {
+        // A lease need not outlive the power of the machine, and the next boot begins beyond the tokens
+        // of this one. So commits are not flushed one by one.
+        db.execute_batch("pragma synchronous = normal")?;
+    }
     Ok(())
 }
 
@@ -272,17 +305,32 @@ fn of_file(path: &Path, error: StoreError) -> StoreError {
     }
 }
 
+/// Why a file with hard links is not used.
+const LINKS: &str = "the file has a second name, a hard link: processes that open it by another name have \
+                     another log, and destroy it: remove one of the names";
+
 /// What names a file on this machine, whatever its path.
 type FileId = (u64, u64);
 
-/// The file, its log and the index of the log, as they are now. While a connection is open, SQLite
-/// removes none of them.
-fn files(path: &Path, target: &Path) -> [Option<FileId>; 3] {
-    [(path, ""), (target, "-wal"), (target, "-shm")].map(|(path, end)| {
+/// A file, its log and the index of the log. While a connection is open, SQLite removes none of them.
+#[derive(PartialEq)]
+struct Files {
+    ids: [Option<FileId>; 3],
+    /// Whether the file has other names than that of the path.
+    has_links: bool,
+}
+
+/// What is there now.
+fn files(path: &Path, target: &Path) -> Files {
+    let files = [(path, ""), (target, "-wal"), (target, "-shm")].map(|(path, end)| {
         let mut name = path.as_os_str().to_owned();
         name.push(end);
-        std::fs::metadata(name).ok().as_ref().map(id)
-    })
+        std::fs::metadata(name).ok()
+    });
+    Files {
+        has_links: files[0].as_ref().is_some_and(has_links),
+        ids: files.map(|file| file.as_ref().map(id)),
+    }
 }
 
 #[cfg(unix)]
@@ -291,8 +339,130 @@ fn id(metadata: &std::fs::Metadata) -> FileId {
     (metadata.dev(), metadata.ino())
 }
 
+#[cfg(unix)]
+fn has_links(metadata: &std::fs::Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::nlink(metadata) > 1
+}
+
 /// Other systems do not let anybody replace a file that is open.
 #[cfg(not(unix))]
 fn id(_: &std::fs::Metadata) -> FileId {
     (0, 0)
+}
+
+#[cfg(not(unix))]
+fn has_links(_: &std::fs::Metadata) -> bool {
+    false
+}
+
+/// A value that one caller has at a time. Others wait no longer than their limits.
+struct OneByOne<T> {
+    back: Sender<T>,
+    next: Receiver<T>,
+}
+
+impl<T> OneByOne<T> {
+    fn new(value: T) -> Self {
+        let (back, next) = bounded(1);
+        let _ = back.send(value);
+        OneByOne { back, next }
+    }
+
+    /// Takes the value, or returns `None` at the limit.
+    fn take(&self, limit: Limit) -> Option<Taken<'_, T>> {
+        let value = self.next.recv_timeout(limit.left()).ok();
+        value.map(|value| Taken(Some(value), &self.back))
+    }
+}
+
+/// The value, which goes back when this is dropped.
+struct Taken<'a, T>(Option<T>, &'a Sender<T>);
+
+impl<T> Deref for Taken<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is here until the drop")
+    }
+}
+
+impl<T> DerefMut for Taken<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("it is here until the drop")
+    }
+}
+
+impl<T> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        // There is room, since it was taken.
+        let _ = self.0.take().map(|value| self.1.send(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Opens a file in a folder of its own for `test`.
+    fn with_file(test: &str, clock: MachineClock, work: impl FnOnce(&File)) {
+        let folder = std::env::temp_dir().join(format!("leases-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let path = folder.join("app.db");
+        let open = OpenFile::open(&path, &clock, false).expect("a file");
+        let open = ForkSafe::new(OneByOne::new(open));
+        work(&File { path, clock, open });
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn commits_are_flushed_one_by_one_where_a_reboot_cannot_be_told() {
+        let synchronous = |file: &File| {
+            let asked = file.transaction(Deferred, LIMIT, |db, _| {
+                db.query_row("pragma synchronous", (), |row| row.get::<_, i64>(0))
+            });
+            asked.expect("it answers")
+        };
+        let (normal, full) = (1, 2);
+        with_file("wall", MachineClock::wall(), |file| {
+            assert_eq!(synchronous(file), full);
+        });
+        let machine = MachineClock::new().expect("a clock");
+        let expected = if machine.tells_boots() { normal } else { full };
+        with_file("boot", machine, |file| {
+            assert_eq!(synchronous(file), expected);
+        });
+    }
+
+    #[test]
+    fn a_call_behind_one_that_hangs_ends_at_its_own_limit() {
+        with_file("hangs", MachineClock::wall(), |file| {
+            let (began, begins) = channel();
+            let (end, ends) = channel::<()>();
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    let answer = file.transaction(Deferred, LIMIT, |_, _| {
+                        let _ = began.send(());
+                        // As a disk does that does not answer.
+                        let _ = ends.recv_timeout(LIMIT / 6);
+                        Ok(())
+                    });
+                    answer.expect("it ends at last");
+                });
+                begins.recv().expect("it has begun");
+                let start = Instant::now();
+                let limit = Duration::from_millis(100);
+                let answer = file.transaction(Deferred, limit, |_, _| Ok(()));
+                assert!(matches!(answer, Err(StoreError::Unavailable(_))));
+                assert!(start.elapsed() < LIMIT / 12);
+                drop(end);
+                file.transaction(Deferred, LIMIT, |_, _| Ok(()))
+                    .expect("its turn comes");
+            });
+        });
+    }
 }

@@ -235,6 +235,90 @@ fn a_file_that_is_removed_grants_nothing_more_and_takes_nothing_along() {
 
 #[cfg(unix)]
 #[test]
+fn a_process_without_its_log_writes_nothing_to_the_file_that_others_use() {
+    let folder = Folder::new();
+    let store = folder.store();
+    granted(&store, "x", "a:1");
+    for end in ["-wal", "-shm"] {
+        fs::remove_file(format!("{}{end}", folder.file().display())).unwrap();
+    }
+    let before = fs::read(folder.file()).unwrap();
+    // SQLite would copy a log of 1,000 pages to the file.
+    for at in 0..1_500 {
+        let name = format!("{at:>1000}");
+        let answer = store.acquire(&claim(&name, "a:1"), LIMIT);
+        assert!(
+            matches!(answer, Err(StoreError::Unavailable(_))),
+            "{answer:?}"
+        );
+        assert!(fs::read(folder.file()).unwrap() == before, "after {at}");
+    }
+    drop(store);
+    assert!(fs::read(folder.file()).unwrap() == before);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_with_two_names_is_used_by_neither() {
+    let folder = Folder::new();
+    let second = folder.path().join("second.db");
+    let store = folder.store();
+    let token = granted(&store, "x", "a:1");
+    fs::hard_link(folder.file(), &second).unwrap();
+    for path in [&second, &folder.file()] {
+        refused(SqliteStore::open(path), "hard link");
+        refused(SqliteStore::open_existing(path), "hard link");
+    }
+    let log = folder.path().join("second.db-wal");
+    assert!(!log.exists());
+    let Err(StoreError::Unavailable(why)) = store.acquire(&claim("y", "a:1"), LIMIT) else {
+        panic!("it has two names");
+    };
+    assert!(why.contains("hard link"), "{why}");
+    assert!(store.holder_of("x", LIMIT).is_err());
+    // A program that makes links for a backup may remove them again.
+    fs::remove_file(&second).unwrap();
+    assert!(granted(&store, "y", "a:1") > token);
+}
+
+#[test]
+fn an_older_copy_that_is_written_over_the_file_is_noticed() {
+    let folder = Folder::new();
+    let (one, other) = (folder.store(), folder.store());
+    granted(&one, "x", "a:1");
+    let copy = folder.path().join("copy.db");
+    let db = folder.plain();
+    let save = "vacuum into ?1";
+    db.execute(save, [copy.to_str().unwrap()]).unwrap();
+    let last = granted(&one, "y", "a:1");
+    // As a restore by the tools of SQLite does.
+    db.execute("attach ?1 as copy", [copy.to_str().unwrap()])
+        .unwrap();
+    let restore = "delete from tourbillon_lease; delete from tourbillon_lease_state;
+        insert into tourbillon_lease select * from copy.tourbillon_lease;
+        insert into tourbillon_lease_state select * from copy.tourbillon_lease_state;";
+    db.execute_batch(restore).unwrap();
+    let is_told = |answer: Result<(), StoreError>| {
+        let Err(StoreError::Refused(why)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(why.contains("older copy"), "{why}");
+    };
+    is_told(one.acquire(&claim("z", "a:1"), LIMIT).map(drop));
+    is_told(one.holder_of("x", LIMIT).map(drop));
+    // One that has seen none of the later tokens can't tell.
+    other.holder_of("x", LIMIT).unwrap();
+    drop((one, other));
+    // As the documentation says.
+    db.execute_batch("update tourbillon_lease_state set boot = 'restored'")
+        .unwrap();
+    let store = folder.store();
+    assert_eq!(store.holder_of("x", LIMIT), Ok(None));
+    assert!(granted(&store, "x", "b:1") > last);
+}
+
+#[cfg(unix)]
+#[test]
 fn a_file_that_comes_back_is_used_again() {
     let folder = Folder::new();
     let away = folder.path().join("away.db");

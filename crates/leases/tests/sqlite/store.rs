@@ -137,6 +137,7 @@ fn leases_and_waits_of_any_length_fit() {
     store.detach(&detach, LIMIT).unwrap();
     let resume = tourbillon_leases::Resume::new("x", Secret::new("t"), "a:2", secret);
     assert!(store.resume(&resume, LIMIT).unwrap().is_some());
+    assert_eq!(release(&store, "x", "a:1"), Released::Released);
     // One without length is over at once.
     let zero = Claim::new("y", "a:1", secret, Duration::ZERO);
     assert!(matches!(
@@ -418,6 +419,15 @@ fn after_a_reboot_all_leases_are_over_and_tokens_are_greater() {
     let db = folder.plain();
     let earlier = "update tourbillon_lease_state set boot = 'earlier'";
     db.execute(earlier, ()).unwrap();
+    // Not by a tool that looks: its boot may be another one than that of the programs.
+    let looked = SqliteStore::open_existing(folder.file());
+    let Err(StoreError::Refused(why)) = looked else {
+        panic!("{looked:?}");
+    };
+    assert!(why.contains("a boot of its own"), "{why}");
+    let untouched = "select count(*) from tourbillon_lease, tourbillon_lease_state
+        where boot = 'earlier' and ends = 9223372036854775807";
+    assert_eq!(number(&db, untouched), 1);
     let store = folder.store();
     assert_eq!(store.holder_of("x", LIMIT), Ok(None));
     let renewal = Renewal::new("x", Secret::new("a:1"), LEASE);
