@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// How many forks with this crate's handler lie between this process and the first one.
@@ -16,6 +17,15 @@ std::thread_local! {
     // Without a destructor and with a constant first value, so that the handler may use it.
     static WORD: Cell<u32> = const { Cell::new(UNCHECKED) };
 }
+
+/// The process in which the first of this library's crates has opened its first SQLite file.
+///
+/// SQLite keeps a list of open files, their locks, and mutexes. A forked copy has the list, without
+/// the locks that it tells of: connections of the copy would count on locks that nobody holds, and
+/// could destroy the file. Nothing can be closed in the copy either, and a mutex may be locked
+/// forever.
+#[doc(hidden)]
+pub static SQLITE: OnceLock<Origin> = OnceLock::new();
 
 /// The process in which a value was made.
 ///

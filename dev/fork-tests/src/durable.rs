@@ -18,6 +18,7 @@ use tourbillon_durable::{
 };
 
 use tourbillon_durable::store::{Store, StoreError};
+use tourbillon_leases::SqliteStore;
 
 use crate::child::{Report, in_copy};
 
@@ -369,7 +370,14 @@ pub(crate) fn without_a_server(forks: u64) -> Option<String> {
         std::fs::create_dir_all(&folder).expect("a folder");
         let file = folder.join("timers.db");
         let store = Sqlite::open(&file).expect("the folder is new");
-        let wrong = run(forks, &store, || Sqlite::open(&file), false);
+        let wrong = run(forks, &store, || Sqlite::open(&file), false).or_else(|| {
+            // Leases count on the same locks, though this process has opened none.
+            in_copy(|report| {
+                let leases = SqliteStore::open(folder.join("leases.db"));
+                let is_forked = matches!(leases, Err(tourbillon_leases::StoreError::Forked));
+                report.check("leases beside timers", is_forked, &leases);
+            })
+        });
         let _ = std::fs::remove_dir_all(&folder);
         wrong
     })

@@ -13,7 +13,7 @@ use super::schema::{self, Migration, Prefix};
 use super::tables::Tables;
 use super::write_queue::WriteQueue;
 use crate::store::{Beats, StoreError, WallClock};
-use crate::sync::{Arc, OnceLock, Origin, thread};
+use crate::sync::{Arc, Origin, SQLITE, thread};
 
 /// The state that all connections of one store share.
 #[derive(Clone, Debug)]
@@ -69,17 +69,9 @@ pragma journal_size_limit = 67108864;
 pragma temp_store = memory;
 ";
 
-/// The process in which this library has opened its first file.
-///
-/// SQLite keeps a list of open files, their locks, and mutexes. A forked copy has the list, without
-/// the locks that it tells of: connections of the copy would count on locks that nobody holds, and
-/// could destroy the file. Nothing can be closed in the copy either, and a mutex may be locked
-/// forever.
-static OPENED: OnceLock<Origin> = OnceLock::new();
-
 /// Returns why this process can't open a file, if it is a copy of one that has opened one.
 pub(super) fn refusal() -> Option<StoreError> {
-    let is_copy = OPENED.get().is_some_and(|opened| opened.is_elsewhere());
+    let is_copy = SQLITE.get().is_some_and(|opened| opened.is_elsewhere());
     is_copy.then_some(StoreError::Forked)
 }
 
@@ -103,7 +95,7 @@ pub(super) fn has_tables(path: &Path, prefix: &Prefix) -> Result<bool, StoreErro
 impl Link {
     /// Opens the file. With `create` it is created if it is not there.
     pub(super) fn open(path: &Path, create: bool, shared: Shared) -> Result<Self, StoreError> {
-        if OPENED.get_or_init(Origin::here).is_elsewhere() {
+        if SQLITE.get_or_init(Origin::here).is_elsewhere() {
             return Err(StoreError::Forked);
         }
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -13,6 +13,8 @@ pub(crate) use runs_on::RunsOn;
 pub(crate) use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 pub(crate) use std::thread_local;
 pub(crate) use tourbillon_fork::Origin;
+#[cfg(feature = "sqlite")]
+pub(crate) use tourbillon_fork::SQLITE;
 
 pub(crate) mod channel {
     pub(crate) use crossbeam_channel::{

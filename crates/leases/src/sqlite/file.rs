@@ -13,7 +13,7 @@ use super::failure::Failure;
 use crate::remote::{ForkSafe, Limit};
 use crate::store::StoreError;
 use crate::sync::channel::{Receiver, Sender, bounded};
-use crate::sync::{OnceLock, Origin, thread};
+use crate::sync::{ForkOrigin, SQLITE, thread};
 
 /// The version of the tables that this version of the crate makes and knows.
 const VERSION: i64 = 1;
@@ -34,12 +34,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// After this number of short pauses they become longer.
 const SHORT_PAUSES: u32 = 40;
 
-/// The process in which this crate has opened its first file.
-///
-/// SQLite keeps a list of open files and their locks. A forked copy has the list without the locks:
-/// its connections would count on locks that nobody holds, and could destroy the file.
-static OPENED: OnceLock<Origin> = OnceLock::new();
-
 /// A file with leases.
 pub(super) struct File {
     pub(super) path: PathBuf,
@@ -51,7 +45,7 @@ impl File {
     /// Opens a file, and makes it and its tables if they are not there. With `only_existing` that is
     /// an error.
     pub(super) fn open(path: &Path, only_existing: bool) -> Result<Self, StoreError> {
-        if OPENED.get_or_init(Origin::here).is_elsewhere() {
+        if SQLITE.get_or_init(ForkOrigin::here).is_elsewhere() {
             return Err(StoreError::Forked);
         }
         let path = checked(path, only_existing)?;

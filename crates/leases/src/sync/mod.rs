@@ -14,6 +14,8 @@ pub(crate) use origin::Origin;
 pub(crate) use panics::catch_panic;
 pub(crate) use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 pub(crate) use std::thread_local;
+#[cfg(feature = "sqlite")]
+pub(crate) use tourbillon_fork::{Origin as ForkOrigin, SQLITE};
 
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
