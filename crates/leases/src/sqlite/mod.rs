@@ -54,7 +54,12 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 /// all processes of a machine read, and which nobody can set. The file names the boot of the machine.
 /// After a reboot no holder is left, so all leases are over at once, and the tokens go on growing. All
 /// processes need the same `/proc/sys/kernel/random/boot_id` and the same time namespace, as containers
-/// of one machine usually have. If another boot appears in the file under a process, its calls fail.
+/// of Docker or Podman have on one machine. Another time namespace counts as another boot.
+///
+/// A program with another boot can't be told from a reboot. **[`open`](Self::open) takes the file over,
+/// and ends all leases.** Holders on the other side count on theirs until their next call, which fails. So
+/// never share a file between machines, or with a container that has a boot of its own, such as those of
+/// systemd-nspawn or LXC. [`open_existing`](Self::open_existing) takes nothing over. It is refused.
 ///
 /// On other platforms leases are counted by the wall clock, and outlast a reboot. If it is set forward,
 /// leases end early. If it is set back, they last longer.
@@ -69,8 +74,25 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 /// their calls fail until it is put back or they start anew. A process that finds no file makes a new
 /// one and grants at once. So do not remove the file while another process holds locks.
 ///
-/// The file has a write-ahead log. Commits of leases survive a crash of a process. They are not flushed
-/// to the disk one by one, since a crash of the machine ends all leases.
+/// **One file has one name.** SQLite keeps the log beside the name by which the file was opened. A file with
+/// a hard link is refused. A single file that is mounted into a container can't be noticed: mount its
+/// folder. Symbolic links are followed.
+///
+/// The file has a write-ahead log. Commits of leases survive a crash of a process. Where the boot is known
+/// they are not flushed to the disk one by one, since a crash of the machine ends all leases. By the wall
+/// clock each commit is flushed.
+///
+/// # Backups
+///
+/// Copy the file by `vacuum into 'copy.db'`, or by `.backup` of the program `sqlite3`, which is a process of
+/// its own. **In a process that has a store, never open the file, its `-wal` or its `-shm` yourself**, such as
+/// by [`File::open`](std::fs::File::open) or [`copy`](std::fs::copy). On Unix closing such a file cancels the
+/// locks that SQLite has on it, and two processes may write at once. A connection of the same SQLite is fine.
+///
+/// Never write a copy over a file that is in use. A process that has seen a greater token than the file now
+/// has refuses all calls, but one that has seen none goes on, and tokens go back. Stop all programs first.
+/// Then this statement, in the copy, makes the next opening end all leases and go on with greater tokens:
+/// `update tourbillon_lease_state set boot = 'restored'`.
 ///
 /// # Exact fencing
 ///
@@ -107,13 +129,14 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 ///
 /// This statement takes a lock from its holder, who notices that at its next renewal:
 /// `delete from tourbillon_lease where name = 'report'`. Leave `tourbillon_lease_state` alone, which has
-/// the last token.
+/// the last token, but after a [restore](Self#backups).
 ///
 /// # Waiting
 ///
-/// A release wakes the callers of its own process. No process hears of the releases of others. So a
-/// waiting caller asks again every 10 ms, and after a long wait every 50 ms, whatever
-/// [`poll`](crate::LeasesBuilder::poll) says.
+/// A release wakes the callers of the same store and its clones. No store hears of the releases of others.
+/// So a waiting caller asks again every 10 ms, and after a long wait every 50 ms, whatever
+/// [`poll`](crate::LeasesBuilder::poll) says. From the second time on it only reads while the name is held.
+/// It writes if its wait is to be noted: if it has waited longer than the one that is noted.
 ///
 /// # Limits and errors
 ///
@@ -124,13 +147,15 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 /// - [`StoreError::Unavailable`]: another program holds the lock of the file, the disk is full or fails,
 ///   or the file was removed or replaced. A caller that waits goes on waiting.
 /// - [`StoreError::Refused`]: the process may not write to the file, which is no database, is corrupt, has
-///   tables that need a newer version of this crate, or is used on another machine.
+///   tables that need a newer version of this crate, is used on another machine, has a hard link when it is
+///   opened, or was written over by an older copy.
 ///
 /// # Forks
 ///
 /// A store belongs to the process that created it. In a forked copy each call fails with
-/// [`StoreError::Forked`] at once. A copy can open no store either if its original had opened one, because
-/// SQLite would count on locks that the copy does not have. Fork first, or start another program.
+/// [`StoreError::Forked`] at once. A copy can open no store either if its original had opened one, or durable
+/// timers in a SQLite file, because SQLite would count on locks that the copy does not have. Nor open one
+/// in a copy whose original has used SQLite by other means. Fork first, or start another program.
 ///
 /// Clones share one store.
 #[derive(Clone)]
@@ -156,7 +181,8 @@ impl SqliteStore {
     ///   calls are [refused](Self#limits-and-errors).
     /// - [`StoreError::Unavailable`]: others have held the lock of the file for five seconds, or the
     ///   file can't be opened, or the disk is full.
-    /// - [`StoreError::Forked`]: the process is a copy of one that has opened a store.
+    /// - [`StoreError::Forked`]: the process is a copy of one that has opened a store, or durable timers
+    ///   in a SQLite file.
     ///
     /// # Blocking
     ///
@@ -170,8 +196,8 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open), and [`StoreError::Refused`] if there is no such file, or if it has no
-    /// tables of leases.
+    /// As [`open`](Self::open), and [`StoreError::Refused`] if there is no such file, if it has no tables
+    /// of leases, or if they are of [another boot](Self#clock-and-boots). Then nothing is changed.
     ///
     /// # Blocking
     ///
