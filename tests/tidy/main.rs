@@ -141,6 +141,7 @@ const FACADE_EXCEPTIONS: &[(&str, &str, &str)] = &[
         "std::sync::atomic::Ordering",
         FORKS,
     ),
+    ("crates/fork/src/lib.rs", "std::sync::OnceLock", FORKS),
     ("crates/fork/src/lib.rs", "std::thread_local", FORKS),
 ];
 
