@@ -35,6 +35,8 @@ struct Here {
     until: Time,
     /// Whether a thread waits, here or further out on this stack.
     waits: bool,
+    /// Whether the future offers something to drive, which is in [`OFFER`].
+    offers: bool,
 }
 
 /// The identity of a waker.
@@ -45,6 +47,7 @@ const NOWHERE: Here = Here {
     leases: 0,
     until: Time::MAX,
     waits: false,
+    offers: false,
 };
 
 /// What a thread can drive while it waits.
@@ -93,8 +96,8 @@ thread_local! {
     static OFFER: Cell<Offer> = const { Cell::new(Offer(None)) };
 }
 
-/// Replaces the offer of the innermost wait. In the destructor of a thread-local there may be none any
-/// more, and then the new offer ends here.
+/// Takes the offer of the innermost wait, and leaves another one. In the destructor of a thread-local
+/// there may be no place for it any more, and then it ends here.
 fn replace_offer(offer: Offer) -> Offer {
     let mut offer = Some(offer);
     let before = OFFER.try_with(|cell| cell.replace(offer.take().unwrap_or(Offer(None))));
@@ -131,22 +134,30 @@ pub(crate) fn parks_until(waker: &Waker, leases: usize, at: Time) -> bool {
 /// to no such thread.
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) fn may_drive(waker: &Waker, driver: Arc<dyn Driver>) -> bool {
-    let may = may_block(waker);
+    let here = HERE.with(Cell::get);
+    let may = here.waker == id(waker);
     if may {
-        // If there was another offer, the thread waits for several calls, and drives the last one.
+        HERE.with(|cell| {
+            cell.set(Here {
+                offers: true,
+                ..here
+            });
+        });
+        // If there was another offer, the thread waits for several calls, and drives the last one. A
+        // wait within a wait takes the offer of the outer one, too.
         drop(replace_offer(Offer(Some(driver))));
     }
     may
 }
 
 /// Restores the wait that surrounds the present one, also after a panic.
-struct Around(Here, Option<Offer>);
+struct Around(Here);
 
 impl Drop for Around {
     fn drop(&mut self) {
-        HERE.with(|cell| cell.set(self.0));
-        if let Some(offer) = self.1.take() {
-            drop(replace_offer(offer));
+        let here = HERE.with(|cell| cell.replace(self.0));
+        if here.offers {
+            drop(replace_offer(Offer(None)));
         }
     }
 }
@@ -170,17 +181,17 @@ fn poll_here<F: Future + ?Sized>(
         leases,
         until: Time::MAX,
         waits,
+        offers: false,
     };
-    let _around = Around(
-        HERE.with(|cell| cell.replace(here)),
-        Some(replace_offer(Offer(None))),
-    );
+    let _around = Around(HERE.with(|cell| cell.replace(here)));
     let polled = future.poll(&mut Context::from_waker(waker));
-    let until = Until {
-        at: HERE.with(Cell::get).until,
-        offer: replace_offer(Offer(None)),
+    let here = HERE.with(Cell::get);
+    let offer = match here.offers {
+        true => replace_offer(Offer(None)),
+        false => Offer(None),
     };
-    (polled, until)
+    let at = here.until;
+    (polled, Until { at, offer })
 }
 
 /// Polls in a task that may be blocked: the task of a test whose leases have no threads.
