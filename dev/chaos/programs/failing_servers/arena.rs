@@ -21,9 +21,6 @@ use super::site::Kind;
 use super::tally::Tally;
 use super::watch::Watch;
 
-/// How long a server that lost its data may refuse to grant: the longest lease from the first
-/// acquire on, which may be as late as a waiter's next question.
-const GUARD: Duration = LONGEST.saturating_add(Duration::from_secs(1));
 /// What a machine that is busy, and whatever befalls it, adds to the way of a request.
 const LATE: Duration = Duration::from_millis(500);
 /// The same where nothing delays requests, and every one was answered. With four servers and forty
@@ -42,6 +39,17 @@ pub(crate) struct Course {
     pub(crate) began: AtomicU64,
     /// When it was over; 0 before.
     pub(crate) over: AtomicU64,
+}
+
+impl Course {
+    /// How long what befell the server has lasted, once it is over.
+    fn lasted(&self) -> Duration {
+        let (began, over) = (&self.began, &self.over);
+        let lasted = over
+            .load(Ordering::Acquire)
+            .saturating_sub(began.load(Ordering::Relaxed));
+        Duration::from_nanos(lasted)
+    }
 }
 
 pub(crate) struct Arena {
@@ -100,6 +108,7 @@ pub(crate) struct Report {
 
 /// A round under way.
 struct Play<'a> {
+    kind: Kind,
     start: Moment,
     plan: &'a Round,
     holders: Vec<Holder>,
@@ -187,7 +196,7 @@ impl Arena {
             {
                 call + LATE_IN_CALM
             }
-            _ => call + plan.fault.lasts() + server.lasts() + LATE,
+            _ => call + plan.fault.lasts() + server.lasts().max(course.lasted()) + LATE,
         };
         for holder in &play.holders {
             for told in &holder.grants {
@@ -260,6 +269,7 @@ impl Arena {
             });
         }
         Ok(Play {
+            kind: self.kind,
             start: now(),
             plan,
             holders,
@@ -276,8 +286,8 @@ impl Arena {
     /// server that lost its data, has passed. This grant is judged as any other.
     fn acquire_in_the_end(&mut self, play: &mut Play<'_>, server: OnServer) -> Option<Grant> {
         let mut wait = play.plan.lease + self.kind.slack();
-        if server.empties() {
-            wait += GUARD;
+        if self.kind.empties(server) {
+            wait += self.kind.guard();
         }
         let acquire = self.leases.lock(&self.lock).lease(play.plan.lease);
         let start = now();
@@ -377,9 +387,9 @@ impl Play<'_> {
                 }
             }
             let mut end = self.start + nanos(self.plan.lasts);
-            if over != 0 && server.empties() {
+            if over != 0 && self.kind.empties(server) {
                 // Long enough to see who holds next.
-                end = end.max(over + nanos(GUARD) + 2 * lease);
+                end = end.max(over + nanos(self.kind.guard()) + 2 * lease);
             }
             let all_done = !pending && heals.is_none() && over != 0;
             if all_done && time >= end {

@@ -103,7 +103,11 @@ pub(crate) fn store(kind: Kind, port: u16, sabotage: Option<Sabotage>) -> Arc<dy
         let store = store.longest_lease(super::plan::LONGEST).build();
         return Arc::new(store.expect("the URL is right"));
     }
-    let store = RedisStore::builder(&format!("redis://127.0.0.1:{port}/"));
+    let url = match kind {
+        Kind::Sentinel => format!("redis-sentinel://127.0.0.1:{port}/shop"),
+        _ => format!("redis://127.0.0.1:{port}/"),
+    };
+    let store = RedisStore::builder(&url);
     let store = store.longest_lease(super::plan::LONGEST);
     let store = match sabotage {
         Some(Sabotage::Unguarded) => RedisStoreBuilder::durable(store),

@@ -4,6 +4,7 @@
 //! ```text
 //! cargo run --release -p chaos --bin failing-servers -- --rounds 1000
 //! cargo run --release -p chaos --bin failing-servers -- --rounds 1000 --postgres
+//! cargo run --release -p chaos --bin failing-servers -- --rounds 200 --sentinel
 //! ```
 //!
 //! ```text
@@ -34,6 +35,7 @@ mod server_judge;
 mod site;
 mod tally;
 mod watch;
+mod watched;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -49,6 +51,8 @@ const HELP: &str = "\
 Locks on servers of this program's own, while servers, connections and holders fail.
 
     --postgres    PostgreSQL servers; without it Redis servers
+    --sentinel    Redis masters, each with a replica and a Sentinel, which replaces a master that is
+                  killed or stands still
     --rounds N    this many; 1,000
     --minutes N   begin no round after this time
     --seed N      chooses the faults; by the clock
@@ -109,6 +113,7 @@ fn option(options: &mut Options, name: &str, values: &mut Values) -> Result<bool
     let mut number = |most| values.number(1..=most).map(|number| number as usize);
     match name {
         "--postgres" => options.kind = Kind::Postgres,
+        "--sentinel" => options.kind = Kind::Sentinel,
         "--rounds" => options.rounds = number(1_000_000)?,
         "--servers" => options.servers = number(64)?,
         "--locks" => options.locks = number(64)?,
@@ -149,7 +154,8 @@ const TRIES: u64 = 4;
 /// Does it wrong in every way. Whether each was found, and for what it is.
 fn teeth(options: &Options) -> bool {
     let rounds = options.rounds.min(options.servers * options.locks * 4);
-    // A PostgreSQL server that was killed has lost nothing.
+    // A PostgreSQL server that was killed has lost nothing, and a store refuses to take the masters of
+    // Sentinels for such servers.
     let ways = WAYS
         .iter()
         .filter(|(_, way)| options.kind == Kind::Redis || *way != Sabotage::Unguarded);

@@ -95,6 +95,16 @@ pub(crate) fn sharpened(mut step: Step, sabotage: Sabotage) -> Step {
     step
 }
 
+/// The same without trouble on the ways of holders: they ask a Sentinel for the address of the server.
+pub(crate) fn without_paths(mut step: Step) -> Step {
+    for round in &mut step.rounds {
+        if let OnHolder::Path(..) = round.fault {
+            round.fault = OnHolder::Stop(round.lease * 2);
+        }
+    }
+    step
+}
+
 fn on_server(rng: &mut Random) -> OnServer {
     match rng.below(100) {
         0..40 => OnServer::Nothing,

@@ -12,7 +12,7 @@ use chaos::judge::Violation;
 use super::Options;
 use super::arena::{Arena, Course, Report};
 use super::plan::{self, Step};
-use super::site::Site;
+use super::site::{Kind, Site};
 use super::tally::Tally;
 use super::watch::Watch;
 
@@ -135,6 +135,9 @@ fn rounds(number: usize, shared: &Shared<'_>) -> Result<(), String> {
             break;
         }
         let mut step = plan::step(shared.seed, number, at, options.locks);
+        if options.kind == Kind::Sentinel {
+            step = plan::without_paths(step);
+        }
         if let Some(sabotage) = options.sabotage {
             step = plan::sharpened(step, sabotage);
         }

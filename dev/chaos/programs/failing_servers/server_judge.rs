@@ -14,7 +14,8 @@ use super::watch::Seen;
 pub(crate) struct ServerJudge {
     /// Who holds no more, and after which moment nothing of it may be renewed.
     ended: HashMap<String, Moment>,
-    last_token: u64,
+    /// Of each server.
+    last_tokens: Vec<u64>,
 }
 
 impl ServerJudge {
@@ -22,19 +23,23 @@ impl ServerJudge {
         self.ended.insert(owner.to_owned(), at);
     }
 
-    /// In the server's order. Without an offset its clock can't be compared.
-    pub(crate) fn judge(&mut self, seen: &[Seen], offset: Option<Offset>) -> Vec<Violation> {
+    /// Of each server in its order. Without an offset its clock can't be compared.
+    pub(crate) fn judge(&mut self, seen: &[Vec<Seen>], offset: Option<Offset>) -> Vec<Violation> {
+        self.last_tokens.resize(seen.len(), 0);
         let mut found = Vec::new();
-        for seen in seen {
+        let numbered = seen.iter().enumerate();
+        for (server, seen) in
+            numbered.flat_map(|(number, all)| all.iter().map(move |one| (number, one)))
+        {
+            let last_token = &mut self.last_tokens[server];
             match seen {
                 Seen::Grant { owner, token } => {
-                    if *token <= self.last_token {
+                    if *token <= *last_token {
                         found.push(Violation::Token(format!(
-                            "the server granted token {token} to {owner} after {}",
-                            self.last_token
+                            "a server granted token {token} to {owner} after {last_token}"
                         )));
                     }
-                    self.last_token = *token;
+                    *last_token = *token;
                 }
                 Seen::Renewal { owner, at } => {
                     let (Some(offset), Some(ended)) = (offset, self.ended.get(owner)) else {
@@ -97,13 +102,15 @@ mod tests {
         };
         judge.ended("a:1", offset.moment(wall));
         let well = [grant(5), renewal("a:1", 0), renewal("b:1", 9), grant(6)];
+        let well = [well.to_vec(), vec![grant(4), renewal("a:1", 0)]];
         assert_eq!(judge.judge(&well, Some(offset)), []);
-        let late = [renewal("a:1", 1)];
+        let late = [Vec::new(), vec![renewal("a:1", 1)]];
         assert_eq!(judge.judge(&late, None), []);
         let found = judge.judge(&late, Some(offset));
         assert!(matches!(found[..], [Violation::Leftover(_)]), "{found:?}");
         // In a later round, by a server that has forgotten.
-        let found = judge.judge(&[grant(6), grant(1), grant(2)], Some(offset));
+        let forgot = [vec![grant(6), grant(1), grant(2)], vec![grant(5)]];
+        let found = judge.judge(&forgot, Some(offset));
         assert!(
             matches!(found[..], [Violation::Token(_), Violation::Token(_)]),
             "{found:?}"

@@ -12,9 +12,10 @@ use postgres::{Client, NoTls};
 use serde::{Deserialize, Serialize};
 use tourbillon_leases::PostgresStore;
 
-use super::plan::OnServer;
+use super::plan::{LONGEST, OnServer};
 use super::server_judge;
 use super::watch::{Monitor, Seen, Watch};
+use super::watched::Watched;
 
 /// A server that was killed is there again by then.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,6 +50,7 @@ const OTHERS: &str =
 pub(crate) enum Kind {
     Redis,
     Postgres,
+    Sentinel,
 }
 
 impl Kind {
@@ -57,14 +59,33 @@ impl Kind {
     pub(crate) fn slack(self) -> Duration {
         match self {
             Kind::Redis => Duration::from_secs(2),
+            // A busy machine may cause a failover.
+            Kind::Sentinel => Duration::from_secs(2) + self.guard(),
             Kind::Postgres => Duration::from_secs(10),
         }
+    }
+
+    /// How long nothing is granted after a loss of data, and until the next acquire, which may be as
+    /// late as a waiter's next question.
+    pub(crate) fn guard(self) -> Duration {
+        let question = Duration::from_secs(1);
+        let later = match self {
+            Kind::Redis | Kind::Postgres => Duration::ZERO,
+            // Holders may renew on the server that was replaced.
+            Kind::Sentinel => Duration::from_secs(10),
+        };
+        LONGEST + later + question
+    }
+
+    /// Whether a server has lost its data after that, or may have.
+    pub(crate) fn empties(self, fault: OnServer) -> bool {
+        fault.empties() || self == Kind::Sentinel && matches!(fault, OnServer::Stop(_))
     }
 
     /// Whether its programs are installed.
     pub(crate) fn is_there(self) -> Result<(), String> {
         let is_there = match self {
-            Kind::Redis => {
+            Kind::Redis | Kind::Sentinel => {
                 let mut version = Command::new("redis-server");
                 let version = version.arg("--version").stdin(Stdio::null());
                 version.output().is_ok()
@@ -73,7 +94,7 @@ impl Kind {
         };
         match (is_there, self) {
             (true, _) => Ok(()),
-            (false, Kind::Redis) => {
+            (false, Kind::Redis | Kind::Sentinel) => {
                 Err("there is no redis-server: apt-get install redis-server".to_owned())
             }
             (false, Kind::Postgres) => {
@@ -87,6 +108,7 @@ impl Kind {
 pub(crate) enum Site {
     Redis(Server),
     Postgres(Cluster),
+    Sentinel(Box<Watched>),
 }
 
 /// The database of a PostgreSQL server at this port.
@@ -129,8 +151,10 @@ pub(crate) fn seen(port: u16, lock: &str) -> Vec<Seen> {
 
 impl Site {
     pub(crate) fn start(kind: Kind) -> Result<Self, String> {
-        if kind == Kind::Redis {
-            return Ok(Site::Redis(Server::start()));
+        match kind {
+            Kind::Redis => return Ok(Site::Redis(Server::start())),
+            Kind::Sentinel => return Ok(Site::Sentinel(Box::new(Watched::start()))),
+            Kind::Postgres => {}
         }
         let cluster = Cluster::durable();
         let sql = PostgresStore::tables_sql("tourbillon_leases");
@@ -143,6 +167,7 @@ impl Site {
     pub(crate) fn port(&self) -> u16 {
         match self {
             Site::Redis(server) => server.port(),
+            Site::Sentinel(watched) => watched.sentinel().port(),
             Site::Postgres(cluster) => cluster.port(),
         }
     }
@@ -150,13 +175,18 @@ impl Site {
     pub(crate) fn folder(&self) -> &Path {
         match self {
             Site::Redis(server) => server.folder(),
+            Site::Sentinel(watched) => watched.sentinel().folder(),
             Site::Postgres(cluster) => cluster.folder(),
         }
     }
 
     pub(crate) fn watch(&self) -> Watch {
         match self {
-            Site::Redis(server) => Watch::Monitor(Monitor::of(server.port())),
+            Site::Redis(server) => Watch::Monitors(vec![Monitor::of(server.port())]),
+            Site::Sentinel(watched) => {
+                let servers = watched.servers().iter();
+                Watch::Monitors(servers.map(|server| Monitor::of(server.port())).collect())
+            }
             Site::Postgres(cluster) => Watch::Trigger(cluster.port()),
         }
     }
@@ -165,19 +195,24 @@ impl Site {
     pub(crate) fn befall(&mut self, fault: OnServer) -> Result<(), String> {
         match self {
             Site::Redis(server) => on_redis(server, fault).map_err(|error| error.to_string()),
+            Site::Sentinel(watched) => {
+                let befell = watched.befall(fault, on_redis);
+                befell.map_err(|error| error.to_string())
+            }
             Site::Postgres(cluster) => on_postgres(cluster, fault),
         }
     }
 
     /// What it has although nobody holds one of its locks.
     pub(crate) fn left_over(&self, locks: &[String]) -> Result<Vec<Violation>, String> {
+        let in_redis = |server: &Server| {
+            let keys = redis::cmd("KEYS").arg("*").query(&mut server.connect());
+            let keys: Vec<String> = keys.map_err(|error: redis::RedisError| error.to_string())?;
+            Ok(server_judge::left_over(&keys, locks))
+        };
         match self {
-            Site::Redis(server) => {
-                let keys = redis::cmd("KEYS").arg("*").query(&mut server.connect());
-                let keys: Vec<String> =
-                    keys.map_err(|error: redis::RedisError| error.to_string())?;
-                Ok(server_judge::left_over(&keys, locks))
-            }
+            Site::Redis(server) => in_redis(server),
+            Site::Sentinel(watched) => in_redis(watched.master()),
             Site::Postgres(cluster) => {
                 let held = "select name from tourbillon_leases.lease where owner is not null and ends > now()";
                 let held = cluster.psql(held)?;

@@ -91,13 +91,14 @@ impl Tally {
         }
     }
 
-    pub(crate) fn seen(&mut self, seen: &[Seen]) {
-        let grants = seen
-            .iter()
+    pub(crate) fn seen(&mut self, seen: &[Vec<Seen>]) {
+        let all = seen.iter().flatten();
+        let grants = all
+            .clone()
             .filter(|seen| matches!(seen, Seen::Grant { .. }));
         let grants = grants.count() as u64;
         self.seen_grants += grants;
-        self.seen_renewals += seen.len() as u64 - grants;
+        self.seen_renewals += all.count() as u64 - grants;
     }
 
     pub(crate) fn violations(&mut self, violations: &[Violation]) {

@@ -41,17 +41,18 @@ impl Shared {
 }
 
 pub(crate) enum Watch {
-    Monitor(Monitor),
+    /// Of each server.
+    Monitors(Vec<Monitor>),
     /// Of the PostgreSQL server at this port.
     Trigger(u16),
 }
 
 impl Watch {
-    /// What was seen of a lock since this was asked last.
-    pub(crate) fn take(&self, lock: &str) -> Vec<Seen> {
+    /// What was seen of a lock at each server since this was asked last.
+    pub(crate) fn take(&self, lock: &str) -> Vec<Vec<Seen>> {
         match self {
-            Watch::Monitor(monitor) => monitor.take(lock),
-            Watch::Trigger(port) => site::seen(*port, lock),
+            Watch::Monitors(monitors) => monitors.iter().map(|of| of.take(lock)).collect(),
+            Watch::Trigger(port) => vec![site::seen(*port, lock)],
         }
     }
 }

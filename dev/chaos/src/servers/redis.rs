@@ -68,7 +68,8 @@ impl Server {
     }
 
     /// A Sentinel that watches this master, which has one replica, by the name `shop`. It promotes the
-    /// replica when the master has not answered for half a second, and asks no other Sentinel.
+    /// replica when the master has not answered for half a second, and asks no other Sentinel. Between
+    /// the begins of two failovers lie six seconds at least.
     pub fn sentinel(&self) -> Self {
         let sentinel = Server::watching(self.port, &[]);
         sentinel.until(&["SENTINEL", "REPLICAS", "shop"], "\"slave\"");
@@ -78,7 +79,8 @@ impl Server {
     /// A Sentinel with options of its own, for the master at this port.
     pub fn watching(master: u16, options: &[&str]) -> Self {
         let watches = format!(
-            "sentinel monitor shop 127.0.0.1 {master} 1\nsentinel down-after-milliseconds shop 500\n"
+            "sentinel monitor shop 127.0.0.1 {master} 1\nsentinel down-after-milliseconds shop 500\n\
+             sentinel failover-timeout shop 3000\n"
         );
         let options: Vec<_> = options.iter().chain(&["--sentinel"]).copied().collect();
         Server::made(&options, Some(&watches))
