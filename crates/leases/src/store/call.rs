@@ -93,15 +93,16 @@ thread_local! {
 
 // What the thread of the innermost wait can drive (HERE-1).
 thread_local! {
-    static OFFER: Cell<Offer> = const { Cell::new(Offer(None)) };
+    static OFFER: Cell<Option<Arc<dyn Driver>>> = const { Cell::new(None) };
 }
 
-/// Takes the offer of the innermost wait, and leaves another one. In the destructor of a thread-local
-/// there may be no place for it any more, and then it ends here.
-fn replace_offer(offer: Offer) -> Offer {
-    let mut offer = Some(offer);
-    let before = OFFER.try_with(|cell| cell.replace(offer.take().unwrap_or(Offer(None))));
-    before.unwrap_or(Offer(None))
+/// Replaces the offer of the innermost wait. In the destructor of a thread-local there may be no place
+/// for it any more, and then it comes back.
+fn replace_offer(mut driver: Option<Arc<dyn Driver>>) -> Option<Arc<dyn Driver>> {
+    match OFFER.try_with(|cell| cell.replace(driver.take())) {
+        Ok(before) => before,
+        Err(_) => driver,
+    }
 }
 
 fn id(waker: &Waker) -> WakerId {
@@ -145,7 +146,7 @@ pub(crate) fn may_drive(waker: &Waker, driver: Arc<dyn Driver>) -> bool {
         });
         // If there was another offer, the thread waits for several calls, and drives the last one. A
         // wait within a wait takes the offer of the outer one, too.
-        drop(replace_offer(Offer(Some(driver))));
+        drop(Offer(replace_offer(Some(driver))));
     }
     may
 }
@@ -157,7 +158,7 @@ impl Drop for Around {
     fn drop(&mut self) {
         let here = HERE.with(|cell| cell.replace(self.0));
         if here.offers {
-            drop(replace_offer(Offer(None)));
+            drop(Offer(replace_offer(None)));
         }
     }
 }
@@ -186,10 +187,10 @@ fn poll_here<F: Future + ?Sized>(
     let _around = Around(HERE.with(|cell| cell.replace(here)));
     let polled = future.poll(&mut Context::from_waker(waker));
     let here = HERE.with(Cell::get);
-    let offer = match here.offers {
-        true => replace_offer(Offer(None)),
-        false => Offer(None),
-    };
+    let offer = Offer(match here.offers {
+        true => replace_offer(None),
+        false => None,
+    });
     let at = here.until;
     (polled, Until { at, offer })
 }
