@@ -7,6 +7,9 @@ use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
 };
 
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+
 /// The port of a Sentinel whose address names none.
 const PORT: u16 = 26_379;
 
@@ -15,6 +18,37 @@ pub(super) enum Address {
     Unix(PathBuf),
     /// The master that these name.
     Sentinels(Sentinels),
+    /// The cluster to which these belong.
+    Cluster(Seeds),
+}
+
+/// The nodes of a cluster that can be asked for all of them.
+pub(super) struct Seeds {
+    /// Those of the URL.
+    hosts: Vec<(String, u16)>,
+    /// The masters that were found last.
+    found: Mutex<Vec<(String, u16)>>,
+    /// How often somebody has asked.
+    turn: AtomicUsize,
+}
+
+impl Seeds {
+    /// Returns all nodes that are known. Each time another one is the first.
+    pub(super) fn in_turn(&self) -> Vec<(String, u16)> {
+        let mut all = self.found.lock().clone();
+        let new = self.hosts.iter().filter(|host| !all.contains(host));
+        let new: Vec<_> = new.cloned().collect();
+        all.extend(new);
+        // Relaxed: any number will do.
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % all.len();
+        all.rotate_left(turn);
+        all
+    }
+
+    /// Replaces the masters that are known.
+    pub(super) fn found(&self, masters: Vec<(String, u16)>) {
+        *self.found.lock() = masters;
+    }
 }
 
 /// The Sentinels of a master.
@@ -33,21 +67,38 @@ pub(super) fn read(
 ) -> Result<(Address, RedisConnectionInfo), String> {
     // The stream with TLS is made elsewhere (`server.rs`), so the crate `redis` gets a plain URL.
     let (scheme, rest) = url.split_once("://").unwrap_or(("", ""));
-    let (info, sentinels) = match scheme {
+    let (info, several) = match scheme {
         "redis-sentinel" | "rediss-sentinel" => {
-            let at = AtSentinels::of(rest)?;
+            let at = Several::of(rest, "Sentinels")?;
+            let (master, database) = at.path.split_once('/').unwrap_or((at.path, ""));
+            if master.is_empty() {
+                return Err("the name of a master is missing behind the Sentinels".to_owned());
+            }
             let sentinels = Sentinels {
-                hosts: at.hosts()?,
-                master: at.master.to_owned(),
+                hosts: at.hosts(Some(PORT))?,
+                master: master.to_owned(),
                 login: sentinel_login.clone(),
             };
-            (one(&at.plain(0))?, Some(sentinels))
+            let info = one(&at.plain(0, database))?;
+            (info, Some(Address::Sentinels(sentinels)))
+        }
+        "redis-cluster" | "rediss-cluster" => {
+            let at = Several::of(rest, "a cluster")?;
+            if !matches!(at.path, "" | "0") {
+                return Err("a cluster has only the database 0".to_owned());
+            }
+            let seeds = Seeds {
+                hosts: at.hosts(None)?,
+                found: Mutex::default(),
+                turn: AtomicUsize::new(0),
+            };
+            (one(&at.plain(0, ""))?, Some(Address::Cluster(seeds)))
         }
         "rediss" | "valkeys" => (one(&format!("redis://{rest}"))?, None),
         _ => (one(url)?, None),
     };
-    let address = match (sentinels, info.addr()) {
-        (Some(sentinels), _) => Address::Sentinels(sentinels),
+    let address = match (several, info.addr()) {
+        (Some(several), _) => several,
         (None, ConnectionAddr::Tcp(host, port)) => Address::Tcp(host.clone(), *port),
         (None, ConnectionAddr::Unix(path)) => Address::Unix(path.clone()),
         _ => return Err("no such kind of address is known".to_owned()),
@@ -64,60 +115,50 @@ impl Address {
         match self {
             Address::Tcp(host, _) => vec![host],
             Address::Unix(_) => Vec::new(),
-            Address::Sentinels(sentinels) => {
-                let hosts = sentinels.hosts.iter();
-                hosts.map(|(host, _)| &**host).collect()
+            Address::Sentinels(Sentinels { hosts, .. }) | Address::Cluster(Seeds { hosts, .. }) => {
+                hosts.iter().map(|(host, _)| &**host).collect()
             }
         }
     }
 }
 
-/// The parts of a URL `USER:PASSWORD@HOST,HOST/MASTER/DATABASE`.
-struct AtSentinels<'a> {
+/// The parts of a URL `USER:PASSWORD@HOST,HOST/PATH`.
+struct Several<'a> {
     /// With the `@`, or empty.
     login: &'a str,
     hosts: Vec<&'a str>,
-    master: &'a str,
-    database: &'a str,
+    path: &'a str,
 }
 
-impl<'a> AtSentinels<'a> {
-    fn of(rest: &'a str) -> Result<Self, String> {
+impl<'a> Several<'a> {
+    fn of(rest: &'a str, what: &str) -> Result<Self, String> {
         let (login, behind) = match rest.rfind('@') {
             Some(at) => rest.split_at(at + 1),
             None => ("", rest),
         };
         let (hosts, path) = behind.split_once('/').unwrap_or((behind, ""));
-        let (master, database) = path.split_once('/').unwrap_or((path, ""));
-        if master.is_empty() {
-            return Err("the name of a master is missing behind the Sentinels".to_owned());
-        }
         if behind.contains(['?', '#']) {
-            return Err("a URL of Sentinels has no options".to_owned());
+            return Err(format!("a URL of {what} has no options"));
         }
         let hosts = hosts.split(',').collect();
-        Ok(AtSentinels {
-            login,
-            hosts,
-            master,
-            database,
-        })
+        Ok(Several { login, hosts, path })
     }
 
-    /// The URL as if one of the Sentinels were the server.
-    fn plain(&self, at: usize) -> String {
+    /// The URL as if one of the hosts were the server.
+    fn plain(&self, at: usize, database: &str) -> String {
         let host = self.hosts[at];
-        format!("redis://{}{host}/{}", self.login, self.database)
+        format!("redis://{}{host}/{database}", self.login)
     }
 
-    fn hosts(&self) -> Result<Vec<(String, u16)>, String> {
+    /// Returns the hosts. One without a port has this one, or that of a server.
+    fn hosts(&self, default: Option<u16>) -> Result<Vec<(String, u16)>, String> {
         let each = (0..self.hosts.len()).map(|at| {
-            let info = one(&self.plain(at))?;
-            let (host, port) = tcp(&info).ok_or("a Sentinel is a host")?;
+            let info = one(&self.plain(at, ""))?;
+            let (host, port) = tcp(&info).ok_or("these are no hosts")?;
             // The crate fills in the port of a server.
             let behind = self.hosts[at].rsplit(']').next().unwrap_or_default();
             match behind.split_once(':') {
-                None => Ok((host, PORT)),
+                None => Ok((host, default.unwrap_or(port))),
                 Some((_, "")) => Err(format!("the port of {host} is missing behind the colon")),
                 Some(_) => Ok((host, port)),
             }
@@ -156,18 +197,22 @@ impl fmt::Display for Address {
         match self {
             Address::Tcp(host, port) => write!(f, "{host}:{port}"),
             Address::Unix(path) => path.display().fmt(f),
-            Address::Sentinels(sentinels) => sentinels.fmt(f),
+            Address::Sentinels(sentinels) => {
+                write!(f, "{} of the Sentinels ", sentinels.master)?;
+                list(&sentinels.hosts, f)
+            }
+            Address::Cluster(seeds) => {
+                f.write_str("the cluster of ")?;
+                list(&seeds.hosts, f)
+            }
         }
     }
 }
 
-impl fmt::Display for Sentinels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of the Sentinels", self.master)?;
-        for (at, (host, port)) in self.hosts.iter().enumerate() {
-            let between = if at == 0 { " " } else { "," };
-            write!(f, "{between}{host}:{port}")?;
-        }
-        Ok(())
+fn list(hosts: &[(String, u16)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (at, (host, port)) in hosts.iter().enumerate() {
+        let between = if at == 0 { "" } else { "," };
+        write!(f, "{between}{host}:{port}")?;
     }
+    Ok(())
 }

@@ -7,12 +7,19 @@ use redis::Value;
 use super::errors::{answered, cut};
 use crate::store::{Holder, Released, StoreError};
 
+/// Returns what a server has answered, unless that is an error.
+pub(super) fn good(answer: Result<Value, StoreError>) -> Result<Value, StoreError> {
+    match answer? {
+        Value::ServerError(error) => Err(answered(&error)),
+        answer => Ok(answer),
+    }
+}
+
 /// Turns the answer to a release into its result.
-pub(super) fn given_back(answer: Value) -> Result<Released, StoreError> {
-    match answer {
+pub(super) fn given_back(answer: Result<Value, StoreError>) -> Result<Released, StoreError> {
+    match good(answer)? {
         Value::Int(1) => Ok(Released::Released),
         Value::Int(0) => Ok(Released::NotHeld),
-        Value::ServerError(error) => Err(answered(&error)),
         other => Err(unexpected(&other)),
     }
 }

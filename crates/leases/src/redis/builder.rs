@@ -26,6 +26,8 @@ const DAY: u64 = 24 * 3_600;
 const LONGEST: Duration = Duration::from_secs(365 * DAY);
 /// Twice the longest possible lease.
 const LONGEST_TOKEN_LIFE: Duration = Duration::from_secs(2 * 365 * DAY);
+/// The number of destinations in a cluster: several for each of a few nodes, so that few ranges lie on two.
+const IN_CLUSTER: u16 = 16;
 /// Redis expires keys to the millisecond.
 const SHORTEST: Duration = Duration::from_millis(1);
 
@@ -66,7 +68,7 @@ pub struct RedisStoreBuilder {
     token_life: Option<Duration>,
     runtime: Option<Handle>,
     tcp_keepalive: Option<Duration>,
-    destinations: u16,
+    destinations: Option<u16>,
     sentinel_login: RedisConnectionInfo,
     #[cfg(feature = "redis-tls")]
     certificates: Certificates,
@@ -84,7 +86,7 @@ impl RedisStoreBuilder {
             token_life: None,
             runtime: None,
             tcp_keepalive: Some(KEEPALIVE),
-            destinations: 1,
+            destinations: None,
             sentinel_login: RedisConnectionInfo::default(),
             #[cfg(feature = "redis-tls")]
             certificates: Certificates::default(),
@@ -146,7 +148,7 @@ impl RedisStoreBuilder {
     /// number at which no range lies on two nodes. [`list`](crate::Leases::list) asks each node
     /// that has a marker, so with fewer destinations than nodes it leaves out locks.
     pub fn destinations(mut self, ranges: u16) -> Self {
-        self.destinations = ranges;
+        self.destinations = Some(ranges);
         self
     }
 
@@ -301,13 +303,20 @@ impl RedisStoreBuilder {
         {
             return Err(RedisBuildError::TcpKeepalive(after));
         }
-        if !(1..=SLOTS).contains(&self.destinations) {
-            return Err(RedisBuildError::Destinations(self.destinations));
+        let in_cluster = server.seeds().is_some();
+        let default = if in_cluster { IN_CLUSTER } else { 1 };
+        let destinations = self.destinations.unwrap_or(default);
+        if !(1..=SLOTS).contains(&destinations) {
+            return Err(RedisBuildError::Destinations(destinations));
         }
+        let keys = match in_cluster {
+            true => Keys::in_cluster(self.prefix, destinations),
+            false => Keys::new(self.prefix, destinations),
+        };
         Ok(RedisStore::new(
             server,
             Options {
-                keys: Keys::new(self.prefix, self.destinations),
+                keys,
                 longest_lease: self.longest_lease,
                 longest_lease_changes: self.longest_lease_changes,
                 durable: self.durable,
@@ -334,7 +343,10 @@ impl RedisStoreBuilder {
         };
         // The stream with TLS is made here (`server.rs`), so the crate `redis` gets a plain URL.
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("", ""));
-        let tls = matches!(scheme, "rediss" | "valkeys" | "rediss-sentinel");
+        let tls = matches!(
+            scheme,
+            "rediss" | "valkeys" | "rediss-sentinel" | "rediss-cluster"
+        );
         if tls && cfg!(not(feature = "redis-tls")) {
             return Err(wrong(
                 "TLS needs tourbillon's feature `redis-tls`".to_owned(),
@@ -345,7 +357,7 @@ impl RedisStoreBuilder {
             return Err(wrong(why.to_owned()));
         }
         let (address, login) = address::read(&self.url, &self.sentinel_login).map_err(wrong)?;
-        if self.durable && matches!(address, Address::Sentinels(_)) {
+        if self.durable && matches!(address, Address::Sentinels(_) | Address::Cluster(_)) {
             let why = "a failover loses what was not replicated yet, so the store can't be durable";
             return Err(wrong(why.to_owned()));
         }

@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 
-use redis::Value;
 use tokio::runtime::Handle;
 use tourbillon::Clock;
 
+use super::cluster::{Answers, Cluster};
+use super::keys::Keys;
 use super::scripts::Call;
 use super::server::Server;
-use super::slot::Slot;
+use super::slot::{Slot, Whose};
 use crate::remote::{ForkSafe, Io, Limit, no_runtime};
 use crate::store::{Destination, StoreError};
 use crate::sync::{Arc, Mutex};
@@ -24,34 +25,26 @@ struct Wires {
     server: Arc<Server>,
     clock: Clock,
     slots: Mutex<HashMap<(Destination, Whose), Arc<Slot>>>,
-}
-
-/// For whom a call is made. Each destination has a connection for either.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Whose {
-    /// Callers, of whom there may be any number, with batches of any size.
-    Callers,
-    /// Renewals and releases. They must not wait behind the calls of users.
-    Holders,
-}
-
-impl Whose {
-    /// The most calls of a batch that are sent together. Callers take turns on their connection.
-    fn portion(self) -> usize {
-        match self {
-            Whose::Callers => 100,
-            Whose::Holders => 1_000,
-        }
-    }
+    /// Has the connections if the server is a cluster.
+    cluster: Option<Arc<Cluster>>,
 }
 
 impl Client {
-    pub(super) fn new(server: Arc<Server>, clock: Clock, runtime: Option<Handle>) -> Self {
+    pub(super) fn new(
+        server: Arc<Server>,
+        keys: &Keys,
+        clock: Clock,
+        runtime: Option<Handle>,
+    ) -> Self {
+        let cluster = server
+            .seeds()
+            .map(|_| Cluster::new(&server, keys, clock.clone()));
         Client(ForkSafe::new(Wires {
             io: Io::new("tb-redis", runtime),
             server,
             clock,
             slots: Mutex::default(),
+            cluster: cluster.map(Arc::new),
         }))
     }
 
@@ -66,25 +59,52 @@ impl Client {
         self.0.get().map(|wires| &wires.io)
     }
 
-    /// Calls scripts, and returns the answer of each.
+    /// Calls scripts, and returns the answer of each. In a cluster their keys lead them to their nodes.
     pub(super) async fn call(
         &self,
         whose: Whose,
         destination: Destination,
         calls: Vec<Call>,
         limit: Limit,
-    ) -> Result<Vec<Value>, StoreError> {
+    ) -> Result<Answers, StoreError> {
         let number = calls.len();
         let wires = self.0.get()?;
-        let slot = wires.slot(destination, whose);
-        let call = wires
-            .io
-            .call(async move { slot.call(&calls, limit).await })?;
-        match call.await? {
-            Some(Ok(answers)) if answers.len() != number => Err(StoreError::no_answer()),
-            Some(answers) => answers,
-            None => Err(no_runtime(&wires.server.to_string())),
+        let call = match &wires.cluster {
+            Some(cluster) => {
+                let cluster = Arc::clone(cluster);
+                let call =
+                    async move { Ok::<_, StoreError>(cluster.call(whose, calls, limit).await) };
+                wires.io.call(call)?.await?
+            }
+            None => {
+                let slot = wires.slot(destination, whose);
+                let call = async move { slot.call(&calls, limit).await };
+                let answers = wires.io.call(call)?.await?;
+                answers.map(|answers| Ok(answers?.into_iter().map(Ok).collect()))
+            }
+        };
+        let answers: Answers = call.ok_or_else(|| no_runtime(&wires.server.to_string()))??;
+        if answers.len() != number {
+            return Err(StoreError::no_answer());
         }
+        // One error for all of them says it once.
+        match &answers[..] {
+            [Err(first), others @ ..] if others.iter().all(Result::is_err) => Err(first.clone()),
+            _ => Ok(answers),
+        }
+    }
+
+    /// Returns the places of the markers of all nodes, if this is a cluster.
+    pub(super) async fn marked(&self, limit: Limit) -> Result<Option<Vec<usize>>, StoreError> {
+        let wires = self.0.get()?;
+        let Some(cluster) = wires.cluster.clone() else {
+            return Ok(None);
+        };
+        let call = wires.io.call(async move { cluster.marked(limit).await })?;
+        let marked = call
+            .await?
+            .ok_or_else(|| no_runtime(&wires.server.to_string()))?;
+        marked.map(Some)
     }
 }
 

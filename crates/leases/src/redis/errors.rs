@@ -119,8 +119,8 @@ pub(super) fn answered(error: &ServerError) -> StoreError {
         "NOAUTH" | "WRONGPASS" => "; put user and password into the URL",
         "NOPERM" => RIGHTS,
         "MOVED" => {
-            "; this is one node of a cluster, which the store can't follow: put a proxy before the \
-             cluster that hides it, or use a server that is no cluster"
+            "; this is one node of a cluster: use a URL that begins with redis-cluster://, or a proxy \
+             that hides the cluster"
         }
         "WRONGTYPE" => "; a key of this prefix is somebody else's: choose another prefix",
         _ => "",

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use redis::{ServerError, Value};
 
-use super::answers::{strange, time_left, unexpected, waits};
-use super::client::Whose;
+use super::answers::{good, strange, time_left, unexpected, waits};
 use super::errors::{answered, cut, is_cross_slot};
 use super::scripts::Call;
+use super::slot::Whose;
 use super::{RedisStore, millis};
 use crate::remote::Limit;
 use crate::store::{Acquired, Claim, Destination, LeaseStore, StoreError};
@@ -34,7 +34,7 @@ impl RedisStore {
                     .arg(&u8::from(self.0.options.starts_empty))
                     .arg(&self.least_micros())
                     .arg(&u8::from(granted))
-                    .with_epoch()
+                    .granting()
             })
             .collect();
         let mut longest = None;
@@ -43,8 +43,8 @@ impl RedisStore {
             .client
             .call(Whose::Callers, destination, calls, limit);
         for answer in asked.await? {
+            let answer = good(answer)?;
             let (wait, error) = match &answer {
-                Value::ServerError(error) => return Err(answered(error)),
                 Value::Array(parts) => match parts[..] {
                     [Value::Int(1), Value::Int(0)] => continue,
                     [Value::Int(2), Value::Int(wait), Value::Int(why)] => (wait, waits(wait, why)),
@@ -74,23 +74,23 @@ impl RedisStore {
         let to = Destination::default();
         let asked = self.0.client.call(Whose::Callers, to, calls, limit);
         for answer in asked.await? {
-            match answer {
+            match good(answer)? {
                 Value::BulkString(none) if none.is_empty() => {}
                 Value::BulkString(policy) => {
                     let policy = cut(&String::from_utf8_lossy(&policy));
                     return Err(StoreError::Evicts { policy });
                 }
-                Value::ServerError(error) => return Err(answered(&error)),
                 other => return Err(unexpected(&other)),
             }
         }
         Ok(())
     }
 
-    /// Returns the call that asks for a name. With `marker` the same step checks it.
+    /// Returns the call that asks for a name. With `marker` the same step checks it. In a cluster it always
+    /// does: the marker is that of the node (CLUSTER-3).
     fn asking_for(&self, claim: &Claim<'_>, marker: bool) -> Call {
         let keys = &self.0.options.keys;
-        let marker = marker.then(|| keys.marker(claim.name).to_owned());
+        let marker = (marker && !self.is_cluster()).then(|| keys.marker(claim.name).to_owned());
         let names = [keys.lock(claim.name), keys.token(claim.name)];
         Call::new(&self.0.scripts.acquire, names.into_iter().chain(marker))
             .arg(claim.owner)
@@ -105,7 +105,12 @@ impl RedisStore {
             .arg(claim.secret.reveal())
             .arg(&Claim::TURN.as_millis())
             .arg(&self.least_micros())
-            .with_epoch()
+            .granting()
+    }
+
+    /// Returns whether a call was refused since its marker lies in another slot than its lock.
+    fn lies_apart(&self, error: &ServerError) -> bool {
+        !self.is_cluster() && is_cross_slot(error)
     }
 
     /// Asks for a name, and returns the answer unchanged.
@@ -167,7 +172,7 @@ impl RedisStore {
         };
         for answer in answers {
             match answer {
-                Value::ServerError(error) if error.code() == "MOVED" => {
+                Ok(Value::ServerError(error)) if error.code() == "MOVED" => {
                     return Err(answered(&error));
                 }
                 _ => {}
@@ -226,7 +231,7 @@ impl RedisStore {
         let mut apart = self.0.apart.load(Ordering::Relaxed);
         let mut answer = self.ask_for(claim, guarded && !apart, limit).await?;
         // A cluster refuses the marker's key here, so ask again without it, now and in later calls.
-        if guarded && !apart && answer.as_ref().is_err_and(is_cross_slot) {
+        if guarded && !apart && answer.as_ref().is_err_and(|error| self.lies_apart(error)) {
             self.0.apart.store(true, Ordering::Relaxed);
             apart = true;
             answer = self.ask_for(claim, false, limit).await?;
@@ -273,14 +278,14 @@ impl RedisStore {
             .client
             .call(Whose::Callers, destination, calls, limit);
         for (at, answer) in places.into_iter().zip(asked.await?) {
-            answers[at] = Ok(answer);
+            answers[at] = answer;
         }
         let mut acquired = Vec::with_capacity(batch.len());
         for (claim, answer) in batch.iter().zip(answers) {
             acquired.push(match answer {
                 // A cluster refuses the marker's key. Then each one is asked for alone, which also
                 // notes that, so that the next batch leaves the marker out.
-                Ok(Value::ServerError(error)) if guarded && !apart && is_cross_slot(&error) => {
+                Ok(Value::ServerError(error)) if guarded && !apart && self.lies_apart(&error) => {
                     self.acquire_one(claim, limit).await
                 }
                 Ok(Value::ServerError(error)) => Err(answered(&error)),
@@ -323,7 +328,7 @@ impl RedisStore {
         let released = asked.await.unwrap_or_default();
         for (place, at) in granted.into_iter().enumerate() {
             acquired[at] = Err(match released.get(place) {
-                Some(Value::Int(_)) => error.clone(),
+                Some(Ok(Value::Int(_))) => error.clone(),
                 _ => StoreError::Unavailable(format!(
                     "{error}; and what was granted already could not be given back"
                 )),

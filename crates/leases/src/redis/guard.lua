@@ -17,7 +17,7 @@ end
 -- `longest` is the greatest longest lease that the store knows of, in us, or 0 for a server that
 -- forgets nothing. `own` is its own one, or 0 if it may differ from that of others.
 --
--- `epoch` is that of the connection, or -1 without Sentinels.
+-- `epoch` is that of the connection, or -1 without Sentinels and cluster.
 --
 -- The marker is the text "RUN END WHY LONGEST", with " EPOCH" behind it once one is known. RUN is the id of
 -- the server's run. END is the time until which nothing is granted, or 0 when that time has passed. WHY
@@ -28,7 +28,7 @@ end
 -- last loss was waited out for the smaller one, so it waits for the difference, if it waits for losses
 -- at all.
 --
--- EPOCH is the number of the last failover. A greater one says that there was another failover since,
+-- EPOCH is the number of the last failover, or of the last move of a slot to this node of a cluster. A greater one says that there was another failover since,
 -- which may have lost what was not replicated yet. So does another run of a server that Sentinels watch:
 -- the uptime of a replica that was promoted excuses nothing, and Sentinels that were set up anew count
 -- from 0 again. A smaller number says that the connection is from before the last failover, so that
@@ -59,7 +59,7 @@ local function guard(marker, longest, starts_empty, time, own, raises, epoch)
   local watched = epoch >= 0
   if watched and epoch < last then
     return {err = string.format('READONLY the connection is of epoch %.0f, and epoch %.0f has begun: another ' ..
-      'server may be the master. If the Sentinels were set up anew, delete the key %s', epoch, last, marker)}
+      'server may be the master. If the servers were set up anew, delete the key %s', epoch, last, marker)}
   end
   epoch = math.max(epoch, last)
   local later = epoch >= 0 and LATER or 0

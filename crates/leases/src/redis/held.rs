@@ -2,10 +2,9 @@
 
 use redis::Value;
 
-use super::answers::{given_back, holder, unexpected};
-use super::client::Whose;
-use super::errors::answered;
+use super::answers::{given_back, good, holder, unexpected};
 use super::scripts::Call;
+use super::slot::Whose;
 use super::{RedisStore, millis};
 use crate::remote::Limit;
 use crate::store::{Destination, Holder, Holding, Outcome, Released, Renewal, StoreError};
@@ -59,11 +58,11 @@ impl RedisStore {
             .call(Whose::Holders, destination, calls, limit);
         let answers = asked.await?;
         for (at, answer) in places.into_iter().zip(answers) {
-            outcomes[at] = match answer {
-                Value::Int(1) => Outcome::Renewed,
-                Value::Int(0) => Outcome::NotHeld,
-                Value::ServerError(error) => Outcome::Failed(answered(&error)),
-                other => Outcome::Failed(unexpected(&other)),
+            outcomes[at] = match good(answer) {
+                Ok(Value::Int(1)) => Outcome::Renewed,
+                Ok(Value::Int(0)) => Outcome::NotHeld,
+                Ok(other) => Outcome::Failed(unexpected(&other)),
+                Err(error) => Outcome::Failed(error),
             };
         }
         Ok(outcomes)

@@ -5,7 +5,8 @@
 pub(super) struct Keys {
     prefix: String,
     channel: String,
-    /// The marker of each destination.
+    destinations: u16,
+    /// The marker of each destination, or those from which each node of a cluster has one.
     markers: Vec<String>,
 }
 
@@ -13,9 +14,19 @@ impl Keys {
     /// Creates the keys of a prefix without braces. Then the braces around the name are the first
     /// ones in a key, and decide its slot.
     pub(super) fn new(prefix: String, destinations: u16) -> Self {
+        Keys::with(prefix, destinations, destinations)
+    }
+
+    /// Creates the keys of a prefix in a cluster.
+    pub(super) fn in_cluster(prefix: String, destinations: u16) -> Self {
+        Keys::with(prefix, destinations, MARKERS)
+    }
+
+    fn with(prefix: String, destinations: u16, markers: u16) -> Self {
         Keys {
             channel: format!("{prefix}:released"),
-            markers: tags(destinations)
+            destinations,
+            markers: tags(markers)
                 .map(|tag| format!("{prefix}:{{{tag}}}:marker"))
                 .collect(),
             prefix,
@@ -64,8 +75,7 @@ impl Keys {
 
     /// Returns the number of the range of slots in which a name lies.
     pub(super) fn destination(&self, name: &str) -> u16 {
-        let destinations = u16::try_from(self.markers.len()).expect("there are fewer than slots");
-        range(slot(name), destinations)
+        range(slot(name), self.destinations)
     }
 
     pub(super) fn channel(&self) -> &str {
@@ -101,7 +111,17 @@ fn tags(destinations: u16) -> impl Iterator<Item = u32> {
 /// Returns the slot of a name's keys in a cluster. By the specification of Redis clusters that is a
 /// CRC-16 (XMODEM) of the text in the braces.
 pub(super) fn slot(name: &str) -> u16 {
-    let crc = encoded(name).bytes().fold(0_u16, |crc, byte| {
+    hashed(&encoded(name))
+}
+
+/// Returns the slot of a key.
+pub(super) fn slot_of(key: &str) -> u16 {
+    let (_, rest) = key.split_once('{').unwrap_or(("", key));
+    hashed(rest.split('}').next().unwrap_or_default())
+}
+
+fn hashed(tag: &str) -> u16 {
+    let crc = tag.bytes().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
             let shifted = crc << 1;
             if crc & 0x8000 == 0 {
@@ -113,6 +133,10 @@ pub(super) fn slot(name: &str) -> u16 {
     });
     crc % SLOTS
 }
+
+/// The number of markers in a cluster, at equal distances. The marker of a node is the first of them in
+/// its slots. Fewer than slots, so that it seldom is another one when slots move.
+const MARKERS: u16 = 1_024;
 
 /// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
@@ -158,6 +182,14 @@ mod tests {
         assert_eq!(super::slot("123456789"), 0x31c3 % super::SLOTS);
         assert_eq!(super::slot("foo"), 12_182);
         assert_eq!(super::slot("user1000"), 3_443);
+        let keys = Keys::in_cluster("p".into(), 16);
+        for name in ["foo", "a{b}c", "%", "}{", ""] {
+            assert_eq!(slot_of(&keys.lock(name)), slot(name));
+            assert_eq!(slot_of(&keys.token(name)), slot(name));
+        }
+        let slots: Vec<_> = keys.markers().iter().map(|key| slot_of(key)).collect();
+        assert_eq!(slots.len(), 1_024);
+        assert!(slots.is_sorted());
     }
 
     use super::*;

@@ -78,6 +78,7 @@ impl Link {
     pub(super) fn is_replaced(&self) -> bool {
         match &*self.state.borrow() {
             Some(Ok(open)) => open
+                .standing
                 .epoch
                 .is_some_and(|epoch| self.server.has_replaced(epoch)),
             _ => false,
@@ -155,15 +156,27 @@ impl Link {
         by: By,
         limit: Limit,
     ) -> Result<Vec<Value>, CallFault> {
-        let number = calls.len();
-        let mut commands = Pipeline::with_capacity(number);
+        let mut commands = Pipeline::with_capacity(calls.len());
+        // The answers to `ASKING` are nobody's.
+        let mut skipped = Vec::new();
         for call in calls {
-            commands.add_command(call.command(by, open.epoch));
+            if call.is_asking() {
+                skipped.push(commands.len());
+                commands.cmd("ASKING");
+            }
+            commands.add_command(call.command(by, &open.standing));
         }
+        let number = commands.len();
         open.received.awaits(limit);
         let mut connection = open.connection.clone();
         let sent = connection.send_packed_commands(&commands, 0, number);
-        sent.await.map_err(|error| open.fault(&error, &self.server))
+        let mut answers = sent
+            .await
+            .map_err(|error| open.fault(&error, &self.server))?;
+        for at in skipped.into_iter().rev().filter(|&at| at < number) {
+            answers.remove(at);
+        }
+        Ok(answers)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Lists the names that are held.
 //!
 //! A script walks over the keys of a node in steps. It is sent with the marker of a destination,
-//! which leads a proxy to the node of that destination. The holders are asked for by one call for
+//! which leads a proxy to the node of that destination. In a cluster it is the marker of a node. The holders are asked for by one call for
 //! each name, since a script of a cluster may only read keys of one slot.
 //!
 //! - **LIST-1** A page ends between two steps, and the next page begins with the step that follows.
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::RedisStore;
-use super::answers::{holder, unexpected};
-use super::client::Whose;
+use super::answers::{good, holder, unexpected};
 use super::errors::answered;
 use super::scripts::Call;
+use super::slot::Whose;
 use crate::remote::Limit;
 use crate::store::{Destination, HeldLock, LockPage, LockPaging, StoreError};
 
@@ -34,32 +34,35 @@ const STEP: usize = 1_000;
 /// Where a walk goes on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Place {
-    destination: u16,
+    /// The number of a marker.
+    marker: usize,
     cursor: String,
 }
 
 impl Place {
-    fn begin(destination: u16) -> Self {
+    fn begin(marker: usize) -> Self {
         let cursor = "0".to_owned();
-        Place {
-            destination,
-            cursor,
-        }
+        Place { marker, cursor }
+    }
+
+    /// The destination, which has the number of its marker. A cluster sends by the keys.
+    fn destination(&self) -> Destination {
+        Destination::new(self.marker as u64)
     }
 
     /// Reads the text of a place, as [`text`](Self::text) writes it.
-    fn read(text: &str, destinations: usize) -> Option<Self> {
-        let (destination, cursor) = text.split_once('.')?;
+    fn read(text: &str, markers: usize) -> Option<Self> {
+        let (marker, cursor) = text.split_once('.')?;
         let place = Place {
-            destination: destination.parse().ok()?,
+            marker: marker.parse().ok()?,
             // A cursor is a number of 64 bits.
             cursor: cursor.parse::<u64>().ok()?.to_string(),
         };
-        (usize::from(place.destination) < destinations).then_some(place)
+        (place.marker < markers).then_some(place)
     }
 
     fn text(&self) -> String {
-        format!("{}.{}", self.destination, self.cursor)
+        format!("{}.{}", self.marker, self.cursor)
     }
 }
 
@@ -71,8 +74,10 @@ impl RedisStore {
         limit: Duration,
     ) -> Result<LockPage, StoreError> {
         let keys = &self.0.options.keys;
+        let (start, whole) = (Instant::now(), Limit::new(limit));
+        let marked = self.marked(whole).await?;
         let mut place = match &paging.after {
-            None => Place::begin(0),
+            None => Place::begin(marked[0]),
             Some(text) => Place::read(text, keys.markers().len()).ok_or_else(|| {
                 let what = "it knows no such place in a list; ask for the first page";
                 StoreError::Refused(what.to_owned())
@@ -80,7 +85,6 @@ impl RedisStore {
         };
         let pattern = keys.pattern(prefix);
         let most = paging.limit.max(1);
-        let (start, whole) = (Instant::now(), Limit::new(limit));
         let mut found = Vec::new();
         // A walk may find a key twice. Several destinations may lie on one node, and the slots of one
         // destination on several nodes. So the walk of each destination takes whatever it finds.
@@ -110,10 +114,10 @@ impl RedisStore {
             seen.extend(names);
             place.cursor = cursor;
             if place.cursor == "0" {
-                place = Place::begin(place.destination + 1);
-                if usize::from(place.destination) >= keys.markers().len() {
+                let Some(&next) = marked.iter().find(|&&next| next > place.marker) else {
                     return Ok(LockPage::new(found, None, paging));
-                }
+                };
+                place = Place::begin(next);
             }
             // The page ends before the limit does.
             if found.len() >= most || start.elapsed() >= limit / 2 {
@@ -131,12 +135,12 @@ impl RedisStore {
         count: usize,
         limit: Limit,
     ) -> Result<(String, Vec<String>), StoreError> {
-        let marker = &self.0.options.keys.markers()[usize::from(place.destination)];
+        let marker = &self.0.options.keys.markers()[place.marker];
         let call = Call::new(&self.0.scripts.scan, [marker.clone()])
             .arg(&place.cursor)
             .arg(pattern)
             .arg(&count);
-        let to = Destination::new(place.destination.into());
+        let to = place.destination();
         let answer = self.ask(to, call, limit).await?;
         let answer = answer.map_err(|error| answered(&error))?;
         let text = |value: &Value| match value {
@@ -167,14 +171,11 @@ impl RedisStore {
             .iter()
             .map(|name| Call::new(&scripts.holder, [self.0.options.keys.lock(name)]))
             .collect();
-        let to = Destination::new(place.destination.into());
+        let to = place.destination();
         let asked = self.0.client.call(Whose::Callers, to, calls, limit);
         for (name, answer) in names.iter().zip(asked.await?) {
-            if let Value::ServerError(error) = &answer {
-                return Err(answered(error));
-            }
             // Released meanwhile, or only reserved, if there is none.
-            if let Some(holder) = holder(&answer, self.0.options.longest_lease)? {
+            if let Some(holder) = holder(&good(answer)?, self.0.options.longest_lease)? {
                 found.push(HeldLock::new(name.clone(), holder));
             }
         }
@@ -189,7 +190,7 @@ mod tests {
     #[test]
     fn a_place_is_read_from_its_text_and_nothing_else() {
         let place = Place {
-            destination: 2,
+            marker: 2,
             cursor: u64::MAX.to_string(),
         };
         assert_eq!(Place::read(&place.text(), 3), Some(place.clone()));

@@ -17,17 +17,19 @@ use crate::store::{
 };
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, unique_number};
-use client::{Client, Whose};
+use client::Client;
 use errors::answered;
 use keys::Keys;
 use listener::Listener;
 use scripts::{Call, Scripts};
 use server::Server;
+use slot::Whose;
 
 mod address;
 mod answers;
 mod builder;
 mod client;
+mod cluster;
 mod errors;
 mod granting;
 mod hand_over;
@@ -43,6 +45,7 @@ mod server;
 mod slot;
 #[cfg(feature = "redis-tls")]
 mod tls;
+mod topology;
 
 pub use builder::{RedisBuildError, RedisStoreBuilder};
 
@@ -313,16 +316,22 @@ impl RedisStore {
         let own = RandomState::new().hash_one((std::process::id(), unique_number()));
         RedisStore(Arc::new(RedisInner {
             scripts: Scripts::new(),
-            client: Client::new(Arc::clone(&server), Clock::boottime(), runtime),
+            client: Client::new(
+                Arc::clone(&server),
+                &options.keys,
+                Clock::boottime(),
+                runtime,
+            ),
             listener: Arc::new(Listener::new(
                 Arc::clone(&server),
                 options.keys.channel().to_owned(),
                 format!("{own:016x}"),
             )),
+            // A cluster has them together.
+            has_all_slots: AtomicBool::new(server.seeds().is_some()),
             server,
             options,
             apart: AtomicBool::new(false),
-            has_all_slots: AtomicBool::new(false),
             met: AtomicU64::new(0),
         }))
     }
@@ -368,16 +377,27 @@ impl RedisStore {
 
     async fn checked(&self, limit: Limit) -> Result<(), StoreError> {
         // The markers may belong to several destinations, but are sent in one round trip.
-        let markers = self.0.options.keys.markers();
+        let (marked, all) = (self.marked(limit).await?, self.0.options.keys.markers());
+        let markers: Vec<_> = marked.into_iter().map(|at| all[at].clone()).collect();
         let ready = self
-            .ready(Destination::default(), markers, false, limit)
+            .ready(Destination::default(), &markers, false, limit)
             .await;
         // A server that will grant locks, though perhaps not yet.
         if let Ok(()) | Err(StoreError::Emptied { .. } | StoreError::Restarted { .. }) = ready {
             self.has_all_slots(limit).await?;
         }
         ready?;
-        self.evicts_nothing(markers, limit).await
+        self.evicts_nothing(&markers, limit).await
+    }
+
+    /// Returns the places of the markers in use: those of the destinations, or of the nodes of a cluster.
+    async fn marked(&self, limit: Limit) -> Result<Vec<usize>, StoreError> {
+        let of_nodes = self.0.client.marked(limit).await?;
+        Ok(of_nodes.unwrap_or_else(|| (0..self.0.options.keys.markers().len()).collect()))
+    }
+
+    fn is_cluster(&self) -> bool {
+        self.0.server.seeds().is_some()
     }
 
     async fn call_one(&self, name: &str, call: Call, limit: Limit) -> Result<Value, StoreError> {
@@ -393,8 +413,7 @@ impl RedisStore {
         limit: Limit,
     ) -> Result<Result<Value, ServerError>, StoreError> {
         let asked = self.0.client.call(Whose::Callers, to, vec![call], limit);
-        let answers = asked.await?.into_iter().map(Ok).collect();
-        Ok(match only(answers)? {
+        Ok(match only(asked.await?)? {
             Value::ServerError(error) => Err(error),
             answer => Ok(answer),
         })

@@ -97,8 +97,10 @@ pub(super) struct Call {
     keys: usize,
     /// The keys, then the other arguments.
     args: Vec<String>,
-    /// Whether the epoch of the connection is the last argument.
-    with_epoch: bool,
+    /// Whether the standing of the server is behind the other arguments.
+    grants: bool,
+    /// Whether the slot of the key moves to the server.
+    asking: bool,
 }
 
 impl Call {
@@ -108,7 +110,8 @@ impl Call {
             script: script.clone(),
             keys: args.len(),
             args,
-            with_epoch: false,
+            grants: false,
+            asking: false,
         }
     }
 
@@ -118,14 +121,32 @@ impl Call {
         self
     }
 
-    /// Adds the epoch of the connection, after the other arguments.
-    pub(super) fn with_epoch(mut self) -> Self {
-        self.with_epoch = true;
+    /// Adds the standing of the server, after the other arguments.
+    pub(super) fn granting(mut self) -> Self {
+        self.grants = true;
         self
     }
 
-    /// Returns the command of the call on a connection of this epoch.
-    pub(super) fn command(&self, by: By, epoch: Option<u64>) -> Cmd {
+    pub(super) fn grants(&self) -> bool {
+        self.grants
+    }
+
+    /// Sets whether the slot of the key moves to the server, which needs one more command in front.
+    pub(super) fn set_asking(&mut self, asking: bool) {
+        self.asking = asking;
+    }
+
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking
+    }
+
+    /// Returns the key that leads to the server.
+    pub(super) fn key(&self) -> &str {
+        self.args.first().map_or("", |key| key)
+    }
+
+    /// Returns the command of the call for a server of this standing.
+    pub(super) fn command(&self, by: By, of: &Standing) -> Cmd {
         let mut cmd = Cmd::new();
         match by {
             By::Hash => cmd.arg("EVALSHA").arg(&*self.script.hash),
@@ -135,13 +156,32 @@ impl Call {
         for arg in &self.args {
             cmd.arg(arg);
         }
-        if self.with_epoch {
-            match epoch {
+        if self.grants {
+            match of.epoch {
                 Some(epoch) => cmd.arg(epoch),
                 None => cmd.arg(-1),
             };
+            cmd.arg(of.marker.as_deref());
         }
         cmd
+    }
+}
+
+/// What grants say of the server to which they are sent.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Standing {
+    /// The number of the failover that has made it the master, if it is one of several servers.
+    pub(super) epoch: Option<u64>,
+    /// The key of its marker, if it is a node of a cluster.
+    pub(super) marker: Option<Arc<str>>,
+}
+
+impl Standing {
+    pub(super) fn of_epoch(epoch: u64) -> Self {
+        Standing {
+            epoch: Some(epoch),
+            marker: None,
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use super::address::Sentinels;
 use super::errors::{CallFault, answered, cut};
+use super::scripts::Standing;
 use super::server::Server;
 use crate::remote::Limit;
 use crate::store::StoreError;
@@ -83,7 +84,7 @@ impl Sentinels {
         limit: Limit,
     ) -> Result<Master, CallFault> {
         let bytes = server.connect_tcp(host, port, limit).await?;
-        let mut open = server.speak(bytes, None).await?;
+        let mut open = server.speak(bytes, Standing::default()).await?;
         server.log_in(&mut open, &self.login).await?;
         loop {
             // In a failover a Sentinel changes the epoch before the address in its list of masters. Only

@@ -18,9 +18,10 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::address::Address;
+use super::address::{Address, Seeds};
 use super::errors::{CallFault, answered};
 use super::received::{Bytes, Received, Watched};
+use super::scripts::Standing;
 #[cfg(feature = "redis-tls")]
 use super::tls::Tls;
 use crate::remote::{Limit, Task};
@@ -51,6 +52,8 @@ pub(super) struct Server {
     login: RedisConnectionInfo,
     /// For each name. One that hangs must not hold up the others.
     lookups: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// What grants say of it. Sentinels tell it at each connect.
+    standing: Standing,
     /// The newest epoch that Sentinels have named.
     newest: AtomicU64,
     /// When Sentinels were last asked whether the master is another one.
@@ -62,8 +65,8 @@ pub(super) struct Server {
 pub(super) struct Open {
     pub(super) connection: MultiplexedConnection,
     pub(super) received: Arc<Received>,
-    /// That of its server, if there are Sentinels.
-    pub(super) epoch: Option<u64>,
+    /// That of its server.
+    pub(super) standing: Standing,
     _driver: Arc<Task>,
 }
 
@@ -94,8 +97,28 @@ impl Server {
             keepalive,
             login,
             lookups: Mutex::default(),
+            standing: Standing::default(),
             newest: AtomicU64::new(0),
             asked: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Returns a node of this cluster.
+    pub(super) fn node(&self, host: &str, port: u16, standing: Standing) -> Self {
+        let address = Address::Tcp(host.to_owned(), port);
+        Server {
+            standing,
+            #[cfg(feature = "redis-tls")]
+            tls: self.tls.clone(),
+            ..Server::new(address, self.login.clone(), self.keepalive)
+        }
+    }
+
+    /// Returns the nodes that can be asked for all of them, if this is a cluster.
+    pub(super) fn seeds(&self) -> Option<&Seeds> {
+        match &self.address {
+            Address::Cluster(seeds) => Some(seeds),
+            _ => None,
         }
     }
 
@@ -109,8 +132,21 @@ impl Server {
 
     /// Connects for calls, and logs in. Call this within a runtime.
     pub(super) async fn open(&self, limit: Limit) -> Result<Open, CallFault> {
-        let (bytes, epoch) = self.connect(limit).await?;
-        let mut open = self.speak(bytes, epoch).await?;
+        let (bytes, standing) = self.connect(limit).await?;
+        let mut open = self.speak(bytes, standing).await?;
+        self.log_in(&mut open, &self.login).await?;
+        Ok(open)
+    }
+
+    /// Connects to one node of a cluster, and logs in.
+    pub(super) async fn open_at(
+        &self,
+        host: &str,
+        port: u16,
+        limit: Limit,
+    ) -> Result<Open, CallFault> {
+        let bytes = self.connect_tcp(host, port, limit).await?;
+        let mut open = self.speak(bytes, Standing::default()).await?;
         self.log_in(&mut open, &self.login).await?;
         Ok(open)
     }
@@ -118,6 +154,9 @@ impl Server {
     /// Returns whether the Sentinels have named another master since this epoch. Asks them from time to
     /// time (SENTINEL-3). Call this within a runtime.
     pub(super) fn has_replaced(self: &Arc<Self>, epoch: u64) -> bool {
+        if !matches!(self.address, Address::Sentinels(_)) {
+            return false;
+        }
         let mut asked = self.asked.lock();
         if asked.elapsed() >= AGAIN {
             *asked = Instant::now();
@@ -138,7 +177,7 @@ impl Server {
     }
 
     /// Begins to speak the protocol.
-    pub(super) async fn speak(&self, bytes: Bytes, epoch: Option<u64>) -> Result<Open, CallFault> {
+    pub(super) async fn speak(&self, bytes: Bytes, standing: Standing) -> Result<Open, CallFault> {
         let received = Received::new();
         let stream = Watched::new(bytes, Arc::clone(&received));
         // The limits are those of the calls.
@@ -152,7 +191,7 @@ impl Server {
         Ok(Open {
             connection,
             received,
-            epoch,
+            standing,
             _driver: Arc::new(Task::new(tokio::spawn(driver))),
         })
     }
@@ -194,22 +233,34 @@ impl Server {
         made.map_err(|error| CallFault::of(&error, self))
     }
 
-    /// Connects, and returns the epoch of the server.
-    async fn connect(&self, limit: Limit) -> Result<(Bytes, Option<u64>), CallFault> {
+    /// Connects, and returns what grants say of the server.
+    async fn connect(&self, limit: Limit) -> Result<(Bytes, Standing), CallFault> {
+        let own = self.standing.clone();
         match &self.address {
-            Address::Tcp(host, port) => Ok((self.connect_tcp(host, *port, limit).await?, None)),
+            Address::Tcp(host, port) => Ok((self.connect_tcp(host, *port, limit).await?, own)),
+            // Any node will do. One that hangs is another one's turn next time.
+            Address::Cluster(seeds) => {
+                let mut fault = CallFault::late(self);
+                for (host, port) in seeds.in_turn() {
+                    match self.connect_tcp(&host, port, limit).await {
+                        Ok(bytes) => return Ok((bytes, own)),
+                        Err(other) => fault = other,
+                    }
+                }
+                Err(fault)
+            }
             Address::Sentinels(sentinels) => {
                 let master = sentinels.ask(self, limit).await?;
                 let bytes = self.connect_tcp(&master.host, master.port, limit).await?;
                 // Also a smaller one: Sentinels that were set up anew count from 0 again. Relaxed: only
                 // the number is needed.
                 self.newest.store(master.epoch, Ordering::Relaxed);
-                Ok((bytes, Some(master.epoch)))
+                Ok((bytes, Standing::of_epoch(master.epoch)))
             }
             #[cfg(unix)]
             Address::Unix(path) => loop {
                 match tokio::net::UnixStream::connect(path).await {
-                    Ok(stream) => return Ok((Box::pin(stream), None)),
+                    Ok(stream) => return Ok((Box::pin(stream), own)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         tokio::time::sleep(FULL).await;
                     }
@@ -229,7 +280,7 @@ impl Server {
         limit: Limit,
     ) -> Result<Bytes, CallFault> {
         let place = match &self.address {
-            Address::Sentinels(_) => format!("{self}, at {host}:{port}"),
+            Address::Sentinels(_) | Address::Cluster(_) => format!("{self}, at {host}:{port}"),
             _ => self.to_string(),
         };
         let unknown = |why: &str| {

@@ -37,6 +37,25 @@ const LONGEST_IDLE: Duration = Duration::from_secs(60);
 /// may hang where a new one does not, and hold up a renewal.
 const PATIENCE: u32 = 4;
 
+/// For whom a call is made. Each destination has a connection for either.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Whose {
+    /// Callers, of whom there may be any number, with batches of any size.
+    Callers,
+    /// Renewals and releases. They must not wait behind the calls of users.
+    Holders,
+}
+
+impl Whose {
+    /// The most calls of a batch that are sent together. Callers take turns on their connection.
+    pub(super) fn portion(self) -> usize {
+        match self {
+            Whose::Callers => 100,
+            Whose::Holders => 1_000,
+        }
+    }
+}
+
 /// The place of one connection.
 pub(super) struct Slot {
     server: Arc<Server>,

@@ -132,6 +132,7 @@ fn system_roots() -> Result<RootCertStore, String> {
 }
 
 /// The TLS settings of a store.
+#[derive(Clone)]
 pub(super) struct Tls(TlsConnector);
 
 impl Tls {

@@ -6,6 +6,7 @@ mod calls;
 mod tickets;
 
 mod cluster;
+mod cluster_url;
 mod election;
 mod faults;
 mod holding;
