@@ -195,7 +195,7 @@ pub(crate) struct ServeArgs {
 /// Where locks are.
 #[derive(Group, Debug)]
 pub(crate) struct LocksArgs {
-    /// The store of the locks, such as redis://cache/, redis-sentinel://a,b,c/MASTER, postgres://app@db/shop or
+    /// The store of the locks, such as redis://cache/, redis-sentinel://a,b,c/MASTER, redis-cluster://a,b,c/, postgres://app@db/shop or
     /// sqlite:PATH
     #[arg(
         long,

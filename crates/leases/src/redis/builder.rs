@@ -7,6 +7,7 @@ use redis::RedisConnectionInfo;
 use tokio::runtime::Handle;
 
 use super::address::{self, Address};
+use super::build_error::RedisBuildError;
 use super::keys::{Keys, SLOTS};
 use super::server::Server;
 #[cfg(feature = "redis-tls")]
@@ -140,10 +141,12 @@ impl RedisStoreBuilder {
     }
 
     /// Sets the number of destinations over which names are spread, by equal ranges of slots; one
-    /// by default. Use it with a proxy that hides a cluster. Renewals and releases of a destination
-    /// are sent together. Each destination has two connections of its own, so a node that hangs
-    /// delays only the calls for its own ranges.
+    /// by default, and 16 with a URL of a cluster. Renewals and releases of a destination are sent
+    /// together, so a node that hangs delays only the calls for its own ranges. In a cluster the names of
+    /// a range may lie on two nodes, and then wait for both: more destinations make that rarer, and
+    /// batches smaller.
     ///
+    /// Otherwise each destination has two connections of its own. Use it with a proxy that hides a cluster.
     /// Each destination has its own marker, which vanishes with the data of its node. Choose a
     /// number at which no range lies on two nodes. [`list`](crate::Leases::list) asks each node
     /// that has a marker, so with fewer destinations than nodes it leaves out locks.
@@ -417,82 +420,6 @@ fn without_password(url: &str) -> String {
     };
     format!("{scheme}{shown}{query}")
 }
-
-/// The reason why a store on Redis can't be built. It names the invalid value and the valid ones.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum RedisBuildError {
-    /// This is not the URL of a server, or it needs something that is missing.
-    Url {
-        /// The URL, with stars for the password.
-        url: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A certificate or a key can't be used, or there is no trusted authority. The text is the
-    /// reason.
-    #[cfg(feature = "redis-tls")]
-    Tls(String),
-    /// The prefix is empty or has braces, which decide where in a cluster a key lies.
-    Prefix(String),
-    /// The longest lease is not between 1 ms and 365 days.
-    LongestLease(Duration),
-    /// The life of tokens is not between the longest lease and 730 days.
-    TokenLife {
-        /// The life that was asked for.
-        life: Duration,
-        /// The longest lease of the store.
-        longest_lease: Duration,
-    },
-    /// The time before a keepalive is not between 1 s and 9 hours.
-    TcpKeepalive(Duration),
-    /// The number of destinations is not between 1 and 16,384, the slots of a cluster.
-    Destinations(u16),
-}
-
-impl fmt::Display for RedisBuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RedisBuildError::Url { url, why } => write!(
-                f,
-                "{url:?} can't be used: {why}; it has to look like redis://127.0.0.1:6379/, or \
-                 redis-sentinel://a,b/MASTER"
-            ),
-            #[cfg(feature = "redis-tls")]
-            RedisBuildError::Tls(why) => write!(f, "TLS can't be used: {why}"),
-            RedisBuildError::Prefix(prefix) => {
-                write!(
-                    f,
-                    "a prefix of {prefix:?}: choose one with no braces, not empty"
-                )
-            }
-            RedisBuildError::LongestLease(longest) => write!(
-                f,
-                "a longest lease of {longest:?}: choose one between 1 ms and 365 days"
-            ),
-            RedisBuildError::TokenLife {
-                life,
-                longest_lease,
-            } => write!(
-                f,
-                "tokens that live for {life:?}: choose between the longest lease, {longest_lease:?}, \
-                 and 730 days"
-            ),
-            RedisBuildError::TcpKeepalive(after) => write!(
-                f,
-                "a keepalive after {after:?}: choose between 1 s and 9 hours, or none"
-            ),
-            RedisBuildError::Destinations(destinations) => {
-                write!(
-                    f,
-                    "{destinations} destinations: choose between 1 and 16,384"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for RedisBuildError {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

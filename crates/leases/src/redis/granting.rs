@@ -1,11 +1,9 @@
 //! Asks for locks, and checks whether any may be granted.
 
-use std::time::Duration;
-
 use redis::{ServerError, Value};
 
-use super::answers::{good, strange, time_left, unexpected, waits};
-use super::errors::{answered, cut, is_cross_slot};
+use super::answers::{strange, time_left, waits};
+use super::errors::{answered, is_cross_slot};
 use super::scripts::Call;
 use super::slot::Whose;
 use super::{RedisStore, millis};
@@ -13,79 +11,7 @@ use crate::remote::Limit;
 use crate::store::{Acquired, Claim, Destination, LeaseStore, StoreError};
 use crate::sync::atomic::Ordering;
 
-/// How long the question may take whether a server has all slots.
-const SLOTS_LIMIT: Duration = Duration::from_secs(1);
-
 impl RedisStore {
-    /// Checks whether the destinations of these markers grant. Returns the longest of several
-    /// waits. `granted` says that a lock has been granted, and this decides whether it is kept.
-    pub(super) async fn ready(
-        &self,
-        destination: Destination,
-        markers: &[String],
-        granted: bool,
-        limit: Limit,
-    ) -> Result<(), StoreError> {
-        let calls: Vec<_> = markers
-            .iter()
-            .map(|marker| {
-                Call::new(&self.0.scripts.ready, [marker.clone()])
-                    .arg(&self.guard_micros())
-                    .arg(&u8::from(self.0.options.starts_empty))
-                    .arg(&self.least_micros())
-                    .arg(&u8::from(granted))
-                    .granting()
-            })
-            .collect();
-        let mut longest = None;
-        let asked = self
-            .0
-            .client
-            .call(Whose::Callers, destination, calls, limit);
-        for answer in asked.await? {
-            let answer = good(answer)?;
-            let (wait, error) = match &answer {
-                Value::Array(parts) => match parts[..] {
-                    [Value::Int(1), Value::Int(0)] => continue,
-                    [Value::Int(2), Value::Int(wait), Value::Int(why)] => (wait, waits(wait, why)),
-                    [Value::Int(3), Value::Int(others)] => return Err(self.too_short(others)),
-                    _ => return Err(unexpected(&answer)),
-                },
-                other => return Err(unexpected(other)),
-            };
-            if longest.as_ref().is_none_or(|(most, _)| *most < wait) {
-                longest = Some((wait, error));
-            }
-        }
-        longest.map_or(Ok(()), |(_, error)| Err(error))
-    }
-
-    /// Checks that no server of these markers deletes keys when its memory is full.
-    pub(super) async fn evicts_nothing(
-        &self,
-        markers: &[String],
-        limit: Limit,
-    ) -> Result<(), StoreError> {
-        let script = &self.0.scripts.policy;
-        let calls: Vec<_> = markers
-            .iter()
-            .map(|marker| Call::new(script, [marker.clone()]))
-            .collect();
-        let to = Destination::default();
-        let asked = self.0.client.call(Whose::Callers, to, calls, limit);
-        for answer in asked.await? {
-            match good(answer)? {
-                Value::BulkString(none) if none.is_empty() => {}
-                Value::BulkString(policy) => {
-                    let policy = cut(&String::from_utf8_lossy(&policy));
-                    return Err(StoreError::Evicts { policy });
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the call that asks for a name. With `marker` the same step checks it. In a cluster it always
     /// does: the marker is that of the node (CLUSTER-3).
     fn asking_for(&self, claim: &Claim<'_>, marker: bool) -> Call {
@@ -148,39 +74,6 @@ impl RedisStore {
             self.ready(destination, &[marker], true, limit).await?;
         }
         self.has_all_slots(limit).await
-    }
-
-    /// Refuses a server that sends the client to another one for some names. A program that tries
-    /// one of the others would believe that it works.
-    ///
-    /// Only that refusal counts: behind a proxy a node may hang, and names of the others are granted.
-    pub(super) async fn has_all_slots(&self, limit: Limit) -> Result<(), StoreError> {
-        // Relaxed: if two calls ask at one time, both get an answer.
-        if self.0.has_all_slots.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let keys = self.0.options.keys.all_over().into_iter();
-        let calls: Vec<_> = keys
-            .map(|key| Call::new(&self.0.scripts.holder, [key]))
-            .collect();
-        let limit = Limit::new(limit.left().min(SLOTS_LIMIT));
-        let to = Destination::default();
-        let asked = self.0.client.call(Whose::Callers, to, calls, limit);
-        let answers = match asked.await {
-            Err(StoreError::Forked) => return Err(StoreError::Forked),
-            answers => answers.unwrap_or_default(),
-        };
-        for answer in answers {
-            match answer {
-                Ok(Value::ServerError(error)) if error.code() == "MOVED" => {
-                    return Err(answered(&error));
-                }
-                _ => {}
-            }
-        }
-        // Relaxed: as above.
-        self.0.has_all_slots.store(true, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Checks a grant. Releases the name if it must not be held.

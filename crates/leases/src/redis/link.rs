@@ -173,8 +173,10 @@ impl Link {
         let mut answers = sent
             .await
             .map_err(|error| open.fault(&error, &self.server))?;
-        for at in skipped.into_iter().rev().filter(|&at| at < number) {
-            answers.remove(at);
+        for at in skipped.into_iter().rev() {
+            if at < answers.len() {
+                answers.remove(at);
+            }
         }
         Ok(answers)
     }

@@ -13,7 +13,7 @@ use crate::remote::Limit;
 use crate::store::{
     Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LONGEST_NAME, LeaseStore,
     LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError, StoreFuture,
-    Watch, complete, only,
+    Watch, only,
 };
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, unique_number};
@@ -27,7 +27,9 @@ use slot::Whose;
 
 mod address;
 mod answers;
+mod build_error;
 mod builder;
+mod checking;
 mod client;
 mod cluster;
 mod errors;
@@ -47,15 +49,14 @@ mod slot;
 mod tls;
 mod topology;
 
-pub use builder::{RedisBuildError, RedisStoreBuilder};
-
-/// How long a thread waits beyond a limit before it concludes that the runtime of the user has stopped.
-const OVERDUE: Duration = Duration::from_secs(1);
+pub use build_error::RedisBuildError;
+pub use builder::RedisStoreBuilder;
 
 /// Keeps leases on a Redis server, for processes that share one. Feature `redis`.
 ///
 /// A held name is one hash, which expires unless it is renewed. Each call is one script, which the
-/// server executes as a whole. A batch of up to 1,000 renewals or releases takes one round trip.
+/// server executes as a whole. A batch of up to 1,000 renewals or releases takes one round trip. The server
+/// may also be a master that [Sentinels](#sentinels) watch, or a [cluster](#clusters).
 ///
 /// ```no_run
 /// use tourbillon_leases::{Leases, RedisStore};
@@ -78,11 +79,12 @@ const OVERDUE: Duration = Duration::from_secs(1);
 /// | `tourbillon:{NAME}:lock` | hash | who holds the name; missing if nobody does, except for a moment after a release that reserves the name for `next` | a lease, from the last renewal on |
 /// | `tourbillon:{NAME}:token` | string | the last token | 25 hours after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
 ///
-/// and for each [destination](RedisStoreBuilder::destinations), of which there is one by default:
+/// and for each [destination](RedisStoreBuilder::destinations), of which there is one by default, or for
+/// each node of a cluster:
 ///
 /// | key | type | what | lives |
 /// |---|---|---|---|
-/// | `tourbillon:{0}:marker` | string | shows that no data were lost: the server's run, the time in microseconds until which nothing is granted (or 0), the reason, the greatest longest lease in microseconds, and with Sentinels the number of the last failover | until the data are lost |
+/// | `tourbillon:{0}:marker` | string | shows that no data were lost: the server's run, the time in microseconds until which nothing is granted (or 0), the reason, the greatest longest lease in microseconds, and with Sentinels or in a cluster the number of the last failover | until the data are lost |
 ///
 /// | field of the hash | what |
 /// |---|---|
@@ -158,8 +160,8 @@ const OVERDUE: Duration = Duration::from_secs(1);
 /// # What it cannot promise
 ///
 /// - **A failover to a replica loses the writes that were not replicated yet.** With
-///   [Sentinels](#sentinels) the store waits until nobody relies on what was lost. Without them it does
-///   not notice the failover: the replica has the marker, so it may grant a lock that is held. If the
+///   [Sentinels](#sentinels), or in a [cluster](#clusters), the store waits until nobody relies on what was
+///   lost. Without them it does not notice the failover: the replica has the marker, so it may grant a lock that is held. If the
 ///   replica's clock is behind, tokens may repeat, too. `WAIT` would make that rarer but not impossible, so
 ///   the store does not use it.
 /// - **A master that stands still during a failover goes on granting when it wakes**, until it learns
@@ -177,7 +179,7 @@ const OVERDUE: Duration = Duration::from_secs(1);
 ///
 /// # Connections, limits and errors
 ///
-/// Each [destination](RedisStoreBuilder::destinations) has two connections: one for callers, and one for
+/// Each [destination](RedisStoreBuilder::destinations), or each node of a cluster, has two connections: one for callers, and one for
 /// renewals and releases, so that these never wait behind callers. Many calls share a connection. A
 /// thread of the store drives all connections, unless a thread that waits for the only call does, or a
 /// [tokio runtime](RedisStoreBuilder::tokio) of yours. So a call can be awaited on any runtime.
@@ -201,8 +203,8 @@ const OVERDUE: Duration = Duration::from_secs(1);
 /// - [`StoreError::Unavailable`]: no server, no answer in time, `LOADING`, `BUSY`, `READONLY`,
 ///   `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `NOSCRIPT`, `OOM`, `MISCONF`,
 ///   too many clients.
-/// - [`StoreError::Refused`]: all other errors, such as `NOAUTH`, `WRONGPASS`, `NOPERM`, `MOVED`,
-///   `WRONGTYPE`, a command that is renamed or disabled, a certificate that is not accepted, a name
+/// - [`StoreError::Refused`]: all other errors, such as `NOAUTH`, `WRONGPASS`, `NOPERM`, `WRONGTYPE`,
+///   `MOVED` without a URL of a cluster, a command that is renamed or disabled, a certificate that is not accepted, a name
 ///   that is empty or longer than 1,024 bytes, and a lease that is zero or longer than the longest.
 ///
 /// One more connection listens for releases while callers wait. It is closed some seconds after the
@@ -231,6 +233,34 @@ const OVERDUE: Duration = Duration::from_secs(1);
 /// All programs that share locks need a URL with Sentinels: a plain URL knows no number. A program that
 /// reaches the old master and no majority of the Sentinels goes on renewing there.
 ///
+/// # Clusters
+///
+/// A URL `redis-cluster://[user][:password@]a[:6379],b,c/` names nodes of a cluster.
+/// `rediss-cluster://` is the same with TLS. The store asks these nodes for all others, and connects to
+/// the addresses that they announce: with TLS, certificates must be for these. One node of the URL that
+/// answers is enough. User and password are the same at all nodes, who need the rights below and
+/// `+cluster|nodes +cluster|slots +asking`.
+///
+/// Each call goes to the node that serves the slot of its name. If a slot moves, calls follow it. While
+/// the keys of a slot are on their way, a free name of this slot can't be acquired
+/// ([`StoreError::Unavailable`]); what is held is renewed and released. A node that fails or hangs costs only
+/// its own names, except that the calls of a batch end together. So names are spread over 16
+/// [destinations](RedisStoreBuilder::destinations) by default. With `cluster-require-full-coverage yes`,
+/// which is the default of Redis, one node that fails stops the whole cluster.
+///
+/// Each node has a marker, with the number of the last failover that made it the master, or of the last
+/// move of a slot to it (`config-epoch`). A marker is missing where a node is new. After a failover, a
+/// restart, or such a move the node grants nothing for the longest lease and 10 s
+/// ([`StoreError::Restarted`], [`StoreError::Emptied`]). Renewals and releases go on, and so do grants of
+/// the other nodes. A node needs a slot that can have a marker, which is each 16th one, before it grants.
+///
+/// The script of a grant reads the marker in the same step as the lock, although it lies in another slot
+/// of the same node. Redis and Valkey allow that to scripts. A server that does not refuses all
+/// grants ([`StoreError::Refused`]).
+///
+/// If a slot moves to another node right after its own one has lost data, the new node may not know of
+/// the loss: let the longest lease pass before you move slots from such a node.
+///
 /// # Servers
 ///
 /// Tested with Redis 7.0. It uses only what Redis 5 has, too. A user of the server needs
@@ -241,9 +271,9 @@ const OVERDUE: Duration = Duration::from_secs(1);
 /// of the URL, by an authority that the system trusts or that was passed to the builder
 /// (`tls_root_certificate_pem`).
 ///
-/// This client talks to one server and does not follow `MOVED`. So it refuses a node of a cluster, by
-/// [`check`](Self::check) and before the first lock is held: it asks for names all over the slots
-/// then. A cluster needs a proxy that hides it; that is tested with three nodes. A cluster refuses a call with keys of two slots. Then a
+/// A plain URL of one node of a [cluster](#clusters) is refused, by
+/// [`check`](Self::check) and before the first lock is held: the store asks for names all over the slots
+/// then. A proxy that hides a cluster is like one server; that is tested with three nodes. It refuses a call with keys of two slots. Then a
 /// second call checks the marker, and releases the lock if nothing may be granted yet. Each
 /// node also checks its own uptime. If the proxy has no `SUBSCRIBE`, waiting callers find a
 /// release by asking again.
@@ -297,7 +327,8 @@ impl RedisStore {
 
     /// Returns a builder of a store. URLs are those of the crate `redis`:
     /// `redis://[user][:password@]host[:port][/database]`, `rediss://` for the same with TLS
-    /// (feature `redis-tls`), or `unix:///path`. `redis-sentinel://` names [Sentinels](#sentinels).
+    /// (feature `redis-tls`), or `unix:///path`. `redis-sentinel://` names [Sentinels](#sentinels), and
+    /// `redis-cluster://` nodes of a [cluster](#clusters).
     ///
     /// # Examples
     ///
@@ -334,66 +365,6 @@ impl RedisStore {
             apart: AtomicBool::new(false),
             met: AtomicU64::new(0),
         }))
-    }
-
-    /// Checks that there is a server that accepts this user and grants locks. A store can be used
-    /// without this call, which reports a missing server at the start of a program. On a server
-    /// without data of this prefix, it starts the wait of all destinations at the same time.
-    ///
-    /// It writes nothing but the markers, and those only when they change. So if the server can't
-    /// write (a replica, no memory, missing rights), that may show only at the first acquire.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Unavailable`] if there is no server, [`StoreError::Restarted`] if it started
-    /// too recently, [`StoreError::Emptied`] if it is new or has lost its data,
-    /// [`StoreError::Refused`] if it does not accept the user, and [`StoreError::Evicts`] if it has a
-    /// `maxmemory` and a `maxmemory-policy` that deletes keys. The last one comes only if there is no
-    /// other error. Whoever accepts it may go on: the store works all the same.
-    ///
-    /// # Blocking
-    ///
-    /// Blocks for `limit` at most, or a second longer if the store uses a runtime of yours that does not
-    /// run. Do not call it on the only thread of that runtime: the answer could never come.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use tourbillon_leases::RedisStore;
-    /// let store = RedisStore::open("redis://127.0.0.1/")?;
-    /// store.check(Duration::from_secs(5))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
-        let call = self.checked(Limit::new(limit));
-        // The call ends at its limit by itself, if its runtime runs.
-        complete(
-            &Clock::boottime(),
-            limit.saturating_add(OVERDUE),
-            Box::pin(call),
-        )
-    }
-
-    async fn checked(&self, limit: Limit) -> Result<(), StoreError> {
-        // The markers may belong to several destinations, but are sent in one round trip.
-        let (marked, all) = (self.marked(limit).await?, self.0.options.keys.markers());
-        let markers: Vec<_> = marked.into_iter().map(|at| all[at].clone()).collect();
-        let ready = self
-            .ready(Destination::default(), &markers, false, limit)
-            .await;
-        // A server that will grant locks, though perhaps not yet.
-        if let Ok(()) | Err(StoreError::Emptied { .. } | StoreError::Restarted { .. }) = ready {
-            self.has_all_slots(limit).await?;
-        }
-        ready?;
-        self.evicts_nothing(&markers, limit).await
-    }
-
-    /// Returns the places of the markers in use: those of the destinations, or of the nodes of a cluster.
-    async fn marked(&self, limit: Limit) -> Result<Vec<usize>, StoreError> {
-        let of_nodes = self.0.client.marked(limit).await?;
-        Ok(of_nodes.unwrap_or_else(|| (0..self.0.options.keys.markers().len()).collect()))
     }
 
     fn is_cluster(&self) -> bool {

@@ -144,3 +144,307 @@ fn names_of_all_nodes_are_locked_renewed_listed_and_released() {
     }
     assert_eq!(store.check(LIMIT), Ok(()));
 }
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn several_locks_of_all_nodes_are_taken_together_and_kept_and_their_releases_are_heard() {
+    let nodes = cluster();
+    let leases = |nodes| {
+        let leases = Leases::builder(store_at(&url(nodes))).lease(LEASE);
+        leases.build().unwrap()
+    };
+    let (first, second) = (leases(&nodes[..]), leases(&nodes[2..]));
+    let names: Vec<String> = (0..3).flat_map(|node| names_of(node, 3)).collect();
+    let guards = first.lock_all(&names).wait().unwrap();
+    assert!(guards.iter().all(|guard| guard.is_held()));
+    let tried = second
+        .lock_all(&names)
+        .within(Duration::from_millis(50))
+        .wait();
+    assert!(tried.is_err(), "{tried:?}");
+    for released in first.release_many(guards).wait() {
+        released.unwrap();
+    }
+    assert_eq!(second.lock_all(&names).wait().unwrap().len(), names.len());
+}
+
+/// The identity of a node.
+fn id(node: &Server) -> String {
+    node.cli(&["CLUSTER", "MYID"]).trim_matches('"').to_owned()
+}
+
+/// Moves a slot in steps, as `redis-cli --cluster reshard` does.
+struct Move<'a> {
+    slot: String,
+    from: &'a Server,
+    to: &'a Server,
+}
+
+impl<'a> Move<'a> {
+    fn begin(name: &str, from: &'a Server, to: &'a Server) -> Self {
+        let slot = slot(name).to_string();
+        let (source, target) = (id(from), id(to));
+        to.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]);
+        from.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]);
+        Move { slot, from, to }
+    }
+
+    /// Moves all keys.
+    fn keys(&self) {
+        let keys = self
+            .from
+            .cli(&["CLUSTER", "GETKEYSINSLOT", &self.slot, "100"]);
+        let port = self.to.port().to_string();
+        for key in keys.lines().filter_map(|line| line.split('"').nth(1)) {
+            let moved = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
+            assert_eq!(self.from.cli(&moved), "OK");
+        }
+    }
+
+    fn end(self) {
+        let target = id(self.to);
+        for node in [self.to, self.from] {
+            let ended = node.cli(&["CLUSTER", "SETSLOT", &self.slot, "NODE", &target]);
+            assert_eq!(ended, "OK");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn renewals_follow_a_slot_that_moves() {
+    let nodes = cluster();
+    let empty = node();
+    let port = empty.port().to_string();
+    nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+    empty.until(&["CLUSTER", "INFO"], "cluster_known_nodes:4");
+    nodes[0].until(&["CLUSTER", "NODES"], &id(&empty));
+    let store = store_at(&url(&nodes));
+    // To a node that serves slots, and to one that has none yet.
+    for (to, name) in [&nodes[2], &empty].into_iter().zip(names_of(0, 2)) {
+        let key = format!("tourbillon:{{{name}}}:lock");
+        to.until(&["CLUSTER", "NODES"], &id(&nodes[0]));
+        let token = granted(&store, &name);
+        let moves = Move::begin(&name, &nodes[0], to);
+        assert_eq!(renew(&store, &name, LIMIT), Outcome::Renewed);
+        moves.keys();
+        assert_eq!(nodes[0].cli(&["EXISTS", &key]), "(integer) 0");
+        for _ in 0..3 {
+            assert_eq!(renew(&store, &name, LIMIT), Outcome::Renewed);
+        }
+        let holder = store.holder_of(&name, LIMIT).unwrap().unwrap();
+        assert_eq!(holder.token, token);
+        moves.end();
+        for _ in 0..3 {
+            assert_eq!(renew(&store, &name, LIMIT), Outcome::Renewed);
+        }
+        // A batch whose other names stay.
+        let other = &names_of(1, 1)[0];
+        granted(&store, other);
+        let batch = [&name, other].map(|name| Renewal::new(name, Secret::new("a"), LEASE));
+        let renewed = store.renew(Destination::default(), &batch, LIMIT);
+        assert_eq!(renewed, Ok(vec![Outcome::Renewed; 2]));
+        release(&store, &name);
+        assert_eq!(to.cli(&["EXISTS", &key]), "(integer) 0");
+        release(&store, other);
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_free_name_whose_slot_moves_is_granted_after_the_move() {
+    let nodes = cluster();
+    let store = store_at(&url(&nodes));
+    let name = &names_of(0, 1)[0];
+    let moves = Move::begin(name, &nodes[0], &nodes[1]);
+    unavailable(acquire(&store, name, LIMIT), "TRYAGAIN");
+    moves.end();
+    // The node has a new epoch: what it took over may have lost something just before.
+    let start = Instant::now();
+    wait::until("it is granted", || match acquire(&store, name, LIMIT) {
+        Ok(Acquired::Granted { .. }) => true,
+        Err(StoreError::Restarted { wait }) => {
+            assert!(wait <= LEASE + LATER, "{wait:?}");
+            false
+        }
+        other => panic!("{other:?}"),
+    });
+    println!("granted after {:?}", start.elapsed());
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_node_that_is_killed_fails_its_own_names_and_waits_after_its_restart() {
+    let mut nodes = cluster();
+    let store = store_at(&url(&nodes));
+    let names: Vec<_> = (0..3).map(|node| names_of(node, 1).remove(0)).collect();
+    for name in &names {
+        granted(&store, name);
+    }
+    nodes[1].kill();
+    let batch: Vec<_> = names
+        .iter()
+        .map(|name| Renewal::new(name, Secret::new("a"), LEASE))
+        .collect();
+    let renewed = store.renew(Destination::default(), &batch, LIMIT).unwrap();
+    assert_eq!(renewed[0], Outcome::Renewed);
+    assert!(matches!(&renewed[1], Outcome::Failed(error) if error.may_pass()));
+    assert_eq!(renewed[2], Outcome::Renewed);
+    assert!(matches!(
+        store.check(LIMIT),
+        Err(StoreError::Unavailable(_))
+    ));
+    nodes[1].restart();
+    let start = Instant::now();
+    // It has lost its locks, and its marker. Only a store that takes that for a loss waits.
+    let careful = RedisStore::builder(&url(&nodes)).longest_lease(LEASE);
+    let careful = careful.build().unwrap();
+    wait::until("it serves its slots", || {
+        match acquire(&careful, &names[1], LIMIT) {
+            Err(StoreError::Emptied { wait, .. }) => {
+                assert!(wait <= LEASE + LATER, "{wait:?}");
+                true
+            }
+            Err(StoreError::Unavailable(_)) => false,
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(renew(&store, &names[1], LIMIT), Outcome::NotHeld);
+    for name in [&names[0], &names[2]] {
+        assert_eq!(renew(&store, name, LIMIT), Outcome::Renewed);
+        release(&store, name);
+        granted(&careful, name);
+    }
+    wait::until("it grants again", || {
+        acquire(&careful, &names[1], LIMIT).is_ok()
+    });
+    assert!(start.elapsed() >= LEASE, "{:?}", start.elapsed());
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_node_that_hangs_delays_no_names_of_the_others() {
+    let nodes = cluster();
+    let store = store_at(&url(&nodes));
+    let names: Vec<_> = (0..3).map(|node| names_of(node, 1).remove(0)).collect();
+    for name in &names {
+        granted(&store, name);
+    }
+    let short = Duration::from_millis(300);
+    nodes[0].stop();
+    let batch: Vec<_> = names
+        .iter()
+        .map(|name| Renewal::new(name, Secret::new("a"), LEASE))
+        .collect();
+    for _ in 0..3 {
+        let renewed = store.renew(Destination::default(), &batch, short).unwrap();
+        assert!(matches!(&renewed[0], Outcome::Failed(error) if error.may_pass()));
+        assert_eq!(renewed[1..], [Outcome::Renewed, Outcome::Renewed]);
+        // Alone they wait for nobody: the limit is that of the test.
+        assert_eq!(renew(&store, &names[1], LIMIT), Outcome::Renewed);
+        release(&store, &names[2]);
+        granted(&store, &names[2]);
+    }
+    // Somebody new finds the map all the same.
+    let new = store_at(&url(&nodes));
+    assert_eq!(renew(&new, &names[1], LIMIT), Outcome::Renewed);
+    nodes[0].resume();
+    assert_eq!(renew(&store, &names[0], LIMIT), Outcome::Renewed);
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_replica_that_is_promoted_is_renewed_at_and_grants_after_the_wait() {
+    let nodes = cluster();
+    let replica = node();
+    let port = replica.port().to_string();
+    nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+    let master = id(&nodes[0]);
+    replica.until(&["CLUSTER", "NODES"], &master);
+    replica.until(&["CLUSTER", "REPLICATE", &master], "OK");
+    replica.until(&["INFO", "replication"], "master_link_status:up");
+    let store = store_at(&url(&nodes));
+    let names = names_of(0, 2);
+    granted(&store, &names[0]);
+    let leases = Leases::builder(Arc::clone(&store))
+        .lease(LEASE)
+        .build()
+        .unwrap();
+    let kept = &names_of(0, 3)[2];
+    let guard = leases.lock(kept).wait().unwrap();
+    let key = format!("tourbillon:{{{kept}}}:lock");
+    replica.until(&["INFO", "keyspace"], "keys=");
+    wait::until("it is replicated", || {
+        replica.cli(&["DBSIZE"]) == nodes[0].cli(&["DBSIZE"])
+    });
+    assert_eq!(replica.cli(&["CLUSTER", "FAILOVER"]), "OK");
+    replica.until(&["ROLE"], "\"master\"");
+    assert_eq!(renew(&store, &names[0], LIMIT), Outcome::Renewed);
+    assert_eq!(replica.cli(&["EXISTS", &key]), "(integer) 1");
+    let waits = acquire(&store, &names[1], LIMIT);
+    let Err(StoreError::Restarted { wait: left }) = waits else {
+        panic!("{waits:?}");
+    };
+    assert!(left > LEASE && left <= LEASE + LATER, "{left:?}");
+    let before = leases.stats().renewed;
+    wait::until("the lock is kept there", || leases.stats().renewed > before);
+    assert!(guard.is_held());
+    // The others do not wait.
+    granted(&store, &names_of(1, 1)[0]);
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_seed_that_is_gone_or_hangs_keeps_nobody_from_the_cluster() {
+    let nodes = cluster();
+    let hangs = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let silent = hangs.local_addr().unwrap().port();
+    let (gone, port) = (free_port(), nodes[1].port());
+    let at = |ports: &[u16]| {
+        let seeds = ports.iter().map(|port| format!("127.0.0.1:{port}"));
+        let seeds = seeds.collect::<Vec<_>>().join(",");
+        store_at(&format!("redis-cluster://{seeds}/"))
+    };
+    for seeds in [[gone, port], [silent, port], [port, gone]] {
+        let store = at(&seeds);
+        let name = &names_of(2, 1)[0];
+        granted(&store, name);
+        release(&store, name);
+    }
+    unavailable(at(&[gone]).check(LIMIT), &format!("127.0.0.1:{gone}"));
+    let short = Duration::from_millis(200);
+    unavailable(at(&[gone, silent]).check(short), "the cluster of");
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn what_is_no_cluster_or_has_not_all_slots_is_said() {
+    let plain = Server::start();
+    let store = store_at(&url(std::slice::from_ref(&plain)));
+    for answer in [store.check(LIMIT), acquire(&store, "x", LIMIT).map(|_| ())] {
+        let Err(StoreError::Refused(why)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(why.contains("no node of a cluster"), "{why}");
+        assert!(why.contains("redis://"), "{why}");
+    }
+    let alone = node();
+    let store = store_at(&url(std::slice::from_ref(&alone)));
+    unavailable(store.check(LIMIT), "no node serves a slot");
+    unavailable(acquire(&store, "x", LIMIT), "no node serves slot");
+    // One slot, of the name, and none of a marker.
+    let name = names_of(1, 99);
+    let name = name.iter().find(|name| slot(name) % 16 != 0).unwrap();
+    alone.cli(&["CLUSTER", "ADDSLOTS", &slot(name).to_string()]);
+    wait::until("the map has changed", || {
+        matches!(&acquire(&store, name, LIMIT), Err(StoreError::Unavailable(why))
+            if why.contains("can have a marker"))
+    });
+    unavailable(store.check(LIMIT), "can have a marker");
+    alone.cli(&["ACL", "SETUSER", "default", "resetpass", ">s3cret"]);
+    let new = store_at(&url(std::slice::from_ref(&alone)));
+    let Err(StoreError::Refused(why)) = new.check(LIMIT) else {
+        panic!("{new:?}");
+    };
+    assert!(why.contains("NOAUTH"), "{why}");
+}
