@@ -465,17 +465,35 @@ mod tests {
             ("redis-sentinel://a?x,b/shop", "has no options"),
             ("redis-sentinel://:s3cret?@a/shop#x", "has no options"),
             ("redis-sentinel://:s3cret@a/shop/first", "***@a/shop/first"),
+            ("redis-cluster://:s3cret@a,b/1", "only the database 0"),
+            ("redis-cluster://a/shop", "only the database 0"),
+            ("redis-cluster://a/0/1", "only the database 0"),
+            ("redis-cluster:///", "can't be used"),
+            ("redis-cluster://a,,b/", "can't be used"),
+            ("redis-cluster://a:x", "can't be used"),
+            ("redis-cluster://a:,b", "the port of a is missing"),
+            (
+                "redis-cluster://:s3cret@a/?x=1",
+                "a URL of a cluster has no options",
+            ),
         ] {
             let error = build(url);
             assert!(error.contains(words), "{error}");
             assert!(!error.contains("s3cret"), "{error}");
         }
         if cfg!(feature = "redis-tls") {
-            let error = build("rediss://:s3cret@host/#insecure");
-            assert!(error.contains("certificates are always checked"), "{error}");
+            for url in [
+                "rediss://:s3cret@host/#insecure",
+                "rediss-cluster://a/#insecure",
+            ] {
+                let error = build(url);
+                assert!(error.contains("certificates are always checked"), "{error}");
+            }
         } else {
-            let error = build("rediss://:s3cret@host/");
-            assert!(error.contains("feature `redis-tls`"), "{error}");
+            for url in ["rediss://:s3cret@host/", "rediss-cluster://:s3cret@a,b/"] {
+                let error = build(url);
+                assert!(error.contains("feature `redis-tls`"), "{error}");
+            }
         }
         let some = || RedisStoreBuilder::new("redis://host/");
         let error = |builder: RedisStoreBuilder| builder.build().unwrap_err();
@@ -507,6 +525,21 @@ mod tests {
         let store = at_sentinels().build().unwrap();
         let shown = "shop of the Sentinels a:26379,::1:26379,b:7";
         assert!(format!("{store:?}").contains(shown), "{store:?}");
+        let in_cluster =
+            |scheme| RedisStoreBuilder::new(&format!("{scheme}://me:s3cret@a,[::1]:7/0"));
+        let refused = in_cluster("redis-cluster").durable().build();
+        assert!(
+            refused
+                .unwrap_err()
+                .to_string()
+                .contains("not replicated yet")
+        );
+        let schemes = ["redis-cluster", "rediss-cluster"];
+        for scheme in &schemes[..1 + usize::from(cfg!(feature = "redis-tls"))] {
+            let store = in_cluster(scheme).build().unwrap();
+            let shown = format!("{store:?}");
+            assert!(shown.contains("\"the cluster of a:6379,::1:7\""), "{shown}");
+        }
         assert!(some().build().is_ok());
         // The default is valid with the longest possible lease, too.
         assert!(some().longest_lease(LONGEST).build().is_ok());
@@ -524,5 +557,7 @@ mod tests {
         assert_eq!(of(4, "foo"), Destination::new(2));
         assert_eq!(of(4, "user1000"), Destination::new(0));
         assert_eq!(of(SLOTS, "foo"), Destination::new(12_182));
+        let in_cluster = RedisStoreBuilder::new("redis-cluster://a").build().unwrap();
+        assert_eq!(in_cluster.destination("foo"), Destination::new(11));
     }
 }

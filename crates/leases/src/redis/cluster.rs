@@ -245,6 +245,8 @@ impl Cluster {
             sleep(STEP * (HOPS - hops)).await;
         }
         if moved {
+            // The node to which a call is sent away knows best, but only once: it may send it away, too.
+            let hint = hint.filter(|_| hops == HOPS);
             // Without a new map the calls are sent by the old one, and fail in the same way.
             let _ = self.learn(Some(map), hint, limit).await;
         }

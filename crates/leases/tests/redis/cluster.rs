@@ -40,7 +40,12 @@ pub(crate) fn cluster() -> [Server; 3] {
         let ready = |state: &String| {
             state.contains("cluster_state:ok") && state.contains("cluster_known_nodes:3")
         };
-        states.iter().all(ready)
+        // The epoch of another node comes later than the node.
+        let epochs = |node: &Server| {
+            let nodes = node.cli(&["CLUSTER", "NODES"]);
+            (1..=3).all(|epoch| nodes.contains(&format!(" {epoch} connected")))
+        };
+        states.iter().all(ready) && nodes.iter().all(epochs)
     });
     nodes
 }

@@ -1,8 +1,12 @@
 //! The store on a cluster, by a URL of its nodes.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Wake, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use kit::wait;
@@ -168,6 +172,22 @@ fn several_locks_of_all_nodes_are_taken_together_and_kept_and_their_releases_are
     assert_eq!(second.lock_all(&names).wait().unwrap().len(), names.len());
 }
 
+/// A replica of the first node of a cluster, in step with it.
+fn replica_of(nodes: &[Server; 3]) -> Server {
+    let node_of = &nodes[0];
+    let (replica, master) = (node(), id(node_of));
+    node_of.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    node_of.cli(&["CLUSTER", "MEET", "127.0.0.1", &replica.port().to_string()]);
+    // Then it knows all masters.
+    replica.until(&["CLUSTER", "INFO"], "cluster_state:ok");
+    replica.until(&["CLUSTER", "REPLICATE", &master], "OK");
+    replica.until(&["INFO", "replication"], "master_link_status:up");
+    for node in nodes {
+        node.until(&["CLUSTER", "NODES"], &format!(" slave {master}"));
+    }
+    replica
+}
+
 /// The identity of a node.
 fn id(node: &Server) -> String {
     node.cli(&["CLUSTER", "MYID"]).trim_matches('"').to_owned()
@@ -218,6 +238,7 @@ fn renewals_follow_a_slot_that_moves() {
     let port = empty.port().to_string();
     nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
     empty.until(&["CLUSTER", "INFO"], "cluster_known_nodes:4");
+    empty.until(&["CLUSTER", "INFO"], "cluster_state:ok");
     nodes[0].until(&["CLUSTER", "NODES"], &id(&empty));
     let store = store_at(&url(&nodes));
     // To a node that serves slots, and to one that has none yet.
@@ -228,7 +249,8 @@ fn renewals_follow_a_slot_that_moves() {
         let moves = Move::begin(&name, &nodes[0], to);
         assert_eq!(renew(&store, &name, LIMIT), Outcome::Renewed);
         moves.keys();
-        assert_eq!(nodes[0].cli(&["EXISTS", &key]), "(integer) 0");
+        let gone = nodes[0].cli(&["EXISTS", &key]);
+        assert!(gone.starts_with("(error) ASK"), "{gone}");
         for _ in 0..3 {
             assert_eq!(renew(&store, &name, LIMIT), Outcome::Renewed);
         }
@@ -356,13 +378,7 @@ fn a_node_that_hangs_delays_no_names_of_the_others() {
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_replica_that_is_promoted_is_renewed_at_and_grants_after_the_wait() {
     let nodes = cluster();
-    let replica = node();
-    let port = replica.port().to_string();
-    nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
-    let master = id(&nodes[0]);
-    replica.until(&["CLUSTER", "NODES"], &master);
-    replica.until(&["CLUSTER", "REPLICATE", &master], "OK");
-    replica.until(&["INFO", "replication"], "master_link_status:up");
+    let replica = replica_of(&nodes);
     let store = store_at(&url(&nodes));
     let names = names_of(0, 2);
     granted(&store, &names[0]);
@@ -373,12 +389,14 @@ fn a_replica_that_is_promoted_is_renewed_at_and_grants_after_the_wait() {
     let kept = &names_of(0, 3)[2];
     let guard = leases.lock(kept).wait().unwrap();
     let key = format!("tourbillon:{{{kept}}}:lock");
-    replica.until(&["INFO", "keyspace"], "keys=");
     wait::until("it is replicated", || {
         replica.cli(&["DBSIZE"]) == nodes[0].cli(&["DBSIZE"])
     });
-    assert_eq!(replica.cli(&["CLUSTER", "FAILOVER"]), "OK");
-    replica.until(&["ROLE"], "\"master\"");
+    // The masters may not agree at once.
+    wait::until("it is promoted", || {
+        replica.cli(&["CLUSTER", "FAILOVER"]);
+        replica.cli(&["ROLE"]).contains("\"master\"")
+    });
     assert_eq!(renew(&store, &names[0], LIMIT), Outcome::Renewed);
     assert_eq!(replica.cli(&["EXISTS", &key]), "(integer) 1");
     let waits = acquire(&store, &names[1], LIMIT);
@@ -389,6 +407,11 @@ fn a_replica_that_is_promoted_is_renewed_at_and_grants_after_the_wait() {
     let before = leases.stats().renewed;
     wait::until("the lock is kept there", || leases.stats().renewed > before);
     assert!(guard.is_held());
+    // The node that is no master any more loses its connections. One is that of the question.
+    wait::until("its connections are closed", || {
+        let clients = nodes[0].cli(&["CLIENT", "LIST", "TYPE", "NORMAL"]);
+        clients.matches(" cmd=").count() == 1
+    });
     // The others do not wait.
     granted(&store, &names_of(1, 1)[0]);
 }
@@ -447,4 +470,168 @@ fn what_is_no_cluster_or_has_not_all_slots_is_said() {
         panic!("{new:?}");
     };
     assert!(why.contains("NOAUTH"), "{why}");
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_master_that_stands_still_is_left_for_the_replica_that_takes_over() {
+    let nodes = cluster();
+    let replica = replica_of(&nodes);
+    let store = store_at(&url(&nodes));
+    let name = &names_of(0, 1)[0];
+    granted(&store, name);
+    replica.until(&["EXISTS", "x"], "MOVED");
+    wait::until("it is replicated", || {
+        replica.cli(&["DBSIZE"]) == nodes[0].cli(&["DBSIZE"])
+    });
+    nodes[0].stop();
+    assert_eq!(replica.cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]), "OK");
+    let short = Duration::from_millis(300);
+    wait::until("renewals have moved", || {
+        renew(&store, name, short) == Outcome::Renewed
+    });
+    // The epoch of the node has grown, although its marker is that of the old master.
+    let other = &names_of(0, 2)[1];
+    let waits = acquire(&store, other, LIMIT);
+    assert!(
+        matches!(waits, Err(StoreError::Restarted { .. })),
+        "{waits:?}"
+    );
+    nodes[0].resume();
+    assert_eq!(renew(&store, name, LIMIT), Outcome::Renewed);
+}
+
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_release_at_one_node_is_heard_at_another_and_after_the_end_of_that_one() {
+    let mut nodes = cluster();
+    let (releases, waits) = (store_at(&url(&nodes[1..2])), store_at(&url(&nodes[2..])));
+    let name = &names_of(1, 1)[0];
+    granted(&releases, name);
+    let woken = Arc::new(Woken::default());
+    let place = waits.watch(name, &Waker::from(Arc::clone(&woken))).unwrap();
+    let times = || woken.0.load(SeqCst);
+    let is_heard = |before: usize| {
+        place.looks();
+        let claim = Claim::new(name, "b", Secret::new("b"), LEASE).waiting();
+        let held = waits.acquire(&claim, LIMIT);
+        assert!(matches!(held, Ok(Acquired::Held { .. })), "{held:?}");
+        release(&releases, name);
+        wait::until("the release is heard", || times() > before);
+        granted(&releases, name);
+    };
+    // A subscription wakes, too.
+    wait::until("it has subscribed", || times() == 1);
+    is_heard(1);
+    let hears = |node: &Server| node.cli(&["PUBSUB", "CHANNELS"]).contains("released");
+    let of = [0, 2].into_iter().find(|&node| hears(&nodes[node]));
+    let before = times();
+    place.looks();
+    nodes[of.unwrap_or(1)].kill();
+    if of.is_some() {
+        wait::until("it has subscribed elsewhere", || times() > before);
+        is_heard(times());
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_node_whose_marker_moves_away_has_another_one() {
+    let nodes = cluster();
+    let careful = RedisStore::builder(&url(&nodes)).longest_lease(LEASE);
+    let (careful, store) = (careful.build().unwrap(), store_at(&url(&nodes)));
+    let names = names_of(1, 3);
+    granted(&store, &names[0]);
+    let marker = nodes[1].cli(&["KEYS", "*:marker"]);
+    let tag = marker.split(['{', '}']).nth(1).unwrap();
+    assert_eq!(home(tag), 1);
+    let moves = Move::begin(tag, &nodes[1], &nodes[2]);
+    granted(&store, &names[1]);
+    moves.keys();
+    // Its key is away, and its slot not yet.
+    unavailable(acquire(&store, &names[2], LIMIT), "do not agree yet");
+    assert_eq!(renew(&store, &names[1], LIMIT), Outcome::Renewed);
+    moves.end();
+    // It looks like a node that has lost its data.
+    let waits = acquire(&careful, &names[2], LIMIT);
+    assert!(
+        matches!(waits, Err(StoreError::Emptied { .. })),
+        "{waits:?}"
+    );
+    let other = nodes[1].cli(&["KEYS", "*:marker"]);
+    assert!(other.contains(":marker") && other != marker, "{other}");
+    assert_eq!(
+        store.check(LIMIT).is_ok(),
+        acquire(&store, &names[2], LIMIT).is_ok()
+    );
+}
+
+/// A node that has all slots, with this epoch, and sends each call to itself. Ends with the process.
+fn sends_to_itself(epoch: u64) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let nodes = format!("me :{port}@1 myself,master - 0 0 {epoch} connected 0-16383\n");
+    let nodes = format!("${}\r\n{nodes}\r\n", nodes.len());
+    let slots = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$0\r\n\r\n:{port}\r\n$2\r\nme\r\n");
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let (nodes, slots) = (nodes.clone(), slots.clone());
+            thread::spawn(move || {
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                while let Some(Ok(line)) = lines.next() {
+                    let answer = match &*line {
+                        "NODES" => &nodes,
+                        "SLOTS" => &slots,
+                        "EVALSHA" => "-MOVED 1 :1\r\n",
+                        _ => continue,
+                    };
+                    let answer = answer.replace(":1\r", &format!(":{port}\r"));
+                    let _ = stream.write_all(answer.as_bytes());
+                }
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn nodes_that_send_a_call_in_a_circle_are_left_after_some_time() {
+    let store = store_at(&format!(
+        "redis-cluster://127.0.0.1:{}/",
+        sends_to_itself(1)
+    ));
+    unavailable(acquire(&store, "x", LIMIT), "do not agree yet");
+    let renewed = renew(&store, "x", Duration::from_millis(50));
+    assert!(
+        matches!(&renewed, Outcome::Failed(error) if error.may_pass()),
+        "{renewed:?}"
+    );
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_node_that_knows_only_of_older_failovers_is_not_believed() {
+    let nodes = cluster();
+    let stale = format!("127.0.0.1:{},", sends_to_itself(0));
+    let url = url(&nodes).replace("://", &format!("://{stale}"));
+    let store = store_at(&url);
+    // If it was asked first, its map counts until somebody asks again.
+    wait::until("a real map is known", || {
+        acquire(&store, "x", LIMIT).is_ok()
+    });
+    // Longer than the map is used.
+    let until = Instant::now() + Duration::from_secs(7);
+    while Instant::now() < until {
+        assert_eq!(renew(&store, "x", LIMIT), Outcome::Renewed);
+    }
 }

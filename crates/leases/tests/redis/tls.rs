@@ -63,7 +63,16 @@ struct Secured {
 }
 
 impl Secured {
-    fn start(authority: &Authority, (certificate, key): &(String, String), clients: &str) -> Self {
+    fn start(authority: &Authority, certified: &(String, String), clients: &str) -> Self {
+        Secured::with(authority, certified, clients, &[])
+    }
+
+    fn with(
+        authority: &Authority,
+        (certificate, key): &(String, String),
+        clients: &str,
+        options: &[&str],
+    ) -> Self {
         let port = free_port();
         let folder = std::env::temp_dir().join(format!("tourbillon-tls-{port}"));
         fs::create_dir_all(&folder).expect("a folder");
@@ -74,7 +83,7 @@ impl Secured {
         };
         let authority = file("ca.crt", &authority.pem);
         let (certificate, key) = (file("own.crt", certificate), file("own.key", key));
-        let server = Server::with(&[
+        let tls = [
             "--save",
             "",
             "--tls-port",
@@ -87,7 +96,8 @@ impl Secured {
             &authority,
             "--tls-auth-clients",
             clients,
-        ]);
+        ];
+        let server = Server::with(&[&tls[..], options].concat());
         Secured {
             server,
             port,
@@ -377,6 +387,35 @@ fn sentinels_and_their_master_are_asked_over_tls() {
     let leases = Leases::new(at(&authority)).unwrap();
     leases.lock("x").wait().unwrap().release().wait().unwrap();
     let refused = at(&Authority::new()).check(LIMIT);
+    let Err(StoreError::Refused(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.contains("certificate is not accepted"), "{why}");
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_cluster_over_tls_names_its_ports_for_tls() {
+    let authority = Authority::new();
+    let issued = authority.issue("127.0.0.1", false);
+    let options = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
+    let node = Secured::with(&authority, &issued, "no", &options);
+    node.server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    node.server.until(&["CLUSTER", "INFO"], "cluster_state:ok");
+    let url = format!("rediss-cluster://127.0.0.1:{}/", node.port);
+    let store = RedisStore::builder(&url).starts_empty();
+    let store = store
+        .tls_root_certificate_pem(&*authority.pem)
+        .build()
+        .unwrap();
+    for name in ["a", "b", "c"] {
+        let claim = Claim::new(name, "a:1", Secret::new("a:1"), LEASE);
+        assert!(store.acquire(&claim, LIMIT).is_ok());
+    }
+    assert_eq!(store.check(LIMIT), Ok(()));
+    let stranger = Authority::new();
+    let store = RedisStore::builder(&url).tls_root_certificate_pem(&*stranger.pem);
+    let refused = store.build().unwrap().check(LIMIT);
     let Err(StoreError::Refused(why)) = refused else {
         panic!("{refused:?}");
     };
