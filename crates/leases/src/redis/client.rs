@@ -87,9 +87,12 @@ impl Client {
         if answers.len() != number {
             return Err(StoreError::no_answer());
         }
-        // One error for all of them says it once.
-        match &answers[..] {
-            [Err(first), others @ ..] if others.iter().all(Result::is_err) => Err(first.clone()),
+        // The error of all calls is that of the whole. Different ones differ in whether calls may have
+        // been executed.
+        match answers.first() {
+            Some(Err(first)) if answers.iter().all(|one| one.as_ref().err() == Some(first)) => {
+                Err(first.clone())
+            }
             _ => Ok(answers),
         }
     }

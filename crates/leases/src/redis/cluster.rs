@@ -40,7 +40,7 @@ use crate::sync::{Arc, Mutex};
 
 /// How often the map is learned anew.
 const AGAIN: Duration = Duration::from_secs(3);
-/// The least time between two maps of which calls without an answer make one necessary.
+/// The least time between two attempts that calls without an answer make necessary.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long the map may take if no call waits for it.
 const ASKING: Duration = Duration::from_secs(5);
@@ -61,8 +61,8 @@ pub(super) struct Cluster {
     /// The keys of the markers, with their slots.
     markers: Vec<(u16, Arc<str>)>,
     map: Mutex<Option<Arc<SlotMap>>>,
-    /// Held while somebody learns the map.
-    turn: Arc<Turn<()>>,
+    /// Held while somebody learns the map. When that last began without a call that waits for it.
+    turn: Arc<Turn<Option<Instant>>>,
 }
 
 /// Which node serves which slot.
@@ -172,7 +172,7 @@ impl Cluster {
                         }
                     }
                     Err(error) => {
-                        self.doubt(&map);
+                        self.learn_later(&map);
                         all.push((item.at, Err(error)));
                     }
                 }
@@ -206,7 +206,7 @@ impl Cluster {
         let answers = match node.slot(whose).call(&calls, limit).await {
             Ok(answers) => answers,
             Err(error) => {
-                self.doubt(map);
+                self.learn_later(map);
                 let failed = places.into_iter().map(|(at, _)| (at, Err(error.clone())));
                 return failed.collect();
             }
@@ -236,13 +236,13 @@ impl Cluster {
             again.push(Item { at, slot, call, to });
         }
         if all.iter().any(|(_, answer)| shows_change(answer)) {
-            self.doubt(map);
+            self.learn_later(map);
         }
         if again.is_empty() {
             return all;
         }
         if hops < HOPS {
-            sleep(STEP * (HOPS - hops)).await;
+            sleep(limit.left().min(STEP * (HOPS - hops))).await;
         }
         if moved {
             // The node to which a call is sent away knows best, but only once: it may send it away, too.
@@ -306,16 +306,12 @@ impl Cluster {
         Ok(map)
     }
 
-    /// Has the map learned anew, since it may be wrong.
-    fn doubt(self: &Arc<Self>, map: &Arc<SlotMap>) {
-        if map.learned.elapsed() >= PAUSE {
-            self.learn_later(map);
-        }
-    }
-
-    /// Learns the map while the calls go on, if nobody does so already.
+    /// Learns the map while the calls go on, since it may be wrong, if nobody does so already.
     fn learn_later(self: &Arc<Self>, seen: &Arc<SlotMap>) {
-        if let Ok(turn) = Arc::clone(&self.turn).try_lock_owned() {
+        if let Ok(mut turn) = Arc::clone(&self.turn).try_lock_owned()
+            && turn.is_none_or(|last| last.elapsed() >= PAUSE)
+        {
+            *turn = Some(Instant::now());
             let (cluster, seen) = (Arc::clone(self), Arc::clone(seen));
             tokio::spawn(async move {
                 // Without an answer the old map is used on.
