@@ -394,7 +394,7 @@ impl Cluster {
                 error => error,
             });
         };
-        let map = Arc::new(self.drawn(best, before.as_deref()));
+        let map = Arc::new(self.drawn(&best, before.as_deref()));
         if let Some(seeds) = self.server.seeds() {
             let masters = map.masters.iter();
             seeds.found(masters.map(|node| (node.host.clone(), node.port)).collect());
@@ -441,7 +441,7 @@ impl Cluster {
     }
 
     /// Makes the map of a topology. Nodes that were there before keep their connections.
-    fn drawn(&self, topology: Topology, before: Option<&SlotMap>) -> SlotMap {
+    fn drawn(&self, topology: &Topology, before: Option<&SlotMap>) -> SlotMap {
         let mut owners = vec![None; usize::from(SLOTS)];
         for (place, master) in topology.masters.iter().enumerate() {
             for &(first, last) in &master.ranges {

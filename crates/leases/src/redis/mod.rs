@@ -252,7 +252,7 @@ pub use builder::RedisStoreBuilder;
 /// move of a slot to it (`config-epoch`). A marker is missing where a node is new. After a failover, a
 /// restart, or such a move the node grants nothing for the longest lease and 10 s
 /// ([`StoreError::Restarted`], [`StoreError::Emptied`]). Renewals and releases go on, and so do grants of
-/// the other nodes. A node needs a slot that can have a marker, which is each 16th one, before it grants.
+/// the other nodes. A node grants nothing while it has no slot that can have a marker: one of 16 slots can.
 ///
 /// The script of a grant reads the marker in the same step as the lock, although it lies in another slot
 /// of the same node. Redis and Valkey allow that to scripts. A server that does not refuses all

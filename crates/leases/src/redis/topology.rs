@@ -133,16 +133,13 @@ mod tests {
     }
 
     /// What is read of these ranges.
-    fn read(ranges: Vec<Value>) -> Option<Vec<(String, u16, u64, Vec<(u16, u16)>)>> {
+    fn read(ranges: Vec<Value>) -> Option<Vec<NodeSlots>> {
         let nodes = "a 1.1.1.1:7@17,name master - 0 0 3 connected 0-5\n\
                      b :8@18 myself,master - 0 0 5 connected\nbroken\nc x y z 0 0 -1";
         let topology = Topology::read(&bulk(nodes), &Value::Array(ranges), "seed")?;
-        let masters = topology.masters.into_iter();
-        Some(
-            masters
-                .map(|n| (n.host, n.port, n.epoch, n.ranges))
-                .collect(),
-        )
+        let newest = topology.masters.iter().map(|node| node.epoch).max();
+        assert_eq!(topology.newest, newest.unwrap_or(0));
+        Some(topology.masters)
     }
 
     #[test]
@@ -154,9 +151,15 @@ mod tests {
             range(16_000, 16_383, master(bulk("h"), 7, "a")),
             range(10, 10, master(Value::Nil, 8, "b")),
         ]);
+        let node = |host: &str, port, epoch, ranges: &[(u16, u16)]| NodeSlots {
+            host: host.to_owned(),
+            port,
+            epoch,
+            ranges: ranges.to_vec(),
+        };
         let expected = vec![
-            ("h".to_owned(), 7, 3, vec![(0, 5), (16_000, 16_383)]),
-            ("seed".to_owned(), 8, 5, vec![(9, 9), (10, 10)]),
+            node("h", 7, 3, &[(0, 5), (16_000, 16_383)]),
+            node("seed", 8, 5, &[(9, 9), (10, 10)]),
         ];
         assert_eq!(found, Some(expected));
         assert_eq!(read(Vec::new()), Some(Vec::new()));
