@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use tokio::runtime::Handle;
 use tourbillon::Clock;
 
-use super::cluster::{Answers, Cluster};
+use super::cluster::{Cluster, ScriptAnswers};
 use super::keys::Keys;
 use super::scripts::Call;
 use super::server::Server;
@@ -66,7 +66,7 @@ impl Client {
         destination: Destination,
         calls: Vec<Call>,
         limit: Limit,
-    ) -> Result<Answers, StoreError> {
+    ) -> Result<ScriptAnswers, StoreError> {
         let number = calls.len();
         let wires = self.0.get()?;
         let call = match &wires.cluster {
@@ -83,7 +83,8 @@ impl Client {
                 answers.map(|answers| Ok(answers?.into_iter().map(Ok).collect()))
             }
         };
-        let answers: Answers = call.ok_or_else(|| no_runtime(&wires.server.to_string()))??;
+        let answers: ScriptAnswers =
+            call.ok_or_else(|| no_runtime(&wires.server.to_string()))??;
         if answers.len() != number {
             return Err(StoreError::no_answer());
         }

@@ -52,7 +52,7 @@ const HOPS: u32 = 6;
 const STEP: Duration = Duration::from_millis(10);
 
 /// The answer to each call.
-pub(super) type Answers = Vec<Result<Value, StoreError>>;
+pub(super) type ScriptAnswers = Vec<Result<Value, StoreError>>;
 
 /// The nodes of a cluster, and the connections to them.
 pub(super) struct Cluster {
@@ -117,8 +117,8 @@ impl Cluster {
         whose: Whose,
         calls: Vec<Call>,
         limit: Limit,
-    ) -> Answers {
-        let mut answers: Answers = Vec::new();
+    ) -> ScriptAnswers {
+        let mut answers: ScriptAnswers = Vec::new();
         answers.resize_with(calls.len(), || Err(StoreError::no_answer()));
         let items = calls.into_iter().enumerate().map(|(at, call)| Item {
             at,
