@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, LazyLock};
 use std::task::{Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,9 +39,12 @@ fn store_at(url: &str) -> Arc<RedisStore> {
 }
 
 fn slot(name: &str) -> u64 {
-    let each = RedisStore::builder("redis://h/").destinations(16_384);
-    let each = each.build().unwrap();
-    Calls::destination(&each, name).get()
+    // It takes long to make, longer than a lease when the machine is busy.
+    static EACH: LazyLock<RedisStore> = LazyLock::new(|| {
+        let each = RedisStore::builder("redis://h/").destinations(16_384);
+        each.build().unwrap()
+    });
+    Calls::destination(&*EACH, name).get()
 }
 
 /// The node of these three that has a name's slot at first.
