@@ -255,7 +255,7 @@ pub use builder::RedisStoreBuilder;
 /// the other nodes. A node grants nothing while it has no slot that can have a marker: one of 16 slots can.
 ///
 /// The script of a grant reads the marker in the same step as the lock, although it lies in another slot
-/// of the same node. Redis and Valkey allow that to scripts. A server that does not refuses all
+/// of the same node. Redis allows that to scripts. A server or a provider that does not refuses all
 /// grants ([`StoreError::Refused`]).
 ///
 /// If a slot moves to another node right after its own one has lost data, the new node may not know of
