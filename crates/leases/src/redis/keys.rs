@@ -114,10 +114,12 @@ pub(super) fn slot(name: &str) -> u16 {
     hashed(&encoded(name))
 }
 
-/// Returns the slot of a key.
+/// Returns the slot of a key: that of the text in its first braces, or of the whole key if there is none.
 pub(super) fn slot_of(key: &str) -> u16 {
-    let (_, rest) = key.split_once('{').unwrap_or(("", key));
-    hashed(rest.split('}').next().unwrap_or_default())
+    let tag = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    hashed(tag.map_or(key, |(tag, _)| if tag.is_empty() { key } else { tag }))
 }
 
 fn hashed(tag: &str) -> u16 {
@@ -183,9 +185,13 @@ mod tests {
         assert_eq!(super::slot("foo"), 12_182);
         assert_eq!(super::slot("user1000"), 3_443);
         let keys = Keys::in_cluster("p".into(), 16);
-        for name in ["foo", "a{b}c", "%", "}{", ""] {
+        for name in ["foo", "a{b}c", "%", "}{"] {
             assert_eq!(slot_of(&keys.lock(name)), slot(name));
             assert_eq!(slot_of(&keys.token(name)), slot(name));
+        }
+        // Answers of `CLUSTER KEYSLOT` for braces with nothing between them, and for one that is not closed.
+        for (key, slot) in [("p:{}:lock", 4_260), ("p:{a", 10_293), ("p{}{a}", 12_494)] {
+            assert_eq!(slot_of(key), slot, "{key}");
         }
         let slots: Vec<_> = keys.markers().iter().map(|key| slot_of(key)).collect();
         assert_eq!(slots.len(), 1_024);
