@@ -312,6 +312,8 @@ impl Server {
         }
         let turns = {
             let mut lookups = self.lookups.lock();
+            // Nodes come and go: only lookups that go on are counted.
+            lookups.retain(|_, turns| Arc::strong_count(turns) > 1);
             let turns = lookups.entry(host.to_owned());
             Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(LOOKUPS))))
         };
@@ -348,5 +350,20 @@ impl Server {
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lookups_that_are_over_leave_nothing() {
+        let address = Address::Tcp("h".to_owned(), 1);
+        let server = Server::new(address, RedisConnectionInfo::default(), None);
+        for host in ["localhost", "LOCALHOST", "Localhost"] {
+            let _ = server.addresses(host, 1).await;
+        }
+        assert_eq!(server.lookups.lock().len(), 1);
     }
 }
