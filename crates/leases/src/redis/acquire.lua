@@ -55,8 +55,6 @@ local last = redis.call('GET', KEYS[2]) or 0
 local token = math.max(last + 1, time[1] * 1000000 + time[2])
 local written = string.format('%.0f', token)
 redis.call('SET', KEYS[2], written, 'PX', ARGV[3])
--- The reservation is used up. `waited`, which another waiting caller may have set, stays.
-if turn and not owner then redis.call('HDEL', KEYS[1], 'next', 'since') end
 -- The same secret again, by a request that was repeated: it must not shorten a lease that was extended
 -- meanwhile.
 if owner and redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then
@@ -65,5 +63,8 @@ if owner and redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then
 end
 redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'secret', ARGV[10], 'count', 1, 'token', written, 'lease', ARGV[2])
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'data', ARGV[9]) end
+-- The reservation is used up. `waited`, which another waiting caller may have set, stays. Not before the
+-- owner is there: a hash without fields is gone, and can't be made anew in a slot that moves.
+if turn and not owner then redis.call('HDEL', KEYS[1], 'next', 'since') end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return {1, token}
