@@ -30,19 +30,35 @@ pub(super) struct Seeds {
     found: Mutex<Vec<(String, u16)>>,
     /// How often somebody has asked.
     turn: AtomicUsize,
+    /// How often somebody has begun to listen.
+    listens: AtomicUsize,
 }
 
 impl Seeds {
     /// Returns all nodes that are known. Each time another one is the first.
     pub(super) fn in_turn(&self) -> Vec<(String, u16)> {
-        let mut all = self.found.lock().clone();
+        self.all(&self.turn)
+    }
+
+    /// The same for listeners, who have a turn of their own.
+    pub(super) fn to_listen(&self) -> Vec<(String, u16)> {
+        self.all(&self.listens)
+    }
+
+    fn all(&self, turn: &AtomicUsize) -> Vec<(String, u16)> {
+        let mut all = self.masters();
         let new = self.hosts.iter().filter(|host| !all.contains(host));
         let new: Vec<_> = new.cloned().collect();
         all.extend(new);
         // Relaxed: any number will do.
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % all.len();
+        let turn = turn.fetch_add(1, Ordering::Relaxed) % all.len();
         all.rotate_left(turn);
         all
+    }
+
+    /// Returns the masters that were found last.
+    pub(super) fn masters(&self) -> Vec<(String, u16)> {
+        self.found.lock().clone()
     }
 
     /// Replaces the masters that are known.
@@ -91,6 +107,7 @@ pub(super) fn read(
                 hosts: at.hosts(None)?,
                 found: Mutex::default(),
                 turn: AtomicUsize::new(0),
+                listens: AtomicUsize::new(0),
             };
             (one(&at.plain(0, ""))?, Some(Address::Cluster(seeds)))
         }
@@ -215,4 +232,29 @@ fn list(hosts: &[(String, u16)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{between}{host}:{port}")?;
     }
     Ok(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_take_turns_of_their_own() {
+        let login = RedisConnectionInfo::default();
+        let Ok((Address::Cluster(seeds), _)) = read("redis-cluster://a,b,c/", &login) else {
+            panic!("it names a cluster");
+        };
+        let first = |all: Vec<(String, u16)>| all[0].0.clone();
+        let listens: Vec<_> = (0..3)
+            .map(|_| {
+                // One question for each attempt to listen.
+                let _ = seeds.in_turn();
+                first(seeds.to_listen())
+            })
+            .collect();
+        assert_eq!(listens, ["a", "b", "c"]);
+        seeds.found(vec![("d".to_owned(), 1)]);
+        assert_eq!(first(seeds.in_turn()), "c");
+        assert_eq!(seeds.masters(), [("d".to_owned(), 1)]);
+    }
 }

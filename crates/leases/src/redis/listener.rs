@@ -8,9 +8,11 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use redis::aio::PubSub;
 use redis::{Msg, Value};
 use tokio::time::{sleep, timeout};
 
+use super::address::Seeds;
 use super::errors::CallFault;
 use super::server::Server;
 use crate::remote::{ForkSafe, Io, Limit, Task};
@@ -112,15 +114,11 @@ impl Listener {
     async fn subscribed(&self, pause: &mut Duration) -> Result<(), StoreError> {
         let late = |_| StoreError::from(CallFault::late(&*self.server));
         let failed = |error| StoreError::from(CallFault::of(&error, &*self.server));
+        let masters = || self.server.seeds().map(Seeds::masters);
+        let known = masters();
         // Subscribe first: whatever is published from now on is received.
-        let subscribes = async {
-            let opened = self.server.open_listener(Limit::new(CONNECT)).await?;
-            let (mut sink, messages) = opened.split();
-            let subscribed = sink.subscribe(&self.channel).await;
-            subscribed.map_err(|error| CallFault::of(&error, &*self.server))?;
-            Ok::<_, CallFault>((sink, messages))
-        };
-        let (mut sink, mut messages) = timeout(CONNECT, subscribes).await.map_err(late)??;
+        let (at, opened) = self.subscribes().await?;
+        let (mut sink, mut messages) = opened.split();
         // Releases may have been missed before the subscription.
         self.wait_queue.all_may_be_free();
         *pause = PAUSE;
@@ -151,7 +149,38 @@ impl Listener {
             if wanted.elapsed() >= SILENCE && self.ends() {
                 return Ok(());
             }
+            // A node that left the cluster hears of no releases any more.
+            if let (Some(at), Some(now)) = (&at, masters())
+                && !now.contains(at)
+                && known.as_ref() != Some(&now)
+            {
+                let why = format!("{}: {}:{} is no master any more", self.server, at.0, at.1);
+                return Err(StoreError::Unavailable(why));
+            }
         }
+    }
+
+    /// Connects and subscribes. In a cluster any node will do, and one that hangs leaves time for others.
+    async fn subscribes(&self) -> Result<(Option<(String, u16)>, PubSub), CallFault> {
+        let seeds = self.server.seeds().map(Seeds::to_listen);
+        let places = seeds.map_or_else(|| vec![None], |all| all.into_iter().map(Some).collect());
+        let (whole, number) = (Limit::new(CONNECT), places.len() as u32);
+        let mut fault = CallFault::late(&*self.server);
+        for (tried, at) in (0..).zip(places) {
+            let share = Limit::new(whole.left() / (number - tried));
+            let subscribes = async {
+                let mut opened = self.server.open_listener(at.as_ref(), share).await?;
+                let subscribed = opened.subscribe(&self.channel).await;
+                subscribed.map_err(|error| CallFault::of(&error, &*self.server))?;
+                Ok::<_, CallFault>(opened)
+            };
+            fault = match timeout(share.left(), subscribes).await {
+                Ok(Ok(opened)) => return Ok((at, opened)),
+                Ok(Err(other)) => other,
+                Err(_) => CallFault::late(&*self.server),
+            };
+        }
+        Err(fault)
     }
 
     /// Wakes a caller that waits for the released name of this message.

@@ -226,9 +226,16 @@ impl Server {
         Ok(())
     }
 
-    /// Connects to listen, and logs in.
-    pub(super) async fn open_listener(&self, limit: Limit) -> Result<PubSub, CallFault> {
-        let (stream, _) = self.connect(limit).await?;
+    /// Connects to listen, and logs in. `at` is a node, if this is a cluster.
+    pub(super) async fn open_listener(
+        &self,
+        at: Option<&(String, u16)>,
+        limit: Limit,
+    ) -> Result<PubSub, CallFault> {
+        let stream = match at {
+            Some((host, port)) => self.connect_tcp(host, *port, limit).await?,
+            None => self.connect(limit).await?.0,
+        };
         let made = PubSub::new(&self.login, stream).await;
         made.map_err(|error| CallFault::of(&error, self))
     }
@@ -238,17 +245,8 @@ impl Server {
         let own = self.standing.clone();
         match &self.address {
             Address::Tcp(host, port) => Ok((self.connect_tcp(host, *port, limit).await?, own)),
-            // Any node will do. One that hangs is another one's turn next time.
-            Address::Cluster(seeds) => {
-                let mut fault = CallFault::late(self);
-                for (host, port) in seeds.in_turn() {
-                    match self.connect_tcp(&host, port, limit).await {
-                        Ok(bytes) => return Ok((bytes, own)),
-                        Err(other) => fault = other,
-                    }
-                }
-                Err(fault)
-            }
+            // Its nodes have servers of their own.
+            Address::Cluster(_) => Err(CallFault::late(self)),
             Address::Sentinels(sentinels) => {
                 let master = sentinels.ask(self, limit).await?;
                 let bytes = self.connect_tcp(&master.host, master.port, limit).await?;
