@@ -8,7 +8,7 @@ use tourbillon::Clock;
 use super::RedisStore;
 use super::answers::{good, unexpected, waits};
 use super::errors::{answered, cut};
-use super::scripts::Call;
+use super::scripts::{Call, Spot};
 use super::slot::Whose;
 use crate::remote::Limit;
 use crate::store::{Destination, StoreError, complete};
@@ -62,38 +62,38 @@ impl RedisStore {
 
     async fn checked(&self, limit: Limit) -> Result<(), StoreError> {
         // The markers may belong to several destinations, but are sent in one round trip.
-        let (marked, all) = (self.marked(limit).await?, self.0.options.keys.markers());
-        let markers: Vec<_> = marked.into_iter().map(|at| all[at].clone()).collect();
+        let spots = self.spots(limit).await?;
         let ready = self
-            .ready(Destination::default(), &markers, false, limit)
+            .ready(Destination::default(), &spots, false, limit)
             .await;
         // A server that will grant locks, though perhaps not yet.
         if let Ok(()) | Err(StoreError::Emptied { .. } | StoreError::Restarted { .. }) = ready {
             self.has_all_slots(limit).await?;
         }
         ready?;
-        self.evicts_nothing(&markers, limit).await
+        self.evicts_nothing(&spots, limit).await
     }
 
-    /// Returns the places of the markers in use: those of the destinations, or of the nodes of a cluster.
-    pub(super) async fn marked(&self, limit: Limit) -> Result<Vec<usize>, StoreError> {
-        let of_nodes = self.0.client.marked(limit).await?;
-        Ok(of_nodes.unwrap_or_else(|| (0..self.0.options.keys.markers().len()).collect()))
+    /// Returns whatever has data of its own: the destinations, or the nodes of a cluster.
+    pub(super) async fn spots(&self, limit: Limit) -> Result<Vec<Spot>, StoreError> {
+        let nodes = self.0.client.nodes(limit).await?;
+        let markers = self.0.options.keys.markers().iter();
+        Ok(nodes.unwrap_or_else(|| markers.cloned().map(Spot::Marker).collect()))
     }
 
-    /// Checks whether the destinations of these markers grant. Returns the longest of several
+    /// Checks whether these grant. Returns the longest of several
     /// waits. `granted` says that a lock has been granted, and this decides whether it is kept.
     pub(super) async fn ready(
         &self,
         destination: Destination,
-        markers: &[String],
+        spots: &[Spot],
         granted: bool,
         limit: Limit,
     ) -> Result<(), StoreError> {
-        let calls: Vec<_> = markers
+        let calls: Vec<_> = spots
             .iter()
-            .map(|marker| {
-                Call::new(&self.0.scripts.ready, [marker.clone()])
+            .map(|spot| {
+                Call::at(&self.0.scripts.ready, spot)
                     .arg(&self.guard_micros())
                     .arg(&u8::from(self.0.options.starts_empty))
                     .arg(&self.least_micros())
@@ -124,17 +124,14 @@ impl RedisStore {
         longest.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Checks that no server of these markers deletes keys when its memory is full.
+    /// Checks that none of these deletes keys when its memory is full.
     pub(super) async fn evicts_nothing(
         &self,
-        markers: &[String],
+        spots: &[Spot],
         limit: Limit,
     ) -> Result<(), StoreError> {
         let script = &self.0.scripts.policy;
-        let calls: Vec<_> = markers
-            .iter()
-            .map(|marker| Call::new(script, [marker.clone()]))
-            .collect();
+        let calls = spots.iter().map(|spot| Call::at(script, spot)).collect();
         let to = Destination::default();
         let asked = self.0.client.call(Whose::Callers, to, calls, limit);
         for answer in asked.await? {

@@ -10,7 +10,7 @@ use tourbillon::Clock;
 
 use super::cluster::{Cluster, ScriptAnswers};
 use super::keys::Keys;
-use super::scripts::Call;
+use super::scripts::{Call, Spot};
 use super::server::Server;
 use super::slot::{Slot, Whose};
 use crate::remote::{ForkSafe, Io, Limit, no_runtime};
@@ -98,17 +98,17 @@ impl Client {
         }
     }
 
-    /// Returns the places of the markers of all nodes, if this is a cluster.
-    pub(super) async fn marked(&self, limit: Limit) -> Result<Option<Vec<usize>>, StoreError> {
+    /// Returns all nodes, if this is a cluster.
+    pub(super) async fn nodes(&self, limit: Limit) -> Result<Option<Vec<Spot>>, StoreError> {
         let wires = self.0.get()?;
         let Some(cluster) = wires.cluster.clone() else {
             return Ok(None);
         };
-        let call = wires.io.call(async move { cluster.marked(limit).await })?;
-        let marked = call
+        let call = wires.io.call(async move { cluster.nodes(limit).await })?;
+        let nodes = call
             .await?
             .ok_or_else(|| no_runtime(&wires.server.to_string()))?;
-        marked.map(Some)
+        nodes.map(Some)
     }
 }
 

@@ -4,7 +4,7 @@ use redis::{ServerError, Value};
 
 use super::answers::{strange, time_left, waits};
 use super::errors::{answered, is_cross_slot};
-use super::scripts::Call;
+use super::scripts::{Call, Spot};
 use super::slot::Whose;
 use super::{RedisStore, millis};
 use crate::remote::Limit;
@@ -70,7 +70,7 @@ impl RedisStore {
         limit: Limit,
     ) -> Result<(), StoreError> {
         if apart {
-            let marker = self.0.options.keys.marker(name).to_owned();
+            let marker = Spot::Marker(self.0.options.keys.marker(name).to_owned());
             self.ready(destination, &[marker], true, limit).await?;
         }
         self.has_all_slots(limit).await

@@ -37,6 +37,7 @@ mod granting;
 mod hand_over;
 mod held;
 mod keys;
+mod learning;
 mod link;
 mod listener;
 mod listing;
@@ -45,6 +46,7 @@ mod scripts;
 mod sentinel;
 mod server;
 mod slot;
+mod slot_map;
 #[cfg(feature = "redis-tls")]
 mod tls;
 mod topology;

@@ -6,6 +6,7 @@
 
 use redis::{Cmd, Script};
 
+use super::keys::slot_of;
 use crate::sync::Arc;
 
 /// All scripts.
@@ -101,6 +102,17 @@ pub(super) struct Call {
     grants: bool,
     /// Whether the slot of the key moves to the server.
     asking: bool,
+    /// The node of a cluster for which it is, if it has no key.
+    node: Option<Arc<str>>,
+}
+
+/// What has data of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Spot {
+    /// The destination of this marker.
+    Marker(String),
+    /// The node of a cluster with this identity.
+    Node(Arc<str>),
 }
 
 impl Call {
@@ -112,6 +124,18 @@ impl Call {
             args,
             grants: false,
             asking: false,
+            node: None,
+        }
+    }
+
+    /// Creates a call for whatever has this data.
+    pub(super) fn at(script: &Text, spot: &Spot) -> Self {
+        match spot {
+            Spot::Marker(key) => Call::new(script, [key.clone()]),
+            Spot::Node(id) => Call {
+                node: Some(Arc::clone(id)),
+                ..Call::new(script, [])
+            },
         }
     }
 
@@ -140,6 +164,11 @@ impl Call {
         self.asking
     }
 
+    /// Returns the identity of the node for which it is, if it has no key.
+    pub(super) fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
     /// Returns the key that leads to the server.
     pub(super) fn key(&self) -> &str {
         self.args.first().map_or("", |key| key)
@@ -161,7 +190,10 @@ impl Call {
                 Some(epoch) => cmd.arg(epoch),
                 None => cmd.arg(-1),
             };
-            cmd.arg(of.marker.as_deref());
+            if let Some(marker) = &of.marker {
+                let key = if self.keys > 0 { self.key() } else { marker };
+                cmd.arg(&**marker).arg(slot_of(key));
+            }
         }
         cmd
     }

@@ -9,6 +9,7 @@ use super::keys::SLOTS;
 /// The masters of a cluster, as one of its nodes sees them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Topology {
+    /// In the order of their identities.
     pub(super) masters: Vec<NodeSlots>,
     /// The greatest epoch of a master.
     pub(super) newest: u64,
@@ -17,9 +18,10 @@ pub(super) struct Topology {
 /// A master, and the slots that it serves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct NodeSlots {
+    pub(super) id: String,
     pub(super) host: String,
     pub(super) port: u16,
-    /// The number of the last failover, or move of a slot, by which it got a slot.
+    /// The number of its last failover, or of the last move of a slot to it that raised the number.
     pub(super) epoch: u64,
     /// The first and the last slot of each range.
     pub(super) ranges: Vec<(u16, u16)>,
@@ -53,7 +55,8 @@ impl Topology {
             let [said, Value::Int(port), id, ..] = &master[..] else {
                 return None;
             };
-            let epoch = *epochs.get(&text(id)?)?;
+            let id = text(id)?;
+            let epoch = *epochs.get(&id)?;
             let said = match said {
                 // It says that its clients know the host.
                 Value::Nil => String::new(),
@@ -71,6 +74,7 @@ impl Topology {
             match masters.iter_mut().find(is_same) {
                 Some(node) => node.ranges.push(range),
                 None => masters.push(NodeSlots {
+                    id,
                     host: host.to_owned(),
                     port,
                     epoch,
@@ -78,6 +82,8 @@ impl Topology {
                 }),
             }
         }
+        // Nodes tell them in different orders.
+        masters.sort_by(|one, other| one.id.cmp(&other.id));
         let newest = masters.iter().map(|node| node.epoch).max().unwrap_or(0);
         Some(Topology { masters, newest })
     }
@@ -151,15 +157,16 @@ mod tests {
             range(16_000, 16_383, master(bulk("h"), 7, "a")),
             range(10, 10, master(Value::Nil, 8, "b")),
         ]);
-        let node = |host: &str, port, epoch, ranges: &[(u16, u16)]| NodeSlots {
+        let node = |id: &str, host: &str, port, epoch, ranges: &[(u16, u16)]| NodeSlots {
+            id: id.to_owned(),
             host: host.to_owned(),
             port,
             epoch,
             ranges: ranges.to_vec(),
         };
         let expected = vec![
-            node("h", 7, 3, &[(0, 5), (16_000, 16_383)]),
-            node("seed", 8, 5, &[(9, 9), (10, 10)]),
+            node("a", "h", 7, 3, &[(0, 5), (16_000, 16_383)]),
+            node("b", "seed", 8, 5, &[(9, 9), (10, 10)]),
         ];
         assert_eq!(found, Some(expected));
         assert_eq!(read(Vec::new()), Some(Vec::new()));
