@@ -6,7 +6,7 @@
 -- if the server starts empty on purpose, 7 how many ms the caller has waited, 8 the store, 9 what the
 -- caller says about itself, 10 the secret, 11 how many ms are a turn, 12 the store's own longest lease
 -- in us, or 0 if it may differ from that of others, 13 the epoch of the connection, or -1, 14 in a
--- cluster the marker of this node, which lies in another slot than the lock (CLUSTER-3).
+-- cluster the marker of this node, which lies in another slot than the lock (CLUSTER-3), 15 the slot of the lock.
 -- Answers {0, ms left}: held; {1, token}: granted; {2, us, why}: nothing is granted yet; {3, us}: other
 -- stores have that longest lease.
 local found = redis.call('HMGET', KEYS[1], 'owner', 'waited', 'lease', 'next', 'since', 'secret')
@@ -47,7 +47,8 @@ if held then
   return {0, left}
 end
 local time = redis.call('TIME')
-local wait = guard(KEYS[3] or ARGV[14], tonumber(ARGV[4]), ARGV[6] == '1', time, tonumber(ARGV[12]), true, tonumber(ARGV[13]))
+local wait = guard(KEYS[3] or ARGV[14], tonumber(ARGV[4]), ARGV[6] == '1', time, tonumber(ARGV[12]), true, tonumber(ARGV[13]),
+  tonumber(ARGV[15]))
 if wait then return wait end
 -- A token is the time, or the last token plus 1 if the clock is behind it. So tokens also grow
 -- after the last one was forgotten.

@@ -86,7 +86,7 @@ pub use builder::RedisStoreBuilder;
 ///
 /// | key | type | what | lives |
 /// |---|---|---|---|
-/// | `tourbillon:{0}:marker` | string | shows that no data were lost: the server's run, the time in microseconds until which nothing is granted (or 0), the reason, the greatest longest lease in microseconds, and with Sentinels or in a cluster the number of the last failover | until the data are lost |
+/// | `tourbillon:{0}:marker` | string | shows that no data were lost: the server's run, the time in microseconds until which nothing is granted (or 0), the reason, the greatest longest lease in microseconds, with Sentinels or in a cluster the number of the last failover, and in a cluster the ranges of slots that were waited for | until the data are lost |
 ///
 /// | field of the hash | what |
 /// |---|---|
@@ -250,11 +250,21 @@ pub use builder::RedisStoreBuilder;
 /// [destinations](RedisStoreBuilder::destinations) by default. With `cluster-require-full-coverage yes`,
 /// which is the default of Redis, one node that fails stops the whole cluster.
 ///
-/// Each node has a marker, with the number of the last failover that made it the master, or of the last
-/// move of a slot to it (`config-epoch`). A marker is missing where a node is new. After a failover, a
-/// restart, or such a move the node grants nothing for the longest lease and 10 s
-/// ([`StoreError::Restarted`], [`StoreError::Emptied`]). Renewals and releases go on, and so do grants of
+/// Each node has a marker, with the number of the last failover that made it the master (`config-epoch`),
+/// and with its slots. A marker is missing where a node is new. After a failover or a
+/// restart the node grants nothing for the longest lease and 10 s
+/// ([`StoreError::Restarted`], [`StoreError::Emptied`]). If a slot moves to it, names in that slot wait for so
+/// long, from the first of them that is asked for: the node before may have lost data. While more slots come,
+/// the wait of those that came shortly before goes on. The other names of the node wait, too, if the move
+/// raises the number, or gives the node another marker. Renewals and releases go on, and so do grants of
 /// the other nodes. A node grants nothing while it has no slot that can have a marker: one of 16 slots can.
+///
+/// The 10 s cover a `cluster-node-timeout` of up to about 15 s, which is the default. A master that is cut
+/// off from the others serves on for so long. With a longer one, a program that reaches only the old master may
+/// renew there for longer than the new one waits.
+///
+/// A [list](crate::Leases::list) walks over one node after the other. Names in a slot that moves between two
+/// pages may be missing, or be there twice.
 ///
 /// The script of a grant reads the marker in the same step as the lock, although it lies in another slot
 /// of the same node. Redis allows that to scripts. A server or a provider that does not refuses all
