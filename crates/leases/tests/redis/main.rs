@@ -6,6 +6,7 @@ mod calls;
 mod tickets;
 
 mod cluster;
+mod cluster_faults;
 mod cluster_url;
 mod election;
 mod faults;
@@ -13,6 +14,7 @@ mod holding;
 mod refusals;
 mod releases;
 mod runtime;
+mod says;
 mod sentinel;
 mod store;
 #[cfg(feature = "redis-tls")]
